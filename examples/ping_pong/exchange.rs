@@ -1,0 +1,109 @@
+//! One way to carry messages between the two processes, as the harness drives it.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use crate::Outcome;
+use crate::memory::Mapping;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    Leader,
+    Follower,
+}
+
+/// Both sides make one for the same row and size, then are called in step: while the leader is in
+/// `lead(n)`, the follower is in `follow(n)`.
+///
+/// Neither needs a deadline: a watchdog ends the run when the peer dies or hangs.
+pub trait Exchange {
+    /// Told on both sides before each slice, for rows with more than one variant.
+    fn tune(&mut self, _variant: u64) {}
+
+    /// Round trips begun by this side; in a one-way stream, messages and one final answer.
+    fn lead(&mut self, count: u64) -> Outcome<()>;
+
+    fn follow(&mut self, count: u64) -> Outcome<()>;
+
+    /// As `lead`, with a stamp around each round trip, in nanoseconds. The clock is read once a
+    /// message, so one reading (about 20 ns here) is in each stamp.
+    fn lead_stamped(&mut self, count: u64, stamps: &mut Vec<u64>) -> Outcome<()> {
+        let mut before = Instant::now();
+        for _ in 0..count {
+            self.lead(1)?;
+            let after = Instant::now();
+            stamps.push((after - before).as_nanos() as u64);
+            before = after;
+        }
+        Ok(())
+    }
+}
+
+/// What an exchange is given to set itself up with; the peer sets up its side at the same time.
+pub struct Setup<'a> {
+    pub role: Role,
+    /// Bytes of payload in each message.
+    pub bytes: usize,
+    /// An abstract socket name that nobody else has; the same on both sides.
+    pub name: &'a str,
+    /// A seqpacket socket to the peer, for descriptors and for meeting.
+    pub socket: BorrowedFd<'a>,
+}
+
+impl Setup<'_> {
+    /// A segment of mine and one of the peer's: (mine, theirs).
+    pub fn segments(&self, len: usize, one_writer: bool) -> Outcome<(Mapping, Mapping)> {
+        let (mine, fd) = Mapping::create(len, one_writer)?;
+        send_fd(self.socket, len as u64, fd.as_fd())?;
+        let (_, fd) = receive_fd(self.socket)?;
+        Ok((mine, Mapping::attach(&fd, len, !one_writer)?))
+    }
+
+    /// Returns when both sides have called it.
+    pub fn meet(&self) -> Outcome<()> {
+        rustix::net::send(self.socket, b"!", SendFlags::NOSIGNAL)?;
+        let (got, _) = rustix::net::recv(self.socket, &mut [0; 1], RecvFlags::empty())?;
+        if got == 0 { Err("the peer is gone".into()) } else { Ok(()) }
+    }
+}
+
+/// Sends a word with one descriptor.
+pub fn send_fd(socket: BorrowedFd<'_>, word: u64, fd: BorrowedFd<'_>) -> Outcome<()> {
+    let fds = [fd];
+    let word = word.to_ne_bytes();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err("no room for one descriptor".into());
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(&word)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a word with one descriptor.
+pub fn receive_fd(socket: BorrowedFd<'_>) -> Outcome<(u64, OwnedFd)> {
+    let mut word = [0; 8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut slices = [IoSliceMut::new(&mut word)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(socket, &mut slices, &mut ancillary, flags)?.bytes;
+    if got != word.len() {
+        return Err(format!("the peer sent {got} bytes, expected {}", word.len()).into());
+    }
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message
+            && let Some(fd) = fds.next()
+        {
+            return Ok((u64::from_ne_bytes(word), fd));
+        }
+    }
+    Err("a message came without its descriptor".into())
+}

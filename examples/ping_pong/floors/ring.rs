@@ -1,0 +1,117 @@
+//! A bare ring, one writer and one reader, published by an index: the floor of one-way streams.
+//!
+//! The leader owns the slots and the head, the follower the tail; each caches the other's index and
+//! looks again only when its copy says full or empty. Every message is filled, published by itself,
+//! and summed. Nothing is checked but the sum of the batch.
+//!
+//! ```text
+//! leader's segment:    page: head | slot 0 (64 B) | slot 1 | …
+//! follower's segment:  page: tail | answer in the next line
+//! ```
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup};
+use crate::memory::{Mapping, PAGE};
+use crate::payload::{self, FROM_LEADER};
+
+const SLOT: usize = 64;
+const ANSWER: usize = 64;
+/// The largest of `capacities`.
+const MOST: usize = 16384;
+
+/// Slots in the ring: the harness takes the fastest.
+pub fn capacities(_bytes: usize) -> Vec<u64> {
+    vec![64, 256, 1024, 4096, MOST as u64]
+}
+
+pub struct Ring {
+    slots: Mapping,
+    indices: Mapping,
+    capacity: u64,
+    /// Messages sent (leader) or received (follower), since the beginning.
+    position: u64,
+    /// The peer's index as last seen.
+    cached: u64,
+    batches: u64,
+}
+
+impl Ring {
+    pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        if setup.bytes != SLOT {
+            return Err(format!("the bare ring carries {SLOT} bytes, not {}", setup.bytes).into());
+        }
+        let (mine, theirs) = setup.segments(PAGE + MOST * SLOT, false)?;
+        let (slots, indices) = match setup.role {
+            Role::Leader => (mine, theirs),
+            Role::Follower => (theirs, mine),
+        };
+        Ok(Box::new(Ring { slots, indices, capacity: 64, position: 0, cached: 0, batches: 0 }))
+    }
+}
+
+fn slot(position: u64, capacity: u64) -> std::ops::Range<usize> {
+    let start = PAGE + (position & (capacity - 1)) as usize * SLOT;
+    start..start + SLOT
+}
+
+impl Exchange for Ring {
+    fn tune(&mut self, variant: u64) {
+        self.capacity = variant;
+    }
+
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        let capacity = self.capacity;
+        let head = self.slots.word(0);
+        let tail = self.indices.watch(0);
+        // Between batches the ring is empty, so the tail stands at `position`.
+        let (mut position, mut cached) = (self.position, self.position);
+        for _ in 0..count {
+            if position - cached == capacity {
+                cached = tail.until(|tail| position - tail < capacity);
+            }
+            // SAFETY: the reader has released this slot (its tail is past it) and looks at it again
+            // only after the head below.
+            let bytes = unsafe { self.slots.bytes_mut(slot(position, capacity)) };
+            payload::fill(bytes, payload::seed(position, FROM_LEADER));
+            position += 1;
+            // Pairs with the fence in `follow`: the slot is filled before the head passes it.
+            head.store(position, Ordering::Release);
+        }
+        self.position = position;
+        self.batches += 1;
+        let batches = self.batches;
+        self.indices.watch(ANSWER).until(|answered| answered >= batches);
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        let capacity = self.capacity;
+        let tail = self.indices.word(0);
+        let head = self.slots.watch(0);
+        let (mut position, mut cached) = (self.position, self.cached);
+        let (mut sum, mut expected) = (0_u64, 0_u64);
+        for _ in 0..count {
+            if cached == position {
+                cached = head.until(|head| head != position);
+            }
+            // SAFETY: the head is past this slot, and the writer leaves it alone until the tail below.
+            let bytes = unsafe { self.slots.bytes(slot(position, capacity)) };
+            sum = sum.wrapping_add(payload::sum(bytes));
+            expected = expected
+                .wrapping_add(payload::expected(SLOT, payload::seed(position, FROM_LEADER)));
+            position += 1;
+            // Pairs with the fence in `lead`: the slot is read before the tail gives it back.
+            tail.store(position, Ordering::Release);
+        }
+        (self.position, self.cached) = (position, cached);
+        self.batches += 1;
+        payload::check(sum, expected, position)?;
+        // Pairs with the fence in `lead`: nothing but the word itself is published.
+        self.indices.word(ANSWER).store(self.batches, Ordering::Release);
+        Ok(())
+    }
+}

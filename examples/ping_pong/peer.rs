@@ -1,0 +1,307 @@
+//! The peer process: how it is started, told what to do, and ended.
+//!
+//! The leader starts this program again with `--follow`, hands it a socket as its standard input,
+//! and gives commands through a mailbox in shared memory. The two then act in step:
+//!
+//! ```text
+//! line 0, leader writes:    sequence | verb | slot | four details (see `DETAIL`)
+//! line 1, follower writes:  sequence of the last command done | sleeps during it
+//! ```
+//!
+//! Whatever dies takes the run with it: the follower is killed by its parent's death
+//! (`PR_SET_PDEATHSIG`), and a watchdog thread of the leader ends the run when the follower dies, or
+//! when a command takes longer than `PATIENCE`.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::thread::CpuSet;
+
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
+use crate::memory::{Mapping, PAGE};
+use crate::rows;
+
+/// No command takes a tenth of this, on a machine that is merely busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const SEQUENCE: usize = 0;
+const VERB: usize = 8;
+const SLOT: usize = 16;
+/// What the verb needs: row, bytes (open), or variant, warm-up, count, whether to count sleeps (run).
+const DETAIL: [usize; 4] = [24, 32, 40, 48];
+const DONE: usize = 64;
+const SLEEPS: usize = 72;
+
+const OPEN: u64 = 1;
+const RUN: u64 = 2;
+const CLOSE: u64 = 3;
+const QUIT: u64 = 4;
+
+/// An exchange that is open on both sides.
+#[derive(Clone, Copy)]
+pub struct Slot(usize);
+
+/// What one slice is to do. The warm-up is not timed.
+#[derive(Clone, Copy)]
+pub struct Slice {
+    pub variant: u64,
+    pub warm: u64,
+    pub count: u64,
+    /// Whether to count how often the two sides sleep.
+    pub asleep: bool,
+}
+
+type Slots = Vec<Option<Box<dyn Exchange>>>;
+
+/// The leader's handle on the follower.
+pub struct Peer {
+    child: Child,
+    socket: OwnedFd,
+    mailbox: Mapping,
+    sequence: u64,
+    slots: Slots,
+    watch: Arc<Watch>,
+}
+
+impl Peer {
+    pub fn start(cpus: (usize, usize)) -> Outcome<Peer> {
+        let (socket, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let child = Command::new(std::env::current_exe()?)
+            .arg(format!("--follow={}", std::process::id()))
+            .arg(format!("--cpus={},{}", cpus.0, cpus.1))
+            .stdin(Stdio::from(theirs))
+            .spawn()?;
+        let pid = Pid::from_raw(child.id().cast_signed()).ok_or("the peer has no pid")?;
+        let watch = Arc::new(Watch::new());
+        let (mailbox, fd) = Mapping::create(PAGE, false)?;
+        // From here on a failure drops `peer`, which ends the child.
+        let peer = Peer { child, socket, mailbox, sequence: 0, slots: Slots::new(), watch };
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        let watch = Arc::clone(&peer.watch);
+        thread::spawn(move || watch.stand(&pidfd));
+        send_fd(peer.socket.as_fd(), PAGE as u64, fd.as_fd())?;
+        pin(cpus.0)?;
+        Ok(peer)
+    }
+
+    /// Opens an exchange of this row on both sides.
+    pub fn open(&mut self, row: usize, bytes: usize) -> Outcome<Slot> {
+        let slot = self.slots.len();
+        self.post(OPEN, slot, [row as u64, bytes as u64, 0, 0]);
+        let name = name(std::process::id(), self.sequence);
+        let setup = Setup { role: Role::Leader, bytes, name: &name, socket: self.socket.as_fd() };
+        let exchange = (rows::row(row).open)(&setup)?;
+        self.slots.push(Some(exchange));
+        self.finish();
+        Ok(Slot(slot))
+    }
+
+    pub fn close(&mut self, slot: Slot) {
+        self.post(CLOSE, slot.0, [0; 4]);
+        self.slots[slot.0] = None;
+        self.finish();
+    }
+
+    /// Runs a slice and times it as a whole.
+    pub fn run(&mut self, slot: Slot, slice: Slice) -> Outcome<Duration> {
+        self.slice(slot, slice, |exchange| {
+            let start = Instant::now();
+            exchange.lead(slice.count)?;
+            Ok(start.elapsed())
+        })
+    }
+
+    /// Runs a slice with a stamp a round trip, in nanoseconds; also how often the two sides slept,
+    /// together.
+    pub fn run_stamped(&mut self, slot: Slot, slice: Slice) -> Outcome<(Vec<u64>, u64)> {
+        let mut stamps = Vec::with_capacity(slice.count as usize);
+        let slept = self.slice(slot, slice, |exchange| {
+            let before = if slice.asleep { sleeps() } else { 0 };
+            exchange.lead_stamped(slice.count, &mut stamps)?;
+            Ok(if slice.asleep { sleeps() - before } else { 0 })
+        })?;
+        Ok((stamps, slept + self.mailbox.watch(SLEEPS).load()))
+    }
+
+    fn slice<R>(
+        &mut self,
+        slot: Slot,
+        slice: Slice,
+        act: impl FnOnce(&mut Box<dyn Exchange>) -> Outcome<R>,
+    ) -> Outcome<R> {
+        self.post(RUN, slot.0, [slice.variant, slice.warm, slice.count, u64::from(slice.asleep)]);
+        let exchange = self.slots[slot.0].as_mut().ok_or("the exchange is closed")?;
+        exchange.tune(slice.variant);
+        exchange.lead(slice.warm)?;
+        let result = act(exchange)?;
+        self.finish();
+        Ok(result)
+    }
+
+    fn post(&mut self, verb: u64, slot: usize, details: [u64; 4]) {
+        self.watch.extend();
+        self.mailbox.word(VERB).store(verb, Ordering::Relaxed);
+        self.mailbox.word(SLOT).store(slot as u64, Ordering::Relaxed);
+        for (offset, detail) in DETAIL.into_iter().zip(details) {
+            self.mailbox.word(offset).store(detail, Ordering::Relaxed);
+        }
+        self.sequence += 1;
+        // Pairs with the fence in `follow`: the command is whole before its sequence is seen.
+        self.mailbox.word(SEQUENCE).store(self.sequence, Ordering::Release);
+    }
+
+    fn finish(&self) {
+        self.mailbox.watch(DONE).until(|done| done == self.sequence);
+    }
+
+    /// Ends the follower in order. Without it, dropping kills.
+    pub fn quit(mut self) -> Outcome<()> {
+        self.post(QUIT, 0, [0; 4]);
+        self.finish();
+        self.watch.finished.store(true, Ordering::Relaxed);
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the peer ended: {status}").into()) }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.watch.finished.store(true, Ordering::Relaxed);
+        // Fails only if the child has been reaped already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the watchdog thread looks at.
+struct Watch {
+    start: Instant,
+    /// Milliseconds after `start` at which the current command is overdue.
+    overdue: AtomicU64,
+    finished: AtomicBool,
+}
+
+impl Watch {
+    fn new() -> Watch {
+        let overdue = AtomicU64::new(PATIENCE.as_millis() as u64);
+        Watch { start: Instant::now(), overdue, finished: AtomicBool::new(false) }
+    }
+
+    fn extend(&self) {
+        let overdue = (self.start.elapsed() + PATIENCE).as_millis() as u64;
+        self.overdue.store(overdue, Ordering::Relaxed);
+    }
+
+    /// Ends this process, with an error, when the follower ends or hangs before `finished`.
+    fn stand(&self, pidfd: &OwnedFd) {
+        let tick = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+        loop {
+            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+            let ended = rustix::event::poll(&mut fds, Some(&tick)).is_ok_and(|ready| ready > 0);
+            if self.finished.load(Ordering::Relaxed) {
+                return;
+            }
+            let overdue = Duration::from_millis(self.overdue.load(Ordering::Relaxed));
+            if ended {
+                // A moment for an error of the leader's own, which says more.
+                thread::sleep(Duration::from_millis(100));
+            } else if self.start.elapsed() > overdue {
+                eprintln!("ping_pong: a step took longer than {} s", PATIENCE.as_secs());
+                let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+            } else {
+                continue;
+            }
+            let status =
+                rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            if self.finished.load(Ordering::Relaxed) {
+                return;
+            }
+            let signal = status.ok().flatten().and_then(|status| status.terminating_signal());
+            let how = signal.map_or(String::new(), |signal| format!(", killed by signal {signal}"));
+            eprintln!("ping_pong: the peer process ended early{how}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// The follower's whole life.
+pub fn follow(parent: u32, cpu: usize) -> Outcome<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the line above.
+    if rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get())
+        != Some(parent.cast_signed())
+    {
+        return Err("the parent is gone".into());
+    }
+    pin(cpu)?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let (_, fd) = receive_fd(socket.as_fd())?;
+    let mailbox = Mapping::attach(&fd, PAGE, true)?;
+    let mut slots = Slots::new();
+    for sequence in 1.. {
+        mailbox.watch(SEQUENCE).until(|word| word == sequence);
+        let detail = DETAIL.map(|offset| mailbox.watch(offset).load());
+        let slot = mailbox.watch(SLOT).load() as usize;
+        match mailbox.watch(VERB).load() {
+            OPEN => {
+                let name = name(parent, sequence);
+                let bytes = detail[1] as usize;
+                let setup =
+                    Setup { role: Role::Follower, bytes, name: &name, socket: socket.as_fd() };
+                slots.push(Some((rows::row(detail[0] as usize).open)(&setup)?));
+            }
+            RUN => {
+                let exchange = slots[slot].as_mut().ok_or("the exchange is closed")?;
+                let [variant, warm, count, asleep] = detail;
+                exchange.tune(variant);
+                exchange.follow(warm)?;
+                let before = if asleep != 0 { sleeps() } else { 0 };
+                exchange.follow(count)?;
+                let after = if asleep != 0 { sleeps() } else { 0 };
+                mailbox.word(SLEEPS).store(after - before, Ordering::Relaxed);
+            }
+            CLOSE => slots[slot] = None,
+            _ => {
+                mailbox.word(DONE).store(sequence, Ordering::Release);
+                return Ok(());
+            }
+        }
+        // Pairs with the fence in `finish`: the sleeps are counted before the command is done.
+        mailbox.word(DONE).store(sequence, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Times that this thread gave up its CPU of its own will.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+fn name(leader: u32, sequence: u64) -> String {
+    format!("slipring-ping-pong-{leader}-{sequence}")
+}
+
+fn pin(cpu: usize) -> Outcome<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(format!("CPU {cpu} is more than {}", CpuSet::MAX_CPU - 1).into());
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| format!("CPU {cpu}: {error}").into())
+}

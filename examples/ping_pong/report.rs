@@ -1,0 +1,127 @@
+//! The figures, as a table for people or as one JSON object a line.
+
+use std::fmt::Write;
+
+use hdrhistogram::Histogram;
+
+use crate::harness::{Record, State, Weather};
+use crate::rows::{Pace, What};
+
+/// One line of JSON. `null` where a row has no such figure (streams have no tails).
+pub fn json(record: &Record) -> String {
+    let what = what(record);
+    let (mode, bytes, state) = (record.row.mode, record.bytes, state(record.state));
+    let (p99, p999) = (tail(record, 0.99), tail(record, 0.999));
+    let (p50, ratio, n) = (record.p50, record.ratio, record.n);
+    let mut line = format!(
+        r#"{{"what":"{what}","mode":"{mode}","bytes":{bytes},"state":"{state}","rtt_ns":{{"p50":{p50:.1},"p99":{},"p999":{}}},"ratio":{ratio:.3},"n":{n}"#,
+        p99.map_or("null".into(), |value| value.to_string()),
+        p999.map_or("null".into(), |value| value.to_string()),
+    );
+    if record.row.pace == Pace::Stream {
+        let _ = write!(line, r#","msgs_per_s":{:.0}"#, 1e9 / p50);
+    }
+    line.push('}');
+    line
+}
+
+pub const HEAD: &str = "\
+what      mode          bytes  state        p50        p99      p99.9   ratio  floor                  line  slices  round trips, log scale";
+
+/// One line of the table.
+pub fn line(record: &Record) -> String {
+    let short = |value: Option<u64>| value.map_or("–".into(), |value| time(value as f64));
+    let p50 = match record.row.pace {
+        Pace::Stream => format!("{:.1} M/s", 1e3 / record.p50),
+        _ => time(record.p50),
+    };
+    let floor = match record.floor {
+        Some((mode, value)) if record.row.pace == Pace::Stream => {
+            format!("{mode} {:.1} M/s", 1e3 / value)
+        }
+        Some((mode, value)) => format!("{mode} {}", time(value)),
+        None => record.variant.map_or(String::new(), |variant| format!("best of {variant}")),
+    };
+    let ratio = record.floor.map_or(String::new(), |_| format!("{:.3}", record.ratio));
+    format!(
+        "{:<9} {:<12} {:>6}  {:<5} {:>10} {:>10} {:>10}  {ratio:>6}  {floor:<18} {:>8}  {:>6}  {}",
+        what(record),
+        record.row.mode,
+        size(record.bytes),
+        state(record.state),
+        p50,
+        short(tail(record, 0.99)),
+        short(tail(record, 0.999)),
+        time(record.line),
+        record.n,
+        bars(&record.stamps),
+    )
+}
+
+/// What the machine did meanwhile.
+pub fn weather(weather: &Weather) -> String {
+    let [close, near, far] = weather.brackets;
+    format!(
+        "{close} brackets close, {near} near, {far} far, {} moves; {} of {} pairs dropped",
+        weather.flips, weather.dropped, weather.pairs,
+    )
+}
+
+fn what(record: &Record) -> &'static str {
+    match record.row.what {
+        What::Slipring => "slipring",
+        What::Floor => "floor",
+    }
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Close | State::Near => "near",
+        State::Far => "far",
+    }
+}
+
+fn tail(record: &Record, quantile: f64) -> Option<u64> {
+    (!record.stamps.is_empty()).then(|| record.stamps.value_at_quantile(quantile))
+}
+
+fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        value if value.is_nan() => "–".into(),
+        value if value < 1e3 => format!("{value:.0} ns"),
+        value if value < 1e6 => format!("{:.2} µs", value / 1e3),
+        value => format!("{:.2} ms", value / 1e6),
+    }
+}
+
+fn size(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{bytes} B"),
+    }
+}
+
+/// A histogram in one line: how many of the stamps fall into each step, from the least to p99.9, the
+/// steps growing by a constant factor.
+fn bars(stamps: &Histogram<u64>) -> String {
+    const STEPS: usize = 24;
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    if stamps.is_empty() {
+        return String::new();
+    }
+    let low = (stamps.min() as f64).max(1.0);
+    let high = (stamps.value_at_quantile(0.999) as f64).max(low * 1.01);
+    let factor = (high / low).powf(1.0 / STEPS as f64);
+    let mut counts = [0; STEPS];
+    for value in stamps.iter_recorded() {
+        let step = ((value.value_iterated_to() as f64 / low).ln() / factor.ln()) as usize;
+        if step < STEPS {
+            counts[step] += value.count_at_value();
+        }
+    }
+    let most = counts.iter().copied().max().unwrap_or(1).max(1);
+    let drawn: String =
+        counts.iter().map(|count| BARS[(*count * 8).div_ceil(most) as usize]).collect();
+    format!("{} {drawn} {}", time(low), time(high))
+}

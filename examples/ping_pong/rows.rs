@@ -1,0 +1,128 @@
+//! The table of what is measured, and against what.
+
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::exchange::{Exchange, Setup};
+use crate::floors::{futex, line, relay, ring, uds};
+use crate::subjects;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    Slipring,
+    Floor,
+}
+
+/// How a slice is made and what it says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Round trips timed as a whole; tails from slices of their own.
+    Batches,
+    /// One way: messages timed as a whole. No tails.
+    Stream,
+    /// Round trips of many microseconds: each is stamped, which costs them nothing, and the slice
+    /// says their median.
+    Each,
+    /// As `Each`, and both sides sleep. `lead` and `follow` call `futex::idle` before they send,
+    /// which is taken out; slices in which fewer than nine in ten slept are dropped.
+    Asleep,
+}
+
+impl Pace {
+    /// What each round trip idles, by design.
+    pub fn idle(self) -> Duration {
+        if self == Pace::Asleep { futex::GAP * 2 } else { Duration::ZERO }
+    }
+}
+
+pub struct Row {
+    pub what: What,
+    pub mode: &'static str,
+    /// Bytes of payload. A row that serves as the floor of a size it has not is measured at its first.
+    pub sizes: &'static [usize],
+    pub open: fn(&Setup) -> Outcome<Box<dyn Exchange>>,
+    /// What `tune` is given; where there are several, the best in each state is the row's figure.
+    pub variants: fn(usize) -> Vec<u64>,
+    pub pace: Pace,
+    /// The mode that is its floor.
+    pub floor: Option<&'static str>,
+    /// Whether a run without `--modes` measures it also where no subject has it as its floor.
+    pub shown: bool,
+}
+
+/// For rows without variants.
+pub fn one(_bytes: usize) -> Vec<u64> {
+    vec![0]
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+const FLOOR: Row = Row {
+    what: What::Floor,
+    mode: "",
+    sizes: &[8],
+    open: line::Line::writable,
+    variants: one,
+    pace: Pace::Batches,
+    floor: None,
+    shown: true,
+};
+
+static FLOORS: &[Row] = &[
+    Row { mode: "line-ro", open: line::Line::sealed, floor: Some("line"), ..FLOOR },
+    Row { mode: "line", open: line::Line::writable, ..FLOOR },
+    Row {
+        mode: "rotate",
+        sizes: &[KIB, 64 * KIB, MIB, 16 * MIB],
+        open: relay::Rotate::open,
+        variants: relay::periods,
+        ..FLOOR
+    },
+    Row {
+        mode: "memcpy",
+        sizes: &[MIB, 16 * MIB],
+        open: relay::Memcpy::open,
+        variants: relay::periods,
+        ..FLOOR
+    },
+    Row { mode: "futex", open: futex::Futex::open, pace: Pace::Asleep, ..FLOOR },
+    Row {
+        mode: "ring",
+        sizes: &[64],
+        open: ring::Ring::open,
+        variants: ring::capacities,
+        pace: Pace::Stream,
+        ..FLOOR
+    },
+    Row { mode: "uds", open: uds::Uds::open, pace: Pace::Each, ..FLOOR },
+    // The same against itself: how far from 1 the method strays.
+    Row {
+        mode: "control",
+        open: line::Line::sealed,
+        floor: Some("line-ro"),
+        shown: false,
+        ..FLOOR
+    },
+];
+
+/// All rows, subjects first; both processes agree on the indices.
+pub fn all() -> impl Iterator<Item = &'static Row> {
+    subjects::ROWS.iter().chain(FLOORS)
+}
+
+pub fn row(index: usize) -> &'static Row {
+    all().nth(index).expect("both processes have the same table")
+}
+
+pub fn find(mode: &str) -> Option<usize> {
+    all().position(|row| row.mode == mode)
+}
+
+/// Index and size of what a row is measured against: the same size where the floor has it, else the
+/// floor's first.
+pub fn floor(index: usize, bytes: usize) -> Option<(usize, usize)> {
+    let floor = row(index).floor.and_then(find)?;
+    let sizes = row(floor).sizes;
+    Some((floor, if sizes.contains(&bytes) { bytes } else { sizes[0] }))
+}

@@ -1,0 +1,482 @@
+//! Faults, and what they say.
+//!
+//! An [`Error`] has a [kind](Error::kind) to match on and, where the kernel refused something, the
+//! [`std::io::Error`] behind it as its source. What happens daily in a working exchange (the ring
+//! is full, nothing has arrived yet) is no fault: it is a variant of the operation's own answer
+//! ([`TrySendError::Full`](crate::TrySendError), [`TryRecvError::Empty`](crate::TryRecvError)).
+//!
+//! Texts give the fact and both numbers. They never hold an address or path of somebody else's
+//! memory.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// The result of an operation that can meet a fault.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A fault: what went wrong, and the system error behind it if there is one.
+pub struct Error {
+    inner: Box<Inner>,
+}
+
+struct Inner {
+    kind: ErrorKind,
+    source: Option<io::Error>,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The address cannot name a socket.
+    #[error("invalid address: {0}")]
+    InvalidAddress(AddressFault),
+    /// Somebody else listens on this address.
+    #[error("address {address} is in use")]
+    AddressInUse {
+        /// The address as the caller gave it.
+        address: String,
+    },
+    /// Nobody listens on this address.
+    #[error("nobody listens on {address}")]
+    NobodyListens {
+        /// The address as the caller gave it.
+        address: String,
+    },
+    /// An option is outside of what it may be.
+    #[error("option {name} is {value}, must be {must}")]
+    InvalidOption {
+        /// The option's name.
+        name: &'static str,
+        /// The value it was given.
+        value: u64,
+        /// What it may be.
+        must: &'static str,
+    },
+    /// The peer policy of this context does not admit the peer.
+    #[error("peer with uid {uid} is not admitted by the peer policy")]
+    PeerNotAdmitted {
+        /// The peer's effective user id.
+        uid: u32,
+    },
+    /// The peer refused us, and said why.
+    #[error("the peer refused the connection: {0}")]
+    RefusedByPeer(Refusal),
+    /// The two sides share no protocol version.
+    #[error("no common protocol version: this side speaks {}..={}, the peer {}..={}", ours.0, ours.1, theirs.0, theirs.1)]
+    NoCommonVersion {
+        /// Lowest and highest version of this side.
+        ours: (u16, u16),
+        /// Lowest and highest version of the peer.
+        theirs: (u16, u16),
+    },
+    /// The peer broke the protocol. Its link is closed; every other link goes on.
+    #[error("the peer broke the protocol: {0}")]
+    Fault(Fault),
+    /// The deadline passed. Nothing was sent or received.
+    #[error("timed out after {} ms", after.as_millis())]
+    TimedOut {
+        /// How long the operation waited.
+        after: Duration,
+    },
+    /// The peer closed its side in order; it receives no more.
+    #[error("the peer has closed the connection")]
+    PeerClosed,
+    /// The peer died, or its end of the socket went away without an orderly close.
+    #[error("the peer died")]
+    PeerDied,
+    /// The message is longer than the smaller of both sides' `max_message`.
+    #[error("message of {len} bytes is over the maximum of {max} bytes")]
+    MessageTooLarge {
+        /// The message's length in bytes.
+        len: u64,
+        /// The longest message of this link in bytes.
+        max: u64,
+    },
+    /// The batch cannot fit into the ring even when it is empty.
+    #[error("batch needs {needed} bytes, the ring holds {capacity}")]
+    BatchTooLarge {
+        /// Ring bytes that the batch needs.
+        needed: u64,
+        /// Ring bytes that a batch may use.
+        capacity: u64,
+    },
+    /// The pool's quota cannot hold a block of this size beside those in use.
+    #[error("pool has {used} of {quota} bytes in use and needs {needed} more")]
+    PoolExhausted {
+        /// Bytes that the request needs.
+        needed: u64,
+        /// Bytes in use.
+        used: u64,
+        /// The quota in bytes.
+        quota: u64,
+    },
+    /// Messages of other kinds wait to be received and must be taken first.
+    #[error("{waiting} messages wait to be received and fill the backlog of {limit} bytes")]
+    BacklogFull {
+        /// Messages in the backlog.
+        waiting: usize,
+        /// The backlog's limit in bytes.
+        limit: usize,
+    },
+    /// No request with this id is in flight on this connection.
+    #[error("no request {id} is in flight")]
+    UnknownRequest {
+        /// The id that was asked for.
+        id: u64,
+    },
+    /// The kernel has no memory for a shared segment.
+    #[error("no shared memory for {bytes} bytes")]
+    OutOfMemory {
+        /// The segment's length in bytes.
+        bytes: u64,
+    },
+    /// A limit on descriptors was met: the process's own (`RLIMIT_NOFILE`), the system's, or the
+    /// user's descriptors in flight.
+    #[error("descriptor limit reached (RLIMIT_NOFILE is {limit})")]
+    DescriptorLimit {
+        /// The process's soft limit.
+        limit: u64,
+    },
+    /// The handle belongs to the process that forked this one.
+    #[error("this handle belongs to the parent process: a forked child must connect anew")]
+    Forked,
+    /// The kernel refused a system call.
+    #[error("{call} failed")]
+    Os {
+        /// What was being done.
+        call: &'static str,
+    },
+}
+
+/// Why an address cannot name a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressFault {
+    /// The name has no bytes.
+    #[error("the name is empty")]
+    Empty,
+    /// The name does not fit into a socket address.
+    #[error("the name has {len} bytes, at most {max} fit")]
+    TooLong {
+        /// The name's length in bytes.
+        len: usize,
+        /// The longest name in bytes.
+        max: usize,
+    },
+    /// The name holds a NUL byte.
+    #[error("the name has a NUL at byte {at}")]
+    Nul {
+        /// The first NUL's offset in bytes.
+        at: usize,
+    },
+    /// The descriptor is not a Unix socket of type `SOCK_SEQPACKET`.
+    #[error("the descriptor is no SOCK_SEQPACKET Unix socket in the needed state")]
+    NotSeqpacket,
+}
+
+/// Why a peer refused a connection, as it said in its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The peer's policy does not admit this process.
+    #[error("its peer policy does not admit this process")]
+    NotAdmitted,
+    /// The peer could not use this side's Hello.
+    #[error("it could not use this side's hello")]
+    BadHello,
+    /// The peer could not use this side's segment.
+    #[error("it could not use this side's segment")]
+    BadSegment,
+    /// The peer has no memory or descriptors left.
+    #[error("it has no memory or descriptors left")]
+    NoResources,
+    /// A code that this version does not know.
+    #[error("code {0}")]
+    Other(u32),
+}
+
+/// How a peer broke the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A packet on the socket has a wrong length.
+    #[error("packet of {len} bytes where {expected} were due")]
+    PacketLength {
+        /// Bytes that came.
+        len: usize,
+        /// Bytes that were due.
+        expected: usize,
+    },
+    /// A packet does not start with the magic.
+    #[error("packet without the magic")]
+    Magic,
+    /// A field of a packet has a value that it cannot have.
+    #[error("{field} is {value:#x}")]
+    Field {
+        /// The field's name in `docs/wire.md`.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The peer runs another architecture or page size.
+    #[error("architecture word is {theirs:#010x}, this side's is {ours:#010x}")]
+    Architecture {
+        /// This side's word.
+        ours: u32,
+        /// The peer's word.
+        theirs: u32,
+    },
+    /// A packet came without credentials.
+    #[error("packet without credentials")]
+    NoCredentials,
+    /// A packet carried another number of descriptors than it said, or than were due.
+    #[error("packet with {count} descriptors where {expected} were due")]
+    DescriptorCount {
+        /// Descriptors that came.
+        count: usize,
+        /// Descriptors that were due.
+        expected: usize,
+    },
+    /// The kernel cut the packet or its descriptors short.
+    #[error("packet or its descriptors were cut short")]
+    Truncated,
+    /// A descriptor is not what it must be.
+    #[error("descriptor is {0}")]
+    Descriptor(DescriptorFault),
+    /// A ring record's header has a value that it cannot have.
+    #[error("record header {header:#018x}")]
+    RecordHeader {
+        /// The header as it was read.
+        header: u64,
+    },
+    /// A record said that another follows at once, and none did.
+    #[error("record after a batch member is missing")]
+    RecordMissing,
+    /// A record's length cannot be.
+    #[error("record of {len} bytes in a ring of {capacity}")]
+    RecordLength {
+        /// The payload's length in bytes.
+        len: u64,
+        /// The ring's capacity in bytes.
+        capacity: u64,
+    },
+    /// The reader's position went backwards or past what was written.
+    #[error("reader position {position} is outside of {tail}..={head}")]
+    Position {
+        /// What the peer wrote.
+        position: u64,
+        /// The last position it had published.
+        tail: u64,
+        /// What this side has written.
+        head: u64,
+    },
+    /// A parking word has a value that it cannot have.
+    #[error("parking word {value:#x}")]
+    Parking {
+        /// What the peer wrote.
+        value: u64,
+    },
+    /// A record names a pool segment that was never sent.
+    #[error("pool segment {segment} was never sent")]
+    UnknownSegment {
+        /// The segment's number.
+        segment: u32,
+    },
+    /// A record names a range outside of its pool segment.
+    #[error("descriptor claims {len} bytes at {offset}, the segment holds {capacity}")]
+    SegmentRange {
+        /// Start of the range in bytes.
+        offset: u64,
+        /// Length of the range in bytes.
+        len: u64,
+        /// Length of the segment in bytes.
+        capacity: u64,
+    },
+    /// A record names a loan slot outside of the table.
+    #[error("loan slot {slot} of {slots}")]
+    LoanSlot {
+        /// The slot.
+        slot: u64,
+        /// Slots in the table.
+        slots: u64,
+    },
+    /// A message is longer than this side accepts.
+    #[error("message of {len} bytes, this side accepts {max}")]
+    MessageLength {
+        /// The message's length in bytes.
+        len: u64,
+        /// What this side accepts, in bytes.
+        max: u64,
+    },
+    /// The peer sent more or larger pool segments than this side accepts.
+    #[error("peer's pool would map {bytes} bytes in {segments} segments, over the limit")]
+    PeerPool {
+        /// Bytes that would be mapped.
+        bytes: u64,
+        /// Segments that would be mapped.
+        segments: usize,
+    },
+    /// A response answers a request that was never made.
+    #[error("response to request {id}, which was never made")]
+    UnknownRequest {
+        /// The request's id.
+        id: u64,
+    },
+}
+
+/// What is wrong with a descriptor that a peer sent as shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DescriptorFault {
+    /// No memfd: it knows no seals, or lives on another filesystem than tmpfs.
+    #[error("no memfd on tmpfs")]
+    NotMemfd,
+    /// Some required seal is missing.
+    #[error("sealed with {seals:#x}, {required:#x} are required")]
+    Seals {
+        /// Its seals, as `F_GET_SEALS` gives them.
+        seals: u32,
+        /// The seals that must be there.
+        required: u32,
+    },
+    /// It has another size than was said.
+    #[error("{size} bytes long where {expected} were due")]
+    Size {
+        /// Its size in bytes.
+        size: u64,
+        /// The size that was due.
+        expected: u64,
+    },
+    /// Not all of its blocks are allocated, so touching it could fail.
+    #[error("sparse: {allocated} of {size} bytes are allocated")]
+    Sparse {
+        /// Bytes that are allocated.
+        allocated: u64,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// It was not opened for reading.
+    #[error("not open for reading")]
+    AccessMode,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self { inner: Box::new(Inner { kind, source: None }) }
+    }
+
+    pub(crate) fn with_source(kind: ErrorKind, source: impl Into<io::Error>) -> Self {
+        Self { inner: Box::new(Inner { kind, source: Some(source.into()) }) }
+    }
+
+    /// The error of a failed system call: limits on descriptors and memory get kinds of their own.
+    pub(crate) fn os(call: &'static str, errno: impl Into<io::Error>) -> Self {
+        let source = errno.into();
+        let kind = match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ETOOMANYREFS) => {
+                let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+                ErrorKind::DescriptorLimit { limit: limit.current.unwrap_or(u64::MAX) }
+            }
+            _ => ErrorKind::Os { call },
+        };
+        Self::with_source(kind, source)
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.inner.kind
+    }
+
+    /// Whether the deadline of the operation passed.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.kind(), ErrorKind::TimedOut { .. })
+    }
+
+    /// Whether the peer is no longer there: it closed, or died.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self.kind(), ErrorKind::PeerClosed | ErrorKind::PeerDied)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Error");
+        out.field("kind", &self.inner.kind);
+        if let Some(source) = &self.inner.source {
+            out.field("source", source);
+        }
+        out.finish()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.kind.fmt(f)?;
+        match &self.inner.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.inner.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::new(ErrorKind::Fault(fault))
+    }
+}
+
+impl From<DescriptorFault> for Error {
+    fn from(fault: DescriptorFault) -> Self {
+        Fault::Descriptor(fault).into()
+    }
+}
+
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_crosses_threads_and_is_small() {
+        fn crosses<T: Send + Sync + 'static>() {}
+        crosses::<Error>();
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn a_text_gives_the_fact_and_both_numbers() {
+        let error = Error::from(ErrorKind::MessageTooLarge { len: 4096, max: 1024 });
+        assert_eq!(error.to_string(), "message of 4096 bytes is over the maximum of 1024 bytes");
+        let error = Error::from(Fault::SegmentRange { offset: 0, len: 4096, capacity: 1024 });
+        assert_eq!(
+            error.to_string(),
+            "the peer broke the protocol: descriptor claims 4096 bytes at 0, the segment holds 1024"
+        );
+    }
+
+    #[test]
+    fn a_descriptor_limit_is_named() {
+        let error = Error::os("accept4", io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { limit } if *limit > 0));
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}

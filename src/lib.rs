@@ -1,0 +1,73 @@
+//! Low-latency IPC between processes of one Linux machine.
+//!
+//! Two processes meet over a Unix socket, check who the other is, exchange sealed shared memory,
+//! and from then on move messages through lock-free rings: no system call, no copy that was not
+//! asked for, no daemon. A peer may lie or die at any moment; its own link ends with an error that
+//! says how, and nothing else notices.
+//!
+//! # The first screen
+//!
+//! ```no_run
+//! # fn serve() -> slipring::Result<()> {
+//! use slipring::Context;
+//!
+//! let context = Context::new()?;
+//! let mut listener = context.listen("camera")?; // abstract socket @camera
+//! let mut link = listener.accept()?;
+//! while let Some(message) = link.recv()? {
+//!     println!("{} bytes", message.len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ```no_run
+//! # fn produce() -> slipring::Result<()> {
+//! # use slipring::Context;
+//! let context = Context::new()?;
+//! let mut link = context.connect("camera")?;
+//! link.send(b"hello")?;
+//! link.close()?; // what was sent before is delivered
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A byte's way
+//!
+//! [`Sender::send`] → `ring::Producer` → our segment ‖ process border ‖ `ring::Consumer` →
+//! [`Receiver::recv`]. Messages longer than [`Options::inline_max`] lie in a block of the pool, and
+//! the ring carries its descriptor. `docs/journey.md` follows one byte through all of it.
+//!
+//! # Modules
+//!
+//! ```text
+//!   error, sync ◀── shm ◀── ring ◀── pool, reactor ◀── transport
+//! ```
+//!
+//! # Threads
+//!
+//! | type | `Send` | `Sync` | used by |
+//! |---|---|---|---|
+//! | [`Context`], [`Address`], [`Options`] | yes | yes | any thread, at once |
+//! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`] | yes | yes | one thread at a time (`&mut self`) |
+//! | [`Reservation`], [`Batch`], [`Received`], [`Bytes`] | yes | yes | as long as they borrow their half |
+//!
+//! After a `fork` the child's handles answer [`ErrorKind::Forked`] and drop without a trace.
+
+#![warn(missing_docs)]
+
+mod error;
+mod pool;
+mod reactor;
+mod ring;
+mod shm;
+mod sync;
+mod transport;
+
+pub use error::{AddressFault, DescriptorFault, Error, ErrorKind, Fault, Refusal, Result};
+pub use shm::Bytes;
+pub use transport::{
+    Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,
+    Options, Peer, PeerPolicy, Received, Receiver, RecvStats, Request, RequestId, Reservation,
+    SendStats, Sender, Spin, Stats, TryRecvError, TrySendError,
+};

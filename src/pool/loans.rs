@@ -1,0 +1,115 @@
+//! What one borrower holds: its slots, and the loans in them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::pool::store::BlockHome;
+use crate::shm::Area;
+use crate::sync::Edge;
+
+/// Somebody who borrows blocks and returns them by generation.
+pub(crate) trait Borrower: Send + Sync {
+    /// The generation that the borrower last wrote for `slot`: a relaxed load of a peer's word.
+    fn returned(&self, slot: u32) -> u64;
+}
+
+/// Names a borrower; never used twice in a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct BorrowerId(pub(super) u64);
+
+impl BorrowerId {
+    /// A number that no other borrower of the pool has.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// How a loan is named towards the borrower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Loan {
+    /// The segment's number.
+    pub(crate) segment: u32,
+    /// The slot in which the borrower returns the generation.
+    pub(crate) slot: u32,
+    /// Start of the block in its segment, in bytes.
+    pub(crate) offset: u64,
+    /// The loan's generation, never 0 and never used twice with this borrower.
+    pub(crate) generation: u64,
+}
+
+/// A block on loan, kept until it is returned.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) home: BlockHome,
+    pub(super) area: Area,
+}
+
+/// One borrower's table.
+pub(super) struct Account {
+    borrower: Arc<dyn Borrower>,
+    /// Slot → what it holds.
+    slots: Vec<Option<(u64, Lent)>>,
+    free: VecDeque<u32>,
+    /// Slots on loan, oldest first.
+    out: Vec<u32>,
+    generation: u64,
+}
+
+impl Account {
+    pub(super) fn new(borrower: Arc<dyn Borrower>, slots: u32) -> Self {
+        Self {
+            borrower,
+            slots: (0..slots).map(|_| None).collect(),
+            free: (0..slots).collect(),
+            out: Vec::new(),
+            generation: 0,
+        }
+    }
+
+    /// Whether a slot is free.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Blocks on loan.
+    pub(super) fn outstanding(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Enters a loan; there is room. Gives its slot and generation.
+    pub(super) fn lend(&mut self, lent: Lent) -> Option<(u32, u64)> {
+        let slot = self.free.pop_front()?;
+        self.generation += 1;
+        self.slots[slot as usize] = Some((self.generation, lent));
+        self.out.push(slot);
+        Some((slot, self.generation))
+    }
+
+    /// Takes back every block that the borrower has returned.
+    pub(super) fn reclaim(&mut self, mut back: impl FnMut(Lent)) {
+        let Self { borrower, slots, free, out, .. } = self;
+        out.retain(|slot| {
+            let entry = &mut slots[*slot as usize];
+            let returned = borrower.returned(*slot);
+            if entry.as_ref().is_none_or(|(generation, _)| *generation != returned) {
+                return true;
+            }
+            if let Some((_, lent)) = entry.take() {
+                back(lent);
+            }
+            free.push_back(*slot);
+            false
+        });
+        // Pairs with the borrower's store of the generation: its loads of the blocks are done.
+        Edge::Reclaim.acquire();
+    }
+
+    pub(super) fn borrower(&self) -> Arc<dyn Borrower> {
+        self.borrower.clone()
+    }
+
+    /// Takes back everything: the borrower is gone.
+    pub(super) fn close(self) -> impl Iterator<Item = Lent> {
+        self.slots.into_iter().flatten().map(|(_, lent)| lent)
+    }
+}

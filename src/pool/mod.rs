@@ -1,0 +1,27 @@
+//! Blocks of memory that are lent to peers.
+//!
+//! A message too long for the ring travels in a [`Block`] of this process's pool: written once by
+//! the sender, read in place by the receiver, then given back.
+//!
+//! ```text
+//!   free ──alloc──▶ Block (ours alone) ──lend──▶ on loan ──peer writes generation──▶ free
+//!    ▲                   │ drop                     │ peer gone                        ▲
+//!    └───────────────────┘                          └──────────────────────────────────┘
+//! ```
+//!
+//! 1. Blocks lie in sealed segments of ours; a peer maps a segment read-only the first time it is
+//!    lent a block of it.
+//! 2. The table of loans is private. A loan has a slot in its borrower's table and a generation
+//!    that is never used twice; the borrower returns it by writing the generation into the slot of
+//!    an array in *its own* memory: idempotent, never full, from any thread. We look when we need
+//!    blocks.
+//! 3. The block handed out is the one unused for longest, within a bounded footprint: lines that
+//!    the other core has just read are slow to write, and a footprint past the cache is slow too.
+//! 4. A segment of which no block is in use can be dropped whole; its number is never used again.
+
+mod class;
+mod loans;
+mod store;
+
+pub(crate) use loans::{Borrower, BorrowerId, Loan};
+pub(crate) use store::{Block, Pool, PoolOptions};

@@ -1,0 +1,5 @@
+//! Who must be woken, and how.
+
+mod parking;
+
+pub(crate) use parking::{Attention, Barrier, Sleeper, Waker, has_left};

@@ -1,0 +1,212 @@
+//! Sleeping until the peer has done something, without a system call of the peer while we are awake.
+//!
+//! Two words for each reason to sleep, each in its writer's segment:
+//!
+//! ```text
+//!   sleeper's segment                     waker's segment
+//!   state: 0 awake                        bell: counts wake-ups; the sleeper's futex
+//!          epoch << 2 | 1 parked
+//!          3 gone (never comes back)
+//! ```
+//!
+//! | sleeper                          | waker                                |
+//! |----------------------------------|--------------------------------------|
+//! | load bell                        | make something visible               |
+//! | store state = parked, new epoch  | **light barrier**                    |
+//! | **heavy barrier**                | load state                           |
+//! | last look at what it waits for   | parked, epoch not yet attended:      |
+//! | futex wait while bell is as read | add 1 to bell, futex wake            |
+//! | store state = awake              |                                      |
+//!
+//! 1. Either the last look sees what was made visible, or the waker's load sees the parked state:
+//!    the two barriers exclude that both miss.
+//! 2. A wake between the last look and the futex call changes the bell, so the call returns at once.
+//! 3. A waker rings once an epoch, so a burst towards a sleeper that is on its way up costs one
+//!    system call.
+//! 4. The state is a hint between processes that need each other: a peer that lies about it loses
+//!    its own wake-ups, or is rung for nothing once per lie.
+//!
+//! The heavy barrier is `membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED)` (Linux 4.16), which runs a
+//! full barrier on every processor that runs a registered process, so the waker's can be a compiler
+//! fence. Each side says in its Hello whether it issues the call; towards one that does not, or
+//! when this process could not register, the waker pays a full fence.
+
+use std::sync::OnceLock;
+
+use rustix::thread::MembarrierCommand;
+
+use crate::error::Fault;
+use crate::shm::{OwnWords, PeerWords};
+use crate::sync::{Edge, Ordering, compiler_fence};
+
+const AWAKE: u64 = 0;
+const PARKED: u64 = 1;
+const GONE: u64 = 3;
+
+/// The barriers of one link.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Barrier {
+    /// The peer issues `membarrier` before it sleeps and this process is registered for it.
+    light: bool,
+}
+
+impl Barrier {
+    /// The barrier towards a peer that says whether it issues `membarrier` itself.
+    pub(crate) fn towards(peer_issues: bool) -> Self {
+        Self { light: peer_issues && Self::registered() }
+    }
+
+    /// Whether this process issues `membarrier` before it sleeps, and is registered to receive it.
+    pub(crate) fn registered() -> bool {
+        static REGISTERED: OnceLock<bool> = OnceLock::new();
+        *REGISTERED.get_or_init(|| {
+            rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
+                && rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+        })
+    }
+
+    /// A barrier that does not rely on `membarrier`.
+    #[cfg(all(test, slipring_loom))]
+    pub(crate) fn full() -> Self {
+        Self { light: false }
+    }
+
+    /// The waker's barrier.
+    #[inline(always)]
+    pub(crate) fn light(self) {
+        if self.light {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            // Pairs with Sleeper::park: whoever misses our store is seen parked by our load.
+            Edge::Wake.barrier();
+        }
+    }
+
+    /// The sleeper's barrier.
+    fn heavy() {
+        // Pairs with Barrier::light: whoever misses our parked state is seen by our last look.
+        Edge::Park.barrier();
+        #[cfg(not(slipring_loom))]
+        if Self::registered() {
+            // Cannot fail once it has worked: the command has no arguments and allocates nothing
+            // that it could not do without.
+            let _ = rustix::thread::membarrier(MembarrierCommand::GlobalExpedited);
+        }
+    }
+}
+
+/// The sleeping side of one reason to sleep.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    /// Our state word in our segment, in bytes.
+    state: usize,
+    /// The bell in the peer's segment, in bytes.
+    bell: usize,
+    epoch: u64,
+}
+
+impl Sleeper {
+    /// A sleeper whose state word is at `state` of our segment and whose bell at `bell` of the
+    /// peer's.
+    pub(crate) fn new(state: usize, bell: usize) -> Self {
+        Self { state, bell, epoch: 0 }
+    }
+
+    /// Says that we sleep. The caller looks once more at what it waits for, and then sleeps for as
+    /// long as the bell's low half is the value returned.
+    pub(crate) fn park(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> u32 {
+        let bell = peer.load(self.bell) as u32;
+        self.epoch = self.epoch.wrapping_add(1);
+        own.store(self.state, self.epoch << 2 | PARKED, Ordering::Relaxed);
+        Barrier::heavy();
+        bell
+    }
+
+    /// Says that we are awake again.
+    pub(crate) fn unpark(&mut self, own: &impl OwnWords) {
+        own.store(self.state, AWAKE, Ordering::Relaxed);
+    }
+
+    /// Says that we will never look again.
+    pub(crate) fn leave(&mut self, own: &impl OwnWords) {
+        own.store(self.state, GONE, Edge::Publish.store());
+    }
+
+    /// The bell's place in the peer's segment, in bytes.
+    pub(crate) fn bell(&self) -> usize {
+        self.bell
+    }
+}
+
+/// What a waker has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attention {
+    /// The peer sleeps: wake it by the futex at the bell, which was rung.
+    Wake,
+    /// The peer will never look again.
+    Gone,
+}
+
+/// The waking side of one reason to sleep.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    /// The peer's state word in its segment, in bytes.
+    state: usize,
+    /// The bell in our segment, in bytes.
+    bell: usize,
+    /// The state that was last attended to.
+    attended: u64,
+}
+
+impl Waker {
+    /// A waker for the state word at `state` of the peer's segment, with its bell at `bell` of ours.
+    pub(crate) fn new(state: usize, bell: usize) -> Self {
+        Self { state, bell, attended: AWAKE }
+    }
+
+    /// Looks for a sleeper, after something was made visible to it. `None` on the hot path: the
+    /// peer is awake, or was already rung.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Parking`]: the state is none.
+    #[inline(always)]
+    pub(crate) fn look(
+        &mut self,
+        barrier: Barrier,
+        own: &impl OwnWords,
+        peer: &impl PeerWords,
+    ) -> Result<Option<Attention>, Fault> {
+        barrier.light();
+        let state = peer.load(self.state);
+        if state == self.attended { Ok(None) } else { self.attend(state, own) }
+    }
+
+    #[cold]
+    fn attend(&mut self, state: u64, own: &impl OwnWords) -> Result<Option<Attention>, Fault> {
+        match state & 3 {
+            PARKED => {
+                self.attended = state;
+                own.add(self.bell, 1);
+                Ok(Some(Attention::Wake))
+            }
+            _ if state == AWAKE => {
+                self.attended = AWAKE;
+                Ok(None)
+            }
+            // Not attended: every later look answers the same.
+            _ if state == GONE => Ok(Some(Attention::Gone)),
+            _ => Err(Fault::Parking { value: state }),
+        }
+    }
+
+    /// The bell's place in our segment, in bytes.
+    pub(crate) fn bell(&self) -> usize {
+        self.bell
+    }
+}
+
+/// Whether a parking word says that its side will never look again.
+pub(crate) fn has_left(state: u64) -> bool {
+    state == GONE
+}

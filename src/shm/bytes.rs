@@ -1,0 +1,192 @@
+//! Bytes that somebody else may still write.
+
+#![allow(unsafe_code)]
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use crate::shm::copy::{copy_out, load_byte, load_word};
+
+/// A view of bytes in a peer's memory, which an honest peer leaves alone and another one may change
+/// at any moment.
+///
+/// Everything safe here copies: what was copied is private and can be judged. Reading the same
+/// place twice may give two answers.
+#[derive(Clone, Copy)]
+pub struct Bytes<'a> {
+    start: NonNull<u8>,
+    len: usize,
+    mapped: PhantomData<&'a ()>,
+}
+
+// SAFETY: a view only loads, and its memory stays mapped for `'a` whichever thread looks.
+unsafe impl Send for Bytes<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes<'_> {}
+
+impl<'a> Bytes<'a> {
+    /// # Safety
+    ///
+    /// `start..start + len` stays mapped readable for `'a`.
+    #[inline(always)]
+    pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len, mapped: PhantomData }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The part from byte `offset` on, `len` bytes long.
+    ///
+    /// # Panics
+    ///
+    /// If the part does not lie inside of this view.
+    #[inline]
+    pub fn slice(&self, offset: usize, len: usize) -> Bytes<'a> {
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "{len} bytes at {offset} of a view of {} bytes",
+            self.len
+        );
+        // SAFETY: just checked to lie inside of this view.
+        let start = unsafe { self.start.add(offset) };
+        Bytes { start, len, mapped: PhantomData }
+    }
+
+    /// Copies all bytes out.
+    ///
+    /// # Panics
+    ///
+    /// If `out` has another length than this view.
+    #[inline]
+    pub fn copy_to(&self, out: &mut [u8]) {
+        assert!(out.len() == self.len, "{} bytes into a buffer of {}", self.len, out.len());
+        // SAFETY: `self.len` bytes from `self.start` are mapped; `out` is a private buffer, because
+        // no `&mut [u8]` to a peer's memory exists.
+        unsafe { copy_out(self.start, out) }
+    }
+
+    /// Copies all bytes to the end of `out`.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        let before = out.len();
+        out.resize(before + self.len, 0);
+        self.copy_to(&mut out[before..]);
+    }
+
+    /// A private copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.append_to(&mut out);
+        out
+    }
+
+    /// The byte at `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If `offset` lies outside of this view.
+    #[inline]
+    pub fn byte(&self, offset: usize) -> u8 {
+        assert!(offset < self.len, "byte {offset} of a view of {} bytes", self.len);
+        // SAFETY: just checked to lie inside of this view.
+        unsafe { load_byte(self.start, offset) }
+    }
+
+    /// Eight words of 8 bytes at a time, read in place, for sums and searches over long payloads:
+    /// each array is a private copy of 64 bytes in native order. [`Lines::remainder`] has the rest.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// fn sum(bytes: slipring::Bytes<'_>) -> u64 {
+    ///     let lines = bytes.lines();
+    ///     let rest = lines.remainder();
+    ///     let mut lanes = [0u64; 8];
+    ///     for line in lines {
+    ///         for (lane, word) in lanes.iter_mut().zip(line) {
+    ///             *lane = lane.wrapping_add(word);
+    ///         }
+    ///     }
+    ///     let tail: u64 = rest.to_vec().iter().map(|byte| u64::from(*byte)).sum();
+    ///     lanes.iter().fold(tail, |sum, lane| sum.wrapping_add(*lane))
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the view does not start at a multiple of 8 bytes. A message's payload always does.
+    #[inline]
+    pub fn lines(&self) -> Lines<'a> {
+        assert!(self.start.align_offset(8) == 0, "lines start at a multiple of 8 bytes");
+        let whole = self.len / 64 * 64;
+        Lines { whole: self.slice(0, whole), rest: self.slice(whole, self.len - whole) }
+    }
+
+    /// The bytes as a slice, without a copy.
+    ///
+    /// # Safety
+    ///
+    /// - Nobody writes these bytes for `'a`. The sender's process can: its user must be trusted not
+    ///   to keep a pointer to what it has sent, and its code not to be hostile.
+    #[inline]
+    pub unsafe fn as_slice(&self) -> &'a [u8] {
+        // SAFETY: mapped for `'a`; the caller vouches that the bytes stand still.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Bytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({} bytes)", self.len)
+    }
+}
+
+/// The whole 64-byte lines of a view, each as eight words. Made by [`Bytes::lines`].
+#[derive(Debug, Clone)]
+pub struct Lines<'a> {
+    whole: Bytes<'a>,
+    rest: Bytes<'a>,
+}
+
+impl<'a> Lines<'a> {
+    /// The bytes after the last whole line: fewer than 64.
+    #[inline]
+    pub fn remainder(&self) -> Bytes<'a> {
+        self.rest
+    }
+}
+
+impl Iterator for Lines<'_> {
+    type Item = [u64; 8];
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<[u64; 8]> {
+        if self.whole.len == 0 {
+            return None;
+        }
+        let start = self.whole.start;
+        // SAFETY: `whole.len` is a multiple of 64 and not 0, and `start` is aligned to 8.
+        let line = core::array::from_fn(|index| unsafe { load_word(start, index * 8) });
+        // SAFETY: 64 bytes on is inside of the view or its end.
+        self.whole.start = unsafe { start.add(64) };
+        self.whole.len -= 64;
+        Some(line)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.whole.len / 64, Some(self.whole.len / 64))
+    }
+}
+
+impl ExactSizeIterator for Lines<'_> {}

@@ -1,0 +1,101 @@
+//! Which process a handle belongs to.
+//!
+//! Segments are not inherited over `fork` (`MADV_DONTFORK`), so a child that used its parent's
+//! handle would touch unmapped memory. One page of this process, wiped by the kernel in every child
+//! (`MADV_WIPEONFORK`, Linux 4.14), holds the process's generation; a handle remembers the one it
+//! was made under, and each operation compares the two: one load that hits the cache.
+
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::shm::page_size;
+
+/// The process that something was made in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Generation {
+    page: &'static AtomicU64,
+    made_in: u64,
+}
+
+impl Generation {
+    /// The generation of the calling process.
+    pub(crate) fn current() -> Result<Self> {
+        let page = page()?;
+        let mut made_in = page.load(Ordering::Relaxed);
+        if made_in == 0 {
+            // First use in this process, or in this child: pids of a parent and its living or dead
+            // descendants can repeat only after the pid space wrapped.
+            let pid = u64::from(rustix::process::getpid().as_raw_pid().unsigned_abs());
+            made_in = match page.compare_exchange(0, pid, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => pid,
+                Err(other_thread) => other_thread,
+            };
+        }
+        Ok(Self { page, made_in })
+    }
+
+    /// Whether the caller is the process that this generation was taken in.
+    #[inline(always)]
+    pub(crate) fn is_current(&self) -> bool {
+        self.page.load(Ordering::Relaxed) == self.made_in
+    }
+
+    /// An error if a `fork` lies between the caller and the process of this generation.
+    #[inline(always)]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_current() { Ok(()) } else { Err(ErrorKind::Forked.into()) }
+    }
+}
+
+fn page() -> Result<&'static AtomicU64> {
+    static PAGE: OnceLock<&'static AtomicU64> = OnceLock::new();
+    if let Some(page) = PAGE.get() {
+        return Ok(page);
+    }
+    let len = page_size();
+    // SAFETY: a null address asks for fresh memory, which overlaps nothing.
+    let mapped = unsafe {
+        rustix::mm::mmap_anonymous(
+            core::ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    };
+    let base = mapped.map_err(|errno| Error::os("mmap of the fork page", errno))?;
+    // SAFETY: `base..base + len` is the mapping just made; wiping it in a child leaves a valid zero.
+    let advised = unsafe { rustix::mm::madvise(base, len, Advice::LinuxWipeOnFork) };
+    advised.map_err(|errno| Error::os("madvise(MADV_WIPEONFORK)", errno))?;
+    // SAFETY: the page is aligned, zero (a valid value), and never unmapped.
+    let word = unsafe { AtomicU64::from_ptr(base.cast()) };
+    Ok(PAGE.get_or_init(|| word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_ends_at_fork() {
+        let generation = Generation::current().unwrap();
+        assert!(generation.is_current());
+        // SAFETY: the child only loads and stores words, and ends with `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let seen = !generation.is_current();
+            let anew = Generation::current().is_ok_and(|own| own.is_current());
+            // SAFETY: `_exit` runs no handlers, as a forked child of a threaded process must not.
+            unsafe { libc::_exit(if seen && anew && !generation.is_current() { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: `pid` is our child, `status` a valid place to write to.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        assert_eq!(status, 0);
+        assert!(generation.is_current());
+    }
+}

@@ -1,0 +1,335 @@
+//! Mappings: where shared bytes lie in this process.
+//!
+//! A [`Mapping`] is memory of ours, a [`PeerMapping`] memory of a peer, mapped read-only. Both can
+//! be mirrored: the tail of the segment, from `mirror` on, is mapped a second time directly behind
+//! itself, so that a ring's record never wraps.
+//!
+//! ```text
+//!   0            mirror                len              len + (len - mirror)
+//!   │ control    │ data                │ data again     │
+//! ```
+//!
+//! What is exclusive is handed out once, as an [`Area`]: whoever owns it may form `&mut [u8]`.
+
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::error::{Error, Result};
+use crate::shm::fork::Generation;
+use crate::shm::{Bytes, OwnWords, PeerWords};
+
+/// What a relaxed load of a peer's word is. ThreadSanitizer does not know fences, so under it the
+/// load itself acquires.
+const PEER_LOAD: Ordering = if cfg!(slipring_tsan) { Ordering::Acquire } else { Ordering::Relaxed };
+
+/// A range of address space, unmapped on drop.
+#[derive(Debug)]
+struct Span {
+    base: NonNull<u8>,
+    /// Bytes of the segment, without its mirror.
+    len: usize,
+    /// Bytes of address space, with its mirror.
+    extent: usize,
+    generation: Generation,
+    /// Whether areas over these bytes exist.
+    handed_out: AtomicBool,
+}
+
+// SAFETY: a span is plain address space; who may touch which bytes is the matter of its owners.
+unsafe impl Send for Span {}
+// SAFETY: as above: through `&Span` only atomics and raw addresses are reached.
+unsafe impl Sync for Span {}
+
+impl Span {
+    fn map(fd: impl AsFd, len: usize, mirror: usize, prot: ProtFlags) -> Result<Self> {
+        let generation = Generation::current()?;
+        let extent = len + (len - mirror);
+        // SAFETY: a null address asks for fresh memory, which overlaps nothing.
+        let reserved = unsafe {
+            rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                extent,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let base = reserved.map_err(|errno| Error::os("mmap", errno))?;
+        let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null address");
+        let span = Self { base, len, extent, generation, handed_out: AtomicBool::new(false) };
+        span.place(&fd, 0, 0, len, prot)?;
+        if mirror < len {
+            span.place(&fd, len, mirror, len - mirror, prot)?;
+        }
+        // SAFETY: the range is the mapping just made; children do without it.
+        let kept =
+            unsafe { rustix::mm::madvise(base.as_ptr().cast(), extent, Advice::LinuxDontFork) };
+        kept.map_err(|errno| Error::os("madvise(MADV_DONTFORK)", errno))?;
+        Ok(span)
+    }
+
+    /// Maps `len` bytes of the file from `file_offset` at `offset` of this span.
+    fn place(
+        &self,
+        fd: impl AsFd,
+        offset: usize,
+        file_offset: usize,
+        len: usize,
+        prot: ProtFlags,
+    ) -> Result<()> {
+        // SAFETY: `offset` lies inside of the span's reservation.
+        let address = unsafe { self.base.add(offset) };
+        // SAFETY: the range lies inside of the reservation that this span owns, so nothing else is
+        // replaced by MAP_FIXED.
+        let placed = unsafe {
+            rustix::mm::mmap(
+                address.as_ptr().cast(),
+                len,
+                prot,
+                MapFlags::SHARED | MapFlags::FIXED,
+                fd,
+                file_offset as u64,
+            )
+        };
+        placed.map(drop).map_err(|errno| Error::os("mmap", errno))
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(offset <= self.extent && len <= self.extent - offset, "inside of the mapping");
+        // SAFETY: just checked to lie inside of the mapping.
+        unsafe { self.base.add(offset) }
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "words are aligned");
+        let word = self.at(offset, 8).cast::<u64>().as_ptr();
+        // SAFETY: inside of the mapping, aligned, alive as long as `self`; shared words are only
+        // ever touched as atomics.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    /// The low half of a word, on which threads sleep.
+    fn futex(&self, offset: usize) -> &AtomicU32 {
+        let low = if cfg!(target_endian = "little") { 0 } else { 4 };
+        assert!(offset.is_multiple_of(8), "words are aligned");
+        let word = self.at(offset + low, 4).cast::<u32>().as_ptr();
+        // SAFETY: as for `word`; the kernel and we read it, whole.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+
+    fn advise(&self, advice: Advice, what: &'static str) -> Result<()> {
+        // SAFETY: the range is this span's own mapping, and no advice used here changes its bytes.
+        let done = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) };
+        done.map_err(|errno| Error::os(what, errno))
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        // In a forked child nothing is mapped here, or something else by now.
+        if self.generation.is_current() {
+            // SAFETY: the range is this span's own mapping, and nothing borrows from it any more.
+            let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.extent) };
+            debug_assert!(unmapped.is_ok());
+        }
+    }
+}
+
+/// Memory of ours, mapped read-write.
+#[derive(Debug, Clone)]
+pub(crate) struct Mapping {
+    span: Arc<Span>,
+}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `fd`, the part from `mirror` on twice.
+    pub(crate) fn map(fd: impl AsFd, len: usize, mirror: usize) -> Result<Self> {
+        let span = Span::map(fd, len, mirror, ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok(Self { span: Arc::new(span) })
+    }
+
+    /// The word at `offset`, to sleep on or to wake.
+    pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
+        self.span.futex(offset)
+    }
+
+    pub(crate) fn generation(&self) -> &Generation {
+        &self.span.generation
+    }
+
+    /// Asks for huge pages; where shared memory has none this does nothing.
+    pub(crate) fn prefer_huge_pages(&self) -> Result<()> {
+        self.span.advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")
+    }
+
+    /// Makes every page present and writable now.
+    pub(crate) fn prefault(&self) -> Result<()> {
+        self.span.advise(Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
+    }
+
+    /// Moves the pages to a NUMA node, and keeps them there.
+    pub(crate) fn bind_to_node(&self, node: u32) -> Result<()> {
+        const MPOL_BIND: libc::c_long = 2;
+        const MPOL_MF_MOVE: libc::c_ulong = 2;
+        let mut nodes = [0u64; 16];
+        let bits = nodes.len() * 64;
+        let Some(word) = nodes.get_mut(node as usize / 64) else {
+            return Err(Error::os("mbind", std::io::Error::from_raw_os_error(libc::EINVAL)));
+        };
+        *word = 1 << (node % 64);
+        // SAFETY: the range is this mapping; the mask has `bits` bits; pages move, bytes stay.
+        let moved = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.span.base.as_ptr(),
+                self.span.len,
+                MPOL_BIND,
+                nodes.as_ptr(),
+                bits as libc::c_ulong,
+                MPOL_MF_MOVE,
+            )
+        };
+        if moved == 0 { Ok(()) } else { Err(Error::os("mbind", std::io::Error::last_os_error())) }
+    }
+
+    /// Everything behind `control`, the mirror included, as one area. Words below `control` are the
+    /// caller's to share; only the first call gives the area.
+    pub(super) fn take_area(&self, control: usize) -> Area {
+        self.hand_out();
+        let len = self.span.extent - control;
+        Area { base: self.span.at(control, len), len, span: self.span.clone() }
+    }
+
+    /// `count` areas of `len` bytes each from the start on. Only the first call gives them.
+    pub(super) fn split(&self, len: usize, count: usize) -> Vec<Area> {
+        self.hand_out();
+        assert!(len * count <= self.span.len, "blocks inside of the segment");
+        (0..count)
+            .map(|index| {
+                let base = self.span.at(index * len, len);
+                Area { base, len, span: self.span.clone() }
+            })
+            .collect()
+    }
+
+    /// Areas are exclusive, so a mapping gives its bytes out once.
+    fn hand_out(&self) {
+        let again = self.span.handed_out.swap(true, Ordering::Relaxed);
+        assert!(!again, "a mapping's areas are handed out once");
+    }
+}
+
+impl OwnWords for Mapping {
+    #[inline(always)]
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.span.word(offset).store(value, order);
+    }
+
+    fn add(&self, offset: usize, value: u64) {
+        self.span.word(offset).fetch_add(value, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of ours that nobody else in this process can name.
+#[derive(Debug)]
+pub(crate) struct Area {
+    base: NonNull<u8>,
+    len: usize,
+    span: Arc<Span>,
+}
+
+// SAFETY: an area is the only way to its bytes, like a `Box<[u8]>`.
+unsafe impl Send for Area {}
+// SAFETY: as above; through `&Area` bytes can only be read.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// The bytes at `offset`, to write.
+    #[inline(always)]
+    pub(crate) fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(offset <= self.len && len <= self.len - offset, "inside of the area");
+        // SAFETY: `offset` was just checked to lie inside of the area.
+        let start = unsafe { self.base.add(offset) };
+        // SAFETY: inside of the mapping, which `self.span` keeps; `&mut self` of the only area over
+        // these bytes excludes other references; every bit pattern is a `u8`. The peer can read
+        // them at any moment, which is its own matter: it gets no more than torn bytes.
+        unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), len) }
+    }
+
+    /// The bytes at `offset`, to read back.
+    #[inline(always)]
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset <= self.len && len <= self.len - offset, "inside of the area");
+        // SAFETY: `offset` was just checked to lie inside of the area.
+        let start = unsafe { self.base.add(offset) };
+        // SAFETY: as for `bytes_mut`; only this process writes these bytes, and only by `&mut self`.
+        unsafe { core::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+
+    /// Whether the process that made this area is the caller.
+    pub(crate) fn generation(&self) -> &Generation {
+        &self.span.generation
+    }
+}
+
+/// Memory of a peer, mapped read-only.
+#[derive(Debug, Clone)]
+pub(crate) struct PeerMapping {
+    span: Arc<Span>,
+}
+
+impl PeerMapping {
+    /// Maps the first `len` bytes of `fd`, the part from `mirror` on twice. The caller has checked
+    /// that `fd` cannot shrink.
+    pub(crate) fn map(fd: impl AsFd, len: usize, mirror: usize) -> Result<Self> {
+        Ok(Self { span: Arc::new(Span::map(fd, len, mirror, ProtFlags::READ)?) })
+    }
+
+    /// The word at `offset`, to sleep on. Nothing but loads and futex calls may be done to it.
+    pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
+        self.span.futex(offset)
+    }
+
+    /// Makes every page present now.
+    pub(crate) fn prefault(&self) -> Result<()> {
+        self.span.advise(Advice::LinuxPopulateRead, "madvise(MADV_POPULATE_READ)")
+    }
+
+    /// The bytes at `offset`, which the peer can change at any moment.
+    #[inline(always)]
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
+        let start = self.span.at(offset, len);
+        // SAFETY: inside of a mapping that lives as long as `self` and cannot shrink.
+        unsafe { Bytes::new(start, len) }
+    }
+}
+
+impl PeerWords for PeerMapping {
+    #[inline(always)]
+    fn load(&self, offset: usize) -> u64 {
+        self.span.word(offset).load(PEER_LOAD)
+    }
+}
+
+impl PeerWords for Mapping {
+    #[inline(always)]
+    fn load(&self, offset: usize) -> u64 {
+        self.span.word(offset).load(PEER_LOAD)
+    }
+}
+
+/// The NUMA node of the processor that the caller runs on.
+pub(crate) fn node_of_caller() -> Option<u32> {
+    let (mut cpu, mut node) = (0u32, 0u32);
+    let unused = core::ptr::null_mut::<libc::c_void>();
+    // SAFETY: both places are valid to write a `u32` to; the third argument is unused since 2.6.24.
+    let done = unsafe { libc::syscall(libc::SYS_getcpu, &mut cpu, &mut node, unused) };
+    (done == 0).then_some(node)
+}

@@ -1,0 +1,48 @@
+//! Bytes that two processes share.
+//!
+//! A [`Segment`] is memory of ours: a sealed memfd that we map read-write and everybody else only
+//! read-only. A [`PeerSegment`] is such memory of a peer, checked before it is mapped.
+//!
+//! ```text
+//!          creator                                   peer
+//!   memfd ─ ftruncate ─ fallocate                  recvmsg
+//!     └ mmap read-write                              └ seals, type, size, blocks, mode: checked
+//!     └ seal SHRINK|GROW|FUTURE_WRITE|SEAL           └ mmap read-only
+//!     └ sendmsg ───────────── fd ──────────────────▶ └ close(fd)
+//! ```
+//!
+//! 1. The creator is the only process that can ever write a segment (law 1).
+//! 2. A mapped segment cannot shrink or lose pages: touching it raises no signal.
+//! 3. No reference (`&`, `&mut`) to bytes that a peer may write leaves this module. Words are read
+//!    as relaxed atomics, bulk bytes through [`Bytes`], which copies.
+
+mod bytes;
+mod copy;
+pub(crate) mod fork;
+mod mapping;
+mod segment;
+
+pub use bytes::Bytes;
+pub(crate) use mapping::{Area, Mapping, PeerMapping, node_of_caller};
+pub(crate) use segment::{Backing, PeerSegment, Segment};
+
+/// The 64-bit words of a segment that this side writes.
+///
+/// Offsets are in bytes from the segment's start and multiples of 8.
+pub(crate) trait OwnWords {
+    /// Stores a word; `order` is `Relaxed` or `Release`.
+    fn store(&self, offset: usize, value: u64, order: crate::sync::Ordering);
+    /// Adds to a word, from any thread of this process.
+    fn add(&self, offset: usize, value: u64);
+}
+
+/// The 64-bit words of a segment that the peer writes.
+pub(crate) trait PeerWords {
+    /// Loads a word, relaxed: whoever relies on what it says puts a fence after it.
+    fn load(&self, offset: usize) -> u64;
+}
+
+/// The smallest unit that the kernel maps, in bytes.
+pub(crate) fn page_size() -> usize {
+    rustix::param::page_size()
+}

@@ -1,0 +1,82 @@
+//! What was received while something else was waited for.
+
+use std::collections::VecDeque;
+
+use crate::error::{ErrorKind, Result};
+use crate::transport::receiver::MessageKind;
+
+/// A message set aside, copied.
+#[derive(Debug)]
+pub(super) struct Letter {
+    pub(super) kind: MessageKind,
+    pub(super) body: Vec<u8>,
+}
+
+/// Bytes that a letter counts besides its body.
+const OVERHEAD: usize = size_of::<Letter>();
+
+#[derive(Debug)]
+pub(super) struct Backlog {
+    letters: VecDeque<Letter>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Backlog {
+    /// A backlog for `limit` bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { letters: VecDeque::new(), bytes: 0, limit }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.letters.is_empty()
+    }
+
+    /// Whether a letter with `len` bytes may be set aside. One always may.
+    pub(super) fn admit(&self, len: usize) -> Result<()> {
+        let full = self.bytes.saturating_add(len).saturating_add(OVERHEAD) > self.limit;
+        if full && !self.letters.is_empty() {
+            let (waiting, limit) = (self.letters.len(), self.limit);
+            return Err(ErrorKind::BacklogFull { waiting, limit }.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn push(&mut self, letter: Letter) {
+        self.bytes += letter.body.len() + OVERHEAD;
+        self.letters.push_back(letter);
+    }
+
+    /// The oldest letter of the wanted kind.
+    pub(super) fn take(&mut self, wanted: impl Fn(&MessageKind) -> bool) -> Option<Letter> {
+        let at = self.letters.iter().position(|letter| wanted(&letter.kind))?;
+        let letter = self.letters.remove(at)?;
+        self.bytes -= letter.body.len() + OVERHEAD;
+        Some(letter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::receiver::RequestId;
+
+    fn letter(kind: MessageKind, len: usize) -> Letter {
+        Letter { kind, body: vec![0; len] }
+    }
+
+    #[test]
+    fn a_backlog_keeps_order_within_a_kind_and_its_limit() {
+        let mut backlog = Backlog::new(1000);
+        backlog.admit(5000).unwrap();
+        backlog.push(letter(MessageKind::Message, 100));
+        backlog.push(letter(MessageKind::Request(RequestId(9)), 200));
+        backlog.push(letter(MessageKind::Message, 300));
+        assert!(backlog.admit(500).is_err());
+        assert_eq!(backlog.take(|kind| *kind == MessageKind::Message).unwrap().body.len(), 100);
+        assert_eq!(backlog.take(|kind| *kind == MessageKind::Message).unwrap().body.len(), 300);
+        assert!(backlog.take(|kind| *kind == MessageKind::Message).is_none());
+        backlog.admit(500).unwrap();
+    }
+}

@@ -1,0 +1,367 @@
+//! A connection: both halves, and requests with their responses.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::error::{ErrorKind, Result};
+use crate::shm::{Area, Bytes};
+use crate::transport::link::{Link, Session};
+use crate::transport::peer::Peer;
+use crate::transport::receiver::{
+    MessageKind, Received, Receiver, RecvStats, Request, RequestId, TryRecvError,
+};
+use crate::transport::sender::{Batch, Reservation, SendStats, Sender, TrySendError};
+
+/// A link to another process: messages with boundaries, in order, both ways.
+///
+/// Most of what can be done with a connection is documented at its halves, [`Sender`] and
+/// [`Receiver`].
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Address, Context};
+///
+/// let address = Address::fresh();
+/// let context = Context::new()?;
+/// let mut listener = context.listen(&address)?;
+/// let server = std::thread::spawn(move || -> slipring::Result<()> {
+///     let mut link = listener.accept()?;
+///     while let Some(message) = link.recv()? {
+///         link.send(&message)?;
+///     }
+///     Ok(())
+/// });
+///
+/// let mut link = context.connect(&address)?;
+/// link.send(b"hello")?;
+/// assert_eq!(link.recv()?.as_deref(), Some(&b"hello"[..]));
+/// link.close()?;
+/// server.join().unwrap()?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Connection {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+/// What both halves of a connection have done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The sending half.
+    pub sent: SendStats,
+    /// The receiving half.
+    pub received: RecvStats,
+}
+
+impl Connection {
+    pub(super) fn new(session: Session, ring: Area) -> Self {
+        let session = Arc::new(session);
+        Self { sender: Sender::new(session.clone(), ring), receiver: Receiver::new(session) }
+    }
+
+    /// Both halves, for two threads.
+    pub fn split(self) -> (Sender, Receiver) {
+        (self.sender, self.receiver)
+    }
+
+    /// The halves of one connection, joined again. `Err` gives back halves that are not.
+    pub fn join(sender: Sender, receiver: Receiver) -> Result<Self, (Sender, Receiver)> {
+        if Arc::ptr_eq(sender.session(), receiver.session()) {
+            Ok(Self { sender, receiver })
+        } else {
+            Err((sender, receiver))
+        }
+    }
+
+    /// The sending half.
+    pub fn sender(&mut self) -> &mut Sender {
+        &mut self.sender
+    }
+
+    /// The receiving half.
+    pub fn receiver(&mut self) -> &mut Receiver {
+        &mut self.receiver
+    }
+
+    /// Who is on the other side, as the kernel vouched for when the connection was made.
+    pub fn peer(&self) -> &Peer {
+        &self.link().identity
+    }
+
+    /// What this side has done.
+    pub fn stats(&self) -> Stats {
+        Stats { sent: self.sender.stats(), received: self.receiver.stats() }
+    }
+
+    /// The longest message in bytes: the smaller of both sides' limits.
+    pub fn max_message(&self) -> u64 {
+        self.sender.max_message()
+    }
+
+    /// Ends the connection in order. What was sent before is delivered, also when this process ends
+    /// right after. Dropping does the same without telling of errors.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::PeerDied`], [`ErrorKind::Fault`]: what was sent last may not be received.
+    pub fn close(self) -> Result<()> {
+        self.link().own.generation().check()?;
+        if self.link().is_alive() {
+            return Ok(());
+        }
+        let error = self.link().end();
+        // A peer that closed first, in order, is no reason to complain.
+        if *error.kind() == ErrorKind::PeerClosed { Ok(()) } else { Err(error) }
+    }
+
+    /// Makes a request and waits for its response, for as long as
+    /// [`Options::send_timeout`](crate::Options::send_timeout) allows. Other messages that come
+    /// meanwhile are set aside for [`recv`](Self::recv) and [`recv_request`](Self::recv_request).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context};
+    /// # let address = Address::fresh();
+    /// # let context = Context::new()?;
+    /// # let mut listener = context.listen(&address)?;
+    /// # let server = std::thread::spawn(move || -> slipring::Result<()> {
+    /// #     let mut link = listener.accept()?;
+    /// while let Some(request) = link.recv_request()? {
+    ///     link.respond(request.id, &request.body)?;
+    /// }
+    /// #     Ok(())
+    /// # });
+    /// # let mut link = context.connect(&address)?;
+    /// // In the other process:
+    /// assert_eq!(link.call(b"question")?, b"question");
+    /// # drop(link);
+    /// # server.join().unwrap()?;
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::TimedOut`]: a response that comes later is dropped.
+    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: none will come.
+    /// - [`ErrorKind::BacklogFull`]: too much else came first; receive it.
+    /// - Otherwise as [`Sender::send`].
+    pub fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
+        self.call_deadline(request, self.default_deadline())
+    }
+
+    /// As [`call`](Self::call), but waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub fn call_deadline(&mut self, request: &[u8], deadline: Instant) -> Result<Vec<u8>> {
+        let id = self.submit_deadline(request, deadline)?;
+        let response = self.receiver.response(id, deadline);
+        if response.is_err() {
+            self.receiver.calls().abandon(id);
+        }
+        response
+    }
+
+    /// Makes a request without waiting for its response; several may be in flight.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::BacklogFull`]: 4096 requests wait for their response.
+    /// - Otherwise as [`Sender::send`].
+    pub fn submit(&mut self, request: &[u8]) -> Result<RequestId> {
+        self.submit_deadline(request, self.default_deadline())
+    }
+
+    fn submit_deadline(&mut self, request: &[u8], deadline: Instant) -> Result<RequestId> {
+        let id = self.receiver.calls().make()?;
+        let sent = self.sender.send_request(id.0, request, deadline);
+        if sent.is_err() {
+            self.receiver.calls().unmake(id);
+        }
+        sent.map(|()| id)
+    }
+
+    /// Waits for the response to a request, in any order.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::UnknownRequest`]: no such request is in flight.
+    /// - [`ErrorKind::TimedOut`]: the request stays in flight; wait again, or
+    ///   [`abandon`](Self::abandon) it.
+    /// - Otherwise as [`call`](Self::call).
+    pub fn wait(&mut self, request: RequestId) -> Result<Vec<u8>> {
+        self.wait_deadline(request, self.default_deadline())
+    }
+
+    /// As [`wait`](Self::wait), until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_deadline(&mut self, request: RequestId, deadline: Instant) -> Result<Vec<u8>> {
+        self.receiver.response(request, deadline)
+    }
+
+    /// Says that nobody will wait for this response: it is dropped when it comes.
+    pub fn abandon(&mut self, request: RequestId) {
+        self.receiver.calls().abandon(request);
+    }
+
+    fn default_deadline(&self) -> Instant {
+        Instant::now() + self.sender.session().core.options.send_timeout
+    }
+
+    fn link(&self) -> &Arc<Link> {
+        &self.sender.session().link
+    }
+}
+
+/// The halves' operations, for a connection that one thread uses.
+impl Connection {
+    /// See [`Sender::send`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.sender.send(message)
+    }
+
+    /// See [`Sender::send_deadline`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn send_deadline(&mut self, message: &[u8], deadline: Instant) -> Result<()> {
+        self.sender.send_deadline(message, deadline)
+    }
+
+    /// See [`Sender::try_send`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn try_send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
+        self.sender.try_send(message)
+    }
+
+    /// See [`Sender::reserve`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>> {
+        self.sender.reserve(len)
+    }
+
+    /// See [`Sender::try_reserve`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn try_reserve(&mut self, len: usize) -> Result<Reservation<'_>, TrySendError> {
+        self.sender.try_reserve(len)
+    }
+
+    /// See [`Sender::batch`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn batch(&mut self) -> Result<Batch<'_>> {
+        self.sender.batch()
+    }
+
+    /// See [`Receiver::recv`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
+        self.receiver.recv()
+    }
+
+    /// See [`Receiver::recv_deadline`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        self.receiver.recv_deadline(deadline)
+    }
+
+    /// See [`Receiver::try_recv`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_recv(&mut self) -> Result<Option<Vec<u8>>, TryRecvError> {
+        self.receiver.try_recv()
+    }
+
+    /// See [`Receiver::recv_into`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>> {
+        self.receiver.recv_into(message)
+    }
+
+    /// See [`Receiver::peek`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Received<'_>>> {
+        self.receiver.peek()
+    }
+
+    /// See [`Receiver::try_peek`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn try_peek(&mut self) -> Result<Option<Received<'_>>, TryRecvError> {
+        self.receiver.try_peek()
+    }
+
+    /// See [`Receiver::drain`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn drain(&mut self, max: usize, each: impl FnMut(MessageKind, Bytes<'_>)) -> Result<usize> {
+        self.receiver.drain(max, each)
+    }
+
+    /// See [`Receiver::recv_request`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn recv_request(&mut self) -> Result<Option<Request>> {
+        self.receiver.recv_request()
+    }
+
+    /// See [`Sender::respond`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
+        self.sender.respond(request, body)
+    }
+}

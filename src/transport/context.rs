@@ -1,0 +1,252 @@
+//! A context: options, the pool, the watcher, and the making of connections.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::pool::Pool;
+use crate::shm::fork::Generation;
+use crate::transport::address::Address;
+use crate::transport::connection::Connection;
+use crate::transport::link::Link;
+use crate::transport::listener::Listener;
+use crate::transport::meeting::{self, Offer};
+use crate::transport::options::Options;
+use crate::transport::socket;
+use crate::transport::watcher::Watcher;
+
+/// How long to wait before connecting again to an address on which nobody listens.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// Where connections come from: options, a pool of blocks, and one thread that watches for the end
+/// of peers (started with the first connection, asleep until then).
+///
+/// Cloning gives another handle of the same context. Connections go on after their context was
+/// dropped.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::Context;
+///
+/// let context = Context::new()?;
+/// let listener = context.listen("doc-camera")?; // abstract socket @doc-camera
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Context {
+    core: Arc<Core>,
+}
+
+/// What the connections of a context share.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) options: Options,
+    pub(super) pool: Pool,
+    watcher: Mutex<Option<Watcher>>,
+    generation: Generation,
+}
+
+impl Core {
+    /// Watches a link, from the first one on by a thread.
+    pub(super) fn watch(&self, link: &Arc<Link>) -> Result<()> {
+        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*watcher {
+            Some(watcher) => watcher.watch(link),
+            None => watcher.insert(Watcher::start(self.pool.clone())?).watch(link),
+        }
+    }
+
+    /// The user of a link is gone.
+    pub(super) fn retire(&self, link: &Arc<Link>) {
+        if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
+            watcher.retire(link);
+        }
+    }
+}
+
+impl Context {
+    /// A context with default options.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Os`]: the kernel is older than Linux 4.14.
+    pub fn new() -> Result<Self> {
+        Self::with_options(Options::default())
+    }
+
+    /// A context with these options.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::InvalidOption`] names the option, its value, and what it may be.
+    /// - [`ErrorKind::Os`]: the kernel is older than Linux 4.14.
+    pub fn with_options(options: Options) -> Result<Self> {
+        options.check()?;
+        let pool = Pool::new(options.pool());
+        let generation = Generation::current()?;
+        let core = Core { options, pool, watcher: Mutex::new(None), generation };
+        Ok(Self { core: Arc::new(core) })
+    }
+
+    /// Listens on an address: a name for an abstract socket, or any [`Address`].
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::InvalidAddress`], [`ErrorKind::AddressInUse`].
+    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::Os`].
+    pub fn listen<A>(&self, address: A) -> Result<Listener>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        self.core.generation.check()?;
+        Listener::bind(self.core.clone(), address.try_into()?)
+    }
+
+    /// Listens on a `SOCK_SEQPACKET` Unix socket that already listens: inherited from a service
+    /// manager, say.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidAddress`]: the descriptor is something else.
+    pub fn listen_on(&self, socket: OwnedFd) -> Result<Listener> {
+        self.core.generation.check()?;
+        socket::adopt(&socket, true)?;
+        Listener::adopt(self.core.clone(), socket)
+    }
+
+    /// Connects to a listener. Waits for its Hello for as long as
+    /// [`Options::handshake_timeout`] allows.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::InvalidAddress`], [`ErrorKind::NobodyListens`].
+    /// - [`ErrorKind::TimedOut`]: the listener did not answer.
+    /// - [`ErrorKind::PeerNotAdmitted`], [`ErrorKind::RefusedByPeer`],
+    ///   [`ErrorKind::NoCommonVersion`], [`ErrorKind::Fault`].
+    /// - [`ErrorKind::PeerClosed`]: the listener went away.
+    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`], [`ErrorKind::Os`].
+    pub fn connect<A>(&self, address: A) -> Result<Connection>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        self.connect_deadline(address, Instant::now() + self.core.options.handshake_timeout)
+    }
+
+    /// As [`connect`](Self::connect), until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_deadline<A>(&self, address: A, deadline: Instant) -> Result<Connection>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        self.core.generation.check()?;
+        let address = address.try_into()?;
+        self.connect_to(&address, deadline)
+    }
+
+    /// As [`connect_deadline`](Self::connect_deadline), but tries again while nobody listens.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_retry<A>(&self, address: A, deadline: Instant) -> Result<Connection>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        self.core.generation.check()?;
+        let address = address.try_into()?;
+        loop {
+            match self.connect_to(&address, deadline) {
+                Err(error) if matches!(error.kind(), ErrorKind::NobodyListens { .. }) => {
+                    if Instant::now() + RETRY >= deadline {
+                        return Err(error);
+                    }
+                    std::thread::sleep(RETRY);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Connects over a connected `SOCK_SEQPACKET` Unix socket (one end of a `socketpair`, say)
+    /// whose other end [accepts](Self::accept_socket).
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn connect_socket(&self, socket: OwnedFd) -> Result<Connection> {
+        self.core.generation.check()?;
+        socket::adopt(&socket, false)?;
+        let deadline = Instant::now() + self.core.options.handshake_timeout;
+        meeting::connect(&self.core, socket, deadline)
+    }
+
+    /// Accepts over a connected `SOCK_SEQPACKET` Unix socket whose other end
+    /// [connects](Self::connect_socket).
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    pub fn accept_socket(&self, socket: OwnedFd) -> Result<Connection> {
+        self.core.generation.check()?;
+        socket::adopt(&socket, false)?;
+        let start = Instant::now();
+        let deadline = start + self.core.options.handshake_timeout;
+        socket::receive_credentials(&socket)?;
+        loop {
+            match meeting::accept(&self.core, &socket)? {
+                Offer::Accepted(accepted) => return accepted.conclude(socket),
+                Offer::Silent => {
+                    if !socket::wait_readable(&socket, Some(deadline))? {
+                        return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives memory of the pool that is not in use back to the system. Returns its bytes. Peers
+    /// unmap it when they next receive a long message.
+    pub fn trim(&self) -> u64 {
+        self.core.pool.trim()
+    }
+
+    /// Bytes that the pool holds.
+    pub fn pool_bytes(&self) -> u64 {
+        self.core.pool.used()
+    }
+
+    fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {
+        let start = Instant::now();
+        let target = address.to_socket_address()?;
+        let socket = loop {
+            let socket = socket::open()?;
+            match socket::connect(&socket, &target) {
+                Ok(()) => break socket,
+                // The listener's queue is full.
+                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(RETRY),
+                Err(Errno::AGAIN) => {
+                    return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                }
+                Err(errno @ (Errno::CONNREFUSED | Errno::NOENT)) => {
+                    let kind = ErrorKind::NobodyListens { address: address.to_string() };
+                    return Err(Error::with_source(kind, errno));
+                }
+                Err(errno) => return Err(Error::os("connect", errno)),
+            }
+        };
+        // Before any descriptor leaves: who listens here.
+        self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
+        meeting::connect(&self.core, socket, deadline)
+    }
+}

@@ -1,0 +1,34 @@
+//! The control section of a link's segment: where each word stands.
+//!
+//! ```text
+//!   0x000  position        how far this side has read the peer's ring
+//!   0x040  receiver state  whether this side's receiver sleeps, or is gone
+//!   0x048  sender state    whether this side's sender sleeps
+//!   0x080  data bell       rung for the peer's receiver, after a record was published
+//!   0x088  room bell       rung for the peer's sender, after room or a loan was given back
+//!   0x100  (zero)
+//!  0x1000  returns         a word for each loan slot: the generation returned last
+//! ```
+//!
+//! Every word is 64 bits, native order, written by the segment's creator alone. What different
+//! threads write on the hot path stands in different lines.
+
+/// The reader's position in the peer's ring, in bytes. Written by the receiver; seen late by up to
+/// an eighth of the ring while records wait.
+pub(super) const POSITION: usize = 0x000;
+/// The receiver's parking word.
+pub(super) const RECEIVER_STATE: usize = 0x040;
+/// The sender's parking word.
+pub(super) const SENDER_STATE: usize = 0x048;
+/// Rung by our sender.
+pub(super) const DATA_BELL: usize = 0x080;
+/// Rung by our receiver, and by whoever returns a loan.
+pub(super) const ROOM_BELL: usize = 0x088;
+/// Generations of returned loans.
+pub(super) const RETURNS: usize = 0x1000;
+
+/// Bytes of a control section with `slots` loan slots: whole pages of up to 64 KiB.
+pub(super) fn len(slots: u32) -> u64 {
+    let page = crate::shm::page_size() as u64;
+    (RETURNS as u64 + 8 * u64::from(slots)).next_multiple_of(page)
+}

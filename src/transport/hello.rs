@@ -1,0 +1,416 @@
+//! What two processes tell each other when they meet: packets, and the judgement of them. No I/O.
+//!
+//! Every packet on a link's socket is [`PACKET`] bytes long, little-endian; `docs/wire.md` has the
+//! bytes. The connecting side says Hello first, with the descriptor of its segment; the accepting
+//! side answers with its own Hello and descriptor, or with a Refusal.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
+use crate::shm::page_size;
+
+/// Bytes of every packet.
+pub(super) const PACKET: usize = 128;
+
+/// Protocol versions that this side speaks, lowest and highest.
+pub(super) const VERSIONS: (u16, u16) = (1, 1);
+
+const MAGIC: [u8; 8] = *b"slipring";
+
+const HELLO: u16 = 1;
+const REFUSAL: u16 = 2;
+const SEGMENT: u16 = 3;
+const RETIRE: u16 = 4;
+
+/// The sender of this Hello issues `membarrier(GLOBAL_EXPEDITED)` before it sleeps.
+const ISSUES_MEMBARRIER: u32 = 1;
+
+/// `numa_node` where the node is not known.
+const NO_NODE: u32 = u32::MAX;
+
+/// Byte 0: bytes of a pointer; byte 1: 1 little-endian, 2 big-endian; byte 2: log2 of the page
+/// size; byte 3: log2 of the line that records are rounded to.
+pub(super) fn architecture() -> u32 {
+    let endianness = if cfg!(target_endian = "little") { 1 } else { 2 };
+    let line = crate::ring::LINE.trailing_zeros();
+    size_of::<usize>() as u32 | endianness << 8 | page_size().trailing_zeros() << 16 | line << 24
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    kind: U16,
+    zero: U16,
+    descriptors: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct HelloBody {
+    version_min: U16,
+    version_max: U16,
+    architecture: U32,
+    flags: U32,
+    token: U32,
+    control_len: U64,
+    ring_capacity: U64,
+    loan_slots: U32,
+    numa_node: U32,
+    max_message: U64,
+    pool_limit: U64,
+    zero: [u8; 56],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RefusalBody {
+    version_min: U16,
+    version_max: U16,
+    code: U32,
+    zero: [u8; 104],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct SegmentBody {
+    segment: U32,
+    zero: U32,
+    len: U64,
+    rest: [u8; 96],
+}
+
+/// One side's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) issues_membarrier: bool,
+    /// Bytes of the control section of the segment that comes along; the ring follows it.
+    pub(super) control_len: u64,
+    /// Bytes of the ring.
+    pub(super) ring_capacity: u64,
+    /// Loans that this side can return at a time.
+    pub(super) loan_slots: u32,
+    /// The node of the thread that said Hello.
+    pub(super) numa_node: Option<u32>,
+    /// The longest message that this side takes, in bytes.
+    pub(super) max_message: u64,
+    /// Bytes of the other side's pool that this side maps at most.
+    pub(super) pool_limit: u64,
+}
+
+/// A packet that came over a socket, judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Packet {
+    Hello(Hello),
+    /// A pool segment comes along.
+    Segment {
+        segment: u32,
+        len: u64,
+    },
+    /// A pool segment will not be named again.
+    Retire {
+        segment: u32,
+    },
+}
+
+impl Packet {
+    /// Descriptors that come along.
+    pub(super) fn descriptors(&self) -> usize {
+        match self {
+            Self::Hello(_) | Self::Segment { .. } => 1,
+            Self::Retire { .. } => 0,
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; PACKET] {
+        match self {
+            Self::Hello(hello) => packet(HELLO, 1, hello_body(hello).as_bytes()),
+            Self::Segment { segment, len } => {
+                packet(SEGMENT, 1, segment_body(*segment, *len).as_bytes())
+            }
+            Self::Retire { segment } => packet(RETIRE, 0, segment_body(*segment, 0).as_bytes()),
+        }
+    }
+
+    /// Judges a packet. The number of descriptors that came is the caller's to compare.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Fault`] with the field that cannot be.
+    /// - [`ErrorKind::NoCommonVersion`], [`ErrorKind::RefusedByPeer`].
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
+        let length = Fault::PacketLength { len: bytes.len(), expected: PACKET };
+        if bytes.len() != PACKET {
+            return Err(length.into());
+        }
+        let (head, body) = Head::read_from_prefix(bytes).map_err(|_| length)?;
+        if head.magic != MAGIC {
+            return Err(Fault::Magic.into());
+        }
+        must_be("head.zero", head.zero.get().into(), 0)?;
+        let packet = match head.kind.get() {
+            HELLO => {
+                let body = HelloBody::read_from_bytes(body).map_err(|_| length)?;
+                Self::Hello(judge_hello(&body)?)
+            }
+            REFUSAL => {
+                let body = RefusalBody::read_from_bytes(body).map_err(|_| length)?;
+                return Err(judge_refusal(&body));
+            }
+            SEGMENT => {
+                let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
+                must_be("segment.zero", body.zero.get().into(), 0)?;
+                Self::Segment { segment: body.segment.get(), len: body.len.get() }
+            }
+            RETIRE => {
+                let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
+                Self::Retire { segment: body.segment.get() }
+            }
+            kind => return Err(Fault::Field { field: "kind", value: kind.into() }.into()),
+        };
+        must_be("descriptors", head.descriptors.get().into(), packet.descriptors() as u64)?;
+        Ok(packet)
+    }
+}
+
+/// A refusal, to send instead of a Hello.
+pub(super) fn refusal(reason: Refusal) -> [u8; PACKET] {
+    let code = match reason {
+        Refusal::NotAdmitted => 1,
+        Refusal::BadHello => 2,
+        Refusal::BadSegment => 3,
+        Refusal::NoResources => 4,
+        Refusal::Other(code) => code,
+    };
+    let body = RefusalBody {
+        version_min: VERSIONS.0.into(),
+        version_max: VERSIONS.1.into(),
+        code: code.into(),
+        zero: [0; 104],
+    };
+    packet(REFUSAL, 0, body.as_bytes())
+}
+
+fn packet(kind: u16, descriptors: u32, body: &[u8]) -> [u8; PACKET] {
+    let head =
+        Head { magic: MAGIC, kind: kind.into(), zero: 0.into(), descriptors: descriptors.into() };
+    let mut packet = [0; PACKET];
+    let (start, rest) = packet.split_at_mut(size_of::<Head>());
+    start.copy_from_slice(head.as_bytes());
+    rest.copy_from_slice(body);
+    packet
+}
+
+fn hello_body(hello: &Hello) -> HelloBody {
+    HelloBody {
+        version_min: VERSIONS.0.into(),
+        version_max: VERSIONS.1.into(),
+        architecture: architecture().into(),
+        flags: if hello.issues_membarrier { ISSUES_MEMBARRIER } else { 0 }.into(),
+        token: 0.into(),
+        control_len: hello.control_len.into(),
+        ring_capacity: hello.ring_capacity.into(),
+        loan_slots: hello.loan_slots.into(),
+        numa_node: hello.numa_node.unwrap_or(NO_NODE).into(),
+        max_message: hello.max_message.into(),
+        pool_limit: hello.pool_limit.into(),
+        zero: [0; 56],
+    }
+}
+
+fn segment_body(segment: u32, len: u64) -> SegmentBody {
+    SegmentBody { segment: segment.into(), zero: 0.into(), len: len.into(), rest: [0; 96] }
+}
+
+fn must_be(field: &'static str, value: u64, must: u64) -> Result<()> {
+    if value == must { Ok(()) } else { Err(Fault::Field { field, value }.into()) }
+}
+
+fn judge_versions(min: U16, max: U16) -> Result<()> {
+    let theirs = (min.get(), max.get());
+    if theirs.0 > theirs.1 {
+        return Err(Fault::Field { field: "version_min", value: theirs.0.into() }.into());
+    }
+    if VERSIONS.1.min(theirs.1) < VERSIONS.0.max(theirs.0) {
+        return Err(ErrorKind::NoCommonVersion { ours: VERSIONS, theirs }.into());
+    }
+    Ok(())
+}
+
+fn judge_refusal(body: &RefusalBody) -> Error {
+    if let Err(error) = judge_versions(body.version_min, body.version_max) {
+        return error;
+    }
+    let reason = match body.code.get() {
+        1 => Refusal::NotAdmitted,
+        2 => Refusal::BadHello,
+        3 => Refusal::BadSegment,
+        4 => Refusal::NoResources,
+        code => Refusal::Other(code),
+    };
+    ErrorKind::RefusedByPeer(reason).into()
+}
+
+fn judge_hello(body: &HelloBody) -> Result<Hello> {
+    let lie = |field, value| Err(Fault::Field { field, value }.into());
+    // Versions first: what else stands in the Hello depends on them.
+    judge_versions(body.version_min, body.version_max)?;
+    let (ours, theirs) = (architecture(), body.architecture.get());
+    if ours != theirs {
+        return Err(Fault::Architecture { ours, theirs }.into());
+    }
+    let flags = body.flags.get();
+    if flags & !ISSUES_MEMBARRIER != 0 {
+        return lie("flags", flags.into());
+    }
+    must_be("token", body.token.get().into(), 0)?;
+    let capacity = body.ring_capacity.get();
+    if !capacity.is_power_of_two() || capacity < page_size() as u64 || capacity > 1 << 30 {
+        return lie("ring_capacity", capacity);
+    }
+    let slots = body.loan_slots.get();
+    if slots == 0 || slots > 1 << 16 {
+        return lie("loan_slots", slots.into());
+    }
+    must_be("control_len", body.control_len.get(), super::control::len(slots))?;
+    let max_message = body.max_message.get();
+    if max_message == 0 || max_message > 1 << 40 {
+        return lie("max_message", max_message);
+    }
+    let node = body.numa_node.get();
+    if node != NO_NODE && node >= 1024 {
+        return lie("numa_node", node.into());
+    }
+    if body.zero != [0; 56] {
+        return lie("hello.zero", 1);
+    }
+    Ok(Hello {
+        issues_membarrier: flags & ISSUES_MEMBARRIER != 0,
+        control_len: body.control_len.get(),
+        ring_capacity: capacity,
+        loan_slots: slots,
+        numa_node: (node != NO_NODE).then_some(node),
+        max_message,
+        pool_limit: body.pool_limit.get(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Hello {
+        Hello {
+            issues_membarrier: true,
+            control_len: super::super::control::len(256),
+            ring_capacity: 64 << 10,
+            loan_slots: 256,
+            numa_node: None,
+            max_message: 1 << 30,
+            pool_limit: 1 << 32,
+        }
+    }
+
+    const LIES: [u64; 10] = [
+        0,
+        1,
+        (64 << 10) - 1,
+        (64 << 10) + 1,
+        1 << 31,
+        (1 << 32) - 1,
+        1 << 32,
+        (1 << 40) + 1,
+        1 << 63,
+        u64::MAX,
+    ];
+
+    type Honest = fn(u64) -> bool;
+
+    /// Every field of a Hello that is judged: name, offset and length in bytes, and which other
+    /// values than the test's are no lies.
+    const FIELDS: [(&str, usize, usize, Honest); 15] = [
+        ("magic", 0, 8, |_| false),
+        ("kind", 8, 2, |_| false),
+        ("head.zero", 10, 2, |_| false),
+        ("descriptors", 12, 4, |_| false),
+        ("version_min", 16, 2, |value| value == 0),
+        ("version_max", 18, 2, |value| value >= 1),
+        ("architecture", 20, 4, |_| false),
+        ("flags", 24, 4, |value| value == 0),
+        ("token", 28, 4, |_| false),
+        ("control_len", 32, 8, |_| false),
+        ("ring_capacity", 40, 8, |_| false),
+        ("loan_slots", 48, 4, |value| {
+            value >= 1 && super::super::control::len(value as u32) == 8192
+        }),
+        ("numa_node", 52, 4, |value| value < 1024),
+        ("max_message", 56, 8, |value| value > 0 && value <= 1 << 40),
+        ("hello.zero", 72, 8, |_| false),
+    ];
+
+    #[test]
+    fn packets_survive_their_bytes() {
+        for packet in [
+            Packet::Hello(hello()),
+            Packet::Hello(Hello { numa_node: Some(3), issues_membarrier: false, ..hello() }),
+            Packet::Segment { segment: 7, len: 1 << 30 },
+            Packet::Retire { segment: u32::MAX },
+        ] {
+            assert_eq!(Packet::decode(&packet.encode()).unwrap(), packet);
+        }
+    }
+
+    #[test]
+    fn every_lying_field_of_a_hello_is_refused() {
+        let honest = Packet::Hello(hello()).encode();
+        for (name, offset, len, is_honest) in FIELDS {
+            for lie in LIES {
+                let mut bytes = honest;
+                bytes[offset..offset + len].copy_from_slice(&lie.to_le_bytes()[..len]);
+                let mut value = [0; 8];
+                value[..len].copy_from_slice(&bytes[offset..offset + len]);
+                let expected = bytes == honest || is_honest(u64::from_le_bytes(value));
+                let decoded = Packet::decode(&bytes);
+                assert_eq!(decoded.is_ok(), expected, "{name} = {lie:#x}: {decoded:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_common_version_names_both_ranges() {
+        let mut bytes = Packet::Hello(hello()).encode();
+        bytes[16..20].copy_from_slice(&[2, 0, 9, 0]);
+        let error = Packet::decode(&bytes).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::NoCommonVersion { ours: (1, 1), theirs: (2, 9) });
+        assert_eq!(
+            error.to_string(),
+            "no common protocol version: this side speaks 1..=1, the peer 2..=9"
+        );
+    }
+
+    #[test]
+    fn a_refusal_says_why() {
+        for reason in
+            [Refusal::NotAdmitted, Refusal::BadHello, Refusal::BadSegment, Refusal::NoResources]
+        {
+            let error = Packet::decode(&refusal(reason)).unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::RefusedByPeer(reason));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..160)) {
+            let _ = Packet::decode(&bytes);
+        }
+
+        #[test]
+        fn a_hello_with_any_byte_changed_is_judged(at in 0..PACKET, with in any::<u8>()) {
+            let mut bytes = Packet::Hello(hello()).encode();
+            bytes[at] = with;
+            let _ = Packet::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! A link: what both halves of a connection, and the loans taken from it, share.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use crossbeam_utils::CachePadded;
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::pool::{Borrower, BorrowerId};
+use crate::reactor::{Barrier, Waker};
+use crate::shm::{Mapping, PeerMapping, PeerWords};
+use crate::transport::context::Core;
+use crate::transport::control;
+use crate::transport::hello::Hello;
+use crate::transport::peer::Peer;
+use crate::transport::socket;
+
+/// What both sides agreed on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    /// The longest message in bytes, both ways.
+    pub(super) max_message: u64,
+    /// Bytes of our control section and ring.
+    pub(super) own: Extents,
+    /// Bytes of the peer's.
+    pub(super) peer: Extents,
+    /// Bytes of our pool that the peer maps at most.
+    pub(super) peer_pool_limit: u64,
+}
+
+/// The sections of a segment, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extents {
+    pub(super) control: usize,
+    pub(super) ring: u64,
+    pub(super) loan_slots: u32,
+}
+
+impl Extents {
+    pub(super) fn of(hello: &Hello) -> Self {
+        Self {
+            control: hello.control_len as usize,
+            ring: hello.ring_capacity,
+            loan_slots: hello.loan_slots,
+        }
+    }
+
+    pub(super) fn segment_len(&self) -> usize {
+        self.control + self.ring as usize
+    }
+}
+
+/// Alive until one of the others is set; then it changes no more, but from `HUNG_UP` to `DEAD`.
+const ALIVE: u32 = 0;
+/// The peer's end of the socket is closed.
+const HUNG_UP: u32 = 1;
+/// The peer's process has ended.
+const DEAD: u32 = 2;
+/// The peer broke the protocol.
+const FAULTY: u32 = 3;
+
+/// How a link stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    Alive,
+    HungUp,
+    Dead,
+    Faulty,
+}
+
+/// The state of a link, private to this process.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) own: Mapping,
+    pub(super) peer: PeerMapping,
+    pub(super) socket: OwnedFd,
+    pub(super) identity: Peer,
+    pub(super) terms: Terms,
+    pub(super) barrier: Barrier,
+    pub(super) borrower: BorrowerId,
+    /// How the link stands; threads that sleep on a bell of the peer's sleep on this word too.
+    health: CachePadded<AtomicU32>,
+    fault: OnceLock<ErrorKind>,
+}
+
+impl Link {
+    pub(super) fn new(
+        own: Mapping,
+        peer: PeerMapping,
+        socket: OwnedFd,
+        identity: Peer,
+        terms: Terms,
+        barrier: Barrier,
+        borrower: BorrowerId,
+    ) -> Self {
+        let health = CachePadded::new(AtomicU32::new(ALIVE));
+        let fault = OnceLock::new();
+        Self { own, peer, socket, identity, terms, barrier, borrower, health, fault }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_alive(&self) -> bool {
+        self.health.load(Ordering::Relaxed) == ALIVE
+    }
+
+    pub(super) fn health(&self) -> Health {
+        // Pairs with `set`: whatever the peer published before its end was seen is visible.
+        match self.health.load(Ordering::Acquire) {
+            ALIVE => Health::Alive,
+            HUNG_UP => Health::HungUp,
+            DEAD => Health::Dead,
+            _ => Health::Faulty,
+        }
+    }
+
+    fn set(&self, health: u32) {
+        let update = |now| (now != FAULTY && now < health).then_some(health);
+        // Pairs with `health`.
+        let _ = self.health.fetch_update(Ordering::Release, Ordering::Relaxed, update);
+        let _ = futex::wake(&self.health, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+
+    /// The peer's end of the socket is closed.
+    pub(super) fn hang_up(&self) {
+        self.set(HUNG_UP);
+    }
+
+    /// The peer's process has ended.
+    pub(super) fn die(&self) {
+        self.set(DEAD);
+    }
+
+    /// Ends the link because of what the peer wrote. Every later use of it gives the same answer.
+    #[cold]
+    pub(super) fn fail(&self, fault: Fault) -> Error {
+        let kind = self.fault.get_or_init(|| ErrorKind::Fault(fault)).clone();
+        self.set(FAULTY);
+        socket::shutdown(&self.socket);
+        kind.into()
+    }
+
+    /// The error of a link that is not alive, for somebody who has nothing left to receive.
+    #[cold]
+    pub(super) fn end(&self) -> Error {
+        match (self.health(), self.fault.get()) {
+            (Health::Faulty, Some(kind)) => kind.clone().into(),
+            (Health::HungUp, _) if self.peer_left() => ErrorKind::PeerClosed.into(),
+            _ => ErrorKind::PeerDied.into(),
+        }
+    }
+
+    /// Whether the peer's receiver said that it will look no more.
+    pub(super) fn peer_left(&self) -> bool {
+        crate::reactor::has_left(self.peer.load(control::RECEIVER_STATE))
+    }
+
+    /// Sleeps while the bell's low half is `value` and the link is alive. Returns early on signals
+    /// and for no reason: the caller looks again.
+    pub(super) fn sleep(&self, bell: usize, value: u32, deadline: Option<Instant>) -> Result<()> {
+        static WAITV: OnceLock<bool> = OnceLock::new();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if *WAITV.get_or_init(waitv_works) {
+            self.sleep_on_both(bell, value, left)
+        } else {
+            self.sleep_on_bell(bell, value, left)
+        }
+    }
+
+    fn sleep_on_both(
+        &self,
+        bell: usize,
+        value: u32,
+        left: Option<std::time::Duration>,
+    ) -> Result<()> {
+        let mut waits = [futex::Wait::new(), futex::Wait::new()];
+        waits[0].val = value.into();
+        waits[0].uaddr = futex::WaitPtr::new((&raw const *self.peer.futex(bell)).cast_mut().cast());
+        waits[0].flags = futex::WaitFlags::SIZE_U32;
+        waits[1].val = ALIVE.into();
+        waits[1].uaddr = futex::WaitPtr::new((&raw const *self.health).cast_mut().cast());
+        waits[1].flags = futex::WaitFlags::SIZE_U32 | futex::WaitFlags::PRIVATE;
+        let until = left.map(monotonic_after);
+        let clock = rustix::thread::ClockId::Monotonic;
+        let flags = futex::WaitvFlags::empty();
+        woken(futex::waitv(&waits, flags, until.as_ref(), clock).map(drop), "futex_waitv")
+    }
+
+    /// For kernels without `futex_waitv` (before 5.16): the end of the peer is seen by waking up
+    /// every now and then.
+    fn sleep_on_bell(
+        &self,
+        bell: usize,
+        value: u32,
+        left: Option<std::time::Duration>,
+    ) -> Result<()> {
+        const SLICE: std::time::Duration = std::time::Duration::from_millis(25);
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        let timeout = futex::Timespec { tv_sec: 0, tv_nsec: slice.subsec_nanos().into() };
+        let word = self.peer.futex(bell);
+        let slept = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
+        woken(slept, "futex wait")
+    }
+
+    /// Wakes the peer's thread that sleeps on a bell of ours, which was rung.
+    #[cold]
+    pub(super) fn wake(&self, bell: usize) {
+        let _ = futex::wake(self.own.futex(bell), futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+fn woken(result: Result<(), Errno>, call: &'static str) -> Result<()> {
+    match result {
+        Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Ok(()),
+        Err(errno) => Err(Error::os(call, errno)),
+    }
+}
+
+fn monotonic_after(left: std::time::Duration) -> futex::Timespec {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanos = now.tv_nsec + i64::from(left.subsec_nanos());
+    let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX / 2);
+    futex::Timespec {
+        tv_sec: now.tv_sec.saturating_add(seconds).saturating_add(nanos / 1_000_000_000),
+        tv_nsec: nanos % 1_000_000_000,
+    }
+}
+
+/// Whether the kernel (5.16) and the sandbox know `futex_waitv`.
+fn waitv_works() -> bool {
+    let word = AtomicU32::new(1);
+    let mut wait = futex::Wait::new();
+    wait.uaddr = futex::WaitPtr::new((&raw const word).cast_mut().cast());
+    wait.flags = futex::WaitFlags::SIZE_U32 | futex::WaitFlags::PRIVATE;
+    let clock = rustix::thread::ClockId::Monotonic;
+    let flags = futex::WaitvFlags::empty();
+    // The word is not what it is said to be, so a kernel that knows the call says EAGAIN.
+    futex::waitv(&[wait], flags, None, clock) == Err(Errno::AGAIN)
+}
+
+/// How the pool learns what a peer has returned. It keeps the peer's mapping, not the link.
+#[derive(Debug)]
+pub(super) struct Returns(pub(super) PeerMapping);
+
+impl Borrower for Returns {
+    fn returned(&self, slot: u32) -> u64 {
+        self.0.load(control::RETURNS + 8 * slot as usize)
+    }
+}
+
+/// What the user of a link holds: while a half or a loan lives, the peer may expect answers. When
+/// the last of them is dropped, the peer is told, and our own loans end when it has gone, too.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) link: Arc<Link>,
+    pub(super) core: Arc<Core>,
+    /// Wakes the peer's sender when a loan was returned, from any thread.
+    room: std::sync::Mutex<Waker>,
+}
+
+impl Session {
+    pub(super) fn new(link: Arc<Link>, core: Arc<Core>) -> Self {
+        let room = Waker::new(control::SENDER_STATE, control::ROOM_BELL);
+        Self { link, core, room: std::sync::Mutex::new(room) }
+    }
+
+    /// Returns a loan of the peer's: its block may be used again.
+    pub(super) fn return_loan(&self, slot: u32, generation: u64) {
+        use crate::shm::OwnWords;
+        use crate::sync::Edge;
+        let link = &*self.link;
+        if !link.own.generation().is_current() {
+            return;
+        }
+        let word = control::RETURNS + 8 * slot as usize;
+        // Pairs with Account::reclaim: our loads of the block are done.
+        link.own.store(word, generation, Edge::Return.store());
+        let mut room = self.room.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A parking word that cannot be is the sender's loss alone; the next look at data says so.
+        if let Ok(Some(crate::reactor::Attention::Wake)) =
+            room.look(link.barrier, &link.own, &link.peer)
+        {
+            link.wake(room.bell());
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.link.own.generation().is_current() {
+            socket::shutdown(&self.link.socket);
+            self.core.retire(&self.link);
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,347 @@
+//! A listener: accepts peers, and survives all of them.
+
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::shm::fork::Generation;
+use crate::transport::address::Address;
+use crate::transport::connection::Connection;
+use crate::transport::context::Core;
+use crate::transport::meeting::{self, Offer};
+use crate::transport::socket;
+
+/// The key of the listening socket; half-open peers have others.
+const LISTENER: u64 = u64::MAX;
+
+/// Peers taken from the socket's queue before the half-open ones are looked at again.
+const BURST: usize = 64;
+
+/// What a listener has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListenerStats {
+    /// Peers that became connections.
+    pub accepted: u64,
+    /// Peers that were refused, or broke the protocol.
+    pub refused: u64,
+    /// Peers that said no Hello in time, or were dropped for newer ones.
+    pub silent: u64,
+}
+
+/// Accepts connections on an address.
+///
+/// Whatever peers do, a listener goes on: one that lies, stays silent or dies fails its own
+/// handshake. Only what this process lacks itself (descriptors, memory) is an error of
+/// [`accept`](Self::accept), and even then the next call goes on.
+#[derive(Debug)]
+pub struct Listener {
+    core: Arc<Core>,
+    address: Option<Address>,
+    socket: OwnedFd,
+    epoll: OwnedFd,
+    /// Peers that have not said Hello, oldest first.
+    half_open: VecDeque<HalfOpen>,
+    next_key: u64,
+    /// Given up for a moment to turn a peer away when no descriptor is left.
+    reserve: Option<OwnedFd>,
+    stats: ListenerStats,
+    generation: Generation,
+    /// The path to remove on drop.
+    path: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct HalfOpen {
+    key: u64,
+    socket: OwnedFd,
+    deadline: Instant,
+}
+
+impl Listener {
+    pub(super) fn bind(core: Arc<Core>, address: Address) -> Result<Self> {
+        let target = address.to_socket_address()?;
+        let mut socket = socket::open()?;
+        let mut bound = socket::bind_and_listen(&socket, &target);
+        if bound == Err(Errno::ADDRINUSE) && address.as_path().is_some_and(is_stale) {
+            // What a process that died has left behind.
+            socket = socket::open()?;
+            let removed = address.as_path().map(std::fs::remove_file);
+            bound = match removed {
+                Some(Ok(())) => socket::bind_and_listen(&socket, &target),
+                _ => bound,
+            };
+        }
+        match bound {
+            Ok(()) => {}
+            Err(errno @ Errno::ADDRINUSE) => {
+                let kind = ErrorKind::AddressInUse { address: address.to_string() };
+                return Err(Error::with_source(kind, errno));
+            }
+            Err(errno) => return Err(Error::os("bind", errno)),
+        }
+        let mut listener = Self::adopt(core, socket)?;
+        listener.path = address.as_path().map(PathBuf::from);
+        listener.address = Some(address);
+        Ok(listener)
+    }
+
+    pub(super) fn adopt(core: Arc<Core>, socket: OwnedFd) -> Result<Self> {
+        // Accepted sockets get what the listening one has, so no Hello comes without credentials.
+        socket::receive_credentials(&socket)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)
+            .map_err(|errno| Error::os("epoll_create1", errno))?;
+        epoll::add(&epoll, &socket, EventData::new_u64(LISTENER), EventFlags::IN)
+            .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        let reserve = reserve_descriptor(&socket);
+        let generation = Generation::current()?;
+        Ok(Self {
+            core,
+            address: None,
+            socket,
+            epoll,
+            half_open: VecDeque::new(),
+            next_key: 0,
+            reserve,
+            stats: ListenerStats::default(),
+            generation,
+            path: None,
+        })
+    }
+
+    /// The address, unless the socket was inherited.
+    pub fn address(&self) -> Option<&Address> {
+        self.address.as_ref()
+    }
+
+    /// What this listener has seen.
+    pub fn stats(&self) -> ListenerStats {
+        self.stats
+    }
+
+    /// Waits for a peer and connects with it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`], [`ErrorKind::Os`]: this process
+    /// lacks what the next connection needs. The peer was turned away; the listener goes on.
+    pub fn accept(&mut self) -> Result<Connection> {
+        loop {
+            if let Some(connection) = self.accept_until(None)? {
+                return Ok(connection);
+            }
+        }
+    }
+
+    /// As [`accept`](Self::accept), until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`accept`](Self::accept).
+    pub fn accept_deadline(&mut self, deadline: Instant) -> Result<Connection> {
+        let start = Instant::now();
+        match self.accept_until(Some(deadline))? {
+            Some(connection) => Ok(connection),
+            None => Err(ErrorKind::TimedOut { after: start.elapsed() }.into()),
+        }
+    }
+
+    /// As [`accept`](Self::accept), but does not wait. `None`: no peer is ready.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn try_accept(&mut self) -> Result<Option<Connection>> {
+        self.accept_until(Some(Instant::now()))
+    }
+
+    fn accept_until(&mut self, deadline: Option<Instant>) -> Result<Option<Connection>> {
+        self.generation.check()?;
+        loop {
+            let now = Instant::now();
+            self.drop_silent(now);
+            let next = self.half_open.front().map(|peer| peer.deadline);
+            let until = deadline.into_iter().chain(next).min();
+            let mut events = [MaybeUninit::<Event>::uninit(); 16];
+            let keys: Vec<u64> =
+                match epoll::wait(&self.epoll, &mut events, timeout(until).as_ref()) {
+                    Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
+                    Err(Errno::INTR) => continue,
+                    Err(errno) => return Err(Error::os("epoll_wait", errno)),
+                };
+            for key in keys {
+                let connected =
+                    if key == LISTENER { self.take_new()? } else { self.look_again(key)? };
+                if connected.is_some() {
+                    return Ok(connected);
+                }
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes peers from the socket's queue, until one of them has said Hello already.
+    fn take_new(&mut self) -> Result<Option<Connection>> {
+        for _ in 0..BURST {
+            let peer = match socket::accept(self.socket.as_fd()) {
+                Ok(Some(peer)) => peer,
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    self.turn_away();
+                    return Err(error);
+                }
+            };
+            let policy = &self.core.options.peer_policy;
+            let admitted = socket::maker(&peer)
+                .and_then(|maker| policy.check(&maker))
+                .and_then(|()| socket::receive_credentials(&peer));
+            if let Err(error) = admitted {
+                self.note(&meeting::refuse(&peer, error));
+                continue;
+            }
+            match self.look(peer)? {
+                Look::Connected(connection) => return Ok(Some(connection)),
+                Look::Silent(peer) => self.keep(peer)?,
+                Look::Over => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// A half-open peer has something to say.
+    fn look_again(&mut self, key: u64) -> Result<Option<Connection>> {
+        let Some(at) = self.half_open.iter().position(|peer| peer.key == key) else {
+            return Ok(None);
+        };
+        let Some(HalfOpen { socket, deadline, .. }) = self.half_open.remove(at) else {
+            return Ok(None);
+        };
+        // The socket lives on in its connection, and this table is done with it.
+        let _ = epoll::delete(&self.epoll, &socket);
+        match self.look(socket)? {
+            Look::Connected(connection) => Ok(Some(connection)),
+            Look::Over => Ok(None),
+            Look::Silent(socket) => {
+                let events = EventFlags::IN;
+                epoll::add(&self.epoll, &socket, EventData::new_u64(key), events)
+                    .map_err(|errno| Error::os("epoll_ctl", errno))?;
+                self.half_open.insert(at, HalfOpen { key, socket, deadline });
+                Ok(None)
+            }
+        }
+    }
+
+    fn look(&mut self, socket: OwnedFd) -> Result<Look> {
+        let answer = match meeting::accept(&self.core, &socket) {
+            Ok(Offer::Silent) => return Ok(Look::Silent(socket)),
+            Ok(Offer::Accepted(accepted)) => accepted.conclude(socket),
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(connection) => {
+                self.stats.accepted += 1;
+                Ok(Look::Connected(connection))
+            }
+            Err(error) => {
+                self.note(&error);
+                match error.kind() {
+                    // What we lack ourselves is for our user to know.
+                    ErrorKind::DescriptorLimit { .. } | ErrorKind::OutOfMemory { .. } => Err(error),
+                    _ => Ok(Look::Over),
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, error: &Error) {
+        self.stats.refused += 1;
+        tracing::debug!(%error, "a peer was not accepted");
+    }
+
+    /// Keeps a peer that has not said Hello. One too many, and the oldest is dropped.
+    fn keep(&mut self, socket: OwnedFd) -> Result<()> {
+        if self.half_open.len() >= self.core.options.half_open_limit {
+            self.drop_oldest();
+        }
+        let key = self.next_key;
+        self.next_key += 1;
+        epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN)
+            .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        let deadline = Instant::now() + self.core.options.handshake_timeout;
+        self.half_open.push_back(HalfOpen { key, socket, deadline });
+        Ok(())
+    }
+
+    fn drop_silent(&mut self, now: Instant) {
+        while self.half_open.front().is_some_and(|peer| peer.deadline <= now) {
+            self.drop_oldest();
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(peer) = self.half_open.pop_front() {
+            let _ = epoll::delete(&self.epoll, &peer.socket);
+            self.stats.silent += 1;
+        }
+    }
+
+    /// No descriptor is left for the peer at the head of the queue: takes it with the one held in
+    /// reserve and hangs up, or it would be told of again at once, for ever.
+    fn turn_away(&mut self) {
+        if self.reserve.take().is_some() {
+            drop(socket::accept(self.socket.as_fd()));
+            self.reserve = reserve_descriptor(&self.socket);
+        }
+    }
+}
+
+/// What a look at a half-open peer gives.
+enum Look {
+    Connected(Connection),
+    Silent(OwnedFd),
+    /// Refused, or gone.
+    Over,
+}
+
+fn reserve_descriptor(any: &OwnedFd) -> Option<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(any, 3).ok()
+}
+
+/// Whether nobody listens on a path that exists.
+fn is_stale(path: &std::path::Path) -> bool {
+    let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return false };
+    let Ok(probe) = socket::open() else { return false };
+    socket::connect(&probe, &target) == Err(Errno::CONNREFUSED)
+}
+
+fn timeout(until: Option<Instant>) -> Option<Timespec> {
+    let left = until?.saturating_duration_since(Instant::now());
+    let seconds = left.as_secs().min(i64::MAX as u64) as i64;
+    Some(Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() })
+}
+
+impl AsFd for Listener {
+    /// Readable when [`try_accept`](Listener::try_accept) has something to do. Call it then, and
+    /// now and then besides, so that silent peers are dropped in time.
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take().filter(|_| self.generation.is_current()) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The meeting of two processes: the handshake with its system calls.
+//!
+//! ```text
+//!   connecting side                                accepting side
+//!   connect, check who listens
+//!   create segment
+//!   Hello, credentials, segment fd ──────────────▶ judge Hello, credentials, segment: attach
+//!                                                  create segment
+//!   judge, attach ◀──────────────── Hello, credentials, segment fd
+//! ```
+//!
+//! Nothing is created for a peer before its Hello was judged valid.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
+use crate::reactor::Barrier;
+use crate::shm::{Area, Mapping, PeerSegment, Segment, node_of_caller};
+use crate::transport::connection::Connection;
+use crate::transport::context::Core;
+use crate::transport::control;
+use crate::transport::hello::{Hello, PACKET, Packet, refusal};
+use crate::transport::link::{Extents, Link, Returns, Session, Terms};
+use crate::transport::options::Numa;
+use crate::transport::peer::Peer;
+use crate::transport::socket::{self, Incoming, Received};
+
+/// Our side of a link that is about to be made.
+struct Ours {
+    hello: Hello,
+    mapping: Mapping,
+    ring: Area,
+    fd: OwnedFd,
+}
+
+impl Ours {
+    fn create(core: &Core) -> Result<Self> {
+        let options = &core.options;
+        let hello = Hello {
+            issues_membarrier: Barrier::registered(),
+            control_len: control::len(options.loan_slots),
+            ring_capacity: options.ring_capacity,
+            loan_slots: options.loan_slots,
+            numa_node: node_of_caller(),
+            max_message: options.max_message,
+            pool_limit: options.peer_pool_limit,
+        };
+        let extents = Extents::of(&hello);
+        let segment = Segment::create(extents.segment_len(), extents.control, options.backing())?;
+        let (mapping, ring, fd) = segment.into_parts(extents.control);
+        Ok(Self { hello, mapping, ring, fd })
+    }
+
+    /// Sends our Hello.
+    fn introduce(&self, socket: &OwnedFd) -> Result<()> {
+        use std::os::fd::AsFd;
+        let packet = Packet::Hello(self.hello).encode();
+        match socket::send(socket, &packet, Some(self.fd.as_fd())) {
+            Ok(true) => Ok(()),
+            // The queue of a new socket holds one packet; a peer's end of a socketpair may not.
+            Ok(false) => Err(Error::os("sendmsg", Errno::AGAIN)),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(ErrorKind::PeerClosed.into()),
+            Err(errno) => Err(Error::os("sendmsg", errno)),
+        }
+    }
+}
+
+/// What a peer's Hello brought, judged and attached.
+struct Theirs {
+    hello: Hello,
+    segment: PeerSegment,
+    peer: Peer,
+}
+
+impl Theirs {
+    fn judge(core: &Core, mut packet: Received<PACKET>) -> Result<Self> {
+        let credentials = packet.credentials.ok_or(Fault::NoCredentials)?;
+        let Packet::Hello(hello) = Packet::decode(&packet.bytes[..packet.len])? else {
+            return Err(Fault::Field { field: "kind", value: 0 }.into());
+        };
+        let count = packet.descriptors.len();
+        let (1, Some(fd)) = (count, packet.descriptors.pop()) else {
+            return Err(Fault::DescriptorCount { count, expected: 1 }.into());
+        };
+        core.options.peer_policy.check(&credentials)?;
+        let pidfd = packet.pidfd.take().or_else(|| open_pidfd(credentials.pid));
+        let extents = Extents::of(&hello);
+        let (len, prefault) = (extents.segment_len(), core.options.prefault);
+        let segment = PeerSegment::attach(fd, len, extents.control, prefault)?;
+        Ok(Self { hello, segment, peer: Peer { credentials, pidfd } })
+    }
+}
+
+/// For kernels without `SCM_PIDFD` (before 6.5): the process that has the pid now, which is the
+/// sender unless it died and its pid was used again in the microseconds since.
+fn open_pidfd(pid: Option<u32>) -> Option<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid?.try_into().ok()?)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+}
+
+/// The connecting side, over a connected socket.
+pub(super) fn connect(core: &Arc<Core>, socket: OwnedFd, deadline: Instant) -> Result<Connection> {
+    let start = Instant::now();
+    socket::receive_credentials(&socket)?;
+    let ours = Ours::create(core)?;
+    ours.introduce(&socket)?;
+    let packet = loop {
+        match socket::receive::<PACKET>(&socket)? {
+            Incoming::Packet(packet) => break packet,
+            Incoming::End => return Err(ErrorKind::PeerClosed.into()),
+            Incoming::Nothing => {
+                if !socket::wait_readable(&socket, Some(deadline))? {
+                    return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                }
+            }
+        }
+    };
+    let theirs = Theirs::judge(core, packet)?;
+    conclude(core, socket, ours, theirs)
+}
+
+/// What a look at a peer that has connected gives.
+pub(super) enum Offer {
+    /// It has not said Hello yet.
+    Silent,
+    Accepted(Accepted),
+}
+
+/// A peer whose Hello was answered.
+pub(super) struct Accepted {
+    core: Arc<Core>,
+    ours: Ours,
+    theirs: Theirs,
+}
+
+impl Accepted {
+    pub(super) fn conclude(self, socket: OwnedFd) -> Result<Connection> {
+        conclude(&self.core, socket, self.ours, self.theirs)
+    }
+}
+
+/// The accepting side: judges the peer's Hello if it has come, and answers. A peer that is not
+/// accepted is told why.
+pub(super) fn accept(core: &Arc<Core>, socket: &OwnedFd) -> Result<Offer> {
+    let packet = match socket::receive::<PACKET>(socket) {
+        Ok(Incoming::Packet(packet)) => packet,
+        Ok(Incoming::Nothing) => return Ok(Offer::Silent),
+        Ok(Incoming::End) => return Err(ErrorKind::PeerClosed.into()),
+        Err(error) => return Err(refuse(socket, error)),
+    };
+    let answer = Theirs::judge(core, packet).and_then(|theirs| {
+        let ours = Ours::create(core)?;
+        ours.introduce(socket)?;
+        Ok(Accepted { core: core.clone(), ours, theirs })
+    });
+    match answer {
+        Ok(accepted) => Ok(Offer::Accepted(accepted)),
+        Err(error) => Err(refuse(socket, error)),
+    }
+}
+
+/// Tells a peer why it is not accepted.
+pub(super) fn refuse(socket: &OwnedFd, error: Error) -> Error {
+    let reason = match error.kind() {
+        ErrorKind::PeerNotAdmitted { .. } => Refusal::NotAdmitted,
+        ErrorKind::Fault(Fault::Descriptor(_)) => Refusal::BadSegment,
+        ErrorKind::Fault(_) | ErrorKind::NoCommonVersion { .. } => Refusal::BadHello,
+        ErrorKind::PeerClosed | ErrorKind::RefusedByPeer(_) => return error,
+        _ => Refusal::NoResources,
+    };
+    // A peer that does not listen to reasons loses only them.
+    let _ = socket::send(socket, &refusal(reason), None);
+    error
+}
+
+fn conclude(core: &Arc<Core>, socket: OwnedFd, ours: Ours, theirs: Theirs) -> Result<Connection> {
+    let Ours { hello, mapping, ring, fd } = ours;
+    drop(fd);
+    if let (Numa::Receiver, Some(node)) = (core.options.numa, theirs.hello.numa_node) {
+        mapping.bind_to_node(node)?;
+    }
+    let terms = Terms {
+        max_message: hello.max_message.min(theirs.hello.max_message),
+        own: Extents::of(&hello),
+        peer: Extents::of(&theirs.hello),
+        peer_pool_limit: theirs.hello.pool_limit,
+    };
+    let peer = theirs.segment.mapping().clone();
+    let borrower = core.pool.open(Arc::new(Returns(peer.clone())), theirs.hello.loan_slots);
+    let barrier = Barrier::towards(theirs.hello.issues_membarrier);
+    let link = Link::new(mapping, peer, socket, theirs.peer, terms, barrier, borrower);
+    let link = Arc::new(link);
+    if let Err(error) = core.watch(&link) {
+        core.pool.close(borrower);
+        return Err(error);
+    }
+    Ok(Connection::new(Session::new(link, core.clone()), ring))
+}

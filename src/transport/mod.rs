@@ -1,0 +1,48 @@
+//! How two processes meet, and what they then do.
+//!
+//! A [`Context`] makes [`Listener`]s and connects; a [`Connection`] is one outbox, written by its
+//! [`Sender`], and one inbox, read by its [`Receiver`]. Each side owns one segment per link:
+//!
+//! ```text
+//!        our segment                                 the peer's segment
+//!   ┌───────────────────────┐                    ┌───────────────────────┐
+//!   │ control: our position │◀─ reads ─ peer     │ control: its position │
+//!   │   parking, bells,     │                    │   parking, bells,     │
+//!   │   returned loans      │                    │   returned loans      │
+//!   ├───────────────────────┤                    ├───────────────────────┤
+//!   │ ring: our outbox      │═ read by the peer  │ ring: our inbox       │
+//!   └───────────────────────┘                    └───────────────────────┘
+//!     only we write                                only the peer writes
+//! ```
+//!
+//! After the handshake the socket carries descriptors of pool segments and the end of the peer, no
+//! data.
+
+mod address;
+mod backlog;
+mod calls;
+mod connection;
+mod context;
+mod control;
+mod hello;
+mod link;
+mod listener;
+mod meeting;
+mod options;
+mod peer;
+mod peer_pool;
+mod pooled;
+mod receiver;
+mod sender;
+mod socket;
+mod wait;
+mod watcher;
+
+pub use address::Address;
+pub use connection::{Connection, Stats};
+pub use context::Context;
+pub use listener::{Listener, ListenerStats};
+pub use options::{Numa, Options, PeerPolicy, Spin};
+pub use peer::{Credentials, Peer};
+pub use receiver::{MessageKind, Received, Receiver, RecvStats, Request, RequestId, TryRecvError};
+pub use sender::{Batch, Reservation, SendStats, Sender, TrySendError};

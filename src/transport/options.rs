@@ -1,0 +1,284 @@
+//! What a context can be told.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{ErrorKind, Result};
+use crate::pool::PoolOptions;
+use crate::shm::{Backing, page_size};
+use crate::transport::peer::Credentials;
+
+/// How long to watch for the peer before going to sleep.
+///
+/// Waking a sleeper costs the peer a system call and both sides a wake-up of about 10 µs (30 to
+/// 50 µs in a virtual machine); watching costs a core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Spin {
+    /// Watch for up to `max` where that has lately caught the peer, and hardly where it has not.
+    Adaptive {
+        /// The longest time to watch.
+        max: Duration,
+    },
+    /// Watch for this long, then sleep.
+    For(Duration),
+    /// Sleep at once.
+    Never,
+    /// Never sleep.
+    Forever,
+}
+
+/// Which peers are admitted.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum PeerPolicy {
+    /// Peers with the effective user id of this process.
+    SameUser,
+    /// Every peer that can reach the socket.
+    Anyone,
+    /// Peers that the function admits. It sees what the kernel vouches for, and is asked twice:
+    /// about who made the socket, before any descriptor leaves, and about who sent the Hello.
+    Custom(Arc<dyn Fn(&Credentials) -> bool + Send + Sync>),
+}
+
+impl PeerPolicy {
+    pub(super) fn check(&self, credentials: &Credentials) -> Result<()> {
+        let admitted = match self {
+            Self::SameUser => credentials.uid == rustix::process::geteuid().as_raw(),
+            Self::Anyone => true,
+            Self::Custom(admits) => admits(credentials),
+        };
+        if admitted {
+            Ok(())
+        } else {
+            Err(ErrorKind::PeerNotAdmitted { uid: credentials.uid }.into())
+        }
+    }
+}
+
+impl fmt::Debug for PeerPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SameUser => "SameUser",
+            Self::Anyone => "Anyone",
+            Self::Custom(_) => "Custom",
+        })
+    }
+}
+
+/// On which NUMA node the memory of this side's rings lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Numa {
+    /// Where the kernel puts it: the node of the thread that connects or accepts.
+    Local,
+    /// The node that the receiver named in its Hello.
+    Receiver,
+    /// This node.
+    Node(u32),
+}
+
+/// Options of a [`Context`](crate::Context); every one has a default.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Context, Options, Spin};
+///
+/// let options = Options::new().ring_capacity(1 << 20).spin(Spin::Never);
+/// let context = Context::with_options(options)?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub(super) ring_capacity: u64,
+    pub(super) max_message: u64,
+    pub(super) inline_max: u64,
+    pub(super) loan_slots: u32,
+    pub(super) pool_quota: u64,
+    pub(super) pool_footprint: u64,
+    pub(super) peer_pool_limit: u64,
+    pub(super) backlog_limit: usize,
+    pub(super) half_open_limit: usize,
+    pub(super) handshake_timeout: Duration,
+    pub(super) send_timeout: Duration,
+    pub(super) spin: Spin,
+    pub(super) peer_policy: PeerPolicy,
+    pub(super) huge_pages: bool,
+    pub(super) prefault: bool,
+    pub(super) numa: Numa,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ring_capacity: 64 << 10,
+            max_message: 1 << 30,
+            inline_max: 8 << 10,
+            loan_slots: 256,
+            pool_quota: 2 << 30,
+            pool_footprint: 4 << 20,
+            peer_pool_limit: 4 << 30,
+            backlog_limit: 1 << 20,
+            half_open_limit: 64,
+            handshake_timeout: Duration::from_secs(1),
+            send_timeout: Duration::from_secs(30),
+            spin: Spin::Adaptive { max: Duration::from_micros(50) },
+            peer_policy: PeerPolicy::SameUser,
+            huge_pages: false,
+            prefault: false,
+            numa: Numa::Local,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes of the ring that this side writes: a power of two from one page to 1 GiB. Default
+    /// 64 KiB, which is allocated when a link is made.
+    pub fn ring_capacity(mut self, bytes: u64) -> Self {
+        self.ring_capacity = bytes;
+        self
+    }
+
+    /// The longest message in bytes, both ways. Default 1 GiB. The smaller of both sides counts.
+    pub fn max_message(mut self, bytes: u64) -> Self {
+        self.max_message = bytes;
+        self
+    }
+
+    /// The longest message in bytes that travels in the ring itself; longer ones travel in a block
+    /// of the pool. Default 8 KiB, and never more than a quarter of the ring.
+    pub fn inline_max(mut self, bytes: u64) -> Self {
+        self.inline_max = bytes;
+        self
+    }
+
+    /// How many blocks one peer may lend us at once, 1 to 65536. Default 256.
+    pub fn loan_slots(mut self, slots: u32) -> Self {
+        self.loan_slots = slots;
+        self
+    }
+
+    /// Bytes that the pool of this context may hold. Default 2 GiB; nothing is allocated before the
+    /// first long message.
+    pub fn pool_quota(mut self, bytes: u64) -> Self {
+        self.pool_quota = bytes;
+        self
+    }
+
+    /// Bytes of each block size that the pool walks through in turn. Default 4 MiB; see
+    /// `docs/performance.md`.
+    pub fn pool_footprint(mut self, bytes: u64) -> Self {
+        self.pool_footprint = bytes;
+        self
+    }
+
+    /// Bytes of one peer's pool that this side is ready to map. Default 4 GiB of address space.
+    pub fn peer_pool_limit(mut self, bytes: u64) -> Self {
+        self.peer_pool_limit = bytes;
+        self
+    }
+
+    /// Bytes of messages that may be set aside while something else is waited for (a response).
+    /// Default 1 MiB.
+    pub fn backlog_limit(mut self, bytes: usize) -> Self {
+        self.backlog_limit = bytes;
+        self
+    }
+
+    /// How many peers may have connected to a listener without having said Hello. Default 64; when
+    /// one more comes, the oldest is dropped.
+    pub fn half_open_limit(mut self, peers: usize) -> Self {
+        self.half_open_limit = peers;
+        self
+    }
+
+    /// How long a peer may take for its Hello. Default 1 s.
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake_timeout = timeout;
+        self
+    }
+
+    /// How long operations without a deadline of their own wait for room, and calls for their
+    /// response. Default 30 s.
+    pub fn send_timeout(mut self, timeout: Duration) -> Self {
+        self.send_timeout = timeout;
+        self
+    }
+
+    /// How long to watch before sleeping. Default [`Spin::Adaptive`] with at most 50 µs.
+    pub fn spin(mut self, spin: Spin) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// Which peers are admitted. Default [`PeerPolicy::SameUser`].
+    pub fn peer_policy(mut self, policy: PeerPolicy) -> Self {
+        self.peer_policy = policy;
+        self
+    }
+
+    /// Ask for huge pages for rings and pool (`madvise`). Default no. Does nothing where the system
+    /// has none for shared memory (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
+    pub fn huge_pages(mut self, yes: bool) -> Self {
+        self.huge_pages = yes;
+        self
+    }
+
+    /// Map every page of rings and pool when they are made, rather than on first touch. Default no:
+    /// it costs about 250 µs a MiB.
+    pub fn prefault(mut self, yes: bool) -> Self {
+        self.prefault = yes;
+        self
+    }
+
+    /// Where the memory of this side's rings lies. Default [`Numa::Local`].
+    pub fn numa(mut self, numa: Numa) -> Self {
+        self.numa = numa;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let page = page_size() as u64;
+        let wrong = |name, value, must| Err(ErrorKind::InvalidOption { name, value, must }.into());
+        let capacity = self.ring_capacity;
+        if !capacity.is_power_of_two() || capacity < page || capacity > 1 << 30 {
+            return wrong("ring_capacity", capacity, "a power of two from one page to 1 GiB");
+        }
+        if self.max_message == 0 || self.max_message > 1 << 40 {
+            return wrong("max_message", self.max_message, "1 byte to 1 TiB");
+        }
+        if self.loan_slots == 0 || self.loan_slots > 1 << 16 {
+            return wrong("loan_slots", self.loan_slots.into(), "1 to 65536");
+        }
+        if self.pool_footprint == 0 {
+            return wrong("pool_footprint", 0, "at least 1 byte");
+        }
+        if self.half_open_limit == 0 {
+            return wrong("half_open_limit", 0, "at least 1");
+        }
+        Ok(())
+    }
+
+    pub(super) fn backing(&self) -> Backing {
+        let node = match self.numa {
+            Numa::Node(node) => Some(node),
+            Numa::Local | Numa::Receiver => None,
+        };
+        Backing { huge_pages: self.huge_pages, prefault: self.prefault, node }
+    }
+
+    pub(super) fn pool(&self) -> PoolOptions {
+        PoolOptions {
+            quota: self.pool_quota,
+            footprint: self.pool_footprint,
+            backing: self.backing(),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Who is on the other side.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What the kernel vouches for about a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Credentials {
+    /// The process id, or `None` if the process is outside of this process's pid namespace.
+    pub pid: Option<u32>,
+    /// The effective user id.
+    pub uid: u32,
+    /// The effective group id.
+    pub gid: u32,
+}
+
+/// The peer of a connection, as the kernel described the sender of its Hello.
+#[derive(Debug)]
+pub struct Peer {
+    pub(super) credentials: Credentials,
+    pub(super) pidfd: Option<OwnedFd>,
+}
+
+impl Peer {
+    /// The process id, or `None` if the peer is outside of this process's pid namespace.
+    pub fn pid(&self) -> Option<u32> {
+        self.credentials.pid
+    }
+
+    /// The effective user id.
+    pub fn uid(&self) -> u32 {
+        self.credentials.uid
+    }
+
+    /// The effective group id.
+    pub fn gid(&self) -> u32 {
+        self.credentials.gid
+    }
+
+    /// A descriptor of the peer's process, which no reuse of its pid can confuse. `None` where the
+    /// kernel is older than 5.3, or than 6.5 and the peer in another pid namespace.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+}

@@ -1,0 +1,85 @@
+//! The pool segments that a peer has sent, mapped when a record first names them.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::error::{ErrorKind, Fault, Result};
+use crate::shm::{PeerSegment, page_size};
+use crate::transport::hello::{PACKET, Packet};
+use crate::transport::socket::{self, Incoming, Received};
+
+/// Segments of one peer that this side keeps mapped at most.
+const SEGMENTS: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct PeerPool {
+    segments: HashMap<u32, Arc<PeerSegment>>,
+    /// Bytes of these.
+    bytes: u64,
+    limit: u64,
+    prefault: bool,
+}
+
+impl PeerPool {
+    /// A table for `limit` bytes of segments.
+    pub(super) fn new(limit: u64, prefault: bool) -> Self {
+        Self { segments: HashMap::new(), bytes: 0, limit, prefault }
+    }
+
+    /// The segment with this number. Reads the socket if it is not known yet: the peer sends a
+    /// segment before it publishes a record that names it.
+    pub(super) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PeerSegment>> {
+        while !self.segments.contains_key(&segment) {
+            match socket::receive::<PACKET>(socket)? {
+                Incoming::Packet(packet) => self.admit(packet)?,
+                Incoming::Nothing | Incoming::End => {
+                    return Err(Fault::UnknownSegment { segment }.into());
+                }
+            }
+        }
+        match self.segments.get(&segment) {
+            Some(mapped) => Ok(mapped.clone()),
+            None => Err(Fault::UnknownSegment { segment }.into()),
+        }
+    }
+
+    fn admit(&mut self, mut packet: Received<PACKET>) -> Result<()> {
+        let judged = Packet::decode(&packet.bytes[..packet.len])?;
+        let (count, expected) = (packet.descriptors.len(), judged.descriptors());
+        if count != expected {
+            return Err(Fault::DescriptorCount { count, expected }.into());
+        }
+        match (judged, packet.descriptors.pop()) {
+            (Packet::Segment { segment, len }, Some(fd)) => self.map(segment, len, fd),
+            (Packet::Retire { segment }, _) => {
+                if let Some(dropped) = self.segments.remove(&segment) {
+                    self.bytes -= dropped.len() as u64;
+                }
+                Ok(())
+            }
+            _ => Err(Fault::Field { field: "kind", value: 1 }.into()),
+        }
+    }
+
+    fn map(&mut self, segment: u32, len: u64, fd: OwnedFd) -> Result<()> {
+        let bytes = self.bytes.saturating_add(len);
+        let segments = self.segments.len() + 1;
+        if bytes > self.limit || segments > SEGMENTS {
+            return Err(Fault::PeerPool { bytes, segments }.into());
+        }
+        if len == 0 || !len.is_multiple_of(page_size() as u64) {
+            return Err(Fault::Field { field: "segment.len", value: len }.into());
+        }
+        if self.segments.contains_key(&segment) {
+            return Err(Fault::Field { field: "segment.segment", value: segment.into() }.into());
+        }
+        let Ok(whole) = usize::try_from(len) else {
+            return Err(ErrorKind::OutOfMemory { bytes: len }.into());
+        };
+        let mapped = PeerSegment::attach(fd, whole, whole, self.prefault)?;
+        self.segments.insert(segment, Arc::new(mapped));
+        self.bytes = bytes;
+        Ok(())
+    }
+}

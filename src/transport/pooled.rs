@@ -1,0 +1,68 @@
+//! The descriptor of a message that lies in a pool block: what a record carries instead of it.
+
+use crate::pool::Loan;
+
+/// Bytes of a descriptor.
+pub(super) const LEN: usize = 32;
+
+/// A range of a pool segment, and the loan to return when it was read.
+///
+/// ```text
+///   0        4        8             16           24               32
+///   │ segment│ slot   │ offset      │ len        │ generation     │
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pooled {
+    pub(super) segment: u32,
+    pub(super) slot: u32,
+    /// Start in the segment, in bytes.
+    pub(super) offset: u64,
+    /// The message's length in bytes.
+    pub(super) len: u64,
+    pub(super) generation: u64,
+}
+
+impl Pooled {
+    pub(super) fn new(loan: &Loan, len: u64) -> Self {
+        let Loan { segment, slot, offset, generation } = *loan;
+        Self { segment, slot, offset, len, generation }
+    }
+
+    pub(super) fn encode(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[..4].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.len.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.generation.to_le_bytes());
+        bytes
+    }
+
+    /// Takes a private copy of a peer's descriptor apart. Nothing in it is checked yet.
+    pub(super) fn decode(bytes: &[u8; LEN]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        Self {
+            segment: word(0) as u32,
+            slot: (word(0) >> 32) as u32,
+            offset: word(8),
+            len: word(16),
+            generation: word(24),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_survives_its_bytes() {
+        let pooled =
+            Pooled { segment: 7, slot: 255, offset: 1 << 40, len: 3, generation: u64::MAX };
+        assert_eq!(Pooled::decode(&pooled.encode()), pooled);
+    }
+}

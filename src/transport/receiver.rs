@@ -1,0 +1,627 @@
+//! The receiving half of a connection.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::reactor::{Attention, Sleeper, Waker};
+use crate::ring::{Consumer, Kind, Record};
+use crate::shm::{Bytes, Mapping, PeerMapping, PeerSegment};
+use crate::transport::backlog::{Backlog, Letter};
+use crate::transport::calls::Calls;
+use crate::transport::control;
+use crate::transport::link::{Health, Session};
+use crate::transport::peer_pool::PeerPool;
+use crate::transport::pooled::{self, Pooled};
+use crate::transport::wait::Waiter;
+
+/// Why nothing was received at once.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TryRecvError {
+    /// Nothing has arrived.
+    #[error("nothing has arrived")]
+    Empty,
+    /// The connection is over, not in order.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+/// Names a request of one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestId(pub(super) u64);
+
+impl std::fmt::Display for RequestId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A request that a peer made. Answer it with [`Sender::respond`](crate::Sender::respond).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// What the response must carry.
+    pub id: RequestId,
+    /// The request's bytes.
+    pub body: Vec<u8>,
+}
+
+/// What a received message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageKind {
+    /// A plain message.
+    Message,
+    /// A request, to be answered under this id.
+    Request(RequestId),
+    /// The response to the request with this id.
+    Response(RequestId),
+}
+
+/// What a receiving half has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecvStats {
+    /// Messages received.
+    pub messages: u64,
+    /// Bytes of these messages.
+    pub bytes: u64,
+    /// Messages of these that travelled through the pool.
+    pub pooled: u64,
+    /// How often the sender had to be woken.
+    pub wakes: u64,
+    /// How often this half went to sleep for want of messages.
+    pub sleeps: u64,
+}
+
+/// The receiving half of a [`Connection`](crate::Connection): one thread's at a time.
+#[derive(Debug)]
+pub struct Receiver {
+    consumer: Consumer<Mapping, PeerMapping>,
+    data: Waiter,
+    room: Waker,
+    session: Arc<Session>,
+    pool: PeerPool,
+    /// The judged descriptor of the record at the ring's position, if it is a pooled one.
+    lent: Option<Lent>,
+    /// The peer's sender has finished.
+    finished: bool,
+    backlog: Backlog,
+    calls: Calls,
+    stats: RecvStats,
+}
+
+/// A message in the peer's pool, on loan to us.
+#[derive(Debug)]
+struct Lent {
+    segment: Arc<PeerSegment>,
+    descriptor: Pooled,
+}
+
+/// How long to wait for a message.
+#[derive(Clone, Copy)]
+enum Patience {
+    None,
+    Until(Instant),
+    Forever,
+}
+
+/// The record at the ring's position.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    record: Record,
+    kind: MessageKind,
+    /// Start of the message behind the envelope, in bytes from the segment's start.
+    offset: usize,
+    /// Length of the message in bytes.
+    len: usize,
+}
+
+impl Receiver {
+    pub(super) fn new(session: Arc<Session>) -> Self {
+        let link = &session.link;
+        let peer = link.terms.peer;
+        let options = &session.core.options;
+        let consumer = Consumer::new(
+            link.own.clone(),
+            link.peer.clone(),
+            peer.control,
+            control::POSITION,
+            peer.ring,
+            0,
+        );
+        let sleeper = Sleeper::new(control::RECEIVER_STATE, control::DATA_BELL);
+        Self {
+            consumer,
+            data: Waiter::new(sleeper, options.spin),
+            room: Waker::new(control::SENDER_STATE, control::ROOM_BELL),
+            pool: PeerPool::new(options.peer_pool_limit, options.prefault),
+            lent: None,
+            finished: false,
+            backlog: Backlog::new(options.backlog_limit),
+            calls: Calls::default(),
+            stats: RecvStats::default(),
+            session,
+        }
+    }
+
+    /// Receives the next message. `None`: the peer has finished in order, and everything it sent
+    /// was received. Waits for as long as the peer lives and is silent.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::PeerDied`]: the peer ended without closing; everything it had published was
+    ///   received.
+    /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
+    /// - [`ErrorKind::BacklogFull`]: too many requests or responses stand before the next message.
+    pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut message = Vec::new();
+        Ok(self.take(&mut message, Patience::Forever).map_err(spent)?.map(|_| message))
+    }
+
+    /// As [`recv`](Self::recv), but waits only until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
+    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        let mut message = Vec::new();
+        Ok(self.take(&mut message, Patience::Until(deadline)).map_err(spent)?.map(|_| message))
+    }
+
+    /// As [`recv`](Self::recv), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// - [`TryRecvError::Empty`]: nothing has arrived.
+    /// - [`TryRecvError::Failed`]: as [`recv`](Self::recv).
+    pub fn try_recv(&mut self) -> Result<Option<Vec<u8>>, TryRecvError> {
+        let mut message = Vec::new();
+        Ok(self.take(&mut message, Patience::None)?.map(|_| message))
+    }
+
+    /// As [`recv`](Self::recv), into a buffer that is reused: `message` is replaced, and its length
+    /// returned.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    #[inline]
+    pub fn recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>> {
+        self.take(message, Patience::Forever).map_err(spent)
+    }
+
+    /// As [`recv_into`](Self::recv_into), but waits only until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
+    pub fn recv_into_deadline(
+        &mut self,
+        message: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Option<usize>> {
+        self.take(message, Patience::Until(deadline)).map_err(spent)
+    }
+
+    /// As [`recv_into`](Self::recv_into), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_recv`](Self::try_recv).
+    #[inline]
+    pub fn try_recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>, TryRecvError> {
+        self.take(message, Patience::None)
+    }
+
+    /// Looks at the next thing in the ring where it lies, without a copy. It stays there until it
+    /// is [released](Received::release). Waits as [`recv`](Self::recv) does.
+    ///
+    /// This shows what the ring holds next, of any kind; not what was set aside while waiting for
+    /// something else.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Received<'_>>> {
+        self.peek_with(Patience::Forever).map_err(spent)
+    }
+
+    /// As [`peek`](Self::peek), but waits only until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
+    pub fn peek_deadline(&mut self, deadline: Instant) -> Result<Option<Received<'_>>> {
+        self.peek_with(Patience::Until(deadline)).map_err(spent)
+    }
+
+    /// As [`peek`](Self::peek), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_recv`](Self::try_recv).
+    #[inline]
+    pub fn try_peek(&mut self) -> Result<Option<Received<'_>>, TryRecvError> {
+        self.peek_with(Patience::None)
+    }
+
+    /// Gives what has arrived, up to `max` messages, to `each`, where it lies; releases each after
+    /// its turn. Does not wait. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv). Messages that `each` saw before are released.
+    pub fn drain(
+        &mut self,
+        max: usize,
+        mut each: impl FnMut(MessageKind, Bytes<'_>),
+    ) -> Result<usize> {
+        for count in 0..max {
+            match self.try_peek() {
+                Ok(Some(received)) => {
+                    each(received.kind(), received.bytes());
+                    received.release()?;
+                }
+                Ok(None) | Err(TryRecvError::Empty) => return Ok(count),
+                Err(TryRecvError::Failed(error)) => return Err(error),
+            }
+        }
+        Ok(max)
+    }
+
+    /// Receives the next request. `None`: the peer has finished in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    pub fn recv_request(&mut self) -> Result<Option<Request>> {
+        self.request(Patience::Forever)
+    }
+
+    /// As [`recv_request`](Self::recv_request), but waits only until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
+    pub fn recv_request_deadline(&mut self, deadline: Instant) -> Result<Option<Request>> {
+        self.request(Patience::Until(deadline))
+    }
+
+    fn request(&mut self, patience: Patience) -> Result<Option<Request>> {
+        let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
+        let letter = self.letter(wanted, patience).map_err(spent)?;
+        Ok(letter.and_then(|Letter { kind, body }| match kind {
+            MessageKind::Request(id) => Some(Request { id, body }),
+            _ => None,
+        }))
+    }
+
+    /// Receives the response to a request.
+    pub(super) fn response(&mut self, id: RequestId, deadline: Instant) -> Result<Vec<u8>> {
+        if !self.calls.is_made(id) {
+            return Err(ErrorKind::UnknownRequest { id: id.0 }.into());
+        }
+        let wanted = |kind: &MessageKind| *kind == MessageKind::Response(id);
+        match self.letter(wanted, Patience::Until(deadline)).map_err(spent)? {
+            Some(letter) => {
+                self.calls.finish(id);
+                Ok(letter.body)
+            }
+            None => Err(ErrorKind::PeerClosed.into()),
+        }
+    }
+
+    pub(super) fn calls(&mut self) -> &mut Calls {
+        &mut self.calls
+    }
+
+    /// What this half has done.
+    pub fn stats(&self) -> RecvStats {
+        RecvStats { sleeps: self.data.sleeps, ..self.stats }
+    }
+
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The next plain message, copied into `message`.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        message: &mut Vec<u8>,
+        patience: Patience,
+    ) -> Result<Option<usize>, TryRecvError> {
+        if self.backlog.is_empty()
+            && let Some(head) = self.head(patience)?
+            && head.kind == MessageKind::Message
+        {
+            message.resize(head.len, 0);
+            self.bytes(&head).copy_to(message);
+            self.release(&head)?;
+            return Ok(Some(head.len));
+        }
+        let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
+        Ok(self.letter(wanted, patience)?.map(|letter| {
+            *message = letter.body;
+            message.len()
+        }))
+    }
+
+    /// The next thing of the wanted kind; what comes before it is set aside.
+    #[cold]
+    fn letter(
+        &mut self,
+        wanted: impl Fn(&MessageKind) -> bool,
+        patience: Patience,
+    ) -> Result<Option<Letter>, TryRecvError> {
+        if let Some(letter) = self.backlog.take(&wanted) {
+            return Ok(Some(letter));
+        }
+        while let Some(head) = self.head(patience)? {
+            if !wanted(&head.kind) {
+                self.backlog.admit(head.len)?;
+            }
+            let letter = Letter { kind: head.kind, body: self.bytes(&head).to_vec() };
+            self.release(&head)?;
+            if let MessageKind::Response(id) = letter.kind
+                && !self.calls.answered(id).map_err(|fault| self.session.link.fail(fault))?
+            {
+                // Nobody waits for it any more.
+                continue;
+            }
+            if wanted(&letter.kind) {
+                return Ok(Some(letter));
+            }
+            self.backlog.push(letter);
+        }
+        Ok(None)
+    }
+
+    #[inline(always)]
+    fn peek_with(&mut self, patience: Patience) -> Result<Option<Received<'_>>, TryRecvError> {
+        Ok(match self.head(patience)? {
+            Some(head) => Some(Received { head, receiver: self }),
+            None => None,
+        })
+    }
+
+    /// The record at the ring's position, judged.
+    #[inline(always)]
+    fn head(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
+        self.session.link.own.generation().check()?;
+        match self.consumer.peek() {
+            Ok(Some(record)) => self.judge(record),
+            Ok(None) => self.await_head(patience),
+            Err(fault) => Err(self.session.link.fail(fault).into()),
+        }
+    }
+
+    #[inline]
+    fn await_head(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
+        if self.finished {
+            return Ok(None);
+        }
+        self.tell_position()?;
+        loop {
+            // What was published before the end was seen is visible after it was seen.
+            let health = self.session.link.health();
+            match self.consumer.peek() {
+                Ok(Some(record)) => return self.judge(record),
+                Ok(None) if health == Health::Alive => {}
+                Ok(None) => return Err(self.end(health).into()),
+                Err(fault) => return Err(self.session.link.fail(fault).into()),
+            }
+            let deadline = match patience {
+                Patience::None => return Err(TryRecvError::Empty),
+                Patience::Until(deadline) => Some(deadline),
+                Patience::Forever => None,
+            };
+            let Self { data, consumer, session, .. } = self;
+            data.wait(&session.link, deadline, None, || consumer.is_ready())?;
+        }
+    }
+
+    /// The error of a link that ended while the peer's sender had not finished.
+    #[cold]
+    fn end(&self, health: Health) -> Error {
+        match health {
+            Health::Faulty => self.session.link.end(),
+            _ => ErrorKind::PeerDied.into(),
+        }
+    }
+
+    /// Tells the peer's sender how far we are, because there is nothing left to read.
+    #[inline(always)]
+    fn tell_position(&mut self) -> Result<()> {
+        if self.consumer.publish() { self.offer_room() } else { Ok(()) }
+    }
+
+    /// Looks whether the peer's sender sleeps for want of room.
+    #[inline(always)]
+    fn offer_room(&mut self) -> Result<()> {
+        let link = &*self.session.link;
+        match self.room.look(link.barrier, &link.own, &link.peer) {
+            Ok(Some(Attention::Wake)) => {
+                self.stats.wakes += 1;
+                link.wake(self.room.bell());
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(fault) => Err(link.fail(fault)),
+        }
+    }
+
+    /// Judges what a record says of itself.
+    #[inline(always)]
+    fn judge(&mut self, record: Record) -> Result<Option<Head>, TryRecvError> {
+        let header = record.header;
+        if header.kind == Kind::Message && !header.pooled {
+            let len = header.len as usize;
+            return Ok(Some(Head {
+                record,
+                kind: MessageKind::Message,
+                offset: record.offset,
+                len,
+            }));
+        }
+        self.judge_rare(record)
+    }
+
+    #[cold]
+    fn judge_rare(&mut self, record: Record) -> Result<Option<Head>, TryRecvError> {
+        if record.header.kind == Kind::Close {
+            self.finished = true;
+            return Ok(None);
+        }
+        match self.judge_envelope(record) {
+            Ok(head) => Ok(Some(head)),
+            Err(error) => Err(match error.kind() {
+                ErrorKind::Fault(fault) => self.session.link.fail(*fault),
+                _ => error,
+            }
+            .into()),
+        }
+    }
+
+    fn judge_envelope(&mut self, record: Record) -> Result<Head> {
+        let header = record.header;
+        let payload = self.session.link.peer.bytes(record.offset, header.len as usize);
+        let envelope = if header.kind == Kind::Message { 0 } else { 8 };
+        let fixed = envelope + if header.pooled { pooled::LEN } else { 0 };
+        if payload.len() < fixed || header.pooled && payload.len() != fixed {
+            return Err(Fault::RecordHeader { header: header.to_word() }.into());
+        }
+        let mut id = [0; 8];
+        id[..envelope].copy_from_slice(&payload.slice(0, envelope).to_vec());
+        let id = RequestId(u64::from_le_bytes(id));
+        let kind = match header.kind {
+            Kind::Request => MessageKind::Request(id),
+            Kind::Response => MessageKind::Response(id),
+            Kind::Message | Kind::Close => MessageKind::Message,
+        };
+        let offset = record.offset + envelope;
+        if !header.pooled {
+            return Ok(Head { record, kind, offset, len: payload.len() - envelope });
+        }
+        let mut bytes = [0; pooled::LEN];
+        payload.slice(envelope, pooled::LEN).copy_to(&mut bytes);
+        let descriptor = Pooled::decode(&bytes);
+        let link = &self.session.link;
+        let max = link.terms.max_message;
+        if descriptor.len > max {
+            return Err(Fault::MessageLength { len: descriptor.len, max }.into());
+        }
+        let slots = link.terms.own.loan_slots;
+        if descriptor.slot >= slots {
+            let (slot, slots) = (descriptor.slot.into(), slots.into());
+            return Err(Fault::LoanSlot { slot, slots }.into());
+        }
+        let segment = self.pool.segment(&link.socket, descriptor.segment)?;
+        let capacity = segment.len() as u64;
+        if descriptor.offset > capacity || descriptor.len > capacity - descriptor.offset {
+            let Pooled { offset, len, .. } = descriptor;
+            return Err(Fault::SegmentRange { offset, len, capacity }.into());
+        }
+        self.lent = Some(Lent { segment, descriptor });
+        Ok(Head { record, kind, offset, len: descriptor.len as usize })
+    }
+
+    #[inline(always)]
+    fn bytes(&self, head: &Head) -> Bytes<'_> {
+        match &self.lent {
+            None => self.session.link.peer.bytes(head.offset, head.len),
+            Some(lent) => lent.segment.mapping().bytes(lent.descriptor.offset as usize, head.len),
+        }
+    }
+
+    /// Gives the record at the ring's position back, with its loan.
+    #[inline(always)]
+    fn release(&mut self, head: &Head) -> Result<()> {
+        if self.lent.is_some() {
+            self.return_loan();
+        }
+        self.stats.messages += 1;
+        self.stats.bytes += head.len as u64;
+        if self.consumer.release(&head.record) { self.offer_room() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn return_loan(&mut self) {
+        if let Some(Lent { descriptor, .. }) = self.lent.take() {
+            self.stats.pooled += 1;
+            self.session.return_loan(descriptor.slot, descriptor.generation);
+        }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let link = &self.session.link;
+        if link.own.generation().is_current() {
+            self.data.leave(link);
+            // A sender that sleeps for want of room waits in vain.
+            self.room = Waker::new(control::SENDER_STATE, control::ROOM_BELL);
+            let _ = self.offer_room();
+        }
+    }
+}
+
+/// The error of an operation that waited.
+fn spent(error: TryRecvError) -> Error {
+    match error {
+        TryRecvError::Failed(error) => error,
+        // Waiting operations end by their deadline instead.
+        TryRecvError::Empty => ErrorKind::TimedOut { after: std::time::Duration::ZERO }.into(),
+    }
+}
+
+/// A received message where it lies, in the sender's memory. Dropped without
+/// [`release`](Self::release), it is still the next one.
+#[derive(Debug)]
+pub struct Received<'a> {
+    head: Head,
+    receiver: &'a mut Receiver,
+}
+
+impl Received<'_> {
+    /// The message's bytes, to copy out or to read in place.
+    #[inline]
+    pub fn bytes(&self) -> Bytes<'_> {
+        self.receiver.bytes(&self.head)
+    }
+
+    /// The message's length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.head.len
+    }
+
+    /// Whether the message has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head.len == 0
+    }
+
+    /// What the message is.
+    #[inline]
+    pub fn kind(&self) -> MessageKind {
+        self.head.kind
+    }
+
+    /// Gives the message's memory back to the sender.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Fault`]: the peer broke the protocol.
+    #[inline]
+    pub fn release(self) -> Result<()> {
+        if let MessageKind::Response(id) = self.head.kind {
+            let receiver = &mut *self.receiver;
+            receiver.calls.answered(id).map_err(|fault| receiver.session.link.fail(fault))?;
+            receiver.calls.finish(id);
+        }
+        self.receiver.release(&self.head)
+    }
+}

@@ -1,0 +1,705 @@
+//! The sending half of a connection.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::pool::Block;
+use crate::reactor::{Attention, Sleeper, Waker};
+use crate::ring::{BatchSlot, Full, Header, Kind, Producer, Slot, batch_limit, largest_payload};
+use crate::shm::{Area, Mapping, PeerMapping};
+use crate::transport::control;
+use crate::transport::hello::Packet;
+use crate::transport::link::Session;
+use crate::transport::pooled::{self, Pooled};
+use crate::transport::socket;
+use crate::transport::wait::Waiter;
+
+/// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
+/// hold, or room on the socket.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// Why something could not be sent at once.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrySendError {
+    /// There is no room now. Room comes as the receiver receives.
+    #[error("no room now: {needed} bytes needed, {free} free")]
+    Full {
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that are needed.
+        needed: u64,
+    },
+    /// The connection cannot send this, or nothing any more.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+impl From<Fault> for TrySendError {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(fault.into())
+    }
+}
+
+impl From<Full> for TrySendError {
+    fn from(full: Full) -> Self {
+        Self::Full { free: full.free, needed: full.needed }
+    }
+}
+
+/// What a sending half has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendStats {
+    /// Messages published.
+    pub messages: u64,
+    /// Bytes of these messages.
+    pub bytes: u64,
+    /// Messages of these that travelled through the pool.
+    pub pooled: u64,
+    /// How often the receiver had to be woken.
+    pub wakes: u64,
+    /// How often this half went to sleep for want of room.
+    pub sleeps: u64,
+}
+
+/// The sending half of a [`Connection`](crate::Connection): one thread's at a time.
+///
+/// Dropping it tells the receiver that nothing follows; what was sent before is delivered.
+#[derive(Debug)]
+pub struct Sender {
+    producer: Producer<Mapping, PeerMapping>,
+    ring: Area,
+    data: Waker,
+    room: Waiter,
+    session: Arc<Session>,
+    /// The longest message that travels in the ring, in bytes.
+    inline_max: usize,
+    /// Pool segments that the peer has been sent, and their lengths in bytes.
+    sent: HashMap<u32, u64>,
+    stats: SendStats,
+}
+
+/// How long to wait for room.
+#[derive(Clone, Copy)]
+enum Patience {
+    None,
+    Until(Instant),
+    /// The connection's send timeout, taken when waiting begins.
+    Default,
+}
+
+/// What a record says before the user's bytes.
+#[derive(Debug, Clone, Copy)]
+struct Envelope {
+    kind: Kind,
+    /// The id of a request or response.
+    id: Option<u64>,
+}
+
+const PLAIN: Envelope = Envelope { kind: Kind::Message, id: None };
+
+impl Envelope {
+    fn len(&self) -> usize {
+        if self.id.is_some() { 8 } else { 0 }
+    }
+}
+
+impl Sender {
+    pub(super) fn new(session: Arc<Session>, ring: Area) -> Self {
+        let link = &session.link;
+        let own = link.terms.own;
+        let options = &session.core.options;
+        let producer = Producer::new(
+            link.own.clone(),
+            link.peer.clone(),
+            own.control,
+            control::POSITION,
+            own.ring,
+            0,
+        );
+        let sleeper = Sleeper::new(control::SENDER_STATE, control::ROOM_BELL);
+        let inline_max = options.inline_max.min(own.ring / 4).min(largest_payload(own.ring) - 8);
+        Self {
+            producer,
+            ring,
+            data: Waker::new(control::RECEIVER_STATE, control::DATA_BELL),
+            room: Waiter::new(sleeper, options.spin),
+            inline_max: inline_max as usize,
+            sent: HashMap::new(),
+            stats: SendStats::default(),
+            session,
+        }
+    }
+
+    /// Sends a message: copies it, and wakes the receiver if it sleeps. Waits for room as long as
+    /// [`Options::send_timeout`](crate::Options::send_timeout) allows.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::MessageTooLarge`], [`ErrorKind::TimedOut`]: nothing was sent.
+    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: nobody will receive it.
+    /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
+    /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]: the pool could not grow.
+    #[inline]
+    pub fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.put(PLAIN, message, Patience::Default).map_err(spent)
+    }
+
+    /// As [`send`](Self::send), but waits for room until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_deadline(&mut self, message: &[u8], deadline: Instant) -> Result<()> {
+        self.put(PLAIN, message, Patience::Until(deadline)).map_err(spent)
+    }
+
+    /// As [`send`](Self::send), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// - [`TrySendError::Full`]: nothing was sent.
+    /// - [`TrySendError::Failed`]: as [`send`](Self::send).
+    #[inline]
+    pub fn try_send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
+        self.put(PLAIN, message, Patience::None)
+    }
+
+    /// Sends a request with an id that the response will carry.
+    pub(super) fn send_request(&mut self, id: u64, body: &[u8], deadline: Instant) -> Result<()> {
+        let envelope = Envelope { kind: Kind::Request, id: Some(id) };
+        self.put(envelope, body, Patience::Until(deadline)).map_err(spent)
+    }
+
+    /// Sends the response to a request that [`Receiver::recv_request`](crate::Receiver::recv_request)
+    /// gave.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn respond(&mut self, request: crate::RequestId, body: &[u8]) -> Result<()> {
+        let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
+        self.put(envelope, body, Patience::Default).map_err(spent)
+    }
+
+    /// Room for a message of `len` bytes, to be written in place and then
+    /// [published](Reservation::publish). Waits for room as [`send`](Self::send) does.
+    ///
+    /// The bytes start at a multiple of 8, of 64 when the message is longer than
+    /// [`Options::inline_max`](crate::Options::inline_max), and hold whatever was there before.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    #[inline]
+    pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>> {
+        self.reserve_with(len, Patience::Default).map_err(spent)
+    }
+
+    /// As [`reserve`](Self::reserve), but waits for room until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn reserve_deadline(&mut self, len: usize, deadline: Instant) -> Result<Reservation<'_>> {
+        self.reserve_with(len, Patience::Until(deadline)).map_err(spent)
+    }
+
+    /// As [`reserve`](Self::reserve), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
+    pub fn try_reserve(&mut self, len: usize) -> Result<Reservation<'_>, TrySendError> {
+        self.reserve_with(len, Patience::None)
+    }
+
+    /// Starts a batch: messages that become visible together, at the cost of one publication.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # let mut sender: slipring::Sender = unimplemented!();
+    /// let mut batch = sender.batch()?;
+    /// for reading in [1u64, 2, 3] {
+    ///     batch.push(&reading.to_le_bytes())?;
+    /// }
+    /// batch.publish()?;
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn batch(&mut self) -> Result<Batch<'_>> {
+        self.check()?;
+        let slot = self.producer.batch();
+        Ok(Batch { slot, bytes: 0, sender: self })
+    }
+
+    /// What this half has done.
+    pub fn stats(&self) -> SendStats {
+        SendStats { sleeps: self.room.sleeps, ..self.stats }
+    }
+
+    /// The longest message of this connection, in bytes.
+    pub fn max_message(&self) -> u64 {
+        self.session.link.terms.max_message
+    }
+
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Whether this half can still be used.
+    #[inline(always)]
+    fn check(&self) -> Result<()> {
+        let link = &*self.session.link;
+        link.own.generation().check()?;
+        if link.is_alive() { Ok(()) } else { Err(link.end()) }
+    }
+
+    #[inline(always)]
+    fn put(
+        &mut self,
+        envelope: Envelope,
+        message: &[u8],
+        patience: Patience,
+    ) -> Result<(), TrySendError> {
+        if message.len() > self.inline_max {
+            return self.put_pooled(envelope, message, patience);
+        }
+        let slot = self.room_in_ring(envelope.len() + message.len(), patience)?;
+        self.write(slot.offset, envelope, message);
+        let header = Header::new(envelope.kind, (envelope.len() + message.len()) as u32);
+        self.finish(slot, header, message.len())?;
+        Ok(())
+    }
+
+    #[cold]
+    fn put_pooled(
+        &mut self,
+        envelope: Envelope,
+        message: &[u8],
+        patience: Patience,
+    ) -> Result<(), TrySendError> {
+        let mut reserved = self.room_in_pool(message.len(), envelope.len(), patience)?;
+        reserved.block.bytes_mut().copy_from_slice(message);
+        self.finish_pooled(reserved, envelope, message.len())?;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn reserve_with(
+        &mut self,
+        len: usize,
+        patience: Patience,
+    ) -> Result<Reservation<'_>, TrySendError> {
+        let room = if len > self.inline_max {
+            Room::Pool(self.room_in_pool(len, 0, patience)?)
+        } else {
+            Room::Ring(self.room_in_ring(len, patience)?)
+        };
+        Ok(Reservation { room, len, sender: self })
+    }
+
+    /// Writes an envelope and a short message into the ring. What shares the polled line with the
+    /// header is written last.
+    #[inline(always)]
+    fn write(&mut self, offset: usize, envelope: Envelope, message: &[u8]) {
+        let payload = self.ring.bytes_mut(offset, envelope.len() + message.len());
+        let (id, body) = payload.split_at_mut(envelope.len());
+        body.copy_from_slice(message);
+        if let Some(number) = envelope.id {
+            id.copy_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// Publishes a record and looks whether the receiver sleeps.
+    #[inline(always)]
+    fn finish(&mut self, slot: Slot, header: Header, bytes: usize) -> Result<()> {
+        self.producer.publish(slot, header);
+        self.stats.messages += 1;
+        self.stats.bytes += bytes as u64;
+        self.announce()
+    }
+
+    #[inline(always)]
+    fn announce(&mut self) -> Result<()> {
+        let link = &*self.session.link;
+        match self.data.look(link.barrier, &link.own, &link.peer) {
+            Ok(None) => Ok(()),
+            Ok(Some(attention)) => self.attend(attention),
+            Err(fault) => Err(link.fail(fault)),
+        }
+    }
+
+    #[cold]
+    fn attend(&mut self, attention: Attention) -> Result<()> {
+        match attention {
+            Attention::Wake => {
+                self.stats.wakes += 1;
+                self.session.link.wake(self.data.bell());
+                Ok(())
+            }
+            Attention::Gone => Err(ErrorKind::PeerClosed.into()),
+        }
+    }
+
+    /// Room for a record with `len` payload bytes.
+    #[inline(always)]
+    fn room_in_ring(&mut self, len: usize, patience: Patience) -> Result<Slot, TrySendError> {
+        self.check()?;
+        match self.producer.reserve(len as u64) {
+            Ok(Ok(slot)) => Ok(slot),
+            Ok(Err(full)) => self.await_ring(len, full, patience),
+            Err(fault) => Err(self.session.link.fail(fault).into()),
+        }
+    }
+
+    #[cold]
+    fn await_ring(
+        &mut self,
+        len: usize,
+        mut full: Full,
+        patience: Patience,
+    ) -> Result<Slot, TrySendError> {
+        let deadline = self.deadline(patience);
+        loop {
+            let Some(deadline) = deadline else { return Err(full.into()) };
+            self.await_room(full.needed, deadline)?;
+            match self.producer.reserve(len as u64) {
+                Ok(Ok(slot)) => return Ok(slot),
+                Ok(Err(still)) => full = still,
+                Err(fault) => return Err(self.session.link.fail(fault).into()),
+            }
+        }
+    }
+
+    /// Waits until the ring may have `needed` free bytes.
+    fn await_room(&mut self, needed: u64, deadline: Instant) -> Result<()> {
+        let Self { room, producer, session, .. } = self;
+        let link = &*session.link;
+        room.wait(link, Some(deadline), None, || {
+            !matches!(producer.refresh(), Ok(free) if free < needed) || link.peer_left()
+        })?;
+        self.check()?;
+        if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
+    }
+
+    fn deadline(&self, patience: Patience) -> Option<Instant> {
+        match patience {
+            Patience::None => None,
+            Patience::Until(deadline) => Some(deadline),
+            Patience::Default => Some(Instant::now() + self.session.core.options.send_timeout),
+        }
+    }
+
+    /// A block for `len` bytes, with all that publishing it will need: a segment that the peer
+    /// knows, a loan slot, and a record in the ring.
+    fn room_in_pool(
+        &mut self,
+        len: usize,
+        envelope: usize,
+        patience: Patience,
+    ) -> Result<PoolRoom, TrySendError> {
+        self.check()?;
+        let max = self.session.link.terms.max_message;
+        if len as u64 > max {
+            return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
+        }
+        let slot = self.room_in_ring(envelope + pooled::LEN, patience)?;
+        let deadline = self.deadline(patience);
+        loop {
+            match self.try_room_in_pool(len, slot) {
+                Err(TrySendError::Full { free, needed }) => {
+                    let Some(deadline) = deadline else {
+                        return Err(TrySendError::Full { free, needed });
+                    };
+                    self.await_pool(deadline)?;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    fn try_room_in_pool(&mut self, len: usize, slot: Slot) -> Result<PoolRoom, TrySendError> {
+        let Session { link, core, .. } = &*self.session;
+        let block = match core.pool.alloc(len)? {
+            Ok(block) => block,
+            Err(spent) if spent.needed > spent.quota => return Err(Error::from(spent).into()),
+            Err(spent) => {
+                let free = spent.quota.saturating_sub(spent.used);
+                return Err(TrySendError::Full { free, needed: spent.needed });
+            }
+        };
+        let full = TrySendError::Full { free: 0, needed: len as u64 };
+        // This half is the only one that lends to this peer, so what is free now stays free.
+        if !core.pool.can_lend(link.borrower) {
+            return Err(full);
+        }
+        if !self.sent.contains_key(&block.segment()) && !self.send_segment(&block)? {
+            return Err(full);
+        }
+        Ok(PoolRoom { block, slot })
+    }
+
+    /// Sends the peer the descriptor of a block's segment. `false`: the socket's queue is full.
+    #[cold]
+    fn send_segment(&mut self, block: &Block) -> Result<bool> {
+        let session = self.session.clone();
+        let Session { link, core, .. } = &*session;
+        let send = |packet: Packet, fd: Option<&std::os::fd::OwnedFd>| {
+            use std::os::fd::AsFd;
+            match socket::send(&link.socket, &packet.encode(), fd.map(AsFd::as_fd)) {
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Err(link.end()),
+                sent => sent.map_err(|errno| Error::os("sendmsg", errno)),
+            }
+        };
+        // What the pool has dropped since is room for what comes.
+        let retired: Vec<u32> =
+            self.sent.keys().copied().filter(|segment| !core.pool.holds(*segment)).collect();
+        for segment in retired {
+            if !send(Packet::Retire { segment }, None)? {
+                return Ok(false);
+            }
+            self.sent.remove(&segment);
+        }
+        let segment = block.segment();
+        let Some((fd, len)) = core.pool.segment(segment)? else { return Ok(false) };
+        let used: u64 = self.sent.values().sum();
+        let quota = link.terms.peer_pool_limit;
+        if len > quota.saturating_sub(used) {
+            return Err(ErrorKind::PoolExhausted { needed: len, used, quota }.into());
+        }
+        let done = send(Packet::Segment { segment, len }, Some(&fd))?;
+        if done {
+            self.sent.insert(segment, len);
+        }
+        Ok(done)
+    }
+
+    #[cold]
+    fn await_pool(&mut self, deadline: Instant) -> Result<()> {
+        let Self { room, session, .. } = self;
+        let Session { link, core, .. } = &**session;
+        let lent = core.pool.settle(link.borrower);
+        room.wait(link, Some(deadline), Some(SLICE), || {
+            core.pool.settle(link.borrower) < lent || link.peer_left()
+        })?;
+        self.check()?;
+        if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
+    }
+
+    /// Lends the block and publishes its descriptor.
+    fn finish_pooled(&mut self, room: PoolRoom, envelope: Envelope, len: usize) -> Result<()> {
+        let PoolRoom { mut block, slot } = room;
+        let Session { link, core, .. } = &*self.session;
+        let Some(loan) = core.pool.lend(&mut block, link.borrower) else {
+            // The account closes when the peer ends.
+            return Err(link.end());
+        };
+        let descriptor = Pooled::new(&loan, len as u64).encode();
+        self.write(slot.offset, envelope, &descriptor);
+        let header = Header {
+            kind: envelope.kind,
+            more: false,
+            pooled: true,
+            len: (envelope.len() + pooled::LEN) as u32,
+        };
+        self.stats.pooled += 1;
+        self.finish(slot, header, len)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        if self.check().is_ok() {
+            self.producer.close();
+            // Whoever is gone needs no waking.
+            let _ = self.announce();
+            self.room.leave(&self.session.link);
+        }
+    }
+}
+
+/// The error of an operation that waited.
+fn spent(error: TrySendError) -> Error {
+    match error {
+        TrySendError::Failed(error) => error,
+        // Waiting operations end by their deadline instead.
+        TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
+    }
+}
+
+/// Where a reserved message will lie.
+#[derive(Debug)]
+enum Room {
+    Ring(Slot),
+    Pool(PoolRoom),
+}
+
+#[derive(Debug)]
+struct PoolRoom {
+    block: Block,
+    slot: Slot,
+}
+
+/// Room for one message, written in place. Dropped without [`publish`](Self::publish), it sends
+/// nothing.
+#[derive(Debug)]
+#[must_use = "a reservation sends nothing before it is published"]
+pub struct Reservation<'a> {
+    room: Room,
+    len: usize,
+    sender: &'a mut Sender,
+}
+
+impl Reservation<'_> {
+    /// Makes the message visible to the receiver, and wakes it if it sleeps.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::send`], but there is no more waiting.
+    #[inline]
+    pub fn publish(self) -> Result<()> {
+        match self.room {
+            Room::Ring(slot) => {
+                let header = Header::new(Kind::Message, self.len as u32);
+                self.sender.finish(slot, header, self.len)
+            }
+            Room::Pool(room) => self.sender.finish_pooled(room, PLAIN, self.len),
+        }
+    }
+
+    /// Shortens the message to its first `len` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than was reserved.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len, "{len} bytes of a reservation of {}", self.len);
+        self.len = len;
+    }
+}
+
+impl std::ops::Deref for Reservation<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.room {
+            Room::Ring(slot) => self.sender.ring.bytes(slot.offset, self.len),
+            Room::Pool(room) => &room.block.bytes()[..self.len],
+        }
+    }
+}
+
+impl std::ops::DerefMut for Reservation<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match &mut self.room {
+            Room::Ring(slot) => self.sender.ring.bytes_mut(slot.offset, self.len),
+            Room::Pool(room) => &mut room.block.bytes_mut()[..self.len],
+        }
+    }
+}
+
+/// Messages that become visible together. Dropped without [`publish`](Self::publish), it sends
+/// nothing.
+#[derive(Debug)]
+#[must_use = "a batch sends nothing before it is published"]
+pub struct Batch<'a> {
+    slot: BatchSlot,
+    bytes: u64,
+    sender: &'a mut Sender,
+}
+
+impl Batch<'_> {
+    /// Adds a message of up to [`Options::inline_max`](crate::Options::inline_max) bytes. Waits for
+    /// room as [`Sender::send`] does; the batch as a whole must fit into the ring.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::BatchTooLarge`]: the batch could not fit into an empty ring. It is as it was.
+    /// - [`ErrorKind::MessageTooLarge`]: only shorter messages travel in batches.
+    /// - Otherwise as [`Sender::send`].
+    pub fn push(&mut self, message: &[u8]) -> Result<()> {
+        match self.try_push(message) {
+            Err(TrySendError::Full { needed, .. }) => self.await_room(message, needed),
+            answer => answer.map_err(spent),
+        }
+    }
+
+    /// As [`push`](Self::push), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError::Full`]: the batch is as it was. Publish it, or wait.
+    #[inline]
+    pub fn try_push(&mut self, message: &[u8]) -> Result<(), TrySendError> {
+        let Sender { producer, ring, inline_max, session, .. } = &mut *self.sender;
+        if message.len() > *inline_max {
+            let (len, max) = (message.len() as u64, *inline_max as u64);
+            return Err(Error::new(ErrorKind::MessageTooLarge { len, max }).into());
+        }
+        let header = Header::new(Kind::Message, message.len() as u32);
+        match producer.push(&mut self.slot, header) {
+            Ok(Ok(offset)) => {
+                ring.bytes_mut(offset, message.len()).copy_from_slice(message);
+                self.bytes += message.len() as u64;
+                Ok(())
+            }
+            Ok(Err(full)) => {
+                let capacity = batch_limit(session.link.terms.own.ring);
+                if full.needed > capacity {
+                    let needed = full.needed;
+                    return Err(Error::new(ErrorKind::BatchTooLarge { needed, capacity }).into());
+                }
+                Err(full.into())
+            }
+            Err(fault) => Err(session.link.fail(fault).into()),
+        }
+    }
+
+    #[cold]
+    fn await_room(&mut self, message: &[u8], mut needed: u64) -> Result<()> {
+        let deadline = Instant::now() + self.sender.session.core.options.send_timeout;
+        loop {
+            self.sender.await_room(needed, deadline)?;
+            match self.try_push(message) {
+                Err(TrySendError::Full { needed: still, .. }) => needed = still,
+                answer => return answer.map_err(spent),
+            }
+        }
+    }
+
+    /// Messages in this batch.
+    pub fn len(&self) -> usize {
+        self.slot.count() as usize
+    }
+
+    /// Whether there is no message in this batch.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes all messages visible to the receiver at once, and wakes it if it sleeps.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::send`], but there is no more waiting.
+    #[inline]
+    pub fn publish(self) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        self.sender.stats.messages += u64::from(self.slot.count());
+        self.sender.stats.bytes += self.bytes;
+        self.sender.producer.publish_batch(self.slot);
+        self.sender.announce()
+    }
+}

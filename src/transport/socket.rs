@@ -1,0 +1,300 @@
+//! The bootstrap socket: every call that touches one, with EINTR, short reads, truncation and
+//! close-on-exec dealt with here.
+//!
+//! Receiving goes through `recvmsg` of libc: the credentials of a process outside of our pid
+//! namespace have pid 0, and a `SCM_PIDFD` that is not understood would be a lost descriptor.
+
+#![allow(unsafe_code)]
+
+use std::io::{self, IoSlice};
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, UCred,
+};
+
+use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::transport::peer::Credentials;
+
+/// `SO_PASSPIDFD` and `SCM_PIDFD` of `unix(7)`, Linux 6.5.
+const SO_PASSPIDFD: libc::c_int = 76;
+const SCM_PIDFD: libc::c_int = 4;
+
+/// Descriptors that any packet carries at most, and one to notice too many by.
+const DESCRIPTORS: usize = 2;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// A new socket.
+pub(super) fn open() -> Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+        .map_err(|errno| Error::os("socket", errno))
+}
+
+pub(super) fn bind_and_listen(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    rustix::net::bind(socket, address)?;
+    rustix::net::listen(socket, 4096)
+}
+
+pub(super) fn connect(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    rustix::io::retry_on_intr(|| rustix::net::connect(socket, address))
+}
+
+/// The next pending connection. `None`: there is none.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+    loop {
+        match rustix::net::accept_with(listener, FLAGS) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(Errno::AGAIN) => return Ok(None),
+            // The peer went away between connecting and now.
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => return Err(Error::os("accept4", errno)),
+        }
+    }
+}
+
+/// Makes a socket that somebody else opened fit for a link.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidAddress`]: it is no `SOCK_SEQPACKET` Unix socket, or listens although it
+/// must not (or the reverse).
+pub(super) fn adopt(socket: &OwnedFd, listening: bool) -> Result<()> {
+    let fits = rustix::net::sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
+        && rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
+        && rustix::net::sockopt::socket_acceptconn(socket) == Ok(listening);
+    if !fits {
+        return Err(ErrorKind::InvalidAddress(crate::error::AddressFault::NotSeqpacket).into());
+    }
+    rustix::io::ioctl_fionbio(socket, true).map_err(|errno| Error::os("FIONBIO", errno))?;
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|errno| Error::os("F_SETFD", errno))
+}
+
+/// Asks the kernel to say with each packet who sent it.
+pub(super) fn receive_credentials(socket: &OwnedFd) -> Result<()> {
+    rustix::net::sockopt::set_socket_passcred(socket, true)
+        .map_err(|errno| Error::os("SO_PASSCRED", errno))?;
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value is the `int` pointed to. Kernels before 6.5 refuse it, and the
+    // pidfd is then opened by pid.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSPIDFD,
+            (&raw const on).cast(),
+            mem::size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    Ok(())
+}
+
+/// Who made the other end of a connected socket (not: who holds it now).
+pub(super) fn maker(socket: &OwnedFd) -> Result<Credentials> {
+    let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option's value is a `ucred`, and `len` says how long it is.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            credentials.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    if done != 0 {
+        return Err(Error::os("SO_PEERCRED", io::Error::last_os_error()));
+    }
+    // SAFETY: zero is a valid `ucred`, and the kernel wrote nothing else.
+    Ok(judge(unsafe { credentials.assume_init() }))
+}
+
+fn judge(credentials: libc::ucred) -> Credentials {
+    let pid = u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0);
+    Credentials { pid, uid: credentials.uid, gid: credentials.gid }
+}
+
+/// Sends one packet with one descriptor at most, and who we are. `false`: the queue is full.
+pub(super) fn send(
+    socket: &OwnedFd,
+    packet: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<bool, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: &[BorrowedFd<'_>] = descriptor.as_slice();
+    let credentials = UCred {
+        pid: rustix::process::getpid(),
+        uid: rustix::process::geteuid(),
+        gid: rustix::process::getegid(),
+    };
+    let mut fits = control.push(SendAncillaryMessage::ScmCredentials(credentials));
+    if !fds.is_empty() {
+        fits &= control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    debug_assert!(fits, "the buffer was made for both");
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags)
+    });
+    match sent {
+        // SOCK_SEQPACKET sends whole packets or none.
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// One packet, with what came along.
+#[derive(Debug)]
+pub(super) struct Received<const N: usize> {
+    pub(super) bytes: [u8; N],
+    pub(super) len: usize,
+    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) credentials: Option<Credentials>,
+    pub(super) pidfd: Option<OwnedFd>,
+}
+
+/// What a look at a socket gives.
+#[derive(Debug)]
+pub(super) enum Incoming<const N: usize> {
+    Packet(Received<N>),
+    /// Nothing now.
+    Nothing,
+    /// The other end is closed.
+    End,
+}
+
+/// Receives one packet of up to `N` bytes without waiting.
+///
+/// # Errors
+///
+/// - [`Fault::Truncated`]: the packet, or what came along, was cut short.
+/// - [`ErrorKind::DescriptorLimit`]: it was cut short because this process may open no more.
+pub(super) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
+    let mut received =
+        Received { bytes: [0; N], len: 0, descriptors: Vec::new(), credentials: None, pidfd: None };
+    let mut iov = libc::iovec { iov_base: received.bytes.as_mut_ptr().cast(), iov_len: N };
+    // Aligned as control messages must be; room for credentials, a pidfd, and DESCRIPTORS.
+    let mut control = [0u64; 16];
+    // SAFETY: zero is a valid `msghdr`.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_iov = &mut iov;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = control_space() as _;
+    let len = loop {
+        // SAFETY: `header` points to the buffers above, which live on and are not otherwise used.
+        let len = unsafe {
+            libc::recvmsg(
+                socket.as_raw_fd(),
+                &mut header,
+                libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
+            )
+        };
+        if len >= 0 {
+            break len.unsigned_abs();
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // A peer that closed with packets unread leaves this error once; what it sent, or the
+            // end, comes with the next call.
+            Some(libc::EINTR | libc::ECONNRESET) => {}
+            Some(libc::EAGAIN) => return Ok(Incoming::Nothing),
+            _ => return Err(Error::os("recvmsg", error)),
+        }
+    };
+    received.len = len;
+    collect(&header, &mut received);
+    if header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 {
+        // The descriptors that did arrive close with `received`, so ask for one before that.
+        rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| Error::os("recvmsg", errno))?;
+        return Err(Fault::Truncated.into());
+    }
+    // An empty packet is one, too: it has a sender.
+    let nothing = len == 0 && received.credentials.is_none();
+    Ok(if nothing { Incoming::End } else { Incoming::Packet(received) })
+}
+
+fn control_space() -> usize {
+    let rights = DESCRIPTORS * size_of::<libc::c_int>();
+    let lens = [size_of::<libc::ucred>(), size_of::<libc::c_int>(), rights];
+    // SAFETY: computes a number.
+    lens.iter().map(|len| unsafe { libc::CMSG_SPACE(*len as libc::c_uint) } as usize).sum()
+}
+
+/// Takes the control messages into owned values.
+fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
+    // SAFETY: `header` describes the control buffer that the kernel has just filled.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !next.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give whole headers inside of the buffer.
+        let message = unsafe { next.read() };
+        // SAFETY: as above; the data follows its header.
+        let data = unsafe { libc::CMSG_DATA(next) };
+        // SAFETY: computes the length of an empty message.
+        let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+        let len = (message.cmsg_len as usize).saturating_sub(empty);
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for index in 0..len / size_of::<libc::c_int>() {
+                    received.descriptors.extend(take_descriptor(data, index));
+                }
+            }
+            (libc::SOL_SOCKET, SCM_PIDFD) if len >= size_of::<libc::c_int>() => {
+                received.pidfd = take_descriptor(data, 0);
+            }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if len >= size_of::<libc::ucred>() => {
+                // SAFETY: the kernel wrote a whole `ucred` there, perhaps unaligned.
+                let credentials = unsafe { data.cast::<libc::ucred>().read_unaligned() };
+                received.credentials = Some(judge(credentials));
+            }
+            _ => {}
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        next = unsafe { libc::CMSG_NXTHDR(header, next) };
+    }
+}
+
+/// The descriptor at `index` of a message's data. The kernel writes an error number where it could
+/// not open one.
+fn take_descriptor(data: *const u8, index: usize) -> Option<OwnedFd> {
+    let at = data.cast::<libc::c_int>().wrapping_add(index);
+    // SAFETY: the caller has checked that the message is that long.
+    let raw = unsafe { at.read_unaligned() };
+    // SAFETY: the kernel has just opened it for us, and nobody else knows of it.
+    (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Waits until a socket can be read (or its end is seen). `false`: the deadline passed.
+pub(super) fn wait_readable(socket: impl AsFd, deadline: Option<Instant>) -> Result<bool> {
+    wait(socket, PollFlags::IN, deadline)
+}
+
+fn wait(socket: impl AsFd, events: PollFlags, deadline: Option<Instant>) -> Result<bool> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match rustix::event::poll(&mut [PollFd::new(&socket, events)], timeout.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::os("poll", errno)),
+        }
+    }
+}
+
+/// Tells the peer that this side is done with the link. Errors have nobody left to hear them.
+pub(super) fn shutdown(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+}

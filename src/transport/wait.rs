@@ -1,0 +1,116 @@
+//! Waiting for the peer: watch for a while, then sleep.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::Sleeper;
+use crate::transport::link::Link;
+use crate::transport::options::Spin;
+
+/// Looks without reading the clock: about 2 µs.
+const LOOKS: u32 = 1000;
+
+/// Looks between two readings of the clock.
+const LOOKS_A_READING: u32 = 64;
+
+/// The shortest time that an adaptive waiter watches.
+const SHORTEST: Duration = Duration::from_micros(2);
+
+/// How one half of a connection waits for one thing.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    sleeper: Sleeper,
+    spin: Spin,
+    /// How long an adaptive waiter watches now.
+    budget: Duration,
+    /// How often the waiter went to sleep.
+    pub(super) sleeps: u64,
+}
+
+impl Waiter {
+    pub(super) fn new(sleeper: Sleeper, spin: Spin) -> Self {
+        let budget = match spin {
+            Spin::Adaptive { max } => max,
+            Spin::For(time) => time,
+            Spin::Never => Duration::ZERO,
+            Spin::Forever => Duration::MAX,
+        };
+        Self { sleeper, spin, budget, sleeps: 0 }
+    }
+
+    /// Says that this half will never wait again.
+    pub(super) fn leave(&mut self, link: &Link) {
+        self.sleeper.leave(&link.own);
+    }
+
+    /// Waits until `ready`, or until the link is no longer alive. With a `slice`, for what nobody
+    /// rings for, it also returns after one sleep of that length.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`]: the deadline passed first.
+    pub(super) fn wait(
+        &mut self,
+        link: &Link,
+        deadline: Option<Instant>,
+        slice: Option<Duration>,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let mut ready = || ready() || !link.is_alive();
+        if self.spin != Spin::Never {
+            for _ in 0..LOOKS {
+                if ready() {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let start = Instant::now();
+        let passed = |now: Instant| deadline.is_some_and(|deadline| now >= deadline);
+        let timed_out = |now: Instant| -> Result<()> {
+            Err(Error::new(ErrorKind::TimedOut { after: now - start }))
+        };
+        let mut now = start;
+        while now - start < self.budget {
+            for _ in 0..LOOKS_A_READING {
+                if ready() {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+            now = Instant::now();
+            if passed(now) {
+                return timed_out(now);
+            }
+        }
+        loop {
+            let bell = self.sleeper.park(&link.own, &link.peer);
+            let slept = if ready() {
+                Ok(())
+            } else {
+                self.sleeps += 1;
+                let slice = slice.map(|slice| Instant::now() + slice);
+                let until = deadline.into_iter().chain(slice).min();
+                link.sleep(self.sleeper.bell(), bell, until)
+            };
+            if slept.is_err() || ready() || slice.is_some() {
+                self.sleeper.unpark(&link.own);
+                self.adapt(start.elapsed());
+                return slept;
+            }
+            let now = Instant::now();
+            if passed(now) {
+                self.sleeper.unpark(&link.own);
+                return timed_out(now);
+            }
+        }
+    }
+
+    /// After a sleep: a longer watch would have caught what ended it, or would have been in vain.
+    fn adapt(&mut self, waited: Duration) {
+        if let Spin::Adaptive { max } = self.spin {
+            self.budget =
+                if waited <= max { max } else { (self.budget / 2).max(SHORTEST.min(max)) };
+        }
+    }
+}
