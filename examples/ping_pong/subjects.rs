@@ -1,11 +1,412 @@
 //! slipring itself, as the harness drives it: one `Exchange` and one line of `ROWS` a mode.
 
-use crate::rows::Row;
+use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin};
 
-/// Measured first, each beside its floor. A line looks like this (mode, sizes, exchange, floor):
-///
-/// ```text
-/// Row { what: What::Slipring, mode: "direct", sizes: &[8, 48], open: Direct::open, variants: one,
-///       pace: Pace::Batches, floor: Some("line-ro"), shown: true },
-/// ```
-pub static ROWS: &[Row] = &[];
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup};
+use crate::floors::futex;
+use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
+use crate::rows::{Pace, Row, What, one};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+const DIRECT: Row = Row {
+    what: What::Slipring,
+    mode: "direct",
+    sizes: &[8, 48],
+    open: Direct::open,
+    variants: one,
+    pace: Pace::Batches,
+    floor: Some("line-ro"),
+    shown: true,
+};
+
+/// Measured first, each beside its floor.
+pub static ROWS: &[Row] = &[
+    DIRECT,
+    Row {
+        mode: "inplace",
+        sizes: &[KIB, 64 * KIB],
+        open: InPlace::open,
+        floor: Some("rotate"),
+        ..DIRECT
+    },
+    Row {
+        mode: "copy",
+        sizes: &[MIB, 16 * MIB],
+        open: Copied::open,
+        floor: Some("memcpy"),
+        ..DIRECT
+    },
+    Row {
+        mode: "blocking",
+        sizes: &[8],
+        open: Blocking::open,
+        pace: Pace::Asleep,
+        floor: Some("futex"),
+        ..DIRECT
+    },
+    Row {
+        mode: "stream",
+        sizes: &[64],
+        open: Stream::one_by_one,
+        pace: Pace::Stream,
+        floor: Some("ring"),
+        ..DIRECT
+    },
+    Row {
+        mode: "stream-batch",
+        sizes: &[64],
+        open: Stream::batched,
+        pace: Pace::Stream,
+        floor: Some("ring"),
+        ..DIRECT
+    },
+    Row {
+        mode: "connect",
+        sizes: &[8],
+        open: Connect::open,
+        pace: Pace::Each,
+        floor: Some("uds"),
+        ..DIRECT
+    },
+];
+
+/// Both ends of a link between the two processes, and the salts of what this side sends and gets.
+struct Ends {
+    link: Connection,
+    sent: u64,
+    received: u64,
+    salts: (u64, u64),
+}
+
+impl Ends {
+    fn open(setup: &Setup, options: Options) -> Outcome<Ends> {
+        let context = Context::with_options(options)?;
+        let link = match setup.role {
+            Role::Follower => {
+                let mut listener = context.listen(setup.name)?;
+                setup.meet()?;
+                listener.accept()?
+            }
+            Role::Leader => {
+                setup.meet()?;
+                context.connect(setup.name)?
+            }
+        };
+        let salts = match setup.role {
+            Role::Leader => (FROM_LEADER, FROM_FOLLOWER),
+            Role::Follower => (FROM_FOLLOWER, FROM_LEADER),
+        };
+        Ok(Ends { link, sent: 0, received: 0, salts })
+    }
+
+    /// The seed of the next message to send.
+    fn next_out(&mut self) -> u64 {
+        self.sent += 1;
+        payload::seed(self.sent - 1, self.salts.0)
+    }
+
+    /// Number and seed of the next message to receive.
+    fn next_in(&mut self) -> (u64, u64) {
+        self.received += 1;
+        (self.received - 1, payload::seed(self.received - 1, self.salts.1))
+    }
+}
+
+fn gone() -> &'static str {
+    "the peer has closed"
+}
+
+/// Sums every byte where it lies, in the peer's memory.
+#[inline]
+fn sum(bytes: Bytes<'_>) -> u64 {
+    let lines = bytes.lines();
+    let mut tail = [0; 64];
+    let rest = lines.remainder();
+    rest.copy_to(&mut tail[..rest.len()]);
+    let mut lanes = [0u64; 8];
+    for line in lines {
+        for (lane, word) in lanes.iter_mut().zip(line) {
+            *lane = lane.wrapping_add(word);
+        }
+    }
+    lanes.iter().fold(payload::sum(&tail), |sum, lane| sum.wrapping_add(*lane))
+}
+
+/// Short messages, sent from a buffer and received into one.
+struct Direct {
+    ends: Ends,
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+}
+
+impl Direct {
+    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let ends = Ends::open(setup, Options::new())?;
+        Ok(Box::new(Direct { ends, outgoing: vec![0; setup.bytes], incoming: Vec::new() }))
+    }
+
+    fn send(&mut self) -> Outcome<()> {
+        payload::fill(&mut self.outgoing, self.ends.next_out());
+        Ok(self.ends.link.send(&self.outgoing)?)
+    }
+
+    fn receive(&mut self) -> Outcome<()> {
+        let (number, seed) = self.ends.next_in();
+        let len = self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
+        payload::check(payload::sum(&self.incoming), payload::expected(len, seed), number)
+    }
+}
+
+impl Exchange for Direct {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.send()?;
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.receive()?;
+            self.send()?;
+        }
+        Ok(())
+    }
+}
+
+/// Every byte written in place, every byte summed in place.
+struct InPlace {
+    ends: Ends,
+    bytes: usize,
+}
+
+impl InPlace {
+    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Ok(Box::new(InPlace { ends: Ends::open(setup, Options::new())?, bytes: setup.bytes }))
+    }
+
+    fn send(&mut self) -> Outcome<()> {
+        let seed = self.ends.next_out();
+        let mut room = self.ends.link.reserve(self.bytes)?;
+        payload::fill(&mut room, seed);
+        Ok(room.publish()?)
+    }
+
+    fn receive(&mut self) -> Outcome<()> {
+        let (number, seed) = self.ends.next_in();
+        let received = self.ends.link.peek()?.ok_or_else(gone)?;
+        let (got, len) = (sum(received.bytes()), received.len());
+        received.release()?;
+        payload::check(got, payload::expected(len, seed), number)
+    }
+}
+
+impl Exchange for InPlace {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.send()?;
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.receive()?;
+            self.send()?;
+        }
+        Ok(())
+    }
+}
+
+/// Long messages, copied in and out.
+struct Copied {
+    ends: Ends,
+    outgoing: Vec<u8>,
+    incoming: Vec<u8>,
+}
+
+impl Copied {
+    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let ends = Ends::open(setup, Options::new())?;
+        let (outgoing, incoming) = (vec![1; setup.bytes], vec![0; setup.bytes]);
+        Ok(Box::new(Copied { ends, outgoing, incoming }))
+    }
+
+    fn send(&mut self) -> Outcome<()> {
+        payload::mark(&mut self.outgoing, self.ends.next_out());
+        Ok(self.ends.link.send(&self.outgoing)?)
+    }
+
+    fn receive(&mut self) -> Outcome<()> {
+        let (number, seed) = self.ends.next_in();
+        self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
+        payload::check_marks(&self.incoming, seed, number)
+    }
+}
+
+impl Exchange for Copied {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.send()?;
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.receive()?;
+            self.send()?;
+        }
+        Ok(())
+    }
+}
+
+/// As `Direct`, but both sides sleep at once, and each idles before it sends, as the floor does.
+struct Blocking(Direct);
+
+impl Blocking {
+    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let ends = Ends::open(setup, Options::new().spin(Spin::Never))?;
+        let (outgoing, incoming) = (vec![0; setup.bytes], Vec::new());
+        Ok(Box::new(Blocking(Direct { ends, outgoing, incoming })))
+    }
+}
+
+impl Exchange for Blocking {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            futex::idle();
+            self.0.send()?;
+            self.0.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.0.receive()?;
+            futex::idle();
+            self.0.send()?;
+        }
+        Ok(())
+    }
+}
+
+/// One way: every message filled and summed in place, one answer at the end.
+struct Stream {
+    ends: Ends,
+    bytes: usize,
+    batch: usize,
+}
+
+impl Stream {
+    fn one_by_one(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let ends = Ends::open(setup, Options::new())?;
+        Ok(Box::new(Stream { ends, bytes: setup.bytes, batch: 1 }))
+    }
+
+    fn batched(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let ends = Ends::open(setup, Options::new())?;
+        Ok(Box::new(Stream { ends, bytes: setup.bytes, batch: 16 }))
+    }
+
+    fn send_batch(&mut self, count: u64) -> Outcome<()> {
+        let (first, salt) = (self.ends.sent, self.ends.salts.0);
+        self.ends.sent += count;
+        let mut batch = self.ends.link.batch()?;
+        let mut message = [0; 64];
+        for number in first..first + count {
+            payload::fill(&mut message, payload::seed(number, salt));
+            batch.push(&message)?;
+        }
+        Ok(batch.publish()?)
+    }
+}
+
+impl Exchange for Stream {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        if self.batch == 1 {
+            for _ in 0..count {
+                let seed = self.ends.next_out();
+                let mut room = self.ends.link.reserve(self.bytes)?;
+                payload::fill(&mut room, seed);
+                room.publish()?;
+            }
+        } else {
+            let mut left = count;
+            while left > 0 {
+                let some = left.min(self.batch as u64);
+                self.send_batch(some)?;
+                left -= some;
+            }
+        }
+        self.ends.link.recv()?.ok_or_else(gone)?;
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        let (mut got, mut expected) = (0u64, 0u64);
+        for _ in 0..count {
+            let (_, seed) = self.ends.next_in();
+            let received = self.ends.link.peek()?.ok_or_else(gone)?;
+            got = got.wrapping_add(sum(received.bytes()));
+            expected = expected.wrapping_add(payload::expected(received.len(), seed));
+            received.release()?;
+        }
+        payload::check(got, expected, self.ends.received)?;
+        Ok(self.ends.link.send(b"done")?)
+    }
+}
+
+/// Connect, handshake, first echo; a fresh link each time.
+struct Connect {
+    context: Context,
+    listener: Option<Listener>,
+    address: Address,
+    number: u64,
+}
+
+impl Connect {
+    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let context = Context::new()?;
+        let address = Address::named(setup.name)?;
+        let listener = match setup.role {
+            Role::Leader => None,
+            Role::Follower => Some(context.listen(&address)?),
+        };
+        setup.meet()?;
+        Ok(Box::new(Connect { context, listener, address, number: 0 }))
+    }
+}
+
+impl Exchange for Connect {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            let mut link = self.context.connect(&self.address)?;
+            let word = payload::seed(self.number, FROM_LEADER).to_ne_bytes();
+            link.send(&word)?;
+            let echo = link.recv()?.ok_or_else(gone)?;
+            payload::check(payload::sum(&echo), payload::sum(&word), self.number)?;
+            self.number += 1;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        let listener = self.listener.as_mut().ok_or("only the follower listens")?;
+        for _ in 0..count {
+            let mut link = listener.accept()?;
+            let word = link.recv()?.ok_or_else(gone)?;
+            link.send(&word)?;
+            // The end of the link is not in the time.
+            link.recv()?;
+        }
+        Ok(())
+    }
+}

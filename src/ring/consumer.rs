@@ -1,7 +1,7 @@
 //! The reader's end of a ring, over any memory that has words.
 
 use crate::error::Fault;
-use crate::ring::cursor::{ConsumerCursor, HEADER};
+use crate::ring::cursor::ConsumerCursor;
 use crate::ring::header::Header;
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::Edge;
@@ -56,7 +56,10 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         // Pairs with Producer::publish: the payload, inner headers, and the cleared next header.
         Edge::Peek.acquire();
         let header = self.cursor.judge(word)?;
-        Ok(header.map(|header| Record { header, offset: self.data + start + HEADER as usize }))
+        Ok(header.map(|header| {
+            let offset = self.data + start + self.cursor.lead(header) as usize;
+            Record { header, offset }
+        }))
     }
 
     /// Whether something stands at the position, judged or not. The cheapest look.
@@ -67,8 +70,8 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
 
     /// Gives a record back. True: the writer was told how far the reader is.
     #[inline(always)]
-    pub(crate) fn release(&mut self, record: &Record) -> bool {
-        match self.cursor.release(&record.header) {
+    pub(crate) fn release(&mut self, header: Header) -> bool {
+        match self.cursor.release(header) {
             Some(position) => {
                 self.store_position(position);
                 true

@@ -13,9 +13,20 @@ pub(crate) const HEADER: u64 = 8;
 /// closing record.
 const RESERVED: u64 = 2 * LINE;
 
+/// The longest payload that shares its header's line.
+const SHORT: u64 = LINE - HEADER;
+
 /// The longest payload that fits into an empty ring of `capacity` bytes.
 pub(crate) fn largest_payload(capacity: u64) -> u64 {
-    capacity - RESERVED - HEADER
+    capacity - RESERVED - LINE
+}
+
+/// Bytes from the header to the payload: a short one follows at once and moves with its header; a
+/// longer one starts in the next line, or the reader that polls the header would take the line away
+/// from the writer that fills it. In a batch only the first header is polled.
+#[inline(always)]
+pub(crate) fn lead(len: u64, in_batch: bool) -> u64 {
+    if len <= SHORT || in_batch { HEADER } else { LINE }
 }
 
 /// Ring bytes that one batch may use.
@@ -35,7 +46,7 @@ pub(crate) struct Full {
 /// Ring bytes of a record that stands alone: header and payload, rounded up to whole lines.
 #[inline(always)]
 fn extent(len: u64) -> u64 {
-    (HEADER + len).next_multiple_of(LINE)
+    (lead(len, false) + len).next_multiple_of(LINE)
 }
 
 /// The writer's end.
@@ -145,6 +156,12 @@ impl ConsumerCursor {
         self.position
     }
 
+    /// Bytes from the next record's header to its payload.
+    #[inline(always)]
+    pub(crate) fn lead(&self, header: Header) -> u64 {
+        lead(header.len(), self.promised)
+    }
+
     /// Judges the word at the position. `None`: no record yet.
     ///
     /// # Errors
@@ -157,8 +174,8 @@ impl ConsumerCursor {
             return if self.promised { Err(Fault::RecordMissing) } else { Ok(None) };
         }
         let header = Header::from_word(word)?;
-        if u64::from(header.len) > largest_payload(self.capacity) {
-            let len = u64::from(header.len);
+        if header.len() > largest_payload(self.capacity) {
+            let len = header.len();
             return Err(Fault::RecordLength { len, capacity: self.capacity });
         }
         Ok(Some(header))
@@ -167,11 +184,12 @@ impl ConsumerCursor {
     /// Gives the record at the position back. `Some`: the position to publish now, because a good
     /// part of the ring waits to be given back.
     #[inline(always)]
-    pub(crate) fn release(&mut self, header: &Header) -> Option<u64> {
-        let end = self.position.wrapping_add(HEADER + u64::from(header.len));
-        let unit = if header.more { HEADER } else { LINE };
+    pub(crate) fn release(&mut self, header: Header) -> Option<u64> {
+        let len = header.len();
+        let end = self.position.wrapping_add(lead(len, self.promised) + len);
+        let unit = if header.more() { HEADER } else { LINE };
         self.position = end.wrapping_add(unit - 1) & !(unit - 1);
-        self.promised = header.more;
+        self.promised = header.more();
         let waiting = self.position.wrapping_sub(self.published);
         if waiting >= self.capacity / 8 { self.publish() } else { None }
     }
@@ -217,7 +235,7 @@ mod tests {
                 let len = round * 37 % 900;
                 writer.fits(len).unwrap();
                 writer.advance(extent(len));
-                reader.release(&Header::new(Kind::Message, len as u32));
+                reader.release(Header::new(Kind::Message, len as u32));
                 assert_eq!(reader.position(), writer.head());
                 writer.admit(reader.position()).unwrap();
             }
@@ -242,12 +260,12 @@ mod tests {
     #[test]
     fn a_length_past_the_ring_is_a_fault() {
         let reader = ConsumerCursor::new(CAPACITY, 0);
-        for len in [CAPACITY - 135, CAPACITY, 1 << 31, u64::from(u32::MAX)] {
+        for len in [CAPACITY - 191, CAPACITY, 1 << 31, u64::from(u32::MAX)] {
             let word = Header::new(Kind::Message, len as u32).to_word();
             assert_eq!(reader.judge(word), Err(Fault::RecordLength { len, capacity: CAPACITY }));
         }
         assert!(
-            reader.judge(Header::new(Kind::Message, (CAPACITY - 136) as u32).to_word()).is_ok()
+            reader.judge(Header::new(Kind::Message, (CAPACITY - 192) as u32).to_word()).is_ok()
         );
     }
 
@@ -255,10 +273,10 @@ mod tests {
     fn a_batch_that_ends_in_nothing_is_a_fault() {
         let mut reader = ConsumerCursor::new(CAPACITY, 0);
         assert_eq!(reader.judge(0), Ok(None));
-        reader.release(&Header { kind: Kind::Message, more: true, pooled: false, len: 5 });
+        reader.release(Header::new(Kind::Message, 5).with_more());
         assert_eq!(reader.position(), 16);
         assert_eq!(reader.judge(0), Err(Fault::RecordMissing));
-        reader.release(&Header::new(Kind::Message, 5));
+        reader.release(Header::new(Kind::Message, 5));
         assert_eq!(reader.position(), 64);
         assert_eq!(reader.judge(0), Ok(None));
     }

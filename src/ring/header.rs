@@ -14,47 +14,48 @@ use crate::error::Fault;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A message of the user.
-    Message,
+    Message = 1,
     /// A request: its id (8 bytes), then the message.
-    Request,
+    Request = 2,
     /// A response: the request's id (8 bytes), then the message.
-    Response,
+    Response = 3,
     /// The writer has finished; no payload. Nothing follows.
-    Close,
+    Close = 4,
 }
 
 /// More records follow directly behind this one, at the next multiple of 8.
 const MORE: u64 = 1 << 8;
 /// The message lies in a pool block; the record has its descriptor.
 const POOLED: u64 = 1 << 9;
+/// All bits that a header may have, whatever its kind.
+const KNOWN: u64 = 0xFFFF_FFFF_0000_0000 | POOLED | MORE | 7;
 
-/// A header, taken apart.
+/// A judged header. It stays one word: taken apart in memory it would be put together again by
+/// loads that wait for several stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) kind: Kind,
-    pub(crate) more: bool,
-    pub(crate) pooled: bool,
-    /// Payload bytes in the ring.
-    pub(crate) len: u32,
-}
+pub(crate) struct Header(u64);
 
 impl Header {
-    /// A header of a record that stands alone, its payload in the ring.
+    /// The header of a record that stands alone, with `len` payload bytes in the ring.
+    #[inline(always)]
     pub(crate) fn new(kind: Kind, len: u32) -> Self {
-        Self { kind, more: false, pooled: false, len }
+        Self(kind as u64 | u64::from(len) << 32)
+    }
+
+    /// As [`new`](Self::new), of a record whose payload is the descriptor of a pool block.
+    pub(crate) fn pooled(kind: Kind, len: u32) -> Self {
+        Self(Self::new(kind, len).0 | POOLED)
+    }
+
+    /// The same header, followed by more records of its batch.
+    #[inline(always)]
+    pub(crate) fn with_more(self) -> Self {
+        Self(self.0 | MORE)
     }
 
     #[inline(always)]
     pub(crate) fn to_word(self) -> u64 {
-        let kind = match self.kind {
-            Kind::Message => 1,
-            Kind::Request => 2,
-            Kind::Response => 3,
-            Kind::Close => 4,
-        };
-        let more = if self.more { MORE } else { 0 };
-        let pooled = if self.pooled { POOLED } else { 0 };
-        kind | more | pooled | u64::from(self.len) << 32
+        self.0
     }
 
     /// Judges a word that a peer wrote, and that is not zero.
@@ -64,25 +65,48 @@ impl Header {
     /// [`Fault::RecordHeader`]: no such kind, or a bit that must be zero is not.
     #[inline(always)]
     pub(crate) fn from_word(word: u64) -> Result<Self, Fault> {
-        let kind = match word & 0xFF {
+        let kind = word & 0xFF;
+        let is_known = word & !KNOWN == 0 && kind != 0 && kind < Kind::Close as u64;
+        if is_known || word == Kind::Close as u64 {
+            Ok(Self(word))
+        } else {
+            Err(Fault::RecordHeader { header: word })
+        }
+    }
+
+    /// What the payload is.
+    #[inline(always)]
+    pub(crate) fn kind(self) -> Kind {
+        match self.0 & 7 {
             1 => Kind::Message,
             2 => Kind::Request,
             3 => Kind::Response,
-            4 => Kind::Close,
-            _ => return Err(Fault::RecordHeader { header: word }),
-        };
-        let flags = word & 0xFFFF_FF00;
-        let header = Self {
-            kind,
-            more: flags & MORE != 0,
-            pooled: flags & POOLED != 0,
-            len: (word >> 32) as u32,
-        };
-        let closes_oddly = kind == Kind::Close && word != Header::new(Kind::Close, 0).to_word();
-        if flags & !(MORE | POOLED) != 0 || closes_oddly {
-            return Err(Fault::RecordHeader { header: word });
+            _ => Kind::Close,
         }
-        Ok(header)
+    }
+
+    /// Whether this is a plain message whose payload lies in the ring: nearly every record.
+    #[inline(always)]
+    pub(crate) fn is_plain(self) -> bool {
+        self.0 & (POOLED | 0xFF) == Kind::Message as u64
+    }
+
+    /// Whether more records of its batch follow directly.
+    #[inline(always)]
+    pub(crate) fn more(self) -> bool {
+        self.0 & MORE != 0
+    }
+
+    /// Whether the payload is the descriptor of a pool block.
+    #[inline(always)]
+    pub(crate) fn is_pooled(self) -> bool {
+        self.0 & POOLED != 0
+    }
+
+    /// Payload bytes in the ring.
+    #[inline(always)]
+    pub(crate) fn len(self) -> u64 {
+        self.0 >> 32
     }
 }
 
@@ -93,12 +117,17 @@ mod tests {
     #[test]
     fn every_header_survives_its_word() {
         for kind in [Kind::Message, Kind::Request, Kind::Response] {
-            for (more, pooled) in [(false, false), (true, false), (false, true), (true, true)] {
-                for len in [0, 1, 48, u32::MAX] {
-                    let header = Header { kind, more, pooled, len };
+            for len in [0, 1, 48, u32::MAX] {
+                let (plain, pooled) = (Header::new(kind, len), Header::pooled(kind, len));
+                for header in [plain, pooled, plain.with_more(), pooled.with_more()] {
                     assert_ne!(header.to_word() as u32, 0, "the low half marks a record");
                     assert_eq!(Header::from_word(header.to_word()), Ok(header));
+                    assert_eq!((header.kind(), header.len()), (kind, len.into()));
                 }
+                assert!(plain.with_more().more() && !plain.more());
+                assert!(pooled.is_pooled() && !plain.is_pooled());
+                assert_eq!(plain.with_more().is_plain(), kind == Kind::Message);
+                assert!(!pooled.is_plain());
             }
         }
     }
@@ -106,6 +135,7 @@ mod tests {
     #[test]
     fn a_lying_header_is_a_fault() {
         let close = Header::new(Kind::Close, 0).to_word();
+        assert_eq!(Header::from_word(close).map(Header::kind), Ok(Kind::Close));
         for bit in 10..32 {
             assert!(Header::from_word(1 | 1 << bit).is_err(), "bit {bit} must be zero");
         }

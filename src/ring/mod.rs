@@ -37,4 +37,4 @@ mod models;
 pub(crate) use consumer::{Consumer, Record};
 pub(crate) use cursor::{Full, LINE, batch_limit, largest_payload};
 pub(crate) use header::{Header, Kind};
-pub(crate) use producer::{BatchSlot, Producer, Slot};
+pub(crate) use producer::{BatchSlot, Producer};

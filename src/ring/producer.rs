@@ -1,7 +1,7 @@
 //! The writer's end of a ring: headers and clearing, over any memory that has words.
 
 use crate::error::Fault;
-use crate::ring::cursor::{Full, HEADER, LINE, ProducerCursor};
+use crate::ring::cursor::{Full, HEADER, LINE, ProducerCursor, lead};
 use crate::ring::header::{Header, Kind};
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, compiler_fence};
@@ -19,23 +19,17 @@ pub(crate) struct Producer<O, P> {
     cursor: ProducerCursor,
 }
 
-/// Room for one record that stands alone: reserved, not yet published.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Slot {
-    position: u64,
-    /// Start of the payload in the data section, in bytes; it may run into the mirror.
-    pub(crate) offset: usize,
-}
-
 /// A batch under construction: records packed at multiples of 8, the first header stored last.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchSlot {
     start: u64,
     /// Where the next record would start.
     end: u64,
+    /// The first record's header, 0 before there is one.
     first: u64,
-    /// Position and header of the newest record, not stored before it is known whether more follow.
-    newest: Option<(u64, Header)>,
+    /// Position and header of the newest record after the first, not stored before it is known
+    /// whether more follow. The header is 0 where there is none.
+    newest: (u64, u64),
     count: u32,
 }
 
@@ -68,8 +62,8 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
     }
 
     #[inline(always)]
-    fn payload(&self, position: u64) -> usize {
-        (position & self.mask) as usize + HEADER as usize
+    fn payload(&self, position: u64, lead: u64) -> usize {
+        (position & self.mask) as usize + lead as usize
     }
 
     /// Bytes that are free, after a look at what the reader has published.
@@ -81,49 +75,57 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Ok(self.cursor.free())
     }
 
-    /// Room for a record with `len` payload bytes.
+    /// Room for a record with `len` payload bytes: where the payload goes, in bytes from the start
+    /// of the data section. It may run into the mirror. The room stays until the next publication.
     ///
     /// # Errors
     ///
     /// The outer error is the peer's fault, the inner one says that there is no room now.
     #[inline(always)]
-    pub(crate) fn reserve(&mut self, len: u64) -> Result<Result<Slot, Full>, Fault> {
+    pub(crate) fn reserve(&mut self, len: u64) -> Result<Result<usize, Full>, Fault> {
         if self.cursor.fits(len).is_err() {
             self.refresh()?;
             if let Err(full) = self.cursor.fits(len) {
                 return Ok(Err(full));
             }
         }
-        let position = self.cursor.head();
-        Ok(Ok(Slot { position, offset: self.payload(position) }))
+        Ok(Ok(self.payload(self.cursor.head(), lead(len, false))))
     }
 
-    /// Makes a record visible; its payload was written to the slot.
+    /// Where the payload of a reserved record goes if it has only `len` bytes.
+    pub(crate) fn shorten(&self, len: u64) -> usize {
+        self.payload(self.cursor.head(), lead(len, false))
+    }
+
+    /// Makes a record visible; room for it was reserved, and its payload written there.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, slot: Slot, header: Header) {
-        debug_assert_eq!(slot.position, self.cursor.head());
-        let bytes = ProducerCursor::extent(u64::from(header.len));
-        self.store_first(slot.position, header, bytes);
+    pub(crate) fn publish(&mut self, header: Header) {
+        let bytes = ProducerCursor::extent(header.len());
+        self.store_first(self.cursor.head(), header.to_word(), bytes);
     }
 
     /// Starts a batch.
+    #[inline(always)]
     pub(crate) fn batch(&self) -> BatchSlot {
         let start = self.cursor.head();
-        BatchSlot { start, end: start, first: 0, newest: None, count: 0 }
+        BatchSlot { start, end: start, first: 0, newest: (0, 0), count: 0 }
     }
 
-    /// Adds a record with `len` payload bytes to a batch, and tells where the payload goes.
+    /// Adds a record to a batch, and tells where its payload goes.
     ///
     /// # Errors
     ///
     /// As for [`Self::reserve`]; a batch that got an error is as it was.
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         batch: &mut BatchSlot,
-        mut header: Header,
+        header: Header,
     ) -> Result<Result<usize, Full>, Fault> {
         let position = batch.end;
-        let end = position.wrapping_add((HEADER + u64::from(header.len)).next_multiple_of(HEADER));
+        let is_first = batch.count == 0;
+        let lead = lead(header.len(), !is_first);
+        let end = position.wrapping_add((lead + header.len()).next_multiple_of(HEADER));
         let needed = end.wrapping_sub(batch.start).next_multiple_of(LINE);
         if needed > self.cursor.free() {
             let free = self.refresh()?;
@@ -131,48 +133,47 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
                 return Ok(Err(Full { free, needed }));
             }
         }
-        header.more = false;
-        if let Some(newest) = batch.newest.replace((position, header)) {
-            self.settle(batch, newest, true);
+        if is_first {
+            batch.first = header.to_word();
+        } else {
+            let more = header.with_more().to_word() & !header.to_word();
+            self.settle(batch, more);
+            batch.newest = (position, header.to_word());
         }
         batch.end = end;
         batch.count += 1;
-        Ok(Ok(self.payload(position)))
+        Ok(Ok(self.payload(position, lead)))
     }
 
-    /// Makes all records of a batch visible at once.
+    /// Stores the newest record's header, `more` added to it.
+    #[inline(always)]
+    fn settle(&self, batch: &mut BatchSlot, more: u64) {
+        match batch.newest {
+            (_, 0) => batch.first |= more,
+            (position, word) => {
+                self.own.store(self.word(position), word | more, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Makes all records of a batch visible at once. There is at least one.
+    #[inline(always)]
     pub(crate) fn publish_batch(&mut self, mut batch: BatchSlot) {
         debug_assert_eq!(batch.start, self.cursor.head());
-        let Some(newest) = batch.newest.take() else { return };
-        self.settle(&mut batch, newest, false);
+        self.settle(&mut batch, 0);
         let bytes = batch.end.wrapping_sub(batch.start).next_multiple_of(LINE);
-        self.store_first_word(batch.start, batch.first, bytes);
-    }
-
-    /// Stores a batch member's header, or keeps it if it is the first.
-    fn settle(&self, batch: &mut BatchSlot, (position, mut header): (u64, Header), more: bool) {
-        header.more = more;
-        if position == batch.start {
-            batch.first = header.to_word();
-        } else {
-            self.own.store(self.word(position), header.to_word(), Ordering::Relaxed);
-        }
+        self.store_first(batch.start, batch.first, bytes);
     }
 
     /// Publishes the closing record. There is always room for it, once.
     pub(crate) fn close(&mut self) {
         let position = self.cursor.head();
-        self.store_first(position, Header::new(Kind::Close, 0), LINE);
-    }
-
-    #[inline(always)]
-    fn store_first(&mut self, position: u64, header: Header, bytes: u64) {
-        self.store_first_word(position, header.to_word(), bytes);
+        self.store_first(position, Header::new(Kind::Close, 0).to_word(), LINE);
     }
 
     /// The publication: clears the next header, stores this one.
     #[inline(always)]
-    fn store_first_word(&mut self, position: u64, word: u64, bytes: u64) {
+    fn store_first(&mut self, position: u64, word: u64, bytes: u64) {
         let clearing = self.cursor.advance(bytes);
         if let Some(next) = clearing.before {
             self.own.store(self.word(next), 0, Ordering::Relaxed);

@@ -35,13 +35,13 @@ impl<'a> Bytes<'a> {
     }
 
     /// Length in bytes.
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are no bytes.
-    #[inline]
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -51,7 +51,7 @@ impl<'a> Bytes<'a> {
     /// # Panics
     ///
     /// If the part does not lie inside of this view.
-    #[inline]
+    #[inline(always)]
     pub fn slice(&self, offset: usize, len: usize) -> Bytes<'a> {
         assert!(
             offset <= self.len && len <= self.len - offset,
@@ -68,7 +68,7 @@ impl<'a> Bytes<'a> {
     /// # Panics
     ///
     /// If `out` has another length than this view.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to(&self, out: &mut [u8]) {
         assert!(out.len() == self.len, "{} bytes into a buffer of {}", self.len, out.len());
         // SAFETY: `self.len` bytes from `self.start` are mapped; `out` is a private buffer, because
@@ -95,7 +95,7 @@ impl<'a> Bytes<'a> {
     /// # Panics
     ///
     /// If `offset` lies outside of this view.
-    #[inline]
+    #[inline(always)]
     pub fn byte(&self, offset: usize) -> u8 {
         assert!(offset < self.len, "byte {offset} of a view of {} bytes", self.len);
         // SAFETY: just checked to lie inside of this view.
@@ -125,7 +125,7 @@ impl<'a> Bytes<'a> {
     /// # Panics
     ///
     /// If the view does not start at a multiple of 8 bytes. A message's payload always does.
-    #[inline]
+    #[inline(always)]
     pub fn lines(&self) -> Lines<'a> {
         assert!(self.start.align_offset(8) == 0, "lines start at a multiple of 8 bytes");
         let whole = self.len / 64 * 64;
@@ -138,7 +138,7 @@ impl<'a> Bytes<'a> {
     ///
     /// - Nobody writes these bytes for `'a`. The sender's process can: its user must be trusted not
     ///   to keep a pointer to what it has sent, and its code not to be hostile.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn as_slice(&self) -> &'a [u8] {
         // SAFETY: mapped for `'a`; the caller vouches that the bytes stand still.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -160,7 +160,7 @@ pub struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     /// The bytes after the last whole line: fewer than 64.
-    #[inline]
+    #[inline(always)]
     pub fn remainder(&self) -> Bytes<'a> {
         self.rest
     }
@@ -183,7 +183,7 @@ impl Iterator for Lines<'_> {
         Some(line)
     }
 
-    #[inline]
+    #[inline(always)]
     fn size_hint(&self) -> (usize, Option<usize>) {
         (self.whole.len / 64, Some(self.whole.len / 64))
     }

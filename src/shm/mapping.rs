@@ -99,6 +99,31 @@ impl Span {
         placed.map(drop).map_err(|errno| Error::os("mmap", errno))
     }
 
+    fn advise(&self, advice: Advice, what: &'static str) -> Result<()> {
+        // SAFETY: the range is this span's own mapping, and no advice used here changes its bytes.
+        let done = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) };
+        done.map_err(|errno| Error::os(what, errno))
+    }
+}
+
+/// The addresses of a span, at hand without following its counted pointer.
+#[derive(Debug, Clone)]
+struct View {
+    base: NonNull<u8>,
+    extent: usize,
+    span: Arc<Span>,
+}
+
+// SAFETY: as for `Span`, which it keeps.
+unsafe impl Send for View {}
+// SAFETY: as for `Span`.
+unsafe impl Sync for View {}
+
+impl View {
+    fn new(span: Span) -> Self {
+        Self { base: span.base, extent: span.extent, span: Arc::new(span) }
+    }
+
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         assert!(offset <= self.extent && len <= self.extent - offset, "inside of the mapping");
@@ -123,12 +148,6 @@ impl Span {
         // SAFETY: as for `word`; the kernel and we read it, whole.
         unsafe { AtomicU32::from_ptr(word) }
     }
-
-    fn advise(&self, advice: Advice, what: &'static str) -> Result<()> {
-        // SAFETY: the range is this span's own mapping, and no advice used here changes its bytes.
-        let done = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) };
-        done.map_err(|errno| Error::os(what, errno))
-    }
 }
 
 impl Drop for Span {
@@ -145,33 +164,33 @@ impl Drop for Span {
 /// Memory of ours, mapped read-write.
 #[derive(Debug, Clone)]
 pub(crate) struct Mapping {
-    span: Arc<Span>,
+    view: View,
 }
 
 impl Mapping {
     /// Maps the first `len` bytes of `fd`, the part from `mirror` on twice.
     pub(crate) fn map(fd: impl AsFd, len: usize, mirror: usize) -> Result<Self> {
         let span = Span::map(fd, len, mirror, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Self { span: Arc::new(span) })
+        Ok(Self { view: View::new(span) })
     }
 
     /// The word at `offset`, to sleep on or to wake.
     pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
-        self.span.futex(offset)
+        self.view.futex(offset)
     }
 
     pub(crate) fn generation(&self) -> &Generation {
-        &self.span.generation
+        &self.view.span.generation
     }
 
     /// Asks for huge pages; where shared memory has none this does nothing.
     pub(crate) fn prefer_huge_pages(&self) -> Result<()> {
-        self.span.advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")
+        self.view.span.advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")
     }
 
     /// Makes every page present and writable now.
     pub(crate) fn prefault(&self) -> Result<()> {
-        self.span.advise(Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
+        self.view.span.advise(Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
     }
 
     /// Moves the pages to a NUMA node, and keeps them there.
@@ -188,8 +207,8 @@ impl Mapping {
         let moved = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
-                self.span.base.as_ptr(),
-                self.span.len,
+                self.view.base.as_ptr(),
+                self.view.span.len,
                 MPOL_BIND,
                 nodes.as_ptr(),
                 bits as libc::c_ulong,
@@ -203,25 +222,25 @@ impl Mapping {
     /// caller's to share; only the first call gives the area.
     pub(super) fn take_area(&self, control: usize) -> Area {
         self.hand_out();
-        let len = self.span.extent - control;
-        Area { base: self.span.at(control, len), len, span: self.span.clone() }
+        let len = self.view.extent - control;
+        Area { base: self.view.at(control, len), len, span: self.view.span.clone() }
     }
 
     /// `count` areas of `len` bytes each from the start on. Only the first call gives them.
     pub(super) fn split(&self, len: usize, count: usize) -> Vec<Area> {
         self.hand_out();
-        assert!(len * count <= self.span.len, "blocks inside of the segment");
+        assert!(len * count <= self.view.span.len, "blocks inside of the segment");
         (0..count)
             .map(|index| {
-                let base = self.span.at(index * len, len);
-                Area { base, len, span: self.span.clone() }
+                let base = self.view.at(index * len, len);
+                Area { base, len, span: self.view.span.clone() }
             })
             .collect()
     }
 
     /// Areas are exclusive, so a mapping gives its bytes out once.
     fn hand_out(&self) {
-        let again = self.span.handed_out.swap(true, Ordering::Relaxed);
+        let again = self.view.span.handed_out.swap(true, Ordering::Relaxed);
         assert!(!again, "a mapping's areas are handed out once");
     }
 }
@@ -229,11 +248,11 @@ impl Mapping {
 impl OwnWords for Mapping {
     #[inline(always)]
     fn store(&self, offset: usize, value: u64, order: Ordering) {
-        self.span.word(offset).store(value, order);
+        self.view.word(offset).store(value, order);
     }
 
     fn add(&self, offset: usize, value: u64) {
-        self.span.word(offset).fetch_add(value, Ordering::Relaxed);
+        self.view.word(offset).fetch_add(value, Ordering::Relaxed);
     }
 }
 
@@ -282,30 +301,30 @@ impl Area {
 /// Memory of a peer, mapped read-only.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerMapping {
-    span: Arc<Span>,
+    view: View,
 }
 
 impl PeerMapping {
     /// Maps the first `len` bytes of `fd`, the part from `mirror` on twice. The caller has checked
     /// that `fd` cannot shrink.
     pub(crate) fn map(fd: impl AsFd, len: usize, mirror: usize) -> Result<Self> {
-        Ok(Self { span: Arc::new(Span::map(fd, len, mirror, ProtFlags::READ)?) })
+        Ok(Self { view: View::new(Span::map(fd, len, mirror, ProtFlags::READ)?) })
     }
 
     /// The word at `offset`, to sleep on. Nothing but loads and futex calls may be done to it.
     pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
-        self.span.futex(offset)
+        self.view.futex(offset)
     }
 
     /// Makes every page present now.
     pub(crate) fn prefault(&self) -> Result<()> {
-        self.span.advise(Advice::LinuxPopulateRead, "madvise(MADV_POPULATE_READ)")
+        self.view.span.advise(Advice::LinuxPopulateRead, "madvise(MADV_POPULATE_READ)")
     }
 
     /// The bytes at `offset`, which the peer can change at any moment.
     #[inline(always)]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
-        let start = self.span.at(offset, len);
+        let start = self.view.at(offset, len);
         // SAFETY: inside of a mapping that lives as long as `self` and cannot shrink.
         unsafe { Bytes::new(start, len) }
     }
@@ -314,14 +333,14 @@ impl PeerMapping {
 impl PeerWords for PeerMapping {
     #[inline(always)]
     fn load(&self, offset: usize) -> u64 {
-        self.span.word(offset).load(PEER_LOAD)
+        self.view.word(offset).load(PEER_LOAD)
     }
 }
 
 impl PeerWords for Mapping {
     #[inline(always)]
     fn load(&self, offset: usize) -> u64 {
-        self.span.word(offset).load(PEER_LOAD)
+        self.view.word(offset).load(PEER_LOAD)
     }
 }
 

@@ -228,7 +228,7 @@ impl Connection {
     /// # Errors
     ///
     /// As there.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.sender.send(message)
     }
@@ -247,7 +247,7 @@ impl Connection {
     /// # Errors
     ///
     /// As there.
-    #[inline]
+    #[inline(always)]
     pub fn try_send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
         self.sender.try_send(message)
     }
@@ -257,7 +257,7 @@ impl Connection {
     /// # Errors
     ///
     /// As there.
-    #[inline]
+    #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>> {
         self.sender.reserve(len)
     }
@@ -267,7 +267,7 @@ impl Connection {
     /// # Errors
     ///
     /// As there.
-    #[inline]
+    #[inline(always)]
     pub fn try_reserve(&mut self, len: usize) -> Result<Reservation<'_>, TrySendError> {
         self.sender.try_reserve(len)
     }
@@ -313,7 +313,7 @@ impl Connection {
     /// # Errors
     ///
     /// As there.
-    #[inline]
+    #[inline(always)]
     pub fn recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>> {
         self.receiver.recv_into(message)
     }
@@ -323,7 +323,7 @@ impl Connection {
     /// # Errors
     ///
     /// As there.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Received<'_>>> {
         self.receiver.peek()
     }
@@ -333,7 +333,7 @@ impl Connection {
     /// # Errors
     ///
     /// As there.
-    #[inline]
+    #[inline(always)]
     pub fn try_peek(&mut self) -> Result<Option<Received<'_>>, TryRecvError> {
         self.receiver.try_peek()
     }

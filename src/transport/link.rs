@@ -148,7 +148,7 @@ impl Link {
     pub(super) fn end(&self) -> Error {
         match (self.health(), self.fault.get()) {
             (Health::Faulty, Some(kind)) => kind.clone().into(),
-            (Health::HungUp, _) if self.peer_left() => ErrorKind::PeerClosed.into(),
+            (Health::Alive | Health::HungUp, _) if self.peer_left() => ErrorKind::PeerClosed.into(),
             _ => ErrorKind::PeerDied.into(),
         }
     }

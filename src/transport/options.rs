@@ -118,13 +118,13 @@ impl Default for Options {
             inline_max: 8 << 10,
             loan_slots: 256,
             pool_quota: 2 << 30,
-            pool_footprint: 4 << 20,
+            pool_footprint: 2 << 20,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
             half_open_limit: 64,
             handshake_timeout: Duration::from_secs(1),
             send_timeout: Duration::from_secs(30),
-            spin: Spin::Adaptive { max: Duration::from_micros(50) },
+            spin: Spin::Adaptive { max: Duration::from_micros(200) },
             peer_policy: PeerPolicy::SameUser,
             huge_pages: false,
             prefault: false,
@@ -172,7 +172,7 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that the pool walks through in turn. Default 4 MiB; see
+    /// Bytes of each block size that the pool walks through in turn. Default 2 MiB; see
     /// `docs/performance.md`.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
@@ -212,7 +212,7 @@ impl Options {
         self
     }
 
-    /// How long to watch before sleeping. Default [`Spin::Adaptive`] with at most 50 µs.
+    /// How long to watch before sleeping. Default [`Spin::Adaptive`] with at most 200 µs.
     pub fn spin(mut self, spin: Spin) -> Self {
         self.spin = spin;
         self

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::reactor::{Attention, Sleeper, Waker};
-use crate::ring::{Consumer, Kind, Record};
+use crate::ring::{Consumer, Header, Kind, Record};
+use crate::shm::fork::Generation;
 use crate::shm::{Bytes, Mapping, PeerMapping, PeerSegment};
 use crate::transport::backlog::{Backlog, Letter};
 use crate::transport::calls::Calls;
 use crate::transport::control;
-use crate::transport::link::{Health, Session};
+use crate::transport::link::{Health, Link, Session};
 use crate::transport::peer_pool::PeerPool;
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::wait::Waiter;
@@ -80,10 +81,14 @@ pub struct Receiver {
     consumer: Consumer<Mapping, PeerMapping>,
     data: Waiter,
     room: Waker,
+    generation: Generation,
+    link: Arc<Link>,
     session: Arc<Session>,
     pool: PeerPool,
     /// The judged descriptor of the record at the ring's position, if it is a pooled one.
     lent: Option<Lent>,
+    /// The id of the record at the ring's position, if it is a request or response.
+    id: RequestId,
     /// The peer's sender has finished.
     finished: bool,
     backlog: Backlog,
@@ -106,11 +111,10 @@ enum Patience {
     Forever,
 }
 
-/// The record at the ring's position.
+/// The record at the ring's position, judged.
 #[derive(Debug, Clone, Copy)]
 struct Head {
-    record: Record,
-    kind: MessageKind,
+    header: Header,
     /// Start of the message behind the envelope, in bytes from the segment's start.
     offset: usize,
     /// Length of the message in bytes.
@@ -119,7 +123,7 @@ struct Head {
 
 impl Receiver {
     pub(super) fn new(session: Arc<Session>) -> Self {
-        let link = &session.link;
+        let link = session.link.clone();
         let peer = link.terms.peer;
         let options = &session.core.options;
         let consumer = Consumer::new(
@@ -137,10 +141,13 @@ impl Receiver {
             room: Waker::new(control::SENDER_STATE, control::ROOM_BELL),
             pool: PeerPool::new(options.peer_pool_limit, options.prefault),
             lent: None,
+            id: RequestId(0),
             finished: false,
             backlog: Backlog::new(options.backlog_limit),
             calls: Calls::default(),
             stats: RecvStats::default(),
+            generation: *link.own.generation(),
+            link,
             session,
         }
     }
@@ -186,7 +193,7 @@ impl Receiver {
     /// # Errors
     ///
     /// As [`recv`](Self::recv).
-    #[inline]
+    #[inline(always)]
     pub fn recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>> {
         self.take(message, Patience::Forever).map_err(spent)
     }
@@ -209,7 +216,7 @@ impl Receiver {
     /// # Errors
     ///
     /// As [`try_recv`](Self::try_recv).
-    #[inline]
+    #[inline(always)]
     pub fn try_recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>, TryRecvError> {
         self.take(message, Patience::None)
     }
@@ -223,7 +230,7 @@ impl Receiver {
     /// # Errors
     ///
     /// As [`recv`](Self::recv).
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Received<'_>>> {
         self.peek_with(Patience::Forever).map_err(spent)
     }
@@ -242,7 +249,7 @@ impl Receiver {
     /// # Errors
     ///
     /// As [`try_recv`](Self::try_recv).
-    #[inline]
+    #[inline(always)]
     pub fn try_peek(&mut self) -> Result<Option<Received<'_>>, TryRecvError> {
         self.peek_with(Patience::None)
     }
@@ -335,7 +342,7 @@ impl Receiver {
     ) -> Result<Option<usize>, TryRecvError> {
         if self.backlog.is_empty()
             && let Some(head) = self.head(patience)?
-            && head.kind == MessageKind::Message
+            && head.header.kind() == Kind::Message
         {
             message.resize(head.len, 0);
             self.bytes(&head).copy_to(message);
@@ -360,13 +367,14 @@ impl Receiver {
             return Ok(Some(letter));
         }
         while let Some(head) = self.head(patience)? {
-            if !wanted(&head.kind) {
+            let kind = self.kind(&head);
+            if !wanted(&kind) {
                 self.backlog.admit(head.len)?;
             }
-            let letter = Letter { kind: head.kind, body: self.bytes(&head).to_vec() };
+            let letter = Letter { kind, body: self.bytes(&head).to_vec() };
             self.release(&head)?;
             if let MessageKind::Response(id) = letter.kind
-                && !self.calls.answered(id).map_err(|fault| self.session.link.fail(fault))?
+                && !self.calls.answered(id).map_err(|fault| self.link.fail(fault))?
             {
                 // Nobody waits for it any more.
                 continue;
@@ -390,36 +398,42 @@ impl Receiver {
     /// The record at the ring's position, judged.
     #[inline(always)]
     fn head(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
-        self.session.link.own.generation().check()?;
+        self.generation.check()?;
         match self.consumer.peek() {
             Ok(Some(record)) => self.judge(record),
             Ok(None) => self.await_head(patience),
-            Err(fault) => Err(self.session.link.fail(fault).into()),
+            Err(fault) => Err(self.link.fail(fault).into()),
         }
     }
 
-    #[inline]
+    #[inline(never)]
     fn await_head(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
         if self.finished {
             return Ok(None);
         }
         self.tell_position()?;
         loop {
-            // What was published before the end was seen is visible after it was seen.
-            let health = self.session.link.health();
-            match self.consumer.peek() {
-                Ok(Some(record)) => return self.judge(record),
-                Ok(None) if health == Health::Alive => {}
-                Ok(None) => return Err(self.end(health).into()),
-                Err(fault) => return Err(self.session.link.fail(fault).into()),
+            let health = self.link.health();
+            if health != Health::Alive {
+                // What was published before the end was seen is visible after it was seen.
+                return match self.consumer.peek() {
+                    Ok(Some(record)) => self.judge(record),
+                    Ok(None) => Err(self.end(health).into()),
+                    Err(fault) => Err(self.link.fail(fault).into()),
+                };
             }
             let deadline = match patience {
                 Patience::None => return Err(TryRecvError::Empty),
                 Patience::Until(deadline) => Some(deadline),
                 Patience::Forever => None,
             };
-            let Self { data, consumer, session, .. } = self;
-            data.wait(&session.link, deadline, None, || consumer.is_ready())?;
+            let Self { data, consumer, link, .. } = self;
+            data.wait(link, deadline, None, || consumer.is_ready())?;
+            match self.consumer.peek() {
+                Ok(Some(record)) => return self.judge(record),
+                Ok(None) => {}
+                Err(fault) => return Err(self.link.fail(fault).into()),
+            }
         }
     }
 
@@ -427,7 +441,7 @@ impl Receiver {
     #[cold]
     fn end(&self, health: Health) -> Error {
         match health {
-            Health::Faulty => self.session.link.end(),
+            Health::Faulty => self.link.end(),
             _ => ErrorKind::PeerDied.into(),
         }
     }
@@ -441,7 +455,7 @@ impl Receiver {
     /// Looks whether the peer's sender sleeps for want of room.
     #[inline(always)]
     fn offer_room(&mut self) -> Result<()> {
-        let link = &*self.session.link;
+        let link = &*self.link;
         match self.room.look(link.barrier, &link.own, &link.peer) {
             Ok(Some(Attention::Wake)) => {
                 self.stats.wakes += 1;
@@ -456,29 +470,23 @@ impl Receiver {
     /// Judges what a record says of itself.
     #[inline(always)]
     fn judge(&mut self, record: Record) -> Result<Option<Head>, TryRecvError> {
-        let header = record.header;
-        if header.kind == Kind::Message && !header.pooled {
-            let len = header.len as usize;
-            return Ok(Some(Head {
-                record,
-                kind: MessageKind::Message,
-                offset: record.offset,
-                len,
-            }));
+        let Record { header, offset } = record;
+        if header.is_plain() {
+            return Ok(Some(Head { header, offset, len: header.len() as usize }));
         }
         self.judge_rare(record)
     }
 
     #[cold]
     fn judge_rare(&mut self, record: Record) -> Result<Option<Head>, TryRecvError> {
-        if record.header.kind == Kind::Close {
+        if record.header.kind() == Kind::Close {
             self.finished = true;
             return Ok(None);
         }
         match self.judge_envelope(record) {
             Ok(head) => Ok(Some(head)),
             Err(error) => Err(match error.kind() {
-                ErrorKind::Fault(fault) => self.session.link.fail(*fault),
+                ErrorKind::Fault(fault) => self.link.fail(*fault),
                 _ => error,
             }
             .into()),
@@ -487,28 +495,23 @@ impl Receiver {
 
     fn judge_envelope(&mut self, record: Record) -> Result<Head> {
         let header = record.header;
-        let payload = self.session.link.peer.bytes(record.offset, header.len as usize);
-        let envelope = if header.kind == Kind::Message { 0 } else { 8 };
-        let fixed = envelope + if header.pooled { pooled::LEN } else { 0 };
-        if payload.len() < fixed || header.pooled && payload.len() != fixed {
+        let payload = self.link.peer.bytes(record.offset, header.len() as usize);
+        let envelope = if header.kind() == Kind::Message { 0 } else { 8 };
+        let fixed = envelope + if header.is_pooled() { pooled::LEN } else { 0 };
+        if payload.len() < fixed || header.is_pooled() && payload.len() != fixed {
             return Err(Fault::RecordHeader { header: header.to_word() }.into());
         }
         let mut id = [0; 8];
         id[..envelope].copy_from_slice(&payload.slice(0, envelope).to_vec());
-        let id = RequestId(u64::from_le_bytes(id));
-        let kind = match header.kind {
-            Kind::Request => MessageKind::Request(id),
-            Kind::Response => MessageKind::Response(id),
-            Kind::Message | Kind::Close => MessageKind::Message,
-        };
+        self.id = RequestId(u64::from_le_bytes(id));
         let offset = record.offset + envelope;
-        if !header.pooled {
-            return Ok(Head { record, kind, offset, len: payload.len() - envelope });
+        if !header.is_pooled() {
+            return Ok(Head { header, offset, len: payload.len() - envelope });
         }
         let mut bytes = [0; pooled::LEN];
         payload.slice(envelope, pooled::LEN).copy_to(&mut bytes);
         let descriptor = Pooled::decode(&bytes);
-        let link = &self.session.link;
+        let link = &self.link;
         let max = link.terms.max_message;
         if descriptor.len > max {
             return Err(Fault::MessageLength { len: descriptor.len, max }.into());
@@ -525,13 +528,22 @@ impl Receiver {
             return Err(Fault::SegmentRange { offset, len, capacity }.into());
         }
         self.lent = Some(Lent { segment, descriptor });
-        Ok(Head { record, kind, offset, len: descriptor.len as usize })
+        Ok(Head { header, offset, len: descriptor.len as usize })
+    }
+
+    /// What the record at the ring's position is.
+    fn kind(&self, head: &Head) -> MessageKind {
+        match head.header.kind() {
+            Kind::Request => MessageKind::Request(self.id),
+            Kind::Response => MessageKind::Response(self.id),
+            Kind::Message | Kind::Close => MessageKind::Message,
+        }
     }
 
     #[inline(always)]
     fn bytes(&self, head: &Head) -> Bytes<'_> {
         match &self.lent {
-            None => self.session.link.peer.bytes(head.offset, head.len),
+            None => self.link.peer.bytes(head.offset, head.len),
             Some(lent) => lent.segment.mapping().bytes(lent.descriptor.offset as usize, head.len),
         }
     }
@@ -544,7 +556,16 @@ impl Receiver {
         }
         self.stats.messages += 1;
         self.stats.bytes += head.len as u64;
-        if self.consumer.release(&head.record) { self.offer_room() } else { Ok(()) }
+        if self.consumer.release(head.header) { self.offer_room() } else { Ok(()) }
+    }
+
+    /// The response at the ring's position was taken by looking at it.
+    #[cold]
+    fn settle_response(&mut self) -> Result<()> {
+        let id = self.id;
+        self.calls.answered(id).map_err(|fault| self.link.fail(fault))?;
+        self.calls.finish(id);
+        Ok(())
     }
 
     #[cold]
@@ -558,7 +579,7 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let link = &self.session.link;
+        let link = &self.link;
         if link.own.generation().is_current() {
             self.data.leave(link);
             // A sender that sleeps for want of room waits in vain.
@@ -587,27 +608,27 @@ pub struct Received<'a> {
 
 impl Received<'_> {
     /// The message's bytes, to copy out or to read in place.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&self) -> Bytes<'_> {
         self.receiver.bytes(&self.head)
     }
 
     /// The message's length in bytes.
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> usize {
         self.head.len
     }
 
     /// Whether the message has no bytes.
-    #[inline]
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.head.len == 0
     }
 
     /// What the message is.
-    #[inline]
+    #[inline(always)]
     pub fn kind(&self) -> MessageKind {
-        self.head.kind
+        self.receiver.kind(&self.head)
     }
 
     /// Gives the message's memory back to the sender.
@@ -615,12 +636,10 @@ impl Received<'_> {
     /// # Errors
     ///
     /// [`ErrorKind::Fault`]: the peer broke the protocol.
-    #[inline]
+    #[inline(always)]
     pub fn release(self) -> Result<()> {
-        if let MessageKind::Response(id) = self.head.kind {
-            let receiver = &mut *self.receiver;
-            receiver.calls.answered(id).map_err(|fault| receiver.session.link.fail(fault))?;
-            receiver.calls.finish(id);
+        if self.head.header.kind() == Kind::Response {
+            self.receiver.settle_response()?;
         }
         self.receiver.release(&self.head)
     }

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::pool::Block;
 use crate::reactor::{Attention, Sleeper, Waker};
-use crate::ring::{BatchSlot, Full, Header, Kind, Producer, Slot, batch_limit, largest_payload};
+use crate::ring::{BatchSlot, Full, Header, Kind, Producer, batch_limit, largest_payload};
+use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
 use crate::transport::hello::Packet;
-use crate::transport::link::Session;
+use crate::transport::link::{Link, Session};
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::socket;
 use crate::transport::wait::Waiter;
@@ -74,11 +75,17 @@ pub struct Sender {
     ring: Area,
     data: Waker,
     room: Waiter,
+    generation: Generation,
+    link: Arc<Link>,
     session: Arc<Session>,
     /// The longest message that travels in the ring, in bytes.
     inline_max: usize,
     /// Pool segments that the peer has been sent, and their lengths in bytes.
     sent: HashMap<u32, u64>,
+    /// The block of the reservation that is being written.
+    pending: Option<PoolRoom>,
+    /// The peer's receiver said that it will look no more.
+    gone: bool,
     stats: SendStats,
 }
 
@@ -109,7 +116,7 @@ impl Envelope {
 
 impl Sender {
     pub(super) fn new(session: Arc<Session>, ring: Area) -> Self {
-        let link = &session.link;
+        let link = session.link.clone();
         let own = link.terms.own;
         let options = &session.core.options;
         let producer = Producer::new(
@@ -129,7 +136,11 @@ impl Sender {
             room: Waiter::new(sleeper, options.spin),
             inline_max: inline_max as usize,
             sent: HashMap::new(),
+            pending: None,
+            gone: false,
             stats: SendStats::default(),
+            generation: *link.own.generation(),
+            link,
             session,
         }
     }
@@ -143,7 +154,7 @@ impl Sender {
     /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: nobody will receive it.
     /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
     /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]: the pool could not grow.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.put(PLAIN, message, Patience::Default).map_err(spent)
     }
@@ -163,7 +174,7 @@ impl Sender {
     ///
     /// - [`TrySendError::Full`]: nothing was sent.
     /// - [`TrySendError::Failed`]: as [`send`](Self::send).
-    #[inline]
+    #[inline(always)]
     pub fn try_send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
         self.put(PLAIN, message, Patience::None)
     }
@@ -194,7 +205,7 @@ impl Sender {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    #[inline]
+    #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>> {
         self.reserve_with(len, Patience::Default).map_err(spent)
     }
@@ -257,9 +268,9 @@ impl Sender {
     /// Whether this half can still be used.
     #[inline(always)]
     fn check(&self) -> Result<()> {
-        let link = &*self.session.link;
-        link.own.generation().check()?;
-        if link.is_alive() { Ok(()) } else { Err(link.end()) }
+        let link = &*self.link;
+        self.generation.check()?;
+        if link.is_alive() && !self.gone { Ok(()) } else { Err(link.end()) }
     }
 
     #[inline(always)]
@@ -272,10 +283,10 @@ impl Sender {
         if message.len() > self.inline_max {
             return self.put_pooled(envelope, message, patience);
         }
-        let slot = self.room_in_ring(envelope.len() + message.len(), patience)?;
-        self.write(slot.offset, envelope, message);
-        let header = Header::new(envelope.kind, (envelope.len() + message.len()) as u32);
-        self.finish(slot, header, message.len())?;
+        let len = envelope.len() + message.len();
+        let offset = self.room_in_ring(len, patience)?;
+        self.write(offset, envelope, message);
+        self.finish(Header::new(envelope.kind, len as u32), message.len())?;
         Ok(())
     }
 
@@ -286,9 +297,9 @@ impl Sender {
         message: &[u8],
         patience: Patience,
     ) -> Result<(), TrySendError> {
-        let mut reserved = self.room_in_pool(message.len(), envelope.len(), patience)?;
-        reserved.block.bytes_mut().copy_from_slice(message);
-        self.finish_pooled(reserved, envelope, message.len())?;
+        let mut room = self.room_in_pool(message.len(), envelope.len(), patience)?;
+        room.block.bytes_mut().copy_from_slice(message);
+        self.finish_pooled(room, envelope, message.len())?;
         Ok(())
     }
 
@@ -298,12 +309,13 @@ impl Sender {
         len: usize,
         patience: Patience,
     ) -> Result<Reservation<'_>, TrySendError> {
-        let room = if len > self.inline_max {
-            Room::Pool(self.room_in_pool(len, 0, patience)?)
+        let offset = if len > self.inline_max {
+            self.pending = Some(self.room_in_pool(len, 0, patience)?);
+            0
         } else {
-            Room::Ring(self.room_in_ring(len, patience)?)
+            self.room_in_ring(len, patience)?
         };
-        Ok(Reservation { room, len, sender: self })
+        Ok(Reservation { offset, len, sender: self })
     }
 
     /// Writes an envelope and a short message into the ring. What shares the polled line with the
@@ -312,7 +324,7 @@ impl Sender {
     fn write(&mut self, offset: usize, envelope: Envelope, message: &[u8]) {
         let payload = self.ring.bytes_mut(offset, envelope.len() + message.len());
         let (id, body) = payload.split_at_mut(envelope.len());
-        body.copy_from_slice(message);
+        copy_in(body, message);
         if let Some(number) = envelope.id {
             id.copy_from_slice(&number.to_le_bytes());
         }
@@ -320,8 +332,8 @@ impl Sender {
 
     /// Publishes a record and looks whether the receiver sleeps.
     #[inline(always)]
-    fn finish(&mut self, slot: Slot, header: Header, bytes: usize) -> Result<()> {
-        self.producer.publish(slot, header);
+    fn finish(&mut self, header: Header, bytes: usize) -> Result<()> {
+        self.producer.publish(header);
         self.stats.messages += 1;
         self.stats.bytes += bytes as u64;
         self.announce()
@@ -329,7 +341,7 @@ impl Sender {
 
     #[inline(always)]
     fn announce(&mut self) -> Result<()> {
-        let link = &*self.session.link;
+        let link = &*self.link;
         match self.data.look(link.barrier, &link.own, &link.peer) {
             Ok(None) => Ok(()),
             Ok(Some(attention)) => self.attend(attention),
@@ -345,16 +357,20 @@ impl Sender {
                 self.session.link.wake(self.data.bell());
                 Ok(())
             }
-            Attention::Gone => Err(ErrorKind::PeerClosed.into()),
+            // It may have read this message before it left; the next one nobody will.
+            Attention::Gone => {
+                self.gone = true;
+                Ok(())
+            }
         }
     }
 
     /// Room for a record with `len` payload bytes.
     #[inline(always)]
-    fn room_in_ring(&mut self, len: usize, patience: Patience) -> Result<Slot, TrySendError> {
+    fn room_in_ring(&mut self, len: usize, patience: Patience) -> Result<usize, TrySendError> {
         self.check()?;
         match self.producer.reserve(len as u64) {
-            Ok(Ok(slot)) => Ok(slot),
+            Ok(Ok(offset)) => Ok(offset),
             Ok(Err(full)) => self.await_ring(len, full, patience),
             Err(fault) => Err(self.session.link.fail(fault).into()),
         }
@@ -366,13 +382,13 @@ impl Sender {
         len: usize,
         mut full: Full,
         patience: Patience,
-    ) -> Result<Slot, TrySendError> {
+    ) -> Result<usize, TrySendError> {
         let deadline = self.deadline(patience);
         loop {
             let Some(deadline) = deadline else { return Err(full.into()) };
             self.await_room(full.needed, deadline)?;
             match self.producer.reserve(len as u64) {
-                Ok(Ok(slot)) => return Ok(slot),
+                Ok(Ok(offset)) => return Ok(offset),
                 Ok(Err(still)) => full = still,
                 Err(fault) => return Err(self.session.link.fail(fault).into()),
             }
@@ -411,10 +427,10 @@ impl Sender {
         if len as u64 > max {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
-        let slot = self.room_in_ring(envelope + pooled::LEN, patience)?;
+        let offset = self.room_in_ring(envelope + pooled::LEN, patience)?;
         let deadline = self.deadline(patience);
         loop {
-            match self.try_room_in_pool(len, slot) {
+            match self.try_room_in_pool(len, offset) {
                 Err(TrySendError::Full { free, needed }) => {
                     let Some(deadline) = deadline else {
                         return Err(TrySendError::Full { free, needed });
@@ -426,7 +442,7 @@ impl Sender {
         }
     }
 
-    fn try_room_in_pool(&mut self, len: usize, slot: Slot) -> Result<PoolRoom, TrySendError> {
+    fn try_room_in_pool(&mut self, len: usize, offset: usize) -> Result<PoolRoom, TrySendError> {
         let Session { link, core, .. } = &*self.session;
         let block = match core.pool.alloc(len)? {
             Ok(block) => block,
@@ -444,7 +460,7 @@ impl Sender {
         if !self.sent.contains_key(&block.segment()) && !self.send_segment(&block)? {
             return Err(full);
         }
-        Ok(PoolRoom { block, slot })
+        Ok(PoolRoom { block, offset })
     }
 
     /// Sends the peer the descriptor of a block's segment. `false`: the socket's queue is full.
@@ -496,22 +512,17 @@ impl Sender {
 
     /// Lends the block and publishes its descriptor.
     fn finish_pooled(&mut self, room: PoolRoom, envelope: Envelope, len: usize) -> Result<()> {
-        let PoolRoom { mut block, slot } = room;
+        let PoolRoom { mut block, offset } = room;
         let Session { link, core, .. } = &*self.session;
         let Some(loan) = core.pool.lend(&mut block, link.borrower) else {
             // The account closes when the peer ends.
             return Err(link.end());
         };
         let descriptor = Pooled::new(&loan, len as u64).encode();
-        self.write(slot.offset, envelope, &descriptor);
-        let header = Header {
-            kind: envelope.kind,
-            more: false,
-            pooled: true,
-            len: (envelope.len() + pooled::LEN) as u32,
-        };
+        self.write(offset, envelope, &descriptor);
+        let header = Header::pooled(envelope.kind, (envelope.len() + pooled::LEN) as u32);
         self.stats.pooled += 1;
-        self.finish(slot, header, len)
+        self.finish(header, len)
     }
 }
 
@@ -526,6 +537,27 @@ impl Drop for Sender {
     }
 }
 
+/// Copies a message into the ring. A short one takes two moves that may overlap, rather than a call.
+#[inline(always)]
+fn copy_in(to: &mut [u8], from: &[u8]) {
+    /// Moves the first and the last `N` bytes.
+    #[inline(always)]
+    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
+        *to.first_chunk_mut::<N>()? = *from.first_chunk::<N>()?;
+        *to.last_chunk_mut::<N>()? = *from.last_chunk::<N>()?;
+        Some(())
+    }
+    let done = match from.len() {
+        8..16 => ends::<8>(to, from),
+        16..32 => ends::<16>(to, from),
+        32..=64 => ends::<32>(to, from),
+        _ => None,
+    };
+    if done.is_none() {
+        to.copy_from_slice(from);
+    }
+}
+
 /// The error of an operation that waited.
 fn spent(error: TrySendError) -> Error {
     match error {
@@ -535,17 +567,11 @@ fn spent(error: TrySendError) -> Error {
     }
 }
 
-/// Where a reserved message will lie.
-#[derive(Debug)]
-enum Room {
-    Ring(Slot),
-    Pool(PoolRoom),
-}
-
+/// A block for one message, and where its descriptor goes in the ring.
 #[derive(Debug)]
 struct PoolRoom {
     block: Block,
-    slot: Slot,
+    offset: usize,
 }
 
 /// Room for one message, written in place. Dropped without [`publish`](Self::publish), it sends
@@ -553,7 +579,9 @@ struct PoolRoom {
 #[derive(Debug)]
 #[must_use = "a reservation sends nothing before it is published"]
 pub struct Reservation<'a> {
-    room: Room,
+    /// Start of the payload in the ring's data section, in bytes. A message in the pool has its
+    /// room in the sender, so that this type stays small enough for registers.
+    offset: usize,
     len: usize,
     sender: &'a mut Sender,
 }
@@ -564,14 +592,20 @@ impl Reservation<'_> {
     /// # Errors
     ///
     /// As [`Sender::send`], but there is no more waiting.
-    #[inline]
+    #[inline(always)]
     pub fn publish(self) -> Result<()> {
-        match self.room {
-            Room::Ring(slot) => {
-                let header = Header::new(Kind::Message, self.len as u32);
-                self.sender.finish(slot, header, self.len)
-            }
-            Room::Pool(room) => self.sender.finish_pooled(room, PLAIN, self.len),
+        if self.sender.pending.is_some() {
+            return self.publish_pooled();
+        }
+        let header = Header::new(Kind::Message, self.len as u32);
+        self.sender.finish(header, self.len)
+    }
+
+    #[cold]
+    fn publish_pooled(self) -> Result<()> {
+        match self.sender.pending.take() {
+            Some(room) => self.sender.finish_pooled(room, PLAIN, self.len),
+            None => Ok(()),
         }
     }
 
@@ -582,6 +616,13 @@ impl Reservation<'_> {
     /// If `len` is more than was reserved.
     pub fn truncate(&mut self, len: usize) {
         assert!(len <= self.len, "{len} bytes of a reservation of {}", self.len);
+        if self.sender.pending.is_none() {
+            // A payload that has become short lies beside its header.
+            let offset = self.sender.producer.shorten(len as u64);
+            let back = self.offset - offset;
+            self.sender.ring.bytes_mut(offset, back + len).copy_within(back.., 0);
+            self.offset = offset;
+        }
         self.len = len;
     }
 }
@@ -589,21 +630,31 @@ impl Reservation<'_> {
 impl std::ops::Deref for Reservation<'_> {
     type Target = [u8];
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &[u8] {
-        match &self.room {
-            Room::Ring(slot) => self.sender.ring.bytes(slot.offset, self.len),
-            Room::Pool(room) => &room.block.bytes()[..self.len],
+        match &self.sender.pending {
+            None => self.sender.ring.bytes(self.offset, self.len),
+            Some(room) => &room.block.bytes()[..self.len],
         }
     }
 }
 
 impl std::ops::DerefMut for Reservation<'_> {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.room {
-            Room::Ring(slot) => self.sender.ring.bytes_mut(slot.offset, self.len),
-            Room::Pool(room) => &mut room.block.bytes_mut()[..self.len],
+        match &mut self.sender.pending {
+            None => self.sender.ring.bytes_mut(self.offset, self.len),
+            Some(room) => &mut room.block.bytes_mut()[..self.len],
+        }
+    }
+}
+
+impl Drop for Reservation<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // A block that was not published goes back.
+        if self.sender.pending.is_some() {
+            self.sender.pending = None;
         }
     }
 }
@@ -639,7 +690,7 @@ impl Batch<'_> {
     /// # Errors
     ///
     /// [`TrySendError::Full`]: the batch is as it was. Publish it, or wait.
-    #[inline]
+    #[inline(always)]
     pub fn try_push(&mut self, message: &[u8]) -> Result<(), TrySendError> {
         let Sender { producer, ring, inline_max, session, .. } = &mut *self.sender;
         if message.len() > *inline_max {
@@ -692,7 +743,7 @@ impl Batch<'_> {
     /// # Errors
     ///
     /// As [`Sender::send`], but there is no more waiting.
-    #[inline]
+    #[inline(always)]
     pub fn publish(self) -> Result<()> {
         if self.is_empty() {
             return Ok(());

@@ -62,7 +62,6 @@ impl Waiter {
                 if ready() {
                     return Ok(());
                 }
-                std::hint::spin_loop();
             }
         }
         let start = Instant::now();
