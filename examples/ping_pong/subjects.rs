@@ -320,10 +320,8 @@ impl Stream {
         let (first, salt) = (self.ends.sent, self.ends.salts.0);
         self.ends.sent += count;
         let mut batch = self.ends.link.batch()?;
-        let mut message = [0; 64];
         for number in first..first + count {
-            payload::fill(&mut message, payload::seed(number, salt));
-            batch.push(&message)?;
+            payload::fill(batch.reserve(self.bytes)?, payload::seed(number, salt));
         }
         Ok(batch.publish()?)
     }

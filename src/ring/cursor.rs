@@ -21,17 +21,25 @@ pub(crate) fn largest_payload(capacity: u64) -> u64 {
     capacity - RESERVED - LINE
 }
 
-/// Bytes from the header to the payload: a short one follows at once and moves with its header; a
-/// longer one starts in the next line, or the reader that polls the header would take the line away
-/// from the writer that fills it. In a batch only the first header is polled.
-#[inline(always)]
-pub(crate) fn lead(len: u64, in_batch: bool) -> u64 {
-    if len <= SHORT || in_batch { HEADER } else { LINE }
-}
-
 /// Ring bytes that one batch may use.
 pub(crate) fn batch_limit(capacity: u64) -> u64 {
     capacity - RESERVED
+}
+
+/// Bytes from the header to the payload: a short one follows at once and moves with its header; a
+/// long one starts in the next line, or the reader that polls the header would take the line away
+/// from the writer that fills it. In a batch only the first header is polled.
+#[inline(always)]
+fn lead(header: Header, in_batch: bool) -> u64 {
+    if header.len() <= SHORT || header.is_tight() || in_batch { HEADER } else { LINE }
+}
+
+/// Where the record after the one at `position` starts.
+#[inline(always)]
+fn next(position: u64, header: Header, in_batch: bool) -> u64 {
+    let end = position.wrapping_add(lead(header, in_batch) + header.len());
+    let unit = if header.is_tight() || header.more() { HEADER } else { LINE };
+    end.wrapping_add(unit - 1) & !(unit - 1)
 }
 
 /// The ring has no room now.
@@ -41,12 +49,6 @@ pub(crate) struct Full {
     pub(crate) free: u64,
     /// Ring bytes that the record needs.
     pub(crate) needed: u64,
-}
-
-/// Ring bytes of a record that stands alone: header and payload, rounded up to whole lines.
-#[inline(always)]
-fn extent(len: u64) -> u64 {
-    (lead(len, false) + len).next_multiple_of(LINE)
 }
 
 /// The writer's end.
@@ -90,11 +92,36 @@ impl ProducerCursor {
         (self.capacity - RESERVED).saturating_sub(used)
     }
 
-    /// Whether a record with `len` payload bytes fits.
+    /// Where the record after the one at `position` starts.
     #[inline(always)]
-    pub(crate) fn fits(&self, len: u64) -> Result<(), Full> {
-        let (free, needed) = (self.free(), extent(len));
-        if needed <= free { Ok(()) } else { Err(Full { free, needed }) }
+    pub(crate) fn next(position: u64, header: Header, in_batch: bool) -> u64 {
+        next(position, header, in_batch)
+    }
+
+    /// Where the payload of a record lies that starts at `position`.
+    #[inline(always)]
+    pub(crate) fn payload(position: u64, header: Header, in_batch: bool) -> u64 {
+        position.wrapping_add(lead(header, in_batch))
+    }
+
+    /// Whether the record fits at the head, and where the next one would start.
+    #[inline(always)]
+    pub(crate) fn fits(&self, header: Header) -> Result<u64, Full> {
+        self.fits_in_batch(self.head, header, false)
+    }
+
+    /// Whether a batch from the head on, with this record at `position` of it, fits; and where the
+    /// next record would start.
+    #[inline(always)]
+    pub(crate) fn fits_in_batch(
+        &self,
+        position: u64,
+        header: Header,
+        continues: bool,
+    ) -> Result<u64, Full> {
+        let next = next(position, header, continues);
+        let (free, needed) = (self.free(), next.wrapping_sub(self.head));
+        if needed <= free { Ok(next) } else { Err(Full { free, needed }) }
     }
 
     /// Takes in a position that the reader published.
@@ -112,23 +139,22 @@ impl ProducerCursor {
         Ok(())
     }
 
-    /// Moves the head over `bytes` ring bytes, a multiple of the line that [`Self::free`] allows.
+    /// Moves the head to `next`, which [`Self::fits`] gave.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, bytes: u64) -> Clearing {
-        let next = self.head.wrapping_add(bytes);
+    pub(crate) fn advance(&mut self, next: u64) -> Clearing {
+        let bytes = next.wrapping_sub(self.head);
         let before = if self.clear == next { None } else { Some(next) };
-        // The successor of a record of the same size, if that line is free already.
+        // The successor of a record of the same size, if that place is free already.
         let after = next.wrapping_add(bytes);
-        let in_use = after.wrapping_add(LINE).wrapping_sub(self.tail);
+        let in_use = after.wrapping_add(HEADER).wrapping_sub(self.tail);
         self.head = next;
         self.clear = if in_use <= self.capacity { after } else { next };
         Clearing { before, after: (self.clear == after).then_some(after) }
     }
 
-    /// Ring bytes of a record that stands alone.
-    #[inline(always)]
-    pub(crate) fn extent(len: u64) -> u64 {
-        extent(len)
+    /// Moves the head over the closing record, for which there is always room, once.
+    pub(crate) fn advance_to_close(&mut self) -> Clearing {
+        self.advance(next(self.head, Header::new(crate::ring::Kind::Close, 0), false))
     }
 }
 
@@ -159,7 +185,7 @@ impl ConsumerCursor {
     /// Bytes from the next record's header to its payload.
     #[inline(always)]
     pub(crate) fn lead(&self, header: Header) -> u64 {
-        lead(header.len(), self.promised)
+        lead(header, self.promised)
     }
 
     /// Judges the word at the position. `None`: no record yet.
@@ -185,10 +211,7 @@ impl ConsumerCursor {
     /// part of the ring waits to be given back.
     #[inline(always)]
     pub(crate) fn release(&mut self, header: Header) -> Option<u64> {
-        let len = header.len();
-        let end = self.position.wrapping_add(lead(len, self.promised) + len);
-        let unit = if header.more() { HEADER } else { LINE };
-        self.position = end.wrapping_add(unit - 1) & !(unit - 1);
+        self.position = next(self.position, header, self.promised);
         self.promised = header.more();
         let waiting = self.position.wrapping_sub(self.published);
         if waiting >= self.capacity / 8 { self.publish() } else { None }
@@ -212,30 +235,36 @@ mod tests {
 
     const CAPACITY: u64 = 4096;
 
+    fn message(len: u64) -> Header {
+        Header::new(Kind::Message, len as u32)
+    }
+
     #[test]
     fn a_ring_keeps_a_line_for_the_next_header_and_one_for_closing() {
         let mut cursor = ProducerCursor::new(CAPACITY, 0);
         let mut records = 0;
-        while cursor.fits(56).is_ok() {
-            cursor.advance(LINE);
+        while let Ok(next) = cursor.fits(message(56)) {
+            cursor.advance(next);
             records += 1;
         }
         assert_eq!(records, CAPACITY / LINE - 2);
-        assert_eq!(cursor.fits(56), Err(Full { free: 0, needed: 64 }));
+        assert_eq!(cursor.fits(message(56)), Err(Full { free: 0, needed: 64 }));
         cursor.admit(LINE).unwrap();
-        assert_eq!(cursor.fits(56), Ok(()));
+        assert_eq!(cursor.fits(message(56)), Ok(CAPACITY - LINE));
+        cursor.advance(CAPACITY - LINE);
+        cursor.advance_to_close();
+        assert_eq!(cursor.head(), CAPACITY);
     }
 
     #[test]
-    fn cursors_pass_2_to_the_32_and_wrap_at_2_to_the_64() {
+    fn both_ends_agree_on_every_record_past_2_to_the_32_and_2_to_the_64() {
         for start in [(1u64 << 32) - CAPACITY, 0u64.wrapping_sub(CAPACITY)] {
             let mut writer = ProducerCursor::new(CAPACITY, start);
             let mut reader = ConsumerCursor::new(CAPACITY, start);
             for round in 0..1000u64 {
-                let len = round * 37 % 900;
-                writer.fits(len).unwrap();
-                writer.advance(extent(len));
-                reader.release(Header::new(Kind::Message, len as u32));
+                let header = message(round * 37 % 900);
+                writer.advance(writer.fits(header).unwrap());
+                reader.release(header);
                 assert_eq!(reader.position(), writer.head());
                 writer.admit(reader.position()).unwrap();
             }
@@ -246,7 +275,7 @@ mod tests {
     fn a_position_that_goes_back_or_past_the_head_is_a_fault() {
         for start in [0, 1 << 32, 0u64.wrapping_sub(CAPACITY)] {
             let mut writer = ProducerCursor::new(CAPACITY, start);
-            writer.advance(128);
+            writer.advance(start.wrapping_add(128));
             writer.admit(start.wrapping_add(64)).unwrap();
             let lies = [0, 56, 65, 129, 192, 4096, 1 << 31, 1 << 32, 1 << 63, u64::MAX];
             for lie in lies {
@@ -261,22 +290,20 @@ mod tests {
     fn a_length_past_the_ring_is_a_fault() {
         let reader = ConsumerCursor::new(CAPACITY, 0);
         for len in [CAPACITY - 191, CAPACITY, 1 << 31, u64::from(u32::MAX)] {
-            let word = Header::new(Kind::Message, len as u32).to_word();
+            let word = message(len).to_word();
             assert_eq!(reader.judge(word), Err(Fault::RecordLength { len, capacity: CAPACITY }));
         }
-        assert!(
-            reader.judge(Header::new(Kind::Message, (CAPACITY - 192) as u32).to_word()).is_ok()
-        );
+        assert!(reader.judge(message(CAPACITY - 192).to_word()).is_ok());
     }
 
     #[test]
     fn a_batch_that_ends_in_nothing_is_a_fault() {
         let mut reader = ConsumerCursor::new(CAPACITY, 0);
         assert_eq!(reader.judge(0), Ok(None));
-        reader.release(Header::new(Kind::Message, 5).with_more());
+        reader.release(message(5).with_more());
         assert_eq!(reader.position(), 16);
         assert_eq!(reader.judge(0), Err(Fault::RecordMissing));
-        reader.release(Header::new(Kind::Message, 5));
+        reader.release(message(5));
         assert_eq!(reader.position(), 64);
         assert_eq!(reader.judge(0), Ok(None));
     }
@@ -285,10 +312,21 @@ mod tests {
     fn the_word_after_a_record_is_cleared_once() {
         let mut writer = ProducerCursor::new(CAPACITY, 0);
         assert_eq!(writer.advance(64), Clearing { before: Some(64), after: Some(128) });
-        assert_eq!(writer.advance(64), Clearing { before: None, after: Some(192) });
-        assert_eq!(writer.advance(128), Clearing { before: Some(256), after: Some(384) });
+        assert_eq!(writer.advance(128), Clearing { before: None, after: Some(192) });
+        assert_eq!(writer.advance(256), Clearing { before: Some(256), after: Some(384) });
         // Beyond what the reader has given back, nothing is cleared ahead.
-        let rest = CAPACITY - 256 - 128;
-        assert_eq!(writer.advance(rest), Clearing { before: Some(CAPACITY - 128), after: None });
+        let last = CAPACITY - 128;
+        assert_eq!(writer.advance(last), Clearing { before: Some(last), after: None });
+    }
+
+    #[test]
+    fn records_take_a_line_or_few_bytes_or_lines_of_their_own() {
+        let cursor = ProducerCursor::new(CAPACITY, 0);
+        for (len, next, payload) in
+            [(0, 64, 8), (56, 64, 8), (57, 72, 8), (64, 72, 8), (512, 520, 8), (513, 640, 64)]
+        {
+            assert_eq!(cursor.fits(message(len)), Ok(next), "{len}");
+            assert_eq!(ProducerCursor::payload(0, message(len), false), payload, "{len}");
+        }
     }
 }

@@ -27,8 +27,14 @@ pub(crate) enum Kind {
 const MORE: u64 = 1 << 8;
 /// The message lies in a pool block; the record has its descriptor.
 const POOLED: u64 = 1 << 9;
+/// The payload follows the header directly, and the next record starts at the next multiple of 8.
+const TIGHT: u64 = 1 << 10;
+
+/// Payloads of these lengths in bytes make tight records: too long for one line with their header,
+/// and short enough that whole lines around them would cost a stream much of its speed.
+const TIGHT_LENGTHS: core::ops::RangeInclusive<u32> = 57..=512;
 /// All bits that a header may have, whatever its kind.
-const KNOWN: u64 = 0xFFFF_FFFF_0000_0000 | POOLED | MORE | 7;
+const KNOWN: u64 = 0xFFFF_FFFF_0000_0000 | TIGHT | POOLED | MORE | 7;
 
 /// A judged header. It stays one word: taken apart in memory it would be put together again by
 /// loads that wait for several stores.
@@ -39,7 +45,8 @@ impl Header {
     /// The header of a record that stands alone, with `len` payload bytes in the ring.
     #[inline(always)]
     pub(crate) fn new(kind: Kind, len: u32) -> Self {
-        Self(kind as u64 | u64::from(len) << 32)
+        let tight = if TIGHT_LENGTHS.contains(&len) { TIGHT } else { 0 };
+        Self(kind as u64 | tight | u64::from(len) << 32)
     }
 
     /// As [`new`](Self::new), of a record whose payload is the descriptor of a pool block.
@@ -97,6 +104,12 @@ impl Header {
         self.0 & MORE != 0
     }
 
+    /// Whether the record takes no more bytes than it needs.
+    #[inline(always)]
+    pub(crate) fn is_tight(self) -> bool {
+        self.0 & TIGHT != 0
+    }
+
     /// Whether the payload is the descriptor of a pool block.
     #[inline(always)]
     pub(crate) fn is_pooled(self) -> bool {
@@ -117,7 +130,7 @@ mod tests {
     #[test]
     fn every_header_survives_its_word() {
         for kind in [Kind::Message, Kind::Request, Kind::Response] {
-            for len in [0, 1, 48, u32::MAX] {
+            for len in [0, 1, 48, 57, 512, 513, u32::MAX] {
                 let (plain, pooled) = (Header::new(kind, len), Header::pooled(kind, len));
                 for header in [plain, pooled, plain.with_more(), pooled.with_more()] {
                     assert_ne!(header.to_word() as u32, 0, "the low half marks a record");
@@ -136,13 +149,13 @@ mod tests {
     fn a_lying_header_is_a_fault() {
         let close = Header::new(Kind::Close, 0).to_word();
         assert_eq!(Header::from_word(close).map(Header::kind), Ok(Kind::Close));
-        for bit in 10..32 {
+        for bit in 11..32 {
             assert!(Header::from_word(1 | 1 << bit).is_err(), "bit {bit} must be zero");
         }
         for kind in (5..=255).chain([0]) {
             assert!(Header::from_word(kind | 8 << 32).is_err(), "kind {kind} is none");
         }
-        for word in [close | MORE, close | POOLED, close | 1 << 32] {
+        for word in [close | MORE, close | POOLED, close | TIGHT, close | 1 << 32] {
             assert!(Header::from_word(word).is_err(), "a close has neither flags nor payload");
         }
     }

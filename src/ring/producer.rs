@@ -1,7 +1,7 @@
 //! The writer's end of a ring: headers and clearing, over any memory that has words.
 
 use crate::error::Fault;
-use crate::ring::cursor::{Full, HEADER, LINE, ProducerCursor, lead};
+use crate::ring::cursor::{Clearing, Full, ProducerCursor};
 use crate::ring::header::{Header, Kind};
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, compiler_fence};
@@ -23,7 +23,9 @@ pub(crate) struct Producer<O, P> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchSlot {
     start: u64,
-    /// Where the next record would start.
+    /// Where another record of the batch would start.
+    packed: u64,
+    /// Where the record after the batch starts.
     end: u64,
     /// The first record's header, 0 before there is one.
     first: u64,
@@ -61,8 +63,10 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         self.data + (position & self.mask) as usize
     }
 
+    /// Where a record's payload goes, in bytes from the start of the data section.
     #[inline(always)]
-    fn payload(&self, position: u64, lead: u64) -> usize {
+    fn payload(&self, position: u64, header: Header, continues: bool) -> usize {
+        let lead = ProducerCursor::payload(position, header, continues).wrapping_sub(position);
         (position & self.mask) as usize + lead as usize
     }
 
@@ -75,40 +79,45 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Ok(self.cursor.free())
     }
 
-    /// Room for a record with `len` payload bytes: where the payload goes, in bytes from the start
-    /// of the data section. It may run into the mirror. The room stays until the next publication.
+    /// Room for a record: where its payload goes, in bytes from the start of the data section. It
+    /// may run into the mirror. The room stays until the next publication.
     ///
     /// # Errors
     ///
     /// The outer error is the peer's fault, the inner one says that there is no room now.
     #[inline(always)]
-    pub(crate) fn reserve(&mut self, len: u64) -> Result<Result<usize, Full>, Fault> {
-        if self.cursor.fits(len).is_err() {
+    pub(crate) fn reserve(&mut self, header: Header) -> Result<Result<usize, Full>, Fault> {
+        if self.cursor.fits(header).is_err() {
             self.refresh()?;
-            if let Err(full) = self.cursor.fits(len) {
+            if let Err(full) = self.cursor.fits(header) {
                 return Ok(Err(full));
             }
         }
-        Ok(Ok(self.payload(self.cursor.head(), lead(len, false))))
+        Ok(Ok(self.place(header)))
     }
 
-    /// Where the payload of a reserved record goes if it has only `len` bytes.
-    pub(crate) fn shorten(&self, len: u64) -> usize {
-        self.payload(self.cursor.head(), lead(len, false))
+    /// Where the payload of a record goes for which there is room.
+    #[inline(always)]
+    pub(crate) fn place(&self, header: Header) -> usize {
+        self.payload(self.cursor.head(), header, false)
     }
 
-    /// Makes a record visible; room for it was reserved, and its payload written there.
+    /// Makes a record visible; room for it, or for a longer one, was reserved, and its payload
+    /// written there.
     #[inline(always)]
     pub(crate) fn publish(&mut self, header: Header) {
-        let bytes = ProducerCursor::extent(header.len());
-        self.store_first(self.cursor.head(), header.to_word(), bytes);
+        let position = self.cursor.head();
+        if let Ok(next) = self.cursor.fits(header) {
+            let clearing = self.cursor.advance(next);
+            self.store(position, header.to_word(), clearing);
+        }
     }
 
     /// Starts a batch.
     #[inline(always)]
     pub(crate) fn batch(&self) -> BatchSlot {
         let start = self.cursor.head();
-        BatchSlot { start, end: start, first: 0, newest: (0, 0), count: 0 }
+        BatchSlot { start, packed: start, end: start, first: 0, newest: (0, 0), count: 0 }
     }
 
     /// Adds a record to a batch, and tells where its payload goes.
@@ -122,27 +131,29 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         batch: &mut BatchSlot,
         header: Header,
     ) -> Result<Result<usize, Full>, Fault> {
-        let position = batch.end;
-        let is_first = batch.count == 0;
-        let lead = lead(header.len(), !is_first);
-        let end = position.wrapping_add((lead + header.len()).next_multiple_of(HEADER));
-        let needed = end.wrapping_sub(batch.start).next_multiple_of(LINE);
-        if needed > self.cursor.free() {
-            let free = self.refresh()?;
-            if needed > free {
-                return Ok(Err(Full { free, needed }));
+        let position = batch.packed;
+        let continues = batch.count > 0;
+        let end = match self.cursor.fits_in_batch(position, header, continues) {
+            Ok(end) => end,
+            Err(_) => {
+                self.refresh()?;
+                match self.cursor.fits_in_batch(position, header, continues) {
+                    Ok(end) => end,
+                    Err(full) => return Ok(Err(full)),
+                }
             }
-        }
-        if is_first {
-            batch.first = header.to_word();
-        } else {
+        };
+        if continues {
             let more = header.with_more().to_word() & !header.to_word();
             self.settle(batch, more);
             batch.newest = (position, header.to_word());
+        } else {
+            batch.first = header.to_word();
         }
         batch.end = end;
+        batch.packed = ProducerCursor::next(position, header.with_more(), continues);
         batch.count += 1;
-        Ok(Ok(self.payload(position, lead)))
+        Ok(Ok(self.payload(position, header, continues)))
     }
 
     /// Stores the newest record's header, `more` added to it.
@@ -161,20 +172,20 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
     pub(crate) fn publish_batch(&mut self, mut batch: BatchSlot) {
         debug_assert_eq!(batch.start, self.cursor.head());
         self.settle(&mut batch, 0);
-        let bytes = batch.end.wrapping_sub(batch.start).next_multiple_of(LINE);
-        self.store_first(batch.start, batch.first, bytes);
+        let clearing = self.cursor.advance(batch.end);
+        self.store(batch.start, batch.first, clearing);
     }
 
     /// Publishes the closing record. There is always room for it, once.
     pub(crate) fn close(&mut self) {
         let position = self.cursor.head();
-        self.store_first(position, Header::new(Kind::Close, 0).to_word(), LINE);
+        let clearing = self.cursor.advance_to_close();
+        self.store(position, Header::new(Kind::Close, 0).to_word(), clearing);
     }
 
     /// The publication: clears the next header, stores this one.
     #[inline(always)]
-    fn store_first(&mut self, position: u64, word: u64, bytes: u64) {
-        let clearing = self.cursor.advance(bytes);
+    fn store(&self, position: u64, word: u64, clearing: Clearing) {
         if let Some(next) = clearing.before {
             self.own.store(self.word(next), 0, Ordering::Relaxed);
         }

@@ -282,6 +282,42 @@ impl Area {
         unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
 
+    /// Copies bytes to `offset`, a multiple of 8. A short run goes word by word: what the caller has
+    /// just written with narrow stores would stall wider loads. It may clear up to 7 bytes behind.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, offset: usize, from: &[u8]) {
+        const SHORT: usize = 64;
+        let padded = from.len().next_multiple_of(8);
+        if from.len() > SHORT || padded > self.len || offset > self.len - padded {
+            self.bytes_mut(offset, from.len()).copy_from_slice(from);
+            return;
+        }
+        assert!(offset.is_multiple_of(8), "words are aligned");
+        let (words, tail) = from.as_chunks::<8>();
+        let mut at = offset;
+        for word in words {
+            self.put_word(at, u64::from_ne_bytes(*word));
+            at += 8;
+        }
+        if !tail.is_empty() {
+            let mut last = [0; 8];
+            for (to, from) in last.iter_mut().zip(tail) {
+                *to = *from;
+            }
+            self.put_word(at, u64::from_ne_bytes(last));
+        }
+    }
+
+    /// A store that the compiler does not merge with its neighbours.
+    #[inline(always)]
+    fn put_word(&mut self, offset: usize, word: u64) {
+        // SAFETY: the caller has checked that the word lies inside of the area.
+        let at = unsafe { self.base.add(offset) }.cast::<u64>().as_ptr();
+        // SAFETY: inside of the mapping and aligned, since areas start at multiples of a page or a
+        // block; `&mut self` of the only area over these bytes excludes other references.
+        unsafe { AtomicU64::from_ptr(at) }.store(word, Ordering::Relaxed);
+    }
+
     /// The bytes at `offset`, to read back.
     #[inline(always)]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> &[u8] {

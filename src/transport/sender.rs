@@ -112,6 +112,11 @@ impl Envelope {
     fn len(&self) -> usize {
         if self.id.is_some() { 8 } else { 0 }
     }
+
+    /// The header of a record that carries a descriptor.
+    fn pooled(&self) -> Header {
+        Header::pooled(self.kind, (self.len() + pooled::LEN) as u32)
+    }
 }
 
 impl Sender {
@@ -284,9 +289,10 @@ impl Sender {
             return self.put_pooled(envelope, message, patience);
         }
         let len = envelope.len() + message.len();
-        let offset = self.room_in_ring(len, patience)?;
+        let header = Header::new(envelope.kind, len as u32);
+        let offset = self.room_in_ring(header, patience)?;
         self.write(offset, envelope, message);
-        self.finish(Header::new(envelope.kind, len as u32), message.len())?;
+        self.finish(header, message.len())?;
         Ok(())
     }
 
@@ -297,7 +303,7 @@ impl Sender {
         message: &[u8],
         patience: Patience,
     ) -> Result<(), TrySendError> {
-        let mut room = self.room_in_pool(message.len(), envelope.len(), patience)?;
+        let mut room = self.room_in_pool(message.len(), envelope, patience)?;
         room.block.bytes_mut().copy_from_slice(message);
         self.finish_pooled(room, envelope, message.len())?;
         Ok(())
@@ -310,10 +316,10 @@ impl Sender {
         patience: Patience,
     ) -> Result<Reservation<'_>, TrySendError> {
         let offset = if len > self.inline_max {
-            self.pending = Some(self.room_in_pool(len, 0, patience)?);
+            self.pending = Some(self.room_in_pool(len, PLAIN, patience)?);
             0
         } else {
-            self.room_in_ring(len, patience)?
+            self.room_in_ring(Header::new(Kind::Message, len as u32), patience)?
         };
         Ok(Reservation { offset, len, sender: self })
     }
@@ -322,11 +328,9 @@ impl Sender {
     /// header is written last.
     #[inline(always)]
     fn write(&mut self, offset: usize, envelope: Envelope, message: &[u8]) {
-        let payload = self.ring.bytes_mut(offset, envelope.len() + message.len());
-        let (id, body) = payload.split_at_mut(envelope.len());
-        copy_in(body, message);
+        self.ring.put(offset + envelope.len(), message);
         if let Some(number) = envelope.id {
-            id.copy_from_slice(&number.to_le_bytes());
+            self.ring.put(offset, &number.to_le_bytes());
         }
     }
 
@@ -365,13 +369,13 @@ impl Sender {
         }
     }
 
-    /// Room for a record with `len` payload bytes.
+    /// Room for a record, and where its payload goes.
     #[inline(always)]
-    fn room_in_ring(&mut self, len: usize, patience: Patience) -> Result<usize, TrySendError> {
+    fn room_in_ring(&mut self, header: Header, patience: Patience) -> Result<usize, TrySendError> {
         self.check()?;
-        match self.producer.reserve(len as u64) {
+        match self.producer.reserve(header) {
             Ok(Ok(offset)) => Ok(offset),
-            Ok(Err(full)) => self.await_ring(len, full, patience),
+            Ok(Err(full)) => self.await_ring(header, full, patience),
             Err(fault) => Err(self.session.link.fail(fault).into()),
         }
     }
@@ -379,7 +383,7 @@ impl Sender {
     #[cold]
     fn await_ring(
         &mut self,
-        len: usize,
+        header: Header,
         mut full: Full,
         patience: Patience,
     ) -> Result<usize, TrySendError> {
@@ -387,7 +391,7 @@ impl Sender {
         loop {
             let Some(deadline) = deadline else { return Err(full.into()) };
             self.await_room(full.needed, deadline)?;
-            match self.producer.reserve(len as u64) {
+            match self.producer.reserve(header) {
                 Ok(Ok(offset)) => return Ok(offset),
                 Ok(Err(still)) => full = still,
                 Err(fault) => return Err(self.session.link.fail(fault).into()),
@@ -419,7 +423,7 @@ impl Sender {
     fn room_in_pool(
         &mut self,
         len: usize,
-        envelope: usize,
+        envelope: Envelope,
         patience: Patience,
     ) -> Result<PoolRoom, TrySendError> {
         self.check()?;
@@ -427,7 +431,7 @@ impl Sender {
         if len as u64 > max {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
-        let offset = self.room_in_ring(envelope + pooled::LEN, patience)?;
+        let offset = self.room_in_ring(envelope.pooled(), patience)?;
         let deadline = self.deadline(patience);
         loop {
             match self.try_room_in_pool(len, offset) {
@@ -520,9 +524,8 @@ impl Sender {
         };
         let descriptor = Pooled::new(&loan, len as u64).encode();
         self.write(offset, envelope, &descriptor);
-        let header = Header::pooled(envelope.kind, (envelope.len() + pooled::LEN) as u32);
         self.stats.pooled += 1;
-        self.finish(header, len)
+        self.finish(envelope.pooled(), len)
     }
 }
 
@@ -534,27 +537,6 @@ impl Drop for Sender {
             let _ = self.announce();
             self.room.leave(&self.session.link);
         }
-    }
-}
-
-/// Copies a message into the ring. A short one takes two moves that may overlap, rather than a call.
-#[inline(always)]
-fn copy_in(to: &mut [u8], from: &[u8]) {
-    /// Moves the first and the last `N` bytes.
-    #[inline(always)]
-    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
-        *to.first_chunk_mut::<N>()? = *from.first_chunk::<N>()?;
-        *to.last_chunk_mut::<N>()? = *from.last_chunk::<N>()?;
-        Some(())
-    }
-    let done = match from.len() {
-        8..16 => ends::<8>(to, from),
-        16..32 => ends::<16>(to, from),
-        32..=64 => ends::<32>(to, from),
-        _ => None,
-    };
-    if done.is_none() {
-        to.copy_from_slice(from);
     }
 }
 
@@ -618,7 +600,8 @@ impl Reservation<'_> {
         assert!(len <= self.len, "{len} bytes of a reservation of {}", self.len);
         if self.sender.pending.is_none() {
             // A payload that has become short lies beside its header.
-            let offset = self.sender.producer.shorten(len as u64);
+            let header = Header::new(Kind::Message, len as u32);
+            let offset = self.sender.producer.place(header);
             let back = self.offset - offset;
             self.sender.ring.bytes_mut(offset, back + len).copy_within(back.., 0);
             self.offset = offset;
@@ -679,10 +662,9 @@ impl Batch<'_> {
     /// - [`ErrorKind::MessageTooLarge`]: only shorter messages travel in batches.
     /// - Otherwise as [`Sender::send`].
     pub fn push(&mut self, message: &[u8]) -> Result<()> {
-        match self.try_push(message) {
-            Err(TrySendError::Full { needed, .. }) => self.await_room(message, needed),
-            answer => answer.map_err(spent),
-        }
+        let offset = self.await_place(message.len())?;
+        self.sender.ring.put(offset, message);
+        Ok(())
     }
 
     /// As [`push`](Self::push), but does not wait.
@@ -692,36 +674,82 @@ impl Batch<'_> {
     /// [`TrySendError::Full`]: the batch is as it was. Publish it, or wait.
     #[inline(always)]
     pub fn try_push(&mut self, message: &[u8]) -> Result<(), TrySendError> {
-        let Sender { producer, ring, inline_max, session, .. } = &mut *self.sender;
-        if message.len() > *inline_max {
-            let (len, max) = (message.len() as u64, *inline_max as u64);
-            return Err(Error::new(ErrorKind::MessageTooLarge { len, max }).into());
+        let offset = self.place(message.len())?;
+        self.sender.ring.put(offset, message);
+        Ok(())
+    }
+
+    /// Adds a message of `len` bytes, to be written in place before the batch is published; until
+    /// then it holds whatever was there before. Waits as [`push`](Self::push) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`push`](Self::push).
+    #[inline(always)]
+    pub fn reserve(&mut self, len: usize) -> Result<&mut [u8]> {
+        let offset = self.await_place(len)?;
+        Ok(self.sender.ring.bytes_mut(offset, len))
+    }
+
+    #[inline(always)]
+    fn await_place(&mut self, len: usize) -> Result<usize> {
+        match self.place(len) {
+            Ok(offset) => Ok(offset),
+            Err(TrySendError::Full { needed, .. }) => self.await_room(len, needed),
+            Err(TrySendError::Failed(error)) => Err(error),
         }
-        let header = Header::new(Kind::Message, message.len() as u32);
-        match producer.push(&mut self.slot, header) {
+    }
+
+    /// As [`reserve`](Self::reserve), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError::Full`]: the batch is as it was. Publish it, or wait.
+    #[inline(always)]
+    pub fn try_reserve(&mut self, len: usize) -> Result<&mut [u8], TrySendError> {
+        let offset = self.place(len)?;
+        Ok(self.sender.ring.bytes_mut(offset, len))
+    }
+
+    /// Room for one more message: where it goes in the ring's data section.
+    #[inline(always)]
+    fn place(&mut self, len: usize) -> Result<usize, TrySendError> {
+        let Sender { producer, inline_max, .. } = &mut *self.sender;
+        if len > *inline_max {
+            return Err(self.refuse(len, Ok(None)));
+        }
+        match producer.push(&mut self.slot, Header::new(Kind::Message, len as u32)) {
             Ok(Ok(offset)) => {
-                ring.bytes_mut(offset, message.len()).copy_from_slice(message);
-                self.bytes += message.len() as u64;
-                Ok(())
+                self.bytes += len as u64;
+                Ok(offset)
             }
-            Ok(Err(full)) => {
-                let capacity = batch_limit(session.link.terms.own.ring);
-                if full.needed > capacity {
-                    let needed = full.needed;
-                    return Err(Error::new(ErrorKind::BatchTooLarge { needed, capacity }).into());
-                }
-                Err(full.into())
-            }
-            Err(fault) => Err(session.link.fail(fault).into()),
+            Ok(Err(full)) => Err(self.refuse(len, Ok(Some(full)))),
+            Err(fault) => Err(self.refuse(len, Err(fault))),
         }
     }
 
     #[cold]
-    fn await_room(&mut self, message: &[u8], mut needed: u64) -> Result<()> {
+    fn refuse(&self, len: usize, why: Result<Option<Full>, Fault>) -> TrySendError {
+        let link = &self.sender.link;
+        let capacity = batch_limit(link.terms.own.ring);
+        let (len, max) = (len as u64, self.sender.inline_max as u64);
+        let kind = match why {
+            Err(fault) => return link.fail(fault).into(),
+            Ok(None) => ErrorKind::MessageTooLarge { len, max },
+            Ok(Some(Full { needed, .. })) if needed > capacity => {
+                ErrorKind::BatchTooLarge { needed, capacity }
+            }
+            Ok(Some(full)) => return full.into(),
+        };
+        Error::new(kind).into()
+    }
+
+    #[cold]
+    fn await_room(&mut self, len: usize, mut needed: u64) -> Result<usize> {
         let deadline = Instant::now() + self.sender.session.core.options.send_timeout;
         loop {
             self.sender.await_room(needed, deadline)?;
-            match self.try_push(message) {
+            match self.place(len) {
                 Err(TrySendError::Full { needed: still, .. }) => needed = still,
                 answer => return answer.map_err(spent),
             }
