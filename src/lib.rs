@@ -52,9 +52,14 @@
 //! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`] | yes | yes | one thread at a time (`&mut self`) |
 //! | [`Reservation`], [`Batch`], [`Received`], [`Bytes`] | yes | yes | as long as they borrow their half |
 //!
-//! After a `fork` the child's handles answer [`ErrorKind::Forked`] and drop without a trace.
+//! After a `fork` the child's handles answer [`ErrorKind::Forked`] and drop without a trace. What
+//! borrows shared memory at that moment ([`Reservation`], [`Batch`], [`Received`], [`Bytes`]) is not
+//! to be touched in the child: the memory is not there.
 
-#![warn(missing_docs)]
+#[cfg(not(target_os = "linux"))]
+compile_error!("slipring needs Linux: memfd seals, SCM_RIGHTS over abstract sockets, futexes");
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit targets lack");
 
 mod error;
 mod pool;

@@ -212,3 +212,24 @@ fn halves_live_on_two_threads() {
         }
     });
 }
+
+#[test]
+fn what_was_reserved_and_not_published_never_becomes_a_header() {
+    let (mut near, mut far) = pair(Options::new().ring_capacity(4096));
+    for round in 0..1000usize {
+        near.send(b"one line").unwrap();
+        assert_eq!(far.recv().unwrap().unwrap(), b"one line");
+        near.reserve(50 + round % 900).unwrap().fill(1);
+        let mut batch = near.batch().unwrap();
+        batch.push(&[1; 400]).unwrap();
+        batch.push(&[1; 40]).unwrap();
+        drop(batch);
+        let mut room = near.reserve(600).unwrap();
+        room.fill(1);
+        room[..7].copy_from_slice(b"shorter");
+        room.truncate(7);
+        room.publish().unwrap();
+        assert_eq!(far.recv().unwrap().unwrap(), b"shorter");
+        assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
+    }
+}

@@ -59,7 +59,7 @@ pub(crate) struct ProducerCursor {
     head: u64,
     /// The reader's position as last seen.
     tail: u64,
-    /// A position beyond `head` whose word is known to be zero.
+    /// A position beyond `head` whose word is known to be zero, or `head` itself.
     clear: u64,
 }
 
@@ -137,6 +137,15 @@ impl ProducerCursor {
         }
         self.tail = position;
         Ok(())
+    }
+
+    /// Bytes up to `next` are about to be written, and may never be published: a word there that is
+    /// known to be zero is known no more.
+    #[inline(always)]
+    pub(crate) fn claim(&mut self, next: u64) {
+        if self.clear.wrapping_sub(self.head) < next.wrapping_sub(self.head) {
+            self.clear = self.head;
+        }
     }
 
     /// Moves the head to `next`, which [`Self::fits`] gave.
@@ -317,6 +326,17 @@ mod tests {
         // Beyond what the reader has given back, nothing is cleared ahead.
         let last = CAPACITY - 128;
         assert_eq!(writer.advance(last), Clearing { before: Some(last), after: None });
+    }
+
+    #[test]
+    fn what_was_claimed_is_cleared_again() {
+        let mut writer = ProducerCursor::new(CAPACITY, 0);
+        assert_eq!(writer.advance(64).after, Some(128));
+        writer.claim(128);
+        assert_eq!(writer.advance(128).before, None);
+        assert_eq!(writer.clear, 192);
+        writer.claim(200);
+        assert_eq!(writer.advance(192).before, Some(192));
     }
 
     #[test]

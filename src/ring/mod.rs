@@ -7,12 +7,14 @@
 //!    given  │ header│payload       │ header│payload       │ 0      │ not yet
 //!    back   │ (read, not released) │ (published)          │        │ written
 //!   ────────┴──────────┴───────────┴──────────┴───────────┴────────┴───────────
-//!            └ a multiple of 64 bytes ┘                    └ next header: invalid
+//!            └ whole lines, or tight ─┘                    └ next header: invalid
 //! ```
 //!
 //! The data section is the writer's memory. A record is `header | payload`; the header is one word
-//! in band, so a message of up to 56 bytes moves one cache line. What the reader has to say, how
-//! far it has read, stands in the reader's memory.
+//! in band, so a message of up to 56 bytes moves one cache line. Payloads of 57 to 512 bytes follow
+//! their header tightly, so that a stream of them moves few lines; longer ones start in a line of
+//! their own, away from the header that the reader polls. What the reader has to say, how far it has
+//! read, stands in the reader's memory.
 //!
 //! 1. Positions count bytes since creation, never wrap (2⁶⁴ bytes are 58 years at 10 GB/s, and the
 //!    arithmetic wraps anyway), and map to the ring by `position mod capacity`.

@@ -87,12 +87,17 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
     /// The outer error is the peer's fault, the inner one says that there is no room now.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, header: Header) -> Result<Result<usize, Full>, Fault> {
-        if self.cursor.fits(header).is_err() {
-            self.refresh()?;
-            if let Err(full) = self.cursor.fits(header) {
-                return Ok(Err(full));
+        let next = match self.cursor.fits(header) {
+            Ok(next) => next,
+            Err(_) => {
+                self.refresh()?;
+                match self.cursor.fits(header) {
+                    Ok(next) => next,
+                    Err(full) => return Ok(Err(full)),
+                }
             }
-        }
+        };
+        self.cursor.claim(next);
         Ok(Ok(self.place(header)))
     }
 
@@ -150,6 +155,7 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         } else {
             batch.first = header.to_word();
         }
+        self.cursor.claim(end);
         batch.end = end;
         batch.packed = ProducerCursor::next(position, header.with_more(), continues);
         batch.count += 1;

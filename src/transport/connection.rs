@@ -10,6 +10,7 @@ use crate::transport::peer::Peer;
 use crate::transport::receiver::{
     MessageKind, Received, Receiver, RecvStats, Request, RequestId, TryRecvError,
 };
+use crate::transport::wait::after;
 use crate::transport::sender::{Batch, Reservation, SendStats, Sender, TrySendError};
 
 /// A link to another process: messages with boundaries, in order, both ways.
@@ -162,7 +163,7 @@ impl Connection {
         let id = self.submit_deadline(request, deadline)?;
         let response = self.receiver.response(id, deadline);
         if response.is_err() {
-            self.receiver.calls().abandon(id);
+            self.receiver.abandon(id);
         }
         response
     }
@@ -209,11 +210,11 @@ impl Connection {
 
     /// Says that nobody will wait for this response: it is dropped when it comes.
     pub fn abandon(&mut self, request: RequestId) {
-        self.receiver.calls().abandon(request);
+        self.receiver.abandon(request);
     }
 
     fn default_deadline(&self) -> Instant {
-        Instant::now() + self.sender.session().core.options.send_timeout
+        after(self.sender.session().core.options.send_timeout)
     }
 
     fn link(&self) -> &Arc<Link> {

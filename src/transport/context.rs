@@ -16,6 +16,7 @@ use crate::transport::listener::Listener;
 use crate::transport::meeting::{self, Offer};
 use crate::transport::options::Options;
 use crate::transport::socket;
+use crate::transport::wait::after;
 use crate::transport::watcher::Watcher;
 
 /// How long to wait before connecting again to an address on which nobody listens.
@@ -135,7 +136,7 @@ impl Context {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        self.connect_deadline(address, Instant::now() + self.core.options.handshake_timeout)
+        self.connect_deadline(address, after(self.core.options.handshake_timeout))
     }
 
     /// As [`connect`](Self::connect), until `deadline`.
@@ -187,7 +188,7 @@ impl Context {
     pub fn connect_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
-        let deadline = Instant::now() + self.core.options.handshake_timeout;
+        let deadline = after(self.core.options.handshake_timeout);
         meeting::connect(&self.core, socket, deadline)
     }
 
@@ -201,7 +202,7 @@ impl Context {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
         let start = Instant::now();
-        let deadline = start + self.core.options.handshake_timeout;
+        let deadline = after(self.core.options.handshake_timeout);
         socket::receive_credentials(&socket)?;
         loop {
             match meeting::accept(&self.core, &socket)? {
@@ -215,15 +216,15 @@ impl Context {
         }
     }
 
-    /// Gives memory of the pool that is not in use back to the system. Returns its bytes. Peers
-    /// unmap it when they next receive a long message.
+    /// Gives memory of the pool that is not in use back to the system. Returns its bytes. A peer
+    /// that has mapped it lets go of it when it is next sent memory that is new to it.
     pub fn trim(&self) -> u64 {
-        self.core.pool.trim()
+        if self.core.generation.is_current() { self.core.pool.trim() } else { 0 }
     }
 
     /// Bytes that the pool holds.
     pub fn pool_bytes(&self) -> u64 {
-        self.core.pool.used()
+        if self.core.generation.is_current() { self.core.pool.used() } else { 0 }
     }
 
     fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {

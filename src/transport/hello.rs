@@ -123,6 +123,16 @@ impl Packet {
         }
     }
 
+    /// The fault of a peer that sent this packet where another kind was due.
+    pub(super) fn out_of_place(&self) -> Fault {
+        let kind = match self {
+            Self::Hello(_) => HELLO,
+            Self::Segment { .. } => SEGMENT,
+            Self::Retire { .. } => RETIRE,
+        };
+        Fault::Field { field: "kind", value: kind.into() }
+    }
+
     pub(super) fn encode(&self) -> [u8; PACKET] {
         match self {
             Self::Hello(hello) => packet(HELLO, 1, hello_body(hello).as_bytes()),

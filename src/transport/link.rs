@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::pool::{Borrower, BorrowerId};
 use crate::reactor::{Barrier, Waker};
 use crate::shm::{Mapping, PeerMapping, PeerWords};
@@ -54,14 +54,14 @@ impl Extents {
     }
 }
 
-/// Alive until one of the others is set; then it changes no more, but from `HUNG_UP` to `DEAD`.
+/// Alive until one of the others is set; from then on it only rises.
 const ALIVE: u32 = 0;
 /// The peer's end of the socket is closed.
 const HUNG_UP: u32 = 1;
 /// The peer's process has ended.
 const DEAD: u32 = 2;
-/// The peer broke the protocol.
-const FAULTY: u32 = 3;
+/// The link was ended from this side, because of what the peer wrote or what we lack.
+const FAILED: u32 = 3;
 
 /// How a link stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(super) enum Health {
     Alive,
     HungUp,
     Dead,
-    Faulty,
+    Failed,
 }
 
 /// The state of a link, private to this process.
@@ -84,7 +84,7 @@ pub(super) struct Link {
     pub(super) borrower: BorrowerId,
     /// How the link stands; threads that sleep on a bell of the peer's sleep on this word too.
     health: CachePadded<AtomicU32>,
-    fault: OnceLock<ErrorKind>,
+    failure: OnceLock<ErrorKind>,
 }
 
 impl Link {
@@ -98,8 +98,8 @@ impl Link {
         borrower: BorrowerId,
     ) -> Self {
         let health = CachePadded::new(AtomicU32::new(ALIVE));
-        let fault = OnceLock::new();
-        Self { own, peer, socket, identity, terms, barrier, borrower, health, fault }
+        let failure = OnceLock::new();
+        Self { own, peer, socket, identity, terms, barrier, borrower, health, failure }
     }
 
     #[inline(always)]
@@ -113,12 +113,12 @@ impl Link {
             ALIVE => Health::Alive,
             HUNG_UP => Health::HungUp,
             DEAD => Health::Dead,
-            _ => Health::Faulty,
+            _ => Health::Failed,
         }
     }
 
     fn set(&self, health: u32) {
-        let update = |now| (now != FAULTY && now < health).then_some(health);
+        let update = |now| (now < health).then_some(health);
         // Pairs with `health`.
         let _ = self.health.fetch_update(Ordering::Release, Ordering::Relaxed, update);
         let _ = futex::wake(&self.health, futex::Flags::PRIVATE, i32::MAX as u32);
@@ -134,21 +134,23 @@ impl Link {
         self.set(DEAD);
     }
 
-    /// Ends the link because of what the peer wrote. Every later use of it gives the same answer.
+    /// Ends the link from this side. Every later use of it gives the same answer, once what the
+    /// peer had sent in order before is received.
     #[cold]
-    pub(super) fn fail(&self, fault: Fault) -> Error {
-        let kind = self.fault.get_or_init(|| ErrorKind::Fault(fault)).clone();
-        self.set(FAULTY);
+    pub(super) fn fail(&self, error: impl Into<Error>) -> Error {
+        let error = error.into();
+        let kind = self.failure.get_or_init(|| error.kind().clone());
+        self.set(FAILED);
         socket::shutdown(&self.socket);
-        kind.into()
+        if kind == error.kind() { error } else { kind.clone().into() }
     }
 
     /// The error of a link that is not alive, for somebody who has nothing left to receive.
     #[cold]
     pub(super) fn end(&self) -> Error {
-        match (self.health(), self.fault.get()) {
-            (Health::Faulty, Some(kind)) => kind.clone().into(),
-            (Health::Alive | Health::HungUp, _) if self.peer_left() => ErrorKind::PeerClosed.into(),
+        match (self.health(), self.failure.get()) {
+            (Health::Failed, Some(kind)) => kind.clone().into(),
+            _ if self.peer_left() => ErrorKind::PeerClosed.into(),
             _ => ErrorKind::PeerDied.into(),
         }
     }

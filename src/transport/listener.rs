@@ -18,6 +18,7 @@ use crate::transport::connection::Connection;
 use crate::transport::context::Core;
 use crate::transport::meeting::{self, Offer};
 use crate::transport::socket;
+use crate::transport::wait::after;
 
 /// The key of the listening socket; half-open peers have others.
 const LISTENER: u64 = u64::MAX;
@@ -277,7 +278,7 @@ impl Listener {
         self.next_key += 1;
         epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN)
             .map_err(|errno| Error::os("epoll_ctl", errno))?;
-        let deadline = Instant::now() + self.core.options.handshake_timeout;
+        let deadline = after(self.core.options.handshake_timeout);
         self.half_open.push_back(HalfOpen { key, socket, deadline });
         Ok(())
     }

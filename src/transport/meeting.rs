@@ -79,8 +79,9 @@ struct Theirs {
 impl Theirs {
     fn judge(core: &Core, mut packet: Received<PACKET>) -> Result<Self> {
         let credentials = packet.credentials.ok_or(Fault::NoCredentials)?;
-        let Packet::Hello(hello) = Packet::decode(&packet.bytes[..packet.len])? else {
-            return Err(Fault::Field { field: "kind", value: 0 }.into());
+        let hello = match Packet::decode(&packet.bytes[..packet.len])? {
+            Packet::Hello(hello) => hello,
+            other => return Err(other.out_of_place().into()),
         };
         let count = packet.descriptors.len();
         let (1, Some(fd)) = (count, packet.descriptors.pop()) else {
@@ -107,7 +108,15 @@ pub(super) fn connect(core: &Arc<Core>, socket: OwnedFd, deadline: Instant) -> R
     let start = Instant::now();
     socket::receive_credentials(&socket)?;
     let ours = Ours::create(core)?;
-    ours.introduce(&socket)?;
+    if let Err(error) = ours.introduce(&socket) {
+        // A listener that refused us before it heard our Hello has said why.
+        return match socket::receive::<PACKET>(&socket) {
+            Ok(Incoming::Packet(packet)) => {
+                Err(Packet::decode(&packet.bytes[..packet.len]).err().unwrap_or(error))
+            }
+            _ => Err(error),
+        };
+    }
     let packet = loop {
         match socket::receive::<PACKET>(&socket)? {
             Incoming::Packet(packet) => break packet,
@@ -180,8 +189,11 @@ pub(super) fn refuse(socket: &OwnedFd, error: Error) -> Error {
 fn conclude(core: &Arc<Core>, socket: OwnedFd, ours: Ours, theirs: Theirs) -> Result<Connection> {
     let Ours { hello, mapping, ring, fd } = ours;
     drop(fd);
-    if let (Numa::Receiver, Some(node)) = (core.options.numa, theirs.hello.numa_node) {
-        mapping.bind_to_node(node)?;
+    if let (Numa::Receiver, Some(node)) = (core.options.numa, theirs.hello.numa_node)
+        && let Err(error) = mapping.bind_to_node(node)
+    {
+        // A wish, of a node that only the peer vouches for.
+        tracing::debug!(%error, node, "the ring stays where it is");
     }
     let terms = Terms {
         max_message: hello.max_message.min(theirs.hello.max_message),

@@ -9,8 +9,8 @@ use crate::shm::{PeerSegment, page_size};
 use crate::transport::hello::{PACKET, Packet};
 use crate::transport::socket::{self, Incoming, Received};
 
-/// Segments of one peer that this side keeps mapped at most.
-const SEGMENTS: usize = 4096;
+/// Segments of one peer that a side keeps mapped at most. Part of the wire format.
+pub(super) const SEGMENTS: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct PeerPool {
@@ -58,7 +58,7 @@ impl PeerPool {
                 }
                 Ok(())
             }
-            _ => Err(Fault::Field { field: "kind", value: 1 }.into()),
+            (other, _) => Err(other.out_of_place().into()),
         }
     }
 

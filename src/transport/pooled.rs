@@ -5,6 +5,9 @@ use crate::pool::Loan;
 /// Bytes of a descriptor.
 pub(super) const LEN: usize = 32;
 
+/// What a message's offset is a multiple of, in bytes.
+pub(super) const ALIGNMENT: u64 = 64;
+
 /// A range of a pool segment, and the loan to return when it was read.
 ///
 /// ```text

@@ -324,6 +324,14 @@ impl Receiver {
         &mut self.calls
     }
 
+    /// Nobody will ask for the response any more; if it is set aside, it goes.
+    pub(super) fn abandon(&mut self, id: RequestId) {
+        self.calls.abandon(id);
+        if self.backlog.take(|kind| *kind == MessageKind::Response(id)).is_some() {
+            self.calls.finish(id);
+        }
+    }
+
     /// What this half has done.
     pub fn stats(&self) -> RecvStats {
         RecvStats { sleeps: self.data.sleeps, ..self.stats }
@@ -368,7 +376,11 @@ impl Receiver {
         }
         while let Some(head) = self.head(patience)? {
             let kind = self.kind(&head);
-            if !wanted(&kind) {
+            let is_awaited = match kind {
+                MessageKind::Response(id) => self.calls.is_made(id),
+                _ => true,
+            };
+            if is_awaited && !wanted(&kind) {
                 self.backlog.admit(head.len)?;
             }
             let letter = Letter { kind, body: self.bytes(&head).to_vec() };
@@ -441,7 +453,7 @@ impl Receiver {
     #[cold]
     fn end(&self, health: Health) -> Error {
         match health {
-            Health::Faulty => self.link.end(),
+            Health::Failed => self.link.end(),
             _ => ErrorKind::PeerDied.into(),
         }
     }
@@ -471,7 +483,7 @@ impl Receiver {
     #[inline(always)]
     fn judge(&mut self, record: Record) -> Result<Option<Head>, TryRecvError> {
         let Record { header, offset } = record;
-        if header.is_plain() {
+        if header.is_plain() && header.len() <= self.link.terms.max_message {
             return Ok(Some(Head { header, offset, len: header.len() as usize }));
         }
         self.judge_rare(record)
@@ -485,11 +497,8 @@ impl Receiver {
         }
         match self.judge_envelope(record) {
             Ok(head) => Ok(Some(head)),
-            Err(error) => Err(match error.kind() {
-                ErrorKind::Fault(fault) => self.link.fail(*fault),
-                _ => error,
-            }
-            .into()),
+            // Also for want of our own memory or descriptors: what came with the record is lost.
+            Err(error) => Err(self.link.fail(error).into()),
         }
     }
 
@@ -505,14 +514,18 @@ impl Receiver {
         id[..envelope].copy_from_slice(&payload.slice(0, envelope).to_vec());
         self.id = RequestId(u64::from_le_bytes(id));
         let offset = record.offset + envelope;
+        let link = &self.link;
+        let max = link.terms.max_message;
         if !header.is_pooled() {
-            return Ok(Head { header, offset, len: payload.len() - envelope });
+            let len = payload.len() - envelope;
+            if len as u64 > max {
+                return Err(Fault::MessageLength { len: len as u64, max }.into());
+            }
+            return Ok(Head { header, offset, len });
         }
         let mut bytes = [0; pooled::LEN];
         payload.slice(envelope, pooled::LEN).copy_to(&mut bytes);
         let descriptor = Pooled::decode(&bytes);
-        let link = &self.link;
-        let max = link.terms.max_message;
         if descriptor.len > max {
             return Err(Fault::MessageLength { len: descriptor.len, max }.into());
         }
@@ -520,6 +533,10 @@ impl Receiver {
         if descriptor.slot >= slots {
             let (slot, slots) = (descriptor.slot.into(), slots.into());
             return Err(Fault::LoanSlot { slot, slots }.into());
+        }
+        if !descriptor.offset.is_multiple_of(pooled::ALIGNMENT) {
+            let value = descriptor.offset;
+            return Err(Fault::Field { field: "pooled.offset", value }.into());
         }
         let segment = self.pool.segment(&link.socket, descriptor.segment)?;
         let capacity = segment.len() as u64;

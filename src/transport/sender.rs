@@ -13,9 +13,10 @@ use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
 use crate::transport::hello::Packet;
 use crate::transport::link::{Link, Session};
+use crate::transport::peer_pool::SEGMENTS;
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::socket;
-use crate::transport::wait::Waiter;
+use crate::transport::wait::{Waiter, after};
 
 /// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
 /// hold, or room on the socket.
@@ -133,7 +134,11 @@ impl Sender {
             0,
         );
         let sleeper = Sleeper::new(control::SENDER_STATE, control::ROOM_BELL);
-        let inline_max = options.inline_max.min(own.ring / 4).min(largest_payload(own.ring) - 8);
+        let inline_max = options
+            .inline_max
+            .min(own.ring / 4)
+            .min(largest_payload(own.ring) - 8)
+            .min(link.terms.max_message);
         Self {
             producer,
             ring,
@@ -414,7 +419,7 @@ impl Sender {
         match patience {
             Patience::None => None,
             Patience::Until(deadline) => Some(deadline),
-            Patience::Default => Some(Instant::now() + self.session.core.options.send_timeout),
+            Patience::Default => Some(after(self.session.core.options.send_timeout)),
         }
     }
 
@@ -431,8 +436,9 @@ impl Sender {
         if len as u64 > max {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
-        let offset = self.room_in_ring(envelope.pooled(), patience)?;
         let deadline = self.deadline(patience);
+        let patience = deadline.map_or(Patience::None, Patience::Until);
+        let offset = self.room_in_ring(envelope.pooled(), patience)?;
         loop {
             match self.try_room_in_pool(len, offset) {
                 Err(TrySendError::Full { free, needed }) => {
@@ -492,7 +498,7 @@ impl Sender {
         let Some((fd, len)) = core.pool.segment(segment)? else { return Ok(false) };
         let used: u64 = self.sent.values().sum();
         let quota = link.terms.peer_pool_limit;
-        if len > quota.saturating_sub(used) {
+        if len > quota.saturating_sub(used) || self.sent.len() >= SEGMENTS {
             return Err(ErrorKind::PoolExhausted { needed: len, used, quota }.into());
         }
         let done = send(Packet::Segment { segment, len }, Some(&fd))?;
@@ -746,7 +752,7 @@ impl Batch<'_> {
 
     #[cold]
     fn await_room(&mut self, len: usize, mut needed: u64) -> Result<usize> {
-        let deadline = Instant::now() + self.sender.session.core.options.send_timeout;
+        let deadline = after(self.sender.session.core.options.send_timeout);
         loop {
             self.sender.await_room(needed, deadline)?;
             match self.place(len) {

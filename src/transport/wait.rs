@@ -16,6 +16,13 @@ const LOOKS_A_READING: u32 = 64;
 /// The shortest time that an adaptive waiter watches.
 const SHORTEST: Duration = Duration::from_micros(2);
 
+/// The moment after `timeout`, or one that nobody lives to see.
+pub(super) fn after(timeout: Duration) -> Instant {
+    const LIFETIME: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 100);
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or(now + LIFETIME)
+}
+
 /// How one half of a connection waits for one thing.
 #[derive(Debug)]
 pub(super) struct Waiter {
