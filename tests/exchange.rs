@@ -219,11 +219,17 @@ fn what_was_reserved_and_not_published_never_becomes_a_header() {
     for round in 0..1000usize {
         near.send(b"one line").unwrap();
         assert_eq!(far.recv().unwrap().unwrap(), b"one line");
-        near.reserve(50 + round % 900).unwrap().fill(1);
-        let mut batch = near.batch().unwrap();
-        batch.push(&[1; 400]).unwrap();
-        batch.push(&[1; 40]).unwrap();
-        drop(batch);
+        if round % 2 == 0 {
+            near.reserve(50 + round % 900).unwrap().fill(1);
+        } else {
+            let mut batch = near.batch().unwrap();
+            batch.push(&[1; 40]).unwrap();
+            batch.push(&[1; 400]).unwrap();
+            drop(batch);
+        }
+        near.send(b"one more").unwrap();
+        assert_eq!(far.recv().unwrap().unwrap(), b"one more");
+        assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
         let mut room = near.reserve(600).unwrap();
         room.fill(1);
         room[..7].copy_from_slice(b"shorter");
