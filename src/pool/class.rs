@@ -19,7 +19,7 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
 
 /// How many blocks of a class are walked through in turn. `footprint` is in bytes.
 pub(super) fn walk(block_len: u64, footprint: u64) -> u64 {
-    (footprint / block_len).clamp(1, 256)
+    (footprint / block_len).clamp(1, 1024)
 }
 
 /// How many blocks a new segment of a class gets: about 1 MiB, so that the first message does not
@@ -52,6 +52,6 @@ mod tests {
     fn the_walk_is_bounded_and_never_empty() {
         assert_eq!(walk(64 << 10, 4 << 20), 64);
         assert_eq!(walk(1 << 30, 4 << 20), 1);
-        assert_eq!(walk(4096, 64 << 20), 256);
+        assert_eq!(walk(4096, 64 << 20), 1024);
     }
 }

@@ -15,12 +15,16 @@ pub(crate) trait Borrower: Send + Sync {
 
 /// Names a borrower; never used twice in a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct BorrowerId(pub(super) u64);
+pub(crate) struct BorrowerId {
+    /// Its account's place in the table.
+    pub(super) place: usize,
+    pub(super) number: u64,
+}
 
 impl BorrowerId {
     /// A number that no other borrower of the pool has.
     pub(crate) fn number(self) -> u64 {
-        self.0
+        self.number
     }
 }
 
@@ -46,6 +50,7 @@ pub(super) struct Lent {
 
 /// One borrower's table.
 pub(super) struct Account {
+    number: u64,
     borrower: Arc<dyn Borrower>,
     /// Slot → what it holds.
     slots: Vec<Option<(u64, Lent)>>,
@@ -56,14 +61,20 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) fn new(borrower: Arc<dyn Borrower>, slots: u32) -> Self {
+    pub(super) fn new(number: u64, borrower: Arc<dyn Borrower>, slots: u32) -> Self {
         Self {
+            number,
             borrower,
             slots: (0..slots).map(|_| None).collect(),
             free: (0..slots).collect(),
             out: Vec::new(),
             generation: 0,
         }
+    }
+
+    /// The borrower's number.
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Whether a slot is free.

@@ -16,12 +16,14 @@
 //!    an array in *its own* memory: idempotent, never full, from any thread. We look when we need
 //!    blocks.
 //! 3. The block handed out is the one unused for longest, within a bounded footprint: lines that
-//!    the other core has just read are slow to write, and a footprint past the cache is slow too.
+//!    the other core has just read are slow to write. How large that is depends on whether the
+//!    peers' cores share a cache with ours, which receivers measure.
 //! 4. A segment of which no block is in use can be dropped whole; its number is never used again.
 
 mod class;
+mod distance;
 mod loans;
 mod store;
 
 pub(crate) use loans::{Borrower, BorrowerId, Loan};
-pub(crate) use store::{Block, Pool, PoolOptions};
+pub(crate) use store::{Block, Lacking, Pool, PoolOptions};

@@ -1,11 +1,13 @@
 //! The pool: segments, free blocks, and who holds the others.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::class;
+use crate::pool::distance::Distance;
 use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan};
 use crate::shm::{Backing, Segment};
 
@@ -14,8 +16,10 @@ use crate::shm::{Backing, Segment};
 pub(crate) struct PoolOptions {
     /// Bytes of all segments together, at most.
     pub(crate) quota: u64,
-    /// Bytes of a class to walk through in turn.
+    /// Bytes of a class to walk through in turn while peers are near.
     pub(crate) footprint: u64,
+    /// The same while peers are far.
+    pub(crate) far_footprint: u64,
     pub(crate) backing: Backing,
 }
 
@@ -34,14 +38,25 @@ impl From<Exhausted> for Error {
     }
 }
 
+/// What a block cannot be had for now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lacking {
+    /// The borrower holds as many loans as it has slots.
+    Slot,
+    Memory(Exhausted),
+}
+
 /// Which block of which segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockHome {
+    /// The segment's place in the table.
+    place: usize,
+    /// The segment's number, never used twice.
     segment: u32,
+    /// The class's place in the table.
+    class: usize,
     /// Start in the segment, in bytes.
     offset: u64,
-    /// Length of the class's blocks in bytes.
-    block_len: u64,
     /// How many blocks the class had before this one: the low ones are walked through.
     rank: u64,
 }
@@ -49,15 +64,22 @@ pub(super) struct BlockHome {
 /// Blocks of a process, lent to its peers. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pool {
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    distance: Distance,
 }
 
 struct State {
     options: PoolOptions,
-    segments: HashMap<u32, Held>,
+    /// Bytes of a class to walk through in turn now.
+    footprint: u64,
+    segments: Vec<Option<Held>>,
     next_segment: u32,
-    classes: BTreeMap<u64, Class>,
-    accounts: HashMap<BorrowerId, Account>,
+    classes: Vec<Class>,
+    accounts: Vec<Option<Account>>,
     next_borrower: u64,
     /// Bytes of all segments together.
     used: u64,
@@ -65,26 +87,24 @@ struct State {
 
 struct Held {
     segment: Segment,
-    block_len: u64,
+    number: u32,
+    class: usize,
     blocks: u64,
     /// Blocks in the class's free lists.
     free: u64,
 }
 
-#[derive(Default)]
 struct Class {
+    /// Length of the class's blocks in bytes.
+    block_len: u64,
     /// Free blocks of low rank, unused for longest first.
     walked: VecDeque<Lent>,
     /// Free blocks beyond the footprint.
     spare: Vec<Lent>,
     /// Blocks, free or not.
     blocks: u64,
-}
-
-impl std::fmt::Debug for Pool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("used", &self.used()).finish_non_exhaustive()
-    }
+    /// Blocks that were never handed out.
+    fresh: u64,
 }
 
 /// A block that only this process knows of. Dropped, it goes back to the pool.
@@ -96,70 +116,90 @@ pub(crate) struct Block {
     pool: Pool,
 }
 
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("used", &self.used()).finish_non_exhaustive()
+    }
+}
+
 impl Pool {
     pub(crate) fn new(options: PoolOptions) -> Self {
         let state = State {
             options,
-            segments: HashMap::new(),
+            footprint: options.footprint,
+            segments: Vec::new(),
             next_segment: 0,
-            classes: BTreeMap::new(),
-            accounts: HashMap::new(),
+            classes: Vec::new(),
+            accounts: Vec::new(),
             next_borrower: 0,
             used: 0,
         };
-        Self { state: Arc::new(Mutex::new(state)) }
+        let shared = Shared { state: Mutex::new(state), distance: Distance::default() };
+        Self { shared: Arc::new(shared) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics under the lock but a bug of ours, and every step leaves the tables whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in how long a line took to come from a peer's core.
+    pub(crate) fn note_distance(&self, took: Duration) {
+        if let Some(far) = self.shared.distance.note(took) {
+            let mut state = self.lock();
+            let PoolOptions { footprint, far_footprint, .. } = state.options;
+            state.footprint = if far { far_footprint.max(footprint) } else { footprint };
+        }
     }
 
     /// Opens an account with `slots` loans at most.
     pub(crate) fn open(&self, borrower: Arc<dyn Borrower>, slots: u32) -> BorrowerId {
         let mut state = self.lock();
-        let id = BorrowerId(state.next_borrower);
+        let number = state.next_borrower;
         state.next_borrower += 1;
-        state.accounts.insert(id, Account::new(borrower, slots));
-        id
+        let place = state.accounts.iter().position(Option::is_none).unwrap_or_else(|| {
+            state.accounts.push(None);
+            state.accounts.len() - 1
+        });
+        state.accounts[place] = Some(Account::new(number, borrower, slots));
+        BorrowerId { place, number }
     }
 
     /// Closes an account: the borrower is gone, its loans are over.
     pub(crate) fn close(&self, id: BorrowerId) {
-        let closed = {
-            let mut state = self.lock();
-            let account = state.accounts.remove(&id);
-            account.map(|account| {
-                let borrower = account.borrower();
-                for lent in account.close() {
-                    state.put_back(lent);
-                }
-                borrower
-            })
-        };
+        let mut state = self.lock();
+        if state.account(id).is_none() {
+            return;
+        }
+        let Some(account) = state.accounts[id.place].take() else { return };
+        let borrower = account.borrower();
+        for lent in account.close() {
+            state.put_back(lent);
+        }
+        drop(state);
         // The borrower may hold what needs the lock to drop.
-        drop(closed);
+        drop(borrower);
     }
 
-    /// A block of `len` bytes.
+    /// A block of `len` bytes for a borrower that has a slot for it, which stays free until
+    /// [`lend`](Self::lend) if nobody else lends to this borrower.
     ///
     /// # Errors
     ///
-    /// The outer error is the kernel's, the inner one says that the quota is spent now.
-    pub(crate) fn alloc(&self, len: usize) -> Result<Result<Block, Exhausted>> {
+    /// The outer error is the kernel's, the inner one says what is lacking now.
+    pub(crate) fn alloc_for(&self, len: usize, id: BorrowerId) -> Result<Result<Block, Lacking>> {
         let mut state = self.lock();
-        let taken = state.take(len as u64)?;
-        drop(state);
-        Ok(taken.map(|held| Block { held: Some(held), len, pool: self.clone() }))
-    }
-
-    /// Whether the borrower has a slot for one more loan.
-    pub(crate) fn can_lend(&self, id: BorrowerId) -> bool {
-        let mut state = self.lock();
-        if state.accounts.get(&id).is_some_and(|account| !account.has_room()) {
+        if state.account(id).is_some_and(|account| !account.has_room()) {
             state.reclaim(id);
         }
-        state.accounts.get(&id).is_some_and(Account::has_room)
+        // A closed account has no slot either: its link is over, which its user finds out.
+        if !state.account(id).is_some_and(|account| account.has_room()) {
+            return Ok(Err(Lacking::Slot));
+        }
+        let taken = state.take(len as u64)?;
+        drop(state);
+        let block = |held| Block { held: Some(held), len, pool: self.clone() };
+        Ok(taken.map(block).map_err(Lacking::Memory))
     }
 
     /// Lends a block. `None`: the borrower's slots are all in use, or its account is closed; the
@@ -167,10 +207,7 @@ impl Pool {
     pub(crate) fn lend(&self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
         let mut state = self.lock();
         let home = block.held.as_ref()?.home;
-        if !state.accounts.get(&id)?.has_room() {
-            state.reclaim(id);
-        }
-        let account = state.accounts.get_mut(&id)?;
+        let account = state.account(id)?;
         if !account.has_room() {
             return None;
         }
@@ -178,10 +215,13 @@ impl Pool {
         Some(Loan { segment: home.segment, slot, offset: home.offset, generation })
     }
 
-    /// A copy of a segment's descriptor, to hand to a borrower, and the segment's length in bytes.
-    pub(crate) fn segment(&self, segment: u32) -> Result<Option<(OwnedFd, u64)>> {
+    /// A copy of the descriptor of a block's segment, to hand to a borrower, and the segment's
+    /// length in bytes.
+    pub(crate) fn segment_of(&self, block: &Block) -> Result<Option<(OwnedFd, u64)>> {
         let state = self.lock();
-        let Some(held) = state.segments.get(&segment) else { return Ok(None) };
+        let place = block.held.as_ref().map(|lent| lent.home.place);
+        let held = place.and_then(|place| state.segments.get(place)?.as_ref());
+        let Some(held) = held else { return Ok(None) };
         let fd = rustix::io::fcntl_dupfd_cloexec(held.segment.fd(), 3)
             .map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))?;
         Ok(Some((fd, held.segment.len() as u64)))
@@ -189,14 +229,14 @@ impl Pool {
 
     /// Whether a segment still exists.
     pub(crate) fn holds(&self, segment: u32) -> bool {
-        self.lock().segments.contains_key(&segment)
+        self.lock().segments.iter().flatten().any(|held| held.number == segment)
     }
 
     /// Takes back what this borrower has returned. Gives the number of blocks still on loan.
     pub(crate) fn settle(&self, id: BorrowerId) -> usize {
         let mut state = self.lock();
         state.reclaim(id);
-        state.accounts.get(&id).map_or(0, Account::outstanding)
+        state.account(id).map_or(0, |account| account.outstanding())
     }
 
     /// Drops every segment of which no block is in use. Gives the bytes that were dropped.
@@ -215,40 +255,55 @@ impl Pool {
 }
 
 impl State {
+    fn account(&mut self, id: BorrowerId) -> Option<&mut Account> {
+        let account = self.accounts.get_mut(id.place)?.as_mut()?;
+        (account.number() == id.number).then_some(account)
+    }
+
+    /// The class that serves `len` bytes.
+    fn class(&mut self, block_len: u64) -> usize {
+        let known = self.classes.iter().position(|class| class.block_len == block_len);
+        known.unwrap_or_else(|| {
+            let (walked, spare) = (VecDeque::new(), Vec::new());
+            self.classes.push(Class { block_len, walked, spare, blocks: 0, fresh: 0 });
+            self.classes.len() - 1
+        })
+    }
+
     fn take(&mut self, len: u64) -> Result<Result<Lent, Exhausted>> {
         let quota = self.options.quota;
         let Some(block_len) = class::block_len(len).filter(|needed| *needed <= quota) else {
             return Ok(Err(Exhausted { needed: len, used: self.used, quota }));
         };
-        let walk = class::walk(block_len, self.options.footprint);
-        let class = self.classes.entry(block_len).or_default();
-        let lent = class.walked.pop_front();
-        // Up to the footprint a new block is better than one just read by the peer.
-        if lent.is_none() && (class.blocks >= walk || !self.may_grow(block_len)) {
-            self.reclaim_all();
+        let place = self.class(block_len);
+        let walk = class::walk(block_len, self.footprint);
+        // Up to the footprint a new block is better than one that the peer has just read.
+        let class = &self.classes[place];
+        if class.blocks < walk && class.fresh == 0 && self.may_grow(block_len) {
+            self.grow(place)?;
         }
-        let class = self.classes.entry(block_len).or_default();
-        let lent = lent.or_else(|| class.walked.pop_front()).or_else(|| class.spare.pop());
-        let lent = match lent {
-            Some(lent) => lent,
-            None => {
-                if !self.may_grow(block_len) {
-                    self.drop_idle();
-                }
-                if !self.may_grow(block_len) {
-                    return Ok(Err(Exhausted { needed: block_len, used: self.used, quota }));
-                }
-                self.grow(block_len)?;
-                let class = self.classes.entry(block_len).or_default();
-                match class.walked.pop_front().or_else(|| class.spare.pop()) {
-                    Some(lent) => lent,
-                    None => {
-                        return Ok(Err(Exhausted { needed: block_len, used: self.used, quota }));
-                    }
-                }
+        let mut lent = self.classes[place].next(walk);
+        if lent.is_none() {
+            self.reclaim_all();
+            let class = &mut self.classes[place];
+            lent = class.next(walk).or_else(|| class.spare.pop());
+        }
+        if lent.is_none() {
+            if !self.may_grow(block_len) {
+                self.drop_idle();
             }
+            if self.may_grow(block_len) {
+                self.grow(place)?;
+                let class = &mut self.classes[place];
+                lent = class.next(walk).or_else(|| class.spare.pop());
+            }
+        }
+        let Some(lent) = lent else {
+            return Ok(Err(Exhausted { needed: block_len, used: self.used, quota }));
         };
-        if let Some(held) = self.segments.get_mut(&lent.home.segment) {
+        let class = &mut self.classes[place];
+        class.fresh = class.fresh.saturating_sub(1);
+        if let Some(held) = &mut self.segments[lent.home.place] {
             held.free -= 1;
         }
         Ok(Ok(lent))
@@ -258,40 +313,48 @@ impl State {
         block_len <= self.options.quota.saturating_sub(self.used)
     }
 
-    fn grow(&mut self, block_len: u64) -> Result<()> {
+    fn grow(&mut self, class: usize) -> Result<()> {
+        let block_len = self.classes[class].block_len;
         let room = self.options.quota.saturating_sub(self.used) / block_len;
         let blocks = class::blocks_a_segment(block_len).min(room);
         let page = crate::shm::page_size() as u64;
         let len = (blocks * block_len).next_multiple_of(page);
         let segment = Segment::create(len as usize, len as usize, self.options.backing)?;
-        let id = self.next_segment;
+        let number = self.next_segment;
         self.next_segment += 1;
         self.used += len;
-        let class = self.classes.entry(block_len).or_default();
+        let place = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.segments.push(None);
+            self.segments.len() - 1
+        });
+        let walk = class::walk(block_len, self.footprint);
         let areas = segment.split(block_len as usize, blocks as usize);
-        let walk = class::walk(block_len, self.options.footprint);
         for (index, area) in areas.into_iter().enumerate() {
-            let rank = class.blocks;
-            class.blocks += 1;
-            let home = BlockHome { segment: id, offset: index as u64 * block_len, block_len, rank };
-            class.insert(Lent { home, area }, walk);
+            let offset = index as u64 * block_len;
+            let rank = self.classes[class].blocks;
+            let home = BlockHome { place, segment: number, class, offset, rank };
+            self.classes[class].blocks += 1;
+            self.classes[class].fresh += 1;
+            self.classes[class].insert(Lent { home, area }, walk);
         }
-        self.segments.insert(id, Held { segment, block_len, blocks, free: blocks });
+        self.segments[place] = Some(Held { segment, number, class, blocks, free: blocks });
         Ok(())
     }
 
     fn put_back(&mut self, lent: Lent) {
-        let walk = class::walk(lent.home.block_len, self.options.footprint);
-        if let Some(held) = self.segments.get_mut(&lent.home.segment) {
+        if let Some(held) = &mut self.segments[lent.home.place] {
             held.free += 1;
         }
-        self.classes.entry(lent.home.block_len).or_default().insert(lent, walk);
+        let class = &mut self.classes[lent.home.class];
+        let walk = class::walk(class.block_len, self.footprint);
+        class.insert(lent, walk);
     }
 
     fn reclaim(&mut self, id: BorrowerId) {
-        let Some(account) = self.accounts.get_mut(&id) else { return };
         let mut back = Vec::new();
-        account.reclaim(|lent| back.push(lent));
+        if let Some(account) = self.account(id) {
+            account.reclaim(|lent| back.push(lent));
+        }
         for lent in back {
             self.put_back(lent);
         }
@@ -299,7 +362,7 @@ impl State {
 
     fn reclaim_all(&mut self) {
         let mut back = Vec::new();
-        for account in self.accounts.values_mut() {
+        for account in self.accounts.iter_mut().flatten() {
             account.reclaim(|lent| back.push(lent));
         }
         for lent in back {
@@ -309,26 +372,33 @@ impl State {
 
     /// Drops every segment of which no block is in use.
     fn drop_idle(&mut self) {
-        let idle: Vec<u32> = self
-            .segments
-            .iter()
-            .filter(|(_, held)| held.free == held.blocks)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in idle {
-            let Some(held) = self.segments.remove(&id) else { continue };
-            self.used -= held.segment.len() as u64;
-            if let Some(class) = self.classes.get_mut(&held.block_len) {
-                class.walked.retain(|lent| lent.home.segment != id);
-                class.spare.retain(|lent| lent.home.segment != id);
-                class.blocks -= held.blocks;
-                class.renumber();
-            }
+        let Self { segments, classes, used, .. } = self;
+        for entry in segments {
+            let Some(held) = entry.take_if(|held| held.free == held.blocks) else { continue };
+            *used -= held.segment.len() as u64;
+            let class = &mut classes[held.class];
+            class.walked.retain(|lent| lent.home.segment != held.number);
+            class.spare.retain(|lent| lent.home.segment != held.number);
+            class.blocks -= held.blocks;
+            class.fresh = 0;
+            class.renumber();
         }
     }
 }
 
 impl Class {
+    /// The block of low rank that was unused for longest.
+    fn next(&mut self, walk: u64) -> Option<Lent> {
+        loop {
+            let lent = self.walked.pop_front()?;
+            if lent.home.rank < walk {
+                return Some(lent);
+            }
+            // The footprint has become smaller.
+            self.spare.push(lent);
+        }
+    }
+
     fn insert(&mut self, lent: Lent, walk: u64) {
         if lent.home.rank < walk {
             self.walked.push_back(lent);
@@ -394,7 +464,12 @@ mod tests {
     }
 
     fn pool(quota: u64) -> (Pool, Arc<Peer>, BorrowerId) {
-        let options = PoolOptions { quota, footprint: 1 << 20, backing: Backing::default() };
+        let options = PoolOptions {
+            quota,
+            footprint: 1 << 20,
+            far_footprint: 4 << 20,
+            backing: Backing::default(),
+        };
         let pool = Pool::new(options);
         let peer = Arc::new(Peer((0..8).map(|_| AtomicU64::new(0)).collect()));
         let id = pool.open(peer.clone(), 8);
@@ -402,24 +477,62 @@ mod tests {
     }
 
     fn lend(pool: &Pool, id: BorrowerId, len: usize) -> Loan {
-        let mut block = pool.alloc(len).unwrap().unwrap();
+        let mut block = pool.alloc_for(len, id).unwrap().unwrap();
         pool.lend(&mut block, id).unwrap()
+    }
+
+    fn other(pool: &Pool) -> BorrowerId {
+        pool.open(Arc::new(Peer(vec![AtomicU64::new(0)])), 1)
+    }
+
+    #[test]
+    fn a_closed_account_lends_nothing_even_if_its_place_is_taken() {
+        let (pool, _peer, id) = pool(1 << 20);
+        pool.close(id);
+        let next = other(&pool);
+        assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Slot);
+        assert!(pool.alloc_for(4096, next).unwrap().is_ok());
+        pool.close(id);
+        assert!(pool.alloc_for(4096, next).unwrap().is_ok());
+    }
+
+    #[test]
+    fn far_peers_are_walked_through_a_larger_footprint() {
+        let (pool, peer, id) = pool(64 << 20);
+        let walk = |rounds: usize| {
+            let mut seen = std::collections::HashSet::new();
+            for _ in 0..rounds {
+                let loan = lend(&pool, id, 256 << 10);
+                seen.insert((loan.segment, loan.offset));
+                peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+            }
+            seen.len()
+        };
+        assert_eq!(walk(40), 4);
+        (0..100).for_each(|_| pool.note_distance(Duration::from_nanos(900)));
+        assert_eq!(walk(40), 16);
+        (0..100).for_each(|_| pool.note_distance(Duration::from_nanos(60)));
+        walk(16);
+        assert_eq!(walk(40), 4);
     }
 
     #[test]
     fn a_block_comes_back_by_its_generation_only() {
         let (pool, peer, id) = pool(1 << 20);
         let loan = lend(&pool, id, 1 << 20);
-        assert!(pool.alloc(1 << 20).unwrap().is_err(), "the quota is one block");
+        assert!(pool.alloc_for(1 << 20, id).unwrap().is_err(), "the quota is one block");
         for lie in [0, loan.generation + 1, u64::MAX] {
             peer.0[loan.slot as usize].store(lie, Ordering::Relaxed);
-            assert!(pool.alloc(1 << 20).unwrap().is_err(), "generation {lie} is not the loan's");
+            assert!(
+                pool.alloc_for(1 << 20, id).unwrap().is_err(),
+                "generation {lie} is not the loan's"
+            );
         }
         peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
         let again = lend(&pool, id, 1 << 20);
         assert_ne!(again.generation, loan.generation);
         // The old generation, still in its slot, returns nothing again.
-        assert!(pool.alloc(1 << 20).unwrap().is_err());
+        assert!(pool.alloc_for(1 << 20, id).unwrap().is_err());
     }
 
     #[test]
@@ -427,18 +540,16 @@ mod tests {
         let (pool, _peer, id) = pool(1 << 20);
         lend(&pool, id, 1 << 20);
         pool.close(id);
-        assert!(pool.alloc(1 << 20).unwrap().is_ok());
+        assert!(pool.alloc_for(1 << 20, other(&pool)).unwrap().is_ok());
     }
 
     #[test]
     fn slots_run_out_with_an_answer() {
         let (pool, peer, id) = pool(64 << 20);
         let loans: Vec<Loan> = (0..8).map(|_| lend(&pool, id, 4096)).collect();
-        let mut block = pool.alloc(4096).unwrap().unwrap();
-        assert!(pool.lend(&mut block, id).is_none());
-        block.bytes_mut()[0] = 1;
+        assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Slot);
         peer.0[loans[3].slot as usize].store(loans[3].generation, Ordering::Relaxed);
-        assert_eq!(pool.lend(&mut block, id).unwrap().slot, loans[3].slot);
+        assert_eq!(lend(&pool, id, 4096).slot, loans[3].slot);
     }
 
     #[test]
@@ -461,19 +572,19 @@ mod tests {
     #[test]
     fn idle_segments_make_room_for_another_class() {
         let (pool, _peer, id) = pool(4 << 20);
-        drop(pool.alloc(3 << 20).unwrap().unwrap());
+        drop(pool.alloc_for(3 << 20, id).unwrap().unwrap());
         lend(&pool, id, 1 << 20);
         assert_eq!(pool.used(), 4 << 20);
-        let second = pool.alloc(2 << 20).unwrap();
+        let second = pool.alloc_for(2 << 20, id).unwrap();
         assert!(second.is_ok(), "the idle 3 MiB are dropped for it");
         assert_eq!(pool.used(), 3 << 20);
     }
 
     #[test]
     fn a_dropped_block_is_free_again() {
-        let (pool, _peer, _id) = pool(1 << 20);
+        let (pool, _peer, id) = pool(1 << 20);
         for _ in 0..10 {
-            let mut block = pool.alloc(1 << 20).unwrap().unwrap();
+            let mut block = pool.alloc_for(1 << 20, id).unwrap().unwrap();
             block.bytes_mut().fill(7);
             assert_eq!(block.bytes()[99], 7);
         }

@@ -2,4 +2,4 @@
 
 mod parking;
 
-pub(crate) use parking::{Attention, Barrier, Sleeper, Waker, has_left};
+pub(crate) use parking::{Attention, Barrier, Sleeper, Waker, has_left, is_parked};

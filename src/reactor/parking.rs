@@ -206,6 +206,12 @@ impl Waker {
     }
 }
 
+/// Whether a parking word says that its side sleeps.
+#[inline(always)]
+pub(crate) fn is_parked(state: u64) -> bool {
+    state & 3 == PARKED
+}
+
 /// Whether a parking word says that its side will never look again.
 pub(crate) fn has_left(state: u64) -> bool {
     state == GONE

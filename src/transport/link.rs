@@ -280,6 +280,10 @@ impl Session {
         let word = control::RETURNS + 8 * slot as usize;
         // Pairs with Account::reclaim: our loads of the block are done.
         link.own.store(word, generation, Edge::Return.store());
+        link.barrier.light();
+        if !crate::reactor::is_parked(link.peer.load(control::SENDER_STATE)) {
+            return;
+        }
         let mut room = self.room.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // A parking word that cannot be is the sender's loss alone; the next look at data says so.
         if let Ok(Some(crate::reactor::Attention::Wake)) =

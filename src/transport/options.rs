@@ -98,6 +98,7 @@ pub struct Options {
     pub(super) loan_slots: u32,
     pub(super) pool_quota: u64,
     pub(super) pool_footprint: u64,
+    pub(super) pool_far_footprint: u64,
     pub(super) peer_pool_limit: u64,
     pub(super) backlog_limit: usize,
     pub(super) half_open_limit: usize,
@@ -119,6 +120,7 @@ impl Default for Options {
             loan_slots: 256,
             pool_quota: 2 << 30,
             pool_footprint: 2 << 20,
+            pool_far_footprint: 32 << 20,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
             half_open_limit: 64,
@@ -172,10 +174,16 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that the pool walks through in turn. Default 2 MiB; see
-    /// `docs/performance.md`.
+    /// Bytes of each block size that the pool walks through in turn while the peers' cores share a
+    /// cache with this side's. Default 2 MiB; see `docs/performance.md`.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
+        self
+    }
+
+    /// The same while the peers' cores are far. Default 32 MiB.
+    pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
+        self.pool_far_footprint = bytes;
         self
     }
 
@@ -278,6 +286,7 @@ impl Options {
         PoolOptions {
             quota: self.pool_quota,
             footprint: self.pool_footprint,
+            far_footprint: self.pool_far_footprint,
             backing: self.backing(),
         }
     }

@@ -15,6 +15,8 @@ pub(super) const SEGMENTS: usize = 4096;
 #[derive(Debug)]
 pub(super) struct PeerPool {
     segments: HashMap<u32, Arc<PeerSegment>>,
+    /// The segment that was named last, which the next message is likely to name again.
+    last: Option<(u32, Arc<PeerSegment>)>,
     /// Bytes of these.
     bytes: u64,
     limit: u64,
@@ -24,12 +26,17 @@ pub(super) struct PeerPool {
 impl PeerPool {
     /// A table for `limit` bytes of segments.
     pub(super) fn new(limit: u64, prefault: bool) -> Self {
-        Self { segments: HashMap::new(), bytes: 0, limit, prefault }
+        Self { segments: HashMap::new(), last: None, bytes: 0, limit, prefault }
     }
 
     /// The segment with this number. Reads the socket if it is not known yet: the peer sends a
     /// segment before it publishes a record that names it.
     pub(super) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PeerSegment>> {
+        if let Some((number, mapped)) = &self.last
+            && *number == segment
+        {
+            return Ok(mapped.clone());
+        }
         while !self.segments.contains_key(&segment) {
             match socket::receive::<PACKET>(socket)? {
                 Incoming::Packet(packet) => self.admit(packet)?,
@@ -39,7 +46,10 @@ impl PeerPool {
             }
         }
         match self.segments.get(&segment) {
-            Some(mapped) => Ok(mapped.clone()),
+            Some(mapped) => {
+                self.last = Some((segment, mapped.clone()));
+                Ok(mapped.clone())
+            }
             None => Err(Fault::UnknownSegment { segment }.into()),
         }
     }
@@ -53,6 +63,7 @@ impl PeerPool {
         match (judged, packet.descriptors.pop()) {
             (Packet::Segment { segment, len }, Some(fd)) => self.map(segment, len, fd),
             (Packet::Retire { segment }, _) => {
+                self.last = None;
                 if let Some(dropped) = self.segments.remove(&segment) {
                     self.bytes -= dropped.len() as u64;
                 }

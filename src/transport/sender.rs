@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result};
-use crate::pool::Block;
+use crate::pool::{Block, Lacking};
 use crate::reactor::{Attention, Sleeper, Waker};
 use crate::ring::{BatchSlot, Full, Header, Kind, Producer, batch_limit, largest_payload};
 use crate::shm::fork::Generation;
@@ -454,21 +454,22 @@ impl Sender {
 
     fn try_room_in_pool(&mut self, len: usize, offset: usize) -> Result<PoolRoom, TrySendError> {
         let Session { link, core, .. } = &*self.session;
-        let block = match core.pool.alloc(len)? {
+        let block = match core.pool.alloc_for(len, link.borrower)? {
             Ok(block) => block,
-            Err(spent) if spent.needed > spent.quota => return Err(Error::from(spent).into()),
-            Err(spent) => {
+            // This half is the only one that lends to this peer, so a slot that is free stays free.
+            Err(Lacking::Slot) => {
+                return Err(TrySendError::Full { free: 0, needed: len as u64 });
+            }
+            Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
+                return Err(Error::from(spent).into());
+            }
+            Err(Lacking::Memory(spent)) => {
                 let free = spent.quota.saturating_sub(spent.used);
                 return Err(TrySendError::Full { free, needed: spent.needed });
             }
         };
-        let full = TrySendError::Full { free: 0, needed: len as u64 };
-        // This half is the only one that lends to this peer, so what is free now stays free.
-        if !core.pool.can_lend(link.borrower) {
-            return Err(full);
-        }
         if !self.sent.contains_key(&block.segment()) && !self.send_segment(&block)? {
-            return Err(full);
+            return Err(TrySendError::Full { free: 0, needed: len as u64 });
         }
         Ok(PoolRoom { block, offset })
     }
@@ -495,7 +496,7 @@ impl Sender {
             self.sent.remove(&segment);
         }
         let segment = block.segment();
-        let Some((fd, len)) = core.pool.segment(segment)? else { return Ok(false) };
+        let Some((fd, len)) = core.pool.segment_of(block)? else { return Ok(false) };
         let used: u64 = self.sent.values().sum();
         let quota = link.terms.peer_pool_limit;
         if len > quota.saturating_sub(used) || self.sent.len() >= SEGMENTS {
