@@ -72,9 +72,15 @@ std::thread_local! {
     static WEAKENED: core::cell::Cell<Option<Edge>> = const { core::cell::Cell::new(None) };
 }
 
-/// Runs `model` with `edge` weakened.
+/// Runs `model` with `edge` weakened, which must make it fail, and gives what it said.
 #[cfg(all(test, slipring_loom))]
-pub(crate) fn weakening(edge: Edge, model: impl FnOnce()) {
-    WEAKENED.with(|weakened| weakened.set(Some(edge)));
-    model();
+pub(crate) fn failure_without(edge: Edge, model: fn()) -> String {
+    WEAKENED.set(Some(edge));
+    let outcome = std::panic::catch_unwind(model);
+    WEAKENED.set(None);
+    let Err(panic) = outcome else { panic!("the model holds without {edge:?}") };
+    match panic.downcast::<String>() {
+        Ok(said) => *said,
+        Err(panic) => panic.downcast_ref::<&str>().copied().unwrap_or_default().to_owned(),
+    }
 }

@@ -19,10 +19,14 @@
 mod bytes;
 mod copy;
 pub(crate) mod fork;
+#[cfg(all(test, slipring_loom))]
+mod loom_words;
 mod mapping;
 mod segment;
 
 pub use bytes::Bytes;
+#[cfg(all(test, slipring_loom))]
+pub(crate) use loom_words::LoomWords;
 pub(crate) use mapping::{Area, Mapping, PeerMapping, node_of_caller};
 pub(crate) use segment::{Backing, PeerSegment, Segment};
 

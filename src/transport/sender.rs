@@ -415,6 +415,7 @@ impl Sender {
         if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
     }
 
+    /// Reads the clock, so not before there is something to wait for.
     fn deadline(&self, patience: Patience) -> Option<Instant> {
         match patience {
             Patience::None => None,
@@ -436,17 +437,17 @@ impl Sender {
         if len as u64 > max {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
-        let deadline = self.deadline(patience);
-        let patience = deadline.map_or(Patience::None, Patience::Until);
-        let offset = self.room_in_ring(envelope.pooled(), patience)?;
+        let header = envelope.pooled();
+        let first = self.room_in_ring(header, Patience::None);
+        let first = first.and_then(|offset| self.try_room_in_pool(len, offset));
+        if !matches!(first, Err(TrySendError::Full { .. })) {
+            return first;
+        }
+        let Some(deadline) = self.deadline(patience) else { return first };
         loop {
+            let offset = self.room_in_ring(header, Patience::Until(deadline))?;
             match self.try_room_in_pool(len, offset) {
-                Err(TrySendError::Full { free, needed }) => {
-                    let Some(deadline) = deadline else {
-                        return Err(TrySendError::Full { free, needed });
-                    };
-                    self.await_pool(deadline)?;
-                }
+                Err(TrySendError::Full { .. }) => self.await_pool(deadline)?,
                 answer => return answer,
             }
         }

@@ -45,6 +45,12 @@ impl Waiter {
         Self { sleeper, spin, budget, sleeps: 0 }
     }
 
+    /// Whether this half watches at all before it sleeps.
+    #[inline(always)]
+    pub(super) fn watches(&self) -> bool {
+        self.spin != Spin::Never
+    }
+
     /// Says that this half will never wait again.
     pub(super) fn leave(&mut self, link: &Link) {
         self.sleeper.leave(&link.own);

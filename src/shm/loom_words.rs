@@ -1,0 +1,65 @@
+//! Shared words over loom, so that the code that ships can be modelled.
+//!
+//! Each word has a value, which loom lets a load see as late as the memory model allows, and a cell
+//! in which loom records who touched the word as plain memory. Loads come in two kinds:
+//!
+//! - [`PeerWords::load`] looks at values: a model that compares them sees stale ones.
+//! - [`LoomWords::read`] looks at values and, like every store, touches the cell: loom fails if a
+//!   read and a store are not ordered. loom executes loads in program order and shows no value from
+//!   the future, so what would be stored *too early*, into bytes that somebody still reads, shows
+//!   here alone.
+//!
+//! Not modelled: the mirror (a model wraps by itself), words of 32 bits, and bytes.
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+use crate::shm::{OwnWords, PeerWords};
+use crate::sync::Ordering;
+
+/// A segment of words, all zero. Clones are the same memory.
+#[derive(Debug, Clone)]
+pub(crate) struct LoomWords(Arc<Vec<Word>>);
+
+#[derive(Debug)]
+struct Word {
+    value: AtomicU64,
+    touched: UnsafeCell<()>,
+}
+
+impl LoomWords {
+    /// A segment of `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        let word = || Word { value: AtomicU64::new(0), touched: UnsafeCell::new(()) };
+        Self(Arc::new((0..len / 8).map(|_| word()).collect()))
+    }
+
+    fn word(&self, offset: usize) -> &Word {
+        assert!(offset.is_multiple_of(8), "words are aligned");
+        &self.0[offset / 8]
+    }
+
+    /// Reads a word as plain memory: no store may come without an order to this read.
+    pub(crate) fn read(&self, offset: usize) -> u64 {
+        self.word(offset).touched.with(|_| ());
+        self.load(offset)
+    }
+}
+
+impl OwnWords for LoomWords {
+    fn store(&self, offset: usize, value: u64, order: Ordering) {
+        self.word(offset).touched.with_mut(|_| ());
+        self.word(offset).value.store(value, order);
+    }
+
+    fn add(&self, offset: usize, value: u64) {
+        self.word(offset).value.fetch_add(value, Ordering::Relaxed);
+    }
+}
+
+impl PeerWords for LoomWords {
+    fn load(&self, offset: usize) -> u64 {
+        self.word(offset).value.load(Ordering::Relaxed)
+    }
+}
