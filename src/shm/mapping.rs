@@ -50,21 +50,16 @@ impl Span {
     fn map(fd: impl AsFd, len: usize, mirror: usize, prot: ProtFlags) -> Result<Self> {
         let generation = Generation::current()?;
         let extent = len + (len - mirror);
+        // What lies past the file's end is replaced by the mirror before anybody can touch it.
         // SAFETY: a null address asks for fresh memory, which overlaps nothing.
-        let reserved = unsafe {
-            rustix::mm::mmap_anonymous(
-                core::ptr::null_mut(),
-                extent,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
+        let mapped = unsafe {
+            rustix::mm::mmap(core::ptr::null_mut(), extent, prot, MapFlags::SHARED, &fd, 0)
         };
-        let base = reserved.map_err(|errno| Error::os("mmap", errno))?;
+        let base = mapped.map_err(|errno| Error::os("mmap", errno))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null address");
         let span = Self { base, len, extent, generation, handed_out: AtomicBool::new(false) };
-        span.place(&fd, 0, 0, len, prot)?;
         if mirror < len {
-            span.place(&fd, len, mirror, len - mirror, prot)?;
+            span.mirror(&fd, mirror, prot)?;
         }
         // SAFETY: the range is the mapping just made; children do without it.
         let kept =
@@ -73,27 +68,19 @@ impl Span {
         Ok(span)
     }
 
-    /// Maps `len` bytes of the file from `file_offset` at `offset` of this span.
-    fn place(
-        &self,
-        fd: impl AsFd,
-        offset: usize,
-        file_offset: usize,
-        len: usize,
-        prot: ProtFlags,
-    ) -> Result<()> {
-        // SAFETY: `offset` lies inside of the span's reservation.
-        let address = unsafe { self.base.add(offset) };
-        // SAFETY: the range lies inside of the reservation that this span owns, so nothing else is
-        // replaced by MAP_FIXED.
+    /// Maps the file from `mirror` on behind the segment.
+    fn mirror(&self, fd: impl AsFd, mirror: usize, prot: ProtFlags) -> Result<()> {
+        // SAFETY: `len` lies inside of this span.
+        let address = unsafe { self.base.add(self.len) };
+        // SAFETY: from `len` to `extent` this span's own mapping is replaced, and nothing else.
         let placed = unsafe {
             rustix::mm::mmap(
                 address.as_ptr().cast(),
-                len,
+                self.extent - self.len,
                 prot,
                 MapFlags::SHARED | MapFlags::FIXED,
                 fd,
-                file_offset as u64,
+                mirror as u64,
             )
         };
         placed.map(drop).map_err(|errno| Error::os("mmap", errno))

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
@@ -13,7 +14,7 @@ use crate::transport::address::Address;
 use crate::transport::connection::Connection;
 use crate::transport::link::Link;
 use crate::transport::listener::Listener;
-use crate::transport::meeting::{self, Offer};
+use crate::transport::meeting::{self, Offer, Ours};
 use crate::transport::options::Options;
 use crate::transport::socket;
 use crate::transport::wait::after;
@@ -48,6 +49,8 @@ pub(super) struct Core {
     pub(super) options: Options,
     pub(super) pool: Pool,
     watcher: Mutex<Option<Watcher>>,
+    /// Our side of the next link, made while nobody waited for it.
+    spare: Mutex<Option<Ours>>,
     generation: Generation,
 }
 
@@ -58,6 +61,25 @@ impl Core {
         match &*watcher {
             Some(watcher) => watcher.watch(link),
             None => watcher.insert(Watcher::start(self.pool.clone())?).watch(link),
+        }
+    }
+
+    /// Our side of a new link.
+    pub(super) fn take_ours(&self) -> Result<Ours> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        spare.map_or_else(|| Ours::create(&self.options), Ok)
+    }
+
+    /// Keeps our side of a link that was not made for the next one.
+    fn keep_ours(&self, ours: Ours) {
+        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
+    }
+
+    /// Makes our side of the next link, if none is ready. What is lacking is told when it is needed.
+    pub(super) fn prepare(&self) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.is_none() {
+            *spare = Ours::create(&self.options).ok();
         }
     }
 
@@ -89,7 +111,7 @@ impl Context {
         options.check()?;
         let pool = Pool::new(options.pool());
         let generation = Generation::current()?;
-        let core = Core { options, pool, watcher: Mutex::new(None), generation };
+        let core = Core { options, pool, watcher: Mutex::new(None), spare: Mutex::new(None), generation };
         Ok(Self { core: Arc::new(core) })
     }
 
@@ -189,7 +211,7 @@ impl Context {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
         let deadline = after(self.core.options.handshake_timeout);
-        meeting::connect(&self.core, socket, deadline)
+        meeting::connect(&self.core, socket, self.core.take_ours()?, deadline)
     }
 
     /// Accepts over a connected `SOCK_SEQPACKET` Unix socket whose other end
@@ -228,11 +250,30 @@ impl Context {
     }
 
     fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {
-        let start = Instant::now();
         let target = address.to_socket_address()?;
+        // Made first, so that the listener finds the Hello when it wakes up.
+        let ours = self.core.take_ours()?;
+        let socket = match self.reach(address, &target, deadline) {
+            Ok(socket) => socket,
+            Err(error) => {
+                self.core.keep_ours(ours);
+                return Err(error);
+            }
+        };
+        meeting::connect(&self.core, socket, ours, deadline)
+    }
+
+    /// A socket that is connected to a listener that the peer policy admits.
+    fn reach(
+        &self,
+        address: &Address,
+        target: &SocketAddrUnix,
+        deadline: Instant,
+    ) -> Result<OwnedFd> {
+        let start = Instant::now();
         let socket = loop {
             let socket = socket::open()?;
-            match socket::connect(&socket, &target) {
+            match socket::connect(&socket, target) {
                 Ok(()) => break socket,
                 // The listener's queue is full.
                 Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(RETRY),
@@ -248,6 +289,6 @@ impl Context {
         };
         // Before any descriptor leaves: who listens here.
         self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
-        meeting::connect(&self.core, socket, deadline)
+        Ok(socket)
     }
 }

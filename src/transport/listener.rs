@@ -167,6 +167,7 @@ impl Listener {
     fn accept_until(&mut self, deadline: Option<Instant>) -> Result<Option<Connection>> {
         self.generation.check()?;
         loop {
+            self.core.prepare();
             let now = Instant::now();
             self.drop_silent(now);
             let next = self.half_open.front().map(|peer| peer.deadline);

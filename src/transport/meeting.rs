@@ -13,7 +13,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -25,12 +25,13 @@ use crate::transport::context::Core;
 use crate::transport::control;
 use crate::transport::hello::{Hello, PACKET, Packet, refusal};
 use crate::transport::link::{Extents, Link, Returns, Session, Terms};
-use crate::transport::options::Numa;
+use crate::transport::options::{Numa, Options, Spin};
 use crate::transport::peer::Peer;
 use crate::transport::socket::{self, Incoming, Received};
 
-/// Our side of a link that is about to be made.
-struct Ours {
+/// Our side of a link that is about to be made, or ready for the next one.
+#[derive(Debug)]
+pub(super) struct Ours {
     hello: Hello,
     mapping: Mapping,
     ring: Area,
@@ -38,8 +39,7 @@ struct Ours {
 }
 
 impl Ours {
-    fn create(core: &Core) -> Result<Self> {
-        let options = &core.options;
+    pub(super) fn create(options: &Options) -> Result<Self> {
         let hello = Hello {
             issues_membarrier: Barrier::registered(),
             control_len: control::len(options.loan_slots),
@@ -103,11 +103,19 @@ fn open_pidfd(pid: Option<u32>) -> Option<OwnedFd> {
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
 }
 
+/// How long the connecting side looks for the answer before it sleeps: an accepting side that waits
+/// in `accept` takes about 60 µs, and a wake-up another 15.
+const LOOK: Duration = Duration::from_micros(100);
+
 /// The connecting side, over a connected socket.
-pub(super) fn connect(core: &Arc<Core>, socket: OwnedFd, deadline: Instant) -> Result<Connection> {
+pub(super) fn connect(
+    core: &Arc<Core>,
+    socket: OwnedFd,
+    ours: Ours,
+    deadline: Instant,
+) -> Result<Connection> {
     let start = Instant::now();
     socket::receive_credentials(&socket)?;
-    let ours = Ours::create(core)?;
     if let Err(error) = ours.introduce(&socket) {
         // A listener that refused us before it heard our Hello has said why.
         return match socket::receive::<PACKET>(&socket) {
@@ -121,6 +129,7 @@ pub(super) fn connect(core: &Arc<Core>, socket: OwnedFd, deadline: Instant) -> R
         match socket::receive::<PACKET>(&socket)? {
             Incoming::Packet(packet) => break packet,
             Incoming::End => return Err(ErrorKind::PeerClosed.into()),
+            Incoming::Nothing if core.options.spin != Spin::Never && start.elapsed() < LOOK => {}
             Incoming::Nothing => {
                 if !socket::wait_readable(&socket, Some(deadline))? {
                     return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
@@ -162,7 +171,7 @@ pub(super) fn accept(core: &Arc<Core>, socket: &OwnedFd) -> Result<Offer> {
         Err(error) => return Err(refuse(socket, error)),
     };
     let answer = Theirs::judge(core, packet).and_then(|theirs| {
-        let ours = Ours::create(core)?;
+        let ours = core.take_ours()?;
         ours.introduce(socket)?;
         Ok(Accepted { core: core.clone(), ours, theirs })
     });

@@ -1,0 +1,247 @@
+//! loom models of parking: no wake-up is lost.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
+//! ```
+//!
+//! They run [`Sleeper`], [`Waker`] and the ring's ends as they ship, over [`LoomWords`]; the loop
+//! around a sleep is that of `transport/wait.rs`. The futex is modelled by what the kernel promises:
+//! it compares the bell and queues the sleeper under a lock that the waker takes, too. A sleeper
+//! that nobody wakes is a deadlock, which loom reports.
+//!
+//! Not modelled: `membarrier`, which loom does not know. Both sides pay a full fence here
+//! ([`Barrier::full`]); why the sleeper's `membarrier` may stand for the waker's fence is argued in
+//! `docs/memory-model.md`. Nor the other reasons to wake up: deadlines, signals, the link's health.
+
+use std::sync::Arc;
+
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+
+use crate::reactor::{Attention, Barrier, Sleeper, Waker, has_left};
+use crate::ring::{Consumer, Header, Kind, Producer};
+use crate::shm::{LoomWords, OwnWords, PeerWords};
+use crate::sync::{Edge, Ordering, failure_without};
+
+/// Bytes of the ring, at the start of the sender's segment. Two records fill it.
+const CAPACITY: u64 = 256;
+/// Words of the sender's segment behind the ring, in bytes.
+const DATA_BELL: usize = 256;
+const SENDER_STATE: usize = 264;
+/// Words of the receiver's segment, in bytes.
+const POSITION: usize = 0;
+const RECEIVER_STATE: usize = 8;
+const ROOM_BELL: usize = 16;
+const RETURNED: usize = 24;
+
+/// What loom says of threads that all sleep.
+const DEADLOCK: &str = "deadlock";
+
+/// A record of one line.
+fn header() -> Header {
+    Header::new(Kind::Message, 0)
+}
+
+/// What the kernel does for those who sleep on one bell.
+#[derive(Default)]
+struct Futex {
+    queue: Mutex<()>,
+    woken: Condvar,
+}
+
+impl Futex {
+    /// Sleeps if the bell's low half still is `value`.
+    fn wait(&self, peer: &LoomWords, bell: usize, value: u32) {
+        let queue = self.queue.lock().unwrap();
+        if peer.load(bell) as u32 == value {
+            drop(self.woken.wait(queue).unwrap());
+        }
+    }
+
+    fn wake(&self) {
+        let _queue = self.queue.lock().unwrap();
+        self.woken.notify_all();
+    }
+}
+
+/// What both sides see of a link.
+#[derive(Clone)]
+struct Link {
+    /// The sender's segment.
+    sending: LoomWords,
+    /// The receiver's segment.
+    receiving: LoomWords,
+    data: Arc<Futex>,
+    room: Arc<Futex>,
+}
+
+impl Link {
+    fn new() -> Self {
+        Self {
+            sending: LoomWords::new(272),
+            receiving: LoomWords::new(32),
+            data: Arc::default(),
+            room: Arc::default(),
+        }
+    }
+
+    fn sender(&self) -> Sender {
+        let (own, peer) = (self.sending.clone(), self.receiving.clone());
+        Sender {
+            producer: Producer::new(own, peer, 0, POSITION, CAPACITY, 0),
+            data: Waker::new(RECEIVER_STATE, DATA_BELL),
+            room: Sleeper::new(SENDER_STATE, ROOM_BELL),
+            link: self.clone(),
+        }
+    }
+
+    fn receiver(&self) -> Receiver {
+        let (own, peer) = (self.receiving.clone(), self.sending.clone());
+        Receiver {
+            consumer: Consumer::new(own, peer, 0, POSITION, CAPACITY, 0),
+            data: Sleeper::new(RECEIVER_STATE, DATA_BELL),
+            room: Waker::new(SENDER_STATE, ROOM_BELL),
+            link: self.clone(),
+        }
+    }
+}
+
+/// The loop of `Waiter::wait`, behind its watching.
+fn wait(
+    sleeper: &mut Sleeper,
+    own: &LoomWords,
+    peer: &LoomWords,
+    futex: &Futex,
+    mut ready: impl FnMut() -> bool,
+) {
+    loop {
+        let bell = sleeper.park(own, peer);
+        if !ready() {
+            futex.wait(peer, sleeper.bell(), bell);
+        }
+        if ready() {
+            sleeper.unpark(own);
+            return;
+        }
+    }
+}
+
+struct Sender {
+    producer: Producer<LoomWords, LoomWords>,
+    data: Waker,
+    room: Sleeper,
+    link: Link,
+}
+
+impl Sender {
+    /// Sends a record, after a wait for room if there is none.
+    fn send(&mut self) {
+        while self.producer.reserve(header()).expect("the receiver is honest").is_err() {
+            let Self { producer, room, link: Link { sending, receiving, room: futex, .. }, .. } = self;
+            wait(room, sending, receiving, futex, || {
+                producer.refresh().is_ok_and(|free| free >= 64)
+            });
+        }
+        self.producer.publish(header());
+        self.announce();
+    }
+
+    fn announce(&mut self) {
+        let Link { sending, receiving, data, .. } = &self.link;
+        let attention = self.data.look(Barrier::full(), sending, receiving);
+        if attention.expect("the receiver is honest") == Some(Attention::Wake) {
+            data.wake();
+        }
+    }
+}
+
+struct Receiver {
+    consumer: Consumer<LoomWords, LoomWords>,
+    data: Sleeper,
+    room: Waker,
+    link: Link,
+}
+
+impl Receiver {
+    /// Receives a record, after a wait if there is none.
+    fn receive(&mut self) {
+        let record = loop {
+            if let Some(record) = self.consumer.peek().expect("the sender is honest") {
+                break record;
+            }
+            if self.consumer.publish() {
+                self.offer_room();
+            }
+            let Self { consumer, data, link: Link { sending, receiving, data: futex, .. }, .. } = self;
+            wait(data, receiving, sending, futex, || consumer.is_ready());
+        };
+        if self.consumer.release(record.header) {
+            self.offer_room();
+        }
+    }
+
+    fn offer_room(&mut self) {
+        offer_room(&mut self.room, &self.link);
+    }
+}
+
+/// Wakes a sender that sleeps for want of room.
+fn offer_room(waker: &mut Waker, link: &Link) {
+    let attention = waker.look(Barrier::full(), &link.receiving, &link.sending);
+    if attention.expect("the sender is honest") == Some(Attention::Wake) {
+        link.room.wake();
+    }
+}
+
+/// A receiver that sleeps for want of records, twice.
+fn records() {
+    loom::model(|| {
+        let link = Link::new();
+        let (mut sender, mut receiver) = (link.sender(), link.receiver());
+        let sending = thread::spawn(move || (0..2).for_each(|_| sender.send()));
+        (0..2).for_each(|_| receiver.receive());
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn a_receiver_never_sleeps_past_a_record() {
+    records();
+}
+
+#[test]
+fn a_receiver_fails_without_park() {
+    assert!(failure_without(Edge::Park, records).contains(DEADLOCK));
+}
+
+#[test]
+fn a_receiver_fails_without_wake() {
+    assert!(failure_without(Edge::Wake, records).contains(DEADLOCK));
+}
+
+/// A sender that sleeps for want of room.
+fn room() {
+    loom::model(|| {
+        let link = Link::new();
+        let (mut sender, mut receiver) = (link.sender(), link.receiver());
+        (0..2).for_each(|_| sender.send());
+        let receiving = thread::spawn(move || (0..2).for_each(|_| receiver.receive()));
+        (0..2).for_each(|_| sender.send());
+        receiving.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sender_never_sleeps_past_room() {
+    room();
+}
+
+#[test]
+fn a_sender_fails_without_park() {
+    assert!(failure_without(Edge::Park, room).contains(DEADLOCK));
+}
+
+#[test]
+fn a_sender_fails_without_wake() {
+    assert!(failure_without(Edge::Wake, room).contains(DEADLOCK));
+}
