@@ -75,8 +75,17 @@ static FLOORS: &[Row] = &[
     Row {
         mode: "rotate",
         sizes: &[KIB, 64 * KIB, MIB, 16 * MIB],
-        open: relay::Rotate::open,
+        open: relay::Rotate::writable,
         variants: relay::periods,
+        ..FLOOR
+    },
+    // What the reader's read-only mapping costs, with nothing else changed.
+    Row {
+        mode: "rotate-ro",
+        sizes: &[KIB, 64 * KIB],
+        open: relay::Rotate::sealed,
+        variants: relay::periods,
+        floor: Some("rotate"),
         ..FLOOR
     },
     Row {

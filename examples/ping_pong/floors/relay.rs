@@ -40,8 +40,9 @@ struct Relay {
 }
 
 impl Relay {
-    fn open(setup: &Setup) -> Outcome<Relay> {
-        let (mine, theirs) = setup.segments(PAGE + FOOTPRINT.max(setup.bytes), false)?;
+    fn open(setup: &Setup, one_writer: bool) -> Outcome<Relay> {
+        let len = PAGE + FOOTPRINT.max(setup.bytes);
+        let (mine, theirs) = setup.segments(len, one_writer)?;
         let salts = match setup.role {
             Role::Leader => (FROM_LEADER, FROM_FOLLOWER),
             Role::Follower => (FROM_FOLLOWER, FROM_LEADER),
@@ -83,8 +84,13 @@ impl Relay {
 pub struct Rotate(Relay);
 
 impl Rotate {
-    pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        Ok(Box::new(Rotate(Relay::open(setup)?)))
+    pub fn writable(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Ok(Box::new(Rotate(Relay::open(setup, false)?)))
+    }
+
+    /// Over segments that the reader maps read-only.
+    pub fn sealed(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Ok(Box::new(Rotate(Relay::open(setup, true)?)))
     }
 
     fn sum(&mut self) -> Outcome<()> {
@@ -127,7 +133,7 @@ pub struct Memcpy {
 impl Memcpy {
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Ok(Box::new(Memcpy {
-            relay: Relay::open(setup)?,
+            relay: Relay::open(setup, false)?,
             outgoing: vec![1; setup.bytes],
             incoming: vec![0; setup.bytes],
         }))
