@@ -23,6 +23,8 @@
 mod class;
 mod distance;
 mod loans;
+#[cfg(all(test, slipring_loom))]
+mod models;
 mod store;
 
 pub(crate) use loans::{Borrower, BorrowerId, Loan};

@@ -21,7 +21,7 @@ use loom::thread;
 use crate::reactor::{Attention, Barrier, Sleeper, Waker, has_left};
 use crate::ring::{Consumer, Header, Kind, Producer};
 use crate::shm::{LoomWords, OwnWords, PeerWords};
-use crate::sync::{Edge, Ordering, failure_without};
+use crate::sync::{Edge, failure_without};
 
 /// Bytes of the ring, at the start of the sender's segment. Two records fill it.
 const CAPACITY: u64 = 256;
@@ -193,40 +193,48 @@ fn offer_room(waker: &mut Waker, link: &Link) {
     }
 }
 
-/// A receiver that sleeps for want of records, twice.
-fn records() {
+/// Every execution with at most `preemptions` switches of threads that could have gone on: with
+/// all of them two sleeps take minutes.
+fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut bounded = loom::model::Builder::new();
+    bounded.preemption_bound = Some(preemptions);
+    bounded.check(model);
+}
+
+/// A receiver that sleeps for want of a record: every execution.
+fn record() {
     loom::model(|| {
         let link = Link::new();
         let (mut sender, mut receiver) = (link.sender(), link.receiver());
-        let sending = thread::spawn(move || (0..2).for_each(|_| sender.send()));
-        (0..2).for_each(|_| receiver.receive());
+        let sending = thread::spawn(move || sender.send());
+        receiver.receive();
         sending.join().unwrap();
     });
 }
 
 #[test]
 fn a_receiver_never_sleeps_past_a_record() {
-    records();
+    record();
 }
 
 #[test]
 fn a_receiver_fails_without_park() {
-    assert!(failure_without(Edge::Park, records).contains(DEADLOCK));
+    assert!(failure_without(Edge::Park, record).contains(DEADLOCK));
 }
 
 #[test]
 fn a_receiver_fails_without_wake() {
-    assert!(failure_without(Edge::Wake, records).contains(DEADLOCK));
+    assert!(failure_without(Edge::Wake, record).contains(DEADLOCK));
 }
 
-/// A sender that sleeps for want of room.
+/// A sender that sleeps for want of room: every execution.
 fn room() {
     loom::model(|| {
         let link = Link::new();
         let (mut sender, mut receiver) = (link.sender(), link.receiver());
         (0..2).for_each(|_| sender.send());
-        let receiving = thread::spawn(move || (0..2).for_each(|_| receiver.receive()));
-        (0..2).for_each(|_| sender.send());
+        let receiving = thread::spawn(move || receiver.receive());
+        sender.send();
         receiving.join().unwrap();
     });
 }
@@ -244,4 +252,89 @@ fn a_sender_fails_without_park() {
 #[test]
 fn a_sender_fails_without_wake() {
     assert!(failure_without(Edge::Wake, room).contains(DEADLOCK));
+}
+
+/// The waker rings once an epoch, and each sleep is a new one.
+#[test]
+fn every_sleep_is_woken_anew() {
+    bounded(6, || {
+        let link = Link::new();
+        let (mut sender, mut receiver) = (link.sender(), link.receiver());
+        let sending = thread::spawn(move || (0..2).for_each(|_| sender.send()));
+        (0..2).for_each(|_| receiver.receive());
+        sending.join().unwrap();
+    });
+}
+
+/// Both sleep: the sender for room in a full ring, the receiver for what the sender has yet to
+/// send.
+#[test]
+fn two_ends_never_wait_for_each_other() {
+    bounded(5, || {
+        let link = Link::new();
+        let (mut sender, mut receiver) = (link.sender(), link.receiver());
+        (0..2).for_each(|_| sender.send());
+        let sending = thread::spawn(move || (0..2).for_each(|_| sender.send()));
+        (0..4).for_each(|_| receiver.receive());
+        sending.join().unwrap();
+    });
+}
+
+/// The end of `Receiver::drop`: a waker that has attended to nothing yet looks once more.
+fn leaving() {
+    loom::model(|| {
+        let link = Link::new();
+        let (sender, mut receiver) = (link.sender(), link.receiver());
+        let waiting = thread::spawn(move || {
+            let Sender { mut room, link, .. } = sender;
+            let Link { sending, receiving, room: futex, .. } = &link;
+            wait(&mut room, sending, receiving, futex, || {
+                has_left(receiving.load(RECEIVER_STATE))
+            });
+        });
+        receiver.data.leave(&receiver.link.receiving);
+        receiver.room = Waker::new(SENDER_STATE, ROOM_BELL);
+        receiver.offer_room();
+        waiting.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sleeper_hears_that_its_peer_left() {
+    leaving();
+}
+
+#[test]
+fn leaving_fails_without_park() {
+    assert!(failure_without(Edge::Park, leaving).contains(DEADLOCK));
+}
+
+#[test]
+fn leaving_fails_without_wake() {
+    assert!(failure_without(Edge::Wake, leaving).contains(DEADLOCK));
+}
+
+/// `Session::return_loan` on a thread of its own rings the same bell as the receiver does: a sender
+/// that waits for both hears both.
+#[test]
+fn two_wakers_wake_one_sleeper() {
+    bounded(5, || {
+        let link = Link::new();
+        let (mut sender, mut receiver) = (link.sender(), link.receiver());
+        (0..2).for_each(|_| sender.send());
+        let receiving = thread::spawn(move || receiver.receive());
+        let returning = {
+            let (link, mut waker) = (link.clone(), Waker::new(SENDER_STATE, ROOM_BELL));
+            thread::spawn(move || {
+                link.receiving.store(RETURNED, 1, Edge::Return.store());
+                offer_room(&mut waker, &link);
+            })
+        };
+        let Sender { producer, room, link, .. } = &mut sender;
+        wait(room, &link.sending, &link.receiving, &link.room, || {
+            producer.refresh().is_ok_and(|free| free >= 64) && link.receiving.load(RETURNED) == 1
+        });
+        receiving.join().unwrap();
+        returning.join().unwrap();
+    });
 }

@@ -19,8 +19,9 @@ pub(crate) struct Producer<O, P> {
     cursor: ProducerCursor,
 }
 
-/// A batch under construction: records packed at multiples of 8, the first header stored last.
-#[derive(Debug, Clone, Copy)]
+/// A batch under construction: records packed at multiples of 8, the first header stored last. It
+/// stays where it is: moved, it would be loaded in wider pieces than it was stored in, which stalls.
+#[derive(Debug, Default)]
 pub(crate) struct BatchSlot {
     start: u64,
     /// Where another record of the batch would start.
@@ -120,9 +121,13 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
 
     /// Starts a batch.
     #[inline(always)]
-    pub(crate) fn batch(&self) -> BatchSlot {
+    pub(crate) fn start(&self, batch: &mut BatchSlot) {
         let start = self.cursor.head();
-        BatchSlot { start, packed: start, end: start, first: 0, newest: (0, 0), count: 0 }
+        batch.start = start;
+        batch.packed = start;
+        batch.end = start;
+        batch.newest.1 = 0;
+        batch.count = 0;
     }
 
     /// Adds a record to a batch, and tells where its payload goes.
@@ -175,9 +180,9 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
 
     /// Makes all records of a batch visible at once. There is at least one.
     #[inline(always)]
-    pub(crate) fn publish_batch(&mut self, mut batch: BatchSlot) {
+    pub(crate) fn publish_batch(&mut self, batch: &mut BatchSlot) {
         debug_assert_eq!(batch.start, self.cursor.head());
-        self.settle(&mut batch, 0);
+        self.settle(batch, 0);
         let clearing = self.cursor.advance(batch.end);
         self.store(batch.start, batch.first, clearing);
     }

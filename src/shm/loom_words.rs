@@ -13,7 +13,7 @@
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU64;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::Ordering;
@@ -25,13 +25,20 @@ pub(crate) struct LoomWords(Arc<Vec<Word>>);
 #[derive(Debug)]
 struct Word {
     value: AtomicU64,
-    touched: UnsafeCell<()>,
+    /// The lock only makes the cell `Sync`; loom sees none of it.
+    touched: Mutex<UnsafeCell<()>>,
+}
+
+impl Word {
+    fn touch(&self, how: fn(&UnsafeCell<()>)) {
+        how(&self.touched.lock().unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 impl LoomWords {
     /// A segment of `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
-        let word = || Word { value: AtomicU64::new(0), touched: UnsafeCell::new(()) };
+        let word = || Word { value: AtomicU64::new(0), touched: Mutex::default() };
         Self(Arc::new((0..len / 8).map(|_| word()).collect()))
     }
 
@@ -42,14 +49,14 @@ impl LoomWords {
 
     /// Reads a word as plain memory: no store may come without an order to this read.
     pub(crate) fn read(&self, offset: usize) -> u64 {
-        self.word(offset).touched.with(|_| ());
+        self.word(offset).touch(|cell| cell.with(|_| ()));
         self.load(offset)
     }
 }
 
 impl OwnWords for LoomWords {
     fn store(&self, offset: usize, value: u64, order: Ordering) {
-        self.word(offset).touched.with_mut(|_| ());
+        self.word(offset).touch(|cell| cell.with_mut(|_| ()));
         self.word(offset).value.store(value, order);
     }
 

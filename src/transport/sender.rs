@@ -85,6 +85,10 @@ pub struct Sender {
     sent: HashMap<u32, u64>,
     /// The block of the reservation that is being written.
     pending: Option<PoolRoom>,
+    /// The batch that is being written.
+    batch: BatchSlot,
+    /// Bytes of the messages in it.
+    batch_bytes: u64,
     /// The peer's receiver said that it will look no more.
     gone: bool,
     stats: SendStats,
@@ -147,6 +151,8 @@ impl Sender {
             inline_max: inline_max as usize,
             sent: HashMap::new(),
             pending: None,
+            batch: BatchSlot::default(),
+            batch_bytes: 0,
             gone: false,
             stats: SendStats::default(),
             generation: *link.own.generation(),
@@ -257,8 +263,9 @@ impl Sender {
     /// As [`send`](Self::send).
     pub fn batch(&mut self) -> Result<Batch<'_>> {
         self.check()?;
-        let slot = self.producer.batch();
-        Ok(Batch { slot, bytes: 0, sender: self })
+        self.producer.start(&mut self.batch);
+        self.batch_bytes = 0;
+        Ok(Batch { sender: self })
     }
 
     /// What this half has done.
@@ -655,8 +662,6 @@ impl Drop for Reservation<'_> {
 #[derive(Debug)]
 #[must_use = "a batch sends nothing before it is published"]
 pub struct Batch<'a> {
-    slot: BatchSlot,
-    bytes: u64,
     sender: &'a mut Sender,
 }
 
@@ -722,13 +727,13 @@ impl Batch<'_> {
     /// Room for one more message: where it goes in the ring's data section.
     #[inline(always)]
     fn place(&mut self, len: usize) -> Result<usize, TrySendError> {
-        let Sender { producer, inline_max, .. } = &mut *self.sender;
+        let Sender { producer, batch, batch_bytes, inline_max, .. } = &mut *self.sender;
         if len > *inline_max {
             return Err(self.refuse(len, Ok(None)));
         }
-        match producer.push(&mut self.slot, Header::new(Kind::Message, len as u32)) {
+        match producer.push(batch, Header::new(Kind::Message, len as u32)) {
             Ok(Ok(offset)) => {
-                self.bytes += len as u64;
+                *batch_bytes += len as u64;
                 Ok(offset)
             }
             Ok(Err(full)) => Err(self.refuse(len, Ok(Some(full)))),
@@ -766,7 +771,7 @@ impl Batch<'_> {
 
     /// Messages in this batch.
     pub fn len(&self) -> usize {
-        self.slot.count() as usize
+        self.sender.batch.count() as usize
     }
 
     /// Whether there is no message in this batch.
@@ -784,9 +789,10 @@ impl Batch<'_> {
         if self.is_empty() {
             return Ok(());
         }
-        self.sender.stats.messages += u64::from(self.slot.count());
-        self.sender.stats.bytes += self.bytes;
-        self.sender.producer.publish_batch(self.slot);
-        self.sender.announce()
+        let sender = self.sender;
+        sender.stats.messages += u64::from(sender.batch.count());
+        sender.stats.bytes += sender.batch_bytes;
+        sender.producer.publish_batch(&mut sender.batch);
+        sender.announce()
     }
 }
