@@ -70,7 +70,7 @@ mod sync;
 mod transport;
 
 pub use error::{AddressFault, DescriptorFault, Error, ErrorKind, Fault, Refusal, Result};
-pub use shm::Bytes;
+pub use shm::{Bytes, Lines};
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,
     Options, Peer, PeerPolicy, Received, Receiver, RecvStats, Request, RequestId, Reservation,

@@ -137,7 +137,8 @@ impl Sender {
     /// Sends a record, after a wait for room if there is none.
     fn send(&mut self) {
         while self.producer.reserve(header()).expect("the receiver is honest").is_err() {
-            let Self { producer, room, link: Link { sending, receiving, room: futex, .. }, .. } = self;
+            let Self { producer, room, link: Link { sending, receiving, room: futex, .. }, .. } =
+                self;
             wait(room, sending, receiving, futex, || {
                 producer.refresh().is_ok_and(|free| free >= 64)
             });
@@ -172,7 +173,8 @@ impl Receiver {
             if self.consumer.publish() {
                 self.offer_room();
             }
-            let Self { consumer, data, link: Link { sending, receiving, data: futex, .. }, .. } = self;
+            let Self { consumer, data, link: Link { sending, receiving, data: futex, .. }, .. } =
+                self;
             wait(data, receiving, sending, futex, || consumer.is_ready());
         };
         if self.consumer.release(record.header) {
@@ -270,7 +272,7 @@ fn every_sleep_is_woken_anew() {
 /// send.
 #[test]
 fn two_ends_never_wait_for_each_other() {
-    bounded(5, || {
+    bounded(4, || {
         let link = Link::new();
         let (mut sender, mut receiver) = (link.sender(), link.receiver());
         (0..2).for_each(|_| sender.send());
@@ -288,9 +290,7 @@ fn leaving() {
         let waiting = thread::spawn(move || {
             let Sender { mut room, link, .. } = sender;
             let Link { sending, receiving, room: futex, .. } = &link;
-            wait(&mut room, sending, receiving, futex, || {
-                has_left(receiving.load(RECEIVER_STATE))
-            });
+            wait(&mut room, sending, receiving, futex, || has_left(receiving.load(RECEIVER_STATE)));
         });
         receiver.data.leave(&receiver.link.receiving);
         receiver.room = Waker::new(SENDER_STATE, ROOM_BELL);
@@ -318,7 +318,7 @@ fn leaving_fails_without_wake() {
 /// that waits for both hears both.
 #[test]
 fn two_wakers_wake_one_sleeper() {
-    bounded(5, || {
+    bounded(4, || {
         let link = Link::new();
         let (mut sender, mut receiver) = (link.sender(), link.receiver());
         (0..2).for_each(|_| sender.send());

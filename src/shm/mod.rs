@@ -24,7 +24,7 @@ mod loom_words;
 mod mapping;
 mod segment;
 
-pub use bytes::Bytes;
+pub use bytes::{Bytes, Lines};
 #[cfg(all(test, slipring_loom))]
 pub(crate) use loom_words::LoomWords;
 pub(crate) use mapping::{Area, Mapping, PeerMapping, node_of_caller};

@@ -15,7 +15,7 @@ const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
 /// `TMPFS_MAGIC` of `statfs(2)`: what a memfd without huge pages lives on.
-const TMPFS_MAGIC: i64 = 0x0102_1994;
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// How the memory of a segment is provided.
 #[derive(Debug, Clone, Copy, Default)]
@@ -156,8 +156,7 @@ fn check(fd: BorrowedFd<'_>, expected: u64) -> Result<()> {
         Err(_) => return Err(DescriptorFault::NotMemfd.into()),
     };
     // Huge-page memfds know seals too, but raise SIGBUS on touch when their pool runs dry.
-    let on_tmpfs =
-        rustix::fs::fstatfs(fd).is_ok_and(|filesystem| filesystem.f_type as i64 == TMPFS_MAGIC);
+    let on_tmpfs = rustix::fs::fstatfs(fd).is_ok_and(|filesystem| filesystem.f_type == TMPFS_MAGIC);
     if !on_tmpfs {
         return Err(DescriptorFault::NotMemfd.into());
     }

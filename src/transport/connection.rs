@@ -69,6 +69,7 @@ impl Connection {
     }
 
     /// The halves of one connection, joined again. `Err` gives back halves that are not.
+    #[expect(clippy::result_large_err, reason = "halves live where their thread keeps them")]
     pub fn join(sender: Sender, receiver: Receiver) -> Result<Self, (Sender, Receiver)> {
         if Arc::ptr_eq(sender.session(), receiver.session()) {
             Ok(Self { sender, receiver })

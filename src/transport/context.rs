@@ -111,7 +111,8 @@ impl Context {
         options.check()?;
         let pool = Pool::new(options.pool());
         let generation = Generation::current()?;
-        let core = Core { options, pool, watcher: Mutex::new(None), spare: Mutex::new(None), generation };
+        let core =
+            Core { options, pool, watcher: Mutex::new(None), spare: Mutex::new(None), generation };
         Ok(Self { core: Arc::new(core) })
     }
 

@@ -212,7 +212,7 @@ impl Listener {
                 continue;
             }
             match self.look(peer)? {
-                Look::Connected(connection) => return Ok(Some(connection)),
+                Look::Connected(connection) => return Ok(Some(*connection)),
                 Look::Silent(peer) => self.keep(peer)?,
                 Look::Over => {}
             }
@@ -231,7 +231,7 @@ impl Listener {
         // The socket lives on in its connection, and this table is done with it.
         let _ = epoll::delete(&self.epoll, &socket);
         match self.look(socket)? {
-            Look::Connected(connection) => Ok(Some(connection)),
+            Look::Connected(connection) => Ok(Some(*connection)),
             Look::Over => Ok(None),
             Look::Silent(socket) => {
                 let events = EventFlags::IN;
@@ -252,7 +252,7 @@ impl Listener {
         match answer {
             Ok(connection) => {
                 self.stats.accepted += 1;
-                Ok(Look::Connected(connection))
+                Ok(Look::Connected(Box::new(connection)))
             }
             Err(error) => {
                 self.note(&error);
@@ -309,7 +309,7 @@ impl Listener {
 
 /// What a look at a half-open peer gives.
 enum Look {
-    Connected(Connection),
+    Connected(Box<Connection>),
     Silent(OwnedFd),
     /// Refused, or gone.
     Over,

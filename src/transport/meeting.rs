@@ -145,7 +145,7 @@ pub(super) fn connect(
 pub(super) enum Offer {
     /// It has not said Hello yet.
     Silent,
-    Accepted(Accepted),
+    Accepted(Box<Accepted>),
 }
 
 /// A peer whose Hello was answered.
@@ -176,7 +176,7 @@ pub(super) fn accept(core: &Arc<Core>, socket: &OwnedFd) -> Result<Offer> {
         Ok(Accepted { core: core.clone(), ours, theirs })
     });
     match answer {
-        Ok(accepted) => Ok(Offer::Accepted(accepted)),
+        Ok(accepted) => Ok(Offer::Accepted(Box::new(accepted))),
         Err(error) => Err(refuse(socket, error)),
     }
 }

@@ -418,10 +418,8 @@ impl Receiver {
 
     #[inline(always)]
     fn peek_with(&mut self, patience: Patience) -> Result<Option<Received<'_>>, TryRecvError> {
-        Ok(match self.head(patience)? {
-            Some(head) => Some(Received { head, receiver: self }),
-            None => None,
-        })
+        let head = self.head(patience)?;
+        Ok(head.map(|head| Received { head, receiver: self }))
     }
 
     /// The record at the ring's position, judged.
