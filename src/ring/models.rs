@@ -214,9 +214,10 @@ fn batch() {
         let messages = [vec![10], vec![20, 21], vec![]];
         let pushed = messages.clone();
         let sending = thread::spawn(move || {
-            let mut batch = writer.producer.batch();
+            let mut batch = BatchSlot::default();
+            writer.producer.start(&mut batch);
             pushed.iter().for_each(|message| writer.push(&mut batch, message));
-            writer.producer.publish_batch(batch);
+            writer.producer.publish_batch(&mut batch);
         });
         let mut received = reader.receive_some(1);
         if received.len() == 1 {

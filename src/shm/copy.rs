@@ -85,12 +85,16 @@ unsafe fn copy_bulk(from: NonNull<u8>, out: &mut [u8]) {
 /// As for [`copy_out`].
 #[inline(always)]
 unsafe fn copy_words(from: NonNull<u8>, out: &mut [u8]) {
-    let lead = from.align_offset(8).min(out.len());
-    let (head, rest) = out.split_at_mut(lead);
-    for (index, byte) in head.iter_mut().enumerate() {
-        // SAFETY: `index < lead <= out.len()`, inside of what the caller vouches for.
-        *byte = unsafe { load_byte(from, index) };
+    let mut lead = 0;
+    // Messages start at multiples of 8; only parts of them may not.
+    if !from.addr().get().is_multiple_of(8) {
+        lead = from.align_offset(8).min(out.len());
+        for (index, byte) in out[..lead].iter_mut().enumerate() {
+            // SAFETY: `index < lead <= out.len()`, inside of what the caller vouches for.
+            *byte = unsafe { load_byte(from, index) };
+        }
     }
+    let rest = &mut out[lead..];
     let (words, tail) = rest.as_chunks_mut::<8>();
     for (index, word) in words.iter_mut().enumerate() {
         // SAFETY: the word ends inside of what the caller vouches for, and `lead` aligns it.

@@ -1,6 +1,6 @@
 //! A link: what both halves of a connection, and the loans taken from it, share.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -300,11 +300,5 @@ impl Drop for Session {
             socket::shutdown(&self.link.socket);
             self.core.retire(&self.link);
         }
-    }
-}
-
-impl AsFd for Link {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }

@@ -12,6 +12,10 @@ use crate::transport::socket::{self, Incoming, Received};
 /// Segments of one peer that a side keeps mapped at most. Part of the wire format.
 pub(super) const SEGMENTS: usize = 4096;
 
+/// Packets read in search of one segment at most: every segment retired and sent anew. A peer that
+/// sends more keeps this side reading for ever.
+const PACKETS: usize = 2 * SEGMENTS;
+
 #[derive(Debug)]
 pub(super) struct PeerPool {
     segments: HashMap<u32, Arc<PeerSegment>>,
@@ -37,12 +41,13 @@ impl PeerPool {
         {
             return Ok(mapped.clone());
         }
-        while !self.segments.contains_key(&segment) {
+        for _ in 0..PACKETS {
+            if self.segments.contains_key(&segment) {
+                break;
+            }
             match socket::receive::<PACKET>(socket)? {
                 Incoming::Packet(packet) => self.admit(packet)?,
-                Incoming::Nothing | Incoming::End => {
-                    return Err(Fault::UnknownSegment { segment }.into());
-                }
+                Incoming::Nothing | Incoming::End => break,
             }
         }
         match self.segments.get(&segment) {

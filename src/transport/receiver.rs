@@ -103,6 +103,8 @@ pub struct Receiver {
     lent: Option<Lent>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
+    /// The longest message of this link, in bytes.
+    max_message: u64,
     /// Messages received since there was last nothing to receive.
     streak: u32,
     /// The peer's sender has finished.
@@ -158,6 +160,7 @@ impl Receiver {
             pool: PeerPool::new(options.peer_pool_limit, options.prefault),
             lent: None,
             id: RequestId(0),
+            max_message: link.terms.max_message,
             streak: 0,
             finished: false,
             backlog: Backlog::new(options.backlog_limit),
@@ -522,7 +525,7 @@ impl Receiver {
     #[inline(always)]
     fn judge(&mut self, record: Record) -> Result<Option<Head>, TryRecvError> {
         let Record { header, offset } = record;
-        if header.is_plain() && header.len() <= self.link.terms.max_message {
+        if header.is_plain() && header.len() <= self.max_message {
             return Ok(Some(Head { header, offset, len: header.len() as usize }));
         }
         self.judge_rare(record)
