@@ -239,3 +239,30 @@ fn what_was_reserved_and_not_published_never_becomes_a_header() {
         assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
     }
 }
+
+#[test]
+fn a_reservation_can_be_shortened_at_any_place_of_a_nearly_full_ring() {
+    let (mut near, mut far) = pair(Options::new().ring_capacity(4096));
+    let mut expected = std::collections::VecDeque::new();
+    for round in 0..20_000usize {
+        let (reserved, kept) = (round * 7 % 700, round * 13 % 700);
+        let kept = kept.min(reserved);
+        match near.try_reserve(reserved) {
+            Ok(mut room) => {
+                for (at, byte) in room.iter_mut().enumerate() {
+                    *byte = (round + at) as u8;
+                }
+                room.truncate(kept);
+                room.publish().unwrap();
+                expected.push_back((round, kept));
+            }
+            Err(TrySendError::Full { .. }) => {
+                let (round, kept) = expected.pop_front().unwrap();
+                let message: Vec<u8> = (0..kept).map(|at| (round + at) as u8).collect();
+                assert_eq!(far.recv().unwrap().unwrap(), message);
+            }
+            Err(TrySendError::Failed(error)) => panic!("{error}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

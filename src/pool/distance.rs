@@ -5,7 +5,6 @@
 //! slow that a footprint past the cache is faster. Which it is depends on where the threads run, and
 //! can change under them.
 
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Above this a peer is far. Source: `ping_pong --modes inplace`, where the load of a fresh line
@@ -20,22 +19,19 @@ const MOST: u64 = 500;
 /// A running mean of distances, of all peers of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Distance {
-    /// Eight times the mean in nanoseconds; the lowest bit says whether that was found far.
-    mean: AtomicU64,
+    /// Eight times the mean, in nanoseconds.
+    sum: u64,
+    is_far: bool,
 }
 
 impl Distance {
     /// Takes in a measurement. `Some`: the peers have become far, or near.
-    pub(super) fn note(&self, took: Duration) -> Option<bool> {
+    pub(super) fn note(&mut self, took: Duration) -> Option<bool> {
         let took = u64::try_from(took.as_nanos()).unwrap_or(MOST).min(MOST);
-        // A measurement lost to another thread's is no loss.
-        let before = self.mean.load(Ordering::Relaxed);
-        let (sum, was_far) = (before >> 1, before & 1 == 1);
-        let sum = sum - sum / 8 + took;
-        let mean = sum / 8;
-        let is_far = if was_far { mean >= NEAR } else { mean > FAR };
-        self.mean.store(sum << 1 | u64::from(is_far), Ordering::Relaxed);
-        (is_far != was_far).then_some(is_far)
+        self.sum = self.sum - self.sum / 8 + took;
+        let (mean, was_far) = (self.sum / 8, self.is_far);
+        self.is_far = if was_far { mean >= NEAR } else { mean > FAR };
+        (self.is_far != was_far).then_some(self.is_far)
     }
 }
 
@@ -45,8 +41,8 @@ mod tests {
 
     #[test]
     fn distance_follows_the_mean_and_not_the_outlier() {
-        let distance = Distance::default();
-        let note = |nanos| distance.note(Duration::from_nanos(nanos));
+        let mut distance = Distance::default();
+        let mut note = |nanos| distance.note(Duration::from_nanos(nanos));
         for _ in 0..100 {
             assert_eq!(note(80), None);
         }

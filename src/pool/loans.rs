@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::pool::store::BlockHome;
 use crate::shm::Area;
@@ -96,9 +97,14 @@ impl Account {
         Some((slot, self.generation))
     }
 
-    /// Takes back every block that the borrower has returned.
-    pub(super) fn reclaim(&mut self, mut back: impl FnMut(Lent)) {
+    /// Takes back every block that the borrower has returned. Where the oldest loan was returned, its
+    /// word has just come from the borrower's core: gives the time it took.
+    pub(super) fn reclaim(&mut self, mut back: impl FnMut(Lent)) -> Option<Duration> {
         let Self { borrower, slots, free, out, .. } = self;
+        let oldest = *out.first()?;
+        let start = Instant::now();
+        std::hint::black_box(borrower.returned(oldest));
+        let took = start.elapsed();
         out.retain(|slot| {
             let entry = &mut slots[*slot as usize];
             let returned = borrower.returned(*slot);
@@ -113,6 +119,7 @@ impl Account {
         });
         // Pairs with the borrower's store of the generation: its loads of the blocks are done.
         Edge::Reclaim.acquire();
+        (out.first() != Some(&oldest)).then_some(took)
     }
 
     pub(super) fn borrower(&self) -> Arc<dyn Borrower> {

@@ -64,18 +64,14 @@ pub(super) struct BlockHome {
 /// Blocks of a process, lent to its peers. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    state: Mutex<State>,
-    distance: Distance,
+    state: Arc<Mutex<State>>,
 }
 
 struct State {
     options: PoolOptions,
     /// Bytes of a class to walk through in turn now.
     footprint: u64,
+    distance: Distance,
     segments: Vec<Option<Held>>,
     next_segment: u32,
     classes: Vec<Class>,
@@ -127,6 +123,7 @@ impl Pool {
         let state = State {
             options,
             footprint: options.footprint,
+            distance: Distance::default(),
             segments: Vec::new(),
             next_segment: 0,
             classes: Vec::new(),
@@ -134,22 +131,17 @@ impl Pool {
             next_borrower: 0,
             used: 0,
         };
-        let shared = Shared { state: Mutex::new(state), distance: Distance::default() };
-        Self { shared: Arc::new(shared) }
+        Self { state: Arc::new(Mutex::new(state)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics under the lock but a bug of ours, and every step leaves the tables whole.
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in how long a line took to come from a peer's core.
     pub(crate) fn note_distance(&self, took: Duration) {
-        if let Some(far) = self.shared.distance.note(took) {
-            let mut state = self.lock();
-            let PoolOptions { footprint, far_footprint, .. } = state.options;
-            state.footprint = if far { far_footprint.max(footprint) } else { footprint };
-        }
+        self.lock().note_distance(took);
     }
 
     /// Opens an account with `slots` loans at most.
@@ -255,6 +247,13 @@ impl Pool {
 }
 
 impl State {
+    fn note_distance(&mut self, took: Duration) {
+        if let Some(far) = self.distance.note(took) {
+            let PoolOptions { footprint, far_footprint, .. } = self.options;
+            self.footprint = if far { far_footprint.max(footprint) } else { footprint };
+        }
+    }
+
     fn account(&mut self, id: BorrowerId) -> Option<&mut Account> {
         let account = self.accounts.get_mut(id.place)?.as_mut()?;
         (account.number() == id.number).then_some(account)
@@ -352,8 +351,9 @@ impl State {
 
     fn reclaim(&mut self, id: BorrowerId) {
         let mut back = Vec::new();
-        if let Some(account) = self.account(id) {
-            account.reclaim(|lent| back.push(lent));
+        let took = self.account(id).and_then(|account| account.reclaim(|lent| back.push(lent)));
+        if let Some(took) = took {
+            self.note_distance(took);
         }
         for lent in back {
             self.put_back(lent);
@@ -362,8 +362,12 @@ impl State {
 
     fn reclaim_all(&mut self) {
         let mut back = Vec::new();
+        let mut took = Vec::new();
         for account in self.accounts.iter_mut().flatten() {
-            account.reclaim(|lent| back.push(lent));
+            took.extend(account.reclaim(|lent| back.push(lent)));
+        }
+        for took in took {
+            self.note_distance(took);
         }
         for lent in back {
             self.put_back(lent);

@@ -1,8 +1,8 @@
 //! A record's header: one 64-bit word.
 //!
 //! ```text
-//!   bit  0        8        16                 32                                 63
-//!        │ kind   │ flags  │ zero             │ payload length in bytes           │
+//!   bit  0        8     11                   32                                 63
+//!        │ kind   │flags│ zero                │ payload length in bytes           │
 //! ```
 //!
 //! The word is zero where no record is published; `kind` is never zero in a record, so the low
@@ -52,6 +52,12 @@ impl Header {
     /// As [`new`](Self::new), of a record whose payload is the descriptor of a pool block.
     pub(crate) fn pooled(kind: Kind, len: u32) -> Self {
         Self(Self::new(kind, len).0 | POOLED)
+    }
+
+    /// The header of a record that was reserved with this one and got a shorter payload. It keeps its
+    /// rounding, so it needs no more room than was reserved.
+    pub(crate) fn shortened(self, len: u32) -> Self {
+        Self(self.0 & 0xFFFF_FFFF | u64::from(len) << 32)
     }
 
     /// The same header, followed by more records of its batch.

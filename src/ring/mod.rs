@@ -35,6 +35,8 @@ mod producer;
 
 #[cfg(all(test, slipring_loom))]
 mod models;
+#[cfg(all(test, not(slipring_loom)))]
+mod tsan;
 
 pub(crate) use consumer::{Consumer, Record};
 pub(crate) use cursor::{Full, LINE, batch_limit, largest_payload};

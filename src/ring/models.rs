@@ -175,13 +175,14 @@ fn a_record_fails_without_peek() {
 fn headers() {
     loom::model(|| {
         let (mut writer, mut reader) = ends_on_second_lap();
-        let sending = thread::spawn(move || {
+        for _ in 0..2 {
             writer.send(&[]);
-            // The place behind the next record was made zero ahead; a longer record that is given up
-            // leaves payload there.
-            writer.give_up(&FORGED);
-            writer.send(&[]);
-        });
+            reader.receive();
+        }
+        // The place behind the next record was made zero ahead; a longer record that is given up
+        // leaves payload there.
+        writer.give_up(&FORGED);
+        let sending = thread::spawn(move || (0..2).for_each(|_| writer.send(&[])));
         for _ in 0..3 {
             if let Ok(Some(record)) = reader.consumer.peek() {
                 assert_eq!(record.header, header(0), "no payload passes for a header");
@@ -207,11 +208,11 @@ fn a_header_fails_without_peek() {
     assert!(failure_without(Edge::Peek, headers).contains("no payload passes"));
 }
 
-/// A batch: its first record promises the others.
+/// A batch that fills the ring: its first record promises the others.
 fn batch() {
     loom::model(|| {
         let (mut writer, mut reader) = ends_on_second_lap();
-        let messages = [vec![10], vec![20, 21], vec![]];
+        let messages = [vec![10; 7], vec![], vec![20; 6]];
         let pushed = messages.clone();
         let sending = thread::spawn(move || {
             let mut batch = BatchSlot::default();
@@ -273,6 +274,16 @@ fn a_tight_record_is_visible_with_its_payload() {
     tight_records();
 }
 
+#[test]
+fn a_tight_record_fails_without_publish() {
+    assert!(failure_without(Edge::Publish, tight_records).contains(TORN));
+}
+
+#[test]
+fn a_tight_record_fails_without_peek() {
+    assert!(failure_without(Edge::Peek, tight_records).contains(TORN));
+}
+
 /// The end: a message, and the record that closes.
 fn closing() {
     loom::model(|| {
@@ -296,6 +307,16 @@ fn closing() {
 #[test]
 fn a_close_is_the_last_record() {
     closing();
+}
+
+#[test]
+fn a_close_fails_without_publish() {
+    assert!(failure_without(Edge::Publish, closing).contains("nothing follows a close"));
+}
+
+#[test]
+fn a_close_fails_without_peek() {
+    assert!(failure_without(Edge::Peek, closing).contains("nothing follows a close"));
 }
 
 /// Reuse: while the reader reads, the writer stores as much as it may.

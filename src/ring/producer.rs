@@ -99,6 +99,9 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
             }
         };
         self.cursor.claim(next);
+        // A batch that was dropped may have stored headers here, and the payload may reach the same
+        // bytes through the mirror: see `store`.
+        compiler_fence(Ordering::SeqCst);
         Ok(Ok(self.place(header)))
     }
 
@@ -108,12 +111,14 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         self.payload(self.cursor.head(), header, false)
     }
 
-    /// Makes a record visible; room for it, or for a longer one, was reserved, and its payload
-    /// written there.
+    /// Makes a record visible; room for it, or for one that it was [shortened](Header::shortened)
+    /// from, was reserved, and its payload written there.
     #[inline(always)]
     pub(crate) fn publish(&mut self, header: Header) {
         let position = self.cursor.head();
-        if let Ok(next) = self.cursor.fits(header) {
+        let fits = self.cursor.fits(header);
+        debug_assert!(fits.is_ok(), "room was reserved");
+        if let Ok(next) = fits {
             let clearing = self.cursor.advance(next);
             self.store(position, header.to_word(), clearing);
         }

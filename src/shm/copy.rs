@@ -1,7 +1,8 @@
 //! The one function that copies bulk bytes out of memory that a peer writes.
 //!
-//! A plain `memcpy` there would be a data race, which is undefined. On x86-64 long runs go through
-//! `rep movsb` in inline assembly, whose loads the compiler knows nothing of; short ones and other
+//! A plain `memcpy` there would be a data race, which is undefined. On x86-64 long runs go through a
+//! loop of vector moves in inline assembly, whose loads the compiler knows nothing of (`rep movsb`
+//! took 335 ns for 1 KiB where source and target lie badly, this loop 20); short runs and other
 //! machines use relaxed atomic loads of 8 bytes.
 
 #![allow(unsafe_code)]
@@ -9,7 +10,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// From this length on, `rep movsb` beats loads of 8 bytes. Source: `benches/in_process.rs`
+/// From this length on, vector moves beat loads of 8 bytes. Source: `benches/in_process.rs`
 /// (`copy_out`), Zen 4.
 const BULK: usize = 256;
 

@@ -170,6 +170,14 @@ impl Mapping {
         &self.view.span.generation
     }
 
+    /// The bytes at `offset`, as the peer would see them through its own mapping.
+    #[cfg(all(test, not(slipring_loom)))]
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
+        let start = self.view.at(offset, len);
+        // SAFETY: inside of a mapping that lives as long as `self` and cannot shrink.
+        unsafe { Bytes::new(start, len) }
+    }
+
     /// Asks for huge pages; where shared memory has none this does nothing.
     pub(crate) fn prefer_huge_pages(&self) -> Result<()> {
         self.view.span.advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")

@@ -91,7 +91,7 @@ pub(super) struct Hello {
     pub(super) ring_capacity: u64,
     /// Loans that this side can return at a time.
     pub(super) loan_slots: u32,
-    /// The node of the thread that said Hello.
+    /// The node of the thread that made this side's segment.
     pub(super) numa_node: Option<u32>,
     /// The longest message that this side takes, in bytes.
     pub(super) max_message: u64,

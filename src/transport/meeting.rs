@@ -3,13 +3,13 @@
 //! ```text
 //!   connecting side                                accepting side
 //!   connect, check who listens
-//!   create segment
 //!   Hello, credentials, segment fd ──────────────▶ judge Hello, credentials, segment: attach
-//!                                                  create segment
 //!   judge, attach ◀──────────────── Hello, credentials, segment fd
 //! ```
 //!
-//! Nothing is created for a peer before its Hello was judged valid.
+//! A side's own segment is the same for every peer, so one is made beforehand: by a listener while
+//! it waits, by a connecting side before it connects. Nothing is made for a peer before its Hello
+//! was judged valid; a peer that fails costs no segment.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -103,6 +103,8 @@ pub struct Receiver {
     lent: Option<Lent>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
+    /// From how many pooled messages on the next one is timed.
+    next_distance: u64,
     /// The longest message of this link, in bytes.
     max_message: u64,
     /// Messages received since there was last nothing to receive.
@@ -160,6 +162,7 @@ impl Receiver {
             pool: PeerPool::new(options.peer_pool_limit, options.prefault),
             lent: None,
             id: RequestId(0),
+            next_distance: 0,
             max_message: link.terms.max_message,
             streak: 0,
             finished: false,
@@ -429,6 +432,13 @@ impl Receiver {
     #[inline(always)]
     fn head(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
         self.generation.check()?;
+        if self.finished {
+            return Ok(None);
+        }
+        if self.lent.is_some() {
+            // Looked at and not released: what stands there now is judged anew.
+            self.lent = None;
+        }
         match self.consumer.peek() {
             Ok(Some(record)) => self.judge(record),
             Ok(None) => match self.watch(patience)? {
@@ -442,7 +452,7 @@ impl Receiver {
     /// Watches the ring for about a microsecond, in which an awake peer answers.
     #[inline(always)]
     fn watch(&mut self, patience: Patience) -> Result<Option<Record>> {
-        if matches!(patience, Patience::None) || !self.data.watches() || self.finished {
+        if matches!(patience, Patience::None) || !self.data.watches() {
             return Ok(None);
         }
         self.tell_position()?;
@@ -462,9 +472,6 @@ impl Receiver {
 
     #[cold]
     fn await_head(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
-        if self.finished {
-            return Ok(None);
-        }
         self.tell_position()?;
         loop {
             let health = self.link.health();
@@ -586,7 +593,8 @@ impl Receiver {
             let Pooled { offset, len, .. } = descriptor;
             return Err(Fault::SegmentRange { offset, len, capacity }.into());
         }
-        if descriptor.len > 0 && self.stats.pooled.is_multiple_of(DISTANCE_EVERY) {
+        if descriptor.len > 0 && self.stats.pooled >= self.next_distance {
+            self.next_distance = self.stats.pooled + DISTANCE_EVERY;
             // The first line of the message comes from the peer's core, and must come anyway.
             let start = Instant::now();
             std::hint::black_box(segment.mapping().bytes(descriptor.offset as usize, 1).byte(0));

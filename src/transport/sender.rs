@@ -327,13 +327,14 @@ impl Sender {
         len: usize,
         patience: Patience,
     ) -> Result<Reservation<'_>, TrySendError> {
+        let header = Header::new(Kind::Message, len as u32);
         let offset = if len > self.inline_max {
             self.pending = Some(self.room_in_pool(len, PLAIN, patience)?);
             0
         } else {
-            self.room_in_ring(Header::new(Kind::Message, len as u32), patience)?
+            self.room_in_ring(header, patience)?
         };
-        Ok(Reservation { offset, len, sender: self })
+        Ok(Reservation { header, offset, len, sender: self })
     }
 
     /// Writes an envelope and a short message into the ring. What shares the polled line with the
@@ -579,6 +580,8 @@ pub struct Reservation<'a> {
     /// Start of the payload in the ring's data section, in bytes. A message in the pool has its
     /// room in the sender, so that this type stays small enough for registers.
     offset: usize,
+    /// The header of the record that was reserved, if it lies in the ring.
+    header: Header,
     len: usize,
     sender: &'a mut Sender,
 }
@@ -594,8 +597,7 @@ impl Reservation<'_> {
         if self.sender.pending.is_some() {
             return self.publish_pooled();
         }
-        let header = Header::new(Kind::Message, self.len as u32);
-        self.sender.finish(header, self.len)
+        self.sender.finish(self.header, self.len)
     }
 
     #[cold]
@@ -615,8 +617,8 @@ impl Reservation<'_> {
         assert!(len <= self.len, "{len} bytes of a reservation of {}", self.len);
         if self.sender.pending.is_none() {
             // A payload that has become short lies beside its header.
-            let header = Header::new(Kind::Message, len as u32);
-            let offset = self.sender.producer.place(header);
+            self.header = self.header.shortened(len as u32);
+            let offset = self.sender.producer.place(self.header);
             let back = self.offset - offset;
             self.sender.ring.bytes_mut(offset, back + len).copy_within(back.., 0);
             self.offset = offset;

@@ -7,7 +7,7 @@ use crate::reactor::Sleeper;
 use crate::transport::link::Link;
 use crate::transport::options::Spin;
 
-/// Looks without reading the clock: about 2 µs.
+/// Looks without reading the clock: about a microsecond.
 const LOOKS: u32 = 1000;
 
 /// Looks between two readings of the clock.

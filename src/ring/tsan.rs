@@ -1,0 +1,162 @@
+//! Both ends of a ring in one process, for ThreadSanitizer: is every payload access ordered?
+//!
+//! ```text
+//! RUSTC_BOOTSTRAP=1 \
+//! RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg slipring_tsan" \
+//! cargo test --target x86_64-unknown-linux-gnu --lib tsan
+//! ```
+//!
+//! The writer writes its payload as plain memory, the reader copies it out with the library's one
+//! copy, whose atomic loads race with plain stores unless they are ordered. Laps follow each other
+//! closely, so that room is reused as soon as it is given back.
+//!
+//! Both ends share one mapping, and no record runs into the mirror: memory that is mapped twice is
+//! two memories to ThreadSanitizer. It does not know fences either, so with `--cfg slipring_tsan`
+//! loads of a peer's words acquire by themselves (`shm/mapping.rs`): the places of the fences are
+//! the models' matter (`ring/models.rs`). Without the sanitizer this is a plain stress test.
+
+use std::thread;
+
+use crate::ring::{BatchSlot, Consumer, Header, Kind, Producer};
+use crate::shm::{Area, Backing, Mapping, Segment, page_size};
+
+/// Messages of a run.
+const MESSAGES: u64 = 20_000;
+
+/// Bytes in front of the ring: the reader's position, which in a link stands in another segment.
+fn control() -> usize {
+    page_size()
+}
+
+/// Bytes of the ring.
+fn capacity() -> usize {
+    page_size()
+}
+
+struct Writer {
+    producer: Producer<Mapping, Mapping>,
+    ring: Area,
+}
+
+struct Reader {
+    consumer: Consumer<Mapping, Mapping>,
+    ring: Mapping,
+    payload: Vec<u8>,
+}
+
+/// Both ends of a ring in one mapping without a mirror.
+fn ends() -> (Writer, Reader) {
+    let len = control() + capacity();
+    let segment = Segment::create(len, len, Backing::default()).expect("memory");
+    let (mapping, ring, _descriptor) = segment.into_parts(control());
+    let capacity = capacity() as u64;
+    let (own, peer) = (mapping.clone(), mapping.clone());
+    let producer = Producer::new(own, peer, control(), 0, capacity, 0);
+    let consumer = Consumer::new(mapping.clone(), mapping.clone(), control(), 0, capacity, 0);
+    (Writer { producer, ring }, Reader { consumer, ring: mapping, payload: Vec::new() })
+}
+
+/// The length of a message's payload in bytes: in one line, tight, and in lines of its own.
+fn len(number: u64) -> usize {
+    [8, 56, 200, 16, 512, 600][number as usize % 6]
+}
+
+fn message(number: u64) -> Header {
+    Header::new(Kind::Message, len(number) as u32)
+}
+
+/// A record without payload fills the lap up where a message would run into the mirror.
+fn filler() -> Header {
+    Header::new(Kind::Response, 0)
+}
+
+impl Writer {
+    fn fill(&mut self, offset: usize, number: u64) {
+        self.ring.bytes_mut(offset, len(number)).fill(number as u8);
+    }
+
+    fn send(&mut self, number: u64) {
+        loop {
+            match self.producer.reserve(message(number)).expect("the reader is honest") {
+                Ok(offset) if offset + len(number) > capacity() => {
+                    self.producer.publish(filler());
+                }
+                Ok(offset) => {
+                    self.fill(offset, number);
+                    return self.producer.publish(message(number));
+                }
+                Err(_) => thread::yield_now(),
+            }
+        }
+    }
+
+    /// Sends messages from `number` on as a batch, and gives the number after them.
+    fn send_batch(&mut self, number: u64) -> u64 {
+        let mut batch = BatchSlot::default();
+        self.producer.start(&mut batch);
+        let mut next = number;
+        while next < MESSAGES && batch.count() < 5 {
+            let place = self.producer.place(message(next));
+            if batch.count() == 0 && place + 3072 > capacity() {
+                self.send(next);
+                return next + 1;
+            }
+            match self.producer.push(&mut batch, message(next)).expect("the reader is honest") {
+                Ok(offset) => self.fill(offset, next),
+                Err(_) if batch.count() > 0 => break,
+                Err(_) => {
+                    thread::yield_now();
+                    continue;
+                }
+            }
+            next += 1;
+        }
+        self.producer.publish_batch(&mut batch);
+        next
+    }
+}
+
+impl Reader {
+    /// Receives a message, and gives its number's last byte if all of its payload is that.
+    fn receive(&mut self, number: u64) {
+        loop {
+            let Some(record) = self.consumer.peek().expect("a header of the writer") else {
+                self.consumer.publish();
+                thread::yield_now();
+                continue;
+            };
+            let is_filler = record.header == filler();
+            if !is_filler {
+                assert_eq!(record.header.len(), len(number) as u64);
+                self.payload.resize(len(number), 0);
+                self.ring.bytes(record.offset, len(number)).copy_to(&mut self.payload);
+                assert!(self.payload.iter().all(|byte| *byte == number as u8), "{number} is whole");
+            }
+            self.consumer.release(record.header);
+            if !is_filler {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_payload_access_is_ordered() {
+    let (mut writer, mut reader) = ends();
+    let writing = thread::spawn(move || (0..MESSAGES).for_each(|number| writer.send(number)));
+    (0..MESSAGES).for_each(|number| reader.receive(number));
+    writing.join().unwrap();
+}
+
+#[test]
+fn every_payload_access_of_a_batch_is_ordered() {
+    let (mut writer, mut reader) = ends();
+    let writing = thread::spawn(move || {
+        let mut number = 0;
+        while number < MESSAGES {
+            number = writer.send_batch(number);
+        }
+    });
+    (0..MESSAGES).for_each(|number| reader.receive(number));
+    writing.join().unwrap();
+}
