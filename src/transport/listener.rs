@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -56,8 +57,8 @@ pub struct Listener {
     reserve: Option<OwnedFd>,
     stats: ListenerStats,
     generation: Generation,
-    /// The path to remove on drop.
-    path: Option<PathBuf>,
+    /// The path to remove on drop, while it is still this socket.
+    path: Option<(PathBuf, (u64, u64))>,
 }
 
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl Listener {
             Err(errno) => return Err(Error::os("bind", errno)),
         }
         let mut listener = Self::adopt(core, socket)?;
-        listener.path = address.as_path().map(PathBuf::from);
+        listener.path = address.as_path().and_then(|path| Some((path.into(), socket_at(path)?)));
         listener.address = Some(address);
         Ok(listener)
     }
@@ -319,8 +320,18 @@ fn reserve_descriptor(any: &OwnedFd) -> Option<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(any, 3).ok()
 }
 
-/// Whether nobody listens on a path that exists.
-fn is_stale(path: &std::path::Path) -> bool {
+/// The file at a path, if it is a socket: device and inode.
+fn socket_at(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    file.file_type().is_socket().then(|| (file.dev(), file.ino()))
+}
+
+/// Whether a path holds a socket on which nobody listens. A file of another kind refuses connections
+/// just so, and is none of our business.
+fn is_stale(path: &Path) -> bool {
+    if socket_at(path).is_none() {
+        return false;
+    }
     let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return false };
     let Ok(probe) = socket::open() else { return false };
     socket::connect(&probe, &target) == Err(Errno::CONNREFUSED)
@@ -342,7 +353,8 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = self.path.take().filter(|_| self.generation.is_current()) {
+        let path = self.path.take().filter(|_| self.generation.is_current());
+        if let Some((path, _)) = path.filter(|(path, ours)| socket_at(path) == Some(*ours)) {
             let _ = std::fs::remove_file(path);
         }
     }

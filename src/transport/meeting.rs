@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
 
 use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
 use crate::reactor::Barrier;
@@ -88,7 +89,14 @@ impl Theirs {
             return Err(Fault::DescriptorCount { count, expected: 1 }.into());
         };
         core.options.peer_policy.check(&credentials)?;
-        let pidfd = packet.pidfd.take().or_else(|| open_pidfd(credentials.pid));
+        let pidfd = match packet.pidfd.take() {
+            Some(Ok(pidfd)) => Some(pidfd),
+            // Without a descriptor its death could go unseen.
+            Some(Err(errno @ (Errno::MFILE | Errno::NFILE))) => {
+                return Err(Error::os("SCM_PIDFD", errno));
+            }
+            Some(Err(_)) | None => open_pidfd(credentials.pid)?,
+        };
         let extents = Extents::of(&hello);
         let (len, prefault) = (extents.segment_len(), core.options.prefault);
         let segment = PeerSegment::attach(fd, len, extents.control, prefault)?;
@@ -98,9 +106,14 @@ impl Theirs {
 
 /// For kernels without `SCM_PIDFD` (before 6.5): the process that has the pid now, which is the
 /// sender unless it died and its pid was used again in the microseconds since.
-fn open_pidfd(pid: Option<u32>) -> Option<OwnedFd> {
-    let pid = rustix::process::Pid::from_raw(pid?.try_into().ok()?)?;
-    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+fn open_pidfd(pid: Option<u32>) -> Result<Option<OwnedFd>> {
+    let pid = pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+    match pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty())) {
+        Some(Ok(pidfd)) => Ok(Some(pidfd)),
+        Some(Err(errno @ (Errno::MFILE | Errno::NFILE))) => Err(Error::os("pidfd_open", errno)),
+        // A process of another pid namespace, or a kernel older than 5.3.
+        Some(Err(_)) | None => Ok(None),
+    }
 }
 
 /// How long the connecting side looks for the answer before it sleeps: an accepting side that waits

@@ -159,7 +159,8 @@ pub(super) struct Received<const N: usize> {
     pub(super) len: usize,
     pub(super) descriptors: Vec<OwnedFd>,
     pub(super) credentials: Option<Credentials>,
-    pub(super) pidfd: Option<OwnedFd>,
+    /// The sender's process, or why the kernel could not open it.
+    pub(super) pidfd: Option<Result<OwnedFd, Errno>>,
 }
 
 /// What a look at a socket gives.
@@ -245,11 +246,11 @@ fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 for index in 0..len / size_of::<libc::c_int>() {
-                    received.descriptors.extend(take_descriptor(data, index));
+                    received.descriptors.extend(take_descriptor(data, index).ok());
                 }
             }
             (libc::SOL_SOCKET, SCM_PIDFD) if len >= size_of::<libc::c_int>() => {
-                received.pidfd = take_descriptor(data, 0);
+                received.pidfd = Some(take_descriptor(data, 0));
             }
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if len >= size_of::<libc::ucred>() => {
                 // SAFETY: the kernel wrote a whole `ucred` there, perhaps unaligned.
@@ -265,12 +266,15 @@ fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
 
 /// The descriptor at `index` of a message's data. The kernel writes an error number where it could
 /// not open one.
-fn take_descriptor(data: *const u8, index: usize) -> Option<OwnedFd> {
+fn take_descriptor(data: *const u8, index: usize) -> Result<OwnedFd, Errno> {
     let at = data.cast::<libc::c_int>().wrapping_add(index);
     // SAFETY: the caller has checked that the message is that long.
     let raw = unsafe { at.read_unaligned() };
+    if raw < 0 {
+        return Err(Errno::from_raw_os_error(raw.saturating_neg()));
+    }
     // SAFETY: the kernel has just opened it for us, and nobody else knows of it.
-    (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Waits until a socket can be read (or its end is seen). `false`: the deadline passed.
