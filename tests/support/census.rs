@@ -1,0 +1,70 @@
+//! What this process holds: descriptors, and mappings of segments.
+//!
+//! Tests of one binary share a process, so whoever counts runs in a process of its own
+//! ([`Other`](super::other::Other)).
+
+use std::fs;
+
+/// Descriptors that are open, the one that counts included.
+pub fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Mappings of segments, ours and peers'.
+pub fn mappings() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("/memfd:")).count()
+}
+
+/// Threads.
+pub fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// What a process holds at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Census {
+    pub descriptors: usize,
+    pub mappings: usize,
+    pub threads: usize,
+}
+
+impl Census {
+    pub fn take() -> Self {
+        Self { descriptors: descriptors(), mappings: mappings(), threads: threads() }
+    }
+
+    /// Waits until the process holds what it held then, or says what it still holds.
+    pub fn comes_back(self) {
+        self.comes_back_with(0);
+    }
+
+    /// As [`comes_back`](Self::comes_back), for a process in which one context lives on: it may
+    /// have made its side of the next link beforehand, or not.
+    pub fn comes_back_but_for_a_spare(self) {
+        self.comes_back_with(1);
+    }
+
+    fn comes_back_with(self, spares: usize) {
+        let deadline = super::soon();
+        loop {
+            let now = Self::take();
+            // A link's own segment is one descriptor and two mappings.
+            if now.descriptors <= self.descriptors + spares
+                && now.mappings <= self.mappings + 2 * spares
+                && now.threads <= self.threads
+            {
+                return;
+            }
+            let late = std::time::Instant::now() >= deadline;
+            assert!(!late, "held {self:?}, now {now:?}");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+/// Time that this process has spent on processors.
+pub fn processor_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}

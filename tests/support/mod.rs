@@ -1,0 +1,169 @@
+//! What the integration tests share.
+//!
+//! [`other`] runs a body in another process, [`raw`] is a peer that can lie in every byte it
+//! writes, [`census`] counts what a process holds.
+
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
+pub mod census;
+pub mod other;
+pub mod raw;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slipring::{
+    Connection, Context, Error, ErrorKind, Fault, Listener, Options, TryRecvError, TrySendError,
+};
+
+use raw::{Hello, RawPeer};
+
+/// How long anything may take before a test says that it hangs.
+pub const HANG: Duration = Duration::from_secs(20);
+
+pub fn soon() -> Instant {
+    Instant::now() + HANG
+}
+
+/// An abstract name that no other test has.
+pub fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("slipring-test-{}-{number}", std::process::id())
+}
+
+/// Waits until `done`, or says what was waited for.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = soon();
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} does not come about");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Two ends in one process, each of its own context.
+pub fn pair_with(near: Options, far: Options) -> (Connection, Connection) {
+    pair_of(&Context::with_options(near).unwrap(), &Context::with_options(far).unwrap())
+}
+
+/// Two ends in one process, of one context.
+pub fn pair(options: Options) -> (Connection, Connection) {
+    let context = Context::with_options(options).unwrap();
+    pair_of(&context, &context)
+}
+
+/// Two ends in one process: `near` connects, `far` accepts.
+pub fn pair_of(near: &Context, far: &Context) -> (Connection, Connection) {
+    let name = unique_name();
+    let mut listener = far.listen(&name).unwrap();
+    thread::scope(|scope| {
+        let connector = scope.spawn(|| near.connect_deadline(&name, soon()).unwrap());
+        let accepted = listener.accept_deadline(soon()).unwrap();
+        (connector.join().unwrap(), accepted)
+    })
+}
+
+/// A link that must not notice what happens to others.
+#[derive(Debug)]
+pub struct Witness {
+    near: Connection,
+    far: Connection,
+    round: u8,
+    /// The longest message to try, where options forbid longer ones.
+    pub longest: usize,
+}
+
+impl Witness {
+    pub fn new(context: &Context) -> Self {
+        let (near, far) = pair_of(context, context);
+        Self { near, far, round: 0, longest: 20_000 }
+    }
+
+    /// Moves short and long messages both ways.
+    pub fn check(&mut self) {
+        self.round = self.round.wrapping_add(1);
+        for len in [0, 48, 300, 20_000].into_iter().filter(|len| *len <= self.longest) {
+            let message = vec![self.round; len];
+            self.near.send(&message).unwrap();
+            assert_eq!(self.far.recv_deadline(soon()).unwrap().unwrap(), message);
+            self.far.send(&message).unwrap();
+            let back = self.near.receiver().recv_deadline(soon()).unwrap().unwrap();
+            assert_eq!(back, message);
+        }
+    }
+}
+
+/// A context with a listener and a witness, ready for raw peers.
+#[derive(Debug)]
+pub struct Stage {
+    pub context: Context,
+    pub name: String,
+    pub listener: Listener,
+    pub witness: Witness,
+}
+
+impl Stage {
+    pub fn new(options: Options) -> Self {
+        let context = Context::with_options(options).unwrap();
+        let name = unique_name();
+        let listener = context.listen(&name).unwrap();
+        let witness = Witness::new(&context);
+        Self { context, name, listener, witness }
+    }
+
+    /// A link whose other end is a raw peer that was honest so far.
+    pub fn link(&mut self) -> (Connection, RawPeer) {
+        self.link_with(Hello::honest())
+    }
+
+    pub fn link_with(&mut self, hello: Hello) -> (Connection, RawPeer) {
+        let mut peer = RawPeer::greet(raw::dial(&self.name), hello);
+        let link = self.listener.accept_deadline(soon()).unwrap();
+        peer.meet();
+        (link, peer)
+    }
+
+    /// Whether an honest peer is accepted, and every other link is as it was.
+    pub fn is_undisturbed(&mut self) {
+        let Self { context, name, listener, .. } = self;
+        let (mut near, mut far) = thread::scope(|scope| {
+            let connector = scope.spawn(|| context.connect_deadline(&*name, soon()).unwrap());
+            let accepted = listener.accept_deadline(soon()).unwrap();
+            (connector.join().unwrap(), accepted)
+        });
+        near.send(b"honest").unwrap();
+        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"honest");
+        self.witness.check();
+    }
+}
+
+/// The fault of an operation that must have met one.
+pub fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> Fault {
+    match answer.map_err(|error| error.kind().clone()) {
+        Err(ErrorKind::Fault(fault)) => fault,
+        other => panic!("a fault was due, not {other:?}"),
+    }
+}
+
+/// That every further use of a link gives the same fault.
+pub fn stays_faulty(link: &mut Connection, expected: Fault) {
+    for _ in 0..2 {
+        assert_eq!(fault(link.recv_deadline(soon())), expected);
+        assert_eq!(fault(link.recv_request()), expected);
+        assert_eq!(fault(link.send(b"late")), expected);
+        assert_eq!(fault(link.send(&[0; 20_000])), expected);
+        assert_eq!(fault(link.call(b"late")), expected);
+        assert_eq!(fault(link.reserve(10).map(drop)), expected);
+        assert_eq!(fault(link.peek().map(drop)), expected);
+        match link.try_recv() {
+            Err(TryRecvError::Failed(error)) => assert_eq!(fault::<()>(Err(error)), expected),
+            other => panic!("{other:?}"),
+        }
+        match link.try_send(b"late") {
+            Err(TrySendError::Failed(error)) => assert_eq!(fault::<()>(Err(error)), expected),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The other process: the test binary again, with a filter for the calling test and an argument in
+//! its environment. It runs the test's own body for the other side and ends.
+
+#![allow(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use slipring::{Connection, Context, Options};
+
+use super::{HANG, pair_with, soon, unique_name};
+
+const TEST: &str = "SLIPRING_TEST";
+const ARGUMENT: &str = "SLIPRING_ARGUMENT";
+/// What marks a line that one process says to the other among the test harness's own.
+const MARK: &str = "@@";
+
+/// A process that runs the other side's body. Killed on drop.
+#[derive(Debug)]
+pub struct Other {
+    process: Child,
+    to: Option<ChildStdin>,
+    said: mpsc::Receiver<String>,
+}
+
+impl Other {
+    /// Runs `body(argument)` in another process. `test` is the name of the calling test; in the
+    /// other process this call does not return, so nothing before it may have effects.
+    pub fn start(test: &str, argument: &str, body: impl FnOnce(&str)) -> Self {
+        if std::env::var(TEST).as_deref() == Ok(test) {
+            let parent = rustix::process::Signal::KILL;
+            rustix::process::set_parent_process_death_signal(Some(parent)).unwrap();
+            let argument = std::env::var(ARGUMENT).unwrap();
+            let run = std::panic::AssertUnwindSafe(|| body(&argument));
+            let done = std::panic::catch_unwind(run).is_ok();
+            std::process::exit(if done { 0 } else { 101 });
+        }
+        Self::spawn(test, argument)
+    }
+
+    /// As [`start`](Self::start), also from within the other process.
+    pub fn spawn(test: &str, argument: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
+            .env(TEST, test)
+            .env(ARGUMENT, argument)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = listen(process.stdout.take().unwrap());
+        Self { to: process.stdin.take(), said, process }
+    }
+
+    /// Waits until the other process says `word`.
+    pub fn expect(&self, word: &str) {
+        assert_eq!(self.hear(), word);
+    }
+
+    /// The next word that the other process says.
+    pub fn hear(&self) -> String {
+        self.said.recv_timeout(HANG).expect("the other process says nothing")
+    }
+
+    /// Says a word to the other process.
+    pub fn tell(&mut self, word: &str) {
+        writeln!(self.to.as_mut().unwrap(), "{word}").unwrap();
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Kills the other process as it stands.
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+    }
+
+    /// Waits for the end of the other process.
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = soon();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
+            }
+            assert!(std::time::Instant::now() < deadline, "the other process does not end");
+            thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// That the other process has done its part.
+    pub fn succeeds(&mut self) {
+        let status = self.wait();
+        assert!(status.success(), "the other process failed: {status}");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn listen(from: ChildStdout) -> mpsc::Receiver<String> {
+    let (to, said) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if let Some((_, word)) = line.split_once(MARK)
+                && to.send(word.to_owned()).is_err()
+            {
+                return;
+            }
+        }
+    });
+    said
+}
+
+/// Waits until a thread of this process sleeps on a futex.
+pub fn wait_until_asleep(thread: rustix::thread::Pid) {
+    let path = format!("/proc/self/task/{}/syscall", thread.as_raw_nonzero());
+    super::wait_until("sleep", || {
+        // Where the kernel does not tell, some time has to do.
+        let Ok(call) = std::fs::read_to_string(&path) else {
+            thread::sleep(std::time::Duration::from_millis(100));
+            return true;
+        };
+        let number = call.split(' ').next().and_then(|number| number.parse().ok());
+        number == Some(libc::SYS_futex_waitv) || number == Some(libc::SYS_futex)
+    });
+}
+
+/// In the other process: makes a system call fail where a signal would end the process first.
+pub fn ignore_signal(signal: libc::c_int) {
+    // SAFETY: ignoring a signal runs no code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// In the other process: says a word to the test.
+pub fn say(word: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{MARK}{word}").unwrap();
+    out.flush().unwrap();
+}
+
+/// In the other process: waits for a word of the test.
+pub fn listen_for(word: &str) {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    assert_eq!(line.trim_end(), word);
+}
+
+/// In the other process: waits to be killed.
+pub fn wait_for_death() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
+/// Runs one exchange twice: between two threads, and between two processes.
+pub fn over_threads_and_processes(
+    test: &str,
+    options: impl Fn() -> Options,
+    near: impl Fn(Connection) + Sync,
+    far: impl Fn(Connection) + Send + Sync,
+) {
+    // The other process gets no further than this.
+    let name = unique_name();
+    let mut other = Other::start(test, &name, |name| {
+        let context = Context::with_options(options()).unwrap();
+        far(context.connect_retry(name, soon()).unwrap());
+    });
+    let context = Context::with_options(options()).unwrap();
+    let mut listener = context.listen(&name).unwrap();
+    near(listener.accept_deadline(soon()).unwrap());
+    other.succeeds();
+
+    let (far_end, near_end) = pair_with(options(), options());
+    thread::scope(|scope| {
+        let far = scope.spawn(|| far(far_end));
+        near(near_end);
+        far.join().unwrap();
+    });
+}
