@@ -1,0 +1,360 @@
+//! What the source promises of itself: who imports whom, where `unsafe` may stand and that each is
+//! explained, how long a file may be, and that the README's code is code that runs.
+//!
+//! It reads text, not syntax: comments and the insides of literals are blanked out first.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Who may import whom (DESIGN, section 9). A new module is a new line here. `lib.rs` may import
+/// all of them.
+const IMPORTS: [(&str, &[&str]); 7] = [
+    ("error", &[]),
+    ("sync", &[]),
+    ("shm", &["error", "sync"]),
+    ("ring", &["error", "sync", "shm"]),
+    ("pool", &["error", "sync", "shm", "ring"]),
+    ("reactor", &["error", "sync", "shm", "ring"]),
+    ("transport", &["error", "sync", "shm", "ring", "pool", "reactor"]),
+];
+
+/// The files that may hold `unsafe`. A new name here is a design decision.
+const UNSAFE: [&str; 5] = [
+    "src/shm/bytes.rs",        // views of a peer's bytes
+    "src/shm/copy.rs",         // the one bulk copy out of a peer's memory
+    "src/shm/fork.rs",         // the page that a forked child finds wiped
+    "src/shm/mapping.rs",      // mappings, and who may form `&mut [u8]` over which
+    "src/transport/socket.rs", // control messages of a socket
+];
+
+/// The longest file, in lines of code: no comments, no blanks, no `#[cfg(test)]` modules.
+const LONGEST: usize = 400;
+
+/// Files that may be longer: up to how many lines, and why.
+const LONGER: [(&str, usize, &str); 2] = [
+    (
+        "src/transport/sender.rs",
+        600,
+        "one object; its reservations and batches write its private fields on the hot path",
+    ),
+    (
+        "src/transport/receiver.rs",
+        550,
+        "one object; each kind of message is received blocking, with a deadline, and at once",
+    ),
+];
+
+/// A source file: as it is, and with comments and the insides of literals blanked out.
+struct Source {
+    /// From the repository's root on.
+    path: String,
+    text: String,
+    code: String,
+}
+
+impl Source {
+    /// Every file in `folder` that ends in `.rs`.
+    fn all(folder: &str) -> Vec<Self> {
+        let mut found = Vec::new();
+        let mut folders = vec![root().join(folder)];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    found.push(Self::read(&path));
+                }
+            }
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        assert!(!found.is_empty(), "{folder} has no source");
+        found
+    }
+
+    fn read(path: &Path) -> Self {
+        let text = fs::read_to_string(path).unwrap();
+        let path = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        Self { path, code: code(&text), text }
+    }
+
+    /// The module of `src` that this file belongs to; `lib` for the root.
+    fn module(&self) -> &str {
+        let inside = self.path.strip_prefix("src/").unwrap();
+        inside.split('/').next().unwrap().trim_end_matches(".rs")
+    }
+
+    /// Where byte `at` is, for people.
+    fn place(&self, at: usize) -> String {
+        format!("{}:{}", self.path, self.code[..at].matches('\n').count() + 1)
+    }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// `text` with blanks for comments and for what stands in literals. Bytes keep their places.
+fn code(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let blanked = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if let Some(hashes) = raw_string(rest) {
+            let close = format!("\"{}", "#".repeat(hashes));
+            let start = hashes + 2;
+            rest[start..].find(&close).map_or(rest.len(), |end| start + end + close.len())
+        } else if first == '"' {
+            string(rest)
+        } else if first == '\'' {
+            character(rest)
+        } else {
+            0
+        };
+        let taken = if blanked == 0 { first.len_utf8() } else { blanked };
+        for char in rest[..taken].chars() {
+            match char {
+                '\n' => out.push('\n'),
+                other if blanked == 0 => out.push(other),
+                other => out.extend(std::iter::repeat_n(' ', other.len_utf8())),
+            }
+        }
+        rest = &rest[taken..];
+    }
+    out
+}
+
+/// The number of hashes, if a raw string starts here.
+fn raw_string(text: &str) -> Option<usize> {
+    let hashed = text.strip_prefix('r')?;
+    let hashes = hashed.len() - hashed.trim_start_matches('#').len();
+    hashed[hashes..].starts_with('"').then_some(hashes)
+}
+
+/// The length of the string that starts here.
+fn string(text: &str) -> usize {
+    let mut escaped = false;
+    let end = text.char_indices().skip(1).find(|(_, char)| {
+        let found = *char == '"' && !escaped;
+        escaped = *char == '\\' && !escaped;
+        found
+    });
+    end.map_or(text.len(), |(at, _)| at + 1)
+}
+
+/// The length of the character that starts here; 0 if it is a lifetime.
+fn character(text: &str) -> usize {
+    let inside = &text[1..];
+    let Some(escape) = inside.strip_prefix('\\') else {
+        let first = inside.chars().next().map_or(0, char::len_utf8);
+        return if inside[first..].starts_with('\'') { first + 2 } else { 0 };
+    };
+    // The escaped character may be a quote itself.
+    escape[1..].find('\'').map_or(text.len(), |end| end + 4)
+}
+
+/// Where `word` stands in `code` as a whole word.
+fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let part = |char: char| char.is_alphanumeric() || char == '_';
+    code.match_indices(word).map(|(at, _)| at).filter(move |at| {
+        !code[..*at].ends_with(part) && !code[at + word.len()..].starts_with(part)
+    })
+}
+
+fn report(what: &str, wrong: &[String]) {
+    assert!(wrong.is_empty(), "{what}:\n  {}", wrong.join("\n  "));
+}
+
+/// The names that follow a path's start: one, or those of a group.
+fn names(after: &str) -> Vec<&str> {
+    let Some(group) = after.strip_prefix('{') else { return vec![name(after)] };
+    let mut depth = 0;
+    let mut names = vec![name(group.trim_start())];
+    for (at, char) in group.char_indices() {
+        match char {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => names.push(name(group[at + 1..].trim_start())),
+            _ => {}
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+fn name(text: &str) -> &str {
+    text.split(|char: char| !char.is_alphanumeric() && char != '_').next().unwrap_or("")
+}
+
+/// What `lib.rs` re-exports, and from which module: `crate::Name` imports that module.
+fn exports() -> Vec<(String, String)> {
+    let lib = Source::read(&root().join("src/lib.rs"));
+    let mut exports = Vec::new();
+    for (at, start) in lib.code.match_indices("pub use ") {
+        let path = &lib.code[at + start.len()..];
+        let (module, after) = path.split_once("::").unwrap();
+        exports.extend(names(after).into_iter().map(|name| (name.to_owned(), module.to_owned())));
+    }
+    exports
+}
+
+#[test]
+fn a_module_imports_only_what_the_table_allows() {
+    let exports = exports();
+    let mut wrong = Vec::new();
+    for source in Source::all("src").iter().filter(|source| source.module() != "lib") {
+        let module = source.module();
+        let Some((_, allowed)) = IMPORTS.iter().find(|(name, _)| *name == module) else {
+            wrong.push(format!("{}: module {module} is not in the table", source.path));
+            continue;
+        };
+        let crates = source.code.match_indices("crate::").map(|(at, path)| (at, path.len(), true));
+        // `super` leads out of a module, too.
+        let supers = source.code.match_indices("super::").map(|(at, path)| (at, path.len(), false));
+        for (at, len, absolute) in crates.chain(supers) {
+            for name in names(&source.code[at + len..]) {
+                let known = IMPORTS.iter().any(|(module, _)| *module == name);
+                let exported = exports.iter().find(|(export, _)| export == name);
+                let target = match exported {
+                    Some((_, module)) if absolute => module,
+                    _ if absolute || known => name,
+                    _ => continue,
+                };
+                if target != module && !allowed.contains(&target) {
+                    let place = source.place(at);
+                    wrong.push(format!("{place}: {module} imports {target} ({name})"));
+                }
+            }
+        }
+    }
+    report("imports that DESIGN's table does not allow", &wrong);
+}
+
+#[test]
+fn unsafe_stands_only_in_the_listed_files() {
+    let mut found = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for source in Source::all("src") {
+        let marks = ["unsafe", "unsafe_code"];
+        for at in marks.iter().flat_map(|mark| words(&source.code, mark)) {
+            found.insert(source.path.clone());
+            if !UNSAFE.contains(&source.path.as_str()) {
+                wrong.push(source.place(at));
+            }
+        }
+    }
+    report("unsafe in a file that is not listed", &wrong);
+    let unused: Vec<String> =
+        UNSAFE.iter().filter(|path| !found.contains(**path)).map(|path| (*path).into()).collect();
+    report("listed as unsafe, and has none", &unused);
+}
+
+#[test]
+fn each_unsafe_is_explained_directly_above() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for source in Source::all("src") {
+        let lines: Vec<&str> = source.text.lines().collect();
+        for at in words(&source.code, "unsafe") {
+            seen += 1;
+            let line = source.code[..at].matches('\n').count();
+            let function = source.code[at..].starts_with("unsafe fn");
+            let promise = if function { "# Safety" } else { "SAFETY: " };
+            if !comment_above(&lines, line).contains(promise) {
+                wrong.push(format!("{}:{}: no {promise:?} above", source.path, line + 1));
+            }
+        }
+    }
+    report("unsafe without its reason", &wrong);
+    assert!(seen > 0, "no unsafe was found at all");
+}
+
+/// The comment above the statement or item whose line this is, attributes between them passed over.
+fn comment_above(lines: &[&str], line: usize) -> String {
+    let above = || lines[..line].iter().rev().map(|line| line.trim());
+    let between = above().take_while(|line| line.starts_with("#[") || line.ends_with(" =")).count();
+    let comment: Vec<&str> =
+        above().skip(between).take_while(|line| line.starts_with("//")).collect();
+    comment.into_iter().rev().collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn files_are_short() {
+    let mut wrong = Vec::new();
+    for source in Source::all("src") {
+        let count = code_lines(&source.code);
+        let excuse = LONGER.iter().find(|(path, ..)| *path == source.path);
+        let most = excuse.map_or(LONGEST, |(_, most, _)| *most);
+        if count > most {
+            wrong.push(format!("{}: {count} lines of code, at most {most}", source.path));
+        } else if excuse.is_some() && count <= LONGEST {
+            wrong.push(format!("{}: {count} lines need no excuse", source.path));
+        }
+    }
+    report("long files", &wrong);
+}
+
+/// Lines with code on them, modules for tests left out.
+fn code_lines(code: &str) -> usize {
+    let mut count = 0;
+    let mut lines = code.lines();
+    let mut tests = false;
+    while let Some(line) = lines.next() {
+        let line = line.trim();
+        if tests && line.starts_with("mod ") && line.ends_with('{') {
+            // rustfmt closes what starts at a line's start at a line's start.
+            lines.by_ref().find(|line| *line == "}");
+            count -= 1;
+        } else if !line.is_empty() {
+            count += 1;
+        }
+        tests = line.starts_with("#[cfg(") && line.contains("test");
+    }
+    count
+}
+
+#[test]
+fn the_readme_shows_code_that_is_compiled() {
+    let Ok(readme) = fs::read_to_string(root().join("README.md")) else {
+        return eprintln!("skipped: there is no README.md");
+    };
+    let lib = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let docs: Vec<&str> = lib.lines().filter_map(|line| line.strip_prefix("//!")).collect();
+    let docs = docs.join("\n");
+    let tests = Source::all("tests");
+    let tests = tests.iter().filter(|source| source.path != "tests/architecture.rs");
+    let compiled: BTreeSet<&str> =
+        tests.flat_map(|source| source.text.lines()).chain(rust(&docs)).map(bare).collect();
+    let shown = rust(&readme);
+    assert!(shown.len() > 5, "README.md shows code");
+    let wrong: Vec<String> = shown
+        .iter()
+        .filter(|line| !compiled.contains(bare(line)))
+        .map(|line| line.to_string())
+        .collect();
+    report("README.md shows what is neither in lib.rs's examples nor in a test", &wrong);
+}
+
+/// The lines of the blocks of Rust in a page.
+fn rust(page: &str) -> Vec<&str> {
+    let mut inside = false;
+    let mut lines = Vec::new();
+    for line in page.lines() {
+        match line.trim().strip_prefix("```") {
+            Some(kind) => inside = !inside && (kind.starts_with("rust") || kind == "no_run"),
+            None if inside => lines.push(line),
+            None => {}
+        }
+    }
+    lines
+}
+
+/// A line without indentation and trailing comment.
+fn bare(line: &str) -> &str {
+    line.split_once(" //").map_or(line, |(code, _)| code).trim()
+}

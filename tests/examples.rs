@@ -1,0 +1,326 @@
+//! Every example does what its first lines say, also when its other side is killed.
+//!
+//! `cargo test` builds the examples; with `--test examples`, run `cargo build --examples` first.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use slipring::{Connection, Context};
+
+/// How long anything may take before a test says that it hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+fn soon() -> Instant {
+    Instant::now() + HANG
+}
+
+/// A name that no other test has, on this machine.
+fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("slipring-examples-{}-{number}", std::process::id())
+}
+
+/// A running example and what it has said so far, on both of its outputs. Killed when dropped.
+struct Example {
+    child: Child,
+    said: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Example {
+    /// Starts an example with arguments separated by blanks.
+    fn start(name: &str, arguments: &str) -> Self {
+        let test = std::env::current_exe().unwrap();
+        let folder = test.parent().and_then(|deps| deps.parent()).unwrap();
+        let program: PathBuf = folder.join("examples").join(name);
+        let mut child = Command::new(&program)
+            .args(arguments.split_whitespace())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+        let said = Arc::new(Mutex::new(String::new()));
+        let out: Box<dyn Read + Send> = Box::new(child.stdout.take().unwrap());
+        let err: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
+        let read = |from: Box<dyn Read + Send>| {
+            let said = said.clone();
+            thread::spawn(move || {
+                for line in BufReader::new(from).lines().map_while(Result::ok) {
+                    *said.lock().unwrap() += &format!("{line}\n");
+                }
+            })
+        };
+        let readers = vec![read(out), read(err)];
+        Self { child, said, readers }
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Waits until the example has said this so many times.
+    fn says_times(&self, text: &str, times: usize) {
+        let deadline = soon();
+        while self.said().matches(text).count() < times {
+            assert!(Instant::now() < deadline, "{text:?} is missing from:\n{}", self.said());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn says(&self, text: &str) {
+        self.says_times(text, 1);
+    }
+
+    /// SIGKILL. What it said.
+    fn kill(mut self) -> String {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.rest()
+    }
+
+    /// Waits for its end. Its exit code, and what it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let deadline = soon();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "does not end, and said:\n{}", self.said());
+            thread::sleep(Duration::from_millis(5));
+        };
+        (status.code(), self.rest())
+    }
+
+    /// As [`end`](Self::end), of an example that succeeds.
+    fn succeeds(self) -> String {
+        let (code, said) = self.end();
+        assert_eq!(code, Some(0), "{said}");
+        said
+    }
+
+    /// As [`end`](Self::end), of an example that fails with a text.
+    fn fails(self) -> String {
+        let (code, said) = self.end();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+        said
+    }
+
+    /// What was said, when nothing follows.
+    fn rest(&mut self) -> String {
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+        self.said()
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn connect(name: &str) -> Connection {
+    Context::new().unwrap().connect_retry(name, soon()).unwrap()
+}
+
+#[test]
+fn a_consumer_gets_every_message_of_a_producer_that_waited_for_it() {
+    // Short messages in the ring, with a body that is no whole word; long ones in the pool.
+    for size in [61, 20_000] {
+        let name = unique_name();
+        let arguments = format!("--name {name} --count 10000");
+        let producer = Example::start("producer", &format!("{arguments} --size {size}"));
+        producer.says("waiting for a consumer: nobody listens");
+        let consumer = Example::start("consumer", &arguments);
+        assert!(producer.succeeds().contains("done, 10000 messages were sent"));
+        assert!(consumer.succeeds().contains("10000 messages were received"));
+    }
+}
+
+#[test]
+fn a_producer_goes_on_when_its_consumer_was_killed() {
+    for size in [64, 20_000] {
+        let name = unique_name();
+        let producer = Example::start("producer", &format!("--name {name} --size {size}"));
+        let first = Example::start("consumer", &format!("--name {name}"));
+        first.says(" a second, p50 ");
+        first.kill();
+        producer.says("the peer died");
+        let second = Example::start("consumer", &format!("--name {name} --count 1000"));
+        assert!(second.succeeds().contains("that is enough, 1000 messages were received"));
+        producer.says("the peer has closed the connection");
+        let said = producer.kill();
+        let starts: Vec<&str> = said.lines().filter(|line| line.contains("reads from")).collect();
+        assert_eq!(starts.len(), 2, "{said}");
+        assert!(starts[0].contains("number 0 ") && !starts[1].contains("number 0 "), "{said}");
+    }
+}
+
+#[test]
+fn a_consumer_goes_on_when_its_producer_was_killed() {
+    let name = unique_name();
+    let consumer = Example::start("consumer", &format!("--name {name} --count 1000000000"));
+    for (round, size) in [64, 20_000].into_iter().enumerate() {
+        let producer = Example::start("producer", &format!("--name {name} --size {size}"));
+        consumer.says_times("producer with pid", round + 1);
+        producer.says(" messages, ");
+        producer.kill();
+        consumer.says_times("the peer died", round + 1);
+    }
+    Example::start("producer", &format!("--name {name} --count 1000 --rate 2000")).succeeds();
+    consumer.says("the producer closed in order");
+    let said = consumer.kill();
+    assert!(!said.contains("was due"), "{said}");
+}
+
+#[test]
+fn a_consumer_tells_what_is_wrong() {
+    let name = unique_name();
+    let consumer = Example::start("consumer", &format!("--name {name} --count 4"));
+    // Number, stamp and checksum, as examples/stream/message.rs has them.
+    let message = |number: u64, stamp: u64| {
+        let start = 0xcbf2_9ce4_8422_2325_u64;
+        let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3);
+        [number, stamp, step(step(start, number), stamp)].map(u64::to_le_bytes).concat()
+    };
+    let mut link = connect(&name);
+    link.send(&message(7, 0)).unwrap();
+    link.send(&message(9, u64::MAX)).unwrap();
+    let mut broken = message(10, 0);
+    broken[3] ^= 1;
+    link.send(&broken).unwrap();
+    link.send(b"short").unwrap();
+    let said = consumer.fails();
+    for text in
+        ["number 9 where 8 was due", "checksum 0x", "without a head", "3 of 4 messages were wrong"]
+    {
+        assert!(said.contains(text), "{said}");
+    }
+}
+
+#[test]
+fn an_echo_server_survives_its_clients() {
+    let name = unique_name();
+    let server = Example::start("echo_server", &name);
+    let mut patient = connect(&name);
+    // A client that never reads and is killed.
+    let rude = Example::start("producer", &format!("--name {name}"));
+    rude.says("reads from");
+    let pid = rude.child.id();
+    server.says(&format!("pid {pid}, uid "));
+    rude.kill();
+    server.says("the peer died");
+    let said = Example::start("echo_server", &format!("{name} hello you")).succeeds();
+    assert_eq!(said, "hello\nyou\n");
+    for len in [0, 1, 100, 1 << 20] {
+        patient.send(&vec![7; len]).unwrap();
+        assert_eq!(patient.receiver().recv_deadline(soon()).unwrap(), Some(vec![7; len]));
+    }
+    patient.close().unwrap();
+    server.says_times("left in order", 2);
+}
+
+#[test]
+fn requests_are_answered_in_any_order_or_time_out() {
+    let name = unique_name();
+    let server = Example::start("request_response", &format!("serve {name}"));
+    server.says("listening on");
+    let said = Example::start("request_response", &format!("call {name} 100 hello")).succeeds();
+    assert!(said.contains("100: 100 after ") && said.contains("hello: HELLO after "), "{said}");
+    let said = Example::start("request_response", &format!("call {name} 5000 you")).fails();
+    assert!(said.contains("5000: no answer within 500ms"), "{said}");
+
+    let mut link = connect(&name);
+    let slow = link.submit(b"300").unwrap();
+    assert_eq!(link.call_deadline(b"quick", soon()).unwrap(), b"QUICK");
+    assert_eq!(link.wait_deadline(slow, soon()).unwrap(), b"300");
+    link.close().unwrap();
+}
+
+#[test]
+fn a_caller_says_that_its_server_died() {
+    let name = unique_name();
+    let server = Example::start("request_response", &format!("serve {name}"));
+    server.says("listening on");
+    let mut link = connect(&name);
+    let request = link.submit(b"60000").unwrap();
+    server.kill();
+    assert!(link.wait_deadline(request, soon()).unwrap_err().is_disconnected());
+    let said = Example::start("request_response", &format!("call {name} hello")).fails();
+    assert!(said.contains("nobody listens on"), "{said}");
+}
+
+#[test]
+fn what_is_asked_wrongly_ends_in_a_text_and_exit_code_1() {
+    let name = unique_name();
+    let consumer = Example::start("consumer", &format!("--name {name}"));
+    consumer.says("listening on");
+    let large = format!("--name {name} --size 99999999999");
+    for (example, arguments, text) in [
+        ("consumer", format!("--name {name}").as_str(), "is in use"),
+        ("consumer", "--name", "consumer: "),
+        ("producer", "--size many", "producer: "),
+        ("producer", "--speed 1", "--speed"),
+        ("producer", &large, "is over the maximum"),
+        ("echo_server", "", "usage: "),
+        ("request_response", "serve", "usage: "),
+    ] {
+        let said = Example::start(example, arguments).fails();
+        assert!(said.contains(text), "{example} {arguments}: {said}");
+    }
+}
+
+#[test]
+fn ping_pong_prints_one_json_object_a_line() {
+    let example = Example::start("ping_pong", "--modes direct --sizes 8 --seconds 0.2 --json");
+    let said = example.succeeds();
+    let mut subjects = 0;
+    for line in said.lines().filter(|line| line.starts_with('{')) {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        subjects += u32::from(row["what"] == "slipring");
+        for field in ["what", "mode", "state"] {
+            assert!(row[field].is_string(), "{field}: {line}");
+        }
+        assert_eq!(row["bytes"], 8, "{line}");
+        let time = &row["rtt_ns"];
+        assert!(time["p50"].as_f64().is_some_and(|time| time > 0.0), "{line}");
+        // So short a run may have too few single round trips for these: then they are null.
+        for tail in ["p99", "p999"] {
+            assert!(time[tail].is_number() || time[tail].is_null(), "{tail}: {line}");
+        }
+        assert!(row["n"].as_u64().is_some_and(|count| count > 0), "{line}");
+    }
+    // On a machine that others use, every slice of so short a run may have been disturbed.
+    assert!(subjects > 0 || said.contains("no slice was kept"), "{said}");
+}
+
+/// README's first screen, with another name for the camera.
+#[test]
+fn the_first_screen_runs() {
+    let camera = &unique_name();
+    let seen = thread::scope(|scope| {
+        let server = scope.spawn(move || -> slipring::Result<Vec<usize>> {
+            let mut seen = Vec::new();
+            let context = Context::new()?;
+            let mut listener = context.listen(camera)?;
+            let mut link = listener.accept()?;
+            while let Some(message) = link.recv()? {
+                seen.push(message.len());
+            }
+            Ok(seen)
+        });
+        let mut link = connect(camera);
+        link.send(b"hello").unwrap();
+        link.close().unwrap();
+        server.join().unwrap().unwrap()
+    });
+    assert_eq!(seen, [5]);
+}
