@@ -38,7 +38,7 @@ mod tests {
         while len < 1 << 40 {
             for request in [len - 1, len, len + 1] {
                 let block = block_len(request).unwrap();
-                assert!(block >= request && block % SMALLEST == 0);
+                assert!(block >= request && block.is_multiple_of(SMALLEST));
                 assert!(block <= SMALLEST || block - request <= (request / 4).max(SMALLEST));
             }
             len *= 2;

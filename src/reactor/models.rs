@@ -292,6 +292,7 @@ fn leaving() {
             let Link { sending, receiving, room: futex, .. } = &link;
             wait(&mut room, sending, receiving, futex, || has_left(receiving.load(RECEIVER_STATE)));
         });
+        receiver.offer_room();
         receiver.data.leave(&receiver.link.receiving);
         receiver.room = Waker::new(SENDER_STATE, ROOM_BELL);
         receiver.offer_room();

@@ -142,8 +142,10 @@ mod tests {
         for start in 0..17 {
             for len in (0..130).chain([255, 256, 257, 1000, 4000]) {
                 let mut out = vec![0xAA; len + 2];
+                // SAFETY: `start` is inside of `source`.
+                let from = unsafe { base.add(start) };
                 // SAFETY: `start` and `len` stay inside of `source`, which `out` does not overlap.
-                unsafe { copy_out(base.add(start), &mut out[1..=len]) };
+                unsafe { copy_out(from, &mut out[1..=len]) };
                 let expected: Vec<u8> =
                     (start..start + len).map(|value| (value as u32 * 31 % 251) as u8).collect();
                 assert_eq!(&out[1..=len], &expected);

@@ -109,11 +109,21 @@ pub struct Receiver {
     max_message: u64,
     /// Messages received since there was last nothing to receive.
     streak: u32,
-    /// The peer's sender has finished.
-    finished: bool,
+    flow: Flow,
     backlog: Backlog,
     calls: Calls,
     stats: RecvStats,
+}
+
+/// Whether more is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Open,
+    /// The peer's sender has finished.
+    Closed,
+    /// The peer broke the protocol towards this half, or we lack what its message needs. What it
+    /// writes from then on is not looked at.
+    Failed,
 }
 
 /// A message in the peer's pool, on loan to us.
@@ -165,7 +175,7 @@ impl Receiver {
             next_distance: 0,
             max_message: link.terms.max_message,
             streak: 0,
-            finished: false,
+            flow: Flow::Open,
             backlog: Backlog::new(options.backlog_limit),
             calls: Calls::default(),
             stats: RecvStats::default(),
@@ -409,7 +419,7 @@ impl Receiver {
             let letter = Letter { kind, body: self.bytes(&head).to_vec() };
             self.release(&head)?;
             if let MessageKind::Response(id) = letter.kind
-                && !self.calls.answered(id).map_err(|fault| self.link.fail(fault))?
+                && !self.calls.answered(id).map_err(|fault| self.fail(fault))?
             {
                 // Nobody waits for it any more.
                 continue;
@@ -432,8 +442,8 @@ impl Receiver {
     #[inline(always)]
     fn head(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
         self.generation.check()?;
-        if self.finished {
-            return Ok(None);
+        if self.flow != Flow::Open {
+            return self.over();
         }
         if self.lent.is_some() {
             // Looked at and not released: what stands there now is judged anew.
@@ -445,7 +455,7 @@ impl Receiver {
                 Some(record) => self.judge(record),
                 None => self.await_head(patience),
             },
-            Err(fault) => Err(self.link.fail(fault).into()),
+            Err(fault) => Err(self.fail(fault).into()),
         }
     }
 
@@ -464,7 +474,7 @@ impl Receiver {
         self.streak = 0;
         for _ in 0..LOOKS {
             if self.consumer.is_ready() {
-                return self.consumer.peek().map_err(|fault| self.link.fail(fault));
+                return self.consumer.peek().map_err(|fault| self.fail(fault));
             }
         }
         Ok(None)
@@ -480,7 +490,7 @@ impl Receiver {
                 return match self.consumer.peek() {
                     Ok(Some(record)) => self.judge(record),
                     Ok(None) => Err(self.end(health).into()),
-                    Err(fault) => Err(self.link.fail(fault).into()),
+                    Err(fault) => Err(self.fail(fault).into()),
                 };
             }
             let deadline = match patience {
@@ -493,9 +503,22 @@ impl Receiver {
             match self.consumer.peek() {
                 Ok(Some(record)) => return self.judge(record),
                 Ok(None) => {}
-                Err(fault) => return Err(self.link.fail(fault).into()),
+                Err(fault) => return Err(self.fail(fault).into()),
             }
         }
+    }
+
+    /// The answer once nothing more is to come.
+    #[cold]
+    fn over(&self) -> Result<Option<Head>, TryRecvError> {
+        if self.flow == Flow::Closed { Ok(None) } else { Err(self.link.end().into()) }
+    }
+
+    /// Ends the link because of what the ring says.
+    #[cold]
+    fn fail(&mut self, error: impl Into<Error>) -> Error {
+        self.flow = Flow::Failed;
+        self.link.fail(error)
     }
 
     /// The error of a link that ended while the peer's sender had not finished.
@@ -541,13 +564,13 @@ impl Receiver {
     #[cold]
     fn judge_rare(&mut self, record: Record) -> Result<Option<Head>, TryRecvError> {
         if record.header.kind() == Kind::Close {
-            self.finished = true;
+            self.flow = Flow::Closed;
             return Ok(None);
         }
         match self.judge_envelope(record) {
             Ok(head) => Ok(Some(head)),
             // Also for want of our own memory or descriptors: what came with the record is lost.
-            Err(error) => Err(self.link.fail(error).into()),
+            Err(error) => Err(self.fail(error).into()),
         }
     }
 
@@ -637,7 +660,7 @@ impl Receiver {
     #[cold]
     fn settle_response(&mut self) -> Result<()> {
         let id = self.id;
-        self.calls.answered(id).map_err(|fault| self.link.fail(fault))?;
+        self.calls.answered(id).map_err(|fault| self.fail(fault))?;
         self.calls.finish(id);
         Ok(())
     }

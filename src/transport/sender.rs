@@ -12,7 +12,7 @@ use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
 use crate::transport::hello::Packet;
-use crate::transport::link::{Link, Session};
+use crate::transport::link::{Health, Link, Session};
 use crate::transport::peer_pool::SEGMENTS;
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::socket;
@@ -287,7 +287,16 @@ impl Sender {
     fn check(&self) -> Result<()> {
         let link = &*self.link;
         self.generation.check()?;
-        if link.is_alive() && !self.gone { Ok(()) } else { Err(link.end()) }
+        if link.is_alive() && !self.gone { Ok(()) } else { Err(self.over()) }
+    }
+
+    /// Why nothing can be sent any more.
+    #[cold]
+    fn over(&self) -> Error {
+        if self.gone && self.link.health() != Health::Failed {
+            return ErrorKind::PeerClosed.into();
+        }
+        self.link.end()
     }
 
     #[inline(always)]

@@ -80,7 +80,8 @@ impl Other {
 
     /// Waits for the end of the other process.
     pub fn wait(&mut self) -> ExitStatus {
-        let deadline = soon();
+        // Later than the other process's own deadlines, so that it can say what it waits for.
+        let deadline = soon() + HANG / 2;
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
                 return status;
