@@ -126,6 +126,11 @@ impl Account {
         self.borrower.clone()
     }
 
+    /// What is on loan.
+    pub(super) fn lent(&self) -> impl Iterator<Item = &Lent> {
+        self.slots.iter().flatten().map(|(_, lent)| lent)
+    }
+
     /// Takes back everything: the borrower is gone.
     pub(super) fn close(self) -> impl Iterator<Item = Lent> {
         self.slots.into_iter().flatten().map(|(_, lent)| lent)

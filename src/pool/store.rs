@@ -1,6 +1,6 @@
 //! The pool: segments, free blocks, and who holds the others.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -57,8 +57,6 @@ pub(super) struct BlockHome {
     class: usize,
     /// Start in the segment, in bytes.
     offset: u64,
-    /// How many blocks the class had before this one: the low ones are walked through.
-    rank: u64,
 }
 
 /// Blocks of a process, lent to its peers. Cheap to clone.
@@ -93,13 +91,13 @@ struct Held {
 struct Class {
     /// Length of the class's blocks in bytes.
     block_len: u64,
-    /// Free blocks of low rank, unused for longest first.
+    /// Free blocks within the footprint: fresh ones first, then those unused for longest.
     walked: VecDeque<Lent>,
     /// Free blocks beyond the footprint.
     spare: Vec<Lent>,
     /// Blocks, free or not.
     blocks: u64,
-    /// Blocks that were never handed out.
+    /// Blocks at the front of `walked` that no peer has read since they came there.
     fresh: u64,
 }
 
@@ -219,6 +217,14 @@ impl Pool {
         Ok(Some((fd, held.segment.len() as u64)))
     }
 
+    /// The segments of which a borrower holds blocks that it has not returned.
+    pub(crate) fn lent_to(&self, id: BorrowerId) -> HashSet<u32> {
+        let mut state = self.lock();
+        state.reclaim(id);
+        let lent = state.account(id).into_iter().flat_map(|account| account.lent());
+        lent.map(|lent| lent.home.segment).collect()
+    }
+
     /// Whether a segment still exists.
     pub(crate) fn holds(&self, segment: u32) -> bool {
         self.lock().segments.iter().flatten().any(|held| held.number == segment)
@@ -300,8 +306,6 @@ impl State {
         let Some(lent) = lent else {
             return Ok(Err(Exhausted { needed: block_len, used: self.used, quota }));
         };
-        let class = &mut self.classes[place];
-        class.fresh = class.fresh.saturating_sub(1);
         if let Some(held) = &mut self.segments[lent.home.place] {
             held.free -= 1;
         }
@@ -326,27 +330,36 @@ impl State {
             self.segments.push(None);
             self.segments.len() - 1
         });
-        let walk = class::walk(block_len, self.footprint);
         let areas = segment.split(block_len as usize, blocks as usize);
-        for (index, area) in areas.into_iter().enumerate() {
+        self.classes[class].blocks += blocks;
+        for (index, area) in areas.into_iter().enumerate().rev() {
             let offset = index as u64 * block_len;
-            let rank = self.classes[class].blocks;
-            let home = BlockHome { place, segment: number, class, offset, rank };
-            self.classes[class].blocks += 1;
-            self.classes[class].fresh += 1;
-            self.classes[class].insert(Lent { home, area }, walk);
+            let home = BlockHome { place, segment: number, class, offset };
+            self.classes[class].insert_fresh(Lent { home, area });
         }
         self.segments[place] = Some(Held { segment, number, class, blocks, free: blocks });
         Ok(())
     }
 
+    /// Takes back a block that a peer may have read.
     fn put_back(&mut self, lent: Lent) {
+        let class = self.count_back(&lent);
+        let walk = class::walk(self.classes[class].block_len, self.footprint);
+        self.classes[class].insert(lent, walk);
+    }
+
+    /// Takes back a block that was not lent.
+    fn put_back_unused(&mut self, lent: Lent) {
+        let class = self.count_back(&lent);
+        self.classes[class].insert_fresh(lent);
+    }
+
+    /// Enters a block as free. Gives its class.
+    fn count_back(&mut self, lent: &Lent) -> usize {
         if let Some(held) = &mut self.segments[lent.home.place] {
             held.free += 1;
         }
-        let class = &mut self.classes[lent.home.class];
-        let walk = class::walk(class.block_len, self.footprint);
-        class.insert(lent, walk);
+        lent.home.class
     }
 
     fn reclaim(&mut self, id: BorrowerId) {
@@ -385,37 +398,48 @@ impl State {
             class.spare.retain(|lent| lent.home.segment != held.number);
             class.blocks -= held.blocks;
             class.fresh = 0;
-            class.renumber();
         }
     }
 }
 
 impl Class {
-    /// The block of low rank that was unused for longest.
+    /// Blocks that are walked through: all but the spare ones.
+    fn active(&self) -> u64 {
+        self.blocks - self.spare.len() as u64
+    }
+
+    /// A free block within the footprint of `walk` blocks: one that no peer has just read, else the
+    /// one unused for longest.
     fn next(&mut self, walk: u64) -> Option<Lent> {
-        loop {
-            let lent = self.walked.pop_front()?;
-            if lent.home.rank < walk {
-                return Some(lent);
-            }
-            // The footprint has become smaller.
-            self.spare.push(lent);
+        if self.active() < walk
+            && let Some(lent) = self.spare.pop()
+        {
+            return Some(lent);
         }
+        // The footprint has become smaller.
+        while self.active() > walk && self.walked.len() > 1 {
+            let lent = self.pop();
+            self.spare.extend(lent);
+        }
+        self.pop()
+    }
+
+    fn pop(&mut self) -> Option<Lent> {
+        self.fresh = self.fresh.saturating_sub(1);
+        self.walked.pop_front()
     }
 
     fn insert(&mut self, lent: Lent, walk: u64) {
-        if lent.home.rank < walk {
+        if self.active() <= walk {
             self.walked.push_back(lent);
         } else {
             self.spare.push(lent);
         }
     }
 
-    /// Closes the gaps that dropped segments left in the ranks of the free blocks.
-    fn renumber(&mut self) {
-        for (rank, lent) in self.walked.iter_mut().chain(&mut self.spare).enumerate() {
-            lent.home.rank = rank as u64;
-        }
+    fn insert_fresh(&mut self, lent: Lent) {
+        self.walked.push_front(lent);
+        self.fresh += 1;
     }
 }
 
@@ -448,7 +472,7 @@ impl Drop for Block {
         if let Some(lent) = self.held.take() {
             // A forked child holds only a copy of the tables and must not wait for their lock.
             if lent.area.generation().is_current() {
-                self.pool.lock().put_back(lent);
+                self.pool.lock().put_back_unused(lent);
             }
         }
     }
@@ -582,6 +606,35 @@ mod tests {
         let second = pool.alloc_for(2 << 20, id).unwrap();
         assert!(second.is_ok(), "the idle 3 MiB are dropped for it");
         assert_eq!(pool.used(), 3 << 20);
+    }
+
+    #[test]
+    fn a_class_is_walked_through_after_segments_of_it_were_dropped() {
+        let (pool, peer, id) = pool(64 << 20);
+        let give_back =
+            |loan: &Loan| peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+        // More than the footprint, in segments of which only the last stays.
+        let loans: Vec<Loan> = (0..8).map(|_| lend(&pool, id, 256 << 10)).collect();
+        loans[..7].iter().for_each(give_back);
+        pool.trim();
+        give_back(&loans[7]);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..12 {
+            let loan = lend(&pool, id, 256 << 10);
+            seen.insert((loan.segment, loan.offset));
+            give_back(&loan);
+        }
+        assert_eq!(seen.len(), 4);
+    }
+
+    #[test]
+    fn a_block_that_was_not_lent_is_handed_out_first() {
+        let (pool, _peer, id) = pool(64 << 20);
+        let home = |block: &Block| block.held.as_ref().unwrap().home;
+        let first = pool.alloc_for(256 << 10, id).unwrap().unwrap();
+        let place = home(&first);
+        drop(first);
+        assert_eq!(home(&pool.alloc_for(256 << 10, id).unwrap().unwrap()), place);
     }
 
     #[test]

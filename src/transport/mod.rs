@@ -34,6 +34,7 @@ mod peer_pool;
 mod pooled;
 mod receiver;
 mod sender;
+mod sent;
 mod socket;
 mod wait;
 mod watcher;

@@ -1,6 +1,5 @@
 //! The sending half of a connection.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,11 +10,9 @@ use crate::ring::{BatchSlot, Full, Header, Kind, Producer, batch_limit, largest_
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
-use crate::transport::hello::Packet;
 use crate::transport::link::{Health, Link, Session};
-use crate::transport::peer_pool::SEGMENTS;
 use crate::transport::pooled::{self, Pooled};
-use crate::transport::socket;
+use crate::transport::sent::SentSegments;
 use crate::transport::wait::{Waiter, after};
 
 /// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
@@ -81,8 +78,7 @@ pub struct Sender {
     session: Arc<Session>,
     /// The longest message that travels in the ring, in bytes.
     inline_max: usize,
-    /// Pool segments that the peer has been sent, and their lengths in bytes.
-    sent: HashMap<u32, u64>,
+    sent: SentSegments,
     /// The block of the reservation that is being written.
     pending: Option<PoolRoom>,
     /// The batch that is being written.
@@ -149,7 +145,7 @@ impl Sender {
             data: Waker::new(control::RECEIVER_STATE, control::DATA_BELL),
             room: Waiter::new(sleeper, options.spin),
             inline_max: inline_max as usize,
-            sent: HashMap::new(),
+            sent: SentSegments::default(),
             pending: None,
             batch: BatchSlot::default(),
             batch_bytes: 0,
@@ -461,10 +457,11 @@ impl Sender {
             return first;
         }
         let Some(deadline) = self.deadline(patience) else { return first };
+        let start = Instant::now();
         loop {
             let offset = self.room_in_ring(header, Patience::Until(deadline))?;
             match self.try_room_in_pool(len, offset) {
-                Err(TrySendError::Full { .. }) => self.await_pool(deadline)?,
+                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
                 answer => return answer,
             }
         }
@@ -486,55 +483,26 @@ impl Sender {
                 return Err(TrySendError::Full { free, needed: spent.needed });
             }
         };
-        if !self.sent.contains_key(&block.segment()) && !self.send_segment(&block)? {
+        if !self.sent.has(&block) && !self.sent.send(&self.session, &block)? {
             return Err(TrySendError::Full { free: 0, needed: len as u64 });
         }
         Ok(PoolRoom { block, offset })
     }
 
-    /// Sends the peer the descriptor of a block's segment. `false`: the socket's queue is full.
     #[cold]
-    fn send_segment(&mut self, block: &Block) -> Result<bool> {
-        let session = self.session.clone();
-        let Session { link, core, .. } = &*session;
-        let send = |packet: Packet, fd: Option<&std::os::fd::OwnedFd>| {
-            use std::os::fd::AsFd;
-            match socket::send(&link.socket, &packet.encode(), fd.map(AsFd::as_fd)) {
-                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Err(link.end()),
-                sent => sent.map_err(|errno| Error::os("sendmsg", errno)),
-            }
-        };
-        // What the pool has dropped since is room for what comes.
-        let retired: Vec<u32> =
-            self.sent.keys().copied().filter(|segment| !core.pool.holds(*segment)).collect();
-        for segment in retired {
-            if !send(Packet::Retire { segment }, None)? {
-                return Ok(false);
-            }
-            self.sent.remove(&segment);
-        }
-        let segment = block.segment();
-        let Some((fd, len)) = core.pool.segment_of(block)? else { return Ok(false) };
-        let used: u64 = self.sent.values().sum();
-        let quota = link.terms.peer_pool_limit;
-        if len > quota.saturating_sub(used) || self.sent.len() >= SEGMENTS {
-            return Err(ErrorKind::PoolExhausted { needed: len, used, quota }.into());
-        }
-        let done = send(Packet::Segment { segment, len }, Some(&fd))?;
-        if done {
-            self.sent.insert(segment, len);
-        }
-        Ok(done)
-    }
-
-    #[cold]
-    fn await_pool(&mut self, deadline: Instant) -> Result<()> {
+    fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
         let Self { room, session, .. } = self;
         let Session { link, core, .. } = &**session;
         let lent = core.pool.settle(link.borrower);
-        room.wait(link, Some(deadline), Some(SLICE), || {
+        let waited = room.wait(link, Some(deadline), Some(SLICE), || {
             core.pool.settle(link.borrower) < lent || link.peer_left()
-        })?;
+        });
+        match waited {
+            Err(error) if error.is_timeout() => {
+                return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+            }
+            waited => waited?,
+        }
         self.check()?;
         if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
     }

@@ -105,15 +105,16 @@ impl Waiter {
                 let until = deadline.into_iter().chain(slice).min();
                 link.sleep(self.sleeper.bell(), bell, until)
             };
-            if slept.is_err() || ready() || slice.is_some() {
-                self.sleeper.unpark(&link.own);
-                self.adapt(start.elapsed());
-                return slept;
-            }
+            let done = slept.is_err() || ready();
             let now = Instant::now();
-            if passed(now) {
+            if !done && passed(now) {
                 self.sleeper.unpark(&link.own);
                 return timed_out(now);
+            }
+            if done || slice.is_some() {
+                self.sleeper.unpark(&link.own);
+                self.adapt(now - start);
+                return slept;
             }
         }
     }
