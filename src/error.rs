@@ -278,6 +278,15 @@ pub enum Fault {
         /// What the peer wrote.
         value: u64,
     },
+    /// A packet wakes an event loop of this side more often than it had asked for.
+    #[error("wake-up that nobody asked for")]
+    UnexpectedWake,
+    /// So many tokens in a row came to a side that has handed out none.
+    #[error("{count} tokens in a row, where none was handed out")]
+    UnexpectedTokens {
+        /// Tokens in a row.
+        count: u32,
+    },
     /// A record names a pool segment that was never sent.
     #[error("pool segment {segment} was never sent")]
     UnknownSegment {

@@ -1,4 +1,8 @@
-//! Size classes: which block length serves a request.
+//! Size classes: which block length serves a request, and which free block is next.
+
+use std::collections::VecDeque;
+
+use crate::pool::loans::Lent;
 
 /// The smallest block in bytes: one page on most machines.
 pub(super) const SMALLEST: u64 = 4096;
@@ -26,6 +30,61 @@ pub(super) fn walk(block_len: u64, footprint: u64) -> u64 {
 /// wait for the kernel to clear the whole footprint.
 pub(super) fn blocks_a_segment(block_len: u64) -> u64 {
     ((1 << 20) / block_len).max(1)
+}
+
+/// The blocks of one length.
+pub(super) struct Class {
+    /// Length of the class's blocks in bytes.
+    pub(super) block_len: u64,
+    /// Free blocks within the footprint: fresh ones first, then those unused for longest.
+    pub(super) walked: VecDeque<Lent>,
+    /// Free blocks beyond the footprint.
+    pub(super) spare: Vec<Lent>,
+    /// Blocks, free or not.
+    pub(super) blocks: u64,
+    /// Blocks at the front of `walked` that no peer has read since they came there.
+    pub(super) fresh: u64,
+}
+
+impl Class {
+    /// Blocks that are walked through: all but the spare ones.
+    fn active(&self) -> u64 {
+        self.blocks - self.spare.len() as u64
+    }
+
+    /// A free block within the footprint of `walk` blocks: one that no peer has just read, else the
+    /// one unused for longest.
+    pub(super) fn next(&mut self, walk: u64) -> Option<Lent> {
+        if self.active() < walk
+            && let Some(lent) = self.spare.pop()
+        {
+            return Some(lent);
+        }
+        // The footprint has become smaller.
+        while self.active() > walk && self.walked.len() > 1 {
+            let lent = self.pop();
+            self.spare.extend(lent);
+        }
+        self.pop()
+    }
+
+    fn pop(&mut self) -> Option<Lent> {
+        self.fresh = self.fresh.saturating_sub(1);
+        self.walked.pop_front()
+    }
+
+    pub(super) fn insert(&mut self, lent: Lent, walk: u64) {
+        if self.active() <= walk {
+            self.walked.push_back(lent);
+        } else {
+            self.spare.push(lent);
+        }
+    }
+
+    pub(super) fn insert_fresh(&mut self, lent: Lent) {
+        self.walked.push_front(lent);
+        self.fresh += 1;
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,10 @@ use crate::pool::store::BlockHome;
 use crate::shm::Area;
 use crate::sync::Edge;
 
+/// Loans of one borrower at most, however many slots it has: all of them are looked at, under the
+/// pool's lock, when blocks are taken back.
+const LOANS: u32 = 1024;
+
 /// Somebody who borrows blocks and returns them by generation.
 pub(crate) trait Borrower: Send + Sync {
     /// The generation that the borrower last wrote for `slot`: a relaxed load of a peer's word.
@@ -49,12 +53,30 @@ pub(super) struct Lent {
     pub(super) area: Area,
 }
 
+/// A loan that is waited for.
+pub(crate) struct OldestLoan {
+    borrower: Arc<dyn Borrower>,
+    slot: u32,
+    generation: u64,
+}
+
+impl OldestLoan {
+    /// Whether it was returned.
+    #[inline]
+    pub(crate) fn is_returned(&self) -> bool {
+        self.borrower.returned(self.slot) == self.generation
+    }
+}
+
 /// One borrower's table.
 pub(super) struct Account {
     number: u64,
     borrower: Arc<dyn Borrower>,
-    /// Slot → what it holds.
+    /// Slot → what it holds. Slots that were never used are not there yet.
     slots: Vec<Option<(u64, Lent)>>,
+    /// How many slots there may be.
+    most: u32,
+    /// Slots that are there and hold nothing, free for longest first.
     free: VecDeque<u32>,
     /// Slots on loan, oldest first.
     out: Vec<u32>,
@@ -66,8 +88,9 @@ impl Account {
         Self {
             number,
             borrower,
-            slots: (0..slots).map(|_| None).collect(),
-            free: (0..slots).collect(),
+            slots: Vec::new(),
+            most: slots.min(LOANS),
+            free: VecDeque::new(),
             out: Vec::new(),
             generation: 0,
         }
@@ -80,7 +103,7 @@ impl Account {
 
     /// Whether a slot is free.
     pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+        !self.free.is_empty() || self.slots.len() < self.most as usize
     }
 
     /// Blocks on loan.
@@ -88,9 +111,21 @@ impl Account {
         self.out.len()
     }
 
+    /// The oldest loan.
+    pub(super) fn oldest(&self) -> Option<OldestLoan> {
+        let slot = *self.out.first()?;
+        let (generation, _) = self.slots[slot as usize].as_ref()?;
+        Some(OldestLoan { borrower: self.borrower(), slot, generation: *generation })
+    }
+
     /// Enters a loan; there is room. Gives its slot and generation.
     pub(super) fn lend(&mut self, lent: Lent) -> Option<(u32, u64)> {
-        let slot = self.free.pop_front()?;
+        let slot = if self.slots.len() < self.most as usize {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        } else {
+            self.free.pop_front()?
+        };
         self.generation += 1;
         self.slots[slot as usize] = Some((self.generation, lent));
         self.out.push(slot);

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::class;
+use crate::pool::class::{self, Class};
 use crate::pool::distance::Distance;
-use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan};
+use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, OldestLoan};
 use crate::shm::{Backing, Segment};
 
 /// How much a pool may hold, and how it walks.
@@ -77,6 +77,33 @@ struct State {
     next_borrower: u64,
     /// Bytes of all segments together.
     used: u64,
+    /// Segments that were dropped, to be unmapped without the lock.
+    dropped: Vec<Segment>,
+}
+
+/// What the pool gives for a length.
+enum Taken {
+    Block(Lent),
+    /// Nothing before this was made and entered.
+    Growth(Growth),
+    Nothing(Exhausted),
+}
+
+/// A segment to be made.
+#[derive(Clone, Copy)]
+struct Growth {
+    class: usize,
+    block_len: u64,
+    blocks: u64,
+    /// Bytes of the segment.
+    len: u64,
+    backing: Backing,
+}
+
+impl Growth {
+    fn make(&self) -> Result<Segment> {
+        Segment::create(self.len as usize, self.len as usize, self.backing)
+    }
 }
 
 struct Held {
@@ -86,19 +113,6 @@ struct Held {
     blocks: u64,
     /// Blocks in the class's free lists.
     free: u64,
-}
-
-struct Class {
-    /// Length of the class's blocks in bytes.
-    block_len: u64,
-    /// Free blocks within the footprint: fresh ones first, then those unused for longest.
-    walked: VecDeque<Lent>,
-    /// Free blocks beyond the footprint.
-    spare: Vec<Lent>,
-    /// Blocks, free or not.
-    blocks: u64,
-    /// Blocks at the front of `walked` that no peer has read since they came there.
-    fresh: u64,
 }
 
 /// A block that only this process knows of. Dropped, it goes back to the pool.
@@ -128,6 +142,7 @@ impl Pool {
             accounts: Vec::new(),
             next_borrower: 0,
             used: 0,
+            dropped: Vec::new(),
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -186,10 +201,26 @@ impl Pool {
         if !state.account(id).is_some_and(|account| account.has_room()) {
             return Ok(Err(Lacking::Slot));
         }
-        let taken = state.take(len as u64)?;
-        drop(state);
-        let block = |held| Block { held: Some(held), len, pool: self.clone() };
-        Ok(taken.map(block).map_err(Lacking::Memory))
+        loop {
+            match state.take(len as u64) {
+                Taken::Block(lent) => {
+                    unlock(state);
+                    let pool = self.clone();
+                    return Ok(Ok(Block { held: Some(lent), len, pool }));
+                }
+                Taken::Nothing(exhausted) => {
+                    unlock(state);
+                    return Ok(Err(Lacking::Memory(exhausted)));
+                }
+                Taken::Growth(growth) => {
+                    // The kernel may take long to clear the memory; others go on meanwhile.
+                    unlock(state);
+                    let made = growth.make();
+                    state = self.lock();
+                    state.enter(growth, made)?;
+                }
+            }
+        }
     }
 
     /// Lends a block. `None`: the borrower's slots are all in use, or its account is closed; the
@@ -230,6 +261,15 @@ impl Pool {
         self.lock().segments.iter().flatten().any(|held| held.number == segment)
     }
 
+    /// Takes back what this borrower has returned. Gives the oldest loan that is left, to be looked
+    /// at without the lock.
+    pub(crate) fn oldest_loan(&self, id: BorrowerId) -> Option<OldestLoan> {
+        let mut state = self.lock();
+        state.reclaim(id);
+        let account = state.account(id)?;
+        account.oldest()
+    }
+
     /// Takes back what this borrower has returned. Gives the number of blocks still on loan.
     pub(crate) fn settle(&self, id: BorrowerId) -> usize {
         let mut state = self.lock();
@@ -243,13 +283,22 @@ impl Pool {
         state.reclaim_all();
         let before = state.used;
         state.drop_idle();
-        before - state.used
+        let trimmed = before - state.used;
+        unlock(state);
+        trimmed
     }
 
     /// Bytes of all segments together.
     pub(crate) fn used(&self) -> u64 {
         self.lock().used
     }
+}
+
+/// Gives up the lock, and then what was dropped under it.
+fn unlock(mut state: MutexGuard<'_, State>) {
+    let dropped = std::mem::take(&mut state.dropped);
+    drop(state);
+    drop(dropped);
 }
 
 impl State {
@@ -275,17 +324,18 @@ impl State {
         })
     }
 
-    fn take(&mut self, len: u64) -> Result<Result<Lent, Exhausted>> {
+    /// A block, or the segment that must be made for one.
+    fn take(&mut self, len: u64) -> Taken {
         let quota = self.options.quota;
         let Some(block_len) = class::block_len(len).filter(|needed| *needed <= quota) else {
-            return Ok(Err(Exhausted { needed: len, used: self.used, quota }));
+            return Taken::Nothing(Exhausted { needed: len, used: self.used, quota });
         };
         let place = self.class(block_len);
         let walk = class::walk(block_len, self.footprint);
         // Up to the footprint a new block is better than one that the peer has just read.
         let class = &self.classes[place];
         if class.blocks < walk && class.fresh == 0 && self.may_grow(block_len) {
-            self.grow(place)?;
+            return Taken::Growth(self.grow(place));
         }
         let mut lent = self.classes[place].next(walk);
         if lent.is_none() {
@@ -293,39 +343,48 @@ impl State {
             let class = &mut self.classes[place];
             lent = class.next(walk).or_else(|| class.spare.pop());
         }
-        if lent.is_none() {
-            if !self.may_grow(block_len) {
-                self.drop_idle();
-            }
-            if self.may_grow(block_len) {
-                self.grow(place)?;
-                let class = &mut self.classes[place];
-                lent = class.next(walk).or_else(|| class.spare.pop());
-            }
+        if lent.is_none() && !self.may_grow(block_len) {
+            self.drop_idle();
         }
         let Some(lent) = lent else {
-            return Ok(Err(Exhausted { needed: block_len, used: self.used, quota }));
+            if self.may_grow(block_len) {
+                return Taken::Growth(self.grow(place));
+            }
+            return Taken::Nothing(Exhausted { needed: block_len, used: self.used, quota });
         };
         if let Some(held) = &mut self.segments[lent.home.place] {
             held.free -= 1;
         }
-        Ok(Ok(lent))
+        Taken::Block(lent)
     }
 
     fn may_grow(&self, block_len: u64) -> bool {
         block_len <= self.options.quota.saturating_sub(self.used)
     }
 
-    fn grow(&mut self, class: usize) -> Result<()> {
+    /// Counts a new segment as used, before it is made.
+    fn grow(&mut self, class: usize) -> Growth {
         let block_len = self.classes[class].block_len;
         let room = self.options.quota.saturating_sub(self.used) / block_len;
         let blocks = class::blocks_a_segment(block_len).min(room);
         let page = crate::shm::page_size() as u64;
         let len = (blocks * block_len).next_multiple_of(page);
-        let segment = Segment::create(len as usize, len as usize, self.options.backing)?;
+        self.used += len;
+        Growth { class, block_len, blocks, len, backing: self.options.backing }
+    }
+
+    /// Enters a new segment, if it could be made.
+    fn enter(&mut self, growth: Growth, made: Result<Segment>) -> Result<()> {
+        let Growth { class, block_len, blocks, len, .. } = growth;
+        let segment = match made {
+            Ok(segment) => segment,
+            Err(error) => {
+                self.used -= len;
+                return Err(error);
+            }
+        };
         let number = self.next_segment;
         self.next_segment += 1;
-        self.used += len;
         let place = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
             self.segments.push(None);
             self.segments.len() - 1
@@ -389,7 +448,7 @@ impl State {
 
     /// Drops every segment of which no block is in use.
     fn drop_idle(&mut self) {
-        let Self { segments, classes, used, .. } = self;
+        let Self { segments, classes, used, dropped, .. } = self;
         for entry in segments {
             let Some(held) = entry.take_if(|held| held.free == held.blocks) else { continue };
             *used -= held.segment.len() as u64;
@@ -398,48 +457,8 @@ impl State {
             class.spare.retain(|lent| lent.home.segment != held.number);
             class.blocks -= held.blocks;
             class.fresh = 0;
+            dropped.push(held.segment);
         }
-    }
-}
-
-impl Class {
-    /// Blocks that are walked through: all but the spare ones.
-    fn active(&self) -> u64 {
-        self.blocks - self.spare.len() as u64
-    }
-
-    /// A free block within the footprint of `walk` blocks: one that no peer has just read, else the
-    /// one unused for longest.
-    fn next(&mut self, walk: u64) -> Option<Lent> {
-        if self.active() < walk
-            && let Some(lent) = self.spare.pop()
-        {
-            return Some(lent);
-        }
-        // The footprint has become smaller.
-        while self.active() > walk && self.walked.len() > 1 {
-            let lent = self.pop();
-            self.spare.extend(lent);
-        }
-        self.pop()
-    }
-
-    fn pop(&mut self) -> Option<Lent> {
-        self.fresh = self.fresh.saturating_sub(1);
-        self.walked.pop_front()
-    }
-
-    fn insert(&mut self, lent: Lent, walk: u64) {
-        if self.active() <= walk {
-            self.walked.push_back(lent);
-        } else {
-            self.spare.push(lent);
-        }
-    }
-
-    fn insert_fresh(&mut self, lent: Lent) {
-        self.walked.push_front(lent);
-        self.fresh += 1;
     }
 }
 

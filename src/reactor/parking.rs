@@ -6,8 +6,12 @@
 //!   sleeper's segment                     waker's segment
 //!   state: 0 awake                        bell: counts wake-ups; the sleeper's futex
 //!          epoch << 2 | 1 parked
+//!          epoch << 2 | 2 armed
 //!          3 gone (never comes back)
 //! ```
+//!
+//! *Parked* is a thread that sleeps on the bell; *armed* is an event loop that sleeps on the link's
+//! socket, and is woken by a packet.
 //!
 //! | sleeper                          | waker                                |
 //! |----------------------------------|--------------------------------------|
@@ -16,7 +20,7 @@
 //! | **heavy barrier**                | load state                           |
 //! | last look at what it waits for   | parked, epoch not yet attended:      |
 //! | futex wait while bell is as read | add 1 to bell, futex wake            |
-//! | store state = awake              |                                      |
+//! | store state = awake              | armed: send a packet                 |
 //!
 //! 1. Either the last look sees what was made visible, or the waker's load sees the parked state:
 //!    the two barriers exclude that both miss.
@@ -41,6 +45,7 @@ use crate::sync::{Edge, Ordering, compiler_fence};
 
 const AWAKE: u64 = 0;
 const PARKED: u64 = 1;
+const ARMED: u64 = 2;
 const GONE: u64 = 3;
 
 /// The barriers of one link.
@@ -82,8 +87,8 @@ impl Barrier {
         }
     }
 
-    /// The sleeper's barrier.
-    fn heavy() {
+    /// The sleeper's barrier, between its states and its last looks.
+    pub(crate) fn heavy() {
         // Pairs with Barrier::light: whoever misses our parked state is seen by our last look.
         Edge::Park.barrier();
         #[cfg(not(slipring_loom))]
@@ -122,6 +127,13 @@ impl Sleeper {
         bell
     }
 
+    /// Says that we are about to sleep on the link's socket. The caller passes
+    /// [`Barrier::heavy`], once for any number of sleepers, and looks once more.
+    pub(crate) fn arm(&mut self, own: &impl OwnWords) {
+        self.epoch = self.epoch.wrapping_add(1);
+        own.store(self.state, self.epoch << 2 | ARMED, Ordering::Relaxed);
+    }
+
     /// Says that we are awake again.
     pub(crate) fn unpark(&mut self, own: &impl OwnWords) {
         own.store(self.state, AWAKE, Ordering::Relaxed);
@@ -143,6 +155,8 @@ impl Sleeper {
 pub(crate) enum Attention {
     /// The peer sleeps: wake it by the futex at the bell, which was rung.
     Wake,
+    /// The peer sleeps on its socket: send it a packet.
+    Call,
     /// The peer will never look again.
     Gone,
 }
@@ -190,6 +204,10 @@ impl Waker {
                 own.add(self.bell, 1);
                 Ok(Some(Attention::Wake))
             }
+            ARMED => {
+                self.attended = state;
+                Ok(Some(Attention::Call))
+            }
             _ if state == AWAKE => {
                 self.attended = AWAKE;
                 Ok(None)
@@ -209,7 +227,7 @@ impl Waker {
 /// Whether a parking word says that its side sleeps.
 #[inline(always)]
 pub(crate) fn is_parked(state: u64) -> bool {
-    state & 3 == PARKED
+    matches!(state & 3, PARKED | ARMED)
 }
 
 /// Whether a parking word says that its side will never look again.

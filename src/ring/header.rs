@@ -21,7 +21,18 @@ pub(crate) enum Kind {
     Response = 3,
     /// The writer has finished; no payload. Nothing follows.
     Close = 4,
+    /// Runs the function that the reader registered under a token (4 bytes).
+    Trigger = 5,
+    /// Packets wait on the socket; no payload.
+    Packets = 6,
 }
+
+/// The kinds of records that may have a payload, as bits.
+const KINDS: u64 = 1 << Kind::Message as u64
+    | 1 << Kind::Request as u64
+    | 1 << Kind::Response as u64
+    | 1 << Kind::Trigger as u64
+    | 1 << Kind::Packets as u64;
 
 /// More records follow directly behind this one, at the next multiple of 8.
 const MORE: u64 = 1 << 8;
@@ -78,8 +89,7 @@ impl Header {
     /// [`Fault::RecordHeader`]: no such kind, or a bit that must be zero is not.
     #[inline(always)]
     pub(crate) fn from_word(word: u64) -> Result<Self, Fault> {
-        let kind = word & 0xFF;
-        let is_known = word & !KNOWN == 0 && kind != 0 && kind < Kind::Close as u64;
+        let is_known = word & !KNOWN == 0 && KINDS >> (word & 7) & 1 != 0;
         if is_known || word == Kind::Close as u64 {
             Ok(Self(word))
         } else {
@@ -94,6 +104,8 @@ impl Header {
             1 => Kind::Message,
             2 => Kind::Request,
             3 => Kind::Response,
+            5 => Kind::Trigger,
+            6 => Kind::Packets,
             _ => Kind::Close,
         }
     }
@@ -135,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_header_survives_its_word() {
-        for kind in [Kind::Message, Kind::Request, Kind::Response] {
+        for kind in [Kind::Message, Kind::Request, Kind::Response, Kind::Trigger] {
             for len in [0, 1, 48, 57, 512, 513, u32::MAX] {
                 let (plain, pooled) = (Header::new(kind, len), Header::pooled(kind, len));
                 for header in [plain, pooled, plain.with_more(), pooled.with_more()] {
@@ -158,7 +170,7 @@ mod tests {
         for bit in 11..32 {
             assert!(Header::from_word(1 | 1 << bit).is_err(), "bit {bit} must be zero");
         }
-        for kind in (5..=255).chain([0]) {
+        for kind in (7..=255).chain([0]) {
             assert!(Header::from_word(kind | 8 << 32).is_err(), "kind {kind} is none");
         }
         for word in [close | MORE, close | POOLED, close | TIGHT, close | 1 << 32] {

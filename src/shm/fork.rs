@@ -10,6 +10,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -28,11 +29,10 @@ impl Generation {
         let page = page()?;
         let mut made_in = page.load(Ordering::Relaxed);
         if made_in == 0 {
-            // First use in this process, or in this child: pids of a parent and its living or dead
-            // descendants can repeat only after the pid space wrapped.
-            let pid = u64::from(rustix::process::getpid().as_raw_pid().unsigned_abs());
-            made_in = match page.compare_exchange(0, pid, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => pid,
+            // First use in this process, or in this child. Pids repeat, in other namespaces at once.
+            let fresh = fresh_number()?;
+            made_in = match page.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => fresh,
                 Err(other_thread) => other_thread,
             };
         }
@@ -49,6 +49,19 @@ impl Generation {
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_current() { Ok(()) } else { Err(ErrorKind::Forked.into()) }
+    }
+}
+
+/// A number that no other process has drawn, and that is not zero.
+fn fresh_number() -> Result<u64> {
+    let mut bytes = [0; 8];
+    loop {
+        let drawn = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        match (drawn, u64::from_ne_bytes(bytes)) {
+            (Ok(8), number) if number != 0 => return Ok(number),
+            (Ok(_) | Err(Errno::INTR), _) => {}
+            (Err(errno), _) => return Err(Error::os("getrandom", errno)),
+        }
     }
 }
 

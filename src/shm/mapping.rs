@@ -15,7 +15,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -373,6 +373,26 @@ impl PeerWords for Mapping {
     fn load(&self, offset: usize) -> u64 {
         self.view.word(offset).load(PEER_LOAD)
     }
+}
+
+/// How many pages of the first `len` bytes of a file are allocated, in memory or swapped out. `None`:
+/// the kernel does not tell (before 6.5, or in a sandbox).
+pub(crate) fn present_pages(fd: impl AsFd, len: u64) -> Option<u64> {
+    const CACHESTAT: libc::c_long = 451;
+    let range = [0u64, len];
+    // Pages in the cache, dirty, under writeback, evicted, recently evicted.
+    let mut counts = [0u64; 5];
+    // SAFETY: both arrays are laid out as `cachestat_range` and `cachestat`, and outlive the call.
+    let done = unsafe {
+        libc::syscall(
+            CACHESTAT,
+            fd.as_fd().as_raw_fd(),
+            range.as_ptr(),
+            counts.as_mut_ptr(),
+            0 as libc::c_uint,
+        )
+    };
+    (done == 0).then(|| counts[0] + counts[3])
 }
 
 /// The NUMA node of the processor that the caller runs on.

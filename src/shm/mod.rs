@@ -27,7 +27,7 @@ mod segment;
 pub use bytes::{Bytes, Lines};
 #[cfg(all(test, slipring_loom))]
 pub(crate) use loom_words::LoomWords;
-pub(crate) use mapping::{Area, Mapping, PeerMapping, node_of_caller};
+pub(crate) use mapping::{Area, Mapping, PeerMapping, node_of_caller, present_pages};
 pub(crate) use segment::{Backing, PeerSegment, Segment};
 
 /// The 64-bit words of a segment that this side writes.

@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::{DescriptorFault, Error, ErrorKind, Result};
-use crate::shm::{Area, Mapping, PeerMapping};
+use crate::shm::{Area, Mapping, PeerMapping, page_size, present_pages};
 
 /// The seals of every segment: its size is fixed, and no new writable mapping can be made.
 /// `FUTURE_WRITE` needs Linux 5.1.
@@ -126,8 +126,16 @@ impl PeerSegment {
     /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
     pub(crate) fn attach(fd: OwnedFd, len: usize, mirror: usize, prefault: bool) -> Result<Self> {
         check(fd.as_fd(), len as u64)?;
+        let present = present_pages(fd.as_fd(), len as u64);
+        let pages = (len / page_size()) as u64;
+        if let Some(present) = present.filter(|present| *present < pages) {
+            let (allocated, size) = (present * page_size() as u64, len as u64);
+            return Err(DescriptorFault::Sparse { allocated, size }.into());
+        }
         let mapping = PeerMapping::map(&fd, len, mirror)?;
-        if prefault {
+        if present.is_none() {
+            fill_holes(&mapping, fd.as_fd(), len as u64)?;
+        } else if prefault {
             mapping.prefault()?;
         }
         Ok(Self { mapping, len })
@@ -169,10 +177,24 @@ fn check(fd: BorrowedFd<'_>, expected: u64) -> Result<()> {
     if size != expected {
         return Err(DescriptorFault::Size { size, expected }.into());
     }
-    // Reading a hole would allocate its page on our account, or fail with SIGBUS.
+    // Reading a hole would allocate its page on our account, or fail with SIGBUS. This is what every
+    // kernel tells; blocks beyond the end count, too.
     let allocated = stat.st_blocks.unsigned_abs().saturating_mul(512);
     if allocated < size {
         return Err(DescriptorFault::Sparse { allocated, size }.into());
+    }
+    Ok(())
+}
+
+/// For kernels that cannot count the pages of a file: reads every page, which allocates what is
+/// missing, and refuses a segment of which something was.
+fn fill_holes(mapping: &PeerMapping, fd: BorrowedFd<'_>, size: u64) -> Result<()> {
+    let blocks = || rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks.unsigned_abs());
+    let before = blocks();
+    // Kernels before 5.14 cannot do this either; there a hole is found by whoever reads it.
+    let _ = mapping.prefault();
+    if blocks() > before {
+        return Err(DescriptorFault::Sparse { allocated: before * 512, size }.into());
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! A connection: both halves, and requests with their responses.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -220,6 +221,25 @@ impl Connection {
 
     fn link(&self) -> &Arc<Link> {
         &self.sender.session().link
+    }
+}
+
+/// For event loops, level-triggered or edge-triggered.
+///
+/// Whoever has this descriptor looks before it sleeps: [`try_recv`](Connection::try_recv) (or another
+/// `try_` form) until it says [`Empty`](TryRecvError::Empty), and where there was no room for a message,
+/// [`try_send`](Connection::try_send) until it says [`Full`](TrySendError::Full). From then on the
+/// descriptor becomes readable when there is something to receive, room to send, or an end of the
+/// connection; never writable. Do the same each time it is readable, and before the first sleep.
+///
+/// Room means room in the ring, and blocks that the peer returns. A message that is `Full` because
+/// other peers hold what the pool may have is not told of; try it again later.
+///
+/// From the first call on, finding nothing costs system calls: it is meant for a sleep.
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link().use_descriptor();
+        self.link().socket.as_fd()
     }
 }
 

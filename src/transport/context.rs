@@ -211,6 +211,7 @@ impl Context {
     pub fn connect_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
+        self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
         let deadline = after(self.core.options.handshake_timeout);
         meeting::connect(&self.core, socket, self.core.take_ours()?, deadline)
     }
@@ -224,6 +225,7 @@ impl Context {
     pub fn accept_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
+        self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
         let start = Instant::now();
         let deadline = after(self.core.options.handshake_timeout);
         socket::receive_credentials(&socket)?;

@@ -22,6 +22,7 @@ const HELLO: u16 = 1;
 const REFUSAL: u16 = 2;
 const SEGMENT: u16 = 3;
 const RETIRE: u16 = 4;
+const WAKE: u16 = 5;
 
 /// The sender of this Hello issues `membarrier(GLOBAL_EXPEDITED)` before it sleeps.
 const ISSUES_MEMBARRIER: u32 = 1;
@@ -81,6 +82,22 @@ struct SegmentBody {
     rest: [u8; 96],
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct WakeBody {
+    reason: U32,
+    rest: [u8; 108],
+}
+
+/// Why an event loop of the peer is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// A record was published.
+    Data = 1,
+    /// Room, or a loan, was given back.
+    Room = 2,
+}
+
 /// One side's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
@@ -112,6 +129,8 @@ pub(super) enum Packet {
     Retire {
         segment: u32,
     },
+    /// The receiver has armed its socket, and there is something to look at.
+    Wake(Reason),
 }
 
 impl Packet {
@@ -119,7 +138,7 @@ impl Packet {
     pub(super) fn descriptors(&self) -> usize {
         match self {
             Self::Hello(_) | Self::Segment { .. } => 1,
-            Self::Retire { .. } => 0,
+            Self::Retire { .. } | Self::Wake(_) => 0,
         }
     }
 
@@ -129,6 +148,7 @@ impl Packet {
             Self::Hello(_) => HELLO,
             Self::Segment { .. } => SEGMENT,
             Self::Retire { .. } => RETIRE,
+            Self::Wake(_) => WAKE,
         };
         Fault::Field { field: "kind", value: kind.into() }
     }
@@ -140,6 +160,10 @@ impl Packet {
                 packet(SEGMENT, 1, segment_body(*segment, *len).as_bytes())
             }
             Self::Retire { segment } => packet(RETIRE, 0, segment_body(*segment, 0).as_bytes()),
+            Self::Wake(reason) => {
+                let body = WakeBody { reason: (*reason as u32).into(), rest: [0; 108] };
+                packet(WAKE, 0, body.as_bytes())
+            }
         }
     }
 
@@ -176,6 +200,18 @@ impl Packet {
             RETIRE => {
                 let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
                 Self::Retire { segment: body.segment.get() }
+            }
+            WAKE => {
+                let body = WakeBody::read_from_bytes(body).map_err(|_| length)?;
+                match body.reason.get() {
+                    1 => Self::Wake(Reason::Data),
+                    2 => Self::Wake(Reason::Room),
+                    reason => {
+                        return Err(
+                            Fault::Field { field: "wake.reason", value: reason.into() }.into()
+                        );
+                    }
+                }
             }
             kind => return Err(Fault::Field { field: "kind", value: kind.into() }.into()),
         };
@@ -367,6 +403,8 @@ mod tests {
             Packet::Hello(Hello { numa_node: Some(3), issues_membarrier: false, ..hello() }),
             Packet::Segment { segment: 7, len: 1 << 30 },
             Packet::Retire { segment: u32::MAX },
+            Packet::Wake(Reason::Data),
+            Packet::Wake(Reason::Room),
         ] {
             assert_eq!(Packet::decode(&packet.encode()).unwrap(), packet);
         }

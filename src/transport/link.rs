@@ -1,8 +1,8 @@
 //! A link: what both halves of a connection, and the loans taken from it, share.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
@@ -11,11 +11,12 @@ use rustix::thread::futex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::{Borrower, BorrowerId};
-use crate::reactor::{Barrier, Waker};
+use crate::reactor::{Attention, Barrier, Waker};
 use crate::shm::{Mapping, PeerMapping, PeerWords};
+use crate::transport::arrivals::Arrivals;
 use crate::transport::context::Core;
 use crate::transport::control;
-use crate::transport::hello::Hello;
+use crate::transport::hello::{Hello, Packet, Reason};
 use crate::transport::peer::Peer;
 use crate::transport::socket;
 
@@ -85,21 +86,72 @@ pub(super) struct Link {
     /// How the link stands; threads that sleep on a bell of the peer's sleep on this word too.
     health: CachePadded<AtomicU32>,
     failure: OnceLock<ErrorKind>,
+    arrivals: Mutex<Arrivals>,
+    /// Somebody sleeps on the socket: whoever finds nothing arms before it says so.
+    by_descriptor: AtomicBool,
+    /// The user is gone: only the watcher holds the link.
+    retired: AtomicBool,
 }
 
 impl Link {
     pub(super) fn new(
-        own: Mapping,
-        peer: PeerMapping,
+        (own, peer): (Mapping, PeerMapping),
         socket: OwnedFd,
         identity: Peer,
         terms: Terms,
         barrier: Barrier,
         borrower: BorrowerId,
+        arrivals: Arrivals,
     ) -> Self {
         let health = CachePadded::new(AtomicU32::new(ALIVE));
-        let failure = OnceLock::new();
-        Self { own, peer, socket, identity, terms, barrier, borrower, health, failure }
+        Self {
+            own,
+            peer,
+            socket,
+            identity,
+            terms,
+            barrier,
+            borrower,
+            health,
+            failure: OnceLock::new(),
+            arrivals: Mutex::new(arrivals),
+            by_descriptor: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+        }
+    }
+
+    /// Says that the user is gone.
+    pub(super) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the user is gone. The pool's lock, which both sides pass in between, orders this with
+    /// the account.
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
+    }
+
+    /// What comes on the socket.
+    pub(super) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        // A panic under the lock would be a bug of ours, and every step leaves the table whole.
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on somebody sleeps on the socket.
+    pub(super) fn use_descriptor(&self) {
+        self.by_descriptor.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody sleeps on the socket.
+    pub(super) fn by_descriptor(&self) -> bool {
+        self.by_descriptor.load(Ordering::Relaxed)
+    }
+
+    /// Wakes the peer's event loop, which sleeps on its socket.
+    #[cold]
+    pub(super) fn call(&self, reason: Reason) {
+        // A full queue can be read already, and whoever is gone needs no waking.
+        let _ = socket::send(&self.socket, &Packet::Wake(reason).encode(), None);
     }
 
     #[inline(always)]
@@ -132,6 +184,8 @@ impl Link {
     /// The peer's process has ended.
     pub(super) fn die(&self) {
         self.set(DEAD);
+        // A forked child of the peer's may hold the other end, so this one must say it.
+        socket::end(&self.socket);
     }
 
     /// Ends the link from this side. Every later use of it gives the same answer, once what the
@@ -260,13 +314,13 @@ pub(super) struct Session {
     pub(super) link: Arc<Link>,
     pub(super) core: Arc<Core>,
     /// Wakes the peer's sender when a loan was returned, from any thread.
-    room: std::sync::Mutex<Waker>,
+    room: Mutex<Waker>,
 }
 
 impl Session {
     pub(super) fn new(link: Arc<Link>, core: Arc<Core>) -> Self {
         let room = Waker::new(control::SENDER_STATE, control::ROOM_BELL);
-        Self { link, core, room: std::sync::Mutex::new(room) }
+        Self { link, core, room: Mutex::new(room) }
     }
 
     /// Returns a loan of the peer's: its block may be used again.
@@ -284,12 +338,12 @@ impl Session {
         if !crate::reactor::is_parked(link.peer.load(control::SENDER_STATE)) {
             return;
         }
-        let mut room = self.room.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         // A parking word that cannot be is the sender's loss alone; the next look at data says so.
-        if let Ok(Some(crate::reactor::Attention::Wake)) =
-            room.look(link.barrier, &link.own, &link.peer)
-        {
-            link.wake(room.bell());
+        match room.look(link.barrier, &link.own, &link.peer) {
+            Ok(Some(Attention::Wake)) => link.wake(room.bell()),
+            Ok(Some(Attention::Call)) => link.call(Reason::Room),
+            Ok(_) | Err(_) => {}
         }
     }
 }

@@ -21,6 +21,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
 use crate::reactor::Barrier;
 use crate::shm::{Area, Mapping, PeerSegment, Segment, node_of_caller};
+use crate::transport::arrivals::Arrivals;
 use crate::transport::connection::Connection;
 use crate::transport::context::Core;
 use crate::transport::control;
@@ -150,8 +151,13 @@ pub(super) fn connect(
             }
         }
     };
-    let theirs = Theirs::judge(core, packet)?;
-    conclude(core, socket, ours, theirs)
+    match Theirs::judge(core, packet) {
+        Ok(theirs) => conclude(core, socket, ours, theirs),
+        Err(error) => {
+            socket::end(&socket);
+            Err(error)
+        }
+    }
 }
 
 /// What a look at a peer that has connected gives.
@@ -205,6 +211,8 @@ pub(super) fn refuse(socket: &OwnedFd, error: Error) -> Error {
     };
     // A peer that does not listen to reasons loses only them.
     let _ = socket::send(socket, &refusal(reason), None);
+    // A forked child of ours may hold the socket, too.
+    socket::end(socket);
     error
 }
 
@@ -226,7 +234,9 @@ fn conclude(core: &Arc<Core>, socket: OwnedFd, ours: Ours, theirs: Theirs) -> Re
     let peer = theirs.segment.mapping().clone();
     let borrower = core.pool.open(Arc::new(Returns(peer.clone())), theirs.hello.loan_slots);
     let barrier = Barrier::towards(theirs.hello.issues_membarrier);
-    let link = Link::new(mapping, peer, socket, theirs.peer, terms, barrier, borrower);
+    socket::stop_pidfds(&socket);
+    let arrivals = Arrivals::new(core.options.peer_pool_limit, core.options.prefault);
+    let link = Link::new((mapping, peer), socket, theirs.peer, terms, barrier, borrower, arrivals);
     let link = Arc::new(link);
     if let Err(error) = core.watch(&link) {
         core.pool.close(borrower);

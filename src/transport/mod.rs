@@ -19,18 +19,19 @@
 //! data.
 
 mod address;
+mod arrivals;
 mod backlog;
 mod calls;
 mod connection;
 mod context;
 mod control;
 mod hello;
+mod inbox;
 mod link;
 mod listener;
 mod meeting;
 mod options;
 mod peer;
-mod peer_pool;
 mod pooled;
 mod receiver;
 mod sender;

@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::pool::{Block, Lacking};
-use crate::reactor::{Attention, Sleeper, Waker};
+use crate::reactor::{Attention, Barrier, Sleeper, Waker};
 use crate::ring::{BatchSlot, Full, Header, Kind, Producer, batch_limit, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
+use crate::transport::arrivals::ROOM_WAKES;
 use crate::transport::control;
+use crate::transport::hello::Reason;
 use crate::transport::link::{Health, Link, Session};
 use crate::transport::pooled::{self, Pooled};
-use crate::transport::sent::SentSegments;
+use crate::transport::sent::{Offered, SentSegments};
 use crate::transport::wait::{Waiter, after};
 
 /// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
@@ -335,7 +337,7 @@ impl Sender {
         let header = Header::new(Kind::Message, len as u32);
         let offset = if len > self.inline_max {
             self.pending = Some(self.room_in_pool(len, PLAIN, patience)?);
-            0
+            POOLED
         } else {
             self.room_in_ring(header, patience)?
         };
@@ -379,6 +381,11 @@ impl Sender {
                 self.session.link.wake(self.data.bell());
                 Ok(())
             }
+            Attention::Call => {
+                self.stats.wakes += 1;
+                self.session.link.call(Reason::Data);
+                Ok(())
+            }
             // It may have read this message before it left; the next one nobody will.
             Attention::Gone => {
                 self.gone = true;
@@ -406,15 +413,36 @@ impl Sender {
         patience: Patience,
     ) -> Result<usize, TrySendError> {
         let deadline = self.deadline(patience);
+        let mut looks = 0;
         loop {
-            let Some(deadline) = deadline else { return Err(full.into()) };
-            self.await_room(full.needed, deadline)?;
+            match deadline {
+                Some(deadline) => self.await_room(full.needed, deadline)?,
+                None if looks == 0 && self.link.by_descriptor() => self.arm()?,
+                None => return Err(full.into()),
+            }
+            looks += 1;
             match self.producer.reserve(header) {
                 Ok(Ok(offset)) => return Ok(offset),
                 Ok(Err(still)) => full = still,
                 Err(fault) => return Err(self.session.link.fail(fault).into()),
             }
         }
+    }
+
+    /// About to sleep on the socket until there is room: takes what has come there and says so to the
+    /// peer. The caller looks once more.
+    fn arm(&mut self) -> Result<()> {
+        let link = &*self.link;
+        let mut arrivals = link.arrivals();
+        if link.by_descriptor() {
+            let taken = arrivals.take_for_room(&link.socket);
+            arrivals.want_room();
+            taken.map_err(|error| link.fail(error))?;
+        }
+        arrivals.expect(ROOM_WAKES);
+        self.room.arm(link);
+        Barrier::heavy();
+        Ok(())
     }
 
     /// Waits until the ring may have `needed` free bytes.
@@ -451,51 +479,71 @@ impl Sender {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
         let header = envelope.pooled();
-        let first = self.room_in_ring(header, Patience::None);
-        let first = first.and_then(|offset| self.try_room_in_pool(len, offset));
+        let first = self.try_room_in_pool(len, header);
         if !matches!(first, Err(TrySendError::Full { .. })) {
             return first;
         }
-        let Some(deadline) = self.deadline(patience) else { return first };
+        let Some(deadline) = self.deadline(patience) else {
+            if !self.link.by_descriptor() {
+                return first;
+            }
+            self.arm()?;
+            return self.try_room_in_pool(len, header);
+        };
         let start = Instant::now();
         loop {
-            let offset = self.room_in_ring(header, Patience::Until(deadline))?;
-            match self.try_room_in_pool(len, offset) {
+            self.room_in_ring(header, Patience::Until(deadline))?;
+            match self.try_room_in_pool(len, header) {
                 Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
                 answer => return answer,
             }
         }
     }
 
-    fn try_room_in_pool(&mut self, len: usize, offset: usize) -> Result<PoolRoom, TrySendError> {
-        let Session { link, core, .. } = &*self.session;
-        let block = match core.pool.alloc_for(len, link.borrower)? {
-            Ok(block) => block,
-            // This half is the only one that lends to this peer, so a slot that is free stays free.
-            Err(Lacking::Slot) => {
-                return Err(TrySendError::Full { free: 0, needed: len as u64 });
+    fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<PoolRoom, TrySendError> {
+        let full = || TrySendError::Full { free: 0, needed: len as u64 };
+        loop {
+            let offset = self.room_in_ring(header, Patience::None)?;
+            let Session { link, core, .. } = &*self.session;
+            let block = match core.pool.alloc_for(len, link.borrower)? {
+                Ok(block) => block,
+                // This half is the only one that lends to this peer: a slot that is free stays free.
+                Err(Lacking::Slot) => return Err(full()),
+                Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
+                    return Err(Error::from(spent).into());
+                }
+                Err(Lacking::Memory(spent)) => {
+                    let free = spent.quota.saturating_sub(spent.used);
+                    return Err(TrySendError::Full { free, needed: spent.needed });
+                }
+            };
+            match self.sent.offer(&self.session, &block)? {
+                Offered::Known => return Ok(PoolRoom { block, offset }),
+                Offered::NoRoom => return Err(full()),
+                Offered::Unannounced => self.announce_packets()?,
             }
-            Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
-                return Err(Error::from(spent).into());
-            }
-            Err(Lacking::Memory(spent)) => {
-                let free = spent.quota.saturating_sub(spent.used);
-                return Err(TrySendError::Full { free, needed: spent.needed });
-            }
-        };
-        if !self.sent.has(&block) && !self.sent.send(&self.session, &block)? {
-            return Err(TrySendError::Full { free: 0, needed: len as u64 });
         }
-        Ok(PoolRoom { block, offset })
+    }
+
+    /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.
+    #[cold]
+    fn announce_packets(&mut self) -> Result<(), TrySendError> {
+        let header = Header::new(Kind::Packets, 0);
+        self.room_in_ring(header, Patience::None)?;
+        self.producer.publish(header);
+        self.sent.announced();
+        self.announce()?;
+        Ok(())
     }
 
     #[cold]
     fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
         let Self { room, session, .. } = self;
         let Session { link, core, .. } = &**session;
-        let lent = core.pool.settle(link.borrower);
+        // Others hold what is lacking, or the peer does: then it rings, whichever loan it returns.
+        let oldest = core.pool.oldest_loan(link.borrower);
         let waited = room.wait(link, Some(deadline), Some(SLICE), || {
-            core.pool.settle(link.borrower) < lent || link.peer_left()
+            oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
         });
         match waited {
             Err(error) if error.is_timeout() => {
@@ -515,6 +563,7 @@ impl Sender {
             // The account closes when the peer ends.
             return Err(link.end());
         };
+        self.sent.named(loan.segment);
         let descriptor = Pooled::new(&loan, len as u64).encode();
         self.write(offset, envelope, &descriptor);
         self.stats.pooled += 1;
@@ -549,13 +598,16 @@ struct PoolRoom {
     offset: usize,
 }
 
+/// The offset of a reservation whose room is not in the ring.
+const POOLED: usize = usize::MAX;
+
 /// Room for one message, written in place. Dropped without [`publish`](Self::publish), it sends
 /// nothing.
 #[derive(Debug)]
 #[must_use = "a reservation sends nothing before it is published"]
 pub struct Reservation<'a> {
-    /// Start of the payload in the ring's data section, in bytes. A message in the pool has its
-    /// room in the sender, so that this type stays small enough for registers.
+    /// Start of the payload in the ring's data section, in bytes, or [`POOLED`]. A message in the pool
+    /// has its room in the sender, so that this type stays small enough for registers.
     offset: usize,
     /// The header of the record that was reserved, if it lies in the ring.
     header: Header,
@@ -571,7 +623,7 @@ impl Reservation<'_> {
     /// As [`Sender::send`], but there is no more waiting.
     #[inline(always)]
     pub fn publish(self) -> Result<()> {
-        if self.sender.pending.is_some() {
+        if self.offset == POOLED {
             return self.publish_pooled();
         }
         self.sender.finish(self.header, self.len)
@@ -592,7 +644,7 @@ impl Reservation<'_> {
     /// If `len` is more than was reserved.
     pub fn truncate(&mut self, len: usize) {
         assert!(len <= self.len, "{len} bytes of a reservation of {}", self.len);
-        if self.sender.pending.is_none() {
+        if self.offset != POOLED {
             // A payload that has become short lies beside its header.
             self.header = self.header.shortened(len as u32);
             let offset = self.sender.producer.place(self.header);
@@ -610,8 +662,8 @@ impl std::ops::Deref for Reservation<'_> {
     #[inline(always)]
     fn deref(&self) -> &[u8] {
         match &self.sender.pending {
-            None => self.sender.ring.bytes(self.offset, self.len),
-            Some(room) => &room.block.bytes()[..self.len],
+            Some(room) if self.offset == POOLED => &room.block.bytes()[..self.len],
+            _ => self.sender.ring.bytes(self.offset, self.len),
         }
     }
 }
@@ -620,8 +672,8 @@ impl std::ops::DerefMut for Reservation<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.sender.pending {
-            None => self.sender.ring.bytes_mut(self.offset, self.len),
-            Some(room) => &mut room.block.bytes_mut()[..self.len],
+            Some(room) if self.offset == POOLED => &mut room.block.bytes_mut()[..self.len],
+            _ => self.sender.ring.bytes_mut(self.offset, self.len),
         }
     }
 }
@@ -630,7 +682,7 @@ impl Drop for Reservation<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // A block that was not published goes back.
-        if self.sender.pending.is_some() {
+        if self.offset == POOLED {
             self.sender.pending = None;
         }
     }

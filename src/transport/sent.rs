@@ -7,88 +7,141 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Block;
+use crate::transport::arrivals::SEGMENTS;
 use crate::transport::hello::Packet;
 use crate::transport::link::{Link, Session};
-use crate::transport::peer_pool::SEGMENTS;
 use crate::transport::socket;
 
-/// Number → length in bytes, in the order in which the pool made them.
+/// Packets that are posted at most before a record says so: far fewer than a socket's queue holds, as
+/// the reader takes them only when a record makes it.
+const UNANNOUNCED: u32 = 32;
+
+/// What the peer has been sent, and what it has been told of that.
 #[derive(Debug, Default)]
-pub(super) struct SentSegments(BTreeMap<u32, u64>);
+pub(super) struct SentSegments {
+    /// Number → length in bytes, in the order in which the pool made them.
+    lens: BTreeMap<u32, u64>,
+    /// The segment that was posted last and no record has named yet.
+    last: Option<u32>,
+    /// Packets on the socket of which no record has told.
+    unannounced: u32,
+}
+
+/// Whether a block's segment can be named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offered {
+    Known,
+    /// The socket's queue is full, or the peer holds blocks of everything that it maps.
+    NoRoom,
+    /// A record must tell of the packets first.
+    Unannounced,
+}
 
 impl SentSegments {
-    /// Whether the peer knows a block's segment.
+    /// Makes sure that the peer knows a block's segment.
     #[inline]
-    pub(super) fn has(&self, block: &Block) -> bool {
-        self.0.contains_key(&block.segment())
+    pub(super) fn offer(&mut self, session: &Session, block: &Block) -> Result<Offered> {
+        if self.lens.contains_key(&block.segment()) {
+            return Ok(Offered::Known);
+        }
+        self.send(session, block)
     }
 
-    /// Sends the peer the descriptor of a block's segment. `false`: the socket's queue is full, or
-    /// the peer holds blocks of everything that it maps.
+    /// A record has told of all packets.
+    pub(super) fn announced(&mut self) {
+        self.unannounced = 0;
+    }
+
+    /// A record names this segment: the reader takes packets until it has found it.
+    #[inline]
+    pub(super) fn named(&mut self, segment: u32) {
+        if self.last == Some(segment) {
+            self.last = None;
+            self.unannounced = 0;
+        }
+    }
+
     #[cold]
-    pub(super) fn send(&mut self, session: &Session, block: &Block) -> Result<bool> {
+    fn send(&mut self, session: &Session, block: &Block) -> Result<Offered> {
         let Session { link, core, .. } = session;
         // What the pool has dropped since is room for what comes.
         let dropped = self.without(|segment| core.pool.holds(segment));
-        if !self.retire(link, &dropped, |_| false)? {
-            return Ok(false);
+        let retired = self.retire(link, &dropped, |_| false)?;
+        if retired != Offered::Known {
+            return Ok(retired);
         }
-        let Some((fd, len)) = core.pool.segment_of(block)? else { return Ok(false) };
+        let Some((fd, len)) = core.pool.segment_of(block)? else { return Ok(Offered::NoRoom) };
         let quota = link.terms.peer_pool_limit;
         if len > quota {
             let used = self.bytes();
             return Err(ErrorKind::PoolExhausted { needed: len, used, quota }.into());
         }
-        let fits = |sent: &Self| len <= quota - sent.bytes() && sent.0.len() < SEGMENTS;
+        let fits = |sent: &Self| len <= quota - sent.bytes() && sent.lens.len() < SEGMENTS;
         if !fits(self) {
             // So is what the peer has returned wholly; it is sent anew when it is needed again.
             let lent = core.pool.lent_to(link.borrower);
             let idle = self.without(|segment| lent.contains(&segment));
-            if !self.retire(link, &idle, fits)? || !fits(self) {
-                return Ok(false);
+            let retired = self.retire(link, &idle, fits)?;
+            if retired != Offered::Known {
+                return Ok(retired);
+            }
+            if !fits(self) {
+                return Ok(Offered::NoRoom);
             }
         }
         let segment = block.segment();
-        let done = post(link, Packet::Segment { segment, len }, Some(&fd))?;
-        if done {
-            self.0.insert(segment, len);
+        let sent = self.post(link, Packet::Segment { segment, len }, Some(&fd))?;
+        if sent == Offered::Known {
+            self.lens.insert(segment, len);
+            self.last = Some(segment);
         }
-        Ok(done)
+        Ok(sent)
     }
 
-    /// Tells the peer that it need not map these any more, until there is `enough` room. `false`:
-    /// the socket's queue is full.
+    /// Tells the peer that it need not map these any more, until there is `enough` room.
     fn retire(
         &mut self,
         link: &Link,
         segments: &[u32],
         enough: impl Fn(&Self) -> bool,
-    ) -> Result<bool> {
+    ) -> Result<Offered> {
         for &segment in segments {
             if enough(self) {
                 break;
             }
-            if !post(link, Packet::Retire { segment }, None)? {
-                return Ok(false);
+            match self.post(link, Packet::Retire { segment }, None)? {
+                Offered::Known => drop(self.lens.remove(&segment)),
+                unsent => return Ok(unsent),
             }
-            self.0.remove(&segment);
         }
-        Ok(true)
+        Ok(Offered::Known)
+    }
+
+    fn post(&mut self, link: &Link, packet: Packet, fd: Option<&OwnedFd>) -> Result<Offered> {
+        if self.unannounced >= UNANNOUNCED {
+            return Ok(Offered::Unannounced);
+        }
+        match socket::send(&link.socket, &packet.encode(), fd.map(AsFd::as_fd)) {
+            Ok(true) => {
+                self.unannounced += 1;
+                Ok(Offered::Known)
+            }
+            Ok(false) => Ok(Offered::NoRoom),
+            Err(Errno::PIPE | Errno::CONNRESET) => {
+                // It reads no packets any more, so it is done with the link.
+                link.hang_up();
+                Err(link.end())
+            }
+            Err(errno) => Err(Error::os("sendmsg", errno)),
+        }
     }
 
     fn without(&self, keep: impl Fn(u32) -> bool) -> Vec<u32> {
-        self.0.keys().copied().filter(|segment| !keep(*segment)).collect()
+        self.lens.keys().copied().filter(|segment| !keep(*segment)).collect()
     }
 
     /// Never more than the peer's limit.
     fn bytes(&self) -> u64 {
-        self.0.values().sum()
-    }
-}
-
-fn post(link: &Link, packet: Packet, fd: Option<&OwnedFd>) -> Result<bool> {
-    match socket::send(&link.socket, &packet.encode(), fd.map(AsFd::as_fd)) {
-        Err(Errno::PIPE | Errno::CONNRESET) => Err(link.end()),
-        sent => sent.map_err(|errno| Error::os("sendmsg", errno)),
+        self.lens.values().sum()
     }
 }

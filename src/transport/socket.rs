@@ -14,7 +14,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, UCred,
 };
 
@@ -80,7 +80,11 @@ pub(super) fn adopt(socket: &OwnedFd, listening: bool) -> Result<()> {
 pub(super) fn receive_credentials(socket: &OwnedFd) -> Result<()> {
     rustix::net::sockopt::set_socket_passcred(socket, true)
         .map_err(|errno| Error::os("SO_PASSCRED", errno))?;
-    let on: libc::c_int = 1;
+    set_pass_pidfd(socket, 1);
+    Ok(())
+}
+
+fn set_pass_pidfd(socket: &OwnedFd, on: libc::c_int) {
     // SAFETY: the option's value is the `int` pointed to. Kernels before 6.5 refuse it, and the
     // pidfd is then opened by pid.
     unsafe {
@@ -92,7 +96,6 @@ pub(super) fn receive_credentials(socket: &OwnedFd) -> Result<()> {
             mem::size_of_val(&on) as libc::socklen_t,
         )
     };
-    Ok(())
 }
 
 /// Who made the other end of a connected socket (not: who holds it now).
@@ -224,6 +227,19 @@ pub(super) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
     Ok(if nothing { Incoming::End } else { Incoming::Packet(received) })
 }
 
+/// Copies the next packet's bytes and leaves it where it is. `None`: there is none.
+pub(super) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *bytes, flags))
+        .ok()
+        .map(|(_, len)| len)
+}
+
+/// Ends the asking for a descriptor of each sender's process, once that is known.
+pub(super) fn stop_pidfds(socket: &OwnedFd) {
+    set_pass_pidfd(socket, 0);
+}
+
 fn control_space() -> usize {
     let rights = DESCRIPTORS * size_of::<libc::c_int>();
     let lens = [size_of::<libc::ucred>(), size_of::<libc::c_int>(), rights];
@@ -296,6 +312,12 @@ fn wait(socket: impl AsFd, events: PollFlags, deadline: Option<Instant>) -> Resu
             Err(errno) => return Err(Error::os("poll", errno)),
         }
     }
+}
+
+/// Makes a socket readable for whoever sleeps on it: the peer is dead. What it had sent can still be
+/// read.
+pub(super) fn end(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
 /// Tells the peer that this side is done with the link. Errors have nobody left to hear them.

@@ -51,13 +51,24 @@ impl Waiter {
         self.spin != Spin::Never
     }
 
+    /// Says that this half is about to sleep on the socket; see [`Sleeper::arm`].
+    pub(super) fn arm(&mut self, link: &Link) {
+        self.sleeper.arm(&link.own);
+        self.sleeps += 1;
+    }
+
+    /// Says that this half is awake again.
+    pub(super) fn disarm(&mut self, link: &Link) {
+        self.sleeper.unpark(&link.own);
+    }
+
     /// Says that this half will never wait again.
     pub(super) fn leave(&mut self, link: &Link) {
         self.sleeper.leave(&link.own);
     }
 
     /// Waits until `ready`, or until the link is no longer alive. With a `slice`, for what nobody
-    /// rings for, it also returns after one sleep of that length.
+    /// rings for, it also returns after watching or sleeping for so long.
     ///
     /// # Errors
     ///
@@ -93,6 +104,9 @@ impl Waiter {
             now = Instant::now();
             if passed(now) {
                 return timed_out(now);
+            }
+            if slice.is_some_and(|slice| now - start >= slice) {
+                return Ok(());
             }
         }
         loop {

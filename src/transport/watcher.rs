@@ -89,6 +89,9 @@ impl Watcher {
 
     /// The user of a link is gone: lets go of it unless the peer still reads what it was lent.
     pub(super) fn retire(&self, link: &Arc<Link>) {
+        // Before the look at the loans: whoever closes the account after it sees this, and whoever
+        // closes it before it leaves none.
+        link.retire();
         if self.shared.pool.settle(link.borrower) == 0 {
             self.shared.let_go(link);
         }
@@ -98,9 +101,12 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         // A forked child has no such thread, and shares the descriptors with its parent.
-        let Some(thread) = self.thread.take().filter(|_| self.generation.is_current()) else {
+        let Some(thread) = self.thread.take() else { return };
+        if !self.generation.is_current() {
+            // Its handle now names whatever thread of the child's has the same stack.
+            std::mem::forget(thread);
             return;
-        };
+        }
         let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
@@ -145,14 +151,9 @@ impl Shared {
             return;
         }
         self.pool.close(link.borrower);
-        if self.is_retired(link) || key & 1 == 1 {
+        if link.is_retired() || key & 1 == 1 {
             self.let_go(link);
         }
-    }
-
-    /// Whether nobody but the watcher holds the link: the table and the caller.
-    fn is_retired(&self, link: &Arc<Link>) -> bool {
-        Arc::strong_count(link) <= 2
     }
 
     fn let_go(&self, link: &Arc<Link>) {

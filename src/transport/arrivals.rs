@@ -1,0 +1,248 @@
+//! What a peer sends on the socket after the handshake: pool segments, and wake-ups.
+//!
+//! Segments are taken from the socket when a record names one that is not known, or when an event
+//! loop of ours is about to sleep on the socket. Both halves of a link may do so, from two threads.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::error::{ErrorKind, Fault, Result};
+use crate::shm::{PeerSegment, page_size};
+use crate::transport::hello::{PACKET, Packet, Reason};
+use crate::transport::socket::{self, Incoming, Received};
+
+/// Segments of one peer that a side keeps mapped at most. Part of the wire format.
+pub(super) const SEGMENTS: usize = 1024;
+
+/// Segments that all peers of this process together have mapped here at most: a quarter of what the
+/// kernel grants a process by default (`vm.max_map_count`).
+const ALL_SEGMENTS: usize = 16384;
+
+/// Segments that are mapped now.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// One of [`ALL_SEGMENTS`].
+#[derive(Debug)]
+struct Counted;
+
+impl Counted {
+    fn new() -> Option<Self> {
+        let counted = Self;
+        // Dropped, it counts back.
+        (MAPPED.fetch_add(1, Ordering::Relaxed) < ALL_SEGMENTS).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        MAPPED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Packets read at a time at most: every segment retired and sent anew. A peer that sends more keeps
+/// this side reading for ever.
+const PACKETS: usize = 2 * SEGMENTS;
+
+/// Wake-ups that a sleep of the receiving half can bring: from the peer's sender.
+pub(super) const DATA_WAKES: u32 = 1;
+
+/// Wake-ups that a sleep of the sending half can bring: from the peer's receiver, once more when
+/// that is dropped, and from whoever returns a loan there.
+pub(super) const ROOM_WAKES: u32 = 3;
+
+/// Wake-ups that may be under way, from sleeps that ended otherwise.
+const LATE_WAKES: u32 = 64;
+
+/// Which halves were woken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Woken {
+    pub(super) data: bool,
+    pub(super) room: bool,
+}
+
+/// What somebody who waits for room with a descriptor knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RoomNews {
+    /// Nobody waits.
+    Unwanted,
+    /// A wake-up for it is to stay on the socket until it was seen.
+    Wanted,
+    /// The descriptor was readable for it once.
+    Told,
+}
+
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    segments: HashMap<u32, (Arc<PeerSegment>, Counted)>,
+    /// The segment that was named last, which the next message is likely to name again.
+    last: Option<(u32, Arc<PeerSegment>)>,
+    /// Bytes of these.
+    bytes: u64,
+    limit: u64,
+    prefault: bool,
+    /// Wake-ups that may come.
+    wakes: u32,
+    room: RoomNews,
+}
+
+impl Arrivals {
+    /// A table for `limit` bytes of segments.
+    pub(super) fn new(limit: u64, prefault: bool) -> Self {
+        Self {
+            segments: HashMap::new(),
+            last: None,
+            bytes: 0,
+            limit,
+            prefault,
+            wakes: 0,
+            room: RoomNews::Unwanted,
+        }
+    }
+
+    /// The segment with this number. Reads the socket if it is not known yet: the peer sends a
+    /// segment before it publishes a record that names it.
+    pub(super) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PeerSegment>> {
+        if let Some((number, mapped)) = &self.last
+            && *number == segment
+        {
+            return Ok(mapped.clone());
+        }
+        for _ in 0..PACKETS {
+            if self.segments.contains_key(&segment) {
+                break;
+            }
+            match socket::receive::<PACKET>(socket)? {
+                Incoming::Packet(packet) => drop(self.admit(packet)?),
+                Incoming::Nothing | Incoming::End => break,
+            }
+        }
+        match self.segments.get(&segment) {
+            Some((mapped, _)) => {
+                self.last = Some((segment, mapped.clone()));
+                Ok(mapped.clone())
+            }
+            None => Err(Fault::UnknownSegment { segment }.into()),
+        }
+    }
+
+    /// A half of ours is about to sleep on the socket, which brings so many wake-ups at most.
+    pub(super) fn expect(&mut self, wakes: u32) {
+        self.wakes = (self.wakes + wakes).min(LATE_WAKES);
+    }
+
+    /// Somebody waits for room until the socket can be read.
+    pub(super) fn want_room(&mut self) {
+        self.room = RoomNews::Wanted;
+    }
+
+    /// Takes everything that has come on the socket.
+    pub(super) fn take(&mut self, socket: &OwnedFd) -> Result<Woken> {
+        self.take_until(socket, |_| false)
+    }
+
+    /// As [`take`](Self::take), for somebody who looks for data, while another may wait for the same
+    /// socket to be readable for room: leaves the first wake-up for that where it is, once.
+    pub(super) fn take_for_data(&mut self, socket: &OwnedFd) -> Result<Woken> {
+        if self.room == RoomNews::Unwanted {
+            return self.take(socket);
+        }
+        self.take_until(socket, |arrivals| {
+            if next_reason(socket) != Some(Reason::Room) {
+                return false;
+            }
+            let stop = arrivals.room == RoomNews::Wanted;
+            arrivals.room = if stop { RoomNews::Told } else { RoomNews::Unwanted };
+            stop
+        })
+    }
+
+    /// As [`take`](Self::take), for somebody who looks for room: leaves a wake-up for data, and what
+    /// comes behind it, where they are.
+    pub(super) fn take_for_room(&mut self, socket: &OwnedFd) -> Result<Woken> {
+        self.take_until(socket, |_| next_reason(socket) == Some(Reason::Data))
+    }
+
+    /// Takes packets until there are none, or `stop` says so.
+    fn take_until(
+        &mut self,
+        socket: &OwnedFd,
+        mut stop: impl FnMut(&mut Self) -> bool,
+    ) -> Result<Woken> {
+        let mut woken = Woken::default();
+        for _ in 0..PACKETS {
+            if stop(self) {
+                break;
+            }
+            match socket::receive::<PACKET>(socket)? {
+                Incoming::Packet(packet) => match self.admit(packet)? {
+                    Some(Reason::Data) => woken.data = true,
+                    Some(Reason::Room) => woken.room = true,
+                    None => {}
+                },
+                Incoming::Nothing | Incoming::End => break,
+            }
+        }
+        Ok(woken)
+    }
+
+    /// Takes in one packet. Gives the reason of a wake-up.
+    fn admit(&mut self, mut packet: Received<PACKET>) -> Result<Option<Reason>> {
+        let judged = Packet::decode(&packet.bytes[..packet.len])?;
+        let (count, expected) = (packet.descriptors.len(), judged.descriptors());
+        if count != expected {
+            return Err(Fault::DescriptorCount { count, expected }.into());
+        }
+        match (judged, packet.descriptors.pop()) {
+            (Packet::Segment { segment, len }, Some(fd)) => {
+                self.map(segment, len, fd)?;
+                Ok(None)
+            }
+            (Packet::Retire { segment }, _) => {
+                self.last = None;
+                if let Some((dropped, _)) = self.segments.remove(&segment) {
+                    self.bytes -= dropped.len() as u64;
+                }
+                Ok(None)
+            }
+            (Packet::Wake(reason), _) => {
+                self.wakes = self.wakes.checked_sub(1).ok_or(Fault::UnexpectedWake)?;
+                Ok(Some(reason))
+            }
+            (other, _) => Err(other.out_of_place().into()),
+        }
+    }
+
+    fn map(&mut self, segment: u32, len: u64, fd: OwnedFd) -> Result<()> {
+        let bytes = self.bytes.saturating_add(len);
+        let segments = self.segments.len() + 1;
+        if bytes > self.limit || segments > SEGMENTS {
+            return Err(Fault::PeerPool { bytes, segments }.into());
+        }
+        if len == 0 || !len.is_multiple_of(page_size() as u64) {
+            return Err(Fault::Field { field: "segment.len", value: len }.into());
+        }
+        if self.segments.contains_key(&segment) {
+            return Err(Fault::Field { field: "segment.segment", value: segment.into() }.into());
+        }
+        let Ok(whole) = usize::try_from(len) else {
+            return Err(ErrorKind::OutOfMemory { bytes: len }.into());
+        };
+        let counted = Counted::new().ok_or(ErrorKind::OutOfMemory { bytes: len })?;
+        let mapped = PeerSegment::attach(fd, whole, whole, self.prefault)?;
+        self.segments.insert(segment, (Arc::new(mapped), counted));
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+/// Why this side is woken by the next packet on the socket, which stays there.
+fn next_reason(socket: &OwnedFd) -> Option<Reason> {
+    let mut bytes = [0; PACKET];
+    let len = socket::peek(socket, &mut bytes)?;
+    match Packet::decode(&bytes[..len]) {
+        Ok(Packet::Wake(reason)) => Some(reason),
+        _ => None,
+    }
+}

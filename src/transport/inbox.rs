@@ -1,0 +1,478 @@
+//! The reading end of a link: records, judged; waiting for them; giving them back.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::reactor::{Attention, Barrier, Sleeper, Waker};
+use crate::ring::{Consumer, Header, Kind, Record};
+use crate::shm::fork::Generation;
+use crate::shm::{Bytes, Mapping, PeerMapping, PeerSegment};
+use crate::transport::arrivals::DATA_WAKES;
+use crate::transport::control;
+use crate::transport::hello::Reason;
+use crate::transport::link::{Health, Link, Session};
+use crate::transport::pooled::{self, Pooled};
+use crate::transport::receiver::{MessageKind, RecvStats, RequestId, TryRecvError};
+use crate::transport::wait::Waiter;
+
+/// One pooled message in so many is timed, to know how far the peer's core is: often enough to
+/// notice within a millisecond that a thread has moved, seldom enough not to be seen in the time.
+const DISTANCE_EVERY: u64 = 16;
+
+/// Looks at the ring before anything else is considered: about a microsecond.
+const LOOKS: u32 = 1000;
+
+/// So many messages without a pause are a stream: the reader then lets the writer get ahead before
+/// it looks again, since each look takes the line away that the writer is writing.
+const BURST: u32 = 4;
+
+/// How long that is, in spin hints of some 15 ns. Source: `ping_pong --modes stream`.
+const BACKOFF: u32 = 8;
+
+/// Tokens in a row that are taken from a peer which was given none.
+const TOKENS: u32 = 1 << 16;
+
+/// What a receiving half reads from.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    consumer: Consumer<Mapping, PeerMapping>,
+    pub(super) data: Waiter,
+    room: Waker,
+    generation: Generation,
+    link: Arc<Link>,
+    pub(super) session: Arc<Session>,
+    /// The judged descriptor of the record at the ring's position, if it is a pooled one.
+    lent: Option<Lent>,
+    /// The id of the record at the ring's position, if it is a request or response.
+    pub(super) id: RequestId,
+    /// From how many pooled messages on the next one is timed.
+    next_distance: u64,
+    /// The longest message of this link, in bytes.
+    max_message: u64,
+    /// Messages received since there was last nothing to receive.
+    streak: u32,
+    flow: Flow,
+    pub(super) stats: RecvStats,
+}
+
+/// Whether more is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Open,
+    /// Nothing had come, and the peer was told that this half sleeps on the socket.
+    Armed,
+    /// The peer's sender has finished.
+    Closed,
+    /// The peer broke the protocol towards this half, or we lack what its message needs. What it
+    /// writes from then on is not looked at.
+    Failed,
+}
+
+/// A message in the peer's pool, on loan to us.
+#[derive(Debug)]
+struct Lent {
+    segment: Arc<PeerSegment>,
+    descriptor: Pooled,
+}
+
+/// How long to wait for a message.
+#[derive(Clone, Copy)]
+pub(super) enum Patience {
+    None,
+    Until(Instant),
+    Forever,
+}
+
+/// The record at the ring's position, judged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    pub(super) header: Header,
+    /// Start of the message behind the envelope, in bytes from the segment's start.
+    offset: usize,
+    /// Length of the message in bytes.
+    pub(super) len: usize,
+}
+
+impl Inbox {
+    pub(super) fn new(session: Arc<Session>) -> Self {
+        let link = session.link.clone();
+        let peer = link.terms.peer;
+        let options = &session.core.options;
+        let consumer = Consumer::new(
+            link.own.clone(),
+            link.peer.clone(),
+            peer.control,
+            control::POSITION,
+            peer.ring,
+            0,
+        );
+        let sleeper = Sleeper::new(control::RECEIVER_STATE, control::DATA_BELL);
+        Self {
+            consumer,
+            data: Waiter::new(sleeper, options.spin),
+            room: Waker::new(control::SENDER_STATE, control::ROOM_BELL),
+            lent: None,
+            id: RequestId(0),
+            next_distance: 0,
+            max_message: link.terms.max_message,
+            streak: 0,
+            flow: Flow::Open,
+            stats: RecvStats::default(),
+            generation: *link.own.generation(),
+            link,
+            session,
+        }
+    }
+
+    /// The record at the ring's position, judged.
+    #[inline(always)]
+    pub(super) fn head(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
+        self.generation.check()?;
+        if self.flow != Flow::Open && !self.resume(patience) {
+            return self.over(patience);
+        }
+        if self.lent.is_some() {
+            // Looked at and not released: what stands there now is judged anew.
+            self.lent = None;
+        }
+        let record = match self.consumer.peek() {
+            Ok(Some(record)) => record,
+            Ok(None) => match self.watch(patience)? {
+                Some(record) => record,
+                None => self.await_record(patience)?,
+            },
+            Err(fault) => return Err(self.fail(fault).into()),
+        };
+        self.judge(record, patience)
+    }
+
+    /// Watches the ring for about a microsecond, in which an awake peer answers.
+    #[inline(always)]
+    fn watch(&mut self, patience: Patience) -> Result<Option<Record>> {
+        if matches!(patience, Patience::None) || !self.data.watches() {
+            return Ok(None);
+        }
+        self.tell_position();
+        if self.streak >= BURST {
+            for _ in 0..BACKOFF {
+                std::hint::spin_loop();
+            }
+        }
+        self.streak = 0;
+        for _ in 0..LOOKS {
+            if self.consumer.is_ready() {
+                return self.consumer.peek().map_err(|fault| self.fail(fault));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for a record as long as `patience` says.
+    #[cold]
+    fn await_record(&mut self, patience: Patience) -> Result<Record, TryRecvError> {
+        self.tell_position();
+        loop {
+            // What was published before the end was seen is visible after it was seen.
+            let health = self.link.health();
+            match self.consumer.peek() {
+                Ok(Some(record)) => {
+                    self.disarm();
+                    return Ok(record);
+                }
+                Ok(None) => {}
+                Err(fault) => return Err(self.fail(fault).into()),
+            }
+            if health != Health::Alive {
+                return Err(self.end(health).into());
+            }
+            let deadline = match patience {
+                Patience::None if self.link.by_descriptor() && self.arm()? => continue,
+                Patience::None => return Err(TryRecvError::Empty),
+                Patience::Until(deadline) => Some(deadline),
+                Patience::Forever => None,
+            };
+            let Self { data, consumer, link, .. } = self;
+            data.wait(link, deadline, None, || consumer.is_ready())?;
+        }
+    }
+
+    /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once
+    /// more. True: there is something to receive, or the link is over.
+    fn arm(&mut self) -> Result<bool> {
+        let mut arrivals = self.link.arrivals();
+        let woken = if self.link.by_descriptor() {
+            arrivals.take_for_data(&self.link.socket)
+        } else {
+            arrivals.take(&self.link.socket)
+        };
+        let woken = match woken {
+            Ok(woken) => woken,
+            Err(error) => {
+                drop(arrivals);
+                return Err(self.fail(error));
+            }
+        };
+        // One wake-up comes for each time that this half says so.
+        if self.flow != Flow::Armed || woken.data {
+            arrivals.expect(DATA_WAKES);
+            self.flow = Flow::Armed;
+            self.data.arm(&self.link);
+            Barrier::heavy();
+        }
+        drop(arrivals);
+        Ok(self.consumer.is_ready() || !self.link.is_alive())
+    }
+
+    /// Awake again, if this half was about to sleep on the socket.
+    fn disarm(&mut self) {
+        if self.flow == Flow::Armed {
+            self.flow = Flow::Open;
+            self.data.disarm(&self.link);
+        }
+    }
+
+    /// Whether an armed half has something to do: look at what came, or wait in another way.
+    #[cold]
+    fn resume(&mut self, patience: Patience) -> bool {
+        let resumes = self.flow == Flow::Armed
+            && (self.consumer.is_ready() || !matches!(patience, Patience::None));
+        if resumes {
+            self.disarm();
+        }
+        resumes
+    }
+
+    /// The answer once nothing more is to come; and of an armed half, as long as nothing comes.
+    #[cold]
+    fn over(&mut self, patience: Patience) -> Result<Option<Head>, TryRecvError> {
+        match self.flow {
+            Flow::Open | Flow::Armed => {
+                let record = self.await_record(patience)?;
+                self.judge(record, patience)
+            }
+            Flow::Closed => Ok(None),
+            Flow::Failed => Err(self.link.end().into()),
+        }
+    }
+
+    /// Ends the link because of what the ring says.
+    #[cold]
+    pub(super) fn fail(&mut self, error: impl Into<Error>) -> Error {
+        self.flow = Flow::Failed;
+        self.link.fail(error)
+    }
+
+    /// The error of a link that ended while the peer's sender had not finished.
+    #[cold]
+    fn end(&self, health: Health) -> Error {
+        match health {
+            Health::Failed => self.link.end(),
+            _ => ErrorKind::PeerDied.into(),
+        }
+    }
+
+    /// Tells the peer's sender how far we are, because there is nothing left to read.
+    #[inline(always)]
+    fn tell_position(&mut self) {
+        if self.consumer.publish() {
+            self.offer_room();
+        }
+    }
+
+    /// Looks whether the peer's sender sleeps for want of room.
+    ///
+    /// A state that cannot be ends the link: the message at hand is the last one.
+    #[inline(always)]
+    fn offer_room(&mut self) {
+        match self.room.look(self.link.barrier, &self.link.own, &self.link.peer) {
+            Ok(None) => {}
+            Ok(Some(attention)) => self.attend(attention),
+            Err(fault) => drop(self.fail(fault)),
+        }
+    }
+
+    #[cold]
+    fn attend(&mut self, attention: Attention) {
+        match attention {
+            Attention::Wake => self.link.wake(self.room.bell()),
+            Attention::Call => self.link.call(Reason::Room),
+            Attention::Gone => return,
+        }
+        self.stats.wakes += 1;
+    }
+
+    /// Judges what a record says of itself.
+    #[inline(always)]
+    fn judge(&mut self, record: Record, patience: Patience) -> Result<Option<Head>, TryRecvError> {
+        let Record { header, offset } = record;
+        if header.is_plain() && header.len() <= self.max_message {
+            return Ok(Some(Head { header, offset, len: header.len() as usize }));
+        }
+        self.judge_rare(record, patience)
+    }
+
+    #[cold]
+    fn judge_rare(
+        &mut self,
+        mut record: Record,
+        patience: Patience,
+    ) -> Result<Option<Head>, TryRecvError> {
+        for _ in 0..TOKENS {
+            match record.header.kind() {
+                Kind::Close => {
+                    self.flow = Flow::Closed;
+                    return Ok(None);
+                }
+                Kind::Trigger => {
+                    self.token(record).map_err(|fault| self.fail(fault))?;
+                    self.stats.tokens += 1;
+                    self.discard(record);
+                    record = self.await_record(patience)?;
+                }
+                Kind::Packets => {
+                    self.take_packets(record.header).map_err(|error| self.fail(error))?;
+                    self.discard(record);
+                    record = self.await_record(patience)?;
+                }
+                // Also for want of our own memory or descriptors: what came with the record is lost.
+                _ => {
+                    return Ok(Some(
+                        self.judge_envelope(record).map_err(|error| self.fail(error))?,
+                    ));
+                }
+            }
+        }
+        Err(self.fail(Fault::UnexpectedTokens { count: TOKENS }).into())
+    }
+
+    /// The token in a record that triggers one.
+    fn token(&self, record: Record) -> Result<u32, Fault> {
+        let header = record.header;
+        if header.is_pooled() || header.len() != 4 {
+            return Err(Fault::RecordHeader { header: header.to_word() });
+        }
+        let mut token = [0; 4];
+        self.link.peer.bytes(record.offset, 4).copy_to(&mut token);
+        Ok(u32::from_le_bytes(token))
+    }
+
+    /// The peer says that packets wait on the socket: it can send no more before they are taken.
+    fn take_packets(&self, header: Header) -> Result<()> {
+        if header.is_pooled() || header.len() != 0 {
+            return Err(Fault::RecordHeader { header: header.to_word() }.into());
+        }
+        self.link.arrivals().take(&self.link.socket).map(drop)
+    }
+
+    /// Gives back a record that is no message.
+    fn discard(&mut self, record: Record) {
+        if self.consumer.release(record.header) {
+            self.offer_room();
+        }
+    }
+
+    fn judge_envelope(&mut self, record: Record) -> Result<Head> {
+        let header = record.header;
+        let payload = self.link.peer.bytes(record.offset, header.len() as usize);
+        let envelope = if header.kind() == Kind::Message { 0 } else { 8 };
+        let fixed = envelope + if header.is_pooled() { pooled::LEN } else { 0 };
+        if payload.len() < fixed || header.is_pooled() && payload.len() != fixed {
+            return Err(Fault::RecordHeader { header: header.to_word() }.into());
+        }
+        let mut id = [0; 8];
+        payload.slice(0, envelope).copy_to(&mut id[..envelope]);
+        self.id = RequestId(u64::from_le_bytes(id));
+        let offset = record.offset + envelope;
+        let link = &self.link;
+        let max = link.terms.max_message;
+        if !header.is_pooled() {
+            let len = payload.len() - envelope;
+            if len as u64 > max {
+                return Err(Fault::MessageLength { len: len as u64, max }.into());
+            }
+            return Ok(Head { header, offset, len });
+        }
+        let mut bytes = [0; pooled::LEN];
+        payload.slice(envelope, pooled::LEN).copy_to(&mut bytes);
+        let descriptor = Pooled::decode(&bytes);
+        if descriptor.len > max {
+            return Err(Fault::MessageLength { len: descriptor.len, max }.into());
+        }
+        let slots = link.terms.own.loan_slots;
+        if descriptor.slot >= slots {
+            let (slot, slots) = (descriptor.slot.into(), slots.into());
+            return Err(Fault::LoanSlot { slot, slots }.into());
+        }
+        if !descriptor.offset.is_multiple_of(pooled::ALIGNMENT) {
+            let value = descriptor.offset;
+            return Err(Fault::Field { field: "pooled.offset", value }.into());
+        }
+        let segment = link.arrivals().segment(&link.socket, descriptor.segment)?;
+        let capacity = segment.len() as u64;
+        if descriptor.offset > capacity || descriptor.len > capacity - descriptor.offset {
+            let Pooled { offset, len, .. } = descriptor;
+            return Err(Fault::SegmentRange { offset, len, capacity }.into());
+        }
+        if descriptor.len > 0 && self.stats.pooled >= self.next_distance {
+            self.next_distance = self.stats.pooled + DISTANCE_EVERY;
+            // The first line of the message comes from the peer's core, and must come anyway.
+            let start = Instant::now();
+            std::hint::black_box(segment.mapping().bytes(descriptor.offset as usize, 1).byte(0));
+            self.session.core.pool.note_distance(start.elapsed());
+        }
+        self.lent = Some(Lent { segment, descriptor });
+        Ok(Head { header, offset, len: descriptor.len as usize })
+    }
+
+    /// What the record at the ring's position is.
+    pub(super) fn kind(&self, head: &Head) -> MessageKind {
+        match head.header.kind() {
+            Kind::Request => MessageKind::Request(self.id),
+            Kind::Response => MessageKind::Response(self.id),
+            _ => MessageKind::Message,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(&self, head: &Head) -> Bytes<'_> {
+        match &self.lent {
+            None => self.link.peer.bytes(head.offset, head.len),
+            Some(lent) => lent.segment.mapping().bytes(lent.descriptor.offset as usize, head.len),
+        }
+    }
+
+    /// Gives the record at the ring's position back, with its loan.
+    #[inline(always)]
+    pub(super) fn release(&mut self, head: &Head) {
+        if self.lent.is_some() {
+            self.return_loan();
+        }
+        self.stats.messages += 1;
+        self.stats.bytes += head.len as u64;
+        self.streak = self.streak.saturating_add(1);
+        if self.consumer.release(head.header) {
+            self.offer_room();
+        }
+    }
+
+    #[cold]
+    fn return_loan(&mut self) {
+        if let Some(Lent { descriptor, .. }) = self.lent.take() {
+            self.stats.pooled += 1;
+            self.session.return_loan(descriptor.slot, descriptor.generation);
+        }
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        let link = &self.link;
+        if link.own.generation().is_current() {
+            self.data.leave(link);
+            // A sender that sleeps for want of room waits in vain.
+            self.room = Waker::new(control::SENDER_STATE, control::ROOM_BELL);
+            self.offer_room();
+        }
+    }
+}
