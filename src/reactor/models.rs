@@ -64,6 +64,33 @@ impl Futex {
     }
 }
 
+/// The receiver's end of the socket: wake-ups that have come.
+#[derive(Default)]
+struct Socket {
+    packets: Mutex<u32>,
+    arrived: Condvar,
+}
+
+impl Socket {
+    fn call(&self) {
+        *self.packets.lock().unwrap() += 1;
+        self.arrived.notify_all();
+    }
+
+    /// Takes what has come. True: there was something.
+    fn take(&self) -> bool {
+        std::mem::take(&mut *self.packets.lock().unwrap()) > 0
+    }
+
+    /// Sleeps until something comes.
+    fn sleep(&self) {
+        let mut packets = self.packets.lock().unwrap();
+        while *packets == 0 {
+            packets = self.arrived.wait(packets).unwrap();
+        }
+    }
+}
+
 /// What both sides see of a link.
 #[derive(Clone)]
 struct Link {
@@ -73,6 +100,7 @@ struct Link {
     receiving: LoomWords,
     data: Arc<Futex>,
     room: Arc<Futex>,
+    socket: Arc<Socket>,
 }
 
 impl Link {
@@ -82,6 +110,7 @@ impl Link {
             receiving: LoomWords::new(32),
             data: Arc::default(),
             room: Arc::default(),
+            socket: Arc::default(),
         }
     }
 
@@ -148,10 +177,12 @@ impl Sender {
     }
 
     fn announce(&mut self) {
-        let Link { sending, receiving, data, .. } = &self.link;
+        let Link { sending, receiving, data, socket, .. } = &self.link;
         let attention = self.data.look(Barrier::full(), sending, receiving);
-        if attention.expect("the receiver is honest") == Some(Attention::Wake) {
-            data.wake();
+        match attention.expect("the receiver is honest") {
+            Some(Attention::Wake) => data.wake(),
+            Some(Attention::Call) => socket.call(),
+            Some(Attention::Gone) | None => {}
         }
     }
 }
@@ -184,6 +215,34 @@ impl Receiver {
 
     fn offer_room(&mut self) {
         offer_room(&mut self.room, &self.link);
+    }
+
+    /// Receives `count` records inside of an event loop: the arming of `Inbox::arm`. Each time it
+    /// looks until there is nothing, takes what has come on the socket, arms if it is not armed or was
+    /// woken, looks once more, and sleeps on the socket.
+    fn receive_in_loop(&mut self, count: u32) {
+        let mut armed = false;
+        let mut received = 0;
+        while received < count {
+            if let Some(record) = self.consumer.peek().expect("the sender is honest") {
+                if armed {
+                    armed = false;
+                    self.data.unpark(&self.link.receiving);
+                }
+                self.consumer.release(record.header);
+                received += 1;
+                continue;
+            }
+            let woken = self.link.socket.take();
+            if !armed || woken {
+                armed = true;
+                self.data.arm(&self.link.receiving);
+                Barrier::heavy();
+            }
+            if !self.consumer.is_ready() {
+                self.link.socket.sleep();
+            }
+        }
     }
 }
 
@@ -278,6 +337,44 @@ fn two_ends_never_wait_for_each_other() {
         (0..2).for_each(|_| sender.send());
         let sending = thread::spawn(move || (0..2).for_each(|_| sender.send()));
         (0..4).for_each(|_| receiver.receive());
+        sending.join().unwrap();
+    });
+}
+
+/// An event loop that sleeps on its socket: every execution.
+fn armed() {
+    loom::model(|| {
+        let link = Link::new();
+        let (mut sender, mut receiver) = (link.sender(), link.receiver());
+        let sending = thread::spawn(move || sender.send());
+        receiver.receive_in_loop(1);
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn a_loop_never_sleeps_past_a_record() {
+    armed();
+}
+
+#[test]
+fn a_loop_fails_without_park() {
+    assert!(failure_without(Edge::Park, armed).contains(DEADLOCK));
+}
+
+#[test]
+fn a_loop_fails_without_wake() {
+    assert!(failure_without(Edge::Wake, armed).contains(DEADLOCK));
+}
+
+/// A wake-up that is taken in vain, or comes late, is asked for anew.
+#[test]
+fn every_arming_is_answered() {
+    bounded(6, || {
+        let link = Link::new();
+        let (mut sender, mut receiver) = (link.sender(), link.receiver());
+        let sending = thread::spawn(move || (0..2).for_each(|_| sender.send()));
+        receiver.receive_in_loop(2);
         sending.join().unwrap();
     });
 }
