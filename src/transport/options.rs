@@ -161,7 +161,7 @@ impl Options {
         self
     }
 
-    /// How many blocks one peer may lend us at once, 1 to 65536. Default 256.
+    /// How many blocks one peer may lend us at once, 1 to 65536. Default 256; peers use 1024 at most.
     pub fn loan_slots(mut self, slots: u32) -> Self {
         self.loan_slots = slots;
         self
@@ -187,7 +187,9 @@ impl Options {
         self
     }
 
-    /// Bytes of one peer's pool that this side is ready to map. Default 4 GiB of address space.
+    /// Bytes of one peer's pool that this side is ready to map. Default 4 GiB of address space. Pool
+    /// segments have about 1 MiB, or the length of a longer message: with a smaller limit peers can send
+    /// only what fits into their ring.
     pub fn peer_pool_limit(mut self, bytes: u64) -> Self {
         self.peer_pool_limit = bytes;
         self

@@ -23,7 +23,8 @@ pub enum TryRecvError {
     Failed(#[from] Error),
 }
 
-/// Names a request of one connection.
+/// Names a request of one connection. A response under an id that was not asked for, or was answered
+/// before, ends the connection at the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(pub(super) u64);
 
@@ -73,6 +74,9 @@ pub struct RecvStats {
 }
 
 /// The receiving half of a [`Connection`](crate::Connection): one thread's at a time.
+///
+/// Dropping it tells the sender that nobody looks any more. Long messages that were not received stay
+/// in the sender's pool until the sending half of this side is dropped, too.
 #[derive(Debug)]
 pub struct Receiver {
     inbox: Inbox,

@@ -616,7 +616,8 @@ pub struct Reservation<'a> {
 }
 
 impl Reservation<'_> {
-    /// Makes the message visible to the receiver, and wakes it if it sleeps.
+    /// Makes the message visible to the receiver, and wakes it if it sleeps. Whether the peer lives was
+    /// looked at when the room was reserved.
     ///
     /// # Errors
     ///
