@@ -563,7 +563,6 @@ impl Sender {
             // The account closes when the peer ends.
             return Err(link.end());
         };
-        self.sent.named(loan.segment);
         let descriptor = Pooled::new(&loan, len as u64).encode();
         self.write(offset, envelope, &descriptor);
         self.stats.pooled += 1;

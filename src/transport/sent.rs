@@ -21,9 +21,8 @@ const UNANNOUNCED: u32 = 32;
 pub(super) struct SentSegments {
     /// Number → length in bytes, in the order in which the pool made them.
     lens: BTreeMap<u32, u64>,
-    /// The segment that was posted last and no record has named yet.
-    last: Option<u32>,
-    /// Packets on the socket of which no record has told.
+    /// Packets on the socket of which no record has told. A record that names a segment does not count:
+    /// a reader that knows the segment from before need not look at its socket.
     unannounced: u32,
 }
 
@@ -50,15 +49,6 @@ impl SentSegments {
     /// A record has told of all packets.
     pub(super) fn announced(&mut self) {
         self.unannounced = 0;
-    }
-
-    /// A record names this segment: the reader takes packets until it has found it.
-    #[inline]
-    pub(super) fn named(&mut self, segment: u32) {
-        if self.last == Some(segment) {
-            self.last = None;
-            self.unannounced = 0;
-        }
     }
 
     #[cold]
@@ -93,7 +83,6 @@ impl SentSegments {
         let sent = self.post(link, Packet::Segment { segment, len }, Some(&fd))?;
         if sent == Offered::Known {
             self.lens.insert(segment, len);
-            self.last = Some(segment);
         }
         Ok(sent)
     }
