@@ -226,6 +226,10 @@ impl Connection {
 
 /// For event loops, level-triggered or edge-triggered.
 ///
+/// Ask for the descriptor first, then look: only from the first call on does finding nothing make the
+/// descriptor tell of what comes. Whoever sleeps on a descriptor that it asked for after it looked can
+/// miss what came in between.
+///
 /// Whoever has this descriptor looks before it sleeps: [`try_recv`](Connection::try_recv) (or another
 /// `try_` form) until it says [`Empty`](TryRecvError::Empty), and where there was no room for a message,
 /// [`try_send`](Connection::try_send) until it says [`Full`](TrySendError::Full). From then on the
