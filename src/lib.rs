@@ -61,6 +61,8 @@ compile_error!("slipring needs Linux: memfd seals, SCM_RIGHTS over abstract sock
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit targets lack");
 
+#[cfg(any(feature = "mio", feature = "tokio"))]
+mod adapters;
 mod error;
 mod pool;
 mod reactor;
@@ -69,6 +71,8 @@ mod shm;
 mod sync;
 mod transport;
 
+#[cfg(feature = "tokio")]
+pub use adapters::tokio;
 pub use error::{AddressFault, DescriptorFault, Error, ErrorKind, Fault, Refusal, Result};
 pub use shm::{Bytes, Lines};
 pub use transport::{

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Who may import whom (DESIGN, section 9). A new module is a new line here. `lib.rs` may import
 /// all of them.
-const IMPORTS: [(&str, &[&str]); 7] = [
+const IMPORTS: [(&str, &[&str]); 8] = [
     ("error", &[]),
     ("sync", &[]),
     ("shm", &["error", "sync"]),
@@ -17,15 +17,17 @@ const IMPORTS: [(&str, &[&str]); 7] = [
     ("pool", &["error", "sync", "shm", "ring"]),
     ("reactor", &["error", "sync", "shm", "ring"]),
     ("transport", &["error", "sync", "shm", "ring", "pool", "reactor"]),
+    ("adapters", &["error", "transport"]),
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
-const UNSAFE: [&str; 5] = [
-    "src/shm/bytes.rs",        // views of a peer's bytes
-    "src/shm/copy.rs",         // the one bulk copy out of a peer's memory
-    "src/shm/fork.rs",         // the page that a forked child finds wiped
-    "src/shm/mapping.rs",      // mappings, and who may form `&mut [u8]` over which
-    "src/transport/socket.rs", // control messages of a socket
+const UNSAFE: [&str; 6] = [
+    "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
+    "src/shm/bytes.rs",             // views of a peer's bytes
+    "src/shm/copy.rs",              // the one bulk copy out of a peer's memory
+    "src/shm/fork.rs",              // the page that a forked child finds wiped
+    "src/shm/mapping.rs",           // mappings, and who may form `&mut [u8]` over which
+    "src/transport/socket.rs",      // control messages of a socket
 ];
 
 /// The longest file, in lines of code: no comments, no blanks, no `#[cfg(test)]` modules.
@@ -34,7 +36,7 @@ const LONGEST: usize = 400;
 /// Files that may be longer: up to how many lines, and why.
 const LONGER: [(&str, usize, &str); 1] = [(
     "src/transport/sender.rs",
-    600,
+    640,
     "one object; its reservations and batches write its private fields on the hot path",
 )];
 

@@ -394,7 +394,7 @@ class Link:
         """A copy of the message that a pool descriptor names, and the loan."""
         number, slot, offset, length, generation = POOL_DESCRIPTOR.unpack(descriptor)
         demand(length <= self.longest and slot < LOAN_SLOTS and offset % 64 == 0, f"pool: {length} {slot} {offset}")
-        for _ in range(2048):
+        for _ in range(128):
             if number in self.their_segments:
                 break
             self.read_pool_packet()
@@ -478,6 +478,7 @@ class Pool:
             self.segments[block_size] = len(self.segments), *make_segment(len(self.lent) * block_size)
         number, mapping, fd = self.segments[block_size]
         send_packet(self.link.sock, SEGMENT, struct.pack("<IIQ", number, 0, mapping.length), fd)
+        self.link.publish((PACKETS, b""))  # after 32 packets it must be; the more often, the better it is tried
 
     def lend(self, body):
         """Puts a message into a free block; gives the descriptor for the ring."""

@@ -41,9 +41,13 @@ impl Drop for Counted {
     }
 }
 
-/// Packets read at a time at most: every segment retired and sent anew. A peer that sends more keeps
-/// this side reading for ever.
-const PACKETS: usize = 2 * SEGMENTS;
+/// Packets read at a time at most: four times as many as a writer may leave untold of. A peer that
+/// sends more keeps this side reading for ever.
+const PACKETS: usize = 128;
+
+/// Bytes of segments taken in at a time at most, in multiples of what may be mapped: counting the
+/// pages of a GiB takes some 10 ms.
+const LIMITS: u64 = 4;
 
 /// Wake-ups that a sleep of the receiving half can bring: from the peer's sender.
 pub(super) const DATA_WAKES: u32 = 1;
@@ -56,22 +60,16 @@ pub(super) const ROOM_WAKES: u32 = 3;
 const LATE_WAKES: u32 = 64;
 
 /// Which halves were woken.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Woken {
-    pub(super) data: bool,
-    pub(super) room: bool,
+#[derive(Debug, Default)]
+struct Woken {
+    data: bool,
+    room: bool,
 }
 
-/// What somebody who waits for room with a descriptor knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RoomNews {
-    /// Nobody waits.
-    Unwanted,
-    /// A wake-up for it is to stay on the socket until it was seen.
-    Wanted,
-    /// The descriptor was readable for it once.
-    Told,
-}
+/// So many times somebody who looks for data and finds nothing leaves a wake-up for room on the socket,
+/// which keeps it readable: whoever shares the descriptor looks for room in between. Fewer are enough
+/// for a loop that looks for both before it sleeps; more would keep one busy that has lost interest.
+const LEFT: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Arrivals {
@@ -81,10 +79,15 @@ pub(super) struct Arrivals {
     /// Bytes of these.
     bytes: u64,
     limit: u64,
+    /// Bytes of the segments that were taken in at a time.
+    window: u64,
     prefault: bool,
     /// Wake-ups that may come.
     wakes: u32,
-    room: RoomNews,
+    /// Halves whose wake-ups were taken, by either half, and that have not heard of it yet.
+    woken: Woken,
+    /// How many more times a wake-up for room is left on the socket.
+    room_left: u32,
 }
 
 impl Arrivals {
@@ -95,9 +98,11 @@ impl Arrivals {
             last: None,
             bytes: 0,
             limit,
+            window: 0,
             prefault,
             wakes: 0,
-            room: RoomNews::Unwanted,
+            woken: Woken::default(),
+            room_left: 0,
         }
     }
 
@@ -109,12 +114,13 @@ impl Arrivals {
         {
             return Ok(mapped.clone());
         }
+        self.window = 0;
         for _ in 0..PACKETS {
             if self.segments.contains_key(&segment) {
                 break;
             }
             match socket::receive::<PACKET>(socket)? {
-                Incoming::Packet(packet) => drop(self.admit(packet)?),
+                Incoming::Packet(packet) => self.admit(packet)?,
                 Incoming::Nothing | Incoming::End => break,
             }
         }
@@ -134,81 +140,88 @@ impl Arrivals {
 
     /// Somebody waits for room until the socket can be read.
     pub(super) fn want_room(&mut self) {
-        self.room = RoomNews::Wanted;
+        self.room_left = LEFT;
+    }
+
+    /// Somebody was told that there is no data, and may sleep now.
+    pub(super) fn told_of_nothing(&mut self) {
+        self.room_left = self.room_left.saturating_sub(1);
     }
 
     /// Takes everything that has come on the socket.
-    pub(super) fn take(&mut self, socket: &OwnedFd) -> Result<Woken> {
-        self.take_until(socket, |_| false)
+    pub(super) fn take(&mut self, socket: &OwnedFd) -> Result<()> {
+        self.take_until(socket, || false)
     }
 
     /// As [`take`](Self::take), for somebody who looks for data, while another may wait for the same
-    /// socket to be readable for room: leaves the first wake-up for that where it is, once.
-    pub(super) fn take_for_data(&mut self, socket: &OwnedFd) -> Result<Woken> {
-        if self.room == RoomNews::Unwanted {
+    /// socket to be readable for room: leaves a wake-up for that where it is, a few times.
+    pub(super) fn take_for_data(&mut self, socket: &OwnedFd) -> Result<()> {
+        if self.room_left == 0 {
             return self.take(socket);
         }
-        self.take_until(socket, |arrivals| {
-            if next_reason(socket) != Some(Reason::Room) {
-                return false;
-            }
-            let stop = arrivals.room == RoomNews::Wanted;
-            arrivals.room = if stop { RoomNews::Told } else { RoomNews::Unwanted };
-            stop
-        })
+        self.take_until(socket, || !is_next(socket, |packet| packet != Packet::Wake(Reason::Room)))
     }
 
     /// As [`take`](Self::take), for somebody who looks for room: leaves a wake-up for data, and what
     /// comes behind it, where they are.
-    pub(super) fn take_for_room(&mut self, socket: &OwnedFd) -> Result<Woken> {
-        self.take_until(socket, |_| next_reason(socket) == Some(Reason::Data))
+    pub(super) fn take_for_room(&mut self, socket: &OwnedFd) -> Result<()> {
+        self.take_until(socket, || !is_next(socket, |packet| packet != Packet::Wake(Reason::Data)))
     }
 
     /// Takes packets until there are none, or `stop` says so.
-    fn take_until(
-        &mut self,
-        socket: &OwnedFd,
-        mut stop: impl FnMut(&mut Self) -> bool,
-    ) -> Result<Woken> {
-        let mut woken = Woken::default();
+    fn take_until(&mut self, socket: &OwnedFd, mut stop: impl FnMut() -> bool) -> Result<()> {
+        self.window = 0;
         for _ in 0..PACKETS {
-            if stop(self) {
+            if stop() {
                 break;
             }
             match socket::receive::<PACKET>(socket)? {
-                Incoming::Packet(packet) => match self.admit(packet)? {
-                    Some(Reason::Data) => woken.data = true,
-                    Some(Reason::Room) => woken.room = true,
-                    None => {}
-                },
+                Incoming::Packet(packet) => self.admit(packet)?,
                 Incoming::Nothing | Incoming::End => break,
             }
         }
-        Ok(woken)
+        Ok(())
     }
 
-    /// Takes in one packet. Gives the reason of a wake-up.
-    fn admit(&mut self, mut packet: Received<PACKET>) -> Result<Option<Reason>> {
+    /// Whether a wake-up for data was taken since this was asked last.
+    pub(super) fn data_woken(&mut self) -> bool {
+        std::mem::take(&mut self.woken.data)
+    }
+
+    /// The same, without taking note of it.
+    #[cfg(feature = "tokio")]
+    pub(super) fn is_data_woken(&self) -> bool {
+        self.woken.data
+    }
+
+    /// The same of a wake-up for room.
+    pub(super) fn room_woken(&mut self) -> bool {
+        std::mem::take(&mut self.woken.room)
+    }
+
+    /// Takes in one packet.
+    fn admit(&mut self, mut packet: Received<PACKET>) -> Result<()> {
         let judged = Packet::decode(&packet.bytes[..packet.len])?;
         let (count, expected) = (packet.descriptors.len(), judged.descriptors());
         if count != expected {
             return Err(Fault::DescriptorCount { count, expected }.into());
         }
         match (judged, packet.descriptors.pop()) {
-            (Packet::Segment { segment, len }, Some(fd)) => {
-                self.map(segment, len, fd)?;
-                Ok(None)
-            }
+            (Packet::Segment { segment, len }, Some(fd)) => self.map(segment, len, fd),
             (Packet::Retire { segment }, _) => {
                 self.last = None;
                 if let Some((dropped, _)) = self.segments.remove(&segment) {
                     self.bytes -= dropped.len() as u64;
                 }
-                Ok(None)
+                Ok(())
             }
             (Packet::Wake(reason), _) => {
                 self.wakes = self.wakes.checked_sub(1).ok_or(Fault::UnexpectedWake)?;
-                Ok(Some(reason))
+                match reason {
+                    Reason::Data => self.woken.data = true,
+                    Reason::Room => self.woken.room = true,
+                }
+                Ok(())
             }
             (other, _) => Err(other.out_of_place().into()),
         }
@@ -217,7 +230,9 @@ impl Arrivals {
     fn map(&mut self, segment: u32, len: u64, fd: OwnedFd) -> Result<()> {
         let bytes = self.bytes.saturating_add(len);
         let segments = self.segments.len() + 1;
-        if bytes > self.limit || segments > SEGMENTS {
+        self.window = self.window.saturating_add(len);
+        let in_time = self.window <= self.limit.saturating_mul(LIMITS);
+        if bytes > self.limit || segments > SEGMENTS || !in_time {
             return Err(Fault::PeerPool { bytes, segments }.into());
         }
         if len == 0 || !len.is_multiple_of(page_size() as u64) {
@@ -237,12 +252,12 @@ impl Arrivals {
     }
 }
 
-/// Why this side is woken by the next packet on the socket, which stays there.
-fn next_reason(socket: &OwnedFd) -> Option<Reason> {
+/// Whether there is a packet, which stays where it is, and it is one to take. One that cannot be is
+/// taken, too: that tells what is wrong with it.
+fn is_next(socket: &OwnedFd, take: impl Fn(Packet) -> bool) -> bool {
     let mut bytes = [0; PACKET];
-    let len = socket::peek(socket, &mut bytes)?;
-    match Packet::decode(&bytes[..len]) {
-        Ok(Packet::Wake(reason)) => Some(reason),
-        _ => None,
+    match socket::peek(socket, &mut bytes) {
+        Some(len) => Packet::decode(&bytes[..len]).map_or(true, take),
+        None => false,
     }
 }

@@ -225,7 +225,9 @@ impl Context {
     pub fn accept_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
-        self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
+        let maker = socket::maker(&socket)?;
+        let admitted = self.core.options.peer_policy.check(&maker);
+        admitted.map_err(|error| meeting::refuse(&socket, error))?;
         let start = Instant::now();
         let deadline = after(self.core.options.handshake_timeout);
         socket::receive_credentials(&socket)?;

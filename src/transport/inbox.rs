@@ -14,7 +14,7 @@ use crate::transport::hello::Reason;
 use crate::transport::link::{Health, Link, Session};
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::receiver::{MessageKind, RecvStats, RequestId, TryRecvError};
-use crate::transport::wait::Waiter;
+use crate::transport::wait::{Patience, Waiter};
 
 /// One pooled message in so many is timed, to know how far the peer's core is: often enough to
 /// notice within a millisecond that a thread has moved, seldom enough not to be seen in the time.
@@ -74,14 +74,6 @@ enum Flow {
 struct Lent {
     segment: Arc<PeerSegment>,
     descriptor: Pooled,
-}
-
-/// How long to wait for a message.
-#[derive(Clone, Copy)]
-pub(super) enum Patience {
-    None,
-    Until(Instant),
-    Forever,
 }
 
 /// The record at the ring's position, judged.
@@ -187,7 +179,13 @@ impl Inbox {
                 return Err(self.end(health).into());
             }
             let deadline = match patience {
-                Patience::None if self.link.by_descriptor() && self.arm()? => continue,
+                Patience::None if self.link.by_descriptor() => {
+                    if self.arm()? {
+                        continue;
+                    }
+                    self.link.arrivals().told_of_nothing();
+                    return Err(TryRecvError::Empty);
+                }
                 Patience::None => return Err(TryRecvError::Empty),
                 Patience::Until(deadline) => Some(deadline),
                 Patience::Forever => None,
@@ -199,29 +197,33 @@ impl Inbox {
 
     /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once
     /// more. True: there is something to receive, or the link is over.
-    fn arm(&mut self) -> Result<bool> {
+    pub(super) fn arm(&mut self) -> Result<bool> {
         let mut arrivals = self.link.arrivals();
-        let woken = if self.link.by_descriptor() {
+        let taken = if self.link.by_descriptor() {
             arrivals.take_for_data(&self.link.socket)
         } else {
             arrivals.take(&self.link.socket)
         };
-        let woken = match woken {
-            Ok(woken) => woken,
-            Err(error) => {
-                drop(arrivals);
-                return Err(self.fail(error));
-            }
-        };
+        if let Err(error) = taken {
+            drop(arrivals);
+            return Err(self.fail(error));
+        }
         // One wake-up comes for each time that this half says so.
-        if self.flow != Flow::Armed || woken.data {
+        let woken = arrivals.data_woken();
+        if self.flow != Flow::Armed || woken {
             arrivals.expect(DATA_WAKES);
             self.flow = Flow::Armed;
             self.data.arm(&self.link);
             Barrier::heavy();
         }
         drop(arrivals);
-        Ok(self.consumer.is_ready() || !self.link.is_alive())
+        Ok(self.is_ready())
+    }
+
+    /// Whether there is something to look at, or the link is over.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.consumer.is_ready() || !self.link.is_alive()
     }
 
     /// Awake again, if this half was about to sleep on the socket.
@@ -318,7 +320,9 @@ impl Inbox {
         mut record: Record,
         patience: Patience,
     ) -> Result<Option<Head>, TryRecvError> {
-        for _ in 0..TOKENS {
+        let start = Instant::now();
+        let mut tokens = 0;
+        loop {
             match record.header.kind() {
                 Kind::Close => {
                     self.flow = Flow::Closed;
@@ -327,12 +331,18 @@ impl Inbox {
                 Kind::Trigger => {
                     self.token(record).map_err(|fault| self.fail(fault))?;
                     self.stats.tokens += 1;
+                    tokens += 1;
+                    if tokens == TOKENS {
+                        return Err(self.fail(Fault::UnexpectedTokens { count: TOKENS }).into());
+                    }
                     self.discard(record);
                     record = self.await_record(patience)?;
                 }
                 Kind::Packets => {
                     self.take_packets(record.header).map_err(|error| self.fail(error))?;
                     self.discard(record);
+                    // Taking them takes time.
+                    patience.check(start)?;
                     record = self.await_record(patience)?;
                 }
                 // Also for want of our own memory or descriptors: what came with the record is lost.
@@ -343,7 +353,6 @@ impl Inbox {
                 }
             }
         }
-        Err(self.fail(Fault::UnexpectedTokens { count: TOKENS }).into())
     }
 
     /// The token in a record that triggers one.

@@ -41,6 +41,8 @@ mod wait;
 mod watcher;
 
 pub use address::Address;
+#[cfg(feature = "tokio")]
+pub(crate) use connection::LinkSocket;
 pub use connection::{Connection, Stats};
 pub use context::Context;
 pub use listener::{Listener, ListenerStats};

@@ -8,8 +8,9 @@ use crate::ring::Kind;
 use crate::shm::Bytes;
 use crate::transport::backlog::{Backlog, Letter};
 use crate::transport::calls::Calls;
-use crate::transport::inbox::{Head, Inbox, Patience};
+use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
+use crate::transport::wait::Patience;
 
 /// Why nothing was received at once.
 #[derive(Debug, thiserror::Error)]
@@ -222,7 +223,7 @@ impl Receiver {
     ///
     /// As [`recv`](Self::recv).
     pub fn recv_request(&mut self) -> Result<Option<Request>> {
-        self.request(Patience::Forever)
+        self.request(Patience::Forever).map_err(spent)
     }
 
     /// As [`recv_request`](Self::recv_request), but waits only until `deadline`.
@@ -231,12 +232,21 @@ impl Receiver {
     ///
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn recv_request_deadline(&mut self, deadline: Instant) -> Result<Option<Request>> {
-        self.request(Patience::Until(deadline))
+        self.request(Patience::Until(deadline)).map_err(spent)
     }
 
-    fn request(&mut self, patience: Patience) -> Result<Option<Request>> {
+    /// As [`recv_request`](Self::recv_request), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_recv`](Self::try_recv).
+    pub fn try_recv_request(&mut self) -> Result<Option<Request>, TryRecvError> {
+        self.request(Patience::None)
+    }
+
+    fn request(&mut self, patience: Patience) -> Result<Option<Request>, TryRecvError> {
         let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
-        let letter = self.letter(wanted, patience).map_err(spent)?;
+        let letter = self.letter(wanted, patience)?;
         Ok(letter.and_then(|Letter { kind, body }| match kind {
             MessageKind::Request(id) => Some(Request { id, body }),
             _ => None,
@@ -245,17 +255,25 @@ impl Receiver {
 
     /// Receives the response to a request.
     pub(super) fn response(&mut self, id: RequestId, deadline: Instant) -> Result<Vec<u8>> {
+        let response = self.response_with(id, Patience::Until(deadline)).map_err(spent)?;
+        response.ok_or_else(|| ErrorKind::PeerClosed.into())
+    }
+
+    /// The response to a request. `None`: the peer has finished in order.
+    fn response_with(
+        &mut self,
+        id: RequestId,
+        patience: Patience,
+    ) -> Result<Option<Vec<u8>>, TryRecvError> {
         if !self.calls.is_made(id) {
-            return Err(ErrorKind::UnknownRequest { id: id.0 }.into());
+            return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Response(id);
-        match self.letter(wanted, Patience::Until(deadline)).map_err(spent)? {
-            Some(letter) => {
-                self.calls.finish(id);
-                Ok(letter.body)
-            }
-            None => Err(ErrorKind::PeerClosed.into()),
+        let letter = self.letter(wanted, patience)?;
+        if letter.is_some() {
+            self.calls.finish(id);
         }
+        Ok(letter.map(|letter| letter.body))
     }
 
     pub(super) fn calls(&mut self) -> &mut Calls {
@@ -350,6 +368,34 @@ impl Receiver {
         self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?;
         self.calls.finish(id);
         Ok(())
+    }
+}
+
+/// What a runtime's adapter needs to wait in its own way.
+#[cfg(feature = "tokio")]
+impl Receiver {
+    /// Whether there is something to look at, or the link is over.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.inbox.is_ready()
+    }
+
+    /// About to sleep on the socket. True: there is something to look at.
+    pub(crate) fn arm(&mut self) -> Result<bool> {
+        self.inbox.arm()
+    }
+
+    /// As [`response`](Self::response), but does not wait.
+    pub(crate) fn try_response(&mut self, id: RequestId) -> Result<Option<Vec<u8>>, TryRecvError> {
+        self.response_with(id, Patience::None)
+    }
+
+    pub(crate) fn start_call(&mut self) -> Result<RequestId> {
+        self.calls.make()
+    }
+
+    pub(crate) fn give_up(&mut self, id: RequestId) {
+        self.abandon(id);
     }
 }
 

@@ -210,6 +210,31 @@ impl Sender {
         self.put(envelope, body, Patience::Default).map_err(spent)
     }
 
+    /// As [`respond`](Self::respond), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
+    pub fn try_respond(
+        &mut self,
+        request: crate::RequestId,
+        body: &[u8],
+    ) -> Result<(), TrySendError> {
+        let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
+        self.put(envelope, body, Patience::None)
+    }
+
+    /// Sends a request if there is room.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_request(
+        &mut self,
+        id: crate::RequestId,
+        body: &[u8],
+    ) -> Result<(), TrySendError> {
+        let envelope = Envelope { kind: Kind::Request, id: Some(id.0) };
+        self.put(envelope, body, Patience::None)
+    }
+
     /// Room for a message of `len` bytes, to be written in place and then
     /// [published](Reservation::publish). Waits for room as [`send`](Self::send) does.
     ///
@@ -322,6 +347,8 @@ impl Sender {
         message: &[u8],
         patience: Patience,
     ) -> Result<(), TrySendError> {
+        // A reservation that was forgotten holds its block no longer.
+        self.pending = None;
         let mut room = self.room_in_pool(message.len(), envelope, patience)?;
         room.block.bytes_mut().copy_from_slice(message);
         self.finish_pooled(room, envelope, message.len())?;
@@ -336,6 +363,7 @@ impl Sender {
     ) -> Result<Reservation<'_>, TrySendError> {
         let header = Header::new(Kind::Message, len as u32);
         let offset = if len > self.inline_max {
+            self.pending = None;
             self.pending = Some(self.room_in_pool(len, PLAIN, patience)?);
             POOLED
         } else {
@@ -431,14 +459,17 @@ impl Sender {
 
     /// About to sleep on the socket until there is room: takes what has come there and says so to the
     /// peer. The caller looks once more.
-    fn arm(&mut self) -> Result<()> {
+    pub(crate) fn arm(&mut self) -> Result<()> {
         let link = &*self.link;
         let mut arrivals = link.arrivals();
-        if link.by_descriptor() {
-            let taken = arrivals.take_for_room(&link.socket);
+        let taken = if link.by_descriptor() {
             arrivals.want_room();
-            taken.map_err(|error| link.fail(error))?;
-        }
+            arrivals.take_for_room(&link.socket)
+        } else {
+            arrivals.take(&link.socket)
+        };
+        taken.map_err(|error| link.fail(error))?;
+        arrivals.room_woken();
         arrivals.expect(ROOM_WAKES);
         self.room.arm(link);
         Barrier::heavy();

@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::Sleeper;
 use crate::transport::link::Link;
 use crate::transport::options::Spin;
+use crate::transport::receiver::TryRecvError;
 
 /// Looks without reading the clock: about a microsecond.
 const LOOKS: u32 = 1000;
@@ -21,6 +22,30 @@ pub(super) fn after(timeout: Duration) -> Instant {
     const LIFETIME: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 100);
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or(now + LIFETIME)
+}
+
+/// How long to wait for a message.
+#[derive(Clone, Copy)]
+pub(super) enum Patience {
+    None,
+    Until(Instant),
+    Forever,
+}
+
+/// How long whoever does not wait may be kept by a peer that has packets taken.
+const MOMENT: Duration = Duration::from_millis(100);
+
+impl Patience {
+    /// Whether there is time left for somebody who began to look at `start`.
+    pub(super) fn check(self, start: Instant) -> Result<(), TryRecvError> {
+        match self {
+            Self::None if start.elapsed() >= MOMENT => Err(TryRecvError::Empty),
+            Self::Until(deadline) if Instant::now() >= deadline => {
+                Err(Error::from(ErrorKind::TimedOut { after: start.elapsed() }).into())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// How one half of a connection waits for one thing.

@@ -1,0 +1,204 @@
+//! The halves of a connection on a runtime.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::adapters::tokio::shared::{Shared, Watch};
+use crate::{
+    ErrorKind, Peer, RecvStats, Request, RequestId, Result, SendStats, Spin, TryRecvError,
+    TrySendError,
+};
+
+/// How long to sleep at a time for what nobody tells of: blocks that other peers hold.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// The sending half of a [`Connection`](super::Connection). Dropping it tells the receiver that
+/// nothing follows.
+#[derive(Debug)]
+pub struct Sender {
+    inner: crate::Sender,
+    shared: Arc<Shared>,
+}
+
+impl Sender {
+    pub(super) fn new(inner: crate::Sender, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+
+    /// Sends a message; waits for room.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::send`].
+    pub async fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.put(|sender| sender.try_send(message)).await
+    }
+
+    /// Sends the response to a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::respond`].
+    pub async fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
+        self.put(|sender| sender.try_respond(request, body)).await
+    }
+
+    pub(super) async fn request(&mut self, id: RequestId, body: &[u8]) -> Result<()> {
+        self.put(|sender| sender.try_request(id, body)).await
+    }
+
+    /// Tries until there is room.
+    async fn put(
+        &mut self,
+        mut attempt: impl FnMut(&mut crate::Sender) -> Result<(), TrySendError>,
+    ) -> Result<()> {
+        loop {
+            match attempt(&mut self.inner) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Failed(error)) => return Err(error),
+                Err(TrySendError::Full { .. }) => self.arm()?,
+            }
+            // Armed, it looks once more.
+            match attempt(&mut self.inner) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Failed(error)) => return Err(error),
+                Err(TrySendError::Full { .. }) => {}
+            }
+            if let Ok(slept) = tokio::time::timeout(SLICE, self.shared.sleep_for_room()).await {
+                slept?;
+            }
+        }
+    }
+
+    /// Sends if there is room; else makes sure that room is told of.
+    pub(super) fn try_send_armed(&mut self, message: &[u8]) -> Result<bool> {
+        for last in [false, true] {
+            match self.inner.try_send(message) {
+                Ok(()) => return Ok(true),
+                Err(TrySendError::Failed(error)) => return Err(error),
+                Err(TrySendError::Full { .. }) if last => {}
+                Err(TrySendError::Full { .. }) => self.arm()?,
+            }
+        }
+        Ok(false)
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        let armed = self.inner.arm();
+        self.shared.pass_data();
+        armed
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Who is on the other side.
+    pub fn peer(&self) -> &Peer {
+        self.shared.socket().peer()
+    }
+
+    /// What this half has done.
+    pub fn stats(&self) -> SendStats {
+        self.inner.stats()
+    }
+
+    pub(super) fn into_inner(self) -> crate::Sender {
+        self.inner
+    }
+}
+
+/// The receiving half of a [`Connection`](super::Connection).
+#[derive(Debug)]
+pub struct Receiver {
+    inner: crate::Receiver,
+    shared: Arc<Shared>,
+    watch: Watch,
+}
+
+impl Receiver {
+    pub(super) fn new(inner: crate::Receiver, shared: Arc<Shared>, spin: Spin) -> Self {
+        Self { inner, shared, watch: Watch::new(spin) }
+    }
+
+    /// Receives the next message. `None`: the peer has finished in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv`].
+    pub async fn recv(&mut self) -> Result<Option<Vec<u8>>> {
+        self.get(crate::Receiver::try_recv).await
+    }
+
+    /// Receives the next request. `None`: the peer has finished in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_request`].
+    pub async fn recv_request(&mut self) -> Result<Option<Request>> {
+        self.get(crate::Receiver::try_recv_request).await
+    }
+
+    pub(super) async fn response(&mut self, id: RequestId) -> Result<Vec<u8>> {
+        let response = self.get(|receiver| receiver.try_response(id)).await?;
+        response.ok_or_else(|| ErrorKind::PeerClosed.into())
+    }
+
+    /// Tries until there is something.
+    async fn get<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut crate::Receiver) -> Result<Option<T>, TryRecvError>,
+    ) -> Result<Option<T>> {
+        loop {
+            match attempt(&mut self.inner) {
+                Ok(received) => return Ok(received),
+                Err(TryRecvError::Failed(error)) => return Err(error),
+                Err(TryRecvError::Empty) => self.wait().await?,
+            }
+        }
+    }
+
+    /// Waits until there may be something.
+    async fn wait(&mut self) -> Result<()> {
+        let Self { inner, watch, .. } = self;
+        if watch.until(|| inner.is_ready()).await || self.arm()? {
+            return Ok(());
+        }
+        let start = Instant::now();
+        self.shared.sleep_for_data().await?;
+        self.watch.adapt(start.elapsed());
+        Ok(())
+    }
+
+    /// Makes sure that what comes is told of. True: there is something already.
+    pub(super) fn arm(&mut self) -> Result<bool> {
+        let armed = self.inner.arm();
+        self.shared.pass_room();
+        armed
+    }
+
+    pub(super) fn inner(&mut self) -> &mut crate::Receiver {
+        &mut self.inner
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn into_inner(self) -> crate::Receiver {
+        self.inner
+    }
+
+    pub(super) fn start_call(&mut self) -> Result<RequestId> {
+        self.inner.start_call()
+    }
+
+    pub(super) fn abandon(&mut self, id: RequestId) {
+        self.inner.give_up(id);
+    }
+
+    /// What this half has done.
+    pub fn stats(&self) -> RecvStats {
+        self.inner.stats()
+    }
+}

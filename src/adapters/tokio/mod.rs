@@ -1,0 +1,233 @@
+//! Async connections for tokio (feature `tokio`).
+//!
+//! [`Listener`], [`Connection`] and its halves are those of the crate, with waiting replaced by
+//! `await`. A waiting half looks at its ring for a while, letting other tasks run in between
+//! ([`Options::spin`](crate::Options::spin) says for how long), then sleeps on the link's socket.
+//! Every future here is cancel-safe: dropped, it has received and sent nothing, or everything.
+//!
+//! [`Stream`] is a byte stream over a connection, for what speaks to sockets.
+//!
+//! The runtime needs its I/O and time drivers (`enable_all`).
+//!
+//! # Examples
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! use slipring::tokio::{Connection, Listener};
+//! use slipring::{Address, Context};
+//!
+//! let context = Context::new()?;
+//! let address = Address::fresh();
+//! let mut listener = Listener::new(context.listen(&address)?)?;
+//! let server = tokio::spawn(async move {
+//!     let mut link = listener.accept().await?;
+//!     while let Some(message) = link.recv().await? {
+//!         link.send(&message).await?;
+//!     }
+//!     Ok::<_, slipring::Error>(())
+//! });
+//!
+//! let mut link = Connection::connect(&context, address).await?;
+//! link.send(b"hello").await?;
+//! assert_eq!(link.recv().await?.as_deref(), Some(&b"hello"[..]));
+//! link.close()?;
+//! server.await.unwrap()?;
+//! # Ok::<_, slipring::Error>(())
+//! # })?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+
+mod halves;
+mod shared;
+mod stream;
+
+use tokio::io::unix::AsyncFd;
+
+use crate::adapters::tokio::shared::{Listening, Shared};
+use crate::{Address, Context, Error, Peer, Request, RequestId, Result, Stats};
+
+pub use halves::{Receiver, Sender};
+pub use stream::Stream;
+
+/// Accepts connections: [`crate::Listener`] on a tokio runtime.
+#[derive(Debug)]
+pub struct Listener {
+    inner: AsyncFd<Listening>,
+}
+
+impl Listener {
+    /// Puts a listener on the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os): it cannot be watched.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with I/O.
+    pub fn new(listener: crate::Listener) -> Result<Self> {
+        Ok(Self { inner: shared::watch(listener)? })
+    }
+
+    /// Waits for a peer and connects with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Listener::accept`].
+    pub async fn accept(&mut self) -> Result<Connection> {
+        loop {
+            if let Some(connection) = self.inner.get_mut().0.try_accept()? {
+                return Connection::new(connection);
+            }
+            let ready = self.inner.readable().await;
+            ready.map_err(|error| Error::os("epoll_wait", error))?.clear_ready();
+        }
+    }
+
+    /// The listener itself.
+    pub fn get_ref(&self) -> &crate::Listener {
+        &self.inner.get_ref().0
+    }
+}
+
+/// A link to another process: [`crate::Connection`] on a tokio runtime.
+#[derive(Debug)]
+pub struct Connection {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Connection {
+    /// Puts a connection on the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os): it cannot be watched.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with I/O.
+    pub fn new(connection: crate::Connection) -> Result<Self> {
+        let socket = connection.socket();
+        let spin = socket.spin();
+        let shared = Shared::new(socket)?;
+        let (sender, receiver) = connection.split();
+        Ok(Self {
+            sender: Sender::new(sender, shared.clone()),
+            receiver: Receiver::new(receiver, shared, spin),
+        })
+    }
+
+    /// Connects to a listener, on a thread for blocking work: the handshake takes as long as the
+    /// listener does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::connect`].
+    pub async fn connect<A>(context: &Context, address: A) -> Result<Self>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        let address = address.try_into()?;
+        let context = context.clone();
+        let connecting = tokio::task::spawn_blocking(move || context.connect::<Address>(address));
+        let connected = connecting.await.map_err(|error| Error::os("connect", error))?;
+        Self::new(connected?)
+    }
+
+    /// Both halves, for two tasks.
+    pub fn split(self) -> (Sender, Receiver) {
+        (self.sender, self.receiver)
+    }
+
+    /// A byte stream over this connection.
+    pub fn into_stream(self) -> Stream {
+        Stream::new(self.sender, self.receiver)
+    }
+
+    /// Sends a message; waits for room.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::send`].
+    pub async fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.sender.send(message).await
+    }
+
+    /// Receives the next message. `None`: the peer has finished in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv`].
+    pub async fn recv(&mut self) -> Result<Option<Vec<u8>>> {
+        self.receiver.recv().await
+    }
+
+    /// Makes a request and waits for its response. Plain messages and requests that come before it
+    /// are kept for later. Dropped, it does not wait for the response any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Connection::call`], but there is no deadline: use `tokio::time::timeout`.
+    pub async fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
+        let id = self.receiver.start_call()?;
+        let mut call = Call { receiver: &mut self.receiver, id: Some(id) };
+        self.sender.request(id, request).await?;
+        let response = call.receiver.response(id).await?;
+        call.id = None;
+        Ok(response)
+    }
+
+    /// Receives the next request. `None`: the peer has finished in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_request`].
+    pub async fn recv_request(&mut self) -> Result<Option<Request>> {
+        self.receiver.recv_request().await
+    }
+
+    /// Sends the response to a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::respond`].
+    pub async fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
+        self.sender.respond(request, body).await
+    }
+
+    /// Who is on the other side.
+    pub fn peer(&self) -> &Peer {
+        self.sender.peer()
+    }
+
+    /// What this side has done.
+    pub fn stats(&self) -> Stats {
+        Stats { sent: self.sender.stats(), received: self.receiver.stats() }
+    }
+
+    /// Ends the connection in order, as [`crate::Connection::close`]. It does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn close(self) -> Result<()> {
+        let joined = crate::Connection::join(self.sender.into_inner(), self.receiver.into_inner());
+        joined.map_err(|_| Error::from(crate::ErrorKind::PeerClosed))?.close()
+    }
+}
+
+/// A request that waits for its response; given up when dropped.
+struct Call<'a> {
+    receiver: &'a mut Receiver,
+    id: Option<RequestId>,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.receiver.abandon(id);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What is watched on a runtime: listeners; and what both halves of a connection share, the socket and
+//! who waits for which wake-up.
+
+#![allow(unsafe_code)]
+
+use std::future::{Future, poll_fn};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use crate::transport::LinkSocket;
+use crate::{Error, Result, Spin};
+
+/// A listener, as its one descriptor.
+#[derive(Debug)]
+pub(super) struct Listening(pub(super) crate::Listener);
+
+impl AsRawFd for Listening {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// Watches a listener on the current runtime.
+pub(super) fn watch(listener: crate::Listener) -> Result<AsyncFd<Listening>> {
+    // SAFETY: a listener has one descriptor, which is open for as long as it lives.
+    let watched =
+        unsafe { AsyncFd::register_with_interest(Listening(listener), Interest::READABLE) };
+    watched.map_err(|error| Error::os("epoll_ctl", error.into_parts().1))
+}
+
+/// Whoever of the two halves takes a packet from the socket may take the other's wake-up; it then
+/// notifies the other.
+#[derive(Debug)]
+pub(super) struct Shared {
+    socket: AsyncFd<LinkSocket>,
+    data: Notify,
+    room: Notify,
+}
+
+impl Shared {
+    pub(super) fn new(socket: LinkSocket) -> Result<Arc<Self>> {
+        // SAFETY: a `LinkSocket` holds its link, which keeps one socket open for as long as it lives.
+        let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
+        let socket = watched.map_err(|error| Error::os("epoll_ctl", error.into_parts().1))?;
+        Ok(Arc::new(Self { socket, data: Notify::new(), room: Notify::new() }))
+    }
+
+    pub(super) fn socket(&self) -> &LinkSocket {
+        self.socket.get_ref()
+    }
+
+    /// The receiving half has taken what had come.
+    pub(super) fn pass_room(&self) {
+        if self.socket().room_woken() {
+            self.room.notify_one();
+        }
+    }
+
+    /// The sending half has taken what had come.
+    pub(super) fn pass_data(&self) {
+        if self.socket().data_woken() {
+            self.data.notify_one();
+        }
+    }
+
+    /// Sleeps until there may be something to receive.
+    pub(super) async fn sleep_for_data(&self) -> Result<()> {
+        self.sleep(&self.data).await
+    }
+
+    /// Sleeps until there may be room.
+    pub(super) async fn sleep_for_room(&self) -> Result<()> {
+        self.sleep(&self.room).await
+    }
+
+    async fn sleep(&self, notify: &Notify) -> Result<()> {
+        let mut readable = pin!(self.socket.readable());
+        let mut notified = pin!(notify.notified());
+        poll_fn(|context| {
+            if let Poll::Ready(ready) = readable.as_mut().poll(context) {
+                // Before the socket is emptied: what comes after that is told anew.
+                ready.map_err(|error| Error::os("epoll_wait", error))?.clear_ready();
+                return Poll::Ready(Ok(()));
+            }
+            notified.as_mut().poll(context).map(Ok)
+        })
+        .await
+    }
+}
+
+/// How long a task looks before it sleeps, letting others run between looks.
+#[derive(Debug)]
+pub(super) struct Watch {
+    spin: Spin,
+    /// How long an adaptive one looks now.
+    budget: Duration,
+}
+
+/// The shortest time that an adaptive watch takes.
+const SHORTEST: Duration = Duration::from_micros(2);
+
+impl Watch {
+    pub(super) fn new(spin: Spin) -> Self {
+        let budget = match spin {
+            Spin::Adaptive { max } => max,
+            Spin::For(time) => time,
+            Spin::Never => Duration::ZERO,
+            Spin::Forever => Duration::MAX,
+        };
+        Self { spin, budget }
+    }
+
+    /// Looks until `ready`. `false`: it has looked for long enough.
+    pub(super) async fn until(&self, mut ready: impl FnMut() -> bool) -> bool {
+        if self.budget.is_zero() {
+            return ready();
+        }
+        let start = Instant::now();
+        loop {
+            if ready() {
+                return true;
+            }
+            if start.elapsed() >= self.budget {
+                return false;
+            }
+            let mut yielded = false;
+            poll_fn(|context| {
+                if yielded {
+                    return Poll::Ready(());
+                }
+                yielded = true;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            })
+            .await;
+        }
+    }
+
+    /// After a sleep: a longer watch would have caught what ended it, or would have been in vain.
+    pub(super) fn adapt(&mut self, slept: Duration) {
+        if let Spin::Adaptive { max } = self.spin {
+            self.budget = if slept <= max { max } else { (self.budget / 2).max(SHORTEST.min(max)) };
+        }
+    }
+}

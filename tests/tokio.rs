@@ -1,0 +1,202 @@
+//! Connections on a tokio runtime.
+
+mod support;
+
+use std::time::Duration;
+
+use slipring::tokio::{Connection, Listener, Stream};
+use slipring::{Address, Context, ErrorKind, Options, Spin};
+use support::{HANG, other::Other};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// Whatever hangs fails.
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    timeout(HANG, future).await.expect("it hangs")
+}
+
+async fn pair(options: Options) -> (Connection, Connection) {
+    let context = Context::with_options(options).unwrap();
+    let address = Address::fresh();
+    let mut listener = Listener::new(context.listen(&address).unwrap()).unwrap();
+    let connecting = tokio::spawn(async move { Connection::connect(&context, address).await });
+    let accepted = in_time(listener.accept()).await.unwrap();
+    (connecting.await.unwrap().unwrap(), accepted)
+}
+
+fn spins() -> [Options; 3] {
+    [
+        Spin::Never,
+        Spin::Adaptive { max: Duration::from_micros(50) },
+        Spin::For(Duration::from_micros(5)),
+    ]
+    .map(|spin| Options::new().spin(spin))
+}
+
+#[tokio::test]
+async fn messages_of_every_length_come_back() {
+    for options in spins() {
+        let (mut near, mut far) = pair(options.ring_capacity(4096)).await;
+        let echo = tokio::spawn(async move {
+            while let Some(message) = far.recv().await.unwrap() {
+                far.send(&message).await.unwrap();
+            }
+            far.close().unwrap();
+        });
+        for len in [0, 1, 56, 57, 512, 513, 900, 5000, 100_000, 3 << 20] {
+            let message: Vec<u8> = (0..len).map(|at| (at * 7 + len) as u8).collect();
+            in_time(near.send(&message)).await.unwrap();
+            assert_eq!(in_time(near.recv()).await.unwrap().unwrap(), message);
+        }
+        let stats = near.stats();
+        assert_eq!((stats.sent.messages, stats.received.messages), (10, 10));
+        near.close().unwrap();
+        in_time(echo).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn halves_of_two_tasks_wake_each_other() {
+    const COUNT: u32 = 20_000;
+    for options in spins() {
+        let (near, far) = pair(options.ring_capacity(4096).loan_slots(2)).await;
+        let (mut near_out, mut near_in) = near.split();
+        let (mut far_out, mut far_in) = far.split();
+        let send = |mut out: slipring::tokio::Sender| async move {
+            for number in 0..COUNT {
+                // Now and then through the pool, whose loans are few.
+                let len = if number % 100 == 0 { 20_000 } else { 40 };
+                let mut message = vec![0; len];
+                message[..4].copy_from_slice(&number.to_le_bytes());
+                out.send(&message).await.unwrap();
+            }
+            out
+        };
+        let receive = |mut inbox: slipring::tokio::Receiver| async move {
+            for number in 0..COUNT {
+                let message = inbox.recv().await.unwrap().unwrap();
+                assert_eq!(message[..4], number.to_le_bytes());
+            }
+            inbox
+        };
+        let tasks = (
+            tokio::spawn(async move { near_out.send(b"").await.map(|()| send(near_out)) }),
+            tokio::spawn(async move { far_out.send(b"").await.map(|()| send(far_out)) }),
+        );
+        assert!(in_time(near_in.recv()).await.unwrap().unwrap().is_empty());
+        assert!(in_time(far_in.recv()).await.unwrap().unwrap().is_empty());
+        let sends = (
+            tokio::spawn(tasks.0.await.unwrap().unwrap()),
+            tokio::spawn(tasks.1.await.unwrap().unwrap()),
+        );
+        let receives = (tokio::spawn(receive(near_in)), tokio::spawn(receive(far_in)));
+        in_time(sends.0).await.unwrap();
+        in_time(sends.1).await.unwrap();
+        in_time(receives.0).await.unwrap();
+        in_time(receives.1).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_future_has_received_nothing() {
+    let (mut near, mut far) = pair(Options::new().spin(Spin::Never)).await;
+    for round in 0..200u32 {
+        // Given up at any moment: before it looks, while it looks, while it sleeps.
+        let _ = timeout(Duration::from_micros((round % 20).into()), near.recv()).await;
+        far.send(&round.to_le_bytes()).await.unwrap();
+        let received = in_time(near.recv()).await.unwrap().unwrap();
+        assert_eq!(received, round.to_le_bytes());
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_send_has_sent_nothing_or_all() {
+    let (mut near, mut far) = pair(Options::new().ring_capacity(4096).spin(Spin::Never)).await;
+    let mut sent = 0u32;
+    while timeout(Duration::from_millis(5), near.send(&[1; 500])).await.is_ok() {
+        sent += 1;
+    }
+    for _ in 0..sent {
+        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), [1; 500]);
+    }
+    in_time(near.send(b"after")).await.unwrap();
+    assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"after");
+}
+
+#[tokio::test]
+async fn calls_are_answered_and_can_be_given_up() {
+    let (mut near, mut far) = pair(Options::new()).await;
+    let server = tokio::spawn(async move {
+        while let Some(request) = far.recv_request().await.unwrap() {
+            if request.body == b"slow" {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            far.respond(request.id, &request.body).await.unwrap();
+        }
+    });
+    for _ in 0..50 {
+        assert_eq!(in_time(near.call(b"quick")).await.unwrap(), b"quick");
+        assert!(timeout(Duration::from_millis(1), near.call(b"slow")).await.is_err());
+    }
+    assert_eq!(in_time(near.call(b"last")).await.unwrap(), b"last");
+    near.close().unwrap();
+    in_time(server).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_close_is_told_and_so_is_a_death() {
+    let (mut near, far) = pair(Options::new().spin(Spin::Never)).await;
+    let waits = tokio::spawn(async move { near.recv().await });
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    drop(far);
+    assert_eq!(in_time(waits).await.unwrap().unwrap(), None);
+}
+
+#[test]
+fn a_death_wakes_a_task() {
+    let address = support::unique_name();
+    let mut other = Other::start("a_death_wakes_a_task", &address, |address| {
+        let context = Context::new().unwrap();
+        let mut link = context.connect_retry(address, support::soon()).unwrap();
+        let _ = link.recv();
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let context = Context::with_options(Options::new().spin(Spin::Never)).unwrap();
+        let mut listener = Listener::new(context.listen(&address).unwrap()).unwrap();
+        let mut link = in_time(listener.accept()).await.unwrap();
+        let waits = tokio::spawn(async move { link.recv().await });
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        other.kill();
+        let end = in_time(waits).await.unwrap().unwrap_err();
+        assert_eq!(*end.kind(), ErrorKind::PeerDied);
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_carries_bytes_both_ways() {
+    for options in spins() {
+        let (near, far) = pair(options).await;
+        let (near, far): (Stream, Stream) = (near.into_stream(), far.into_stream());
+        let bytes: Vec<u8> = (0..5_000_000u32).map(|at| ((at * 31) >> 3) as u8).collect();
+        let (mut read, mut write) = tokio::io::split(near);
+        let echo = tokio::spawn(async move {
+            let (mut read, mut write) = tokio::io::split(far);
+            let copied = tokio::io::copy(&mut read, &mut write).await.unwrap();
+            write.shutdown().await.unwrap();
+            copied
+        });
+        let sent = bytes.clone();
+        let writer = tokio::spawn(async move {
+            for chunk in sent.chunks(33_333) {
+                write.write_all(chunk).await.unwrap();
+            }
+            write.shutdown().await.unwrap();
+        });
+        let mut back = Vec::new();
+        in_time(read.read_to_end(&mut back)).await.unwrap();
+        assert_eq!(in_time(echo).await.unwrap(), bytes.len() as u64);
+        in_time(writer).await.unwrap();
+        assert!(back == bytes, "the bytes differ");
+    }
+}
