@@ -21,8 +21,12 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
     Some(len.next_multiple_of(step.max(SMALLEST)))
 }
 
-/// How many blocks of a class are walked through in turn. `footprint` is in bytes.
+/// How many blocks of a class are walked through in turn. `footprint` is in bytes. Of blocks that are
+/// long beside it the last one is used again: copies of 1 MiB take half the time so, while cores are near.
 pub(super) fn walk(block_len: u64, footprint: u64) -> u64 {
+    if block_len > footprint / 4 {
+        return 1;
+    }
     (footprint / block_len).clamp(1, 1024)
 }
 
@@ -110,6 +114,8 @@ mod tests {
     #[test]
     fn the_walk_is_bounded_and_never_empty() {
         assert_eq!(walk(64 << 10, 4 << 20), 64);
+        assert_eq!(walk(1 << 20, 4 << 20), 4);
+        assert_eq!(walk((1 << 20) + 4096, 4 << 20), 1);
         assert_eq!(walk(1 << 30, 4 << 20), 1);
         assert_eq!(walk(4096, 64 << 20), 1024);
     }
