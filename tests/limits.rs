@@ -9,6 +9,7 @@ use slipring::{
     Connection, Context, Error, ErrorKind, MessageKind, Numa, Options, Spin, TryRecvError,
     TrySendError,
 };
+use support::census::{Census, shared_bytes};
 use support::other::{Other, over_threads_and_processes};
 use support::{pair, pair_of, pair_with, soon, unique_name, wait_until};
 
@@ -709,4 +710,25 @@ fn statistics_count_what_was_done() {
     let (sent, received) = (near.stats().sent, far.stats().received);
     assert_eq!((sent.messages, sent.bytes, sent.pooled), (4, 10_020, 1));
     assert_eq!((received.messages, received.bytes, received.pooled), (4, 10_020, 1));
+}
+
+#[test]
+fn an_idle_link_takes_72_kib_and_2_descriptors_a_side() {
+    const LINKS: u64 = 10;
+    let mut other = Other::start("an_idle_link_takes_72_kib_and_2_descriptors_a_side", "", |_| {
+        let context = Context::new().unwrap();
+        // The first one starts the watcher; the listeners' spare side is there from then on.
+        let first = pair_of(&context, &context);
+        let (held, shared) = (Census::take(), shared_bytes());
+        let links: Vec<_> = (0..LINKS).map(|_| pair_of(&context, &context)).collect();
+        let (now, bytes) = (Census::take(), shared_bytes() - shared);
+        let descriptors = (now.descriptors - held.descriptors) as u64;
+        assert!(descriptors <= 2 * 2 * LINKS, "{descriptors} descriptors");
+        // Both sides are here.
+        let side = bytes / (2 * LINKS);
+        assert!(rustix::param::page_size() != 4096 || side == 72 << 10, "{side} bytes");
+        assert_eq!(now.threads, held.threads);
+        drop((first, links));
+    });
+    assert!(other.wait().success());
 }

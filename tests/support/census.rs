@@ -68,3 +68,20 @@ pub fn processor_time() -> std::time::Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
+
+/// Bytes of shared memory that segments take, each counted once: by inode, up to the last byte that is
+/// mapped.
+pub fn shared_bytes() -> u64 {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let mut segments = std::collections::HashMap::new();
+    for line in maps.lines().filter(|line| line.contains("/memfd:")) {
+        // start-end rights offset device inode name
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |hex| u64::from_str_radix(hex, 16).unwrap();
+        let (start, end) = fields[0].split_once('-').unwrap();
+        let last = number(fields[2]) + number(end) - number(start);
+        let len = segments.entry(fields[4].to_owned()).or_insert(0);
+        *len = last.max(*len);
+    }
+    segments.values().sum()
+}
