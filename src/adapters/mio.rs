@@ -9,34 +9,44 @@ use mio::{Interest, Registry, Token};
 
 use crate::{Connection, Listener};
 
-/// Readable when there is something to receive, room to send, or an end; whatever the interest. The
-/// rules are those of `AsFd for Connection`: register first, then look, until there is nothing.
-impl Source for Connection {
-    fn register(&mut self, registry: &Registry, token: Token, _: Interest) -> io::Result<()> {
-        SourceFd(&self.as_fd().as_raw_fd()).register(registry, token, Interest::READABLE)
-    }
+macro_rules! source {
+    ($(#[$doc:meta])* $type:ty) => {
+        $(#[$doc])*
+        impl Source for $type {
+            fn register(
+                &mut self,
+                registry: &Registry,
+                token: Token,
+                _: Interest,
+            ) -> io::Result<()> {
+                SourceFd(&self.as_fd().as_raw_fd()).register(registry, token, Interest::READABLE)
+            }
 
-    fn reregister(&mut self, registry: &Registry, token: Token, _: Interest) -> io::Result<()> {
-        SourceFd(&self.as_fd().as_raw_fd()).reregister(registry, token, Interest::READABLE)
-    }
+            fn reregister(
+                &mut self,
+                registry: &Registry,
+                token: Token,
+                _: Interest,
+            ) -> io::Result<()> {
+                SourceFd(&self.as_fd().as_raw_fd()).reregister(registry, token, Interest::READABLE)
+            }
 
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        SourceFd(&self.as_fd().as_raw_fd()).deregister(registry)
-    }
+            fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+                SourceFd(&self.as_fd().as_raw_fd()).deregister(registry)
+            }
+        }
+    };
 }
 
-/// Readable when [`try_accept`](Listener::try_accept) has something to do. Call it until it gives
-/// `None`.
-impl Source for Listener {
-    fn register(&mut self, registry: &Registry, token: Token, _: Interest) -> io::Result<()> {
-        SourceFd(&self.as_fd().as_raw_fd()).register(registry, token, Interest::READABLE)
-    }
+source! {
+    /// Readable when there is something to receive, room to send, or an end; whatever the interest.
+    /// The rules are those of `AsFd for Connection`: register first, then look, until there is
+    /// nothing.
+    Connection
+}
 
-    fn reregister(&mut self, registry: &Registry, token: Token, _: Interest) -> io::Result<()> {
-        SourceFd(&self.as_fd().as_raw_fd()).reregister(registry, token, Interest::READABLE)
-    }
-
-    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        SourceFd(&self.as_fd().as_raw_fd()).deregister(registry)
-    }
+source! {
+    /// Readable when [`try_accept`](Listener::try_accept) has something to do. Call it until it gives
+    /// `None`.
+    Listener
 }

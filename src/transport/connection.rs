@@ -13,7 +13,8 @@ use crate::transport::peer::Peer;
 use crate::transport::receiver::{
     MessageKind, Received, Receiver, RecvStats, Request, RequestId, TryRecvError,
 };
-use crate::transport::sender::{Batch, Reservation, SendStats, Sender, TrySendError};
+use crate::transport::reservation::{Batch, Reservation};
+use crate::transport::sender::{SendStats, Sender, TrySendError};
 use crate::transport::wait::after;
 
 /// A link to another process: messages with boundaries, in order, both ways.

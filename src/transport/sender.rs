@@ -4,22 +4,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result};
-use crate::pool::{Block, Lacking};
 use crate::reactor::{Attention, Barrier, Sleeper, Waker};
-use crate::ring::{BatchSlot, Full, Header, Kind, Producer, batch_limit, largest_payload};
+use crate::ring::{BatchSlot, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::arrivals::ROOM_WAKES;
 use crate::transport::control;
 use crate::transport::hello::Reason;
+use crate::transport::lending::PoolRoom;
 use crate::transport::link::{Health, Link, Session};
-use crate::transport::pooled::{self, Pooled};
-use crate::transport::sent::{Offered, SentSegments};
+use crate::transport::pooled;
+use crate::transport::reservation::{Batch, POOLED, Reservation};
+use crate::transport::sent::SentSegments;
 use crate::transport::wait::{Waiter, after};
-
-/// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
-/// hold, or room on the socket.
-const SLICE: Duration = Duration::from_millis(5);
 
 /// Why something could not be sent at once.
 #[derive(Debug, thiserror::Error)]
@@ -71,30 +68,30 @@ pub struct SendStats {
 /// Dropping it tells the receiver that nothing follows; what was sent before is delivered.
 #[derive(Debug)]
 pub struct Sender {
-    producer: Producer<Mapping, PeerMapping>,
-    ring: Area,
+    pub(super) producer: Producer<Mapping, PeerMapping>,
+    pub(super) ring: Area,
     data: Waker,
-    room: Waiter,
+    pub(super) room: Waiter,
     generation: Generation,
-    link: Arc<Link>,
-    session: Arc<Session>,
+    pub(super) link: Arc<Link>,
+    pub(super) session: Arc<Session>,
     /// The longest message that travels in the ring, in bytes.
-    inline_max: usize,
-    sent: SentSegments,
+    pub(super) inline_max: usize,
+    pub(super) sent: SentSegments,
     /// The block of the reservation that is being written.
-    pending: Option<PoolRoom>,
+    pub(super) pending: Option<PoolRoom>,
     /// The batch that is being written.
-    batch: BatchSlot,
+    pub(super) batch: BatchSlot,
     /// Bytes of the messages in it.
-    batch_bytes: u64,
+    pub(super) batch_bytes: u64,
     /// The peer's receiver said that it will look no more.
     gone: bool,
-    stats: SendStats,
+    pub(super) stats: SendStats,
 }
 
 /// How long to wait for room.
 #[derive(Clone, Copy)]
-enum Patience {
+pub(super) enum Patience {
     None,
     Until(Instant),
     /// The connection's send timeout, taken when waiting begins.
@@ -103,21 +100,21 @@ enum Patience {
 
 /// What a record says before the user's bytes.
 #[derive(Debug, Clone, Copy)]
-struct Envelope {
+pub(super) struct Envelope {
     kind: Kind,
     /// The id of a request or response.
     id: Option<u64>,
 }
 
-const PLAIN: Envelope = Envelope { kind: Kind::Message, id: None };
+pub(super) const PLAIN: Envelope = Envelope { kind: Kind::Message, id: None };
 
 impl Envelope {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         if self.id.is_some() { 8 } else { 0 }
     }
 
     /// The header of a record that carries a descriptor.
-    fn pooled(&self) -> Header {
+    pub(super) fn pooled(&self) -> Header {
         Header::pooled(self.kind, (self.len() + pooled::LEN) as u32)
     }
 }
@@ -307,7 +304,7 @@ impl Sender {
 
     /// Whether this half can still be used.
     #[inline(always)]
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let link = &*self.link;
         self.generation.check()?;
         if link.is_alive() && !self.gone { Ok(()) } else { Err(self.over()) }
@@ -340,21 +337,6 @@ impl Sender {
         Ok(())
     }
 
-    #[cold]
-    fn put_pooled(
-        &mut self,
-        envelope: Envelope,
-        message: &[u8],
-        patience: Patience,
-    ) -> Result<(), TrySendError> {
-        // A reservation that was forgotten holds its block no longer.
-        self.pending = None;
-        let mut room = self.room_in_pool(message.len(), envelope, patience)?;
-        room.block.bytes_mut().copy_from_slice(message);
-        self.finish_pooled(room, envelope, message.len())?;
-        Ok(())
-    }
-
     #[inline(always)]
     fn reserve_with(
         &mut self,
@@ -375,7 +357,7 @@ impl Sender {
     /// Writes an envelope and a short message into the ring. What shares the polled line with the
     /// header is written last.
     #[inline(always)]
-    fn write(&mut self, offset: usize, envelope: Envelope, message: &[u8]) {
+    pub(super) fn write(&mut self, offset: usize, envelope: Envelope, message: &[u8]) {
         self.ring.put(offset + envelope.len(), message);
         if let Some(number) = envelope.id {
             self.ring.put(offset, &number.to_le_bytes());
@@ -384,7 +366,7 @@ impl Sender {
 
     /// Publishes a record and looks whether the receiver sleeps.
     #[inline(always)]
-    fn finish(&mut self, header: Header, bytes: usize) -> Result<()> {
+    pub(super) fn finish(&mut self, header: Header, bytes: usize) -> Result<()> {
         self.producer.publish(header);
         self.stats.messages += 1;
         self.stats.bytes += bytes as u64;
@@ -392,7 +374,7 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn announce(&mut self) -> Result<()> {
+    pub(super) fn announce(&mut self) -> Result<()> {
         let link = &*self.link;
         match self.data.look(link.barrier, &link.own, &link.peer) {
             Ok(None) => Ok(()),
@@ -424,7 +406,11 @@ impl Sender {
 
     /// Room for a record, and where its payload goes.
     #[inline(always)]
-    fn room_in_ring(&mut self, header: Header, patience: Patience) -> Result<usize, TrySendError> {
+    pub(super) fn room_in_ring(
+        &mut self,
+        header: Header,
+        patience: Patience,
+    ) -> Result<usize, TrySendError> {
         self.check()?;
         match self.producer.reserve(header) {
             Ok(Ok(offset)) => Ok(offset),
@@ -477,7 +463,7 @@ impl Sender {
     }
 
     /// Waits until the ring may have `needed` free bytes.
-    fn await_room(&mut self, needed: u64, deadline: Instant) -> Result<()> {
+    pub(super) fn await_room(&mut self, needed: u64, deadline: Instant) -> Result<()> {
         let Self { room, producer, session, .. } = self;
         let link = &*session.link;
         room.wait(link, Some(deadline), None, || {
@@ -488,116 +474,12 @@ impl Sender {
     }
 
     /// Reads the clock, so not before there is something to wait for.
-    fn deadline(&self, patience: Patience) -> Option<Instant> {
+    pub(super) fn deadline(&self, patience: Patience) -> Option<Instant> {
         match patience {
             Patience::None => None,
             Patience::Until(deadline) => Some(deadline),
             Patience::Default => Some(after(self.session.core.options.send_timeout)),
         }
-    }
-
-    /// A block for `len` bytes, with all that publishing it will need: a segment that the peer
-    /// knows, a loan slot, and a record in the ring.
-    fn room_in_pool(
-        &mut self,
-        len: usize,
-        envelope: Envelope,
-        patience: Patience,
-    ) -> Result<PoolRoom, TrySendError> {
-        self.check()?;
-        let max = self.session.link.terms.max_message;
-        if len as u64 > max {
-            return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
-        }
-        let header = envelope.pooled();
-        let first = self.try_room_in_pool(len, header);
-        if !matches!(first, Err(TrySendError::Full { .. })) {
-            return first;
-        }
-        let Some(deadline) = self.deadline(patience) else {
-            if !self.link.by_descriptor() {
-                return first;
-            }
-            self.arm()?;
-            return self.try_room_in_pool(len, header);
-        };
-        let start = Instant::now();
-        loop {
-            self.room_in_ring(header, Patience::Until(deadline))?;
-            match self.try_room_in_pool(len, header) {
-                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
-                answer => return answer,
-            }
-        }
-    }
-
-    fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<PoolRoom, TrySendError> {
-        let full = || TrySendError::Full { free: 0, needed: len as u64 };
-        loop {
-            let offset = self.room_in_ring(header, Patience::None)?;
-            let Session { link, core, .. } = &*self.session;
-            let block = match core.pool.alloc_for(len, link.borrower)? {
-                Ok(block) => block,
-                // This half is the only one that lends to this peer: a slot that is free stays free.
-                Err(Lacking::Slot) => return Err(full()),
-                Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
-                    return Err(Error::from(spent).into());
-                }
-                Err(Lacking::Memory(spent)) => {
-                    let free = spent.quota.saturating_sub(spent.used);
-                    return Err(TrySendError::Full { free, needed: spent.needed });
-                }
-            };
-            match self.sent.offer(&self.session, &block)? {
-                Offered::Known => return Ok(PoolRoom { block, offset }),
-                Offered::NoRoom => return Err(full()),
-                Offered::Unannounced => self.announce_packets()?,
-            }
-        }
-    }
-
-    /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.
-    #[cold]
-    fn announce_packets(&mut self) -> Result<(), TrySendError> {
-        let header = Header::new(Kind::Packets, 0);
-        self.room_in_ring(header, Patience::None)?;
-        self.producer.publish(header);
-        self.sent.announced();
-        self.announce()?;
-        Ok(())
-    }
-
-    #[cold]
-    fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
-        let Self { room, session, .. } = self;
-        let Session { link, core, .. } = &**session;
-        // Others hold what is lacking, or the peer does: then it rings, whichever loan it returns.
-        let oldest = core.pool.oldest_loan(link.borrower);
-        let waited = room.wait(link, Some(deadline), Some(SLICE), || {
-            oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
-        });
-        match waited {
-            Err(error) if error.is_timeout() => {
-                return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
-            }
-            waited => waited?,
-        }
-        self.check()?;
-        if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
-    }
-
-    /// Lends the block and publishes its descriptor.
-    fn finish_pooled(&mut self, room: PoolRoom, envelope: Envelope, len: usize) -> Result<()> {
-        let PoolRoom { mut block, offset } = room;
-        let Session { link, core, .. } = &*self.session;
-        let Some(loan) = core.pool.lend(&mut block, link.borrower) else {
-            // The account closes when the peer ends.
-            return Err(link.end());
-        };
-        let descriptor = Pooled::new(&loan, len as u64).encode();
-        self.write(offset, envelope, &descriptor);
-        self.stats.pooled += 1;
-        self.finish(envelope.pooled(), len)
     }
 }
 
@@ -613,248 +495,10 @@ impl Drop for Sender {
 }
 
 /// The error of an operation that waited.
-fn spent(error: TrySendError) -> Error {
+pub(super) fn spent(error: TrySendError) -> Error {
     match error {
         TrySendError::Failed(error) => error,
         // Waiting operations end by their deadline instead.
         TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
-    }
-}
-
-/// A block for one message, and where its descriptor goes in the ring.
-#[derive(Debug)]
-struct PoolRoom {
-    block: Block,
-    offset: usize,
-}
-
-/// The offset of a reservation whose room is not in the ring.
-const POOLED: usize = usize::MAX;
-
-/// Room for one message, written in place. Dropped without [`publish`](Self::publish), it sends
-/// nothing.
-#[derive(Debug)]
-#[must_use = "a reservation sends nothing before it is published"]
-pub struct Reservation<'a> {
-    /// Start of the payload in the ring's data section, in bytes, or [`POOLED`]. A message in the pool
-    /// has its room in the sender, so that this type stays small enough for registers.
-    offset: usize,
-    /// The header of the record that was reserved, if it lies in the ring.
-    header: Header,
-    len: usize,
-    sender: &'a mut Sender,
-}
-
-impl Reservation<'_> {
-    /// Makes the message visible to the receiver, and wakes it if it sleeps. Whether the peer lives was
-    /// looked at when the room was reserved.
-    ///
-    /// # Errors
-    ///
-    /// As [`Sender::send`], but there is no more waiting.
-    #[inline(always)]
-    pub fn publish(self) -> Result<()> {
-        if self.offset == POOLED {
-            return self.publish_pooled();
-        }
-        self.sender.finish(self.header, self.len)
-    }
-
-    #[cold]
-    fn publish_pooled(self) -> Result<()> {
-        match self.sender.pending.take() {
-            Some(room) => self.sender.finish_pooled(room, PLAIN, self.len),
-            None => Ok(()),
-        }
-    }
-
-    /// Shortens the message to its first `len` bytes.
-    ///
-    /// # Panics
-    ///
-    /// If `len` is more than was reserved.
-    pub fn truncate(&mut self, len: usize) {
-        assert!(len <= self.len, "{len} bytes of a reservation of {}", self.len);
-        if self.offset != POOLED {
-            // A payload that has become short lies beside its header.
-            self.header = self.header.shortened(len as u32);
-            let offset = self.sender.producer.place(self.header);
-            let back = self.offset - offset;
-            self.sender.ring.bytes_mut(offset, back + len).copy_within(back.., 0);
-            self.offset = offset;
-        }
-        self.len = len;
-    }
-}
-
-impl std::ops::Deref for Reservation<'_> {
-    type Target = [u8];
-
-    #[inline(always)]
-    fn deref(&self) -> &[u8] {
-        match &self.sender.pending {
-            Some(room) if self.offset == POOLED => &room.block.bytes()[..self.len],
-            _ => self.sender.ring.bytes(self.offset, self.len),
-        }
-    }
-}
-
-impl std::ops::DerefMut for Reservation<'_> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.sender.pending {
-            Some(room) if self.offset == POOLED => &mut room.block.bytes_mut()[..self.len],
-            _ => self.sender.ring.bytes_mut(self.offset, self.len),
-        }
-    }
-}
-
-impl Drop for Reservation<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // A block that was not published goes back.
-        if self.offset == POOLED {
-            self.sender.pending = None;
-        }
-    }
-}
-
-/// Messages that become visible together. Dropped without [`publish`](Self::publish), it sends
-/// nothing.
-#[derive(Debug)]
-#[must_use = "a batch sends nothing before it is published"]
-pub struct Batch<'a> {
-    sender: &'a mut Sender,
-}
-
-impl Batch<'_> {
-    /// Adds a message of up to [`Options::inline_max`](crate::Options::inline_max) bytes. Waits for
-    /// room as [`Sender::send`] does; the batch as a whole must fit into the ring.
-    ///
-    /// # Errors
-    ///
-    /// - [`ErrorKind::BatchTooLarge`]: the batch could not fit into an empty ring. It is as it was.
-    /// - [`ErrorKind::MessageTooLarge`]: only shorter messages travel in batches.
-    /// - Otherwise as [`Sender::send`].
-    pub fn push(&mut self, message: &[u8]) -> Result<()> {
-        let offset = self.await_place(message.len())?;
-        self.sender.ring.put(offset, message);
-        Ok(())
-    }
-
-    /// As [`push`](Self::push), but does not wait.
-    ///
-    /// # Errors
-    ///
-    /// [`TrySendError::Full`]: the batch is as it was. Publish it, or wait.
-    #[inline(always)]
-    pub fn try_push(&mut self, message: &[u8]) -> Result<(), TrySendError> {
-        let offset = self.place(message.len())?;
-        self.sender.ring.put(offset, message);
-        Ok(())
-    }
-
-    /// Adds a message of `len` bytes, to be written in place before the batch is published; until
-    /// then it holds whatever was there before. Waits as [`push`](Self::push) does.
-    ///
-    /// # Errors
-    ///
-    /// As [`push`](Self::push).
-    #[inline(always)]
-    pub fn reserve(&mut self, len: usize) -> Result<&mut [u8]> {
-        let offset = self.await_place(len)?;
-        Ok(self.sender.ring.bytes_mut(offset, len))
-    }
-
-    #[inline(always)]
-    fn await_place(&mut self, len: usize) -> Result<usize> {
-        match self.place(len) {
-            Ok(offset) => Ok(offset),
-            Err(TrySendError::Full { needed, .. }) => self.await_room(len, needed),
-            Err(TrySendError::Failed(error)) => Err(error),
-        }
-    }
-
-    /// As [`reserve`](Self::reserve), but does not wait.
-    ///
-    /// # Errors
-    ///
-    /// [`TrySendError::Full`]: the batch is as it was. Publish it, or wait.
-    #[inline(always)]
-    pub fn try_reserve(&mut self, len: usize) -> Result<&mut [u8], TrySendError> {
-        let offset = self.place(len)?;
-        Ok(self.sender.ring.bytes_mut(offset, len))
-    }
-
-    /// Room for one more message: where it goes in the ring's data section.
-    #[inline(always)]
-    fn place(&mut self, len: usize) -> Result<usize, TrySendError> {
-        let Sender { producer, batch, batch_bytes, inline_max, .. } = &mut *self.sender;
-        if len > *inline_max {
-            return Err(self.refuse(len, Ok(None)));
-        }
-        match producer.push(batch, Header::new(Kind::Message, len as u32)) {
-            Ok(Ok(offset)) => {
-                *batch_bytes += len as u64;
-                Ok(offset)
-            }
-            Ok(Err(full)) => Err(self.refuse(len, Ok(Some(full)))),
-            Err(fault) => Err(self.refuse(len, Err(fault))),
-        }
-    }
-
-    #[cold]
-    fn refuse(&self, len: usize, why: Result<Option<Full>, Fault>) -> TrySendError {
-        let link = &self.sender.link;
-        let capacity = batch_limit(link.terms.own.ring);
-        let (len, max) = (len as u64, self.sender.inline_max as u64);
-        let kind = match why {
-            Err(fault) => return link.fail(fault).into(),
-            Ok(None) => ErrorKind::MessageTooLarge { len, max },
-            Ok(Some(Full { needed, .. })) if needed > capacity => {
-                ErrorKind::BatchTooLarge { needed, capacity }
-            }
-            Ok(Some(full)) => return full.into(),
-        };
-        Error::new(kind).into()
-    }
-
-    #[cold]
-    fn await_room(&mut self, len: usize, mut needed: u64) -> Result<usize> {
-        let deadline = after(self.sender.session.core.options.send_timeout);
-        loop {
-            self.sender.await_room(needed, deadline)?;
-            match self.place(len) {
-                Err(TrySendError::Full { needed: still, .. }) => needed = still,
-                answer => return answer.map_err(spent),
-            }
-        }
-    }
-
-    /// Messages in this batch.
-    pub fn len(&self) -> usize {
-        self.sender.batch.count() as usize
-    }
-
-    /// Whether there is no message in this batch.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Makes all messages visible to the receiver at once, and wakes it if it sleeps.
-    ///
-    /// # Errors
-    ///
-    /// As [`Sender::send`], but there is no more waiting.
-    #[inline(always)]
-    pub fn publish(self) -> Result<()> {
-        if self.is_empty() {
-            return Ok(());
-        }
-        let sender = self.sender;
-        sender.stats.messages += u64::from(sender.batch.count());
-        sender.stats.bytes += sender.batch_bytes;
-        sender.producer.publish_batch(&mut sender.batch);
-        sender.announce()
     }
 }

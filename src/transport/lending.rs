@@ -1,0 +1,148 @@
+//! Long messages: the sender's way through the pool.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::pool::{Block, Lacking};
+use crate::ring::{Header, Kind};
+use crate::transport::link::Session;
+use crate::transport::pooled::Pooled;
+use crate::transport::sender::{Envelope, Patience, Sender, TrySendError};
+use crate::transport::sent::Offered;
+
+/// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
+/// hold, or room on the socket.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// A block for one message, and where its descriptor goes in the ring.
+#[derive(Debug)]
+pub(super) struct PoolRoom {
+    pub(super) block: Block,
+    offset: usize,
+}
+
+impl Sender {
+    #[cold]
+    pub(super) fn put_pooled(
+        &mut self,
+        envelope: Envelope,
+        message: &[u8],
+        patience: Patience,
+    ) -> Result<(), TrySendError> {
+        // A reservation that was forgotten holds its block no longer.
+        self.pending = None;
+        let mut room = self.room_in_pool(message.len(), envelope, patience)?;
+        room.block.bytes_mut().copy_from_slice(message);
+        self.finish_pooled(room, envelope, message.len())?;
+        Ok(())
+    }
+
+    /// A block for `len` bytes, with all that publishing it will need: a segment that the peer
+    /// knows, a loan slot, and a record in the ring.
+    pub(super) fn room_in_pool(
+        &mut self,
+        len: usize,
+        envelope: Envelope,
+        patience: Patience,
+    ) -> Result<PoolRoom, TrySendError> {
+        self.check()?;
+        let max = self.session.link.terms.max_message;
+        if len as u64 > max {
+            return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
+        }
+        let header = envelope.pooled();
+        let first = self.try_room_in_pool(len, header);
+        if !matches!(first, Err(TrySendError::Full { .. })) {
+            return first;
+        }
+        let Some(deadline) = self.deadline(patience) else {
+            if !self.link.by_descriptor() {
+                return first;
+            }
+            self.arm()?;
+            return self.try_room_in_pool(len, header);
+        };
+        let start = Instant::now();
+        loop {
+            self.room_in_ring(header, Patience::Until(deadline))?;
+            match self.try_room_in_pool(len, header) {
+                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
+                answer => return answer,
+            }
+        }
+    }
+
+    fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<PoolRoom, TrySendError> {
+        let full = || TrySendError::Full { free: 0, needed: len as u64 };
+        loop {
+            let offset = self.room_in_ring(header, Patience::None)?;
+            let Session { link, core, .. } = &*self.session;
+            let block = match core.pool.alloc_for(len, link.borrower)? {
+                Ok(block) => block,
+                // This half is the only one that lends to this peer: a slot that is free stays free.
+                Err(Lacking::Slot) => return Err(full()),
+                Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
+                    return Err(Error::from(spent).into());
+                }
+                Err(Lacking::Memory(spent)) => {
+                    let free = spent.quota.saturating_sub(spent.used);
+                    return Err(TrySendError::Full { free, needed: spent.needed });
+                }
+            };
+            match self.sent.offer(&self.session, &block)? {
+                Offered::Known => return Ok(PoolRoom { block, offset }),
+                Offered::NoRoom => return Err(full()),
+                Offered::Unannounced => self.announce_packets()?,
+            }
+        }
+    }
+
+    /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.
+    #[cold]
+    fn announce_packets(&mut self) -> Result<(), TrySendError> {
+        let header = Header::new(Kind::Packets, 0);
+        self.room_in_ring(header, Patience::None)?;
+        self.producer.publish(header);
+        self.sent.announced();
+        self.announce()?;
+        Ok(())
+    }
+
+    #[cold]
+    fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
+        let Self { room, session, .. } = self;
+        let Session { link, core, .. } = &**session;
+        // Others hold what is lacking, or the peer does: then it rings, whichever loan it returns.
+        let oldest = core.pool.oldest_loan(link.borrower);
+        let waited = room.wait(link, Some(deadline), Some(SLICE), || {
+            oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
+        });
+        match waited {
+            Err(error) if error.is_timeout() => {
+                return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+            }
+            waited => waited?,
+        }
+        self.check()?;
+        if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
+    }
+
+    /// Lends the block and publishes its descriptor.
+    pub(super) fn finish_pooled(
+        &mut self,
+        room: PoolRoom,
+        envelope: Envelope,
+        len: usize,
+    ) -> Result<()> {
+        let PoolRoom { mut block, offset } = room;
+        let Session { link, core, .. } = &*self.session;
+        let Some(loan) = core.pool.lend(&mut block, link.borrower) else {
+            // The account closes when the peer ends.
+            return Err(link.end());
+        };
+        let descriptor = Pooled::new(&loan, len as u64).encode();
+        self.write(offset, envelope, &descriptor);
+        self.stats.pooled += 1;
+        self.finish(envelope.pooled(), len)
+    }
+}
