@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
-use crate::floors::{futex, line, relay, ring, uds};
+use crate::floors::{events, futex, line, relay, ring, uds};
 use crate::subjects;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,6 +96,7 @@ static FLOORS: &[Row] = &[
         ..FLOOR
     },
     Row { mode: "futex", open: futex::Futex::open, pace: Pace::Asleep, ..FLOOR },
+    Row { mode: "eventfd", open: events::Events::open, pace: Pace::Asleep, ..FLOOR },
     Row {
         mode: "ring",
         sizes: &[64],

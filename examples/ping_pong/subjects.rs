@@ -1,10 +1,10 @@
 //! slipring itself, as the harness drives it: one `Exchange` and one line of `ROWS` a mode.
 
-use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin};
+use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin, TryRecvError};
 
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
-use crate::floors::futex;
+use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
 use crate::rows::{Pace, Row, What, one};
 
@@ -45,6 +45,14 @@ pub static ROWS: &[Row] = &[
         open: Blocking::open,
         pace: Pace::Asleep,
         floor: Some("futex"),
+        ..DIRECT
+    },
+    Row {
+        mode: "epoll",
+        sizes: &[8],
+        open: Epoll::open,
+        pace: Pace::Asleep,
+        floor: Some("eventfd"),
         ..DIRECT
     },
     Row {
@@ -154,9 +162,15 @@ impl Direct {
     }
 
     fn receive(&mut self) -> Outcome<()> {
+        self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
+        self.check()
+    }
+
+    /// What has just come in.
+    fn check(&mut self) -> Outcome<()> {
         let (number, seed) = self.ends.next_in();
-        let len = self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
-        payload::check(payload::sum(&self.incoming), payload::expected(len, seed), number)
+        let expected = payload::expected(self.incoming.len(), seed);
+        payload::check(payload::sum(&self.incoming), expected, number)
     }
 }
 
@@ -293,6 +307,56 @@ impl Exchange for Blocking {
             self.0.receive()?;
             futex::idle();
             self.0.send()?;
+        }
+        Ok(())
+    }
+}
+
+/// As `Blocking`, but in a loop that sleeps in `epoll_wait` on the connection's descriptor.
+struct Epoll {
+    direct: Direct,
+    events: events::Loop,
+}
+
+impl Epoll {
+    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let ends = Ends::open(setup, Options::new())?;
+        let events = events::Loop::new(&ends.link)?;
+        let (outgoing, incoming) = (vec![0; setup.bytes], Vec::new());
+        Ok(Box::new(Epoll { direct: Direct { ends, outgoing, incoming }, events }))
+    }
+
+    fn receive(&mut self) -> Outcome<()> {
+        let Direct { ends, incoming, .. } = &mut self.direct;
+        loop {
+            match ends.link.receiver().try_recv_into(incoming) {
+                Ok(received) => {
+                    received.ok_or_else(gone)?;
+                    break;
+                }
+                Err(TryRecvError::Empty) => self.events.sleep()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.direct.check()
+    }
+}
+
+impl Exchange for Epoll {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            futex::idle();
+            self.direct.send()?;
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.receive()?;
+            futex::idle();
+            self.direct.send()?;
         }
         Ok(())
     }

@@ -1,0 +1,109 @@
+//! 8 bytes each way between two loops that really sleep in `epoll_wait`, woken by eventfds; the bytes
+//! lie in shared memory. Sleep is forced as in [`futex`].
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
+use crate::floors::futex;
+use crate::memory::{Mapping, PAGE};
+use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
+
+/// A loop over one descriptor.
+pub struct Loop {
+    epoll: OwnedFd,
+}
+
+impl Loop {
+    pub fn new(fd: impl AsFd) -> Outcome<Loop> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)?;
+        Ok(Loop { epoll })
+    }
+
+    /// Sleeps until the descriptor is readable.
+    pub fn sleep(&self) -> Outcome<()> {
+        let mut events = [MaybeUninit::<Event>::uninit(); 1];
+        match epoll::wait(&self.epoll, &mut events, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Word 0 of a side's line is the number of its last message, word 1 the payload.
+pub struct Events {
+    mine: Mapping,
+    theirs: Mapping,
+    /// Written by the peer, watched by our loop.
+    bell: OwnedFd,
+    their_bell: OwnedFd,
+    events: Loop,
+    sent: u64,
+    received: u64,
+    salts: (u64, u64),
+}
+
+impl Events {
+    pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let (mine, theirs) = setup.segments(PAGE, false)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        send_fd(setup.socket, 0, bell.as_fd())?;
+        let (_, their_bell) = receive_fd(setup.socket)?;
+        let events = Loop::new(&bell)?;
+        let salts = match setup.role {
+            Role::Leader => (FROM_LEADER, FROM_FOLLOWER),
+            Role::Follower => (FROM_FOLLOWER, FROM_LEADER),
+        };
+        Ok(Box::new(Events { mine, theirs, bell, their_bell, events, sent: 0, received: 0, salts }))
+    }
+
+    fn send(&mut self) -> Outcome<()> {
+        // Relaxed: published by the number below.
+        self.mine.word(8).store(payload::seed(self.sent, self.salts.0), Ordering::Relaxed);
+        self.sent += 1;
+        // Pairs with the Acquire load in `receive`: the payload is visible with its number.
+        self.mine.futex(0).store(self.sent as u32, Ordering::Release);
+        rustix::io::write(&self.their_bell, &1u64.to_ne_bytes())?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Outcome<()> {
+        let number = self.theirs.futex(0);
+        // Pairs with the Release store in `send`.
+        while number.load(Ordering::Acquire) == self.received as u32 {
+            self.events.sleep()?;
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+        let got = self.theirs.watch(8).load();
+        payload::check(got, payload::seed(self.received, self.salts.1), self.received)?;
+        self.received += 1;
+        Ok(())
+    }
+}
+
+impl Exchange for Events {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            futex::idle();
+            self.send()?;
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.receive()?;
+            futex::idle();
+            self.send()?;
+        }
+        Ok(())
+    }
+}
