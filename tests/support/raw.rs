@@ -277,6 +277,18 @@ pub fn dial(name: &str) -> OwnedFd {
     socket
 }
 
+/// The same, or nothing where the listener's queue is full.
+pub fn try_dial(name: &str) -> Option<OwnedFd> {
+    let socket = socket();
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => Some(socket),
+        Err(rustix::io::Errno::AGAIN) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// A socket that listens on an abstract name.
 pub fn listen(name: &str) -> OwnedFd {
     let socket = patient(socket());
