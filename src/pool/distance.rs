@@ -5,32 +5,49 @@
 //! slow that a footprint past the cache is faster. Which it is depends on where the threads run, and
 //! can change under them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Above this a peer is far. Source: `ping_pong --modes inplace`, where the load of a fresh line
-/// takes 60 to 120 ns near and 220 to 300 ns far, two readings of the clock included.
-const FAR: u64 = 180;
+use crate::shm::Bytes;
+
+/// Above this a peer is far. Source: `ping_pong --modes inplace,copy`, where the load of a line takes
+/// 20 to 60 ns near and 120 to 180 ns far, two readings of the clock included.
+const FAR: u64 = 100;
 /// Below this it is near; between the two it stays what it was.
-const NEAR: u64 = 140;
+const NEAR: u64 = 75;
 
-/// One measurement counts at most this, in nanoseconds: an interrupt is no distance.
-const MOST: u64 = 500;
+/// How far one measurement moves the estimate, in nanoseconds: so it settles where half of them lie
+/// above and half below. A mean would be moved by what is no distance: interrupts, page walks, lines
+/// that were already here.
+const STEP: u64 = 16;
 
-/// A running mean of distances, of all peers of a pool.
+/// A place in the first page of a message that is not in its first lines, in bytes.
+const SAME_PAGE: usize = 2048;
+
+/// How long the first line of a message takes to come from the peer's core; it must come anyway,
+/// and there is one.
+/// Another line before it brings the page's address, which is not what is to be timed.
+pub(crate) fn time_to_come(message: Bytes<'_>) -> Duration {
+    std::hint::black_box(message.byte((message.len() - 1).min(SAME_PAGE)));
+    let start = Instant::now();
+    std::hint::black_box(message.byte(0));
+    start.elapsed()
+}
+
+/// A running median of distances, of all peers of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Distance {
-    /// Eight times the mean, in nanoseconds.
-    sum: u64,
+    /// The estimate, in nanoseconds.
+    median: u64,
     is_far: bool,
 }
 
 impl Distance {
     /// Takes in a measurement. `Some`: the peers have become far, or near.
     pub(super) fn note(&mut self, took: Duration) -> Option<bool> {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(MOST).min(MOST);
-        self.sum = self.sum - self.sum / 8 + took;
-        let (mean, was_far) = (self.sum / 8, self.is_far);
-        self.is_far = if was_far { mean >= NEAR } else { mean > FAR };
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.median = took.clamp(self.median.saturating_sub(STEP), self.median + STEP);
+        let was_far = self.is_far;
+        self.is_far = if was_far { self.median >= NEAR } else { self.median > FAR };
         (self.is_far != was_far).then_some(self.is_far)
     }
 }
@@ -40,15 +57,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distance_follows_the_mean_and_not_the_outlier() {
+    fn distance_follows_the_most_and_not_the_outliers() {
         let mut distance = Distance::default();
         let mut note = |nanos| distance.note(Duration::from_nanos(nanos));
         for _ in 0..100 {
-            assert_eq!(note(80), None);
+            assert_eq!(note(40), None);
         }
-        assert_eq!(note(1_000_000), None);
-        assert_eq!((0..20).filter_map(|_| note(260)).collect::<Vec<_>>(), [true]);
-        assert_eq!((0..20).filter_map(|_| note(160)).collect::<Vec<_>>(), []);
-        assert_eq!((0..40).filter_map(|_| note(80)).collect::<Vec<_>>(), [false]);
+        for _ in 0..100 {
+            for took in [1_000_000, 40, 40] {
+                assert_eq!(note(took), None);
+            }
+        }
+        assert_eq!((0..20).filter_map(|_| note(130)).collect::<Vec<_>>(), [true]);
+        assert_eq!((0..20).filter_map(|_| note(90)).collect::<Vec<_>>(), []);
+        assert_eq!((0..40).filter_map(|_| note(40)).collect::<Vec<_>>(), [false]);
     }
 }

@@ -27,5 +27,6 @@ mod loans;
 mod models;
 mod store;
 
+pub(crate) use distance::time_to_come;
 pub(crate) use loans::{Borrower, BorrowerId, Loan};
 pub(crate) use store::{Block, Lacking, Pool, PoolOptions};

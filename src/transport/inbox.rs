@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::pool;
 use crate::reactor::{Attention, Barrier, Sleeper, Waker};
 use crate::ring::{Consumer, Header, Kind, Record};
 use crate::shm::fork::Generation;
@@ -405,18 +406,7 @@ impl Inbox {
         let mut bytes = [0; pooled::LEN];
         payload.slice(envelope, pooled::LEN).copy_to(&mut bytes);
         let descriptor = Pooled::decode(&bytes);
-        if descriptor.len > max {
-            return Err(Fault::MessageLength { len: descriptor.len, max }.into());
-        }
-        let slots = link.terms.own.loan_slots;
-        if descriptor.slot >= slots {
-            let (slot, slots) = (descriptor.slot.into(), slots.into());
-            return Err(Fault::LoanSlot { slot, slots }.into());
-        }
-        if !descriptor.offset.is_multiple_of(pooled::ALIGNMENT) {
-            let value = descriptor.offset;
-            return Err(Fault::Field { field: "pooled.offset", value }.into());
-        }
+        descriptor.judge(max, link.terms.own.loan_slots)?;
         let segment = link.arrivals().segment(&link.socket, descriptor.segment)?;
         let capacity = segment.len() as u64;
         if descriptor.offset > capacity || descriptor.len > capacity - descriptor.offset {
@@ -425,10 +415,9 @@ impl Inbox {
         }
         if descriptor.len > 0 && self.stats.pooled >= self.next_distance {
             self.next_distance = self.stats.pooled + DISTANCE_EVERY;
-            // The first line of the message comes from the peer's core, and must come anyway.
-            let start = Instant::now();
-            std::hint::black_box(segment.mapping().bytes(descriptor.offset as usize, 1).byte(0));
-            self.session.core.pool.note_distance(start.elapsed());
+            let (offset, len) = (descriptor.offset as usize, descriptor.len as usize);
+            let took = pool::time_to_come(segment.mapping().bytes(offset, len));
+            self.session.core.pool.note_distance(took);
         }
         self.lent = Some(Lent { segment, descriptor });
         Ok(Head { header, offset, len: descriptor.len as usize })

@@ -1,12 +1,13 @@
 //! The descriptor of a message that lies in a pool block: what a record carries instead of it.
 
+use crate::error::Fault;
 use crate::pool::Loan;
 
 /// Bytes of a descriptor.
 pub(super) const LEN: usize = 32;
 
 /// What a message's offset is a multiple of, in bytes.
-pub(super) const ALIGNMENT: u64 = 64;
+const ALIGNMENT: u64 = 64;
 
 /// A range of a pool segment, and the loan to return when it was read.
 ///
@@ -55,6 +56,21 @@ impl Pooled {
             len: word(16),
             generation: word(24),
         }
+    }
+
+    /// Judges what can be judged without the segment. `max` is the length of the longest message.
+    pub(super) fn judge(&self, max: u64, slots: u32) -> Result<(), Fault> {
+        let Self { slot, offset, len, .. } = *self;
+        if len > max {
+            return Err(Fault::MessageLength { len, max });
+        }
+        if slot >= slots {
+            return Err(Fault::LoanSlot { slot: slot.into(), slots: slots.into() });
+        }
+        if !offset.is_multiple_of(ALIGNMENT) {
+            return Err(Fault::Field { field: "pooled.offset", value: offset });
+        }
+        Ok(())
     }
 }
 
