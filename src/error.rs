@@ -120,6 +120,18 @@ pub enum ErrorKind {
         /// The backlog's limit in bytes.
         limit: usize,
     },
+    /// The link was closed from this side.
+    #[error("the link was closed from this side")]
+    LinkClosed,
+    /// A callback of the link panicked, which ended the link.
+    #[error("a callback of the link panicked")]
+    CallbackPanicked,
+    /// All tokens of a link are registered, or spent.
+    #[error("all tokens of the link are registered or spent")]
+    TokensSpent,
+    /// The reactor that served the link has stopped.
+    #[error("the reactor has stopped")]
+    ReactorStopped,
     /// No request with this id is in flight on this connection.
     #[error("no request {id} is in flight")]
     UnknownRequest {

@@ -41,7 +41,7 @@
 //! # Modules
 //!
 //! ```text
-//!   error, sync ◀── shm ◀── ring ◀── pool, reactor ◀── transport
+//!   error, sync ◀── shm ◀── ring ◀── pool, parking ◀── transport ◀── reactor
 //! ```
 //!
 //! # Threads
@@ -64,6 +64,7 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
 mod error;
+mod parking;
 mod pool;
 mod reactor;
 mod ring;
@@ -74,9 +75,10 @@ mod transport;
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
 pub use error::{AddressFault, DescriptorFault, Error, ErrorKind, Fault, Refusal, Result};
+pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use shm::{Bytes, Lines};
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,
     Options, Peer, PeerPolicy, Received, Receiver, RecvStats, Request, RequestId, Reservation,
-    SendStats, Sender, Spin, Stats, TryRecvError, TrySendError,
+    SendStats, Sender, Spin, Stats, Token, TryRecvError, TrySendError,
 };

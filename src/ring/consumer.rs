@@ -68,6 +68,11 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         self.peer.load(self.data + (self.cursor.position() & self.mask) as usize) != 0
     }
 
+    /// Where the next record's header will stand in the peer's segment, in bytes.
+    pub(crate) fn next_header(&self) -> usize {
+        self.data + (self.cursor.position() & self.mask) as usize
+    }
+
     /// Gives a record back. True: the writer was told how far the reader is.
     #[inline(always)]
     pub(crate) fn release(&mut self, header: Header) -> bool {

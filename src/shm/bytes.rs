@@ -34,6 +34,11 @@ impl<'a> Bytes<'a> {
         Self { start, len, mapped: PhantomData }
     }
 
+    /// A view of bytes that nobody writes.
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        Self { start: NonNull::from(bytes).cast(), len: bytes.len(), mapped: PhantomData }
+    }
+
     /// Length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {

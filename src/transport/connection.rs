@@ -7,8 +7,7 @@ use std::time::Instant;
 use crate::error::{ErrorKind, Result};
 use crate::shm::{Area, Bytes};
 use crate::transport::link::{Link, Session};
-#[cfg(feature = "tokio")]
-use crate::transport::options::Spin;
+use crate::transport::looping::LinkSocket;
 use crate::transport::peer::Peer;
 use crate::transport::receiver::{
     MessageKind, Received, Receiver, RecvStats, Request, RequestId, TryRecvError,
@@ -223,49 +222,12 @@ impl Connection {
     }
 
     /// The socket that wakes an armed half.
-    #[cfg(feature = "tokio")]
     pub(crate) fn socket(&self) -> LinkSocket {
-        LinkSocket { link: self.link().clone(), spin: self.sender.session().core.options.spin }
+        LinkSocket::new(self.link().clone(), self.sender.session().core.options.spin)
     }
 
     fn link(&self) -> &Arc<Link> {
         &self.sender.session().link
-    }
-}
-
-/// The socket of a link, which wakes its halves when they are armed.
-#[cfg(feature = "tokio")]
-#[derive(Debug, Clone)]
-pub(crate) struct LinkSocket {
-    link: Arc<Link>,
-    spin: Spin,
-}
-
-#[cfg(feature = "tokio")]
-impl LinkSocket {
-    pub(crate) fn spin(&self) -> Spin {
-        self.spin
-    }
-
-    pub(crate) fn peer(&self) -> &Peer {
-        &self.link.identity
-    }
-
-    /// Whether a wake-up for the sending half was taken, which it has not heard of.
-    pub(crate) fn room_woken(&self) -> bool {
-        self.link.arrivals().room_woken()
-    }
-
-    /// Whether a wake-up for the receiving half was taken; it hears of that when it arms.
-    pub(crate) fn data_woken(&self) -> bool {
-        self.link.arrivals().is_data_woken()
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl std::os::fd::AsRawFd for LinkSocket {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.link.socket.as_raw_fd()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::transport::listener::Listener;
 use crate::transport::meeting::{self, Offer, Ours};
 use crate::transport::options::Options;
 use crate::transport::socket;
-use crate::transport::wait::after;
+use crate::transport::wait::{Watching, after};
 use crate::transport::watcher::Watcher;
 
 /// How long to wait before connecting again to an address on which nobody listens.
@@ -252,6 +252,11 @@ impl Context {
     /// Bytes that the pool holds.
     pub fn pool_bytes(&self) -> u64 {
         if self.core.generation.is_current() { self.core.pool.used() } else { 0 }
+    }
+
+    /// How long a loop of this context watches before it sleeps.
+    pub(crate) fn watching(&self) -> Watching {
+        Watching::new(self.core.options.spin)
     }
 
     fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::parking::{Attention, Sleeper, Waker};
 use crate::pool;
-use crate::reactor::{Attention, Barrier, Sleeper, Waker};
 use crate::ring::{Consumer, Header, Kind, Record};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, Mapping, PeerMapping, PeerSegment};
-use crate::transport::arrivals::DATA_WAKES;
 use crate::transport::control;
 use crate::transport::hello::Reason;
 use crate::transport::link::{Health, Link, Session};
@@ -37,11 +36,11 @@ const TOKENS: u32 = 1 << 16;
 /// What a receiving half reads from.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    consumer: Consumer<Mapping, PeerMapping>,
+    pub(super) consumer: Consumer<Mapping, PeerMapping>,
     pub(super) data: Waiter,
     room: Waker,
     generation: Generation,
-    link: Arc<Link>,
+    pub(super) link: Arc<Link>,
     pub(super) session: Arc<Session>,
     /// The judged descriptor of the record at the ring's position, if it is a pooled one.
     lent: Option<Lent>,
@@ -53,13 +52,15 @@ pub(super) struct Inbox {
     max_message: u64,
     /// Messages received since there was last nothing to receive.
     streak: u32,
-    flow: Flow,
+    pub(super) flow: Flow,
+    /// Whoever reads takes triggers, too.
+    pub(super) takes_triggers: bool,
     pub(super) stats: RecvStats,
 }
 
 /// Whether more is to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Flow {
+pub(super) enum Flow {
     Open,
     /// Nothing had come, and the peer was told that this half sleeps on the socket.
     Armed,
@@ -82,7 +83,7 @@ struct Lent {
 pub(super) struct Head {
     pub(super) header: Header,
     /// Start of the message behind the envelope, in bytes from the segment's start.
-    offset: usize,
+    pub(super) offset: usize,
     /// Length of the message in bytes.
     pub(super) len: usize,
 }
@@ -111,6 +112,7 @@ impl Inbox {
             max_message: link.terms.max_message,
             streak: 0,
             flow: Flow::Open,
+            takes_triggers: false,
             stats: RecvStats::default(),
             generation: *link.own.generation(),
             link,
@@ -196,45 +198,6 @@ impl Inbox {
         }
     }
 
-    /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once
-    /// more. True: there is something to receive, or the link is over.
-    pub(super) fn arm(&mut self) -> Result<bool> {
-        let mut arrivals = self.link.arrivals();
-        let taken = if self.link.by_descriptor() {
-            arrivals.take_for_data(&self.link.socket)
-        } else {
-            arrivals.take(&self.link.socket)
-        };
-        if let Err(error) = taken {
-            drop(arrivals);
-            return Err(self.fail(error));
-        }
-        // One wake-up comes for each time that this half says so.
-        let woken = arrivals.data_woken();
-        if self.flow != Flow::Armed || woken {
-            arrivals.expect(DATA_WAKES);
-            self.flow = Flow::Armed;
-            self.data.arm(&self.link);
-            Barrier::heavy();
-        }
-        drop(arrivals);
-        Ok(self.is_ready())
-    }
-
-    /// Whether there is something to look at, or the link is over.
-    #[inline]
-    pub(super) fn is_ready(&self) -> bool {
-        self.consumer.is_ready() || !self.link.is_alive()
-    }
-
-    /// Awake again, if this half was about to sleep on the socket.
-    fn disarm(&mut self) {
-        if self.flow == Flow::Armed {
-            self.flow = Flow::Open;
-            self.data.disarm(&self.link);
-        }
-    }
-
     /// Whether an armed half has something to do: look at what came, or wait in another way.
     #[cold]
     fn resume(&mut self, patience: Patience) -> bool {
@@ -277,7 +240,7 @@ impl Inbox {
 
     /// Tells the peer's sender how far we are, because there is nothing left to read.
     #[inline(always)]
-    fn tell_position(&mut self) {
+    pub(super) fn tell_position(&mut self) {
         if self.consumer.publish() {
             self.offer_room();
         }
@@ -329,19 +292,24 @@ impl Inbox {
                     self.flow = Flow::Closed;
                     return Ok(None);
                 }
+                Kind::Trigger if self.takes_triggers => {
+                    let offset = record.offset;
+                    self.token(record).map_err(|fault| self.fail(fault))?;
+                    return Ok(Some(Head { header: record.header, offset, len: 4 }));
+                }
                 Kind::Trigger => {
                     self.token(record).map_err(|fault| self.fail(fault))?;
-                    self.stats.tokens += 1;
+                    self.stats.stale_tokens += 1;
                     tokens += 1;
                     if tokens == TOKENS {
                         return Err(self.fail(Fault::UnexpectedTokens { count: TOKENS }).into());
                     }
-                    self.discard(record);
+                    self.discard(record.header);
                     record = self.await_record(patience)?;
                 }
                 Kind::Packets => {
                     self.take_packets(record.header).map_err(|error| self.fail(error))?;
-                    self.discard(record);
+                    self.discard(record.header);
                     // Taking them takes time.
                     patience.check(start)?;
                     record = self.await_record(patience)?;
@@ -357,7 +325,7 @@ impl Inbox {
     }
 
     /// The token in a record that triggers one.
-    fn token(&self, record: Record) -> Result<u32, Fault> {
+    pub(super) fn token(&self, record: Record) -> Result<u32, Fault> {
         let header = record.header;
         if header.is_pooled() || header.len() != 4 {
             return Err(Fault::RecordHeader { header: header.to_word() });
@@ -376,8 +344,8 @@ impl Inbox {
     }
 
     /// Gives back a record that is no message.
-    fn discard(&mut self, record: Record) {
-        if self.consumer.release(record.header) {
+    pub(super) fn discard(&mut self, header: Header) {
+        if self.consumer.release(header) {
             self.offer_room();
         }
     }

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::parking::{Attention, Barrier, Waker};
 use crate::pool::{Borrower, BorrowerId};
-use crate::reactor::{Attention, Barrier, Waker};
 use crate::shm::{Mapping, PeerMapping, PeerWords};
 use crate::transport::arrivals::Arrivals;
 use crate::transport::context::Core;
@@ -211,7 +211,7 @@ impl Link {
 
     /// Whether the peer's receiver said that it will look no more.
     pub(super) fn peer_left(&self) -> bool {
-        crate::reactor::has_left(self.peer.load(control::RECEIVER_STATE))
+        crate::parking::has_left(self.peer.load(control::RECEIVER_STATE))
     }
 
     /// Sleeps while the bell's low half is `value` and the link is alive. Returns early on signals
@@ -335,7 +335,7 @@ impl Session {
         // Pairs with Account::reclaim: our loads of the block are done.
         link.own.store(word, generation, Edge::Return.store());
         link.barrier.light();
-        if !crate::reactor::is_parked(link.peer.load(control::SENDER_STATE)) {
+        if !crate::parking::is_parked(link.peer.load(control::SENDER_STATE)) {
             return;
         }
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);

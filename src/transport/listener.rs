@@ -175,7 +175,7 @@ impl Listener {
             self.core.prepare();
             let now = Instant::now();
             self.drop_silent(now);
-            let next = self.half_open.front().map(|peer| peer.deadline);
+            let next = self.next_deadline();
             let until = deadline.into_iter().chain(next).min();
             let mut events = [MaybeUninit::<Event>::uninit(); 16];
             let keys: Vec<u64> =
@@ -201,6 +201,11 @@ impl Listener {
                 }
             }
         }
+    }
+
+    /// When the first of the peers that are silent yet is to be dropped.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.half_open.front().map(|peer| peer.deadline)
     }
 
     /// Takes peers from the socket's queue, until one of them has said Hello already.

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
-use crate::reactor::Barrier;
+use crate::parking::Barrier;
 use crate::shm::{Area, Mapping, PeerSegment, Segment, node_of_caller};
 use crate::transport::arrivals::Arrivals;
 use crate::transport::connection::Connection;

@@ -70,8 +70,8 @@ pub struct RecvStats {
     pub wakes: u64,
     /// How often this half went to sleep for want of messages.
     pub sleeps: u64,
-    /// Tokens that the peer triggered and that do nothing here: stale, or invented.
-    pub tokens: u64,
+    /// Tokens that the peer triggered and that did nothing here: stale, or invented.
+    pub stale_tokens: u64,
 }
 
 /// The receiving half of a [`Connection`](crate::Connection): one thread's at a time.
@@ -80,9 +80,9 @@ pub struct RecvStats {
 /// in the sender's pool until the sending half of this side is dropped, too.
 #[derive(Debug)]
 pub struct Receiver {
-    inbox: Inbox,
-    backlog: Backlog,
-    calls: Calls,
+    pub(super) inbox: Inbox,
+    pub(super) backlog: Backlog,
+    pub(super) calls: Calls,
 }
 
 impl Receiver {
@@ -260,7 +260,7 @@ impl Receiver {
     }
 
     /// The response to a request. `None`: the peer has finished in order.
-    fn response_with(
+    pub(super) fn response_with(
         &mut self,
         id: RequestId,
         patience: Patience,
@@ -371,34 +371,6 @@ impl Receiver {
     }
 }
 
-/// What a runtime's adapter needs to wait in its own way.
-#[cfg(feature = "tokio")]
-impl Receiver {
-    /// Whether there is something to look at, or the link is over.
-    #[inline]
-    pub(crate) fn is_ready(&self) -> bool {
-        self.inbox.is_ready()
-    }
-
-    /// About to sleep on the socket. True: there is something to look at.
-    pub(crate) fn arm(&mut self) -> Result<bool> {
-        self.inbox.arm()
-    }
-
-    /// As [`response`](Self::response), but does not wait.
-    pub(crate) fn try_response(&mut self, id: RequestId) -> Result<Option<Vec<u8>>, TryRecvError> {
-        self.response_with(id, Patience::None)
-    }
-
-    pub(crate) fn start_call(&mut self) -> Result<RequestId> {
-        self.calls.make()
-    }
-
-    pub(crate) fn give_up(&mut self, id: RequestId) {
-        self.abandon(id);
-    }
-}
-
 /// The error of an operation that waited.
 fn spent(error: TryRecvError) -> Error {
     match error {
@@ -412,8 +384,8 @@ fn spent(error: TryRecvError) -> Error {
 /// [`release`](Self::release), it is still the next one.
 #[derive(Debug)]
 pub struct Received<'a> {
-    head: Head,
-    receiver: &'a mut Receiver,
+    pub(super) head: Head,
+    pub(super) receiver: &'a mut Receiver,
 }
 
 impl Received<'_> {

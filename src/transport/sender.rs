@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result};
-use crate::reactor::{Attention, Barrier, Sleeper, Waker};
+use crate::parking::{Attention, Sleeper, Waker};
 use crate::ring::{BatchSlot, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
-use crate::transport::arrivals::ROOM_WAKES;
 use crate::transport::control;
 use crate::transport::hello::Reason;
 use crate::transport::lending::PoolRoom;
@@ -16,6 +15,7 @@ use crate::transport::link::{Health, Link, Session};
 use crate::transport::pooled;
 use crate::transport::reservation::{Batch, POOLED, Reservation};
 use crate::transport::sent::SentSegments;
+use crate::transport::token::Token;
 use crate::transport::wait::{Waiter, after};
 
 /// Why something could not be sent at once.
@@ -57,6 +57,8 @@ pub struct SendStats {
     pub bytes: u64,
     /// Messages of these that travelled through the pool.
     pub pooled: u64,
+    /// Tokens triggered.
+    pub triggers: u64,
     /// How often the receiver had to be woken.
     pub wakes: u64,
     /// How often this half went to sleep for want of room.
@@ -221,8 +223,38 @@ impl Sender {
         self.put(envelope, body, Patience::None)
     }
 
+    /// Runs the function that the peer's reactor has registered under a token; see
+    /// [`Link::register`](crate::Link::register). Waits for room as [`send`](Self::send) does. A token
+    /// that means nothing there does nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn trigger(&mut self, token: Token) -> Result<()> {
+        self.put_trigger(token, Patience::Default).map_err(spent)
+    }
+
+    /// As [`trigger`](Self::trigger), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
+    #[inline(always)]
+    pub fn try_trigger(&mut self, token: Token) -> Result<(), TrySendError> {
+        self.put_trigger(token, Patience::None)
+    }
+
+    #[inline(always)]
+    fn put_trigger(&mut self, token: Token, patience: Patience) -> Result<(), TrySendError> {
+        let header = Header::new(Kind::Trigger, Token::LEN as u32);
+        let offset = self.room_in_ring(header, patience)?;
+        self.ring.put(offset, &u32::from(token).to_le_bytes());
+        self.producer.publish(header);
+        self.stats.triggers += 1;
+        Ok(self.announce()?)
+    }
+
     /// Sends a request if there is room.
-    #[cfg(feature = "tokio")]
     pub(crate) fn try_request(
         &mut self,
         id: crate::RequestId,
@@ -441,25 +473,6 @@ impl Sender {
                 Err(fault) => return Err(self.session.link.fail(fault).into()),
             }
         }
-    }
-
-    /// About to sleep on the socket until there is room: takes what has come there and says so to the
-    /// peer. The caller looks once more.
-    pub(crate) fn arm(&mut self) -> Result<()> {
-        let link = &*self.link;
-        let mut arrivals = link.arrivals();
-        let taken = if link.by_descriptor() {
-            arrivals.want_room();
-            arrivals.take_for_room(&link.socket)
-        } else {
-            arrivals.take(&link.socket)
-        };
-        taken.map_err(|error| link.fail(error))?;
-        arrivals.room_woken();
-        arrivals.expect(ROOM_WAKES);
-        self.room.arm(link);
-        Barrier::heavy();
-        Ok(())
     }
 
     /// Waits until the ring may have `needed` free bytes.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::reactor::Sleeper;
+use crate::parking::Sleeper;
 use crate::transport::link::Link;
 use crate::transport::options::Spin;
 use crate::transport::receiver::TryRecvError;
@@ -14,7 +14,7 @@ const LOOKS: u32 = 1000;
 /// Looks between two readings of the clock.
 const LOOKS_A_READING: u32 = 64;
 
-/// The shortest time that an adaptive waiter watches.
+/// The shortest time that an adaptive watch takes.
 const SHORTEST: Duration = Duration::from_micros(2);
 
 /// The moment after `timeout`, or one that nobody lives to see.
@@ -48,32 +48,58 @@ impl Patience {
     }
 }
 
-/// How one half of a connection waits for one thing.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    sleeper: Sleeper,
+/// How long to watch before going to sleep, as [`Spin`] says and as it has paid lately.
+#[derive(Debug, Clone)]
+pub(crate) struct Watching {
     spin: Spin,
-    /// How long an adaptive waiter watches now.
-    budget: Duration,
-    /// How often the waiter went to sleep.
-    pub(super) sleeps: u64,
+    /// How long an adaptive one watches now.
+    pub(crate) budget: Duration,
 }
 
-impl Waiter {
-    pub(super) fn new(sleeper: Sleeper, spin: Spin) -> Self {
+impl Watching {
+    pub(crate) fn new(spin: Spin) -> Self {
         let budget = match spin {
             Spin::Adaptive { max } => max,
             Spin::For(time) => time,
             Spin::Never => Duration::ZERO,
             Spin::Forever => Duration::MAX,
         };
-        Self { sleeper, spin, budget, sleeps: 0 }
+        Self { spin, budget }
+    }
+
+    /// Whether there is no watching at all.
+    #[inline(always)]
+    pub(crate) fn is_never(&self) -> bool {
+        self.spin == Spin::Never
+    }
+
+    /// After a sleep: a longer watch would have caught what ended it, or would have been in vain.
+    pub(crate) fn adapt(&mut self, waited: Duration) {
+        if let Spin::Adaptive { max } = self.spin {
+            self.budget =
+                if waited <= max { max } else { (self.budget / 2).max(SHORTEST.min(max)) };
+        }
+    }
+}
+
+/// How one half of a connection waits for one thing.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    sleeper: Sleeper,
+    watching: Watching,
+    /// How often the waiter went to sleep.
+    pub(super) sleeps: u64,
+}
+
+impl Waiter {
+    pub(super) fn new(sleeper: Sleeper, spin: Spin) -> Self {
+        Self { sleeper, watching: Watching::new(spin), sleeps: 0 }
     }
 
     /// Whether this half watches at all before it sleeps.
     #[inline(always)]
     pub(super) fn watches(&self) -> bool {
-        self.spin != Spin::Never
+        !self.watching.is_never()
     }
 
     /// Says that this half is about to sleep on the socket; see [`Sleeper::arm`].
@@ -106,7 +132,7 @@ impl Waiter {
         mut ready: impl FnMut() -> bool,
     ) -> Result<()> {
         let mut ready = || ready() || !link.is_alive();
-        if self.spin != Spin::Never {
+        if self.watches() {
             for _ in 0..LOOKS {
                 if ready() {
                     return Ok(());
@@ -119,7 +145,7 @@ impl Waiter {
             Err(Error::new(ErrorKind::TimedOut { after: now - start }))
         };
         let mut now = start;
-        while now - start < self.budget {
+        while now - start < self.watching.budget {
             for _ in 0..LOOKS_A_READING {
                 if ready() {
                     return Ok(());
@@ -152,17 +178,9 @@ impl Waiter {
             }
             if done || slice.is_some() {
                 self.sleeper.unpark(&link.own);
-                self.adapt(now - start);
+                self.watching.adapt(now - start);
                 return slept;
             }
-        }
-    }
-
-    /// After a sleep: a longer watch would have caught what ended it, or would have been in vain.
-    fn adapt(&mut self, waited: Duration) {
-        if let Spin::Adaptive { max } = self.spin {
-            self.budget =
-                if waited <= max { max } else { (self.budget / 2).max(SHORTEST.min(max)) };
         }
     }
 }

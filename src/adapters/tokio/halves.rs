@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::adapters::tokio::shared::{Shared, Watch};
+use crate::adapters::tokio::shared::{Shared, watch_until};
+use crate::transport::Watching;
 use crate::{
-    ErrorKind, Peer, RecvStats, Request, RequestId, Result, SendStats, Spin, TryRecvError,
-    TrySendError,
+    ErrorKind, Peer, RecvStats, Request, RequestId, Result, SendStats, TryRecvError, TrySendError,
 };
 
 /// How long to sleep at a time for what nobody tells of: blocks that other peers hold.
@@ -113,12 +113,12 @@ impl Sender {
 pub struct Receiver {
     inner: crate::Receiver,
     shared: Arc<Shared>,
-    watch: Watch,
+    watching: Watching,
 }
 
 impl Receiver {
-    pub(super) fn new(inner: crate::Receiver, shared: Arc<Shared>, spin: Spin) -> Self {
-        Self { inner, shared, watch: Watch::new(spin) }
+    pub(super) fn new(inner: crate::Receiver, shared: Arc<Shared>, watching: Watching) -> Self {
+        Self { inner, shared, watching }
     }
 
     /// Receives the next message. `None`: the peer has finished in order.
@@ -160,13 +160,13 @@ impl Receiver {
 
     /// Waits until there may be something.
     async fn wait(&mut self) -> Result<()> {
-        let Self { inner, watch, .. } = self;
-        if watch.until(|| inner.is_ready()).await || self.arm()? {
+        let Self { inner, watching, .. } = self;
+        if watch_until(watching, || inner.is_ready()).await || self.arm()? {
             return Ok(());
         }
         let start = Instant::now();
         self.shared.sleep_for_data().await?;
-        self.watch.adapt(start.elapsed());
+        self.watching.adapt(start.elapsed());
         Ok(())
     }
 

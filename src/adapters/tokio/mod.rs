@@ -109,12 +109,12 @@ impl Connection {
     /// Outside of a tokio runtime with I/O.
     pub fn new(connection: crate::Connection) -> Result<Self> {
         let socket = connection.socket();
-        let spin = socket.spin();
+        let watching = socket.watching();
         let shared = Shared::new(socket)?;
         let (sender, receiver) = connection.split();
         Ok(Self {
             sender: Sender::new(sender, shared.clone()),
-            receiver: Receiver::new(receiver, shared, spin),
+            receiver: Receiver::new(receiver, shared, watching),
         })
     }
 

@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use crate::transport::LinkSocket;
-use crate::{Error, Result, Spin};
+use crate::transport::{LinkSocket, Watching};
+use crate::{Error, Result};
 
 /// A listener, as its one descriptor.
 #[derive(Debug)]
@@ -95,58 +95,28 @@ impl Shared {
     }
 }
 
-/// How long a task looks before it sleeps, letting others run between looks.
-#[derive(Debug)]
-pub(super) struct Watch {
-    spin: Spin,
-    /// How long an adaptive one looks now.
-    budget: Duration,
-}
-
-/// The shortest time that an adaptive watch takes.
-const SHORTEST: Duration = Duration::from_micros(2);
-
-impl Watch {
-    pub(super) fn new(spin: Spin) -> Self {
-        let budget = match spin {
-            Spin::Adaptive { max } => max,
-            Spin::For(time) => time,
-            Spin::Never => Duration::ZERO,
-            Spin::Forever => Duration::MAX,
-        };
-        Self { spin, budget }
+/// Looks until `ready`, letting other tasks run between looks. `false`: it has looked for long enough.
+pub(super) async fn watch_until(watching: &Watching, mut ready: impl FnMut() -> bool) -> bool {
+    if watching.budget.is_zero() {
+        return ready();
     }
-
-    /// Looks until `ready`. `false`: it has looked for long enough.
-    pub(super) async fn until(&self, mut ready: impl FnMut() -> bool) -> bool {
-        if self.budget.is_zero() {
-            return ready();
+    let start = Instant::now();
+    loop {
+        if ready() {
+            return true;
         }
-        let start = Instant::now();
-        loop {
-            if ready() {
-                return true;
+        if start.elapsed() >= watching.budget {
+            return false;
+        }
+        let mut yielded = false;
+        poll_fn(|context| {
+            if yielded {
+                return Poll::Ready(());
             }
-            if start.elapsed() >= self.budget {
-                return false;
-            }
-            let mut yielded = false;
-            poll_fn(|context| {
-                if yielded {
-                    return Poll::Ready(());
-                }
-                yielded = true;
-                context.waker().wake_by_ref();
-                Poll::Pending
-            })
-            .await;
-        }
-    }
-
-    /// After a sleep: a longer watch would have caught what ended it, or would have been in vain.
-    pub(super) fn adapt(&mut self, slept: Duration) {
-        if let Spin::Adaptive { max } = self.spin {
-            self.budget = if slept <= max { max } else { (self.budget / 2).max(SHORTEST.min(max)) };
-        }
+            yielded = true;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 }

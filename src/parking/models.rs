@@ -18,7 +18,7 @@ use std::sync::Arc;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-use crate::reactor::{Attention, Barrier, Sleeper, Waker, has_left};
+use crate::parking::{Attention, Barrier, Sleeper, Waker, has_left};
 use crate::ring::{Consumer, Header, Kind, Producer};
 use crate::shm::{LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, failure_without};

@@ -1,0 +1,76 @@
+//! What handles ask of the loop.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use crate::error::{ErrorKind, Result};
+use crate::reactor::link::{Link, Message};
+use crate::transport::{Connection, LinkSocket, Listener, Receiver};
+
+pub(super) type MessageFn = Box<dyn FnMut(&Link, Message<'_>) + Send>;
+pub(super) type ClosedFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
+pub(super) type ReadFn = Box<dyn FnOnce(&Link, Result<Option<Vec<u8>>>) + Send>;
+pub(super) type WriteFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
+pub(super) type CallFn = Box<dyn FnOnce(&Link, Result<Vec<u8>>) + Send>;
+pub(super) type TokenFn = Box<dyn FnMut(&Link) + Send>;
+pub(super) type AcceptFn = Box<dyn FnMut(Result<Connection>) -> ControlFlow<()> + Send>;
+
+pub(super) enum Command {
+    Adopt(Box<Adopted>),
+    Accept(Box<Accepting>),
+    OnMessage(Link, MessageFn),
+    OnClosed(Link, ClosedFn),
+    Read(Link, ReadFn),
+    Call(Link, Vec<u8>, CallFn),
+    /// A write that was done on the caller's thread has its completion.
+    Written(Link, WriteFn, Result<()>),
+    /// Writes wait for room.
+    Flush(Link),
+    /// Something waits that no header shows.
+    Look(Link),
+    Close(Link),
+    Run(Box<dyn FnOnce() + Send>),
+    /// The last handle may be gone.
+    Nudge,
+    Shutdown,
+}
+
+/// A connection that becomes a link.
+pub(super) struct Adopted {
+    pub(super) link: Link,
+    pub(super) receiver: Receiver,
+    pub(super) socket: LinkSocket,
+}
+
+/// A listener, and what is done with its connections.
+pub(super) struct Accepting {
+    pub(super) key: u64,
+    pub(super) listener: Listener,
+    pub(super) accept: AcceptFn,
+}
+
+impl Command {
+    /// The loop is gone: tells those who wait for an answer.
+    pub(super) fn refuse(self) {
+        let stopped = || ErrorKind::ReactorStopped.into();
+        match self {
+            Self::Adopt(adopted) => adopted.link.end(ErrorKind::ReactorStopped).complete(),
+            Self::OnClosed(link, closed) => drop(link.guard(|| closed(&link, Err(stopped())))),
+            Self::Read(link, read) => drop(link.guard(|| read(&link, Err(stopped())))),
+            Self::Call(link, _, call) => drop(link.guard(|| call(&link, Err(stopped())))),
+            Self::Written(link, written, result) => drop(link.guard(|| written(&link, result))),
+            Self::Accept(_)
+            | Self::OnMessage(..)
+            | Self::Flush(_)
+            | Self::Look(_)
+            | Self::Close(_) => {}
+            Self::Run(_) | Self::Nudge | Self::Shutdown => {}
+        }
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Command")
+    }
+}

@@ -1,0 +1,306 @@
+//! The handle of a link that a reactor serves.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::commands::{Command, TokenFn};
+use crate::reactor::outgoing::{Outgoing, Remains, Submitted, What};
+use crate::reactor::shared::Shared;
+use crate::reactor::table::Table;
+use crate::shm::Bytes;
+use crate::transport::{Credentials, MessageKind, RequestId, Sender, Token, TrySendError};
+
+/// A connection that a [`Reactor`](crate::Reactor) serves: what comes is given to callbacks on the
+/// reactor's thread, what goes may be written from any thread.
+///
+/// Cloning gives another handle of the same link. The link lives until it is [closed](Self::close)
+/// from either side, whoever holds handles. A callback may do with it whatever any other code may,
+/// closing included. A callback that panics ends its link, and nothing else.
+#[derive(Clone)]
+pub struct Link {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    key: u64,
+    shared: Arc<Shared>,
+    credentials: Credentials,
+    max_message: u64,
+    outgoing: Mutex<Outgoing>,
+    tokens: Mutex<Table<TokenFn>>,
+    stale_tokens: AtomicU64,
+    over: OnceLock<ErrorKind>,
+}
+
+/// A message that was received, where it lies. See [`Link::on_message`].
+#[derive(Debug, Clone, Copy)]
+pub struct Message<'a> {
+    kind: MessageKind,
+    bytes: Bytes<'a>,
+}
+
+impl<'a> Message<'a> {
+    pub(super) fn new(kind: MessageKind, bytes: Bytes<'a>) -> Self {
+        Self { kind, bytes }
+    }
+
+    /// Whether it is a plain message or a request, to be [answered](Link::respond).
+    pub fn kind(&self) -> MessageKind {
+        self.kind
+    }
+
+    /// The message's bytes, to copy out or to read in place.
+    pub fn bytes(&self) -> Bytes<'a> {
+        self.bytes
+    }
+
+    /// The message's length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether the message has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// A copy of the message.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.bytes.to_vec()
+    }
+}
+
+impl Link {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        key: u64,
+        credentials: Credentials,
+        sender: Sender,
+    ) -> Self {
+        let max_message = sender.max_message();
+        let inner = Inner {
+            key,
+            shared,
+            credentials,
+            max_message,
+            outgoing: Mutex::new(Outgoing::new(sender)),
+            tokens: Mutex::default(),
+            stale_tokens: AtomicU64::new(0),
+            over: OnceLock::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Gives every message and request from now on to `callback`, in order, where it lies. It replaces
+    /// an earlier one, also from inside of it.
+    ///
+    /// Messages wait in the ring as long as there is neither this nor a pending
+    /// [read](Self::read_with), which comes first.
+    pub fn on_message(&self, callback: impl FnMut(&Link, Message<'_>) + Send + 'static) {
+        self.post(Command::OnMessage(self.clone(), Box::new(callback)));
+    }
+
+    /// Calls `callback` once when the link is over, after every other callback of it: `Ok` if it was
+    /// closed in order by either side, and everything that came before was received. It replaces an
+    /// earlier one.
+    pub fn on_closed(&self, callback: impl FnOnce(&Link, Result<()>) + Send + 'static) {
+        self.post(Command::OnClosed(self.clone(), Box::new(callback)));
+    }
+
+    /// Gives the next message to `callback`; several such reads get a message each, in order. `None`:
+    /// the peer has closed in order.
+    pub fn read_with(
+        &self,
+        callback: impl FnOnce(&Link, Result<Option<Vec<u8>>>) + Send + 'static,
+    ) {
+        self.post(Command::Read(self.clone(), Box::new(callback)));
+    }
+
+    /// Sends a message, at once or as soon as there is room, in order, and then calls `callback`:
+    /// with an error if it was not sent.
+    pub fn write_with(
+        &self,
+        message: impl Into<Vec<u8>>,
+        callback: impl FnOnce(&Link, Result<()>) + Send + 'static,
+    ) {
+        let submitted =
+            self.outgoing().submit(What::Message, message.into(), Some(Box::new(callback)));
+        self.settle(submitted);
+    }
+
+    /// As [`write_with`](Self::write_with), for somebody who learns of failures by
+    /// [`on_closed`](Self::on_closed).
+    pub fn write(&self, message: impl Into<Vec<u8>>) {
+        let submitted = self.outgoing().submit(What::Message, message.into(), None);
+        self.settle(submitted);
+    }
+
+    /// Sends a message if there is room and nothing else waits for it. The cheapest way.
+    ///
+    /// # Errors
+    ///
+    /// - [`TrySendError::Full`]: nothing was sent.
+    /// - [`TrySendError::Failed`]: as [`Sender::send`](crate::Sender::send), and
+    ///   [`ErrorKind::LinkClosed`].
+    #[inline]
+    pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
+        self.explain(self.outgoing().try_put(What::Message, message))
+    }
+
+    /// Answers a request, as [`write`](Self::write).
+    pub fn respond(&self, request: RequestId, body: impl Into<Vec<u8>>) {
+        let submitted = self.outgoing().submit(What::Response(request), body.into(), None);
+        self.settle(submitted);
+    }
+
+    /// Makes a request, and gives the response to `callback`.
+    pub fn call_with(
+        &self,
+        request: impl Into<Vec<u8>>,
+        callback: impl FnOnce(&Link, Result<Vec<u8>>) + Send + 'static,
+    ) {
+        self.post(Command::Call(self.clone(), request.into(), Box::new(callback)));
+    }
+
+    /// Registers a function for this link's peer to trigger: hand it the token in a message.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::TokensSpent`]: 65536 tokens of this link are registered, or spent.
+    /// - What the link ended with, if it is over.
+    pub fn register(&self, function: impl FnMut(&Link) + Send + 'static) -> Result<Token> {
+        let mut tokens = self.tokens();
+        if let Some(kind) = self.inner.over.get() {
+            return Err(kind.clone().into());
+        }
+        tokens.register(Box::new(function)).ok_or_else(|| ErrorKind::TokensSpent.into())
+    }
+
+    /// Takes a token back: from now on it means nothing. `false`: it meant nothing before.
+    pub fn unregister(&self, token: Token) -> bool {
+        let function = self.tokens().unregister(token);
+        // Dropped without the lock: it may hold handles of this link.
+        function.is_some()
+    }
+
+    /// Runs the function that the peer has registered under a token, in order with the messages.
+    pub fn trigger(&self, token: Token) {
+        let submitted = self.outgoing().submit(What::Trigger(token), Vec::new(), None);
+        self.settle(submitted);
+    }
+
+    /// Tokens that the peer triggered and that did nothing: stale, or invented.
+    pub fn stale_tokens(&self) -> u64 {
+        self.inner.stale_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Ends the link in order, after the writes that wait. What was sent is delivered.
+    pub fn close(&self) {
+        self.outgoing().close();
+        self.post(Command::Close(self.clone()));
+    }
+
+    /// Whether the link is not over yet.
+    pub fn is_open(&self) -> bool {
+        self.inner.over.get().is_none()
+    }
+
+    /// Who is on the other side, as the kernel vouched for when the connection was made.
+    pub fn credentials(&self) -> Credentials {
+        self.inner.credentials
+    }
+
+    /// The longest message in bytes: the smaller of both sides' limits.
+    pub fn max_message(&self) -> u64 {
+        self.inner.max_message
+    }
+
+    pub(super) fn key(&self) -> u64 {
+        self.inner.key
+    }
+
+    pub(super) fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        // Nothing panics under the lock but a bug of ours, and every step leaves the queue whole.
+        self.inner.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, Table<TokenFn>> {
+        self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&self, command: Command) {
+        self.inner.shared.post(command);
+    }
+
+    /// Sees to a write that was tried.
+    pub(super) fn settle(&self, submitted: Submitted) {
+        match submitted {
+            Submitted::Done(Some(done), result) => {
+                let result = result.map_err(|error| self.reason(error));
+                self.post(Command::Written(self.clone(), done, result));
+            }
+            Submitted::First => self.post(Command::Flush(self.clone())),
+            Submitted::Done(None, _) | Submitted::Behind => {}
+        }
+    }
+
+    fn explain(&self, answer: Result<(), TrySendError>) -> Result<(), TrySendError> {
+        match answer {
+            Err(TrySendError::Failed(error)) => Err(self.reason(error).into()),
+            answer => answer,
+        }
+    }
+
+    /// What a link that is over ended with says more than that it is over.
+    fn reason(&self, error: Error) -> Error {
+        match self.inner.over.get() {
+            Some(kind) if *error.kind() == ErrorKind::LinkClosed => kind.clone().into(),
+            _ => error,
+        }
+    }
+
+    /// Why nothing can be done with the link any more.
+    pub(super) fn over(&self) -> Error {
+        self.inner.over.get().cloned().unwrap_or(ErrorKind::LinkClosed).into()
+    }
+
+    /// Runs a callback. `None`: it panicked.
+    #[inline]
+    pub(super) fn guard<T>(&self, callback: impl FnOnce() -> T) -> Option<T> {
+        // What a callback leaves half done is its own; the reactor's state is not in its hands.
+        catch_unwind(AssertUnwindSafe(callback)).ok()
+    }
+
+    /// Runs the function under a token. `Some`: whether there is one. `None`: it panicked.
+    pub(super) fn run(&self, token: Token) -> Option<bool> {
+        let Some(mut function) = self.tokens().take(token) else {
+            self.inner.stale_tokens.fetch_add(1, Ordering::Relaxed);
+            return Some(false);
+        };
+        self.guard(|| function(self))?;
+        let unregistered = self.tokens().put_back(token, function);
+        drop(unregistered);
+        Some(true)
+    }
+
+    /// The link is over: from now on everything answers `kind`.
+    pub(super) fn end(&self, kind: ErrorKind) -> Remains {
+        let kind = self.inner.over.get_or_init(|| kind).clone();
+        let (sender, writes) = self.outgoing().end();
+        let tokens = std::mem::take(&mut *self.tokens());
+        drop(tokens);
+        Remains { link: self.clone(), kind, sender, writes, calls: Vec::new() }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("key", &self.inner.key)
+            .field("over", &self.inner.over)
+            .finish()
+    }
+}

@@ -1,0 +1,250 @@
+//! One link as the loop has it: its receiving half, and who wants what comes.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::commands::{Adopted, CallFn, ClosedFn, MessageFn, ReadFn};
+use crate::reactor::link::{Link, Message};
+use crate::reactor::outgoing::{Submitted, What};
+use crate::reactor::shared::Shared;
+use crate::shm::Bytes;
+use crate::transport::{LinkSocket, MessageKind, Receiver, RequestId, TryRecvError, Watch};
+
+/// How a link is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Its next header is looked at in every turn.
+    Hot,
+    /// Its peer sends a packet.
+    Armed,
+    /// A message waits that nobody wants yet.
+    Stalled,
+}
+
+/// What a turn of a link came to.
+pub(super) enum Outcome {
+    /// Nothing more is there.
+    Caught,
+    /// There may be more.
+    More,
+    /// A message waits that nobody wants yet.
+    Stalled,
+    /// The link is over.
+    Over(Result<()>),
+}
+
+/// What became of one message or trigger.
+enum Step {
+    Served,
+    Unwanted,
+    Empty,
+    Over(Result<()>),
+}
+
+fn panicked() -> Step {
+    Step::Over(Err(ErrorKind::CallbackPanicked.into()))
+}
+
+/// A link that the loop serves.
+pub(super) struct Served {
+    pub(super) link: Link,
+    pub(super) receiver: Receiver,
+    pub(super) socket: LinkSocket,
+    pub(super) mode: Mode,
+    /// Writes wait for room.
+    pub(super) flushing: bool,
+    /// What the connection had set aside before it was adopted.
+    letters: VecDeque<(MessageKind, Vec<u8>)>,
+    wants: Wants,
+}
+
+/// Who wants what comes.
+#[derive(Default)]
+struct Wants {
+    on_message: Option<MessageFn>,
+    on_closed: Option<ClosedFn>,
+    reads: VecDeque<ReadFn>,
+    calls: HashMap<RequestId, CallFn>,
+}
+
+/// What became of a message.
+enum Offered {
+    Taken,
+    Unwanted,
+    Panicked,
+}
+
+impl Wants {
+    #[inline]
+    fn offer(&mut self, link: &Link, kind: MessageKind, bytes: Bytes<'_>) -> Offered {
+        let ran = match kind {
+            MessageKind::Response(id) => match self.calls.remove(&id) {
+                Some(call) => link.guard(|| call(link, Ok(bytes.to_vec()))),
+                // Its release says what is wrong with it.
+                None => Some(()),
+            },
+            MessageKind::Message if !self.reads.is_empty() => {
+                let read = self.reads.pop_front();
+                read.map_or(Some(()), |read| link.guard(|| read(link, Ok(Some(bytes.to_vec())))))
+            }
+            _ => match &mut self.on_message {
+                Some(callback) => link.guard(|| callback(link, Message::new(kind, bytes))),
+                None => return Offered::Unwanted,
+            },
+        };
+        if ran.is_some() { Offered::Taken } else { Offered::Panicked }
+    }
+}
+
+impl Served {
+    pub(super) fn new(adopted: Adopted) -> Self {
+        let Adopted { link, mut receiver, socket } = adopted;
+        let letters = std::iter::from_fn(|| receiver.pop_letter()).collect();
+        receiver.take_triggers();
+        let (mode, wants) = (Mode::Hot, Wants::default());
+        Self { link, receiver, socket, mode, flushing: false, letters, wants }
+    }
+
+    pub(super) fn watch(&self) -> Watch {
+        self.receiver.watch()
+    }
+
+    /// Gives what has come to who wants it: up to `budget` messages and triggers, fewer when a
+    /// callback has asked the loop for something. Gives how many, too.
+    pub(super) fn serve(&mut self, budget: usize, shared: &Shared) -> (usize, Outcome) {
+        for count in 0..budget {
+            match self.serve_one() {
+                Step::Served => {}
+                Step::Unwanted => return (count, Outcome::Stalled),
+                Step::Empty => return (count, Outcome::Caught),
+                Step::Over(result) => return (count, Outcome::Over(result)),
+            }
+            if shared.is_pending() {
+                return (count + 1, Outcome::More);
+            }
+            if !self.receiver.is_ready() && self.letters.is_empty() {
+                self.receiver.rest();
+                return (count + 1, Outcome::Caught);
+            }
+        }
+        (budget, Outcome::More)
+    }
+
+    /// Serves the next message or trigger.
+    #[inline]
+    fn serve_one(&mut self) -> Step {
+        if !self.letters.is_empty() {
+            return self.serve_letter();
+        }
+        let received = match self.receiver.try_peek() {
+            Ok(Some(received)) => received,
+            Ok(None) => return Step::Over(Ok(())),
+            Err(TryRecvError::Empty) => return Step::Empty,
+            Err(TryRecvError::Failed(error)) => return Step::Over(Err(error)),
+        };
+        if let Some(token) = received.token() {
+            let known = self.link.run(token);
+            received.finish_trigger(known != Some(false));
+            return if known.is_some() { Step::Served } else { panicked() };
+        }
+        match self.wants.offer(&self.link, received.kind(), received.bytes()) {
+            Offered::Taken => match received.release() {
+                Ok(()) => Step::Served,
+                Err(error) => Step::Over(Err(error)),
+            },
+            Offered::Unwanted => Step::Unwanted,
+            Offered::Panicked => panicked(),
+        }
+    }
+
+    #[cold]
+    fn serve_letter(&mut self) -> Step {
+        let Some((kind, body)) = self.letters.pop_front() else { return Step::Empty };
+        match self.wants.offer(&self.link, kind, Bytes::of(&body)) {
+            Offered::Taken => Step::Served,
+            Offered::Unwanted => {
+                self.letters.push_front((kind, body));
+                Step::Unwanted
+            }
+            Offered::Panicked => panicked(),
+        }
+    }
+
+    /// Whether something waits that no header shows.
+    pub(super) fn has_letters(&self) -> bool {
+        !self.letters.is_empty()
+    }
+
+    pub(super) fn on_message(&mut self, callback: MessageFn) {
+        self.wants.on_message = Some(callback);
+    }
+
+    pub(super) fn on_closed(&mut self, callback: ClosedFn) {
+        self.wants.on_closed = Some(callback);
+    }
+
+    pub(super) fn read(&mut self, callback: ReadFn) {
+        self.wants.reads.push_back(callback);
+    }
+
+    /// Makes a request.
+    pub(super) fn call(&mut self, request: Vec<u8>, callback: CallFn) {
+        let id = match self.receiver.start_call() {
+            Ok(id) => id,
+            Err(error) => {
+                self.link.guard(|| callback(&self.link, Err(error)));
+                return;
+            }
+        };
+        self.wants.calls.insert(id, callback);
+        let submitted = self.link.outgoing().submit(What::Request(id), request, None);
+        match submitted {
+            Submitted::Done(_, Err(error)) => {
+                // It was not sent, so no response can come.
+                if let Some(callback) = self.wants.calls.remove(&id) {
+                    self.link.guard(|| callback(&self.link, Err(error)));
+                }
+            }
+            submitted => self.link.settle(submitted),
+        }
+    }
+
+    /// Sends what waits for room, up to `budget` writes. Gives how many.
+    pub(super) fn flush(&mut self, budget: usize) -> usize {
+        for count in 0..budget {
+            let flushed = self.link.outgoing().flush_one();
+            let Some((done, result)) = flushed else { return count };
+            if let Some(done) = done {
+                self.link.guard(|| done(&self.link, result));
+            }
+        }
+        budget
+    }
+
+    /// The link is over: closes it for the peer, and tells everybody who waits.
+    pub(super) fn end(self, result: Result<()>, by_us: bool) {
+        let Self { link, receiver, wants, .. } = self;
+        let Wants { on_message, on_closed, reads, calls } = wants;
+        let kind = match &result {
+            Err(error) => error.kind().clone(),
+            Ok(()) if by_us => ErrorKind::LinkClosed,
+            Ok(()) => ErrorKind::PeerClosed,
+        };
+        let mut remains = link.end(kind.clone());
+        remains.calls = calls.into_values().collect();
+        drop(receiver);
+        for read in reads {
+            let answer = if kind == ErrorKind::PeerClosed {
+                Ok(None)
+            } else {
+                Err(Error::from(kind.clone()))
+            };
+            link.guard(|| read(&link, answer));
+        }
+        remains.complete();
+        drop(on_message);
+        if let Some(closed) = on_closed {
+            link.guard(|| closed(&link, result));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What handles on any thread share with the loop: the queue of commands, and how to wake it.
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::{Error, Result};
+use crate::reactor::commands::Command;
+
+/// The key of the descriptor that wakes the loop; links and listeners have others.
+pub(super) const BELL: u64 = 0;
+
+thread_local! {
+    /// The loop whose turn this thread is in, by its [`Shared::number`].
+    static RUNNING: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The side of a loop that is reached from every thread.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) epoll: OwnedFd,
+    bell: OwnedFd,
+    queue: Mutex<Queue>,
+    /// The queue may hold something.
+    pending: AtomicBool,
+    /// Keys of links and listeners, never used twice.
+    next_key: AtomicU64,
+    /// Names the loop within this process.
+    number: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    commands: Vec<Command>,
+    /// The loop is gone.
+    stopped: bool,
+}
+
+impl Shared {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let epoll = epoll::create(CreateFlags::CLOEXEC)
+            .map_err(|errno| Error::os("epoll_create1", errno))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = eventfd(0, flags).map_err(|errno| Error::os("eventfd", errno))?;
+        epoll::add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)
+            .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        Ok(Arc::new(Self {
+            epoll,
+            bell,
+            queue: Mutex::default(),
+            pending: AtomicBool::new(false),
+            next_key: AtomicU64::new(BELL + 1),
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+        }))
+    }
+
+    /// A key that nothing else of this loop has.
+    pub(super) fn key(&self) -> u64 {
+        self.next_key.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Gives the loop something to do. A loop that is gone refuses it, on this thread.
+    pub(super) fn post(&self, command: Command) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.stopped {
+            drop(queue);
+            command.refuse();
+            return;
+        }
+        queue.commands.push(command);
+        drop(queue);
+        // Pairs with `take`: whoever finds the flag set relies on a loop that has yet to clear it.
+        if !self.pending.swap(true, Ordering::SeqCst) && RUNNING.get() != self.number {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether there may be commands.
+    #[inline(always)]
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Everything that was posted.
+    pub(super) fn take(&self) -> Vec<Command> {
+        // Cleared first: what is pushed after the queue was taken sets it again.
+        self.pending.swap(false, Ordering::SeqCst);
+        std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).commands)
+    }
+
+    /// The loop is gone; gives what was left.
+    pub(super) fn stop(&self) -> Vec<Command> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.stopped = true;
+        std::mem::take(&mut queue.commands)
+    }
+
+    /// From now on this thread is in a turn of the loop, until the guard is dropped.
+    pub(super) fn enter(&self) -> Turn {
+        Turn { before: RUNNING.replace(self.number) }
+    }
+}
+
+/// A turn of a loop on this thread.
+pub(super) struct Turn {
+    before: u64,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        RUNNING.set(self.before);
+    }
+}

@@ -1,0 +1,135 @@
+//! Tokens of one link: which function each of them names. No I/O.
+//!
+//! ```text
+//!   bit  0             16                31
+//!        │ slot        │ generation      │
+//! ```
+//!
+//! Each use of a slot has a generation of its own, 1 to 65535; a slot whose generations are spent is
+//! never used again. So a token names one registration for ever.
+
+use crate::transport::Token;
+
+/// What tokens of one link name.
+#[derive(Debug)]
+pub(super) struct Table<F> {
+    slots: Vec<Slot<F>>,
+    free: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct Slot<F> {
+    /// Of the function in it, or of the next one.
+    generation: u16,
+    /// `None`: free, spent, or running.
+    function: Option<F>,
+    registered: bool,
+}
+
+impl<F> Default for Table<F> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<F> Table<F> {
+    /// Enters a function. `None`: 65536 are registered, or spent.
+    pub(super) fn register(&mut self, function: F) -> Option<Token> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u16::try_from(self.slots.len()).ok()?;
+                self.slots.push(Slot { generation: 1, function: None, registered: false });
+                index
+            }
+        };
+        let slot = &mut self.slots[usize::from(index)];
+        slot.function = Some(function);
+        slot.registered = true;
+        Some(Token::from(u32::from(slot.generation) << 16 | u32::from(index)))
+    }
+
+    /// Forgets a function, and gives it unless it is running. `None`: the token names nothing.
+    pub(super) fn unregister(&mut self, token: Token) -> Option<Option<F>> {
+        let slot = self.slot(token)?;
+        let function = slot.function.take();
+        slot.registered = false;
+        let spent = slot.generation == u16::MAX;
+        slot.generation = slot.generation.wrapping_add(1);
+        if !spent {
+            self.free.push(u32::from(token) as u16);
+        }
+        Some(function)
+    }
+
+    /// The function, to be run and [put back](Self::put_back). `None`: the token names nothing.
+    pub(super) fn take(&mut self, token: Token) -> Option<F> {
+        self.slot(token)?.function.take()
+    }
+
+    /// Gives a function back after its run; it comes back if it was unregistered meanwhile.
+    pub(super) fn put_back(&mut self, token: Token, function: F) -> Option<F> {
+        match self.slot(token) {
+            Some(slot) => {
+                slot.function = Some(function);
+                None
+            }
+            None => Some(function),
+        }
+    }
+
+    fn slot(&mut self, token: Token) -> Option<&mut Slot<F>> {
+        let token = u32::from(token);
+        let slot = self.slots.get_mut(usize::from(token as u16))?;
+        (slot.registered && u32::from(slot.generation) == token >> 16).then_some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_one_registration_for_ever() {
+        let mut table = Table::default();
+        let first = table.register("a").unwrap();
+        let second = table.register("b").unwrap();
+        assert_eq!(table.take(first), Some("a"));
+        assert_eq!(table.take(first), None, "it is running");
+        assert_eq!(table.put_back(first, "a"), None);
+        assert_eq!(table.unregister(first), Some(Some("a")));
+        assert_eq!(table.unregister(first), None);
+        let third = table.register("c").unwrap();
+        assert_ne!(first, third);
+        assert_eq!(table.take(first), None);
+        assert_eq!(table.take(second), Some("b"));
+        assert_eq!(table.unregister(second), Some(None), "unregistered by itself");
+        assert_eq!(table.put_back(second, "b"), Some("b"));
+        for forged in [0, 1, 2, 0xFFFF, 0x1_0000, 0xFFFF_0000, u32::MAX] {
+            let forged = Token::from(forged);
+            assert!(forged == third || table.take(forged).is_none(), "{forged:?}");
+        }
+        assert_eq!(table.take(third), Some("c"));
+    }
+
+    #[test]
+    fn generations_run_out_safely() {
+        let mut table = Table::default();
+        let mut seen = std::collections::HashSet::new();
+        for turn in 0..200_000 {
+            let token = table.register(turn).unwrap();
+            assert!(seen.insert(token), "{token:?} in turn {turn}");
+            assert_eq!(table.unregister(token), Some(Some(turn)));
+        }
+        assert!(table.slots.len() <= 4);
+    }
+
+    #[test]
+    fn a_full_table_says_so() {
+        let mut table = Table::default();
+        let tokens: Vec<_> = (0..1 << 16).map(|value| table.register(value).unwrap()).collect();
+        assert_eq!(table.register(0), None);
+        table.unregister(tokens[7]).unwrap();
+        assert!(table.register(0).is_some());
+    }
+}
