@@ -1,6 +1,5 @@
 //! The loop: turns over hot links, events of the others, and sleep.
 
-use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
@@ -12,10 +11,12 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::parking::Barrier;
-use crate::reactor::commands::{Accepting, Command};
+use crate::reactor::commands::Command;
+use crate::reactor::doors::Doors;
 use crate::reactor::handle::{Owner, Reactor};
 use crate::reactor::hot::HotSet;
 use crate::reactor::link::Link;
+use crate::reactor::links::Links;
 use crate::reactor::served::{Mode, Outcome, Served};
 use crate::reactor::shared::{BELL, Shared};
 use crate::shm::fork::Generation;
@@ -23,9 +24,6 @@ use crate::transport::{Context, Watching};
 
 /// Messages, or writes that waited, of one link in one turn: the others wait for no more than these.
 const SHARE: usize = 32;
-
-/// Connections of one listener in one turn.
-const ACCEPTS: usize = 16;
 
 /// The work between two ticks, in looks at a header: some microseconds. A message counts as 16.
 const TICK: usize = 1024;
@@ -59,11 +57,8 @@ const ROOM_EVERY: Duration = Duration::from_millis(10);
 /// ```
 pub struct EventLoop {
     shared: Arc<Shared>,
-    links: Vec<Option<Served>>,
-    free: Vec<usize>,
-    /// Key → place in `links`.
-    places: HashMap<u64, usize>,
-    listeners: Vec<Accepting>,
+    links: Links,
+    doors: Doors,
     hot: HotSet,
     /// Places of links with writes that wait for room.
     flushing: Vec<usize>,
@@ -87,7 +82,7 @@ pub struct EventLoop {
 
 impl std::fmt::Debug for EventLoop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EventLoop").field("links", &self.places.len()).finish_non_exhaustive()
+        f.debug_struct("EventLoop").field("links", &self.links.len()).finish_non_exhaustive()
     }
 }
 
@@ -101,10 +96,8 @@ impl EventLoop {
     pub fn new(context: &Context) -> Result<Self> {
         Ok(Self {
             shared: Shared::new()?,
-            links: Vec::new(),
-            free: Vec::new(),
-            places: HashMap::new(),
-            listeners: Vec::new(),
+            links: Links::default(),
+            doors: Doors::default(),
             hot: HotSet::default(),
             flushing: Vec::new(),
             watching: context.watching(),
@@ -133,10 +126,19 @@ impl EventLoop {
     ///
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked), [`ErrorKind::Os`](crate::ErrorKind::Os).
     pub fn run(&mut self) -> Result<()> {
+        self.run_until(|| false)
+    }
+
+    /// As [`run`](Self::run), also until `done` answers true; it is asked once a turn.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<()> {
         self.generation.check()?;
         let shared = self.shared.clone();
         let _turn = shared.enter();
-        while !self.is_finished() {
+        while !self.is_finished() && !done() {
             self.turn(usize::MAX)?;
             if std::mem::take(&mut self.idle) && self.fall_asleep() {
                 let slept_from = self.idle_since.unwrap_or_else(Instant::now);
@@ -170,16 +172,12 @@ impl EventLoop {
 
     /// How long whoever sleeps on the descriptor may do so. `None`: until it is readable.
     pub fn timeout(&self) -> Option<Duration> {
-        let now = Instant::now();
-        let silent =
-            self.listeners.iter().filter_map(|accepting| accepting.listener.next_deadline());
-        let silent = silent.map(|deadline| deadline.saturating_duration_since(now));
         let room = (!self.flushing.is_empty()).then_some(ROOM_EVERY);
-        silent.chain(room).min()
+        self.doors.timeout().into_iter().chain(room).min()
     }
 
     fn is_finished(&self) -> bool {
-        let unused = self.places.is_empty() && self.listeners.is_empty();
+        let unused = self.links.len() == 0 && self.doors.is_empty();
         self.stopped || unused && !self.shared.is_pending() && self.owner.strong_count() == 0
     }
 
@@ -206,7 +204,7 @@ impl EventLoop {
         let now = Instant::now();
         self.work = 0;
         self.tick += 1;
-        let armed = self.hot.len() < self.places.len() || !self.listeners.is_empty();
+        let armed = self.hot.len() < self.links.len() || !self.doors.is_empty();
         let every = if armed { EVENTS_EVERY } else { EVENTS_RARELY };
         let mut done = 0;
         if self.eager || now - self.last_events >= every {
@@ -239,7 +237,7 @@ impl EventLoop {
             hot.seen = tick;
             let place = hot.slot;
             at = ready + 1;
-            let Some(served) = &mut self.links[place] else { continue };
+            let Some(served) = self.links.get(place) else { continue };
             let (count, outcome) = served.serve(SHARE.min(budget - done), &self.shared);
             served.receiver.advance(&mut hot.watch);
             done += count.max(1);
@@ -251,7 +249,7 @@ impl EventLoop {
 
     /// Serves one link, hot or not.
     fn serve(&mut self, place: usize) {
-        let Some(served) = &mut self.links[place] else { return };
+        let Some(served) = self.links.get(place) else { return };
         if served.mode == Mode::Armed {
             served.mode = Mode::Hot;
             served.receiver.wake();
@@ -270,7 +268,7 @@ impl EventLoop {
             Outcome::Caught | Outcome::More => {}
             Outcome::Stalled => {
                 self.hot.remove(place);
-                if let Some(served) = &mut self.links[place] {
+                if let Some(served) = self.links.get(place) {
                     served.mode = Mode::Stalled;
                 }
             }
@@ -281,7 +279,7 @@ impl EventLoop {
     /// A link that is not stalled is hot, and watched where its next record will show.
     fn warm(&mut self, place: usize) {
         self.hot.remove(place);
-        let Some(served) = &self.links[place] else { return };
+        let Some(served) = self.links.get(place) else { return };
         if served.mode == Mode::Hot {
             self.hot.insert(served.watch(), place, self.tick);
         }
@@ -294,30 +292,25 @@ impl EventLoop {
         for command in commands {
             match command {
                 Command::Adopt(adopted) => {
-                    let place = self.free.pop().unwrap_or_else(|| {
-                        self.links.push(None);
-                        self.links.len() - 1
-                    });
-                    self.places.insert(adopted.link.key(), place);
-                    self.links[place] = Some(Served::new(*adopted));
+                    let place = self.links.insert(Served::new(*adopted));
                     self.serve(place);
                 }
-                Command::Accept(accepting) => self.listeners.push(*accepting),
+                Command::Accept(accepting) => self.doors.push(*accepting),
                 Command::OnMessage(link, callback) => {
                     self.with(&link, |served| served.on_message(callback));
                 }
-                Command::OnClosed(link, callback) => match self.served(&link) {
+                Command::OnClosed(link, callback) => match self.links.find(&link) {
                     Some(served) => served.on_closed(callback),
                     None => drop(link.guard(|| callback(&link, Err(link.over())))),
                 },
                 Command::Read(link, callback) => {
-                    if self.served(&link).is_some() {
+                    if self.links.find(&link).is_some() {
                         self.with(&link, |served| served.read(callback));
                     } else {
                         link.guard(|| callback(&link, Err(link.over())));
                     }
                 }
-                Command::Call(link, request, callback) => match self.served(&link) {
+                Command::Call(link, request, callback) => match self.links.find(&link) {
                     Some(served) => served.call(request, callback),
                     None => drop(link.guard(|| callback(&link, Err(link.over())))),
                 },
@@ -327,7 +320,7 @@ impl EventLoop {
                     }
                 }
                 Command::Look(link) => {
-                    if let Some(place) = self.place(&link) {
+                    if let Some(place) = self.links.place(link.key()) {
                         self.serve(place);
                     }
                 }
@@ -344,19 +337,10 @@ impl EventLoop {
         Ok(count)
     }
 
-    fn place(&self, link: &Link) -> Option<usize> {
-        self.places.get(&link.key()).copied()
-    }
-
-    fn served(&mut self, link: &Link) -> Option<&mut Served> {
-        let place = self.place(link)?;
-        self.links[place].as_mut()
-    }
-
     /// Changes what a link wants, and serves what waited for it.
     fn with(&mut self, link: &Link, change: impl FnOnce(&mut Served)) {
-        let Some(place) = self.place(link) else { return };
-        let Some(served) = &mut self.links[place] else { return };
+        let Some(place) = self.links.place(link.key()) else { return };
+        let Some(served) = self.links.get(place) else { return };
         change(served);
         if served.mode == Mode::Stalled {
             served.mode = Mode::Hot;
@@ -365,8 +349,8 @@ impl EventLoop {
     }
 
     fn start_flushing(&mut self, link: &Link) {
-        let Some(place) = self.place(link) else { return };
-        if let Some(served) = &mut self.links[place]
+        let Some(place) = self.links.place(link.key()) else { return };
+        if let Some(served) = self.links.get(place)
             && !served.flushing
         {
             served.flushing = true;
@@ -378,7 +362,7 @@ impl EventLoop {
     fn flush(&mut self) -> usize {
         let mut done = 0;
         for place in std::mem::take(&mut self.flushing) {
-            let Some(served) = &mut self.links[place] else { continue };
+            let Some(served) = self.links.get(place) else { continue };
             done += served.flush(SHARE);
             let (waiting, closing) = {
                 let outgoing = served.link.outgoing();
@@ -395,7 +379,7 @@ impl EventLoop {
     }
 
     fn close(&mut self, link: &Link) {
-        if let Some(place) = self.place(link)
+        if let Some(place) = self.links.place(link.key())
             && link.outgoing().close()
         {
             self.end(place, Ok(()), true);
@@ -403,17 +387,15 @@ impl EventLoop {
     }
 
     fn end_panicked(&mut self, link: &Link) {
-        if let Some(place) = self.place(link) {
+        if let Some(place) = self.links.place(link.key()) {
             self.end(place, Err(crate::error::ErrorKind::CallbackPanicked.into()), true);
         }
     }
 
     fn end(&mut self, place: usize, result: Result<()>, by_us: bool) {
-        let Some(served) = self.links[place].take() else { return };
+        let Some(served) = self.links.remove(place) else { return };
         self.hot.remove(place);
         self.flushing.retain(|flushing| *flushing != place);
-        self.places.remove(&served.link.key());
-        self.free.push(place);
         let _ = epoll::delete(&self.shared.epoll, &served.socket);
         served.end(result, by_us);
     }
@@ -433,20 +415,19 @@ impl EventLoop {
             if key == BELL {
                 continue;
             }
-            if let Some(place) = self.places.get(&key).copied() {
+            if let Some(place) = self.links.place(key) {
                 done += 1;
                 self.link_event(place, flags);
-            } else if self.listeners.iter().any(|accepting| accepting.key == key) {
+            } else if self.doors.accept(key, &self.shared) {
                 done += 1;
-                self.accept(key);
             }
         }
-        self.accept_late();
+        self.doors.drop_silent(&self.shared);
         Ok(done)
     }
 
     fn link_event(&mut self, place: usize, flags: EventFlags) {
-        let Some(served) = &mut self.links[place] else { return };
+        let Some(served) = self.links.get(place) else { return };
         if flags.contains(EventFlags::IN) {
             // An error ends the link, which its next turn finds.
             let _ = served.socket.take();
@@ -460,49 +441,11 @@ impl EventLoop {
         self.serve(place);
     }
 
-    /// Gives a listener's connections to who wants them.
-    fn accept(&mut self, key: u64) {
-        let Some(at) = self.listeners.iter().position(|accepting| accepting.key == key) else {
-            return;
-        };
-        for _ in 0..ACCEPTS {
-            let Accepting { listener, accept, .. } = &mut self.listeners[at];
-            let accepted = match listener.try_accept() {
-                Ok(Some(connection)) => Ok(connection),
-                Ok(None) => return,
-                Err(error) => Err(error),
-            };
-            let failed = accepted.is_err();
-            let go_on = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| accept(accepted)));
-            if go_on.is_ok_and(|go_on| go_on.is_break()) {
-                let gone = self.listeners.swap_remove(at);
-                let _ = epoll::delete(&self.shared.epoll, &gone.listener);
-                return;
-            }
-            if failed {
-                return;
-            }
-        }
-    }
-
-    /// Drops peers that have connected and stay silent.
-    fn accept_late(&mut self) {
-        let now = Instant::now();
-        let is_late = |accepting: &Accepting| {
-            accepting.listener.next_deadline().is_some_and(|deadline| deadline <= now)
-        };
-        let late: Vec<u64> =
-            self.listeners.iter().filter(|each| is_late(each)).map(|each| each.key).collect();
-        for key in late {
-            self.accept(key);
-        }
-    }
-
     /// Says to every peer that this loop sleeps. `false`: something is there already.
     fn fall_asleep(&mut self) -> bool {
         let hot: Vec<usize> = self.hot.slots().collect();
         for place in &self.flushing {
-            if let Some(served) = &mut self.links[*place] {
+            if let Some(served) = self.links.get(*place) {
                 served.link.outgoing().doze();
             }
         }
@@ -514,7 +457,7 @@ impl EventLoop {
     /// Arms these links, with one barrier. `false`: some have something, and stay hot.
     fn arm(&mut self, places: &[usize]) -> bool {
         for place in places {
-            if let Some(served) = &mut self.links[*place] {
+            if let Some(served) = self.links.get(*place) {
                 served.receiver.doze();
             }
         }
@@ -523,7 +466,7 @@ impl EventLoop {
         }
         let mut caught = true;
         for place in places {
-            let Some(served) = &mut self.links[*place] else { continue };
+            let Some(served) = self.links.get(*place) else { continue };
             if served.receiver.is_ready() {
                 served.receiver.wake();
                 caught = false;
@@ -555,7 +498,7 @@ impl Drop for EventLoop {
         }
         let shared = self.shared.clone();
         let _turn = shared.enter();
-        for place in 0..self.links.len() {
+        for place in 0..self.links.places() {
             self.end(place, Ok(()), true);
         }
         for command in shared.stop() {

@@ -12,10 +12,12 @@
 //! with the next message. Before the loop sleeps it arms all of them, with one barrier.
 
 mod commands;
+mod doors;
 mod event_loop;
 mod handle;
 mod hot;
 mod link;
+mod links;
 mod outgoing;
 mod served;
 mod shared;

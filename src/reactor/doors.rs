@@ -1,0 +1,76 @@
+//! The listeners of a loop.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use crate::reactor::commands::Accepting;
+use crate::reactor::shared::Shared;
+
+/// Connections of one listener in one turn.
+const ACCEPTS: usize = 16;
+
+/// Listeners, and who wants their connections.
+#[derive(Default)]
+pub(super) struct Doors {
+    listeners: Vec<Accepting>,
+}
+
+impl Doors {
+    pub(super) fn push(&mut self, accepting: Accepting) {
+        self.listeners.push(accepting);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.listeners.is_empty()
+    }
+
+    /// How long until a peer that has connected and stays silent is to be dropped.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        let silent = self.listeners.iter().filter_map(|each| each.listener.next_deadline());
+        silent.min().map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Gives the connections of the listener with this key to who wants them. `false`: there is none.
+    pub(super) fn accept(&mut self, key: u64, shared: &Shared) -> bool {
+        let Some(at) = self.listeners.iter().position(|accepting| accepting.key == key) else {
+            return false;
+        };
+        for _ in 0..ACCEPTS {
+            let Accepting { listener, accept, .. } = &mut self.listeners[at];
+            let accepted = match listener.try_accept() {
+                Ok(Some(connection)) => Ok(connection),
+                Ok(None) => break,
+                Err(error) => Err(error),
+            };
+            let failed = accepted.is_err();
+            // A panic costs this connection; the listener goes on.
+            let go_on = catch_unwind(AssertUnwindSafe(|| accept(accepted)));
+            if go_on.is_ok_and(|go_on| go_on.is_break()) {
+                let gone = self.listeners.swap_remove(at);
+                let _ = epoll::delete(&shared.epoll, &gone.listener);
+                break;
+            }
+            if failed {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Drops peers that have connected and stay silent.
+    pub(super) fn drop_silent(&mut self, shared: &Shared) {
+        if self.listeners.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let is_late = |each: &&Accepting| {
+            each.listener.next_deadline().is_some_and(|deadline| deadline <= now)
+        };
+        let late: Vec<u64> = self.listeners.iter().filter(is_late).map(|each| each.key).collect();
+        for key in late {
+            self.accept(key, shared);
+        }
+    }
+}
