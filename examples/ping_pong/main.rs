@@ -23,6 +23,7 @@ mod harness;
 mod memory;
 mod payload;
 mod peer;
+mod reactors;
 mod report;
 mod rows;
 mod runner;

@@ -6,6 +6,7 @@ use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
+use crate::reactors::Reactors;
 use crate::rows::{Pace, Row, What, one};
 
 const KIB: usize = 1 << 10;
@@ -55,6 +56,16 @@ pub static ROWS: &[Row] = &[
         floor: Some("eventfd"),
         ..DIRECT
     },
+    Row { mode: "reactor", sizes: &[8], open: Reactors::one, ..DIRECT },
+    Row { mode: "reactor-64", sizes: &[8], open: Reactors::some, ..DIRECT },
+    Row {
+        mode: "reactor-1000",
+        sizes: &[8],
+        open: Reactors::many,
+        floor: Some("reactor-64"),
+        ..DIRECT
+    },
+    Row { mode: "token", sizes: &[8], open: Reactors::tokens, ..DIRECT },
     Row {
         mode: "stream",
         sizes: &[64],
@@ -82,15 +93,15 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// Both ends of a link between the two processes, and the salts of what this side sends and gets.
-struct Ends {
-    link: Connection,
+pub struct Ends {
+    pub link: Connection,
     sent: u64,
     received: u64,
     salts: (u64, u64),
 }
 
 impl Ends {
-    fn open(setup: &Setup, options: Options) -> Outcome<Ends> {
+    pub fn open(setup: &Setup, options: Options) -> Outcome<Ends> {
         let context = Context::with_options(options)?;
         let link = match setup.role {
             Role::Follower => {

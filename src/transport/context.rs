@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
+use rustix::process::{Resource, Rlimit};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
@@ -114,6 +115,21 @@ impl Context {
         let core =
             Core { options, pool, watcher: Mutex::new(None), spare: Mutex::new(None), generation };
         Ok(Self { core: Arc::new(core) })
+    }
+
+    /// Raises this process's limit on descriptors (`RLIMIT_NOFILE`) as far as it may, and gives it: a
+    /// link takes two. Errors name the limit where it is met
+    /// ([`ErrorKind::DescriptorLimit`]).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Os`]: the kernel refused.
+    pub fn raise_descriptor_limit() -> Result<u64> {
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        rustix::process::setrlimit(Resource::Nofile, raised)
+            .map_err(|errno| Error::os("setrlimit(RLIMIT_NOFILE)", errno))?;
+        Ok(limit.maximum.unwrap_or(u64::MAX))
     }
 
     /// Listens on an address: a name for an abstract socket, or any [`Address`].

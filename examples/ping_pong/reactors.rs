@@ -1,0 +1,188 @@
+//! slipring's reactor: both sides serve their links by callbacks, on one thread each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use slipring::{Bytes, Connection, Context, EventLoop, Link, Token};
+
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup};
+use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
+
+/// A loop that serves some links, of which one is used.
+pub struct Reactors {
+    events: EventLoop,
+    hot: Link,
+    /// Keeps the others open.
+    _cold: Vec<Link>,
+    progress: Arc<Progress>,
+    /// The peer's token, where tokens answer tokens.
+    token: Option<Token>,
+}
+
+/// How far an exchange is; callbacks and the loop around them run on one thread.
+struct Progress {
+    salts: (u64, u64),
+    received: AtomicU64,
+    /// Messages to receive.
+    target: AtomicU64,
+    leads: bool,
+    failed: AtomicBool,
+}
+
+impl Progress {
+    /// Takes note of a message. True: one is to be sent.
+    fn advance(&self) -> bool {
+        let received = self.received.load(Ordering::Relaxed) + 1;
+        self.received.store(received, Ordering::Relaxed);
+        !self.leads || received < self.target.load(Ordering::Relaxed)
+    }
+
+    fn check(&self, bytes: Bytes<'_>) -> bool {
+        let mut word = [0; 8];
+        bytes.copy_to(&mut word);
+        u64::from_ne_bytes(word)
+            == payload::seed(self.received.load(Ordering::Relaxed), self.salts.1)
+    }
+
+    /// The next message to send.
+    fn next(&self) -> [u8; 8] {
+        let sent = self.received.load(Ordering::Relaxed) - u64::from(!self.leads);
+        payload::seed(sent, self.salts.0).to_ne_bytes()
+    }
+
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_done(&self) -> bool {
+        self.received.load(Ordering::Relaxed) >= self.target.load(Ordering::Relaxed)
+            || self.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Reactors {
+    pub fn one(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::messages(setup, 1)
+    }
+
+    pub fn some(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::messages(setup, 64)
+    }
+
+    pub fn many(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::messages(setup, 1000)
+    }
+
+    fn messages(setup: &Setup, links: usize) -> Outcome<Box<dyn Exchange>> {
+        let reactors = Self::open(setup, links)?;
+        let progress = reactors.progress.clone();
+        reactors.hot.on_message(move |link, message| {
+            if !progress.check(message.bytes()) {
+                progress.fail();
+            }
+            if progress.advance() && link.try_send(&progress.next()).is_err() {
+                progress.fail();
+            }
+        });
+        Ok(Box::new(reactors))
+    }
+
+    /// A token each way: the payload is the token.
+    pub fn tokens(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let mut reactors = Self::open(setup, 1)?;
+        let (progress, theirs) = (reactors.progress.clone(), Arc::new(AtomicU64::new(0)));
+        let answer = theirs.clone();
+        let mine = reactors.hot.register(move |link| {
+            if progress.advance() {
+                link.trigger(Token::from(answer.load(Ordering::Relaxed) as u32));
+            }
+        })?;
+        reactors.hot.write(u32::from(mine).to_le_bytes());
+        let told = theirs.clone();
+        reactors.hot.read_with(move |_, message| {
+            if let Ok(Some(bytes)) = message
+                && let Ok(token) = bytes.try_into()
+            {
+                told.store(u64::from(u32::from_le_bytes(token)), Ordering::Relaxed);
+            }
+        });
+        reactors.events.run_until(|| theirs.load(Ordering::Relaxed) != 0)?;
+        reactors.token = Some(Token::from(theirs.load(Ordering::Relaxed) as u32));
+        Ok(Box::new(reactors))
+    }
+
+    fn open(setup: &Setup, links: usize) -> Outcome<Self> {
+        Context::raise_descriptor_limit()?;
+        let context = Context::new()?;
+        let connections = meet(setup, &context, links)?;
+        let leads = setup.role == Role::Leader;
+        let salts = if leads { (FROM_LEADER, FROM_FOLLOWER) } else { (FROM_FOLLOWER, FROM_LEADER) };
+        let progress = Arc::new(Progress {
+            salts,
+            received: AtomicU64::new(0),
+            target: AtomicU64::new(0),
+            leads,
+            failed: AtomicBool::new(false),
+        });
+        let mut events = EventLoop::new(&context)?;
+        let reactor = events.reactor();
+        let mut links = Vec::new();
+        for connection in connections {
+            links.push(reactor.adopt(connection)?);
+        }
+        let hot = links.swap_remove(links.len() / 2);
+        for link in &links {
+            let stray = progress.clone();
+            link.on_message(move |_, _| stray.fail());
+        }
+        Ok(Self { events, hot, _cold: links, progress, token: None })
+    }
+
+    /// Runs the loop until `count` more messages were received.
+    fn receive(&mut self, count: u64, first: impl FnOnce(&Self) -> Outcome<()>) -> Outcome<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let received = self.progress.received.load(Ordering::Relaxed);
+        self.progress.target.store(received + count, Ordering::Relaxed);
+        first(self)?;
+        let progress = self.progress.clone();
+        self.events.run_until(|| progress.is_done())?;
+        match self.progress.failed.load(Ordering::Relaxed) {
+            true => Err("a message was wrong, or on a wrong link".into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Exchange for Reactors {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        self.receive(count, |this| match this.token {
+            Some(token) => {
+                this.hot.trigger(token);
+                Ok(())
+            }
+            None => Ok(this.hot.try_send(&this.progress.next())?),
+        })
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        self.receive(count, |_| Ok(()))
+    }
+}
+
+/// Both sides' ends of as many links, in the same order.
+fn meet(setup: &Setup, context: &Context, links: usize) -> Outcome<Vec<Connection>> {
+    match setup.role {
+        Role::Follower => {
+            let mut listener = context.listen(setup.name)?;
+            setup.meet()?;
+            (0..links).map(|_| Ok(listener.accept()?)).collect()
+        }
+        Role::Leader => {
+            setup.meet()?;
+            (0..links).map(|_| Ok(context.connect(setup.name)?)).collect()
+        }
+    }
+}
