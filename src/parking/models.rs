@@ -367,6 +367,53 @@ fn a_loop_fails_without_wake() {
     assert!(failure_without(Edge::Wake, armed).contains(DEADLOCK));
 }
 
+/// The reactor: two links are armed with one barrier, then all are looked at; it sleeps on what both
+/// sockets bring, and wakes the links it was called for.
+fn armed_together() {
+    bounded(3, || {
+        let (first, mut second) = (Link::new(), Link::new());
+        // One epoll for both.
+        second.socket = first.socket.clone();
+        let mut links = [first.receiver(), second.receiver()];
+        let sending = [first, second].map(|link| {
+            let mut sender = link.sender();
+            thread::spawn(move || sender.send())
+        });
+        let mut received = [false; 2];
+        while received != [true; 2] {
+            for (receiver, received) in links.iter_mut().zip(&mut received) {
+                if let Some(record) = receiver.consumer.peek().expect("the sender is honest") {
+                    receiver.consumer.release(record.header);
+                    *received = true;
+                }
+                receiver.data.arm(&receiver.link.receiving);
+            }
+            Barrier::heavy();
+            let ready = links.iter().any(|receiver| receiver.consumer.is_ready());
+            if !ready && received != [true; 2] {
+                links[0].link.socket.sleep();
+                links[0].link.socket.take();
+            }
+        }
+        sending.into_iter().for_each(|sender| sender.join().unwrap());
+    });
+}
+
+#[test]
+fn a_reactor_never_sleeps_past_a_record() {
+    armed_together();
+}
+
+#[test]
+fn a_reactor_fails_without_park() {
+    assert!(failure_without(Edge::Park, armed_together).contains(DEADLOCK));
+}
+
+#[test]
+fn a_reactor_fails_without_wake() {
+    assert!(failure_without(Edge::Wake, armed_together).contains(DEADLOCK));
+}
+
 /// A wake-up that is taken in vain, or comes late, is asked for anew.
 #[test]
 fn every_arming_is_answered() {
