@@ -27,6 +27,8 @@ mod reactors;
 mod report;
 mod rows;
 mod runner;
+#[cfg(feature = "tokio")]
+mod runtimes;
 mod subjects;
 
 use std::error::Error;

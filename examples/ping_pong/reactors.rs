@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use slipring::{Bytes, Connection, Context, EventLoop, Link, Token};
+use slipring::{Bytes, Connection, Context, EventLoop, Link, Token, TryRecvError, TrySendError};
 
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
@@ -169,6 +169,94 @@ impl Exchange for Reactors {
 
     fn follow(&mut self, count: u64) -> Outcome<()> {
         self.receive(count, |_| Ok(()))
+    }
+}
+
+/// Links of a crowd, the noisy one included.
+const CROWD: usize = 50;
+
+/// Messages of noise between two looks for the answer.
+const NOISE: usize = 2;
+
+/// A reactor that serves many links, one of which may be kept full; round trips over the others, in
+/// turn.
+#[expect(clippy::large_enum_variant, reason = "one of each lives")]
+pub enum Crowd {
+    Leader { links: Vec<Connection>, noisy: bool, number: u64 },
+    Follower { events: EventLoop, echoed: Arc<AtomicU64>, target: u64 },
+}
+
+impl Crowd {
+    pub fn quiet(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::open(setup, false)
+    }
+
+    pub fn noisy(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::open(setup, true)
+    }
+
+    fn open(setup: &Setup, noisy: bool) -> Outcome<Box<dyn Exchange>> {
+        let context = Context::new()?;
+        let mut links = meet(setup, &context, CROWD)?;
+        if setup.role == Role::Leader {
+            return Ok(Box::new(Self::Leader { links, noisy, number: 0 }));
+        }
+        let mut events = EventLoop::new(&context)?;
+        let reactor = events.reactor();
+        let heard = AtomicU64::new(0);
+        reactor.adopt(links.swap_remove(0))?.on_message(move |_, message| {
+            heard.fetch_add(message.bytes().byte(0).into(), Ordering::Relaxed);
+        });
+        let echoed = Arc::new(AtomicU64::new(0));
+        for link in links {
+            let echoed = echoed.clone();
+            reactor.adopt(link)?.on_message(move |link, message| {
+                let mut word = [0; 8];
+                message.bytes().copy_to(&mut word);
+                // The leader finds out.
+                let _ = link.try_send(&word);
+                echoed.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        Ok(Box::new(Self::Follower { events, echoed, target: 0 }))
+    }
+}
+
+impl Exchange for Crowd {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        let Self::Leader { links, noisy, number } = self else {
+            return Err("the follower does not lead".into());
+        };
+        let [noise, others @ ..] = &mut links[..] else { return Err("no links".into()) };
+        for _ in 0..count {
+            let link = &mut others[*number as usize % (CROWD - 1)];
+            let word = payload::seed(*number, FROM_LEADER);
+            link.send(&word.to_ne_bytes())?;
+            let echo = loop {
+                match link.try_recv() {
+                    Ok(Some(echo)) => break echo,
+                    Ok(None) => return Err("the peer has closed".into()),
+                    Err(TryRecvError::Empty) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                for _ in 0..if *noisy { NOISE } else { 0 } {
+                    if matches!(noise.try_send(&[1; 64]), Err(TrySendError::Full { .. })) {
+                        break;
+                    }
+                }
+            };
+            payload::check(payload::sum(&echo), word, *number)?;
+            *number += 1;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        let Self::Follower { events, echoed, target } = self else {
+            return Err("the leader does not follow".into());
+        };
+        *target += count;
+        Ok(events.run_until(|| echoed.load(Ordering::Relaxed) >= *target)?)
     }
 }
 

@@ -105,6 +105,8 @@ static FLOORS: &[Row] = &[
         pace: Pace::Stream,
         ..FLOOR
     },
+    #[cfg(feature = "tokio")]
+    Row { mode: "tokio-uds", open: crate::runtimes::socket, ..FLOOR },
     Row { mode: "uds", open: uds::Uds::open, pace: Pace::Each, ..FLOOR },
     // The same against itself: how far from 1 the method strays.
     Row {

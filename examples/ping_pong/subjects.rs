@@ -6,7 +6,7 @@ use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
-use crate::reactors::Reactors;
+use crate::reactors::{Crowd, Reactors};
 use crate::rows::{Pace, Row, What, one};
 
 const KIB: usize = 1 << 10;
@@ -56,6 +56,16 @@ pub static ROWS: &[Row] = &[
         floor: Some("eventfd"),
         ..DIRECT
     },
+    // Shown beside `noisy` only: its floor is slipring itself.
+    Row {
+        mode: "quiet",
+        sizes: &[8],
+        open: Crowd::quiet,
+        pace: Pace::Each,
+        floor: None,
+        shown: false,
+        ..DIRECT
+    },
     Row { mode: "reactor", sizes: &[8], open: Reactors::one, ..DIRECT },
     Row { mode: "reactor-64", sizes: &[8], open: Reactors::some, ..DIRECT },
     Row {
@@ -66,6 +76,22 @@ pub static ROWS: &[Row] = &[
         ..DIRECT
     },
     Row { mode: "token", sizes: &[8], open: Reactors::tokens, ..DIRECT },
+    Row {
+        mode: "noisy",
+        sizes: &[8],
+        open: Crowd::noisy,
+        pace: Pace::Each,
+        floor: Some("quiet"),
+        ..DIRECT
+    },
+    #[cfg(feature = "tokio")]
+    Row {
+        mode: "tokio",
+        sizes: &[8],
+        open: crate::runtimes::slipring,
+        floor: Some("tokio-uds"),
+        ..DIRECT
+    },
     Row {
         mode: "stream",
         sizes: &[64],
