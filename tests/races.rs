@@ -1,0 +1,132 @@
+//! Sleeping and waking at the same moment, many times: no wake-up is lost.
+//!
+//! ```text
+//! SLIPRING_RACES=10000000 cargo test --release --test races -- --nocapture --test-threads=1
+//! ```
+//!
+//! runs ten million of each kind and fails where one answer took more than 100 ms. Without the
+//! variable there are twenty thousand, and only a hang fails.
+
+mod support;
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use slipring::{Connection, Context, EventLoop, Options, Spin, TryRecvError};
+use support::pair;
+
+/// The longest answer that is no stall.
+const STALL: Duration = Duration::from_millis(100);
+
+/// How long the answering side may idle before it answers, in spin hints: from before the asking side
+/// has begun to go to sleep to after it sleeps.
+const IDLE: u64 = 400;
+
+/// How many races, and whether times are judged.
+fn races() -> (u64, bool) {
+    match std::env::var("SLIPRING_RACES") {
+        Ok(races) => (races.parse().expect("a number of races"), true),
+        Err(_) => (20_000, false),
+    }
+}
+
+/// A fixed sequence that looks random.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Asks `ask` for round trips, the other side answering each after another idle time.
+fn race(what: &str, mut ask: impl FnMut(&[u8; 8]) -> Vec<u8>, far: Connection) {
+    let (count, judged) = races();
+    let answering = thread::spawn(move || {
+        let (mut far, mut state) = (far, 0x2545_F491_4F6C_DD1D_u64);
+        let mut message = Vec::new();
+        while far.recv_into(&mut message).unwrap().is_some() {
+            for _ in 0..next(&mut state) % IDLE {
+                std::hint::spin_loop();
+            }
+            far.send(&message).unwrap();
+        }
+    });
+    let mut longest = Duration::ZERO;
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    for number in 0..count {
+        for _ in 0..next(&mut state) % IDLE {
+            std::hint::spin_loop();
+        }
+        let start = Instant::now();
+        assert_eq!(ask(&number.to_le_bytes()), number.to_le_bytes());
+        longest = longest.max(start.elapsed());
+    }
+    drop(ask);
+    answering.join().unwrap();
+    println!("{what}: {count} races, the longest answer took {longest:?}");
+    assert!(!judged || longest < STALL, "{what}: an answer took {longest:?}");
+}
+
+fn sleepless() -> Options {
+    Options::new().spin(Spin::Never)
+}
+
+#[test]
+fn threads_that_sleep_on_a_bell_are_woken() {
+    let (mut near, far) = pair(sleepless());
+    let ask = move |message: &[u8; 8]| {
+        near.send(message).unwrap();
+        near.recv().unwrap().unwrap()
+    };
+    race("futex", ask, far);
+}
+
+#[test]
+fn loops_that_sleep_on_a_descriptor_are_woken() {
+    for edge in [EventFlags::empty(), EventFlags::ET] {
+        let (mut near, far) = pair(sleepless());
+        let events = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let flags = EventFlags::IN | edge;
+        epoll::add(&events, near.as_fd(), EventData::new_u64(0), flags).unwrap();
+        let ask = move |message: &[u8; 8]| {
+            near.send(message).unwrap();
+            loop {
+                match near.try_recv() {
+                    Ok(answer) => return answer.unwrap(),
+                    Err(TryRecvError::Empty) => {
+                        let mut space = [MaybeUninit::<Event>::uninit(); 1];
+                        epoll::wait(&events, &mut space, None).unwrap();
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        race(if edge.is_empty() { "level" } else { "edge" }, ask, far);
+    }
+}
+
+#[test]
+fn a_reactor_that_sleeps_is_woken() {
+    let (near, far) = pair(sleepless());
+    let context = Context::with_options(sleepless()).unwrap();
+    let mut events = EventLoop::new(&context).unwrap();
+    let link = events.reactor().adopt(near).unwrap();
+    let (answered, answers) = mpsc::channel();
+    link.on_message(move |_, message| answered.send(message.to_vec()).unwrap());
+    let ask = move |message: &[u8; 8]| {
+        link.try_send(message).unwrap();
+        let mut answer = None;
+        events
+            .run_until(|| {
+                answer = answer.take().or_else(|| answers.try_recv().ok());
+                answer.is_some()
+            })
+            .unwrap();
+        answer.unwrap()
+    };
+    race("reactor", ask, far);
+}
