@@ -48,9 +48,11 @@
 //!
 //! | type | `Send` | `Sync` | used by |
 //! |---|---|---|---|
-//! | [`Context`], [`Address`], [`Options`] | yes | yes | any thread, at once |
-//! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`] | yes | yes | one thread at a time (`&mut self`) |
-//! | [`Reservation`], [`Batch`], [`Received`], [`Bytes`] | yes | yes | as long as they borrow their half |
+//! | [`Context`], [`Address`], [`Options`], [`Reactor`], [`Link`] | yes | yes | any thread, at once |
+//! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`], [`EventLoop`] | yes | yes | one thread at a time (`&mut self`) |
+//! | [`Reservation`], [`Batch`], [`Received`], [`Message`], [`Bytes`] | yes | yes | as long as they borrow their half |
+//!
+//! `docs/threads.md` says which thread runs what.
 //!
 //! After a `fork` the child's handles answer [`ErrorKind::Forked`] and drop without a trace. What
 //! borrows shared memory at that moment ([`Reservation`], [`Batch`], [`Received`], [`Bytes`]) is not
