@@ -24,6 +24,8 @@ pub(super) enum Command {
     Call(Link, Vec<u8>, CallFn),
     /// A write that was done on the caller's thread has its completion.
     Written(Link, WriteFn, Result<()>),
+    /// A link is over.
+    Closed(Link, ClosedFn, Result<()>),
     /// Writes wait for room.
     Flush(Link),
     /// Something waits that no header shows.
@@ -59,6 +61,7 @@ impl Command {
             Self::Read(link, read) => drop(link.guard(|| read(&link, Err(stopped())))),
             Self::Call(link, _, call) => drop(link.guard(|| call(&link, Err(stopped())))),
             Self::Written(link, written, result) => drop(link.guard(|| written(&link, result))),
+            Self::Closed(link, closed, result) => drop(link.guard(|| closed(&link, result))),
             Self::Accept(_)
             | Self::OnMessage(..)
             | Self::Flush(_)

@@ -65,6 +65,8 @@ pub struct EventLoop {
     places: HashMap<u64, usize>,
     listeners: Vec<Accepting>,
     hot: HotSet,
+    /// Where in the hot set the last sweep stopped.
+    stopped_at: usize,
     /// Places of links with writes that wait for room.
     flushing: Vec<usize>,
     watching: Watching,
@@ -106,6 +108,7 @@ impl EventLoop {
             places: HashMap::new(),
             listeners: Vec::new(),
             hot: HotSet::default(),
+            stopped_at: 0,
             flushing: Vec::new(),
             watching: context.watching(),
             work: 0,
@@ -228,11 +231,12 @@ impl EventLoop {
         Ok(done)
     }
 
-    /// Serves every hot link that has something.
+    /// Serves the hot links that have something, from where it stopped when the budget was used up.
     fn sweep(&mut self, budget: usize) -> usize {
-        let (mut done, mut at) = (0, 0);
+        let (mut done, mut at) = (0, std::mem::take(&mut self.stopped_at));
         while let Some(ready) = self.hot.next_ready(at) {
             if done >= budget {
+                self.stopped_at = ready;
                 break;
             }
             let (tick, hot) = (self.tick, self.hot.get(ready));
@@ -240,6 +244,9 @@ impl EventLoop {
             let place = hot.slot;
             at = ready + 1;
             let Some(served) = &mut self.links[place] else { continue };
+            if served.link.is_changing() {
+                continue;
+            }
             let (count, outcome) = served.serve(SHARE.min(budget - done), &self.shared);
             served.receiver.advance(&mut hot.watch);
             done += count.max(1);
@@ -252,6 +259,10 @@ impl EventLoop {
     /// Serves one link, hot or not.
     fn serve(&mut self, place: usize) {
         let Some(served) = &mut self.links[place] else { return };
+        if served.link.is_changing() {
+            self.shared.post(Command::Look(served.link.clone()));
+            return;
+        }
         if served.mode == Mode::Armed {
             served.mode = Mode::Hot;
             served.receiver.wake();
@@ -292,6 +303,10 @@ impl EventLoop {
         let commands = self.shared.take();
         let count = commands.len();
         for command in commands {
+            if self.stopped {
+                command.refuse();
+                continue;
+            }
             match command {
                 Command::Adopt(adopted) => {
                     let place = self.free.pop().unwrap_or_else(|| {
@@ -304,6 +319,7 @@ impl EventLoop {
                 }
                 Command::Accept(accepting) => self.listeners.push(*accepting),
                 Command::OnMessage(link, callback) => {
+                    link.changed();
                     self.with(&link, |served| served.on_message(callback));
                 }
                 Command::OnClosed(link, callback) => match self.served(&link) {
@@ -317,14 +333,22 @@ impl EventLoop {
                         link.guard(|| callback(&link, Err(link.over())));
                     }
                 }
-                Command::Call(link, request, callback) => match self.served(&link) {
-                    Some(served) => served.call(request, callback),
-                    None => drop(link.guard(|| callback(&link, Err(link.over())))),
-                },
+                Command::Call(link, request, callback) => {
+                    let called = match self.served(&link) {
+                        Some(served) => served.call(request, callback),
+                        None => link.guard(|| callback(&link, Err(link.over()))),
+                    };
+                    if called.is_none() {
+                        self.end_panicked(&link);
+                    }
+                }
                 Command::Written(link, callback, result) => {
                     if link.guard(|| callback(&link, result)).is_none() {
                         self.end_panicked(&link);
                     }
+                }
+                Command::Closed(link, callback, result) => {
+                    link.guard(|| callback(&link, result));
                 }
                 Command::Look(link) => {
                     if let Some(place) = self.place(&link) {
@@ -338,10 +362,33 @@ impl EventLoop {
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
                 }
                 Command::Nudge => {}
-                Command::Shutdown => self.stopped = true,
+                Command::Shutdown => {
+                    self.stopped = true;
+                    self.end_all();
+                }
             }
         }
+        if self.stopped {
+            self.refuse_all();
+        }
         Ok(count)
+    }
+
+    /// Closes every link and listener.
+    fn end_all(&mut self) {
+        for gone in std::mem::take(&mut self.listeners) {
+            let _ = epoll::delete(&self.shared.epoll, &gone.listener);
+        }
+        for place in 0..self.links.len() {
+            self.end(place, Ok(()), true);
+        }
+    }
+
+    /// From now on everything that is asked for is refused.
+    fn refuse_all(&mut self) {
+        for command in self.shared.stop() {
+            command.refuse();
+        }
     }
 
     fn place(&self, link: &Link) -> Option<usize> {
@@ -555,11 +602,7 @@ impl Drop for EventLoop {
         }
         let shared = self.shared.clone();
         let _turn = shared.enter();
-        for place in 0..self.links.len() {
-            self.end(place, Ok(()), true);
-        }
-        for command in shared.stop() {
-            command.refuse();
-        }
+        self.end_all();
+        self.refuse_all();
     }
 }

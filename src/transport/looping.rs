@@ -150,6 +150,11 @@ impl Receiver {
         self.calls.make()
     }
 
+    /// The request was never sent.
+    pub(crate) fn cancel_call(&mut self, id: RequestId) {
+        self.calls.unmake(id);
+    }
+
     #[cfg(feature = "tokio")]
     pub(crate) fn give_up(&mut self, id: RequestId) {
         self.abandon(id);
