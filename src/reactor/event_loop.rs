@@ -10,7 +10,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parking::Barrier;
 use crate::reactor::commands::{Accepting, Command};
 use crate::reactor::handle::{Owner, Reactor};
@@ -18,7 +18,6 @@ use crate::reactor::hot::HotSet;
 use crate::reactor::link::Link;
 use crate::reactor::served::{Mode, Outcome, Served};
 use crate::reactor::shared::{BELL, Shared};
-use crate::shm::fork::Generation;
 use crate::transport::{Context, Watching};
 
 /// Messages, or writes that waited, of one link in one turn: the others wait for no more than these.
@@ -84,7 +83,6 @@ pub struct EventLoop {
     idle: bool,
     owner: Weak<Owner>,
     stopped: bool,
-    generation: Generation,
 }
 
 impl std::fmt::Debug for EventLoop {
@@ -120,7 +118,6 @@ impl EventLoop {
             idle: false,
             owner: Weak::new(),
             stopped: false,
-            generation: Generation::current()?,
         })
     }
 
@@ -136,7 +133,7 @@ impl EventLoop {
     ///
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked), [`ErrorKind::Os`](crate::ErrorKind::Os).
     pub fn run(&mut self) -> Result<()> {
-        self.generation.check()?;
+        self.shared.generation().check()?;
         let shared = self.shared.clone();
         let _turn = shared.enter();
         while !self.is_finished() {
@@ -158,7 +155,7 @@ impl EventLoop {
     ///
     /// As [`run`](Self::run).
     pub fn poll_once(&mut self, budget: usize) -> Result<usize> {
-        self.generation.check()?;
+        self.shared.generation().check()?;
         let shared = self.shared.clone();
         let _turn = shared.enter();
         let mut done = self.turn(budget)?;
@@ -304,7 +301,7 @@ impl EventLoop {
         let count = commands.len();
         for command in commands {
             if self.stopped {
-                command.refuse();
+                command.refuse(&ErrorKind::ReactorStopped);
                 continue;
             }
             match command {
@@ -387,7 +384,7 @@ impl EventLoop {
     /// From now on everything that is asked for is refused.
     fn refuse_all(&mut self) {
         for command in self.shared.stop() {
-            command.refuse();
+            command.refuse(&ErrorKind::ReactorStopped);
         }
     }
 
@@ -451,7 +448,7 @@ impl EventLoop {
 
     fn end_panicked(&mut self, link: &Link) {
         if let Some(place) = self.place(link) {
-            self.end(place, Err(crate::error::ErrorKind::CallbackPanicked.into()), true);
+            self.end(place, Err(ErrorKind::CallbackPanicked.into()), true);
         }
     }
 
@@ -550,6 +547,7 @@ impl EventLoop {
         let hot: Vec<usize> = self.hot.slots().collect();
         for place in &self.flushing {
             if let Some(served) = &mut self.links[*place] {
+                make_way(served);
                 served.link.outgoing().doze();
             }
         }
@@ -562,6 +560,7 @@ impl EventLoop {
     fn arm(&mut self, places: &[usize]) -> bool {
         for place in places {
             if let Some(served) = &mut self.links[*place] {
+                make_way(served);
                 served.receiver.doze();
             }
         }
@@ -583,6 +582,14 @@ impl EventLoop {
     }
 }
 
+/// Takes the wake-ups of earlier sleeps where they may be many: the loop may have slept often since it
+/// asked for events.
+fn make_way(served: &Served) {
+    if served.socket.make_way().is_err() {
+        served.link.post(Command::Look(served.link.clone()));
+    }
+}
+
 /// A timeout that nobody waits for.
 const LONG: Timespec = Timespec { tv_sec: 1 << 30, tv_nsec: 0 };
 
@@ -597,7 +604,7 @@ impl AsFd for EventLoop {
 impl Drop for EventLoop {
     fn drop(&mut self) {
         // A forked child shares the descriptors with its parent, and has none of its links.
-        if !self.generation.is_current() {
+        if !self.shared.generation().is_current() {
             return;
         }
         let shared = self.shared.clone();

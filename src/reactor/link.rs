@@ -252,6 +252,9 @@ impl Link {
 
     /// Sees to a write that was tried.
     pub(super) fn settle(&self, submitted: Submitted) {
+        if let Submitted::Done(_, Err(_)) = &submitted {
+            self.suspect();
+        }
         match submitted {
             Submitted::Done(Some(done), result) => {
                 let result = result.map_err(|error| self.reason(error));
@@ -264,8 +267,19 @@ impl Link {
 
     fn explain(&self, answer: Result<(), TrySendError>) -> Result<(), TrySendError> {
         match answer {
-            Err(TrySendError::Failed(error)) => Err(self.reason(error).into()),
+            Err(TrySendError::Failed(error)) => {
+                self.suspect();
+                Err(self.reason(error).into())
+            }
             answer => answer,
+        }
+    }
+
+    /// A write has failed. If that ended the link, no event tells the loop of it.
+    #[cold]
+    fn suspect(&self) {
+        if self.is_open() {
+            self.post(Command::Look(self.clone()));
         }
     }
 

@@ -250,6 +250,18 @@ impl LinkSocket {
         taken.map_err(|error| self.link.fail(error))
     }
 
+    /// A half is about to say once more that it sleeps on the socket: takes the wake-ups of earlier
+    /// sleeps if they may be many.
+    pub(crate) fn make_way(&self) -> Result<()> {
+        let mut arrivals = self.link.arrivals();
+        if !arrivals.is_crowded() {
+            return Ok(());
+        }
+        let taken = arrivals.take_late(&self.link.socket);
+        drop(arrivals);
+        taken.map_err(|error| self.link.fail(error))
+    }
+
     /// What the kernel vouches for about the peer.
     pub(crate) fn credentials(&self) -> Credentials {
         self.link.identity.credentials
