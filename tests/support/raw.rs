@@ -464,6 +464,14 @@ impl RawPeer {
         }
     }
 
+    /// The same for a loop whose writes wait for room. To be called once.
+    pub fn wake_loop_for_room(&mut self) {
+        fence(Ordering::SeqCst);
+        if self.theirs().load(SENDER_STATE) & 3 == 2 {
+            send(&self.socket, &wake_packet(2), &[]).unwrap();
+        }
+    }
+
     /// Says how far we have read.
     pub fn position(&self, position: u64) {
         self.own.store(POSITION, position);
