@@ -302,23 +302,34 @@ fn small_budgets_starve_no_link() {
     let mut events = EventLoop::new(&context).unwrap();
     let reactor = events.reactor();
     let (loud, mut louder) = pair_of(&context, &context);
-    let (quiet, mut whisperer) = pair_of(&context, &context);
-    let (say, said) = diary();
     reactor.adopt(loud).unwrap().on_message(|_, _| ());
-    let quiet = reactor.adopt(quiet).unwrap();
-    quiet.on_message(move |_, _| say(()));
-    serve(&mut events);
-    for whisper in 0..100 {
-        whisperer.send(b"whisper").unwrap();
-        for turn in 0.. {
+    let (say, said) = diary();
+    let mut whisperers: Vec<_> = (0..3)
+        .map(|index| {
+            let (quiet, whisperer) = pair_of(&context, &context);
+            let say = say.clone();
+            reactor.adopt(quiet).unwrap().on_message(move |_, _| say(index));
+            whisperer
+        })
+        .collect();
+    let mut next = || {
+        for _ in 0..10_000 {
             // There is always something on the first link.
             while louder.try_send(b"shout").is_ok() {}
             assert!(events.poll_once(4).unwrap() > 0);
-            if said.try_recv().is_ok() {
-                break;
+            if let Ok(index) = said.try_recv() {
+                return index;
             }
-            assert!(turn < 10_000, "whisper {whisper} is not served");
         }
+        panic!("the quiet links are not served");
+    };
+    for whisper in 0..100 {
+        // All of them are looked at in turn, wherever they stand.
+        for whisperer in &mut whisperers {
+            whisperer.send(b"whisper").unwrap();
+        }
+        let heard: HashSet<usize> = (0..3).map(|_| next()).collect();
+        assert_eq!(heard.len(), 3, "whisper {whisper}");
     }
 }
 
