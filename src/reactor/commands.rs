@@ -24,9 +24,11 @@ pub(super) enum Command {
     Call(Link, Vec<u8>, CallFn),
     /// A write that was done on the caller's thread has its completion.
     Written(Link, WriteFn, Result<()>),
+    /// A link is over.
+    Closed(Link, ClosedFn, Result<()>),
     /// Writes wait for room.
     Flush(Link),
-    /// Something waits that no header shows.
+    /// Something waits that no header shows, or the link may be over.
     Look(Link),
     Close(Link),
     Run(Box<dyn FnOnce() + Send>),
@@ -50,15 +52,16 @@ pub(super) struct Accepting {
 }
 
 impl Command {
-    /// The loop is gone: tells those who wait for an answer.
-    pub(super) fn refuse(self) {
-        let stopped = || ErrorKind::ReactorStopped.into();
+    /// Nobody does it: tells those who wait for an answer.
+    pub(super) fn refuse(self, why: &ErrorKind) {
+        let refused = || why.clone().into();
         match self {
-            Self::Adopt(adopted) => adopted.link.end(ErrorKind::ReactorStopped).complete(),
-            Self::OnClosed(link, closed) => drop(link.guard(|| closed(&link, Err(stopped())))),
-            Self::Read(link, read) => drop(link.guard(|| read(&link, Err(stopped())))),
-            Self::Call(link, _, call) => drop(link.guard(|| call(&link, Err(stopped())))),
+            Self::Adopt(adopted) => adopted.link.end(why.clone()).complete(),
+            Self::OnClosed(link, closed) => drop(link.guard(|| closed(&link, Err(refused())))),
+            Self::Read(link, read) => drop(link.guard(|| read(&link, Err(refused())))),
+            Self::Call(link, _, call) => drop(link.guard(|| call(&link, Err(refused())))),
             Self::Written(link, written, result) => drop(link.guard(|| written(&link, result))),
+            Self::Closed(link, closed, result) => drop(link.guard(|| closed(&link, result))),
             Self::Accept(_)
             | Self::OnMessage(..)
             | Self::Flush(_)

@@ -59,6 +59,13 @@ impl Doors {
         true
     }
 
+    /// Closes all of them.
+    pub(super) fn close(&mut self, shared: &Shared) {
+        for gone in self.listeners.drain(..) {
+            let _ = epoll::delete(&shared.epoll, &gone.listener);
+        }
+    }
+
     /// Drops peers that have connected and stay silent.
     pub(super) fn drop_silent(&mut self, shared: &Shared) {
         if self.listeners.is_empty() {

@@ -9,7 +9,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parking::Barrier;
 use crate::reactor::commands::Command;
 use crate::reactor::doors::Doors;
@@ -19,7 +19,6 @@ use crate::reactor::link::Link;
 use crate::reactor::links::Links;
 use crate::reactor::served::{Mode, Outcome, Served};
 use crate::reactor::shared::{BELL, Shared};
-use crate::shm::fork::Generation;
 use crate::transport::{Context, Watching};
 
 /// Messages and triggers of one link in one turn: no other link waits for more than these. Source:
@@ -64,6 +63,8 @@ pub struct EventLoop {
     links: Links,
     doors: Doors,
     hot: HotSet,
+    /// Where in the hot set the last sweep stopped.
+    stopped_at: usize,
     /// Places of links with writes that wait for room.
     flushing: Vec<usize>,
     watching: Watching,
@@ -81,7 +82,6 @@ pub struct EventLoop {
     idle: bool,
     owner: Weak<Owner>,
     stopped: bool,
-    generation: Generation,
 }
 
 impl std::fmt::Debug for EventLoop {
@@ -103,6 +103,7 @@ impl EventLoop {
             links: Links::default(),
             doors: Doors::default(),
             hot: HotSet::default(),
+            stopped_at: 0,
             flushing: Vec::new(),
             watching: context.watching(),
             work: 0,
@@ -114,7 +115,6 @@ impl EventLoop {
             idle: false,
             owner: Weak::new(),
             stopped: false,
-            generation: Generation::current()?,
         })
     }
 
@@ -139,7 +139,7 @@ impl EventLoop {
     ///
     /// As [`run`](Self::run).
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<()> {
-        self.generation.check()?;
+        self.shared.generation().check()?;
         let shared = self.shared.clone();
         let _turn = shared.enter();
         while !self.is_finished() && !done() {
@@ -161,7 +161,7 @@ impl EventLoop {
     ///
     /// As [`run`](Self::run).
     pub fn poll_once(&mut self, budget: usize) -> Result<usize> {
-        self.generation.check()?;
+        self.shared.generation().check()?;
         let shared = self.shared.clone();
         let _turn = shared.enter();
         let mut done = self.turn(budget)?;
@@ -230,11 +230,12 @@ impl EventLoop {
         Ok(done)
     }
 
-    /// Serves every hot link that has something.
+    /// Serves the hot links that have something, from where it stopped when the budget was used up.
     fn sweep(&mut self, budget: usize) -> usize {
-        let (mut done, mut at) = (0, 0);
+        let (mut done, mut at) = (0, std::mem::take(&mut self.stopped_at));
         while let Some(ready) = self.hot.next_ready(at) {
             if done >= budget {
+                self.stopped_at = ready;
                 break;
             }
             let (tick, hot) = (self.tick, self.hot.get(ready));
@@ -242,6 +243,9 @@ impl EventLoop {
             let place = hot.slot;
             at = ready + 1;
             let Some(served) = self.links.get(place) else { continue };
+            if served.link.is_changing() {
+                continue;
+            }
             let (count, outcome) = served.serve(SHARE.min(budget - done), &self.shared);
             served.receiver.advance(&mut hot.watch);
             done += count.max(1);
@@ -254,6 +258,10 @@ impl EventLoop {
     /// Serves one link, hot or not.
     fn serve(&mut self, place: usize) {
         let Some(served) = self.links.get(place) else { return };
+        if served.link.is_changing() {
+            self.shared.post(Command::Look(served.link.clone()));
+            return;
+        }
         if served.mode == Mode::Armed {
             served.mode = Mode::Hot;
             served.receiver.wake();
@@ -294,6 +302,10 @@ impl EventLoop {
         let commands = self.shared.take();
         let count = commands.len();
         for command in commands {
+            if self.stopped {
+                command.refuse(&ErrorKind::ReactorStopped);
+                continue;
+            }
             match command {
                 Command::Adopt(adopted) => {
                     let place = self.links.insert(Served::new(*adopted));
@@ -301,6 +313,7 @@ impl EventLoop {
                 }
                 Command::Accept(accepting) => self.doors.push(*accepting),
                 Command::OnMessage(link, callback) => {
+                    link.changed();
                     self.with(&link, |served| served.on_message(callback));
                 }
                 Command::OnClosed(link, callback) => match self.links.find(&link) {
@@ -314,14 +327,22 @@ impl EventLoop {
                         link.guard(|| callback(&link, Err(link.over())));
                     }
                 }
-                Command::Call(link, request, callback) => match self.links.find(&link) {
-                    Some(served) => served.call(request, callback),
-                    None => drop(link.guard(|| callback(&link, Err(link.over())))),
-                },
+                Command::Call(link, request, callback) => {
+                    let called = match self.links.find(&link) {
+                        Some(served) => served.call(request, callback),
+                        None => link.guard(|| callback(&link, Err(link.over()))),
+                    };
+                    if called.is_none() {
+                        self.end_panicked(&link);
+                    }
+                }
                 Command::Written(link, callback, result) => {
                     if link.guard(|| callback(&link, result)).is_none() {
                         self.end_panicked(&link);
                     }
+                }
+                Command::Closed(link, callback, result) => {
+                    link.guard(|| callback(&link, result));
                 }
                 Command::Look(link) => {
                     if let Some(place) = self.links.place(link.key()) {
@@ -335,10 +356,31 @@ impl EventLoop {
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
                 }
                 Command::Nudge => {}
-                Command::Shutdown => self.stopped = true,
+                Command::Shutdown => {
+                    self.stopped = true;
+                    self.end_all();
+                }
             }
         }
+        if self.stopped {
+            self.refuse_all();
+        }
         Ok(count)
+    }
+
+    /// Closes every link and listener.
+    fn end_all(&mut self) {
+        self.doors.close(&self.shared);
+        for place in 0..self.links.places() {
+            self.end(place, Ok(()), true);
+        }
+    }
+
+    /// From now on everything that is asked for is refused.
+    fn refuse_all(&mut self) {
+        for command in self.shared.stop() {
+            command.refuse(&ErrorKind::ReactorStopped);
+        }
     }
 
     /// Changes what a link wants, and serves what waited for it.
@@ -392,7 +434,7 @@ impl EventLoop {
 
     fn end_panicked(&mut self, link: &Link) {
         if let Some(place) = self.links.place(link.key()) {
-            self.end(place, Err(crate::error::ErrorKind::CallbackPanicked.into()), true);
+            self.end(place, Err(ErrorKind::CallbackPanicked.into()), true);
         }
     }
 
@@ -450,6 +492,7 @@ impl EventLoop {
         let hot: Vec<usize> = self.hot.slots().collect();
         for place in &self.flushing {
             if let Some(served) = self.links.get(*place) {
+                make_way(served);
                 served.link.outgoing().doze();
             }
         }
@@ -462,6 +505,7 @@ impl EventLoop {
     fn arm(&mut self, places: &[usize]) -> bool {
         for place in places {
             if let Some(served) = self.links.get(*place) {
+                make_way(served);
                 served.receiver.doze();
             }
         }
@@ -483,6 +527,14 @@ impl EventLoop {
     }
 }
 
+/// Takes the wake-ups of earlier sleeps where they may be many: the loop may have slept often since it
+/// asked for events.
+fn make_way(served: &Served) {
+    if served.socket.make_way().is_err() {
+        served.link.post(Command::Look(served.link.clone()));
+    }
+}
+
 /// A timeout that nobody waits for.
 const LONG: Timespec = Timespec { tv_sec: 1 << 30, tv_nsec: 0 };
 
@@ -497,16 +549,12 @@ impl AsFd for EventLoop {
 impl Drop for EventLoop {
     fn drop(&mut self) {
         // A forked child shares the descriptors with its parent, and has none of its links.
-        if !self.generation.is_current() {
+        if !self.shared.generation().is_current() {
             return;
         }
         let shared = self.shared.clone();
         let _turn = shared.enter();
-        for place in 0..self.links.places() {
-            self.end(place, Ok(()), true);
-        }
-        for command in shared.stop() {
-            command.refuse();
-        }
+        self.end_all();
+        self.refuse_all();
     }
 }

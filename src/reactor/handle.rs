@@ -94,9 +94,11 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more.
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn adopt(&self, connection: Connection) -> Result<Link> {
         let shared = &self.owner.shared;
+        shared.generation().check()?;
         let socket = connection.socket();
         let credentials = socket.credentials();
         let key = shared.key();
@@ -115,13 +117,15 @@ impl Reactor {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more.
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn accept_with(
         &self,
         listener: Listener,
         accept: impl FnMut(Result<Connection>) -> ControlFlow<()> + Send + 'static,
     ) -> Result<()> {
         let shared = &self.owner.shared;
+        shared.generation().check()?;
         let key = shared.key();
         epoll::add(&shared.epoll, &listener, EventData::new_u64(key), EventFlags::IN)
             .map_err(|errno| Error::os("epoll_ctl", errno))?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -32,6 +32,8 @@ struct Inner {
     outgoing: Mutex<Outgoing>,
     tokens: Mutex<Table<TokenFn>>,
     stale_tokens: AtomicU64,
+    /// Message callbacks that are on their way to the loop: the next message is for the last of them.
+    changes: AtomicUsize,
     over: OnceLock<ErrorKind>,
 }
 
@@ -89,6 +91,7 @@ impl Link {
             outgoing: Mutex::new(Outgoing::new(sender)),
             tokens: Mutex::default(),
             stale_tokens: AtomicU64::new(0),
+            changes: AtomicUsize::new(0),
             over: OnceLock::new(),
         };
         Self { inner: Arc::new(inner) }
@@ -100,6 +103,7 @@ impl Link {
     /// Messages wait in the ring as long as there is neither this nor a pending
     /// [read](Self::read_with), which comes first.
     pub fn on_message(&self, callback: impl FnMut(&Link, Message<'_>) + Send + 'static) {
+        self.inner.changes.fetch_add(1, Ordering::Relaxed);
         self.post(Command::OnMessage(self.clone(), Box::new(callback)));
     }
 
@@ -218,6 +222,17 @@ impl Link {
         self.inner.max_message
     }
 
+    /// Whether a message callback is on its way to the loop.
+    #[inline]
+    pub(super) fn is_changing(&self) -> bool {
+        self.inner.changes.load(Ordering::Relaxed) > 0
+    }
+
+    /// A message callback has arrived.
+    pub(super) fn changed(&self) {
+        self.inner.changes.fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(super) fn key(&self) -> u64 {
         self.inner.key
     }
@@ -231,12 +246,15 @@ impl Link {
         self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn post(&self, command: Command) {
+    pub(super) fn post(&self, command: Command) {
         self.inner.shared.post(command);
     }
 
     /// Sees to a write that was tried.
     pub(super) fn settle(&self, submitted: Submitted) {
+        if let Submitted::Done(_, Err(_)) = &submitted {
+            self.suspect();
+        }
         match submitted {
             Submitted::Done(Some(done), result) => {
                 let result = result.map_err(|error| self.reason(error));
@@ -249,8 +267,19 @@ impl Link {
 
     fn explain(&self, answer: Result<(), TrySendError>) -> Result<(), TrySendError> {
         match answer {
-            Err(TrySendError::Failed(error)) => Err(self.reason(error).into()),
+            Err(TrySendError::Failed(error)) => {
+                self.suspect();
+                Err(self.reason(error).into())
+            }
             answer => answer,
+        }
+    }
+
+    /// A write has failed. If that ended the link, no event tells the loop of it.
+    #[cold]
+    fn suspect(&self) {
+        if self.is_open() {
+            self.post(Command::Look(self.clone()));
         }
     }
 

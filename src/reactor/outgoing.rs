@@ -158,8 +158,8 @@ impl Remains {
         let Self { link, kind, sender, writes, calls } = self;
         drop(sender);
         let error = || Error::from(kind.clone());
-        for done in writes.into_iter().filter_map(|write| write.done) {
-            link.guard(|| done(&link, Err(error())));
+        for write in writes {
+            link.settle(Submitted::Done(write.done, Err(error())));
         }
         for call in calls {
             link.guard(|| call(&link, Err(error())));

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::reactor::commands::{Adopted, CallFn, ClosedFn, MessageFn, ReadFn};
+use crate::reactor::commands::{Adopted, CallFn, ClosedFn, Command, MessageFn, ReadFn};
 use crate::reactor::link::{Link, Message};
 use crate::reactor::outgoing::{Submitted, What};
 use crate::reactor::shared::Shared;
@@ -187,25 +187,25 @@ impl Served {
         self.wants.reads.push_back(callback);
     }
 
-    /// Makes a request.
-    pub(super) fn call(&mut self, request: Vec<u8>, callback: CallFn) {
+    /// Makes a request. `None`: a callback panicked.
+    pub(super) fn call(&mut self, request: Vec<u8>, callback: CallFn) -> Option<()> {
         let id = match self.receiver.start_call() {
             Ok(id) => id,
-            Err(error) => {
-                self.link.guard(|| callback(&self.link, Err(error)));
-                return;
-            }
+            Err(error) => return self.link.guard(|| callback(&self.link, Err(error))),
         };
         self.wants.calls.insert(id, callback);
         let submitted = self.link.outgoing().submit(What::Request(id), request, None);
         match submitted {
             Submitted::Done(_, Err(error)) => {
                 // It was not sent, so no response can come.
-                if let Some(callback) = self.wants.calls.remove(&id) {
-                    self.link.guard(|| callback(&self.link, Err(error)));
-                }
+                self.receiver.cancel_call(id);
+                let callback = self.wants.calls.remove(&id)?;
+                self.link.guard(|| callback(&self.link, Err(error)))
             }
-            submitted => self.link.settle(submitted),
+            submitted => {
+                self.link.settle(submitted);
+                Some(())
+            }
         }
     }
 
@@ -214,9 +214,8 @@ impl Served {
         for count in 0..budget {
             let flushed = self.link.outgoing().flush_one();
             let Some((done, result)) = flushed else { return count };
-            if let Some(done) = done {
-                self.link.guard(|| done(&self.link, result));
-            }
+            // Behind the completions of writes that were done at once.
+            self.link.settle(Submitted::Done(done, result));
         }
         budget
     }
@@ -244,7 +243,8 @@ impl Served {
         remains.complete();
         drop(on_message);
         if let Some(closed) = on_closed {
-            link.guard(|| closed(&link, result));
+            // Behind the completions that wait to be called.
+            link.post(Command::Closed(link.clone(), closed, result));
         }
     }
 }

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::commands::Command;
+use crate::shm::fork::Generation;
 
 /// The key of the descriptor that wakes the loop; links and listeners have others.
 pub(super) const BELL: u64 = 0;
@@ -31,6 +32,7 @@ pub(super) struct Shared {
     next_key: AtomicU64,
     /// Names the loop within this process.
     number: u64,
+    generation: Generation,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +58,7 @@ impl Shared {
             pending: AtomicBool::new(false),
             next_key: AtomicU64::new(BELL + 1),
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            generation: Generation::current()?,
         }))
     }
 
@@ -64,12 +67,22 @@ impl Shared {
         self.next_key.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The process that the loop belongs to: a forked child shares its descriptors, and nothing else.
+    pub(super) fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
     /// Gives the loop something to do. A loop that is gone refuses it, on this thread.
     pub(super) fn post(&self, command: Command) {
+        if !self.generation.is_current() {
+            // Some thread of the parent's may have held the lock.
+            command.refuse(&ErrorKind::Forked);
+            return;
+        }
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.stopped {
             drop(queue);
-            command.refuse();
+            command.refuse(&ErrorKind::ReactorStopped);
             return;
         }
         queue.commands.push(command);

@@ -138,6 +138,20 @@ impl Arrivals {
         self.wakes = (self.wakes + wakes).min(LATE_WAKES);
     }
 
+    /// Whether so many wake-ups may be under way that no more may be expected before they are
+    /// [taken](Self::take_late).
+    pub(super) fn is_crowded(&self) -> bool {
+        self.wakes + DATA_WAKES + ROOM_WAKES > LATE_WAKES
+    }
+
+    /// Takes everything that has come. What was expected until now and is still under way is little: a
+    /// peer's half sends one wake-up before it looks for the next sleep.
+    pub(super) fn take_late(&mut self, socket: &OwnedFd) -> Result<()> {
+        self.take(socket)?;
+        self.wakes = self.wakes.min(LATE_WAKES / 2);
+        Ok(())
+    }
+
     /// Somebody waits for room until the socket can be read.
     pub(super) fn want_room(&mut self) {
         self.room_left = LEFT;

@@ -150,6 +150,11 @@ impl Receiver {
         self.calls.make()
     }
 
+    /// The request was never sent.
+    pub(crate) fn cancel_call(&mut self, id: RequestId) {
+        self.calls.unmake(id);
+    }
+
     #[cfg(feature = "tokio")]
     pub(crate) fn give_up(&mut self, id: RequestId) {
         self.abandon(id);
@@ -241,6 +246,18 @@ impl LinkSocket {
         let taken = arrivals.take(&self.link.socket);
         arrivals.data_woken();
         arrivals.room_woken();
+        drop(arrivals);
+        taken.map_err(|error| self.link.fail(error))
+    }
+
+    /// A half is about to say once more that it sleeps on the socket: takes the wake-ups of earlier
+    /// sleeps if they may be many.
+    pub(crate) fn make_way(&self) -> Result<()> {
+        let mut arrivals = self.link.arrivals();
+        if !arrivals.is_crowded() {
+            return Ok(());
+        }
+        let taken = arrivals.take_late(&self.link.socket);
         drop(arrivals);
         taken.map_err(|error| self.link.fail(error))
     }

@@ -34,6 +34,7 @@ pub const HELLO: u16 = 1;
 pub const REFUSAL: u16 = 2;
 pub const SEGMENT: u16 = 3;
 pub const RETIRE: u16 = 4;
+pub const WAKE: u16 = 5;
 
 /// Record kinds and flags.
 pub const MESSAGE: u64 = 1;
@@ -142,6 +143,13 @@ pub fn segment_packet(segment: u32, len: u64) -> Vec<u8> {
 pub fn retire_packet(segment: u32) -> Vec<u8> {
     let mut bytes = head(RETIRE, 0);
     bytes.extend(segment.to_le_bytes());
+    bytes.resize(128, 0);
+    bytes
+}
+
+pub fn wake_packet(reason: u32) -> Vec<u8> {
+    let mut bytes = head(WAKE, 0);
+    bytes.extend(reason.to_le_bytes());
     bytes.resize(128, 0);
     bytes
 }
@@ -362,6 +370,8 @@ pub struct RawPeer {
     pub head: u64,
     /// Pool segments that we have sent.
     pub pool: Vec<(u32, Memory)>,
+    /// The state of the loop's sleep that a packet has ended.
+    woken: u64,
 }
 
 impl RawPeer {
@@ -375,7 +385,7 @@ impl RawPeer {
     /// A peer that has said nothing yet, and the descriptor for its Hello.
     pub fn prepare(socket: OwnedFd, hello: Hello) -> (Self, OwnedFd) {
         let (fd, own) = segment(hello.segment_len());
-        (Self { socket, own, theirs: None, hello, head: 0, pool: Vec::new() }, fd)
+        (Self { socket, own, theirs: None, hello, head: 0, pool: Vec::new(), woken: 0 }, fd)
     }
 
     /// Receives the other side's Hello.
@@ -442,6 +452,24 @@ impl RawPeer {
         let (fd, memory) = segment(len);
         send(&self.socket, &segment_packet(number, len), &[fd.as_fd()]).unwrap();
         self.pool.push((number, memory));
+    }
+
+    /// Wakes a loop that sleeps on its socket or is about to, once for each time.
+    pub fn wake_loop(&mut self) {
+        fence(Ordering::SeqCst);
+        let state = self.theirs().load(RECEIVER_STATE);
+        if state & 3 == 2 && state != self.woken {
+            self.woken = state;
+            send(&self.socket, &wake_packet(1), &[]).unwrap();
+        }
+    }
+
+    /// The same for a loop whose writes wait for room. To be called once.
+    pub fn wake_loop_for_room(&mut self) {
+        fence(Ordering::SeqCst);
+        if self.theirs().load(SENDER_STATE) & 3 == 2 {
+            send(&self.socket, &wake_packet(2), &[]).unwrap();
+        }
     }
 
     /// Says how far we have read.
