@@ -9,13 +9,12 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::parking::Barrier;
 use crate::reactor::commands::Command;
 use crate::reactor::doors::Doors;
 use crate::reactor::handle::{Owner, Reactor};
 use crate::reactor::hot::HotSet;
-use crate::reactor::link::Link;
 use crate::reactor::links::Links;
 use crate::reactor::served::{Mode, Outcome, Served};
 use crate::reactor::shared::{BELL, Shared};
@@ -59,14 +58,14 @@ const ROOM_EVERY: Duration = Duration::from_millis(10);
 /// # Ok::<(), slipring::Error>(())
 /// ```
 pub struct EventLoop {
-    shared: Arc<Shared>,
-    links: Links,
-    doors: Doors,
+    pub(super) shared: Arc<Shared>,
+    pub(super) links: Links,
+    pub(super) doors: Doors,
     hot: HotSet,
     /// Where in the hot set the last sweep stopped.
     stopped_at: usize,
     /// Places of links with writes that wait for room.
-    flushing: Vec<usize>,
+    pub(super) flushing: Vec<usize>,
     watching: Watching,
     /// Work since the last tick, in looks at a header.
     work: usize,
@@ -81,7 +80,7 @@ pub struct EventLoop {
     /// Nothing has come for as long as the loop watches.
     idle: bool,
     owner: Weak<Owner>,
-    stopped: bool,
+    pub(super) stopped: bool,
 }
 
 impl std::fmt::Debug for EventLoop {
@@ -256,7 +255,7 @@ impl EventLoop {
     }
 
     /// Serves one link, hot or not.
-    fn serve(&mut self, place: usize) {
+    pub(super) fn serve(&mut self, place: usize) {
         let Some(served) = self.links.get(place) else { return };
         if served.link.is_changing() {
             self.shared.post(Command::Look(served.link.clone()));
@@ -267,9 +266,6 @@ impl EventLoop {
             served.receiver.wake();
         }
         let (_, outcome) = served.serve(SHARE, &self.shared);
-        if matches!(outcome, Outcome::More) && served.has_letters() {
-            self.shared.post(Command::Look(served.link.clone()));
-        }
         self.conclude(place, outcome);
         self.warm(place);
     }
@@ -277,7 +273,14 @@ impl EventLoop {
     /// What follows from a link's turn.
     fn conclude(&mut self, place: usize, outcome: Outcome) {
         match outcome {
-            Outcome::Caught | Outcome::More => {}
+            Outcome::Caught => {}
+            Outcome::More => {
+                if let Some(served) = self.links.get(place)
+                    && !served.is_watched()
+                {
+                    self.shared.post(Command::Look(served.link.clone()));
+                }
+            }
             Outcome::Stalled => {
                 self.hot.remove(place);
                 if let Some(served) = self.links.get(place) {
@@ -294,113 +297,6 @@ impl EventLoop {
         let Some(served) = self.links.get(place) else { return };
         if served.mode == Mode::Hot {
             self.hot.insert(served.watch(), place, self.tick);
-        }
-    }
-
-    /// Does what handles have asked for.
-    fn obey(&mut self) -> Result<usize> {
-        let commands = self.shared.take();
-        let count = commands.len();
-        for command in commands {
-            if self.stopped {
-                command.refuse(&ErrorKind::ReactorStopped);
-                continue;
-            }
-            match command {
-                Command::Adopt(adopted) => {
-                    let place = self.links.insert(Served::new(*adopted));
-                    self.serve(place);
-                }
-                Command::Accept(accepting) => self.doors.push(*accepting),
-                Command::OnMessage(link, callback) => {
-                    link.changed();
-                    self.with(&link, |served| served.on_message(callback));
-                }
-                Command::OnClosed(link, callback) => match self.links.find(&link) {
-                    Some(served) => served.on_closed(callback),
-                    None => drop(link.guard(|| callback(&link, Err(link.over())))),
-                },
-                Command::Read(link, callback) => {
-                    if self.links.find(&link).is_some() {
-                        self.with(&link, |served| served.read(callback));
-                    } else {
-                        link.guard(|| callback(&link, Err(link.over())));
-                    }
-                }
-                Command::Call(link, request, callback) => {
-                    let called = match self.links.find(&link) {
-                        Some(served) => served.call(request, callback),
-                        None => link.guard(|| callback(&link, Err(link.over()))),
-                    };
-                    if called.is_none() {
-                        self.end_panicked(&link);
-                    }
-                }
-                Command::Written(link, callback, result) => {
-                    if link.guard(|| callback(&link, result)).is_none() {
-                        self.end_panicked(&link);
-                    }
-                }
-                Command::Closed(link, callback, result) => {
-                    link.guard(|| callback(&link, result));
-                }
-                Command::Look(link) => {
-                    if let Some(place) = self.links.place(link.key()) {
-                        self.serve(place);
-                    }
-                }
-                Command::Flush(link) => self.start_flushing(&link),
-                Command::Close(link) => self.close(&link),
-                Command::Run(work) => {
-                    // Whoever defers work looks after its panics; the links have no part in it.
-                    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-                }
-                Command::Nudge => {}
-                Command::Shutdown => {
-                    self.stopped = true;
-                    self.end_all();
-                }
-            }
-        }
-        if self.stopped {
-            self.refuse_all();
-        }
-        Ok(count)
-    }
-
-    /// Closes every link and listener.
-    fn end_all(&mut self) {
-        self.doors.close(&self.shared);
-        for place in 0..self.links.places() {
-            self.end(place, Ok(()), true);
-        }
-    }
-
-    /// From now on everything that is asked for is refused.
-    fn refuse_all(&mut self) {
-        for command in self.shared.stop() {
-            command.refuse(&ErrorKind::ReactorStopped);
-        }
-    }
-
-    /// Changes what a link wants, and serves what waited for it.
-    fn with(&mut self, link: &Link, change: impl FnOnce(&mut Served)) {
-        let Some(place) = self.links.place(link.key()) else { return };
-        let Some(served) = self.links.get(place) else { return };
-        change(served);
-        if served.mode == Mode::Stalled {
-            served.mode = Mode::Hot;
-            self.serve(place);
-        }
-    }
-
-    fn start_flushing(&mut self, link: &Link) {
-        let Some(place) = self.links.place(link.key()) else { return };
-        if let Some(served) = self.links.get(place)
-            && !served.flushing
-        {
-            served.flushing = true;
-            self.flushing.push(place);
         }
     }
 
@@ -424,21 +320,7 @@ impl EventLoop {
         done
     }
 
-    fn close(&mut self, link: &Link) {
-        if let Some(place) = self.links.place(link.key())
-            && link.outgoing().close()
-        {
-            self.end(place, Ok(()), true);
-        }
-    }
-
-    fn end_panicked(&mut self, link: &Link) {
-        if let Some(place) = self.links.place(link.key()) {
-            self.end(place, Err(ErrorKind::CallbackPanicked.into()), true);
-        }
-    }
-
-    fn end(&mut self, place: usize, result: Result<()>, by_us: bool) {
+    pub(super) fn end(&mut self, place: usize, result: Result<()>, by_us: bool) {
         let Some(served) = self.links.remove(place) else { return };
         self.hot.remove(place);
         self.flushing.retain(|flushing| *flushing != place);

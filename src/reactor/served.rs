@@ -170,9 +170,9 @@ impl Served {
         }
     }
 
-    /// Whether something waits that no header shows.
-    pub(super) fn has_letters(&self) -> bool {
-        !self.letters.is_empty()
+    /// Whether the next header shows everything that is left to do.
+    pub(super) fn is_watched(&self) -> bool {
+        self.letters.is_empty() && self.socket.is_alive()
     }
 
     pub(super) fn on_message(&mut self, callback: MessageFn) {
