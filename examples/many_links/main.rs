@@ -12,6 +12,8 @@
 //! - Floor (`--floor no` leaves it out): the same sender, an eventfd and a word of shared memory for
 //!   each link and direction, and an epoll loop on each side. Slices of a second alternate.
 //!
+//! With `--spin no` no reactor watches before it sleeps.
+//!
 //! Expect a line for each, the medians of the slices' ratios, and what both cost when all is silent.
 
 #[path = "../ping_pong/exchange.rs"]
@@ -32,7 +34,7 @@ use hdrhistogram::Histogram;
 use lexopt::{Arg, Parser, ValueExt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use slipring::{Context, Link, Reactor};
+use slipring::{Context, Link, Reactor, Spin};
 
 use floor::Floor;
 use peer::{Held, Peer};
@@ -53,6 +55,8 @@ struct Options {
     rate: u64,
     seconds: u32,
     floor: bool,
+    /// Whether the reactors may watch before they sleep.
+    spin: bool,
     /// Hidden: this is the peer, and listens here.
     serve: Option<String>,
 }
@@ -69,7 +73,7 @@ struct Slice {
 
 fn main() -> ExitCode {
     match options().and_then(|options| match &options.serve {
-        Some(name) => peer::serve(name, options.links),
+        Some(name) => peer::serve(name, &options),
         None => measure(&options),
     }) {
         Ok(()) => return ExitCode::SUCCESS,
@@ -79,7 +83,8 @@ fn main() -> ExitCode {
 }
 
 fn options() -> Outcome<Options> {
-    let mut options = Options { links: 1000, rate: 100, seconds: 5, floor: true, serve: None };
+    let mut options =
+        Options { links: 1000, rate: 100, seconds: 5, floor: true, spin: true, serve: None };
     let mut words = Parser::from_env();
     while let Some(word) = words.next()? {
         match word {
@@ -87,6 +92,7 @@ fn options() -> Outcome<Options> {
             Arg::Long("rate") => options.rate = words.value()?.parse()?,
             Arg::Long("seconds") => options.seconds = words.value()?.parse()?,
             Arg::Long("floor") => options.floor = words.value()? != "no",
+            Arg::Long("spin") => options.spin = words.value()? != "no",
             Arg::Long("serve") => options.serve = Some(words.value()?.string()?),
             _ => return Err(word.unexpected().into()),
         }
@@ -99,10 +105,10 @@ fn options() -> Outcome<Options> {
 
 fn measure(options: &Options) -> Outcome<()> {
     raise_limit(options.links)?;
-    let peer = Peer::start(options.links)?;
+    let peer = Peer::start(options)?;
     let before = peer.held()?;
     let latencies: Latencies = Arc::new(Mutex::new(Histogram::new_with_max(LONGEST, 3)?));
-    let context = Context::new()?;
+    let context = context(options.spin)?;
     let reactor = Reactor::spawn(&context)?;
     let links: Outcome<Vec<Link>> = (0..options.links)
         .map(|_| {
@@ -149,6 +155,14 @@ fn measure(options: &Options) -> Outcome<()> {
     per_link(&before, &after, options.links);
     println!("silent: {:.2} % of a CPU", 100.0 * silent.as_secs_f64() / SILENCE.as_secs_f64());
     Ok(())
+}
+
+fn context(spin: bool) -> slipring::Result<Context> {
+    if spin {
+        Context::new()
+    } else {
+        Context::with_options(slipring::Options::new().spin(Spin::Never))
+    }
 }
 
 /// Sends for a second, each message at its time, and waits for the last echoes.

@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use slipring::{Address, Context, Reactor};
+use slipring::{Address, Reactor};
 
-use crate::{Outcome, floor};
+use crate::{Options, Outcome, context, floor};
 
 /// How long the peer may take to start.
 const START: Duration = Duration::from_secs(10);
@@ -37,12 +37,13 @@ pub struct Held {
 
 impl Peer {
     /// Starts it, and returns when it listens.
-    pub fn start(links: usize) -> Outcome<Self> {
+    pub fn start(options: &Options) -> Outcome<Self> {
         let address = Address::fresh();
         let name = address.to_string();
         let (socket, theirs) = UnixStream::pair()?;
         let child = Command::new(std::env::current_exe()?)
-            .args(["--serve", name.trim_start_matches('@'), "--links", &links.to_string()])
+            .args(["--serve", name.trim_start_matches('@'), "--links", &options.links.to_string()])
+            .args(["--spin", if options.spin { "yes" } else { "no" }])
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()?;
         let peer = Self { child, socket, address };
@@ -83,8 +84,8 @@ impl Drop for Peer {
 }
 
 /// The peer's life, which ends with the first process.
-pub fn serve(name: &str, links: usize) -> Outcome<()> {
-    let context = Context::new()?;
+pub fn serve(name: &str, options: &Options) -> Outcome<()> {
+    let context = context(options.spin)?;
     let reactor = Reactor::spawn(&context)?;
     let serving = reactor.clone();
     reactor.accept_with(context.listen(name)?, move |accepted| {
@@ -98,7 +99,7 @@ pub fn serve(name: &str, links: usize) -> Outcome<()> {
     let mut asked = [0];
     while socket.read(&mut asked)? > 0 {
         match asked[0] {
-            FLOOR => floor::serve(&socket, links)?,
+            FLOOR => floor::serve(&socket, options.links)?,
             HELD => socket.write_all(held()?.as_flattened())?,
             _ => socket.write_all(&cpu().to_le_bytes())?,
         }
