@@ -31,7 +31,7 @@ const LONGEST: usize = 64 << 10;
 
 /// Whoever talks to the server. What waits for room is kept, a message or bytes at a time.
 enum Client {
-    Link(Connection, Option<Vec<u8>>),
+    Link(Box<Connection>, Option<Vec<u8>>),
     Tcp(TcpStream, Vec<u8>),
 }
 
@@ -80,7 +80,7 @@ fn serve(name: &str) -> Result<()> {
             while let Some(link) =
                 links.try_accept().inspect_err(|e| eprintln!("{e}")).unwrap_or(None)
             {
-                came.push(Client::Link(link, None));
+                came.push(Client::Link(Box::new(link), None));
             }
         }
         if ready.contains(&TCP) {
@@ -114,7 +114,7 @@ fn serve(name: &str) -> Result<()> {
 impl Client {
     fn source(&mut self) -> &mut dyn Source {
         match self {
-            Self::Link(link, _) => link,
+            Self::Link(link, _) => &mut **link,
             Self::Tcp(stream, _) => stream,
         }
     }

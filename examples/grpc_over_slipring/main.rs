@@ -17,6 +17,7 @@
 mod beside;
 mod echo;
 
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -87,6 +88,18 @@ impl AsyncWrite for Link {
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
     }
 
     fn poll_flush(
