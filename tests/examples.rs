@@ -302,6 +302,133 @@ fn ping_pong_prints_one_json_object_a_line() {
     assert!(subjects > 0 || said.contains("no slice was kept"), "{said}");
 }
 
+/// The lines of an example that times slipring beside something else: each ends in a ratio.
+#[cfg(feature = "tokio")]
+fn ratios(said: &str, starts: &[&str]) {
+    for start in starts {
+        let line = said.lines().find(|line| line.starts_with(start));
+        let ratio = line.and_then(|line| line.rsplit(' ').next()).map(str::parse::<f64>);
+        assert!(ratio.is_some_and(|ratio| ratio.is_ok_and(|ratio| ratio > 0.0)), "{start}: {said}");
+    }
+}
+
+#[test]
+fn many_links_exchange_messages_beside_their_floor() {
+    let arguments = "--links 50 --rate 20 --seconds 1";
+    let said = Example::start("many_links", arguments).succeeds();
+    for text in ["slipring: ", "floor: ", "ratio: p50 ", "each link: ", "silent: "] {
+        assert!(said.contains(text), "{text}: {said}");
+    }
+    let rate = |start| -> f64 {
+        let line = said.lines().find_map(|line| line.strip_prefix(start)).unwrap();
+        line.split(' ').next().unwrap().parse().unwrap()
+    };
+    // Every message comes back; the floor may overtake itself where the machine is busy.
+    assert!(rate("slipring: ") > 0.0 && rate("floor: ") > 0.0, "{said}");
+
+    let said = Example::start("many_links", "--links 100000000").fails();
+    assert!(said.contains("RLIMIT_NOFILE"), "{said}");
+}
+
+#[cfg(feature = "mio")]
+#[test]
+fn an_event_loop_serves_links_and_tcp() {
+    use std::io::Write;
+
+    let name = unique_name();
+    let server = Example::start("event_loop", &format!("serve {name}"));
+    server.says("listening on");
+    let port: u16 = after(&server.said(), "127.0.0.1:");
+    let mut patient = connect(&name);
+    let rude = Example::start("event_loop", &format!("client {name}"));
+    rude.succeeds();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    stream.write_all(b"half a ").unwrap();
+    let said = Example::start("event_loop", &format!("client {name} hello you")).succeeds();
+    assert_eq!(said, "hello\nyou\n");
+    stream.write_all(b"line\nrest").unwrap();
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"half a line\n");
+    // More than the ring has room for: the loop waits for room and goes on.
+    for len in [0, 1, 100, 1 << 20] {
+        patient.send(&vec![7; len]).unwrap();
+        assert_eq!(patient.receiver().recv_deadline(soon()).unwrap(), Some(vec![7; len]));
+    }
+    drop(stream);
+    patient.close().unwrap();
+    server.says_times(": left", 4);
+    server.says("7 lines, ");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_service_outlives_its_worker() {
+    let service = Example::start("embed", "");
+    service.says("counts words");
+    let port: u16 = after(&service.said(), "127.0.0.1:");
+    for (round, body) in ["one two three", "four five", ""].into_iter().enumerate() {
+        service.says_times(" is there", round + 1);
+        let answer = post(port, body);
+        let words = body.split_whitespace().count();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(&format!("\n{words}\n")));
+        let said = service.said();
+        let worker = said.lines().rfind(|line| line.contains(" is there")).unwrap();
+        signal(after(worker, "worker "), rustix::process::Signal::KILL);
+        service.says_times("the worker is lost", round + 1);
+    }
+    // Killed with a request in its hands: that one is refused, the next is answered.
+    service.says_times(" is there", 4);
+    let said = service.said();
+    let worker = after(said.lines().rfind(|line| line.contains(" is there")).unwrap(), "worker ");
+    signal(worker, rustix::process::Signal::STOP);
+    let refused = thread::spawn(move || post(port, "a b"));
+    thread::sleep(Duration::from_millis(200));
+    signal(worker, rustix::process::Signal::KILL);
+    let refused = refused.join().unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert!(post(port, "a b").ends_with("\n2\n"));
+}
+
+#[cfg(feature = "tokio")]
+fn signal(pid: i32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Asks for the number of words in a body.
+#[cfg(feature = "tokio")]
+fn post(port: u16, body: &str) -> String {
+    use std::io::Write;
+
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    let length = body.len();
+    let head = format!("Host: here\r\nConnection: close\r\nContent-Length: {length}\r\n");
+    write!(stream, "POST /count HTTP/1.1\r\n{head}\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn http_and_grpc_go_over_slipring() {
+    for example in ["http_over_slipring", "grpc_over_slipring"] {
+        let said = Example::start(example, "--slices 2").succeeds();
+        ratios(&said, &["64 B: ", "1 MiB: "]);
+    }
+}
+
+/// The number behind a text.
+#[cfg(any(feature = "mio", feature = "tokio"))]
+fn after<T: std::str::FromStr<Err: std::fmt::Debug>>(said: &str, text: &str) -> T {
+    let rest = said.split_once(text).unwrap().1;
+    let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().unwrap()
+}
+
 /// README's first screen, with another name for the camera.
 #[test]
 fn the_first_screen_runs() {

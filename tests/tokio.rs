@@ -2,12 +2,13 @@
 
 mod support;
 
+use std::io::IoSlice;
 use std::time::Duration;
 
 use slipring::tokio::{Connection, Listener, Stream};
 use slipring::{Address, Context, ErrorKind, Options, Spin};
 use support::{HANG, other::Other};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 /// Whatever hangs fails.
@@ -198,5 +199,25 @@ async fn a_stream_carries_bytes_both_ways() {
         assert_eq!(in_time(echo).await.unwrap(), bytes.len() as u64);
         in_time(writer).await.unwrap();
         assert!(back == bytes, "the bytes differ");
+    }
+}
+
+#[tokio::test]
+async fn parts_that_are_written_together_come_as_one_message() {
+    for options in spins() {
+        let (near, mut far) = pair(options.max_message(4096)).await;
+        let mut stream = near.into_stream();
+        assert!(stream.is_write_vectored());
+        let parts = [&b"head"[..], b"", b"body"].map(IoSlice::new);
+        assert_eq!(in_time(stream.write_vectored(&parts)).await.unwrap(), 8);
+        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"headbody");
+        // As much as a message may have: the rest is for the next write.
+        let (one, two) = ([1; 3000], [2; 3000]);
+        let parts = [&one[..], &two[..]].map(IoSlice::new);
+        assert_eq!(in_time(stream.write_vectored(&parts)).await.unwrap(), 4096);
+        let expected = [&one[..], &two[..1096]].concat();
+        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), expected);
+        assert_eq!(in_time(stream.write(&[3; 5000])).await.unwrap(), 4096);
+        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), [3; 4096]);
     }
 }

@@ -1,5 +1,6 @@
 //! The halves of a connection on a runtime.
 
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::{
 };
 
 /// How long to sleep at a time for what nobody tells of: blocks that other peers hold.
-const SLICE: Duration = Duration::from_millis(5);
+pub(super) const SLICE: Duration = Duration::from_millis(5);
 
 /// The sending half of a [`Connection`](super::Connection). Dropping it tells the receiver that
 /// nothing follows.
@@ -70,23 +71,36 @@ impl Sender {
         }
     }
 
-    /// Sends if there is room; else makes sure that room is told of.
-    pub(super) fn try_send_armed(&mut self, message: &[u8]) -> Result<bool> {
-        for last in [false, true] {
-            match self.inner.try_send(message) {
-                Ok(()) => return Ok(true),
-                Err(TrySendError::Failed(error)) => return Err(error),
-                Err(TrySendError::Full { .. }) if last => {}
-                Err(TrySendError::Full { .. }) => self.arm()?,
-            }
+    /// Sends the first `len` of the parts' bytes as one message, if there is room.
+    pub(super) fn try_send_parts(&mut self, parts: &[IoSlice<'_>], len: usize) -> Result<bool> {
+        let sent = match parts {
+            [part] => self.inner.try_send(&part[..len]),
+            parts => self.inner.try_reserve(len).and_then(|mut message| {
+                let mut rest = &mut message[..];
+                for part in parts {
+                    let (here, behind) = rest.split_at_mut(part.len().min(rest.len()));
+                    here.copy_from_slice(&part[..here.len()]);
+                    rest = behind;
+                }
+                Ok(message.publish()?)
+            }),
+        };
+        match sent {
+            Ok(()) => Ok(true),
+            Err(TrySendError::Full { .. }) => Ok(false),
+            Err(TrySendError::Failed(error)) => Err(error),
         }
-        Ok(false)
     }
 
-    fn arm(&mut self) -> Result<()> {
+    /// Makes sure that room is told of.
+    pub(super) fn arm(&mut self) -> Result<()> {
         let armed = self.inner.arm();
         self.shared.pass_data();
         armed
+    }
+
+    pub(super) fn max_message(&self) -> usize {
+        usize::try_from(self.inner.max_message()).unwrap_or(usize::MAX)
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

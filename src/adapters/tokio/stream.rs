@@ -1,25 +1,24 @@
 //! A byte stream over a connection.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::adapters::tokio::halves::{Receiver, Sender};
+use crate::adapters::tokio::halves::{Receiver, SLICE, Sender};
+use crate::transport::Watching;
 use crate::{Peer, Result, TryRecvError};
 
 /// The longest message that a write becomes, in bytes.
 const LONGEST: usize = 256 << 10;
 
-/// Looks, with other tasks in between, before a read or write sleeps.
-const LOOKS: u32 = 200;
-
 type Sleep = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// A byte stream over a [`Connection`](super::Connection): each write is a message, reads take them
-/// apart. What speaks to a socket by `AsyncRead` and `AsyncWrite` speaks to it.
+/// A byte stream over a [`Connection`](super::Connection): each write is a message (a vectored one,
+/// too), reads take them apart. What speaks to a socket by `AsyncRead` and `AsyncWrite` speaks to it.
 ///
 /// Shutting it down ends its writing; the other side then reads the end. Dropping it ends both
 /// directions in order; a peer that died gives `ConnectionReset`.
@@ -32,33 +31,54 @@ pub struct Stream {
     writing: Wait,
 }
 
-/// Where a direction stands in its waiting.
-#[derive(Default)]
+/// Where a direction stands in its waiting: it watches, with other tasks in between, then sleeps.
 struct Wait {
-    looks: u32,
+    watching: Watching,
+    /// When it began to watch, or, if there is a sleep, to sleep.
+    since: Option<Instant>,
     sleep: Option<Sleep>,
 }
 
 impl Wait {
-    /// Looks again at once for a while, and is asleep then.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        match &mut self.sleep {
-            Some(sleep) => {
-                let woken = ready!(sleep.as_mut().poll(context));
-                *self = Self::default();
-                Poll::Ready(woken)
-            }
-            None => Poll::Ready(Ok(())),
-        }
+    fn new(watching: Watching) -> Self {
+        Self { watching, since: None, sleep: None }
     }
 
-    /// Nothing was there. True: look again later, which was arranged.
+    /// Whether it need not sleep any more.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        if let Some(sleep) = &mut self.sleep {
+            let woken = ready!(sleep.as_mut().poll(context));
+            self.sleep = None;
+            if let Some(since) = self.since.take() {
+                self.watching.adapt(since.elapsed());
+            }
+            return Poll::Ready(woken);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Nothing was there. True: look again soon, which was arranged. False: it has watched for long
+    /// enough.
     fn looks_again(&mut self, context: &mut Context<'_>) -> bool {
-        self.looks += 1;
-        if self.looks < LOOKS {
+        if self.watching.budget.is_zero() {
+            return false;
+        }
+        let watched = self.since.get_or_insert_with(Instant::now).elapsed();
+        let again = watched < self.watching.budget;
+        if again {
             context.waker().wake_by_ref();
         }
-        self.looks < LOOKS
+        again
+    }
+
+    fn sleep(&mut self, sleep: impl Future<Output = Result<()>> + Send + 'static) {
+        self.since = Some(Instant::now());
+        self.sleep = Some(Box::pin(sleep));
+    }
+
+    /// Something was there.
+    fn is_over(&mut self) {
+        self.since = None;
     }
 }
 
@@ -70,7 +90,8 @@ impl std::fmt::Debug for Stream {
 
 impl Stream {
     pub(super) fn new(sender: Sender, receiver: Receiver) -> Self {
-        let (reading, writing) = (Wait::default(), Wait::default());
+        let watching = || Wait::new(receiver.shared().socket().watching());
+        let (reading, writing) = (watching(), watching());
         Self { sender: Some(sender), receiver, read: 0, reading, writing }
     }
 
@@ -97,7 +118,7 @@ impl AsyncRead for Stream {
                     bytes.slice(this.read, count).copy_to(buffer.initialize_unfilled_to(count));
                     buffer.advance(count);
                     this.read += count;
-                    this.reading.looks = 0;
+                    this.reading.is_over();
                     if count == left {
                         this.read = 0;
                         received.release().map_err(to_io)?;
@@ -115,8 +136,7 @@ impl AsyncRead for Stream {
                     }
                     if !this.receiver.arm().map_err(to_io)? {
                         let shared = this.receiver.shared().clone();
-                        this.reading.sleep =
-                            Some(Box::pin(async move { shared.sleep_for_data().await }));
+                        this.reading.sleep(async move { shared.sleep_for_data().await });
                     }
                 }
             }
@@ -130,22 +150,50 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let Some(sender) = &mut this.sender else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
-        let message = &bytes[..bytes.len().min(LONGEST)];
-        if message.is_empty() {
+        let whole = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        let len = whole.min(LONGEST).min(sender.max_message());
+        if len == 0 {
             return Poll::Ready(Ok(0));
         }
+        let mut armed = false;
         loop {
             ready!(this.writing.poll(context)).map_err(io::Error::other)?;
-            if sender.try_send_armed(message).map_err(to_io)? {
-                return Poll::Ready(Ok(message.len()));
+            if sender.try_send_parts(parts, len).map_err(to_io)? {
+                this.writing.is_over();
+                return Poll::Ready(Ok(len));
             }
+            if !armed {
+                if this.writing.looks_again(context) {
+                    return Poll::Pending;
+                }
+                sender.arm().map_err(to_io)?;
+                // Armed, it looks once more.
+                armed = true;
+                continue;
+            }
+            armed = false;
             let shared = sender.shared().clone();
-            this.writing.sleep = Some(Box::pin(async move { shared.sleep_for_room().await }));
+            this.writing.sleep(async move {
+                // Blocks that other peers hold are not told of.
+                tokio::time::timeout(SLICE, shared.sleep_for_room()).await.unwrap_or(Ok(()))
+            });
         }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
