@@ -296,6 +296,12 @@ impl Link {
         self.inner.over.get().cloned().unwrap_or(ErrorKind::LinkClosed).into()
     }
 
+    /// What a read of a link that is over gets: nothing, if the peer has closed in order.
+    pub(super) fn nothing_to_read(&self) -> Result<Option<Vec<u8>>> {
+        let error = self.over();
+        if *error.kind() == ErrorKind::PeerClosed { Ok(None) } else { Err(error) }
+    }
+
     /// Runs a callback. `None`: it panicked.
     #[inline]
     pub(super) fn guard<T>(&self, callback: impl FnOnce() -> T) -> Option<T> {

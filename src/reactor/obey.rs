@@ -36,7 +36,7 @@ impl EventLoop {
                     if self.links.find(&link).is_some() {
                         self.with(&link, |served| served.read(callback));
                     } else {
-                        link.guard(|| callback(&link, Err(link.over())));
+                        link.guard(|| callback(&link, link.nothing_to_read()));
                     }
                 }
                 Command::Call(link, request, callback) => {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::reactor::commands::{Adopted, CallFn, ClosedFn, Command, MessageFn, ReadFn};
 use crate::reactor::link::{Link, Message};
 use crate::reactor::outgoing::{Submitted, What};
@@ -229,16 +229,11 @@ impl Served {
             Ok(()) if by_us => ErrorKind::LinkClosed,
             Ok(()) => ErrorKind::PeerClosed,
         };
-        let mut remains = link.end(kind.clone());
+        let mut remains = link.end(kind);
         remains.calls = calls.into_values().collect();
         drop(receiver);
         for read in reads {
-            let answer = if kind == ErrorKind::PeerClosed {
-                Ok(None)
-            } else {
-                Err(Error::from(kind.clone()))
-            };
-            link.guard(|| read(&link, answer));
+            link.guard(|| read(&link, link.nothing_to_read()));
         }
         remains.complete();
         drop(on_message);
