@@ -71,7 +71,6 @@ pub struct EventLoop {
     work: usize,
     /// Messages since the last tick.
     lively: bool,
-    tick: u64,
     /// When nothing had happened for the first time.
     idle_since: Option<Instant>,
     last_events: Instant,
@@ -107,7 +106,6 @@ impl EventLoop {
             watching: context.watching(),
             work: 0,
             lively: false,
-            tick: 0,
             idle_since: None,
             last_events: Instant::now(),
             eager: false,
@@ -196,9 +194,10 @@ impl EventLoop {
         }
         self.work += 1 + self.hot.len() + 16 * done;
         self.lively |= done > 0;
-        if self.work >= TICK || self.watching.is_never() {
+        if self.work >= TICK {
             done += self.pass_tick()?;
         }
+        self.idle |= done == 0 && self.watching.is_never();
         Ok(done)
     }
 
@@ -206,7 +205,6 @@ impl EventLoop {
     fn pass_tick(&mut self) -> Result<usize> {
         let now = Instant::now();
         self.work = 0;
-        self.tick += 1;
         let armed = self.hot.len() < self.links.len() || !self.doors.is_empty();
         let every = if armed { EVENTS_EVERY } else { EVENTS_RARELY };
         let mut done = 0;
@@ -219,27 +217,26 @@ impl EventLoop {
             self.idle_since = None;
         } else {
             let since = *self.idle_since.get_or_insert(now);
-            self.idle = now - since >= self.watching.budget;
+            self.idle = now - since >= self.watching.budget || self.watching.gives_way(now);
         }
         self.lively = false;
-        if self.hot.is_crowded() || self.tick.is_multiple_of(1024) {
-            let cooling = self.hot.cooling(self.tick);
-            self.arm(&cooling);
-        }
         Ok(done)
     }
 
     /// Serves the hot links that have something, from where it stopped when the budget was used up.
     fn sweep(&mut self, budget: usize) -> usize {
+        if self.hot.begin_turn() {
+            let cooling = self.hot.cooling();
+            self.arm(&cooling);
+        }
         let (mut done, mut at) = (0, std::mem::take(&mut self.stopped_at));
         while let Some(ready) = self.hot.next_ready(at) {
             if done >= budget {
                 self.stopped_at = ready;
                 break;
             }
-            let (tick, hot) = (self.tick, self.hot.get(ready));
-            hot.seen = tick;
-            let place = hot.slot;
+            let hot = self.hot.see(ready);
+            let place = hot.place;
             at = ready + 1;
             let Some(served) = self.links.get(place) else { continue };
             if served.link.is_changing() {
@@ -293,10 +290,9 @@ impl EventLoop {
 
     /// A link that is not stalled is hot, and watched where its next record will show.
     fn warm(&mut self, place: usize) {
-        self.hot.remove(place);
         let Some(served) = self.links.get(place) else { return };
         if served.mode == Mode::Hot {
-            self.hot.insert(served.watch(), place, self.tick);
+            self.hot.insert(served.watch(), place);
         }
     }
 
@@ -356,10 +352,6 @@ impl EventLoop {
 
     fn link_event(&mut self, place: usize, flags: EventFlags) {
         let Some(served) = self.links.get(place) else { return };
-        if flags.contains(EventFlags::IN) {
-            // An error ends the link, which its next turn finds.
-            let _ = served.socket.take();
-        }
         if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
             served.socket.hang_up();
         }
@@ -371,7 +363,7 @@ impl EventLoop {
 
     /// Says to every peer that this loop sleeps. `false`: something is there already.
     fn fall_asleep(&mut self) -> bool {
-        let hot: Vec<usize> = self.hot.slots().collect();
+        let hot = self.hot.places();
         for place in &self.flushing {
             if let Some(served) = self.links.get(*place) {
                 make_way(served);

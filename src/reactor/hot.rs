@@ -2,18 +2,22 @@
 
 use crate::transport::Watch;
 
-/// How many links are looked at in turn at most; beyond it the ones silent for longest are armed, half
-/// of them at a time, so that many share one barrier.
-const MOST: usize = 128;
+/// After so many looks in vain a link is armed: they have taken about as long as the wake-up, some
+/// 5 µs, that arming it earlier would have cost. So whatever a link does, watching and waking it
+/// takes at most twice what the better of the two alone would.
+const IN_VAIN: u64 = 2048;
 
-/// After so many ticks of silence a link is armed.
-const SILENT: u64 = 10_000;
+/// Links are armed once in so many turns, so that many share one barrier.
+const TURNS: u64 = 512;
+
+/// How many links are looked at in turn at most; beyond it the half that is silent for longest is armed.
+const MOST: usize = 2048;
 
 /// One link that is looked at.
 pub(super) struct Hot {
     pub(super) watch: Watch,
-    pub(super) slot: usize,
-    /// The tick in which it last brought something.
+    pub(super) place: usize,
+    /// The turn in which it last brought something.
     pub(super) seen: u64,
 }
 
@@ -21,6 +25,9 @@ pub(super) struct Hot {
 #[derive(Default)]
 pub(super) struct HotSet {
     links: Vec<Hot>,
+    /// Place of a link → one more than where it stands in `links`, 0 where it does not.
+    at: Vec<usize>,
+    turn: u64,
 }
 
 impl HotSet {
@@ -28,46 +35,67 @@ impl HotSet {
         self.links.len()
     }
 
-    pub(super) fn get(&mut self, at: usize) -> &mut Hot {
-        &mut self.links[at]
+    /// A turn begins. True: it is one after which links are armed.
+    #[inline(always)]
+    pub(super) fn begin_turn(&mut self) -> bool {
+        self.turn += 1;
+        self.turn.is_multiple_of(TURNS) || self.links.len() > MOST
     }
 
-    /// The next place from `at` on whose link has something.
+    /// A link that has something, by where [`next_ready`](Self::next_ready) found it.
+    #[inline(always)]
+    pub(super) fn see(&mut self, at: usize) -> &mut Hot {
+        let hot = &mut self.links[at];
+        hot.seen = self.turn;
+        hot
+    }
+
+    /// The next one from `at` on whose link has something.
     #[inline(always)]
     pub(super) fn next_ready(&self, at: usize) -> Option<usize> {
         let links = self.links.get(at..)?;
         links.iter().position(|hot| hot.watch.is_ready()).map(|found| at + found)
     }
 
-    pub(super) fn insert(&mut self, watch: Watch, slot: usize, tick: u64) {
-        self.links.push(Hot { watch, slot, seen: tick });
-    }
-
-    pub(super) fn remove(&mut self, slot: usize) {
-        if let Some(at) = self.links.iter().position(|hot| hot.slot == slot) {
-            self.links.swap_remove(at);
+    /// Looks at a link from now on, where its next record will show.
+    pub(super) fn insert(&mut self, watch: Watch, place: usize) {
+        if self.at.len() <= place {
+            self.at.resize(place + 1, 0);
+        }
+        let hot = Hot { watch, place, seen: self.turn };
+        match self.at[place] {
+            0 => {
+                self.links.push(hot);
+                self.at[place] = self.links.len();
+            }
+            at => self.links[at - 1] = hot,
         }
     }
 
-    /// The slots of all links.
-    pub(super) fn slots(&self) -> impl Iterator<Item = usize> {
-        self.links.iter().map(|hot| hot.slot)
+    pub(super) fn remove(&mut self, place: usize) {
+        let Some(at) = self.at.get_mut(place).map(std::mem::take).filter(|at| *at > 0) else {
+            return;
+        };
+        self.links.swap_remove(at - 1);
+        if let Some(moved) = self.links.get(at - 1) {
+            self.at[moved.place] = at;
+        }
     }
 
-    /// The slots of the links that are to be armed: the ones that are silent, and where there are too
-    /// many the half that is silent for longest.
-    pub(super) fn cooling(&self, tick: u64) -> Vec<usize> {
-        let silent = |hot: &Hot| hot.seen + SILENT <= tick;
-        let mut cooling: Vec<&Hot> = self.links.iter().collect();
-        let most = if self.links.len() > MOST { self.links.len() - MOST / 2 } else { 0 };
-        cooling.sort_by_key(|hot| hot.seen);
-        let silent = cooling.partition_point(|hot| silent(hot));
-        cooling.truncate(most.max(silent));
-        cooling.into_iter().map(|hot| hot.slot).collect()
+    /// The places of all links.
+    pub(super) fn places(&self) -> Vec<usize> {
+        self.links.iter().map(|hot| hot.place).collect()
     }
 
-    /// Whether [`cooling`](Self::cooling) must be asked now.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.links.len() > MOST
+    /// The places of the links that are to be armed.
+    pub(super) fn cooling(&self) -> Vec<usize> {
+        let mut after = IN_VAIN;
+        if self.links.len() > MOST {
+            let mut silent: Vec<u64> = self.links.iter().map(|hot| self.turn - hot.seen).collect();
+            let half = silent.len() / 2;
+            after = after.min(*silent.select_nth_unstable(half).1);
+        }
+        let cooling = self.links.iter().filter(|hot| self.turn - hot.seen >= after);
+        cooling.map(|hot| hot.place).collect()
     }
 }

@@ -239,17 +239,6 @@ impl LinkSocket {
         &self.link.identity
     }
 
-    /// Takes everything that has come. What it says that halves were woken for is not kept: the
-    /// caller looks for both.
-    pub(crate) fn take(&self) -> Result<()> {
-        let mut arrivals = self.link.arrivals();
-        let taken = arrivals.take(&self.link.socket);
-        arrivals.data_woken();
-        arrivals.room_woken();
-        drop(arrivals);
-        taken.map_err(|error| self.link.fail(error))
-    }
-
     /// A half is about to say once more that it sleeps on the socket: takes the wake-ups of earlier
     /// sleeps if they may be many.
     pub(crate) fn make_way(&self) -> Result<()> {

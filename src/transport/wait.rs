@@ -14,6 +14,10 @@ const LOOKS: u32 = 1000;
 /// Looks between two readings of the clock.
 const LOOKS_A_READING: u32 = 64;
 
+/// Whoever yields the CPU for longer than this keeps others from it by watching. A yield to nobody takes
+/// less than a microsecond.
+const CONTENDED: Duration = Duration::from_micros(20);
+
 /// The shortest time that an adaptive watch takes.
 const SHORTEST: Duration = Duration::from_micros(2);
 
@@ -71,6 +75,17 @@ impl Watching {
     #[inline(always)]
     pub(crate) fn is_never(&self) -> bool {
         self.spin == Spin::Never
+    }
+
+    /// Lets other threads run that want this CPU. True: one did for so long that watching on would be at
+    /// its cost. A sleep is better then, also for whoever is waited for.
+    #[inline]
+    pub(crate) fn gives_way(&self, now: Instant) -> bool {
+        if !matches!(self.spin, Spin::Adaptive { .. }) {
+            return false;
+        }
+        rustix::thread::sched_yield();
+        now.elapsed() >= CONTENDED
     }
 
     /// After a sleep: a longer watch would have caught what ended it, or would have been in vain.
@@ -158,6 +173,9 @@ impl Waiter {
             }
             if slice.is_some_and(|slice| now - start >= slice) {
                 return Ok(());
+            }
+            if self.watching.gives_way(now) {
+                break;
             }
         }
         loop {
