@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -29,6 +29,16 @@ const WRITES: usize = 32;
 
 /// The work between two ticks, in looks at a header: some microseconds. A message counts as 16.
 const TICK: usize = 1024;
+
+/// When so many links had to be woken up for since the last sleep, all that were hot before it are.
+const LIVELY: usize = 16;
+
+/// With more hot links than these the loop naps instead of watching.
+const FEW: usize = 64;
+/// How long it naps.
+const NAP: Duration = Duration::from_micros(50);
+/// After so many naps in vain it arms them all and sleeps: that costs about as much.
+const NAPS: u32 = 64;
 
 /// How long the loop turns without asking for events while links are armed, and while none is.
 const EVENTS_EVERY: Duration = Duration::from_micros(20);
@@ -62,6 +72,8 @@ pub struct EventLoop {
     pub(super) links: Links,
     pub(super) doors: Doors,
     hot: HotSet,
+    /// Links that were woken up for since the last sleep.
+    woken: usize,
     /// Where in the hot set the last sweep stopped.
     stopped_at: usize,
     /// Places of links with writes that wait for room.
@@ -101,6 +113,7 @@ impl EventLoop {
             links: Links::default(),
             doors: Doors::default(),
             hot: HotSet::default(),
+            woken: 0,
             stopped_at: 0,
             flushing: Vec::new(),
             watching: context.watching(),
@@ -140,7 +153,12 @@ impl EventLoop {
         let shared = self.shared.clone();
         let _turn = shared.enter();
         while !self.is_finished() && !done() {
-            self.turn(usize::MAX)?;
+            let done = self.turn(usize::MAX)?;
+            if done > 0 {
+                self.idle_since = None;
+            } else if self.hot.len() > FEW && self.watching.is_adaptive() {
+                self.nap()?;
+            }
             if std::mem::take(&mut self.idle) && self.fall_asleep() {
                 let slept_from = self.idle_since.unwrap_or_else(Instant::now);
                 self.take_events(self.timeout())?;
@@ -223,11 +241,44 @@ impl EventLoop {
         Ok(done)
     }
 
+    /// The links that were hot before the last sleep are hot again: without it each of them would have
+    /// to be woken up for.
+    fn warm_all(&mut self) {
+        for place in 0..self.links.places() {
+            if let Some(served) = self.links.get(place)
+                && served.mode == Mode::Asleep
+            {
+                served.mode = Mode::Hot;
+                served.receiver.wake();
+                self.warm(place);
+            }
+        }
+    }
+
+    /// Sleeps for a moment without arming anybody: of many links some will have something then.
+    fn nap(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let since = *self.idle_since.get_or_insert(now);
+        if now - since >= NAP * NAPS {
+            self.idle = true;
+            return Ok(());
+        }
+        self.work = 0;
+        // Not by epoll_wait, whose timeout is in milliseconds before Linux 5.11.
+        let timeout = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
+        let mut fds = [PollFd::new(&self.shared.epoll, PollFlags::IN)];
+        let ready = rustix::event::poll(&mut fds, Some(&timeout));
+        if ready.is_ok_and(|ready| ready > 0) && self.take_events(Some(Duration::ZERO))? > 0 {
+            self.idle_since = None;
+        }
+        Ok(())
+    }
+
     /// Serves the hot links that have something, from where it stopped when the budget was used up.
     fn sweep(&mut self, budget: usize) -> usize {
         if self.hot.begin_turn() {
             let cooling = self.hot.cooling();
-            self.arm(&cooling);
+            self.arm(&cooling, Mode::Armed);
         }
         let (mut done, mut at) = (0, std::mem::take(&mut self.stopped_at));
         while let Some(ready) = self.hot.next_ready(at) {
@@ -258,7 +309,7 @@ impl EventLoop {
             self.shared.post(Command::Look(served.link.clone()));
             return;
         }
-        if served.mode == Mode::Armed {
+        if served.mode.is_armed() {
             served.mode = Mode::Hot;
             served.receiver.wake();
         }
@@ -359,24 +410,29 @@ impl EventLoop {
             return;
         }
         self.serve(place);
+        self.woken += 1;
+        if self.woken == LIVELY {
+            self.warm_all();
+        }
     }
 
     /// Says to every peer that this loop sleeps. `false`: something is there already.
     fn fall_asleep(&mut self) -> bool {
         let hot = self.hot.places();
+        self.woken = 0;
         for place in &self.flushing {
             if let Some(served) = self.links.get(*place) {
                 make_way(served);
                 served.link.outgoing().doze();
             }
         }
-        let caught = self.arm(&hot);
+        let caught = self.arm(&hot, Mode::Asleep);
         let flushed = if self.flushing.is_empty() { 0 } else { self.flush() };
         caught && flushed == 0 && !self.shared.is_pending()
     }
 
-    /// Arms these links, with one barrier. `false`: some have something, and stay hot.
-    fn arm(&mut self, places: &[usize]) -> bool {
+    /// Arms these links, with one barrier, as `mode` says why. `false`: some have something, and stay hot.
+    fn arm(&mut self, places: &[usize], mode: Mode) -> bool {
         for place in places {
             if let Some(served) = self.links.get(*place) {
                 make_way(served);
@@ -393,7 +449,7 @@ impl EventLoop {
                 served.receiver.wake();
                 caught = false;
             } else {
-                served.mode = Mode::Armed;
+                served.mode = mode;
                 self.hot.remove(*place);
             }
         }

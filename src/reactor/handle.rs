@@ -82,6 +82,7 @@ impl Reactor {
         std::thread::Builder::new()
             .name("slipring-reactor".into())
             .spawn(move || {
+                let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
                 if let Err(error) = events.run() {
                     tracing::error!(%error, "the reactor stopped");
                 }

@@ -5,10 +5,10 @@ use crate::transport::Watch;
 /// After so many looks in vain a link is armed: they have taken about as long as the wake-up, some
 /// 5 µs, that arming it earlier would have cost. So whatever a link does, watching and waking it
 /// takes at most twice what the better of the two alone would.
-const IN_VAIN: u64 = 2048;
+const IN_VAIN: u64 = 8192;
 
 /// Links are armed once in so many turns, so that many share one barrier.
-const TURNS: u64 = 512;
+const TURNS: u64 = 1024;
 
 /// How many links are looked at in turn at most; beyond it the half that is silent for longest is armed.
 const MOST: usize = 2048;

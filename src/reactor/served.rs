@@ -15,10 +15,19 @@ use crate::transport::{LinkSocket, MessageKind, Receiver, RequestId, TryRecvErro
 pub(super) enum Mode {
     /// Its next header is looked at in every turn.
     Hot,
-    /// Its peer sends a packet.
+    /// Its peer sends a packet, as the link was silent.
     Armed,
+    /// The same, as the loop sleeps.
+    Asleep,
     /// A message waits that nobody wants yet.
     Stalled,
+}
+
+impl Mode {
+    /// Whether the peer sends a packet.
+    pub(super) fn is_armed(self) -> bool {
+        matches!(self, Self::Armed | Self::Asleep)
+    }
 }
 
 /// What a turn of a link came to.

@@ -77,6 +77,11 @@ impl Watching {
         self.spin == Spin::Never
     }
 
+    /// Whether watching goes by what has paid.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        matches!(self.spin, Spin::Adaptive { .. })
+    }
+
     /// Lets other threads run that want this CPU. True: one did for so long that watching on would be at
     /// its cost. A sleep is better then, also for whoever is waited for.
     #[inline]
