@@ -235,7 +235,7 @@ impl EventLoop {
             self.idle_since = None;
         } else {
             let since = *self.idle_since.get_or_insert(now);
-            self.idle = now - since >= self.watching.budget || self.watching.gives_way(now);
+            self.idle = !self.watching.goes_on(since, now);
         }
         self.lively = false;
         Ok(done)

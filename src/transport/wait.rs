@@ -14,9 +14,15 @@ const LOOKS: u32 = 1000;
 /// Looks between two readings of the clock.
 const LOOKS_A_READING: u32 = 64;
 
-/// Whoever yields the CPU for longer than this keeps others from it by watching. A yield to nobody takes
-/// less than a microsecond.
-const CONTENDED: Duration = Duration::from_micros(20);
+/// How often whoever watches lets other threads have the CPU. To nobody that takes less than a
+/// microsecond.
+const YIELD_EVERY: Duration = Duration::from_micros(20);
+
+/// Whoever is back later than this keeps others from the CPU by watching.
+const CONTENDED: Duration = Duration::from_micros(200);
+
+/// So long it then does not watch: a sleeper that is woken comes before those that compute.
+const SLEEP_FOR: Duration = Duration::from_millis(50);
 
 /// The shortest time that an adaptive watch takes.
 const SHORTEST: Duration = Duration::from_micros(2);
@@ -58,6 +64,10 @@ pub(crate) struct Watching {
     spin: Spin,
     /// How long an adaptive one watches now.
     pub(crate) budget: Duration,
+    /// When others get the CPU next.
+    next_yield: Instant,
+    /// Others need the CPU; asked anew from then on.
+    contended_until: Instant,
 }
 
 impl Watching {
@@ -68,7 +78,8 @@ impl Watching {
             Spin::Never => Duration::ZERO,
             Spin::Forever => Duration::MAX,
         };
-        Self { spin, budget }
+        let now = Instant::now();
+        Self { spin, budget, next_yield: now, contended_until: now }
     }
 
     /// Whether there is no watching at all.
@@ -82,15 +93,26 @@ impl Watching {
         matches!(self.spin, Spin::Adaptive { .. })
     }
 
-    /// Lets other threads run that want this CPU. True: one did for so long that watching on would be at
-    /// its cost. A sleep is better then, also for whoever is waited for.
+    /// Whether somebody who watches since `since` goes on. From time to time others get the CPU in
+    /// between; where some need it, the answer is no for a while.
     #[inline]
-    pub(crate) fn gives_way(&self, now: Instant) -> bool {
-        if !matches!(self.spin, Spin::Adaptive { .. }) {
-            return false;
+    pub(crate) fn goes_on(&mut self, since: Instant, now: Instant) -> bool {
+        now - since < self.budget
+            && (now < self.next_yield || !self.is_adaptive() || !self.is_contended(now))
+    }
+
+    fn is_contended(&mut self, now: Instant) -> bool {
+        if now < self.contended_until {
+            return true;
         }
         rustix::thread::sched_yield();
-        now.elapsed() >= CONTENDED
+        let back = Instant::now();
+        if back - now < CONTENDED {
+            self.next_yield = back + YIELD_EVERY;
+            return false;
+        }
+        self.contended_until = back + SLEEP_FOR;
+        true
     }
 
     /// After a sleep: a longer watch would have caught what ended it, or would have been in vain.
@@ -165,7 +187,7 @@ impl Waiter {
             Err(Error::new(ErrorKind::TimedOut { after: now - start }))
         };
         let mut now = start;
-        while now - start < self.watching.budget {
+        while self.watching.goes_on(start, now) {
             for _ in 0..LOOKS_A_READING {
                 if ready() {
                     return Ok(());
@@ -178,9 +200,6 @@ impl Waiter {
             }
             if slice.is_some_and(|slice| now - start >= slice) {
                 return Ok(());
-            }
-            if self.watching.gives_way(now) {
-                break;
             }
         }
         loop {
@@ -205,5 +224,46 @@ impl Waiter {
                 return slept;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watching_goes_on_as_its_spin_says() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        assert!(!Watching::new(Spin::Never).goes_on(now, now));
+        assert!(Watching::new(Spin::Forever).goes_on(now, now + second));
+        let mut timed = Watching::new(Spin::For(second));
+        assert!(timed.goes_on(now, now + second / 2));
+        assert!(!timed.goes_on(now, now + second));
+    }
+
+    #[test]
+    fn adaptive_watching_stops_for_a_while_where_others_need_the_cpu() {
+        let now = Instant::now();
+        let mut watching = Watching::new(Spin::Adaptive { max: Duration::from_secs(3600) });
+        watching.next_yield = now;
+        watching.contended_until = now + SLEEP_FOR;
+        assert!(!watching.goes_on(now, now));
+        assert!(!watching.goes_on(now, now + SLEEP_FOR / 2));
+        // Until somebody needs it, the next yield is what is waited for.
+        watching.next_yield = now + 2 * SLEEP_FOR;
+        assert!(watching.goes_on(now, now + SLEEP_FOR));
+    }
+
+    #[test]
+    fn a_watch_that_would_have_caught_what_ended_a_sleep_is_long() {
+        let max = Duration::from_micros(200);
+        let mut watching = Watching::new(Spin::Adaptive { max });
+        watching.adapt(max * 2);
+        assert_eq!(watching.budget, max / 2);
+        (0..20).for_each(|_| watching.adapt(max * 2));
+        assert_eq!(watching.budget, SHORTEST);
+        watching.adapt(max);
+        assert_eq!(watching.budget, max);
     }
 }

@@ -96,7 +96,7 @@ impl Shared {
 }
 
 /// Looks until `ready`, letting other tasks run between looks. `false`: it has looked for long enough.
-pub(super) async fn watch_until(watching: &Watching, mut ready: impl FnMut() -> bool) -> bool {
+pub(super) async fn watch_until(watching: &mut Watching, mut ready: impl FnMut() -> bool) -> bool {
     if watching.budget.is_zero() {
         return ready();
     }
@@ -105,7 +105,7 @@ pub(super) async fn watch_until(watching: &Watching, mut ready: impl FnMut() -> 
         if ready() {
             return true;
         }
-        if start.elapsed() >= watching.budget {
+        if !watching.goes_on(start, Instant::now()) {
             return false;
         }
         let mut yielded = false;

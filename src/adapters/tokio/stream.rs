@@ -63,8 +63,8 @@ impl Wait {
         if self.watching.budget.is_zero() {
             return false;
         }
-        let watched = self.since.get_or_insert_with(Instant::now).elapsed();
-        let again = watched < self.watching.budget;
+        let now = Instant::now();
+        let again = self.watching.goes_on(*self.since.get_or_insert(now), now);
         if again {
             context.waker().wake_by_ref();
         }
