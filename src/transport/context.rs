@@ -229,7 +229,7 @@ impl Context {
         socket::adopt(&socket, false)?;
         self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
         let deadline = after(self.core.options.handshake_timeout);
-        meeting::connect(&self.core, socket, self.core.take_ours()?, deadline)
+        meeting::connect(&self.core, socket, self.core.take_ours()?, (Instant::now(), deadline))
     }
 
     /// Accepts over a connected `SOCK_SEQPACKET` Unix socket whose other end
@@ -276,17 +276,18 @@ impl Context {
     }
 
     fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {
+        let start = Instant::now();
         let target = address.to_socket_address()?;
         // Made first, so that the listener finds the Hello when it wakes up.
         let ours = self.core.take_ours()?;
-        let socket = match self.reach(address, &target, deadline) {
+        let socket = match self.reach(address, &target, (start, deadline)) {
             Ok(socket) => socket,
             Err(error) => {
                 self.core.keep_ours(ours);
                 return Err(error);
             }
         };
-        meeting::connect(&self.core, socket, ours, deadline)
+        meeting::connect(&self.core, socket, ours, (start, deadline))
     }
 
     /// A socket that is connected to a listener that the peer policy admits.
@@ -294,9 +295,8 @@ impl Context {
         &self,
         address: &Address,
         target: &SocketAddrUnix,
-        deadline: Instant,
+        (start, deadline): (Instant, Instant),
     ) -> Result<OwnedFd> {
-        let start = Instant::now();
         let socket = loop {
             let socket = socket::open()?;
             match socket::connect(&socket, target) {

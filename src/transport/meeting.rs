@@ -126,7 +126,7 @@ pub(super) fn connect(
     core: &Arc<Core>,
     socket: OwnedFd,
     ours: Ours,
-    deadline: Instant,
+    (since, deadline): (Instant, Instant),
 ) -> Result<Connection> {
     let start = Instant::now();
     socket::receive_credentials(&socket)?;
@@ -146,7 +146,7 @@ pub(super) fn connect(
             Incoming::Nothing if core.options.spin != Spin::Never && start.elapsed() < LOOK => {}
             Incoming::Nothing => {
                 if !socket::wait_readable(&socket, Some(deadline))? {
-                    return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                    return Err(ErrorKind::TimedOut { after: since.elapsed() }.into());
                 }
             }
         }
