@@ -1074,6 +1074,37 @@ fn three_hundred_links_with_random_traffic_lose_nothing_and_keep_their_order() {
     }
 }
 
+/// A reactor arms links that are silent while one is busy, and all of them when it sleeps; a burst over
+/// all of them then wakes some, and warms the others up with them.
+#[test]
+fn links_that_were_silent_answer_a_burst_whether_the_loop_sleeps_or_not() {
+    const LINKS: usize = 150;
+    let context = Context::new().unwrap();
+    let reactor = Reactor::spawn(&context).unwrap();
+    let mut links: Vec<Connection> = (0..LINKS)
+        .map(|_| {
+            let (near, far) = pair_of(&context, &context);
+            echo(&reactor.adopt(far).unwrap());
+            near
+        })
+        .collect();
+    let mut drawn = 0x2545_F491_4F6C_DD1D;
+    for round in 0..15u32 {
+        // More turns than a silent link stays hot for, or none.
+        for number in 0..if round % 3 == 0 { 12_000u32 } else { 0 } {
+            links[round as usize].send(&number.to_le_bytes()).unwrap();
+            assert_eq!(receive(&mut links[round as usize]), number.to_le_bytes());
+        }
+        thread::sleep(Duration::from_micros(shuffle(&mut drawn) % 8000));
+        for _ in 0..2 {
+            links.iter_mut().for_each(|link| link.send(&numbered(round, 40)).unwrap());
+            for (index, link) in links.iter_mut().enumerate() {
+                assert_eq!(receive(link), numbered(round, 40), "link {index}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_hundred_thousand_sleeps_are_woken_from() {
     const ROUNDS: u32 = 100_000;
