@@ -120,6 +120,14 @@ pub enum ErrorKind {
         /// The backlog's limit in bytes.
         limit: usize,
     },
+    /// More writes of a link wait for room than may.
+    #[error("writes of {bytes} bytes would wait for room, at most {limit} bytes may")]
+    WritesFull {
+        /// Bytes that would wait.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
     /// The link was closed from this side.
     #[error("the link was closed from this side")]
     LinkClosed,

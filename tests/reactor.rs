@@ -655,7 +655,7 @@ fn whoever_waits_is_told_when_the_link_ends_and_the_end_comes_last() {
         settle(&reactor);
         let why = if by_us {
             reactor.shutdown();
-            ErrorKind::LinkClosed
+            ErrorKind::ReactorStopped
         } else {
             drop(far);
             ErrorKind::PeerClosed

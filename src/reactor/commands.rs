@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::link::{Link, Message};
 use crate::transport::{Connection, LinkSocket, Listener, Receiver};
 
@@ -31,6 +31,8 @@ pub(super) enum Command {
     /// Something waits that no header shows, or the link may be over.
     Look(Link),
     Close(Link),
+    /// Ends the link at once; with an error, if there is one.
+    Abort(Link, Option<Error>),
     Run(Box<dyn FnOnce() + Send>),
     /// The last handle may be gone.
     Nudge,
@@ -42,6 +44,8 @@ pub(super) struct Adopted {
     pub(super) link: Link,
     pub(super) receiver: Receiver,
     pub(super) socket: LinkSocket,
+    /// Bytes of messages that may be set aside while calls wait for their responses.
+    pub(super) set_aside: usize,
 }
 
 /// A listener, and what is done with its connections.
@@ -62,12 +66,9 @@ impl Command {
             Self::Call(link, _, call) => drop(link.guard(|| call(&link, Err(refused())))),
             Self::Written(link, written, result) => drop(link.guard(|| written(&link, result))),
             Self::Closed(link, closed, result) => drop(link.guard(|| closed(&link, result))),
-            Self::Accept(_)
-            | Self::OnMessage(..)
-            | Self::Flush(_)
-            | Self::Look(_)
-            | Self::Close(_) => {}
-            Self::Run(_) | Self::Nudge | Self::Shutdown => {}
+            Self::OnMessage(link, callback) => link.discard(callback),
+            Self::Accept(_) | Self::Flush(_) | Self::Look(_) | Self::Close(_) => {}
+            Self::Abort(..) | Self::Run(_) | Self::Nudge | Self::Shutdown => {}
         }
     }
 }

@@ -50,6 +50,7 @@ impl Doors {
             if go_on.is_ok_and(|go_on| go_on.is_break()) {
                 let gone = self.listeners.swap_remove(at);
                 let _ = epoll::delete(&shared.epoll, &gone.listener);
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(gone)));
                 break;
             }
             if failed {

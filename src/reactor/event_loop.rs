@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parking::Barrier;
 use crate::reactor::commands::Command;
 use crate::reactor::doors::Doors;
@@ -179,7 +179,7 @@ impl EventLoop {
         self.shared.generation().check()?;
         let shared = self.shared.clone();
         let _turn = shared.enter();
-        let mut done = self.turn(budget)?;
+        let mut done = self.turn(budget.max(1))?;
         if done == 0 {
             done = self.take_events(Some(Duration::ZERO))?;
         }
@@ -321,8 +321,7 @@ impl EventLoop {
     /// What follows from a link's turn.
     fn conclude(&mut self, place: usize, outcome: Outcome) {
         match outcome {
-            Outcome::Caught => {}
-            Outcome::More => {
+            Outcome::Caught | Outcome::More => {
                 if let Some(served) = self.links.get(place)
                     && !served.is_watched()
                 {
@@ -335,7 +334,7 @@ impl EventLoop {
                     served.mode = Mode::Stalled;
                 }
             }
-            Outcome::Over(result) => self.end(place, result, false),
+            Outcome::Over(result) => self.end(place, result, None),
         }
     }
 
@@ -361,13 +360,13 @@ impl EventLoop {
             if waiting {
                 self.flushing.push(place);
             } else if closing {
-                self.end(place, Ok(()), true);
+                self.end(place, Ok(()), Some(ErrorKind::LinkClosed));
             }
         }
         done
     }
 
-    pub(super) fn end(&mut self, place: usize, result: Result<()>, by_us: bool) {
+    pub(super) fn end(&mut self, place: usize, result: Result<()>, by_us: Option<ErrorKind>) {
         let Some(served) = self.links.remove(place) else { return };
         self.hot.remove(place);
         self.flushing.retain(|flushing| *flushing != place);
@@ -448,6 +447,10 @@ impl EventLoop {
             if served.receiver.is_ready() {
                 served.receiver.wake();
                 caught = false;
+                if !served.socket.is_alive() {
+                    // No header shows an end.
+                    served.link.post(Command::Look(served.link.clone()));
+                }
             } else {
                 served.mode = mode;
                 self.hot.remove(*place);

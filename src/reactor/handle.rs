@@ -106,9 +106,10 @@ impl Reactor {
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&shared.epoll, &socket, EventData::new_u64(key), events)
             .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        let (set_aside, writes) = connection.limits();
         let (sender, receiver) = connection.split();
-        let link = Link::new(shared.clone(), key, credentials, sender);
-        let adopted = Adopted { link: link.clone(), receiver, socket };
+        let link = Link::new(shared.clone(), key, credentials, sender, writes);
+        let adopted = Adopted { link: link.clone(), receiver, socket, set_aside };
         shared.post(Command::Adopt(Box::new(adopted)));
         Ok(link)
     }

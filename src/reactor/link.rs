@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::reactor::commands::{Command, TokenFn};
+use crate::reactor::commands::{Command, TokenFn, WriteFn};
 use crate::reactor::outgoing::{Outgoing, Remains, Submitted, What};
 use crate::reactor::shared::Shared;
 use crate::reactor::table::Table;
@@ -81,6 +81,7 @@ impl Link {
         key: u64,
         credentials: Credentials,
         sender: Sender,
+        write_limit: usize,
     ) -> Self {
         let max_message = sender.max_message();
         let inner = Inner {
@@ -88,7 +89,7 @@ impl Link {
             shared,
             credentials,
             max_message,
-            outgoing: Mutex::new(Outgoing::new(sender)),
+            outgoing: Mutex::new(Outgoing::new(sender, write_limit)),
             tokens: Mutex::default(),
             stale_tokens: AtomicU64::new(0),
             changes: AtomicUsize::new(0),
@@ -130,16 +131,19 @@ impl Link {
         message: impl Into<Vec<u8>>,
         callback: impl FnOnce(&Link, Result<()>) + Send + 'static,
     ) {
-        let submitted =
-            self.outgoing().submit(What::Message, message.into(), Some(Box::new(callback)));
-        self.settle(submitted);
+        self.put(What::Message, message.into(), Some(Box::new(callback)));
     }
 
     /// As [`write_with`](Self::write_with), for somebody who learns of failures by
-    /// [`on_closed`](Self::on_closed).
+    /// [`on_closed`](Self::on_closed). A write that may not even wait
+    /// ([`Options::write_limit`](crate::Options::write_limit)) ends the link.
     pub fn write(&self, message: impl Into<Vec<u8>>) {
-        let submitted = self.outgoing().submit(What::Message, message.into(), None);
-        self.settle(submitted);
+        self.put(What::Message, message.into(), None);
+    }
+
+    /// Bytes of the writes that wait for room.
+    pub fn waiting_bytes(&self) -> usize {
+        if self.is_here() { self.outgoing().bytes() } else { 0 }
     }
 
     /// Sends a message if there is room and nothing else waits for it. The cheapest way.
@@ -151,13 +155,14 @@ impl Link {
     ///   [`ErrorKind::LinkClosed`].
     #[inline]
     pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
-        self.explain(self.outgoing().try_put(What::Message, message))
+        self.inner.shared.generation().check()?;
+        let answer = self.outgoing().try_put(What::Message, message);
+        self.explain(answer)
     }
 
     /// Answers a request, as [`write`](Self::write).
     pub fn respond(&self, request: RequestId, body: impl Into<Vec<u8>>) {
-        let submitted = self.outgoing().submit(What::Response(request), body.into(), None);
-        self.settle(submitted);
+        self.put(What::Response(request), body.into(), None);
     }
 
     /// Makes a request, and gives the response to `callback`.
@@ -176,15 +181,23 @@ impl Link {
     /// - [`ErrorKind::TokensSpent`]: 65536 tokens of this link are registered, or spent.
     /// - What the link ended with, if it is over.
     pub fn register(&self, function: impl FnMut(&Link) + Send + 'static) -> Result<Token> {
+        self.inner.shared.generation().check()?;
+        let function = Box::new(function);
         let mut tokens = self.tokens();
-        if let Some(kind) = self.inner.over.get() {
-            return Err(kind.clone().into());
-        }
-        tokens.register(Box::new(function)).ok_or_else(|| ErrorKind::TokensSpent.into())
+        let answer = match self.inner.over.get() {
+            Some(kind) => Err((kind.clone(), function as TokenFn)),
+            None => tokens.register(function).map_err(|back| (ErrorKind::TokensSpent, back)),
+        };
+        // The function is dropped without the lock: it may hold handles of this link.
+        drop(tokens);
+        answer.map_err(|(kind, _)| kind.into())
     }
 
     /// Takes a token back: from now on it means nothing. `false`: it meant nothing before.
     pub fn unregister(&self, token: Token) -> bool {
+        if !self.is_here() {
+            return false;
+        }
         let function = self.tokens().unregister(token);
         // Dropped without the lock: it may hold handles of this link.
         function.is_some()
@@ -192,8 +205,7 @@ impl Link {
 
     /// Runs the function that the peer has registered under a token, in order with the messages.
     pub fn trigger(&self, token: Token) {
-        let submitted = self.outgoing().submit(What::Trigger(token), Vec::new(), None);
-        self.settle(submitted);
+        self.put(What::Trigger(token), Vec::new(), None);
     }
 
     /// Tokens that the peer triggered and that did nothing: stale, or invented.
@@ -201,10 +213,18 @@ impl Link {
         self.inner.stale_tokens.load(Ordering::Relaxed)
     }
 
-    /// Ends the link in order, after the writes that wait. What was sent is delivered.
+    /// Ends the link in order, after the writes that wait. What was sent is delivered. It takes as long as
+    /// the peer does to make room for them.
     pub fn close(&self) {
-        self.outgoing().close();
+        if self.is_here() {
+            self.outgoing().close();
+        }
         self.post(Command::Close(self.clone()));
+    }
+
+    /// Ends the link in order, at once: the writes that wait get an error.
+    pub fn abort(&self) {
+        self.post(Command::Abort(self.clone(), None));
     }
 
     /// Whether the link is not over yet.
@@ -246,6 +266,24 @@ impl Link {
         self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this is the process that has the link: in a forked child some thread of the parent's may
+    /// have held a lock for ever.
+    fn is_here(&self) -> bool {
+        self.inner.shared.generation().is_current()
+    }
+
+    /// Writes at once, or later.
+    fn put(&self, what: What, body: Vec<u8>, done: Option<WriteFn>) {
+        if !self.is_here() {
+            if let Some(done) = done {
+                self.guard(|| done(self, Err(ErrorKind::Forked.into())));
+            }
+            return;
+        }
+        let submitted = self.outgoing().submit(what, body, done);
+        self.settle(submitted);
+    }
+
     pub(super) fn post(&self, command: Command) {
         self.inner.shared.post(command);
     }
@@ -259,6 +297,11 @@ impl Link {
             Submitted::Done(Some(done), result) => {
                 let result = result.map_err(|error| self.reason(error));
                 self.post(Command::Written(self.clone(), done, result));
+            }
+            Submitted::Done(None, Err(error))
+                if matches!(error.kind(), ErrorKind::WritesFull { .. }) =>
+            {
+                self.post(Command::Abort(self.clone(), Some(error)));
             }
             Submitted::First => self.post(Command::Flush(self.clone())),
             Submitted::Done(None, _) | Submitted::Behind => {}
@@ -277,7 +320,7 @@ impl Link {
 
     /// A write has failed. If that ended the link, no event tells the loop of it.
     #[cold]
-    fn suspect(&self) {
+    pub(super) fn suspect(&self) {
         if self.is_open() {
             self.post(Command::Look(self.clone()));
         }
@@ -302,6 +345,20 @@ impl Link {
         if *error.kind() == ErrorKind::PeerClosed { Ok(None) } else { Err(error) }
     }
 
+    /// What an `on_closed` of a link that is over gets.
+    pub(super) fn ended(&self) -> Result<()> {
+        let error = self.over();
+        match error.kind() {
+            ErrorKind::PeerClosed | ErrorKind::LinkClosed => Ok(()),
+            _ => Err(error),
+        }
+    }
+
+    /// Drops what a user gave, which may panic.
+    pub(super) fn discard<T>(&self, given: T) {
+        self.guard(|| drop(given));
+    }
+
     /// Runs a callback. `None`: it panicked.
     #[inline]
     pub(super) fn guard<T>(&self, callback: impl FnOnce() -> T) -> Option<T> {
@@ -315,10 +372,11 @@ impl Link {
             self.inner.stale_tokens.fetch_add(1, Ordering::Relaxed);
             return Some(false);
         };
-        self.guard(|| function(self))?;
-        let unregistered = self.tokens().put_back(token, function);
-        drop(unregistered);
-        Some(true)
+        let ran = self.guard(|| function(self));
+        let gone =
+            if ran.is_some() { self.tokens().put_back(token, function) } else { Some(function) };
+        self.discard(gone);
+        ran.map(|()| true)
     }
 
     /// The link is over: from now on everything answers `kind`.
@@ -326,7 +384,7 @@ impl Link {
         let kind = self.inner.over.get_or_init(|| kind).clone();
         let (sender, writes) = self.outgoing().end();
         let tokens = std::mem::take(&mut *self.tokens());
-        drop(tokens);
+        self.discard(tokens);
         Remains { link: self.clone(), kind, sender, writes, calls: Vec::new() }
     }
 }

@@ -30,7 +30,7 @@ impl EventLoop {
                 }
                 Command::OnClosed(link, callback) => match self.links.find(&link) {
                     Some(served) => served.on_closed(callback),
-                    None => drop(link.guard(|| callback(&link, Err(link.over())))),
+                    None => drop(link.guard(|| callback(&link, link.ended()))),
                 },
                 Command::Read(link, callback) => {
                     if self.links.find(&link).is_some() {
@@ -40,10 +40,12 @@ impl EventLoop {
                     }
                 }
                 Command::Call(link, request, callback) => {
-                    let called = match self.links.find(&link) {
-                        Some(served) => served.call(request, callback),
-                        None => link.guard(|| callback(&link, Err(link.over()))),
-                    };
+                    let mut called = None;
+                    if self.links.find(&link).is_some() {
+                        self.with(&link, |served| called = served.call(request, callback));
+                    } else {
+                        called = link.guard(|| callback(&link, Err(link.over())));
+                    }
                     if called.is_none() {
                         self.end_panicked(&link);
                     }
@@ -63,6 +65,11 @@ impl EventLoop {
                 }
                 Command::Flush(link) => self.start_flushing(&link),
                 Command::Close(link) => self.close(&link),
+                Command::Abort(link, error) => {
+                    if let Some(place) = self.links.place(link.key()) {
+                        self.end(place, error.map_or(Ok(()), Err), Some(ErrorKind::LinkClosed));
+                    }
+                }
                 Command::Run(work) => {
                     // Whoever defers work looks after its panics; the links have no part in it.
                     let _ = catch_unwind(AssertUnwindSafe(work));
@@ -84,7 +91,7 @@ impl EventLoop {
     pub(super) fn end_all(&mut self) {
         self.doors.close(&self.shared);
         for place in 0..self.links.places() {
-            self.end(place, Ok(()), true);
+            self.end(place, Ok(()), Some(ErrorKind::ReactorStopped));
         }
     }
 
@@ -120,13 +127,13 @@ impl EventLoop {
         if let Some(place) = self.links.place(link.key())
             && link.outgoing().close()
         {
-            self.end(place, Ok(()), true);
+            self.end(place, Ok(()), Some(ErrorKind::LinkClosed));
         }
     }
 
     fn end_panicked(&mut self, link: &Link) {
         if let Some(place) = self.links.place(link.key()) {
-            self.end(place, Err(ErrorKind::CallbackPanicked.into()), true);
+            self.end(place, Err(ErrorKind::CallbackPanicked.into()), None);
         }
     }
 }

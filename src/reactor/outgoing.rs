@@ -7,6 +7,9 @@ use crate::reactor::commands::{CallFn, WriteFn};
 use crate::reactor::link::Link;
 use crate::transport::{RequestId, Sender, Token, TrySendError};
 
+/// What a write that waits counts beside its bytes.
+const OVERHEAD: usize = 64;
+
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
@@ -28,6 +31,9 @@ pub(super) struct Outgoing {
     /// `None`: the link is over.
     sender: Option<Sender>,
     waiting: VecDeque<Write>,
+    /// Bytes of these, and how many there may be.
+    bytes: usize,
+    limit: usize,
     /// No more writes are taken; the link ends after the waiting ones.
     closing: bool,
     /// The sender has said that it sleeps on the socket.
@@ -44,9 +50,9 @@ pub(super) enum Submitted {
 }
 
 impl Outgoing {
-    pub(super) fn new(sender: Sender) -> Self {
+    pub(super) fn new(sender: Sender, limit: usize) -> Self {
         let waiting = VecDeque::new();
-        Self { sender: Some(sender), waiting, closing: false, dozing: false }
+        Self { sender: Some(sender), waiting, bytes: 0, limit, closing: false, dozing: false }
     }
 
     /// Sends at once, or not at all.
@@ -81,26 +87,39 @@ impl Outgoing {
                 Submitted::Done(done, Err(ErrorKind::LinkClosed.into()))
             }
             Err(TrySendError::Full { .. }) => {
+                let (bytes, limit) = (self.bytes + body.len() + OVERHEAD, self.limit);
+                if bytes > limit && !self.waiting.is_empty() {
+                    return Submitted::Done(
+                        done,
+                        Err(ErrorKind::WritesFull { bytes, limit }.into()),
+                    );
+                }
+                self.bytes = bytes;
                 self.waiting.push_back(Write { what, body, done });
                 if self.waiting.len() == 1 { Submitted::First } else { Submitted::Behind }
             }
         }
     }
 
-    /// Sends the first write that waits, if there is room. Gives its completion and what became of it.
-    pub(super) fn flush_one(&mut self) -> Option<(Option<WriteFn>, Result<()>)> {
+    /// Sends the first write that waits, if there is room. Gives it, and what became of it.
+    pub(super) fn flush_one(&mut self) -> Option<(Write, Result<()>)> {
         let write = self.waiting.pop_front()?;
-        match self.put(write.what, &write.body) {
-            Ok(()) => {
-                self.rouse();
-                Some((write.done, Ok(())))
-            }
-            Err(TrySendError::Failed(error)) => Some((write.done, Err(error))),
+        let result = match self.put(write.what, &write.body) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Failed(error)) => Err(error),
             Err(TrySendError::Full { .. }) => {
                 self.waiting.push_front(write);
-                None
+                return None;
             }
-        }
+        };
+        self.rouse();
+        self.bytes -= write.body.len() + OVERHEAD;
+        Some((write, result))
+    }
+
+    /// Bytes of the writes that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether writes wait.

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::commands::{Adopted, CallFn, ClosedFn, Command, MessageFn, ReadFn};
 use crate::reactor::link::{Link, Message};
-use crate::reactor::outgoing::{Submitted, What};
+use crate::reactor::outgoing::{Submitted, What, Write};
 use crate::reactor::shared::Shared;
 use crate::shm::Bytes;
 use crate::transport::{LinkSocket, MessageKind, Receiver, RequestId, TryRecvError, Watch};
@@ -63,8 +63,28 @@ pub(super) struct Served {
     /// Writes wait for room.
     pub(super) flushing: bool,
     /// What the connection had set aside before it was adopted.
-    letters: VecDeque<(MessageKind, Vec<u8>)>,
+    letters: Letters,
     wants: Wants,
+}
+
+/// Messages that were set aside: before the connection was adopted, or while calls wait for responses
+/// behind them.
+struct Letters {
+    queue: VecDeque<(MessageKind, Vec<u8>)>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Letters {
+    /// Whether `len` bytes more may be set aside.
+    fn admit(&self, len: usize) -> bool {
+        self.queue.is_empty() || self.bytes + len <= self.limit
+    }
+
+    fn push(&mut self, kind: MessageKind, body: Vec<u8>) {
+        self.bytes += body.len();
+        self.queue.push_back((kind, body));
+    }
 }
 
 /// Who wants what comes.
@@ -84,6 +104,13 @@ enum Offered {
 }
 
 impl Wants {
+    /// No response will come.
+    fn fail_calls(&mut self, link: &Link) {
+        for call in std::mem::take(&mut self.calls).into_values() {
+            link.guard(|| call(link, Err(ErrorKind::PeerClosed.into())));
+        }
+    }
+
     #[inline]
     fn offer(&mut self, link: &Link, kind: MessageKind, bytes: Bytes<'_>) -> Offered {
         let ran = match kind {
@@ -107,8 +134,11 @@ impl Wants {
 
 impl Served {
     pub(super) fn new(adopted: Adopted) -> Self {
-        let Adopted { link, mut receiver, socket } = adopted;
-        let letters = std::iter::from_fn(|| receiver.pop_letter()).collect();
+        let Adopted { link, mut receiver, socket, set_aside } = adopted;
+        let mut letters = Letters { queue: VecDeque::new(), bytes: 0, limit: set_aside };
+        while let Some((kind, body)) = receiver.pop_letter() {
+            letters.push(kind, body);
+        }
         receiver.take_triggers();
         let (mode, wants) = (Mode::Hot, Wants::default());
         Self { link, receiver, socket, mode, flushing: false, letters, wants }
@@ -131,7 +161,7 @@ impl Served {
             if shared.is_pending() {
                 return (count + 1, Outcome::More);
             }
-            if !self.receiver.is_ready() && self.letters.is_empty() {
+            if !self.receiver.is_ready() && self.letters.queue.is_empty() {
                 self.receiver.rest();
                 return (count + 1, Outcome::Caught);
             }
@@ -142,54 +172,86 @@ impl Served {
     /// Serves the next message or trigger.
     #[inline]
     fn serve_one(&mut self) -> Step {
-        if !self.letters.is_empty() {
-            return self.serve_letter();
+        if !self.letters.queue.is_empty() {
+            let step = self.serve_letter();
+            // A response may come behind messages that nobody wants.
+            if !matches!(step, Step::Unwanted) || self.wants.calls.is_empty() {
+                return step;
+            }
         }
         let received = match self.receiver.try_peek() {
             Ok(Some(received)) => received,
-            Ok(None) => return Step::Over(Ok(())),
+            Ok(None) => return self.over(Ok(())),
             Err(TryRecvError::Empty) => return Step::Empty,
-            Err(TryRecvError::Failed(error)) => return Step::Over(Err(error)),
+            Err(TryRecvError::Failed(error)) => return self.over(Err(error)),
         };
         if let Some(token) = received.token() {
             let known = self.link.run(token);
             received.finish_trigger(known != Some(false));
             return if known.is_some() { Step::Served } else { panicked() };
         }
-        match self.wants.offer(&self.link, received.kind(), received.bytes()) {
-            Offered::Taken => match received.release() {
-                Ok(()) => Step::Served,
-                Err(error) => Step::Over(Err(error)),
-            },
-            Offered::Unwanted => Step::Unwanted,
-            Offered::Panicked => panicked(),
+        let (kind, bytes) = (received.kind(), received.bytes());
+        match self.wants.offer(&self.link, kind, bytes) {
+            Offered::Taken => {}
+            Offered::Unwanted
+                if !self.wants.calls.is_empty() && self.letters.admit(bytes.len()) =>
+            {
+                self.letters.push(kind, bytes.to_vec());
+            }
+            Offered::Unwanted => {
+                if !self.socket.is_alive() {
+                    self.wants.fail_calls(&self.link);
+                }
+                return Step::Unwanted;
+            }
+            Offered::Panicked => return panicked(),
+        }
+        match received.release() {
+            Ok(()) => Step::Served,
+            Err(error) => self.over(Err(error)),
         }
     }
 
     #[cold]
     fn serve_letter(&mut self) -> Step {
-        let Some((kind, body)) = self.letters.pop_front() else { return Step::Empty };
+        let Some((kind, body)) = self.letters.queue.pop_front() else { return Step::Empty };
         match self.wants.offer(&self.link, kind, Bytes::of(&body)) {
-            Offered::Taken => Step::Served,
+            Offered::Taken => {
+                self.letters.bytes -= body.len();
+                Step::Served
+            }
             Offered::Unwanted => {
-                self.letters.push_front((kind, body));
+                self.letters.queue.push_front((kind, body));
                 Step::Unwanted
             }
             Offered::Panicked => panicked(),
         }
     }
 
+    /// Nothing more comes. What was set aside is received before the end is told.
+    #[cold]
+    fn over(&mut self, result: Result<()>) -> Step {
+        if self.letters.queue.is_empty() {
+            return Step::Over(result);
+        }
+        self.wants.fail_calls(&self.link);
+        Step::Unwanted
+    }
+
     /// Whether the next header shows everything that is left to do.
     pub(super) fn is_watched(&self) -> bool {
-        self.letters.is_empty() && self.socket.is_alive()
+        let has_letters = !self.letters.queue.is_empty() && self.wants.calls.is_empty();
+        !has_letters && self.socket.is_alive()
     }
 
     pub(super) fn on_message(&mut self, callback: MessageFn) {
-        self.wants.on_message = Some(callback);
+        let before = self.wants.on_message.replace(callback);
+        self.link.discard(before);
     }
 
     pub(super) fn on_closed(&mut self, callback: ClosedFn) {
-        self.wants.on_closed = Some(callback);
+        let before = self.wants.on_closed.replace(callback);
+        self.link.discard(before);
     }
 
     pub(super) fn read(&mut self, callback: ReadFn) {
@@ -207,9 +269,8 @@ impl Served {
         match submitted {
             Submitted::Done(_, Err(error)) => {
                 // It was not sent, so no response can come.
-                self.receiver.cancel_call(id);
-                let callback = self.wants.calls.remove(&id)?;
-                self.link.guard(|| callback(&self.link, Err(error)))
+                self.link.suspect();
+                self.unsent(id, error)
             }
             submitted => {
                 self.link.settle(submitted);
@@ -218,25 +279,42 @@ impl Served {
         }
     }
 
+    /// A request was not sent, so no response can come. `None`: its callback panicked.
+    fn unsent(&mut self, id: RequestId, error: Error) -> Option<()> {
+        self.receiver.cancel_call(id);
+        match self.wants.calls.remove(&id) {
+            Some(callback) => self.link.guard(|| callback(&self.link, Err(error))),
+            None => Some(()),
+        }
+    }
+
     /// Sends what waits for room, up to `budget` writes. Gives how many.
     pub(super) fn flush(&mut self, budget: usize) -> usize {
         for count in 0..budget {
             let flushed = self.link.outgoing().flush_one();
-            let Some((done, result)) = flushed else { return count };
-            // Behind the completions of writes that were done at once.
-            self.link.settle(Submitted::Done(done, result));
+            match flushed {
+                None => return count,
+                Some((Write { what: What::Request(id), .. }, Err(error))) => {
+                    self.link.suspect();
+                    if self.unsent(id, error).is_none() {
+                        let error = ErrorKind::CallbackPanicked.into();
+                        self.link.post(Command::Abort(self.link.clone(), Some(error)));
+                    }
+                }
+                // Behind the completions of writes that were done at once.
+                Some((write, result)) => self.link.settle(Submitted::Done(write.done, result)),
+            }
         }
         budget
     }
 
     /// The link is over: closes it for the peer, and tells everybody who waits.
-    pub(super) fn end(self, result: Result<()>, by_us: bool) {
+    pub(super) fn end(self, result: Result<()>, by_us: Option<ErrorKind>) {
         let Self { link, receiver, wants, .. } = self;
         let Wants { on_message, on_closed, reads, calls } = wants;
         let kind = match &result {
             Err(error) => error.kind().clone(),
-            Ok(()) if by_us => ErrorKind::LinkClosed,
-            Ok(()) => ErrorKind::PeerClosed,
+            Ok(()) => by_us.unwrap_or(ErrorKind::PeerClosed),
         };
         let mut remains = link.end(kind);
         remains.calls = calls.into_values().collect();
@@ -245,7 +323,7 @@ impl Served {
             link.guard(|| read(&link, link.nothing_to_read()));
         }
         remains.complete();
-        drop(on_message);
+        link.discard(on_message);
         if let Some(closed) = on_closed {
             // Behind the completions that wait to be called.
             link.post(Command::Closed(link.clone(), closed, result));

@@ -33,12 +33,12 @@ impl<F> Default for Table<F> {
 }
 
 impl<F> Table<F> {
-    /// Enters a function. `None`: 65536 are registered, or spent.
-    pub(super) fn register(&mut self, function: F) -> Option<Token> {
+    /// Enters a function. It comes back where 65536 are registered, or spent.
+    pub(super) fn register(&mut self, function: F) -> Result<Token, F> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                let index = u16::try_from(self.slots.len()).ok()?;
+                let Ok(index) = u16::try_from(self.slots.len()) else { return Err(function) };
                 self.slots.push(Slot { generation: 1, function: None, registered: false });
                 index
             }
@@ -46,7 +46,7 @@ impl<F> Table<F> {
         let slot = &mut self.slots[usize::from(index)];
         slot.function = Some(function);
         slot.registered = true;
-        Some(Token::from(u32::from(slot.generation) << 16 | u32::from(index)))
+        Ok(Token::from(u32::from(slot.generation) << 16 | u32::from(index)))
     }
 
     /// Forgets a function, and gives it unless it is running. `None`: the token names nothing.
@@ -128,8 +128,8 @@ mod tests {
     fn a_full_table_says_so() {
         let mut table = Table::default();
         let tokens: Vec<_> = (0..1 << 16).map(|value| table.register(value).unwrap()).collect();
-        assert_eq!(table.register(0), None);
+        assert_eq!(table.register(9), Err(9));
         table.unregister(tokens[7]).unwrap();
-        assert!(table.register(0).is_some());
+        assert!(table.register(0).is_ok());
     }
 }

@@ -226,6 +226,12 @@ impl Connection {
         LinkSocket::new(self.link().clone(), self.sender.session().core.options.spin)
     }
 
+    /// Bytes that may be set aside, and bytes of writes that may wait for room.
+    pub(crate) fn limits(&self) -> (usize, usize) {
+        let options = &self.sender.session().core.options;
+        (options.backlog_limit, options.write_limit)
+    }
+
     fn link(&self) -> &Arc<Link> {
         &self.sender.session().link
     }

@@ -56,6 +56,9 @@ impl Sender {
             return first;
         }
         let Some(deadline) = self.deadline(patience) else {
+            if self.link.peer_left() {
+                return Err(Error::from(ErrorKind::PeerClosed).into());
+            }
             if !self.link.by_descriptor() {
                 return first;
             }

@@ -101,6 +101,7 @@ pub struct Options {
     pub(super) pool_far_footprint: u64,
     pub(super) peer_pool_limit: u64,
     pub(super) backlog_limit: usize,
+    pub(super) write_limit: usize,
     pub(super) half_open_limit: usize,
     pub(super) handshake_timeout: Duration,
     pub(super) send_timeout: Duration,
@@ -123,6 +124,7 @@ impl Default for Options {
             pool_far_footprint: 32 << 20,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
+            write_limit: 64 << 20,
             half_open_limit: 64,
             handshake_timeout: Duration::from_secs(1),
             send_timeout: Duration::from_secs(30),
@@ -199,6 +201,13 @@ impl Options {
     /// Default 1 MiB.
     pub fn backlog_limit(mut self, bytes: usize) -> Self {
         self.backlog_limit = bytes;
+        self
+    }
+
+    /// Bytes of writes of one [`Link`](crate::Link) that may wait for room: its peer may be slow, or
+    /// never read. Default 64 MiB; one write always may wait.
+    pub fn write_limit(mut self, bytes: usize) -> Self {
+        self.write_limit = bytes;
         self
     }
 

@@ -464,6 +464,9 @@ impl Sender {
             match deadline {
                 Some(deadline) => self.await_room(full.needed, deadline)?,
                 None if looks == 0 && self.link.by_descriptor() => self.arm()?,
+                None if self.link.peer_left() => {
+                    return Err(Error::from(ErrorKind::PeerClosed).into());
+                }
                 None => return Err(full.into()),
             }
             looks += 1;
