@@ -1,4 +1,4 @@
-//! Sleeping and waking at the same moment, many times: no wake-up is lost.
+//! Sleeping and waking at the same moment, many times, between two processes: no wake-up is lost.
 //!
 //! ```text
 //! SLIPRING_RACES=10000000 cargo test --release --test races -- --nocapture --test-threads=1
@@ -12,12 +12,12 @@ mod support;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use slipring::{Connection, Context, EventLoop, Options, Spin, TryRecvError};
-use support::pair;
+use support::other::Other;
+use support::{soon, unique_name};
 
 /// The longest answer that is no stall.
 const STALL: Duration = Duration::from_millis(100);
@@ -42,31 +42,42 @@ fn next(state: &mut u64) -> u64 {
     *state
 }
 
-/// Asks `ask` for round trips, the other side answering each after another idle time.
-fn race(what: &str, mut ask: impl FnMut(&[u8; 8]) -> Vec<u8>, far: Connection) {
-    let (count, judged) = races();
-    let answering = thread::spawn(move || {
-        let (mut far, mut state) = (far, 0x2545_F491_4F6C_DD1D_u64);
-        let mut message = Vec::new();
+/// A link to another process, which answers each message after another idle time.
+fn answered(test: &str) -> (Connection, Other) {
+    let name = unique_name();
+    let other = Other::start(test, &name, |name| {
+        let mut far =
+            Context::with_options(sleepless()).unwrap().connect_retry(name, soon()).unwrap();
+        let (mut message, mut state) = (Vec::new(), 0x2545_F491_4F6C_DD1D_u64);
         while far.recv_into(&mut message).unwrap().is_some() {
-            for _ in 0..next(&mut state) % IDLE {
-                std::hint::spin_loop();
-            }
+            idle(&mut state);
             far.send(&message).unwrap();
         }
     });
+    let context = Context::with_options(sleepless()).unwrap();
+    let near = context.listen(&name).unwrap().accept_deadline(soon()).unwrap();
+    (near, other)
+}
+
+fn idle(state: &mut u64) {
+    for _ in 0..next(state) % IDLE {
+        std::hint::spin_loop();
+    }
+}
+
+/// Asks for round trips, each after another idle time.
+fn race(what: &str, mut ask: impl FnMut(&[u8; 8]) -> Vec<u8>, mut other: Other) {
+    let (count, judged) = races();
     let mut longest = Duration::ZERO;
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     for number in 0..count {
-        for _ in 0..next(&mut state) % IDLE {
-            std::hint::spin_loop();
-        }
+        idle(&mut state);
         let start = Instant::now();
         assert_eq!(ask(&number.to_le_bytes()), number.to_le_bytes());
         longest = longest.max(start.elapsed());
     }
     drop(ask);
-    answering.join().unwrap();
+    other.succeeds();
     println!("{what}: {count} races, the longest answer took {longest:?}");
     assert!(!judged || longest < STALL, "{what}: an answer took {longest:?}");
 }
@@ -77,18 +88,18 @@ fn sleepless() -> Options {
 
 #[test]
 fn threads_that_sleep_on_a_bell_are_woken() {
-    let (mut near, far) = pair(sleepless());
+    let (mut near, other) = answered("threads_that_sleep_on_a_bell_are_woken");
     let ask = move |message: &[u8; 8]| {
         near.send(message).unwrap();
         near.recv().unwrap().unwrap()
     };
-    race("futex", ask, far);
+    race("futex", ask, other);
 }
 
 #[test]
 fn loops_that_sleep_on_a_descriptor_are_woken() {
     for edge in [EventFlags::empty(), EventFlags::ET] {
-        let (mut near, far) = pair(sleepless());
+        let (mut near, other) = answered("loops_that_sleep_on_a_descriptor_are_woken");
         let events = epoll::create(CreateFlags::CLOEXEC).unwrap();
         let flags = EventFlags::IN | edge;
         epoll::add(&events, near.as_fd(), EventData::new_u64(0), flags).unwrap();
@@ -105,13 +116,13 @@ fn loops_that_sleep_on_a_descriptor_are_woken() {
                 }
             }
         };
-        race(if edge.is_empty() { "level" } else { "edge" }, ask, far);
+        race(if edge.is_empty() { "level" } else { "edge" }, ask, other);
     }
 }
 
 #[test]
 fn a_reactor_that_sleeps_is_woken() {
-    let (near, far) = pair(sleepless());
+    let (near, other) = answered("a_reactor_that_sleeps_is_woken");
     let context = Context::with_options(sleepless()).unwrap();
     let mut events = EventLoop::new(&context).unwrap();
     let link = events.reactor().adopt(near).unwrap();
@@ -128,5 +139,5 @@ fn a_reactor_that_sleeps_is_woken() {
             .unwrap();
         answer.unwrap()
     };
-    race("reactor", ask, far);
+    race("reactor", ask, other);
 }
