@@ -32,6 +32,9 @@ use crate::rows;
 /// No command takes a tenth of this, on a machine that is merely busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How often the watchdog looks.
+const TICK: Duration = Duration::from_millis(500);
+
 const SEQUENCE: usize = 0;
 const VERB: usize = 8;
 const SLOT: usize = 16;
@@ -188,37 +191,35 @@ impl Drop for Peer {
 
 /// What the watchdog thread looks at.
 struct Watch {
-    start: Instant,
-    /// Milliseconds after `start` at which the current command is overdue.
-    overdue: AtomicU64,
+    /// Ticks since the current command was given. Not by the clock, which goes on while a virtual
+    /// machine stands still.
+    ticks: AtomicU64,
     finished: AtomicBool,
 }
 
 impl Watch {
     fn new() -> Watch {
-        let overdue = AtomicU64::new(PATIENCE.as_millis() as u64);
-        Watch { start: Instant::now(), overdue, finished: AtomicBool::new(false) }
+        Watch { ticks: AtomicU64::new(0), finished: AtomicBool::new(false) }
     }
 
     fn extend(&self) {
-        let overdue = (self.start.elapsed() + PATIENCE).as_millis() as u64;
-        self.overdue.store(overdue, Ordering::Relaxed);
+        self.ticks.store(0, Ordering::Relaxed);
     }
 
     /// Ends this process, with an error, when the follower ends or hangs before `finished`.
     fn stand(&self, pidfd: &OwnedFd) {
-        let tick = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+        let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
         loop {
             let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
             let ended = rustix::event::poll(&mut fds, Some(&tick)).is_ok_and(|ready| ready > 0);
             if self.finished.load(Ordering::Relaxed) {
                 return;
             }
-            let overdue = Duration::from_millis(self.overdue.load(Ordering::Relaxed));
+            let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
             if ended {
                 // A moment for an error of the leader's own, which says more.
                 thread::sleep(Duration::from_millis(100));
-            } else if self.start.elapsed() > overdue {
+            } else if TICK * ticks as u32 > PATIENCE {
                 eprintln!("ping_pong: a step took longer than {} s", PATIENCE.as_secs());
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
             } else {
