@@ -18,6 +18,7 @@ use slipring::{
     Connection, Context, Error, ErrorKind, EventLoop, Fault, Link, MessageKind, Options, Reactor,
     Spin, Token, TrySendError,
 };
+use support::callbacks::{diary, hear, kind, receive, settle};
 use support::census::processor_time;
 use support::other::Other;
 use support::raw;
@@ -41,39 +42,8 @@ fn spins() -> [Options; 3] {
     .map(|spin| Options::new().spin(spin))
 }
 
-fn hear<T>(said: &mpsc::Receiver<T>) -> T {
-    said.recv_timeout(HANG).expect("nothing comes")
-}
-
-fn receive(far: &mut Connection) -> Vec<u8> {
-    far.recv_deadline(soon()).unwrap().expect("a message, not the end")
-}
-
 fn echo(link: &Link) {
     link.on_message(|link, message| link.write(message.to_vec()));
-}
-
-fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
-    answer.unwrap_err().kind().clone()
-}
-
-/// What a callback says of itself, in the order of the calls.
-fn diary<T: Send + 'static>() -> (impl Fn(T) + Clone + Send + 'static, mpsc::Receiver<T>) {
-    let (to, said) = mpsc::channel();
-    (
-        move |word| {
-            // Whoever listened may be gone.
-            let _ = to.send(word);
-        },
-        said,
-    )
-}
-
-/// Waits until the reactor has done what it was asked for so far.
-fn settle(reactor: &Reactor) {
-    let (say, said) = diary();
-    reactor.defer(move || say(()));
-    hear(&said);
 }
 
 fn numbered(number: u32, len: usize) -> Vec<u8> {

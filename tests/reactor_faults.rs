@@ -14,8 +14,9 @@ use slipring::{
     Connection, Context, Error, ErrorKind, EventLoop, Fault, Link, MessageKind, Options, Reactor,
     Spin, TrySendError,
 };
+use support::callbacks::{diary, hear, kind, receive, settle};
 use support::census::{Census, threads};
-use support::other::{Other, say, wait_for_death};
+use support::other::{Other, fork, say, wait_for_death};
 use support::{HANG, Stage, pair, pair_of, soon, unique_name, wait_until};
 
 fn spins() -> [Options; 3] {
@@ -28,14 +29,6 @@ fn spins() -> [Options; 3] {
     .map(|spin| Options::new().spin(spin))
 }
 
-fn hear<T>(said: &mpsc::Receiver<T>) -> T {
-    said.recv_timeout(HANG).expect("nothing comes")
-}
-
-fn receive(far: &mut Connection) -> Vec<u8> {
-    far.recv_deadline(soon()).unwrap().expect("a message, not the end")
-}
-
 fn echo(link: &Link) {
     link.on_message(|link, message| match message.kind() {
         MessageKind::Request(id) => link.respond(id, message.to_vec()),
@@ -46,29 +39,6 @@ fn echo(link: &Link) {
 fn comes_back(far: &mut Connection) {
     far.send(b"there?").unwrap();
     assert_eq!(receive(far), b"there?");
-}
-
-fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
-    answer.unwrap_err().kind().clone()
-}
-
-/// What a callback says of itself, in the order of the calls.
-fn diary<T: Send + 'static>() -> (impl Fn(T) + Clone + Send + 'static, mpsc::Receiver<T>) {
-    let (to, said) = mpsc::channel();
-    (
-        move |word| {
-            // Whoever listened may be gone.
-            let _ = to.send(word);
-        },
-        said,
-    )
-}
-
-/// Waits until the reactor has done what it was asked for so far.
-fn settle(reactor: &Reactor) {
-    let (say, said) = diary();
-    reactor.defer(move || say(()));
-    hear(&said);
 }
 
 /// How a link ended, told once.
@@ -790,25 +760,6 @@ fn a_loop_that_is_dropped_closes_its_links_for_their_peers() {
 }
 
 // Forks.
-
-/// Runs `child` in a forked child that ends in time, and gives how it ended.
-fn fork(child: impl FnOnce()) -> i32 {
-    // SAFETY: no thread of this process holds a lock of the allocator's for long, and glibc takes
-    // them over `fork`; the child ends by `_exit`, or by the signal of its alarm.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0);
-    if pid == 0 {
-        // SAFETY: sets a timer of this process.
-        unsafe { libc::alarm(HANG.as_secs() as u32 / 2) };
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();
-        // SAFETY: `_exit` runs no handlers, as a child of a threaded process must not.
-        unsafe { libc::_exit(if done { 0 } else { 1 }) };
-    }
-    let mut status = 0;
-    // SAFETY: `pid` is our child, `status` a valid place to write to.
-    unsafe { libc::waitpid(pid, &mut status, 0) };
-    status
-}
 
 #[test]
 fn after_a_fork_the_child_has_no_loop_and_its_parents_goes_on() {

@@ -5,10 +5,9 @@ mod support;
 use std::sync::mpsc;
 use std::thread;
 
-use slipring::{
-    Connection, Context, ErrorKind, Fault, Link, Options, Reactor, Result, Spin, Token,
-};
-use support::{HANG, Stage, pair_of, raw, wait_until};
+use slipring::{Connection, Context, ErrorKind, Fault, Link, Options, Reactor, Spin, Token};
+use support::callbacks::{hear, kind, settle};
+use support::{Stage, pair_of, raw, wait_until};
 
 /// A link of a fresh reactor, and the other end.
 fn served(options: Options) -> (Reactor, Link, Connection) {
@@ -29,25 +28,10 @@ fn answer<T: Send + 'static>() -> (impl FnOnce(&Link, T) + Send + 'static, mpsc:
     (move |_: &Link, value: T| say.send(value).unwrap(), said)
 }
 
-fn hear<T>(said: &mpsc::Receiver<T>) -> T {
-    said.recv_timeout(HANG).expect("the callback is called")
-}
-
-/// Returns when the reactor has done what it was asked for.
-fn settle(reactor: &Reactor) {
-    let (say, said) = mpsc::channel();
-    reactor.defer(move || say.send(()).unwrap());
-    hear(&said);
-}
-
 /// Writes until one waits for room.
 fn fill(link: &Link) {
     while link.try_send(&[0; 500]).is_ok() {}
     link.write([0; 500]);
-}
-
-fn kind<T: std::fmt::Debug>(answer: Result<T>) -> ErrorKind {
-    answer.unwrap_err().kind().clone()
 }
 
 #[test]

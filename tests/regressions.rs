@@ -18,7 +18,7 @@ use slipring::{
     Spin, TryRecvError, TrySendError,
 };
 use support::census::{Census, mappings};
-use support::other::{Other, say};
+use support::other::{Other, fork, say};
 use support::raw::{self, *};
 use support::{Stage, fault, pair, pair_of, soon, stays_faulty};
 
@@ -685,25 +685,6 @@ fn a_reservation_that_is_forgotten_holds_no_block_against_the_next() {
 }
 
 // Forks.
-
-/// Runs `child` in a forked child that ends in time, and gives how it ended.
-fn fork(child: impl FnOnce()) -> i32 {
-    // SAFETY: no thread of this process holds a lock of the allocator's for long, and glibc takes
-    // them over `fork`; the child ends by `_exit`, or by the signal of its alarm.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0);
-    if pid == 0 {
-        // SAFETY: sets a timer of this process.
-        unsafe { libc::alarm(support::HANG.as_secs() as u32 / 2) };
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();
-        // SAFETY: `_exit` runs no handlers, as a child of a threaded process must not.
-        unsafe { libc::_exit(if done { 0 } else { 1 }) };
-    }
-    let mut status = 0;
-    // SAFETY: `pid` is our child, `status` a valid place to write to.
-    unsafe { libc::waitpid(pid, &mut status, 0) };
-    status
-}
 
 #[test]
 fn a_child_that_drops_what_it_inherited_keeps_its_own_threads() {

@@ -32,7 +32,6 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use lexopt::{Arg, Parser, ValueExt};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use slipring::{Context, Link, Reactor, Spin};
 
@@ -230,14 +229,13 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 /// As many descriptors as this process may have. The peer inherits that.
 fn raise_limit(links: usize) -> Outcome<()> {
-    let limit = getrlimit(Resource::Nofile);
-    let needed = links as u64 * DESCRIPTORS + 100;
-    if let Some(most) = limit.maximum.filter(|most| *most < needed) {
+    let (most, needed) = (Context::raise_descriptor_limit()?, links as u64 * DESCRIPTORS + 100);
+    if most < needed {
         return Err(format!(
             "{links} links need about {needed} descriptors, and RLIMIT_NOFILE allows {most}: \
              raise its hard limit, or ask for fewer --links"
         )
         .into());
     }
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
+    Ok(())
 }

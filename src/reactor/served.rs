@@ -62,7 +62,6 @@ pub(super) struct Served {
     pub(super) mode: Mode,
     /// Writes wait for room.
     pub(super) flushing: bool,
-    /// What the connection had set aside before it was adopted.
     letters: Letters,
     wants: Wants,
 }

@@ -1,11 +1,12 @@
 //! What the integration tests share.
 //!
 //! [`other`] runs a body in another process, [`raw`] is a peer that can lie in every byte it
-//! writes, [`census`] counts what a process holds.
+//! writes, [`callbacks`] hears what callbacks say, [`census`] counts what a process holds.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
+pub mod callbacks;
 pub mod census;
 pub mod other;
 pub mod raw;
