@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -16,6 +16,7 @@ use crate::reactor::doors::Doors;
 use crate::reactor::handle::{Owner, Reactor};
 use crate::reactor::hot::HotSet;
 use crate::reactor::links::Links;
+use crate::reactor::nap::{self, Punctual};
 use crate::reactor::served::{Mode, Outcome, Served};
 use crate::reactor::shared::{BELL, Shared};
 use crate::transport::{Context, Watching};
@@ -32,13 +33,6 @@ const TICK: usize = 1024;
 
 /// When so many links had to be woken up for since the last sleep, all that were hot before it are.
 const LIVELY: usize = 16;
-
-/// With more hot links than these the loop naps instead of watching.
-const FEW: usize = 64;
-/// How long it naps.
-const NAP: Duration = Duration::from_micros(50);
-/// After so many naps in vain it arms them all and sleeps: that costs about as much.
-const NAPS: u32 = 64;
 
 /// How long the loop turns without asking for events while links are armed, and while none is.
 const EVENTS_EVERY: Duration = Duration::from_micros(20);
@@ -81,6 +75,8 @@ pub struct EventLoop {
     watching: Watching,
     /// Work since the last tick, in looks at a header.
     work: usize,
+    /// A link may have more than its share of the last turn.
+    more: bool,
     /// Messages since the last tick.
     lively: bool,
     /// When nothing had happened for the first time.
@@ -118,6 +114,7 @@ impl EventLoop {
             flushing: Vec::new(),
             watching: context.watching(),
             work: 0,
+            more: false,
             lively: false,
             idle_since: None,
             last_events: Instant::now(),
@@ -152,11 +149,12 @@ impl EventLoop {
         self.shared.generation().check()?;
         let shared = self.shared.clone();
         let _turn = shared.enter();
+        let _punctual = Punctual::new();
         while !self.is_finished() && !done() {
-            let done = self.turn(usize::MAX)?;
-            if done > 0 {
+            if self.turn(usize::MAX)? > 0 {
                 self.idle_since = None;
-            } else if self.hot.len() > FEW && self.watching.is_adaptive() {
+            }
+            if self.may_nap() {
                 self.nap()?;
             }
             if std::mem::take(&mut self.idle) && self.fall_asleep() {
@@ -203,6 +201,7 @@ impl EventLoop {
     /// Looks at everything once. Gives how much was done.
     fn turn(&mut self, budget: usize) -> Result<usize> {
         let mut done = 0;
+        self.more = false;
         if self.shared.is_pending() {
             done += self.obey()?;
         }
@@ -255,20 +254,22 @@ impl EventLoop {
         }
     }
 
+    /// With many links that are all caught up with the loop does not look again at once.
+    fn may_nap(&self) -> bool {
+        let many = self.hot.len() > nap::FEW && self.watching.is_adaptive();
+        many && !self.more && !self.shared.is_pending()
+    }
+
     /// Sleeps for a moment without arming anybody: of many links some will have something then.
     fn nap(&mut self) -> Result<()> {
         let now = Instant::now();
         let since = *self.idle_since.get_or_insert(now);
-        if now - since >= NAP * NAPS {
+        if now - since >= nap::IN_VAIN {
             self.idle = true;
             return Ok(());
         }
         self.work = 0;
-        // Not by epoll_wait, whose timeout is in milliseconds before Linux 5.11.
-        let timeout = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
-        let mut fds = [PollFd::new(&self.shared.epoll, PollFlags::IN)];
-        let ready = rustix::event::poll(&mut fds, Some(&timeout));
-        if ready.is_ok_and(|ready| ready > 0) && self.take_events(Some(Duration::ZERO))? > 0 {
+        if nap::nap(self.shared.epoll.as_fd()) && self.take_events(Some(Duration::ZERO))? > 0 {
             self.idle_since = None;
         }
         Ok(())
@@ -322,6 +323,7 @@ impl EventLoop {
     fn conclude(&mut self, place: usize, outcome: Outcome) {
         match outcome {
             Outcome::Caught | Outcome::More => {
+                self.more |= matches!(outcome, Outcome::More);
                 if let Some(served) = self.links.get(place)
                     && !served.is_watched()
                 {

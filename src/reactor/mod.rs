@@ -18,6 +18,7 @@ mod handle;
 mod hot;
 mod link;
 mod links;
+mod nap;
 mod obey;
 mod outgoing;
 mod served;
