@@ -72,13 +72,17 @@ mod reactor;
 mod ring;
 mod shm;
 mod sync;
+mod tensor;
 mod transport;
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
-pub use error::{AddressFault, DescriptorFault, Error, ErrorKind, Fault, Refusal, Result};
+pub use error::{
+    AddressFault, DescriptorFault, Error, ErrorKind, Fault, Refusal, Result, TensorFault,
+};
 pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use shm::{Bytes, Lines};
+pub use tensor::{DType, Element, Shape};
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,
     Options, Peer, PeerPolicy, Received, Receiver, RecvStats, Request, RequestId, Reservation,

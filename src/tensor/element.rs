@@ -1,0 +1,147 @@
+//! Rust types as elements.
+
+use half::{bf16, f16};
+use zerocopy::{FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes};
+
+use crate::error::{Result, TensorFault};
+use crate::tensor::dtype::DType;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that is the element of a tensor: the integers, `f32`, `f64`, `half::f16`, `half::bf16`,
+/// and `bool`, whose bytes are checked.
+pub trait Element:
+    Copy
+    + Send
+    + Sync
+    + TryFromBytes
+    + FromZeros
+    + IntoBytes
+    + Immutable
+    + KnownLayout
+    + sealed::Sealed
+    + 'static
+{
+    /// The data type that it stands for.
+    const DTYPE: DType;
+}
+
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident,)*) => {
+        $(
+            impl sealed::Sealed for $rust {}
+            impl Element for $rust {
+                const DTYPE: DType = DType::$dtype;
+            }
+        )*
+    };
+}
+
+elements! {
+    bool => Bool,
+    u8 => Uint8,
+    u16 => Uint16,
+    u32 => Uint32,
+    u64 => Uint64,
+    i8 => Int8,
+    i16 => Int16,
+    i32 => Int32,
+    i64 => Int64,
+    f16 => Fp16,
+    bf16 => Bf16,
+    f32 => Fp32,
+    f64 => Fp64,
+}
+
+/// Whether a tensor of data type `is` has elements of type `T`.
+#[inline(always)]
+pub(crate) fn check<T: Element>(is: DType) -> Result<(), TensorFault> {
+    if is == T::DTYPE {
+        return Ok(());
+    }
+    Err(TensorFault::DataType { is: is.name(), wanted: T::DTYPE.name() })
+}
+
+/// Bytes that nobody changes, as elements.
+pub(crate) fn slice_of<T: Element>(bytes: &[u8]) -> Result<&[T], TensorFault> {
+    if bytes.is_empty() {
+        return Ok(&[]);
+    }
+    <[T]>::try_ref_from_bytes(bytes).map_err(|_| explain::<T>(bytes))
+}
+
+/// The same, to be written.
+pub(crate) fn slice_of_mut<T: Element>(bytes: &mut [u8]) -> Result<&mut [T], TensorFault> {
+    if bytes.is_empty() {
+        return Ok(&mut []);
+    }
+    let fault = check_bytes::<T>(bytes);
+    <[T]>::try_mut_from_bytes(bytes)
+        .map_err(|_| fault.err().unwrap_or(TensorFault::Alignment { alignment: align_of::<T>() }))
+}
+
+fn explain<T: Element>(bytes: &[u8]) -> TensorFault {
+    check_bytes::<T>(bytes).err().unwrap_or(TensorFault::Alignment { alignment: align_of::<T>() })
+}
+
+/// Whether these bytes are whole elements, and each is one.
+pub(crate) fn check_bytes<T: Element>(bytes: &[u8]) -> Result<(), TensorFault> {
+    let (len, size) = (bytes.len() as u64, size_of::<T>() as u64);
+    if !len.is_multiple_of(size) {
+        return Err(TensorFault::Len { len, expected: len / size * size });
+    }
+    if T::DTYPE == DType::Bool {
+        check_bools(bytes)?;
+    }
+    Ok(())
+}
+
+/// Whether each byte is 0 or 1.
+pub(crate) fn check_bools(bytes: &[u8]) -> Result<(), TensorFault> {
+    match bytes.iter().position(|byte| *byte > 1) {
+        None => Ok(()),
+        Some(at) => Err(TensorFault::Bool { index: at as u64, value: bytes[at] }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_is_as_long_as_its_data_type() {
+        fn check<T: Element>() {
+            assert_eq!(T::DTYPE.size(), Some(size_of::<T>()), "{}", T::DTYPE);
+        }
+        check::<bool>();
+        check::<u8>();
+        check::<i16>();
+        check::<f16>();
+        check::<bf16>();
+        check::<u32>();
+        check::<f32>();
+        check::<i64>();
+        check::<f64>();
+    }
+
+    #[test]
+    fn a_bool_that_is_none_is_refused_where_it_stands() {
+        assert_eq!(slice_of::<bool>(&[0, 1, 1]).unwrap(), [false, true, true]);
+        let lie = TensorFault::Bool { index: 2, value: 2 };
+        assert_eq!(slice_of::<bool>(&[0, 1, 2]), Err(lie));
+        assert_eq!(slice_of_mut::<bool>(&mut [0, 1, 2]), Err(lie));
+    }
+
+    #[test]
+    fn parts_of_elements_and_odd_addresses_are_refused() {
+        let words = [0u32; 3];
+        let bytes = words.as_bytes();
+        assert_eq!(slice_of::<u32>(bytes).unwrap().len(), 3);
+        assert_eq!(slice_of::<u32>(&bytes[..6]), Err(TensorFault::Len { len: 6, expected: 4 }));
+        let odd = TensorFault::Alignment { alignment: 4 };
+        assert_eq!(slice_of::<u32>(&bytes[1..5]), Err(odd));
+        assert_eq!(slice_of::<f64>(&[]).unwrap(), []);
+    }
+}

@@ -1,0 +1,9 @@
+//! Tensors: what bytes mean, and how they are handed over without being copied.
+
+mod dtype;
+mod element;
+mod shape;
+
+pub use dtype::DType;
+pub use element::Element;
+pub use shape::Shape;
