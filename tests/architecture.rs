@@ -24,11 +24,12 @@ const IMPORTS: [(&str, &[&str]); 11] = [
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
-const UNSAFE: [&str; 6] = [
+const UNSAFE: [&str; 7] = [
     "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
     "src/shm/bytes.rs",             // views of a peer's bytes
     "src/shm/copy.rs",              // the one bulk copy out of a peer's memory
     "src/shm/fork.rs",              // the page that a forked child finds wiped
+    "src/shm/frozen.rs",            // slices of memory that is sealed against writing
     "src/shm/mapping.rs",           // mappings, and who may form `&mut [u8]` over which
     "src/transport/socket.rs",      // control messages of a socket
 ];

@@ -133,12 +133,6 @@ pub enum TensorFault {
         /// Tensors that there may be.
         expected: usize,
     },
-    /// A description is of another version.
-    #[error("description of version {version}")]
-    Version {
-        /// The version.
-        version: u8,
-    },
     /// A description ends too early, or goes on behind its last tensor.
     #[error("description of {len} bytes, tensor {index} ends at {needed}")]
     Description {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::pool::shared::Shared;
 use crate::pool::store::BlockHome;
 use crate::shm::Area;
 use crate::sync::Edge;
@@ -49,11 +50,37 @@ pub(crate) struct Loan {
     pub(crate) generation: u64,
 }
 
-/// A block on loan, kept until it is returned.
+/// A block, which goes back to the pool when nobody needs it any more.
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) home: BlockHome,
     pub(super) area: Area,
+}
+
+/// What is on loan in a slot.
+#[derive(Debug)]
+pub(super) enum Loaned {
+    /// To this borrower alone.
+    Sole(Lent),
+    /// To others, too, or still in use here.
+    Shared(Arc<Shared>),
+}
+
+impl Loaned {
+    fn segment(&self) -> u32 {
+        match self {
+            Self::Sole(lent) => lent.home.segment(),
+            Self::Shared(shared) => shared.home().segment(),
+        }
+    }
+
+    /// The block, if this was the last use of it.
+    fn into_lent(self) -> Option<Lent> {
+        match self {
+            Self::Sole(lent) => Some(lent),
+            Self::Shared(shared) => Arc::into_inner(shared).and_then(Shared::into_lent),
+        }
+    }
 }
 
 /// A loan that is waited for.
@@ -76,7 +103,7 @@ pub(super) struct Account {
     number: u64,
     borrower: Arc<dyn Borrower>,
     /// Slot → what it holds. Slots that were never used are not there yet.
-    slots: Vec<Option<(u64, Lent)>>,
+    slots: Vec<Option<(u64, Loaned)>>,
     /// How many slots there may be.
     most: u32,
     /// Slots that are there and hold nothing, free for longest first.
@@ -109,6 +136,11 @@ impl Account {
         !self.free.is_empty() || self.slots.len() < self.most as usize
     }
 
+    /// How many slots are free.
+    pub(super) fn room(&self) -> usize {
+        self.free.len() + self.most as usize - self.slots.len()
+    }
+
     /// Blocks on loan.
     pub(super) fn outstanding(&self) -> usize {
         self.out.len()
@@ -122,7 +154,7 @@ impl Account {
     }
 
     /// Enters a loan; there is room. Gives its slot and generation.
-    pub(super) fn lend(&mut self, lent: Lent) -> Option<(u32, u64)> {
+    pub(super) fn lend(&mut self, loaned: Loaned) -> Option<(u32, u64)> {
         let slot = if self.slots.len() < self.most as usize {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -130,7 +162,7 @@ impl Account {
             self.free.pop_front()?
         };
         self.generation += 1;
-        self.slots[slot as usize] = Some((self.generation, lent));
+        self.slots[slot as usize] = Some((self.generation, loaned));
         self.out.push(slot);
         Some((slot, self.generation))
     }
@@ -151,7 +183,7 @@ impl Account {
             if entry.as_ref().is_none_or(|(generation, _)| *generation != returned) {
                 return true;
             }
-            if let Some((_, lent)) = entry.take() {
+            if let Some(lent) = entry.take().and_then(|(_, loaned)| loaned.into_lent()) {
                 back(lent);
             }
             free.push_back(*slot);
@@ -166,13 +198,13 @@ impl Account {
         self.borrower.clone()
     }
 
-    /// What is on loan.
-    pub(super) fn lent(&self) -> impl Iterator<Item = &Lent> {
-        self.slots.iter().flatten().map(|(_, lent)| lent)
+    /// The segments of what is on loan.
+    pub(super) fn segments(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().flatten().map(|(_, loaned)| loaned.segment())
     }
 
     /// Takes back everything: the borrower is gone.
     pub(super) fn close(self) -> impl Iterator<Item = Lent> {
-        self.slots.into_iter().flatten().map(|(_, lent)| lent)
+        self.slots.into_iter().flatten().filter_map(|(_, loaned)| loaned.into_lent())
     }
 }

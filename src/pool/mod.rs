@@ -20,13 +20,19 @@
 //!    peers' cores share a cache with ours, which receivers measure.
 //! 4. A segment of which no block is in use can be dropped whole; its number is never used again.
 
+mod block;
 mod class;
 mod distance;
+mod frozen;
 mod loans;
 #[cfg(all(test, slipring_loom))]
 mod models;
+mod shared;
 mod store;
 
+pub(crate) use block::Block;
 pub(crate) use distance::time_to_come;
+pub(crate) use frozen::{FrozenBlock, FrozenDraft};
 pub(crate) use loans::{Borrower, BorrowerId, Loan};
-pub(crate) use store::{Block, Lacking, Pool, PoolOptions};
+pub(crate) use shared::SharedBlock;
+pub(crate) use store::{Lacking, Pool, PoolOptions};

@@ -1,14 +1,17 @@
 //! The pool: segments, free blocks, and who holds the others.
 
-use std::collections::{HashSet, VecDeque};
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::pool::block::Block;
 use crate::pool::class::{self, Class};
 use crate::pool::distance::Distance;
-use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, OldestLoan};
+use crate::pool::frozen::{Charge, FrozenBlock};
+use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, OldestLoan};
+use crate::pool::shared::SharedBlock;
 use crate::shm::{Backing, Segment};
 
 /// How much a pool may hold, and how it walks.
@@ -59,10 +62,22 @@ pub(super) struct BlockHome {
     offset: u64,
 }
 
+impl BlockHome {
+    pub(super) fn segment(&self) -> u32 {
+        self.segment
+    }
+}
+
 /// Blocks of a process, lent to its peers. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pool {
     state: Arc<Mutex<State>>,
+}
+
+/// A pool that may be gone, and its blocks with it.
+#[derive(Clone)]
+pub(super) struct WeakPool {
+    state: Weak<Mutex<State>>,
 }
 
 struct State {
@@ -72,6 +87,8 @@ struct State {
     distance: Distance,
     segments: Vec<Option<Held>>,
     next_segment: u32,
+    /// Frozen memory that has a number.
+    frozen: BTreeMap<u32, Weak<FrozenBlock>>,
     classes: Vec<Class>,
     accounts: Vec<Option<Account>>,
     next_borrower: u64,
@@ -115,18 +132,38 @@ struct Held {
     free: u64,
 }
 
-/// A block that only this process knows of. Dropped, it goes back to the pool.
-#[derive(Debug)]
-pub(crate) struct Block {
-    /// `None` once the block was lent.
-    held: Option<Lent>,
-    len: usize,
-    pool: Pool,
-}
-
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool").field("used", &self.used()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for WeakPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakPool")
+    }
+}
+
+impl WeakPool {
+    pub(super) fn is(&self, pool: &Pool) -> bool {
+        std::ptr::eq(self.state.as_ptr(), Arc::as_ptr(&pool.state))
+    }
+
+    /// Bytes that counted for the quota do so no longer.
+    pub(super) fn discharge(&self, len: u64) {
+        if let Some(state) = self.state.upgrade() {
+            Pool { state }.lock().used -= len;
+        }
+    }
+
+    /// Takes back a block that was shared.
+    pub(super) fn put_back(&self, lent: Lent) {
+        // A forked child holds only a copy of the tables and must not wait for their lock.
+        if lent.area.generation().is_current()
+            && let Some(state) = self.state.upgrade()
+        {
+            Pool { state }.lock().put_back(lent);
+        }
     }
 }
 
@@ -138,6 +175,7 @@ impl Pool {
             distance: Distance::default(),
             segments: Vec::new(),
             next_segment: 0,
+            frozen: BTreeMap::new(),
             classes: Vec::new(),
             accounts: Vec::new(),
             next_borrower: 0,
@@ -145,6 +183,15 @@ impl Pool {
             dropped: Vec::new(),
         };
         Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Takes back a block that was not lent.
+    pub(super) fn put_back_unused(&self, lent: Lent) {
+        self.lock().put_back_unused(lent);
+    }
+
+    pub(super) fn downgrade(&self) -> WeakPool {
+        WeakPool { state: Arc::downgrade(&self.state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -201,16 +248,33 @@ impl Pool {
         if !state.account(id).is_some_and(|account| account.has_room()) {
             return Ok(Err(Lacking::Slot));
         }
+        Ok(self.alloc_locked(state, len)?.map_err(Lacking::Memory))
+    }
+
+    /// A block of `len` bytes, for whomever.
+    ///
+    /// # Errors
+    ///
+    /// The outer error is the kernel's, the inner one says that the quota is spent.
+    pub(crate) fn alloc(&self, len: usize) -> Result<Result<Block, Exhausted>> {
+        self.alloc_locked(self.lock(), len)
+    }
+
+    fn alloc_locked<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        len: usize,
+    ) -> Result<Result<Block, Exhausted>> {
         loop {
             match state.take(len as u64) {
                 Taken::Block(lent) => {
                     unlock(state);
                     let pool = self.clone();
-                    return Ok(Ok(Block { held: Some(lent), len, pool }));
+                    return Ok(Ok(Block::new(lent, len, pool)));
                 }
                 Taken::Nothing(exhausted) => {
                     unlock(state);
-                    return Ok(Err(Lacking::Memory(exhausted)));
+                    return Ok(Err(exhausted));
                 }
                 Taken::Growth(growth) => {
                     // The kernel may take long to clear the memory; others go on meanwhile.
@@ -227,38 +291,98 @@ impl Pool {
     /// block is as it was.
     pub(crate) fn lend(&self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
         let mut state = self.lock();
-        let home = block.held.as_ref()?.home;
+        let home = block.home()?;
         let account = state.account(id)?;
         if !account.has_room() {
             return None;
         }
-        let (slot, generation) = account.lend(block.held.take()?)?;
+        let (slot, generation) = account.lend(Loaned::Sole(block.take()?))?;
         Some(Loan { segment: home.segment, slot, offset: home.offset, generation })
     }
 
-    /// A copy of the descriptor of a block's segment, to hand to a borrower, and the segment's
-    /// length in bytes.
-    pub(crate) fn segment_of(&self, block: &Block) -> Result<Option<(OwnedFd, u64)>> {
+    /// Lends a block that others may hold, too. `None` as for [`lend`](Self::lend).
+    pub(crate) fn lend_shared(&self, block: &SharedBlock, id: BorrowerId) -> Option<Loan> {
+        let mut state = self.lock();
+        let home = block.shared().home();
+        let account = state.account(id)?;
+        if !account.has_room() {
+            return None;
+        }
+        let (slot, generation) = account.lend(Loaned::Shared(block.shared().clone()))?;
+        Some(Loan { segment: home.segment, slot, offset: home.offset, generation })
+    }
+
+    /// Whether a borrower has `slots` slots free, after what it has returned was taken back.
+    pub(crate) fn has_slots(&self, id: BorrowerId, slots: usize) -> bool {
+        let mut state = self.lock();
+        if state.account(id).is_some_and(|account| account.room() < slots) {
+            state.reclaim(id);
+        }
+        state.account(id).is_some_and(|account| account.room() >= slots)
+    }
+
+    /// A copy of the descriptor of a segment, to hand to a borrower, and its length in bytes,
+    /// and whether it is frozen.
+    pub(crate) fn segment_of(&self, segment: u32) -> Result<Option<(OwnedFd, u64, bool)>> {
         let state = self.lock();
-        let place = block.held.as_ref().map(|lent| lent.home.place);
-        let held = place.and_then(|place| state.segments.get(place)?.as_ref());
+        let copy = |fd: BorrowedFd<'_>| {
+            let copy = rustix::io::fcntl_dupfd_cloexec(fd, 3);
+            copy.map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))
+        };
+        if let Some(frozen) = state.frozen.get(&segment).and_then(Weak::upgrade) {
+            // It may be the last use of it, whose end needs the lock.
+            drop(state);
+            let memory = frozen.memory();
+            return Ok(Some((copy(memory.fd())?, memory.len() as u64, true)));
+        }
+        let held = state.segments.iter().flatten().find(|held| held.number == segment);
         let Some(held) = held else { return Ok(None) };
-        let fd = rustix::io::fcntl_dupfd_cloexec(held.segment.fd(), 3)
-            .map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))?;
-        Ok(Some((fd, held.segment.len() as u64)))
+        Ok(Some((copy(held.segment.fd())?, held.segment.len() as u64, false)))
     }
 
     /// The segments of which a borrower holds blocks that it has not returned.
     pub(crate) fn lent_to(&self, id: BorrowerId) -> HashSet<u32> {
         let mut state = self.lock();
         state.reclaim(id);
-        let lent = state.account(id).into_iter().flat_map(|account| account.lent());
-        lent.map(|lent| lent.home.segment).collect()
+        state.account(id).into_iter().flat_map(|account| account.segments()).collect()
     }
 
     /// Whether a segment still exists.
     pub(crate) fn holds(&self, segment: u32) -> bool {
-        self.lock().segments.iter().flatten().any(|held| held.number == segment)
+        let state = self.lock();
+        let is_frozen = state.frozen.get(&segment).is_some_and(|frozen| frozen.strong_count() > 0);
+        is_frozen || state.segments.iter().flatten().any(|held| held.number == segment)
+    }
+
+    /// A number for frozen memory.
+    pub(super) fn name_frozen(&self, frozen: &Arc<FrozenBlock>) -> u32 {
+        let mut state = self.lock();
+        state.frozen.retain(|_, frozen| frozen.strong_count() > 0);
+        let number = state.next_segment;
+        state.next_segment += 1;
+        state.frozen.insert(number, Arc::downgrade(frozen));
+        number
+    }
+
+    /// Counts `len` bytes for the quota.
+    pub(super) fn charge(&self, len: u64) -> Result<Charge, Exhausted> {
+        let mut state = self.lock();
+        if !state.may_grow(len) {
+            state.reclaim_all();
+            state.drop_idle();
+        }
+        let fits = state.may_grow(len);
+        if fits {
+            state.used += len;
+        }
+        unlock(state);
+        if fits { Ok(Charge::new(self.downgrade(), len)) } else { Err(self.exhausted(len)) }
+    }
+
+    /// What to say when `needed` bytes cannot be had.
+    pub(super) fn exhausted(&self, needed: u64) -> Exhausted {
+        let state = self.lock();
+        Exhausted { needed, used: state.used, quota: state.options.quota }
     }
 
     /// Takes back what this borrower has returned. Gives the oldest loan that is left, to be looked
@@ -462,41 +586,6 @@ impl State {
     }
 }
 
-impl Block {
-    /// The number of the block's segment.
-    pub(crate) fn segment(&self) -> u32 {
-        self.held.as_ref().map_or(u32::MAX, |lent| lent.home.segment)
-    }
-
-    /// The bytes that were asked for.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        let len = self.len;
-        match &mut self.held {
-            Some(lent) => lent.area.bytes_mut(0, len),
-            None => &mut [],
-        }
-    }
-
-    /// The bytes that were asked for, to read back.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.held {
-            Some(lent) => lent.area.bytes(0, self.len),
-            None => &[],
-        }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        if let Some(lent) = self.held.take() {
-            // A forked child holds only a copy of the tables and must not wait for their lock.
-            if lent.area.generation().is_current() {
-                self.pool.lock().put_back_unused(lent);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -649,7 +738,7 @@ mod tests {
     #[test]
     fn a_block_that_was_not_lent_is_handed_out_first() {
         let (pool, _peer, id) = pool(64 << 20);
-        let home = |block: &Block| block.held.as_ref().unwrap().home;
+        let home = |block: &Block| block.home().unwrap();
         let first = pool.alloc_for(256 << 10, id).unwrap().unwrap();
         let place = home(&first);
         drop(first);

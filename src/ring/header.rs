@@ -1,9 +1,11 @@
 //! A record's header: one 64-bit word.
 //!
 //! ```text
-//!   bit  0        8     11                   32                                 63
-//!        │ kind   │flags│ zero                │ payload length in bytes           │
+//!   bit  0        8     11   16           24        32                          63
+//!        │ kind   │flags│ 0  │ attachments │ version │ payload length in bytes   │
 //! ```
+//!
+//! Only a parcel has attachments and a version.
 //!
 //! The word is zero where no record is published; `kind` is never zero in a record, so the low
 //! half alone tells.
@@ -25,6 +27,8 @@ pub(crate) enum Kind {
     Trigger = 5,
     /// Packets wait on the socket; no payload.
     Packets = 6,
+    /// Memory that is enclosed, and its description.
+    Parcel = 7,
 }
 
 /// The kinds of records that may have a payload, as bits.
@@ -47,6 +51,10 @@ const TIGHT_LENGTHS: core::ops::RangeInclusive<u32> = 57..=512;
 /// All bits that a header may have, whatever its kind.
 const KNOWN: u64 = 0xFFFF_FFFF_0000_0000 | TIGHT | POOLED | MORE | 7;
 
+/// Of a parcel: how many attachments it has, and the version of its description.
+const ATTACHMENTS: u32 = 16;
+const VERSION: u32 = 24;
+
 /// A judged header. It stays one word: taken apart in memory it would be put together again by
 /// loads that wait for several stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +71,16 @@ impl Header {
     /// As [`new`](Self::new), of a record whose payload is the descriptor of a pool block.
     pub(crate) fn pooled(kind: Kind, len: u32) -> Self {
         Self(Self::new(kind, len).0 | POOLED)
+    }
+
+    /// The version of the descriptions of this library's parcels.
+    pub(crate) const PARCEL_VERSION: u8 = 1;
+
+    /// The header of a parcel.
+    #[inline(always)]
+    pub(crate) fn parcel(attachments: u8, len: u32) -> Self {
+        let version = u64::from(Self::PARCEL_VERSION) << VERSION;
+        Self(Self::new(Kind::Parcel, len).0 | u64::from(attachments) << ATTACHMENTS | version)
     }
 
     /// The header of a record that was reserved with this one and got a shorter payload. It keeps its
@@ -90,7 +108,13 @@ impl Header {
     #[inline(always)]
     pub(crate) fn from_word(word: u64) -> Result<Self, Fault> {
         let is_known = word & !KNOWN == 0 && KINDS >> (word & 7) & 1 != 0;
-        if is_known || word == Kind::Close as u64 {
+        if is_known { Ok(Self(word)) } else { Self::from_rare(word) }
+    }
+
+    fn from_rare(word: u64) -> Result<Self, Fault> {
+        const PARCEL: u64 = KNOWN & !POOLED | 0xFF << ATTACHMENTS | 0xFF << VERSION;
+        let is_parcel = word & 0xFF == Kind::Parcel as u64 && word & !PARCEL == 0;
+        if is_parcel || word == Kind::Close as u64 {
             Ok(Self(word))
         } else {
             Err(Fault::RecordHeader { header: word })
@@ -106,6 +130,7 @@ impl Header {
             3 => Kind::Response,
             5 => Kind::Trigger,
             6 => Kind::Packets,
+            7 => Kind::Parcel,
             _ => Kind::Close,
         }
     }
@@ -132,6 +157,18 @@ impl Header {
     #[inline(always)]
     pub(crate) fn is_pooled(self) -> bool {
         self.0 & POOLED != 0
+    }
+
+    /// How many attachments a parcel has.
+    #[inline(always)]
+    pub(crate) fn attachments(self) -> usize {
+        (self.0 >> ATTACHMENTS & 0xFF) as usize
+    }
+
+    /// The version of a parcel's description.
+    #[inline(always)]
+    pub(crate) fn version(self) -> u8 {
+        (self.0 >> VERSION) as u8
     }
 
     /// Payload bytes in the ring.
@@ -170,7 +207,14 @@ mod tests {
         for bit in 11..32 {
             assert!(Header::from_word(1 | 1 << bit).is_err(), "bit {bit} must be zero");
         }
-        for kind in (7..=255).chain([0]) {
+        let parcel = Header::parcel(3, 100);
+        assert_eq!(Header::from_word(parcel.to_word()), Ok(parcel));
+        assert_eq!((parcel.kind(), parcel.attachments(), parcel.version()), (Kind::Parcel, 3, 1));
+        assert!(Header::from_word(parcel.to_word() | POOLED).is_err());
+        for bit in 11..16 {
+            assert!(Header::from_word(parcel.to_word() | 1 << bit).is_err(), "bit {bit}");
+        }
+        for kind in (8..=255).chain([0]) {
             assert!(Header::from_word(kind | 8 << 32).is_err(), "kind {kind} is none");
         }
         for word in [close | MORE, close | POOLED, close | TIGHT, close | 1 << 32] {

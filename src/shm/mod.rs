@@ -19,12 +19,14 @@
 mod bytes;
 mod copy;
 pub(crate) mod fork;
+mod frozen;
 #[cfg(all(test, slipring_loom))]
 mod loom_words;
 mod mapping;
 mod segment;
 
 pub use bytes::{Bytes, Lines};
+pub(crate) use frozen::{Draft, Frozen};
 #[cfg(all(test, slipring_loom))]
 pub(crate) use loom_words::LoomWords;
 pub(crate) use mapping::{Area, Mapping, PeerMapping, node_of_caller, present_pages};

@@ -43,11 +43,8 @@ impl Segment {
     /// - [`ErrorKind::DescriptorLimit`]: no descriptor is free.
     pub(crate) fn create(len: usize, mirror: usize, backing: Backing) -> Result<Self> {
         let fd = create_memfd()?;
-        let bytes = len as u64;
-        let out_of_memory =
-            |errno: Errno| Error::with_source(ErrorKind::OutOfMemory { bytes }, errno);
-        rustix::fs::ftruncate(&fd, bytes).map_err(out_of_memory)?;
         if backing.huge_pages {
+            truncate(&fd, len)?;
             // Shared memory gets huge pages only where a mapping with the advice faults them in,
             // so that comes before fallocate, which then finds every page present. Where the
             // kernel has no MADV_POPULATE_WRITE (before 5.14), pages stay small.
@@ -55,9 +52,7 @@ impl Segment {
             advised.prefer_huge_pages()?;
             let _ = advised.prefault();
         }
-        // A page that could not be allocated later would raise SIGBUS when it is touched.
-        rustix::io::retry_on_intr(|| rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes))
-            .map_err(out_of_memory)?;
+        fill(&fd, len)?;
         let mapping = Mapping::map(&fd, len, mirror)?;
         if let Some(node) = backing.node {
             mapping.bind_to_node(node)?;
@@ -92,7 +87,24 @@ impl Segment {
     }
 }
 
-fn create_memfd() -> Result<OwnedFd> {
+/// Makes a memfd `len` bytes long, and every block of it present: a page that could not be allocated
+/// later would raise SIGBUS when it is touched.
+pub(super) fn fill(fd: &OwnedFd, len: usize) -> Result<()> {
+    truncate(fd, len)?;
+    let (none, bytes) = (FallocateFlags::empty(), len as u64);
+    rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, none, 0, bytes))
+        .map_err(|errno| out_of_memory(len, errno))
+}
+
+fn truncate(fd: &OwnedFd, len: usize) -> Result<()> {
+    rustix::fs::ftruncate(fd, len as u64).map_err(|errno| out_of_memory(len, errno))
+}
+
+fn out_of_memory(len: usize, errno: Errno) -> Error {
+    Error::with_source(ErrorKind::OutOfMemory { bytes: len as u64 }, errno)
+}
+
+pub(super) fn create_memfd() -> Result<OwnedFd> {
     const NAME: &str = "slipring";
     match MemfdOptions::default().allow_sealing(true).close_on_exec(true).create(NAME) {
         Ok(memfd) => Ok(memfd.into_file().into()),
@@ -125,15 +137,10 @@ impl PeerSegment {
     ///
     /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
     pub(crate) fn attach(fd: OwnedFd, len: usize, mirror: usize, prefault: bool) -> Result<Self> {
-        check(fd.as_fd(), len as u64)?;
-        let present = present_pages(fd.as_fd(), len as u64);
-        let pages = (len / page_size()) as u64;
-        if let Some(present) = present.filter(|present| *present < pages) {
-            let (allocated, size) = (present * page_size() as u64, len as u64);
-            return Err(DescriptorFault::Sparse { allocated, size }.into());
-        }
+        check(fd.as_fd(), len as u64, SEALS)?;
+        let known = is_whole(fd.as_fd(), len)?;
         let mapping = PeerMapping::map(&fd, len, mirror)?;
-        if present.is_none() {
+        if !known {
             fill_holes(&mapping, fd.as_fd(), len as u64)?;
         } else if prefault {
             mapping.prefault()?;
@@ -152,7 +159,7 @@ impl PeerSegment {
 }
 
 /// Whether `fd` is memory that can neither shrink nor fail when it is touched.
-fn check(fd: BorrowedFd<'_>, expected: u64) -> Result<()> {
+pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> Result<()> {
     // O_PATH descriptors answer F_GETFL and nothing else; a memfd opened for writing only cannot
     // be mapped.
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|errno| Error::os("F_GETFL", errno))?;
@@ -168,8 +175,8 @@ fn check(fd: BorrowedFd<'_>, expected: u64) -> Result<()> {
     if !on_tmpfs {
         return Err(DescriptorFault::NotMemfd.into());
     }
-    if !seals.contains(SEALS) {
-        let fault = DescriptorFault::Seals { seals: seals.bits(), required: SEALS.bits() };
+    if !seals.contains(required) {
+        let fault = DescriptorFault::Seals { seals: seals.bits(), required: required.bits() };
         return Err(fault.into());
     }
     let stat = rustix::fs::fstat(fd).map_err(|errno| Error::os("fstat", errno))?;
@@ -184,6 +191,17 @@ fn check(fd: BorrowedFd<'_>, expected: u64) -> Result<()> {
         return Err(DescriptorFault::Sparse { allocated, size }.into());
     }
     Ok(())
+}
+
+/// Refuses a segment with pages that are not allocated. False: this kernel does not tell.
+pub(super) fn is_whole(fd: BorrowedFd<'_>, len: usize) -> Result<bool> {
+    let present = present_pages(fd, len as u64);
+    let pages = (len / page_size()) as u64;
+    if let Some(present) = present.filter(|present| *present < pages) {
+        let (allocated, size) = (present * page_size() as u64, len as u64);
+        return Err(DescriptorFault::Sparse { allocated, size }.into());
+    }
+    Ok(present.is_some())
 }
 
 /// For kernels that cannot count the pages of a file: reads every page, which allocates what is

@@ -4,10 +4,17 @@ use half::{bf16, f16};
 use zerocopy::{FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 use crate::error::{Result, TensorFault};
+use crate::shm::Bytes;
 use crate::tensor::dtype::DType;
 
 mod sealed {
-    pub trait Sealed {}
+    use crate::error::TensorFault;
+    use crate::shm::Bytes;
+
+    pub trait Sealed: Sized {
+        /// Copies bytes out, as many as `to` has, and judges them.
+        fn copy(from: Bytes<'_>, to: &mut [Self]) -> Result<(), TensorFault>;
+    }
 }
 
 /// A Rust type that is the element of a tensor: the integers, `f32`, `f64`, `half::f16`, `half::bf16`,
@@ -31,7 +38,13 @@ pub trait Element:
 macro_rules! elements {
     ($($rust:ty => $dtype:ident,)*) => {
         $(
-            impl sealed::Sealed for $rust {}
+            impl sealed::Sealed for $rust {
+                fn copy(from: Bytes<'_>, to: &mut [Self]) -> Result<(), TensorFault> {
+                    from.copy_to(<[Self] as IntoBytes>::as_mut_bytes(to));
+                    Ok(())
+                }
+            }
+
             impl Element for $rust {
                 const DTYPE: DType = DType::$dtype;
             }
@@ -39,8 +52,19 @@ macro_rules! elements {
     };
 }
 
+impl sealed::Sealed for bool {
+    fn copy(from: Bytes<'_>, to: &mut [Self]) -> Result<(), TensorFault> {
+        let bytes = from.to_vec();
+        to.copy_from_slice(slice_of(&bytes)?);
+        Ok(())
+    }
+}
+
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+}
+
 elements! {
-    bool => Bool,
     u8 => Uint8,
     u16 => Uint16,
     u32 => Uint32,
@@ -53,6 +77,15 @@ elements! {
     bf16 => Bf16,
     f32 => Fp32,
     f64 => Fp64,
+}
+
+/// Copies bytes out, into as many elements as there are.
+pub(crate) fn copy<T: Element>(from: Bytes<'_>, to: &mut [T]) -> Result<(), TensorFault> {
+    let (len, expected) = (size_of_val(to) as u64, from.len() as u64);
+    if len != expected {
+        return Err(TensorFault::Len { len, expected });
+    }
+    T::copy(from, to)
 }
 
 /// Whether a tensor of data type `is` has elements of type `T`.
@@ -77,9 +110,7 @@ pub(crate) fn slice_of_mut<T: Element>(bytes: &mut [u8]) -> Result<&mut [T], Ten
     if bytes.is_empty() {
         return Ok(&mut []);
     }
-    let fault = check_bytes::<T>(bytes);
-    <[T]>::try_mut_from_bytes(bytes)
-        .map_err(|_| fault.err().unwrap_or(TensorFault::Alignment { alignment: align_of::<T>() }))
+    <[T]>::try_mut_from_bytes(bytes).map_err(|error| explain::<T>(error.into_src()))
 }
 
 fn explain<T: Element>(bytes: &[u8]) -> TensorFault {

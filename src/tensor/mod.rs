@@ -1,9 +1,30 @@
 //! Tensors: what bytes mean, and how they are handed over without being copied.
+//!
+//! ```text
+//!   TensorMut ──share──▶ Tensor ──send──▶ descriptor in the ring ‖ border ‖ Tensor ──drop──▶ back
+//!   (a slice:            (read; to        32 bytes a block,                (a view: copy out,
+//!    ours alone)          many links)     and shape and type                chunks, or trust)
+//! ```
+//!
+//! Nothing of this copies bytes: handing over a gigabyte costs what handing over eight bytes costs.
 
+mod allocation;
+mod connection;
+mod descriptor;
 mod dtype;
 mod element;
+mod exchange;
+mod set;
 mod shape;
+mod view;
+mod writable;
 
+pub use allocation::Allocation;
+pub use connection::TrustedConnection;
 pub use dtype::DType;
 pub use element::Element;
+pub use exchange::Outgoing;
+pub use set::TensorSet;
 pub use shape::Shape;
+pub use view::Tensor;
+pub use writable::TensorMut;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{ErrorKind, Fault, Result};
-use crate::shm::{PeerSegment, page_size};
+use crate::pool::FrozenBlock;
+use crate::shm::{Frozen, PeerSegment, page_size};
 use crate::transport::hello::{PACKET, Packet, Reason};
 use crate::transport::socket::{self, Incoming, Received};
 
@@ -71,9 +72,28 @@ struct Woken {
 /// for a loop that looks for both before it sleeps; more would keep one busy that has lost interest.
 const LEFT: u32 = 3;
 
+/// Memory of a peer that its records name.
+#[derive(Debug, Clone)]
+pub(super) enum Arrived {
+    /// Blocks of it are on loan.
+    Pool(Arc<PeerSegment>),
+    /// Nobody writes it any more.
+    Frozen(Arc<FrozenBlock>),
+}
+
+impl Arrived {
+    /// Its length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Pool(segment) => segment.len() as u64,
+            Self::Frozen(frozen) => frozen.memory().len() as u64,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    segments: HashMap<u32, (Arc<PeerSegment>, Counted)>,
+    segments: HashMap<u32, (Arrived, Counted)>,
     /// The segment that was named last, which the next message is likely to name again.
     last: Option<(u32, Arc<PeerSegment>)>,
     /// Bytes of these.
@@ -106,14 +126,35 @@ impl Arrivals {
         }
     }
 
-    /// The segment with this number. Reads the socket if it is not known yet: the peer sends a
+    /// The pool segment with this number. Reads the socket if it is not known yet: the peer sends a
     /// segment before it publishes a record that names it.
+    #[inline]
     pub(super) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PeerSegment>> {
         if let Some((number, mapped)) = &self.last
             && *number == segment
         {
             return Ok(mapped.clone());
         }
+        match self.arrived(socket, segment)? {
+            Arrived::Pool(mapped) => {
+                self.last = Some((segment, mapped.clone()));
+                Ok(mapped)
+            }
+            // Nothing of it is lent.
+            Arrived::Frozen(_) => Err(Fault::UnknownSegment { segment }.into()),
+        }
+    }
+
+    /// The frozen segment with this number, in the same way.
+    pub(super) fn frozen(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<FrozenBlock>> {
+        match self.arrived(socket, segment)? {
+            Arrived::Frozen(frozen) => Ok(frozen),
+            Arrived::Pool(_) => Err(Fault::UnknownSegment { segment }.into()),
+        }
+    }
+
+    #[cold]
+    fn arrived(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arrived> {
         self.window = 0;
         for _ in 0..PACKETS {
             if self.segments.contains_key(&segment) {
@@ -124,13 +165,8 @@ impl Arrivals {
                 Incoming::Nothing | Incoming::End => break,
             }
         }
-        match self.segments.get(&segment) {
-            Some((mapped, _)) => {
-                self.last = Some((segment, mapped.clone()));
-                Ok(mapped.clone())
-            }
-            None => Err(Fault::UnknownSegment { segment }.into()),
-        }
+        let found = self.segments.get(&segment).map(|(arrived, _)| arrived.clone());
+        found.ok_or(Fault::UnknownSegment { segment }.into())
     }
 
     /// A half of ours is about to sleep on the socket, which brings so many wake-ups at most.
@@ -221,11 +257,13 @@ impl Arrivals {
             return Err(Fault::DescriptorCount { count, expected }.into());
         }
         match (judged, packet.descriptors.pop()) {
-            (Packet::Segment { segment, len }, Some(fd)) => self.map(segment, len, fd),
+            (Packet::Segment { segment, len, frozen }, Some(fd)) => {
+                self.map(segment, len, fd, frozen)
+            }
             (Packet::Retire { segment }, _) => {
                 self.last = None;
                 if let Some((dropped, _)) = self.segments.remove(&segment) {
-                    self.bytes -= dropped.len() as u64;
+                    self.bytes -= dropped.len();
                 }
                 Ok(())
             }
@@ -241,7 +279,7 @@ impl Arrivals {
         }
     }
 
-    fn map(&mut self, segment: u32, len: u64, fd: OwnedFd) -> Result<()> {
+    fn map(&mut self, segment: u32, len: u64, fd: OwnedFd, frozen: bool) -> Result<()> {
         let bytes = self.bytes.saturating_add(len);
         let segments = self.segments.len() + 1;
         self.window = self.window.saturating_add(len);
@@ -259,8 +297,12 @@ impl Arrivals {
             return Err(ErrorKind::OutOfMemory { bytes: len }.into());
         };
         let counted = Counted::new().ok_or(ErrorKind::OutOfMemory { bytes: len })?;
-        let mapped = PeerSegment::attach(fd, whole, whole, self.prefault)?;
-        self.segments.insert(segment, (Arc::new(mapped), counted));
+        let arrived = if frozen {
+            Arrived::Frozen(FrozenBlock::foreign(Frozen::attach(fd, whole)?))
+        } else {
+            Arrived::Pool(Arc::new(PeerSegment::attach(fd, whole, whole, self.prefault)?))
+        };
+        self.segments.insert(segment, (arrived, counted));
         self.bytes = bytes;
         Ok(())
     }

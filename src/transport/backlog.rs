@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::error::{ErrorKind, Result};
+use crate::transport::parcel::Attachment;
 use crate::transport::receiver::MessageKind;
 
 /// A message set aside, copied.
@@ -10,6 +11,8 @@ use crate::transport::receiver::MessageKind;
 pub(super) struct Letter {
     pub(super) kind: MessageKind,
     pub(super) body: Vec<u8>,
+    /// What came with it.
+    pub(super) attachments: Vec<Attachment>,
 }
 
 /// Bytes that a letter counts besides its body.
@@ -63,7 +66,7 @@ mod tests {
     use crate::transport::receiver::RequestId;
 
     fn letter(kind: MessageKind, len: usize) -> Letter {
-        Letter { kind, body: vec![0; len] }
+        Letter { kind, body: vec![0; len], attachments: Vec::new() }
     }
 
     #[test]

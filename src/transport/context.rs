@@ -265,6 +265,14 @@ impl Context {
         if self.core.generation.is_current() { self.core.pool.trim() } else { 0 }
     }
 
+    pub(crate) fn check(&self) -> Result<()> {
+        self.core.generation.check()
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.core.pool
+    }
+
     /// Bytes that the pool holds.
     pub fn pool_bytes(&self) -> u64 {
         if self.core.generation.is_current() { self.core.pool.used() } else { 0 }

@@ -27,6 +27,9 @@ const WAKE: u16 = 5;
 /// The sender of this Hello issues `membarrier(GLOBAL_EXPEDITED)` before it sleeps.
 const ISSUES_MEMBARRIER: u32 = 1;
 
+/// The segment that comes along is sealed against writing.
+const FROZEN: u32 = 1;
+
 /// `numa_node` where the node is not known.
 const NO_NODE: u32 = u32::MAX;
 
@@ -77,7 +80,7 @@ struct RefusalBody {
 #[repr(C)]
 struct SegmentBody {
     segment: U32,
-    zero: U32,
+    flags: U32,
     len: U64,
     rest: [u8; 96],
 }
@@ -124,6 +127,8 @@ pub(super) enum Packet {
     Segment {
         segment: u32,
         len: u64,
+        /// Nobody can write it.
+        frozen: bool,
     },
     /// A pool segment will not be named again.
     Retire {
@@ -156,10 +161,11 @@ impl Packet {
     pub(super) fn encode(&self) -> [u8; PACKET] {
         match self {
             Self::Hello(hello) => packet(HELLO, 1, hello_body(hello).as_bytes()),
-            Self::Segment { segment, len } => {
-                packet(SEGMENT, 1, segment_body(*segment, *len).as_bytes())
+            Self::Segment { segment, len, frozen } => {
+                let flags = if *frozen { FROZEN } else { 0 };
+                packet(SEGMENT, 1, segment_body(*segment, flags, *len).as_bytes())
             }
-            Self::Retire { segment } => packet(RETIRE, 0, segment_body(*segment, 0).as_bytes()),
+            Self::Retire { segment } => packet(RETIRE, 0, segment_body(*segment, 0, 0).as_bytes()),
             Self::Wake(reason) => {
                 let body = WakeBody { reason: (*reason as u32).into(), rest: [0; 108] };
                 packet(WAKE, 0, body.as_bytes())
@@ -194,8 +200,9 @@ impl Packet {
             }
             SEGMENT => {
                 let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
-                must_be("segment.zero", body.zero.get().into(), 0)?;
-                Self::Segment { segment: body.segment.get(), len: body.len.get() }
+                let (segment, flags) = (body.segment.get(), body.flags.get());
+                must_be("segment.flags", (flags & !FROZEN).into(), 0)?;
+                Self::Segment { segment, len: body.len.get(), frozen: flags & FROZEN != 0 }
             }
             RETIRE => {
                 let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
@@ -265,8 +272,9 @@ fn hello_body(hello: &Hello) -> HelloBody {
     }
 }
 
-fn segment_body(segment: u32, len: u64) -> SegmentBody {
-    SegmentBody { segment: segment.into(), zero: 0.into(), len: len.into(), rest: [0; 96] }
+fn segment_body(segment: u32, flags: u32, len: u64) -> SegmentBody {
+    let (segment, flags) = (segment.into(), flags.into());
+    SegmentBody { segment, flags, len: len.into(), rest: [0; 96] }
 }
 
 fn must_be(field: &'static str, value: u64, must: u64) -> Result<()> {
@@ -401,7 +409,8 @@ mod tests {
         for packet in [
             Packet::Hello(hello()),
             Packet::Hello(Hello { numa_node: Some(3), issues_membarrier: false, ..hello() }),
-            Packet::Segment { segment: 7, len: 1 << 30 },
+            Packet::Segment { segment: 7, len: 1 << 30, frozen: false },
+            Packet::Segment { segment: 0, len: 4096, frozen: true },
             Packet::Retire { segment: u32::MAX },
             Packet::Wake(Reason::Data),
             Packet::Wake(Reason::Room),

@@ -275,6 +275,10 @@ impl Inbox {
         if header.is_plain() && header.len() <= self.max_message {
             return Ok(Some(Head { header, offset, len: header.len() as usize }));
         }
+        if header.kind() == Kind::Parcel {
+            self.judge_parcel(header).map_err(|fault| self.fail(fault))?;
+            return Ok(Some(Head { header, offset, len: header.len() as usize }));
+        }
         self.judge_rare(record, patience)
     }
 
@@ -314,6 +318,7 @@ impl Inbox {
                     patience.check(start)?;
                     record = self.await_record(patience)?;
                 }
+                Kind::Parcel => return self.judge(record, patience),
                 // Also for want of our own memory or descriptors: what came with the record is lost.
                 _ => {
                     return Ok(Some(
@@ -396,6 +401,7 @@ impl Inbox {
         match head.header.kind() {
             Kind::Request => MessageKind::Request(self.id),
             Kind::Response => MessageKind::Response(self.id),
+            Kind::Parcel => MessageKind::Tensors,
             _ => MessageKind::Message,
         }
     }

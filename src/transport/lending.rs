@@ -92,7 +92,7 @@ impl Sender {
                     return Err(TrySendError::Full { free, needed: spent.needed });
                 }
             };
-            match self.sent.offer(&self.session, &block)? {
+            match self.sent.offer(&self.session, block.segment())? {
                 Offered::Known => return Ok(PoolRoom { block, offset }),
                 Offered::NoRoom => return Err(full()),
                 Offered::Unannounced => self.announce_packets()?,
@@ -102,7 +102,7 @@ impl Sender {
 
     /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.
     #[cold]
-    fn announce_packets(&mut self) -> Result<(), TrySendError> {
+    pub(super) fn announce_packets(&mut self) -> Result<(), TrySendError> {
         let header = Header::new(Kind::Packets, 0);
         self.room_in_ring(header, Patience::None)?;
         self.producer.publish(header);
@@ -112,7 +112,7 @@ impl Sender {
     }
 
     #[cold]
-    fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
+    pub(super) fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
         let Self { room, session, .. } = self;
         let Session { link, core, .. } = &**session;
         // Others hold what is lacking, or the peer does: then it rings, whichever loan it returns.

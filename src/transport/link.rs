@@ -315,12 +315,24 @@ pub(super) struct Session {
     pub(super) core: Arc<Core>,
     /// Wakes the peer's sender when a loan was returned, from any thread.
     room: Mutex<Waker>,
+    /// The user vouches that the peer leaves alone what it has lent.
+    trusted: AtomicBool,
 }
 
 impl Session {
     pub(super) fn new(link: Arc<Link>, core: Arc<Core>) -> Self {
         let room = Waker::new(control::SENDER_STATE, control::ROOM_BELL);
-        Self { link, core, room: Mutex::new(room) }
+        Self { link, core, room: Mutex::new(room), trusted: AtomicBool::new(false) }
+    }
+
+    /// The user vouches that the peer leaves alone what it has lent.
+    pub(super) fn trust(&self) {
+        self.trusted.store(true, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn is_trusted(&self) -> bool {
+        self.trusted.load(Ordering::Relaxed)
     }
 
     /// Returns a loan of the peer's: its block may be used again.

@@ -7,7 +7,10 @@ use crate::pool::Loan;
 pub(super) const LEN: usize = 32;
 
 /// What a message's offset is a multiple of, in bytes.
-const ALIGNMENT: u64 = 64;
+pub(crate) const ALIGNMENT: u64 = 64;
+
+/// The slot of what is not lent.
+pub(super) const NO_SLOT: u32 = u32::MAX;
 
 /// A range of a pool segment, and the loan to return when it was read.
 ///
@@ -30,6 +33,11 @@ impl Pooled {
     pub(super) fn new(loan: &Loan, len: u64) -> Self {
         let Loan { segment, slot, offset, generation } = *loan;
         Self { segment, slot, offset, len, generation }
+    }
+
+    /// A range of a frozen segment, of which nothing is lent.
+    pub(super) fn frozen(segment: u32, offset: u64, len: u64) -> Self {
+        Self { segment, slot: NO_SLOT, offset, len, generation: 0 }
     }
 
     pub(super) fn encode(&self) -> [u8; LEN] {
@@ -60,15 +68,20 @@ impl Pooled {
 
     /// Judges what can be judged without the segment. `max` is the length of the longest message.
     pub(super) fn judge(&self, max: u64, slots: u32) -> Result<(), Fault> {
-        let Self { slot, offset, len, .. } = *self;
+        let Self { slot, len, .. } = *self;
         if len > max {
             return Err(Fault::MessageLength { len, max });
         }
         if slot >= slots {
             return Err(Fault::LoanSlot { slot: slot.into(), slots: slots.into() });
         }
-        if !offset.is_multiple_of(ALIGNMENT) {
-            return Err(Fault::Field { field: "pooled.offset", value: offset });
+        self.judge_place()
+    }
+
+    /// Judges where the range starts.
+    pub(super) fn judge_place(&self) -> Result<(), Fault> {
+        if !self.offset.is_multiple_of(ALIGNMENT) {
+            return Err(Fault::Field { field: "pooled.offset", value: self.offset });
         }
         Ok(())
     }

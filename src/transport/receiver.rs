@@ -10,6 +10,7 @@ use crate::transport::backlog::{Backlog, Letter};
 use crate::transport::calls::Calls;
 use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
+use crate::transport::parcel::Claims;
 use crate::transport::wait::Patience;
 
 /// Why nothing was received at once.
@@ -54,6 +55,8 @@ pub enum MessageKind {
     Request(RequestId),
     /// The response to the request with this id.
     Response(RequestId),
+    /// Tensors; see [`Receiver::recv_tensors`].
+    Tensors,
 }
 
 /// What a receiving half has done.
@@ -66,6 +69,8 @@ pub struct RecvStats {
     pub bytes: u64,
     /// Messages of these that travelled through the pool.
     pub pooled: u64,
+    /// Tensors, or named sets of them, received.
+    pub tensors: u64,
     /// How often the sender had to be woken.
     pub wakes: u64,
     /// How often this half went to sleep for want of messages.
@@ -247,7 +252,7 @@ impl Receiver {
     fn request(&mut self, patience: Patience) -> Result<Option<Request>, TryRecvError> {
         let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
         let letter = self.letter(wanted, patience)?;
-        Ok(letter.and_then(|Letter { kind, body }| match kind {
+        Ok(letter.and_then(|Letter { kind, body, .. }| match kind {
             MessageKind::Request(id) => Some(Request { id, body }),
             _ => None,
         }))
@@ -339,8 +344,7 @@ impl Receiver {
             if is_awaited && !wanted(&kind) {
                 self.backlog.admit(head.len)?;
             }
-            let letter = Letter { kind, body: self.inbox.bytes(&head).to_vec() };
-            self.inbox.release(&head);
+            let letter = self.inbox.letter(&head, kind)?;
             if let MessageKind::Response(id) = letter.kind
                 && !self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?
             {
@@ -353,6 +357,43 @@ impl Receiver {
             self.backlog.push(letter);
         }
         Ok(None)
+    }
+
+    /// Gives the next parcel to `open`: its description, and what came with it. Where `open` fails the link
+    /// ends.
+    #[inline]
+    pub(crate) fn parcel<T>(
+        &mut self,
+        patience: Patience,
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<Option<T>, TryRecvError> {
+        if self.backlog.is_empty()
+            && let Some(head) = self.inbox.head(patience)?
+            && head.header.kind() == Kind::Parcel
+        {
+            return Ok(Some(self.inbox.open(&head, open)?));
+        }
+        self.parcel_set_aside(patience, open)
+    }
+
+    /// From now on what the peer lends is taken to stand still.
+    pub(crate) fn trust(&mut self) {
+        self.inbox.session.trust();
+    }
+
+    #[cold]
+    fn parcel_set_aside<T>(
+        &mut self,
+        patience: Patience,
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<Option<T>, TryRecvError> {
+        let wanted = |kind: &MessageKind| *kind == MessageKind::Tensors;
+        let Some(letter) = self.letter(wanted, patience)? else { return Ok(None) };
+        let mut claims = Claims::kept(letter.attachments);
+        let opened = open(&letter.body, &mut claims)
+            .and_then(|opened| claims.finish().map(|()| opened))
+            .map_err(|error| self.inbox.fail(error))?;
+        Ok(Some(opened))
     }
 
     #[inline(always)]
@@ -413,6 +454,17 @@ impl Received<'_> {
         self.receiver.inbox.kind(&self.head)
     }
 
+    /// Gives a parcel to `open`, and then back. `None`: it is something else, and was released.
+    pub(crate) fn open<T>(
+        self,
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        if self.head.header.kind() == Kind::Parcel {
+            return self.receiver.inbox.open(&self.head, open).map(Some);
+        }
+        self.release().map(|()| None)
+    }
+
     /// Gives the message's memory back to the sender.
     ///
     /// # Errors
@@ -420,8 +472,11 @@ impl Received<'_> {
     /// [`ErrorKind::Fault`]: the peer broke the protocol.
     #[inline(always)]
     pub fn release(self) -> Result<()> {
-        if self.head.header.kind() == Kind::Response {
-            self.receiver.settle_response()?;
+        match self.head.header.kind() {
+            Kind::Response => self.receiver.settle_response()?,
+            // What came with it goes back.
+            Kind::Parcel => return self.receiver.inbox.keep(&self.head).map(drop),
+            _ => {}
         }
         self.receiver.inbox.release(&self.head);
         Ok(())

@@ -57,6 +57,8 @@ pub struct SendStats {
     pub bytes: u64,
     /// Messages of these that travelled through the pool.
     pub pooled: u64,
+    /// Tensors, or named sets of them, published.
+    pub tensors: u64,
     /// Tokens triggered.
     pub triggers: u64,
     /// How often the receiver had to be woken.
@@ -93,7 +95,7 @@ pub struct Sender {
 
 /// How long to wait for room.
 #[derive(Clone, Copy)]
-pub(super) enum Patience {
+pub(crate) enum Patience {
     None,
     Until(Instant),
     /// The connection's send timeout, taken when waiting begins.

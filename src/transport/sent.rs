@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::Block;
 use crate::transport::arrivals::SEGMENTS;
 use crate::transport::hello::Packet;
 use crate::transport::link::{Link, Session};
@@ -37,13 +36,13 @@ pub(super) enum Offered {
 }
 
 impl SentSegments {
-    /// Makes sure that the peer knows a block's segment.
+    /// Makes sure that the peer knows a segment.
     #[inline]
-    pub(super) fn offer(&mut self, session: &Session, block: &Block) -> Result<Offered> {
-        if self.lens.contains_key(&block.segment()) {
+    pub(super) fn offer(&mut self, session: &Session, segment: u32) -> Result<Offered> {
+        if self.lens.contains_key(&segment) {
             return Ok(Offered::Known);
         }
-        self.send(session, block)
+        self.send(session, segment)
     }
 
     /// A record has told of all packets.
@@ -52,7 +51,7 @@ impl SentSegments {
     }
 
     #[cold]
-    fn send(&mut self, session: &Session, block: &Block) -> Result<Offered> {
+    fn send(&mut self, session: &Session, segment: u32) -> Result<Offered> {
         let Session { link, core, .. } = session;
         // What the pool has dropped since is room for what comes.
         let dropped = self.without(|segment| core.pool.holds(segment));
@@ -60,7 +59,9 @@ impl SentSegments {
         if retired != Offered::Known {
             return Ok(retired);
         }
-        let Some((fd, len)) = core.pool.segment_of(block)? else { return Ok(Offered::NoRoom) };
+        let Some((fd, len, frozen)) = core.pool.segment_of(segment)? else {
+            return Ok(Offered::NoRoom);
+        };
         let quota = link.terms.peer_pool_limit;
         if len > quota {
             let used = self.bytes();
@@ -79,8 +80,7 @@ impl SentSegments {
                 return Ok(Offered::NoRoom);
             }
         }
-        let segment = block.segment();
-        let sent = self.post(link, Packet::Segment { segment, len }, Some(&fd))?;
+        let sent = self.post(link, Packet::Segment { segment, len, frozen }, Some(&fd))?;
         if sent == Offered::Known {
             self.lens.insert(segment, len);
         }

@@ -36,7 +36,7 @@ pub(super) fn after(timeout: Duration) -> Instant {
 
 /// How long to wait for a message.
 #[derive(Clone, Copy)]
-pub(super) enum Patience {
+pub(crate) enum Patience {
     None,
     Until(Instant),
     Forever,

@@ -1,0 +1,79 @@
+//! A block that is being written.
+
+use crate::pool::loans::Lent;
+use crate::pool::shared::{Shared, SharedBlock};
+use crate::pool::store::{BlockHome, Pool};
+
+/// A block that only this process knows of. Dropped, it goes back to the pool.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// `None` once the block was lent.
+    held: Option<Lent>,
+    len: usize,
+    pool: Pool,
+}
+
+impl Block {
+    pub(super) fn new(lent: Lent, len: usize, pool: Pool) -> Self {
+        Self { held: Some(lent), len, pool }
+    }
+
+    /// Where it lies. `None` once it was lent.
+    pub(super) fn home(&self) -> Option<BlockHome> {
+        self.held.as_ref().map(|lent| lent.home)
+    }
+
+    /// The block is lent from now on.
+    pub(super) fn take(&mut self) -> Option<Lent> {
+        self.held.take()
+    }
+
+    /// The bytes that were asked for.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The number of the block's segment.
+    pub(crate) fn segment(&self) -> u32 {
+        self.held.as_ref().map_or(u32::MAX, |lent| lent.home.segment())
+    }
+
+    /// The bytes that were asked for.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        match &mut self.held {
+            Some(lent) => lent.area.bytes_mut(0, len),
+            None => &mut [],
+        }
+    }
+
+    /// The block, to be lent to many.
+    pub(crate) fn share(mut self) -> Option<SharedBlock> {
+        let lent = self.held.take()?;
+        Some(SharedBlock::new(Shared::new(lent, self.pool.downgrade()), self.len))
+    }
+
+    /// Whether it lies in this pool.
+    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
+        self.pool.downgrade().is(pool)
+    }
+
+    /// The bytes that were asked for, to read back.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match &self.held {
+            Some(lent) => lent.area.bytes(0, self.len),
+            None => &[],
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(lent) = self.held.take() {
+            // A forked child holds only a copy of the tables and must not wait for their lock.
+            if lent.area.generation().is_current() {
+                self.pool.put_back_unused(lent);
+            }
+        }
+    }
+}

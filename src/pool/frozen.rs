@@ -1,0 +1,142 @@
+//! Frozen memory: it needs no loans, only a number by which links can name it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::Result;
+use crate::pool::store::{Exhausted, Pool, WeakPool};
+use crate::shm::{Draft, Frozen, page_size};
+
+/// Bytes that count for a pool's quota until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    pool: WeakPool,
+    len: u64,
+}
+
+impl Charge {
+    pub(super) fn new(pool: WeakPool, len: u64) -> Self {
+        Self { pool, len }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.pool.discharge(self.len);
+    }
+}
+
+/// Memory of ours that is being written, and will be frozen.
+#[derive(Debug)]
+pub(crate) struct FrozenDraft {
+    draft: Draft,
+    len: usize,
+    charge: Charge,
+}
+
+impl FrozenDraft {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.draft.bytes_mut(self.len)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.draft.bytes(self.len)
+    }
+
+    pub(crate) fn freeze(self) -> Result<Arc<FrozenBlock>> {
+        self.draft.generation().check()?;
+        let frozen = self.draft.freeze()?;
+        let charge = Some(self.charge);
+        Ok(Arc::new(FrozenBlock { frozen, numbers: Mutex::default(), _charge: charge }))
+    }
+}
+
+/// Memory that nobody writes any more, of ours or of a peer.
+#[derive(Debug)]
+pub(crate) struct FrozenBlock {
+    frozen: Frozen,
+    /// The number under which it is named towards the peers of each pool.
+    numbers: Mutex<Vec<(WeakPool, u32)>>,
+    _charge: Option<Charge>,
+}
+
+impl FrozenBlock {
+    /// Memory of a peer, which counts for no quota of ours.
+    pub(crate) fn foreign(frozen: Frozen) -> Arc<Self> {
+        Arc::new(Self { frozen, numbers: Mutex::default(), _charge: None })
+    }
+
+    pub(crate) fn memory(&self) -> &Frozen {
+        &self.frozen
+    }
+
+    /// Its number in a pool.
+    pub(crate) fn number_in(self: &Arc<Self>, pool: &Pool) -> u32 {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, number)) = numbers.iter().find(|(known, _)| known.is(pool)) {
+            return *number;
+        }
+        let number = pool.name_frozen(self);
+        numbers.push((pool.downgrade(), number));
+        number
+    }
+}
+
+impl Pool {
+    /// Memory of its own for `len` bytes, to be written and then frozen. All bytes are zero.
+    ///
+    /// # Errors
+    ///
+    /// The outer error is the kernel's, the inner one says that the quota is spent.
+    pub(crate) fn draft(&self, len: usize) -> Result<Result<FrozenDraft, Exhausted>> {
+        let Some(whole) = len.max(1).checked_next_multiple_of(page_size()) else {
+            return Ok(Err(self.exhausted(len as u64)));
+        };
+        let charge = match self.charge(whole as u64) {
+            Ok(charge) => charge,
+            Err(exhausted) => return Ok(Err(exhausted)),
+        };
+        Ok(Ok(FrozenDraft { draft: Draft::create(whole)?, len, charge }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::PoolOptions;
+    use crate::shm::Backing;
+
+    fn pool(quota: u64) -> Pool {
+        let backing = Backing::default();
+        Pool::new(PoolOptions { quota, footprint: 1 << 20, far_footprint: 4 << 20, backing })
+    }
+
+    #[test]
+    fn frozen_memory_counts_until_its_last_use_here() {
+        let pool = pool(1 << 20);
+        let mut draft = pool.draft(1 << 20).unwrap().unwrap();
+        assert!(pool.draft(1).unwrap().is_err(), "the quota is spent");
+        assert!(pool.alloc(1).unwrap().is_err(), "for blocks, too");
+        draft.bytes_mut().fill(3);
+        let frozen = draft.freeze().unwrap();
+        assert_eq!(frozen.memory().bytes(5, 2), [3, 3]);
+        assert_eq!(pool.used(), 1 << 20);
+        drop(frozen);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn frozen_memory_keeps_its_number_and_gives_it_to_nobody_else() {
+        let pools = [pool(1 << 20), pool(1 << 20)];
+        let frozen = pools[0].draft(10).unwrap().unwrap().freeze().unwrap();
+        let number = frozen.number_in(&pools[0]);
+        assert_eq!(frozen.number_in(&pools[0]), number);
+        let (_, len, is_frozen) = pools[0].segment_of(number).unwrap().unwrap();
+        assert_eq!((len, is_frozen), (page_size() as u64, true));
+        frozen.number_in(&pools[1]);
+        assert!(pools[0].holds(number));
+        drop(frozen);
+        assert!(!pools[0].holds(number));
+        let block = pools[0].alloc(10).unwrap().unwrap();
+        assert_ne!(block.segment(), number);
+    }
+}

@@ -1,0 +1,73 @@
+//! A block that is lent to many, or lent and still read here.
+
+use std::sync::Arc;
+
+use crate::pool::loans::Lent;
+use crate::pool::store::{BlockHome, Pool, WeakPool};
+
+/// A block that nobody writes any more. It goes back to the pool after its last use, here or by a
+/// borrower.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// `None` once the block went back.
+    lent: Option<Lent>,
+    home: BlockHome,
+    /// Weak, as the pool's accounts hold this.
+    pool: WeakPool,
+}
+
+impl Shared {
+    pub(super) fn new(lent: Lent, pool: WeakPool) -> Arc<Self> {
+        let home = lent.home;
+        Arc::new(Self { lent: Some(lent), home, pool })
+    }
+
+    pub(super) fn home(&self) -> BlockHome {
+        self.home
+    }
+
+    /// The block, for somebody who has the pool's lock.
+    pub(super) fn into_lent(mut self) -> Option<Lent> {
+        self.lent.take()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            self.pool.put_back(lent);
+        }
+    }
+}
+
+/// A use of a shared block.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedBlock {
+    shared: Arc<Shared>,
+    len: usize,
+}
+
+impl SharedBlock {
+    pub(super) fn new(shared: Arc<Shared>, len: usize) -> Self {
+        Self { shared, len }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The number of the block's segment.
+    pub(crate) fn segment(&self) -> u32 {
+        self.shared.home.segment()
+    }
+
+    /// Whether it lies in this pool.
+    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
+        self.shared.pool.is(pool)
+    }
+
+    /// The bytes that were asked for.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.shared.lent.as_ref().map_or(&[], |lent| lent.area.bytes(0, self.len))
+    }
+}

@@ -1,0 +1,151 @@
+//! Memory that nobody can write any more.
+//!
+//! ```text
+//!   Draft: memfd, mapped read-write, ours alone
+//!     └ freeze: unmap ─ seal SHRINK|GROW|WRITE|SEAL ─ map read-only
+//!                         └ Frozen: slices, here and in every process that it is sent to
+//! ```
+//!
+//! The kernel refuses the WRITE seal while a writable mapping exists, and every later one.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::SealFlags;
+
+use crate::error::{Error, Result};
+use crate::shm::fork::Generation;
+use crate::shm::segment::{check, create_memfd, fill, is_whole};
+use crate::shm::{Area, Mapping, PeerMapping};
+
+/// The seals of frozen memory.
+const SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
+
+/// Memory of ours that is to be frozen.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    area: Area,
+    fd: OwnedFd,
+    len: usize,
+}
+
+impl Draft {
+    /// Memory of `len` bytes, a multiple of the page size. All bytes are zero.
+    ///
+    /// # Errors
+    ///
+    /// As [`Segment::create`](crate::shm::Segment::create).
+    pub(crate) fn create(len: usize) -> Result<Self> {
+        let fd = create_memfd()?;
+        fill(&fd, len)?;
+        let area = Mapping::map(&fd, len, len)?.take_area(0);
+        Ok(Self { area, fd, len })
+    }
+
+    pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        self.area.bytes_mut(0, len)
+    }
+
+    pub(crate) fn bytes(&self, len: usize) -> &[u8] {
+        self.area.bytes(0, len)
+    }
+
+    pub(crate) fn generation(&self) -> &Generation {
+        self.area.generation()
+    }
+
+    /// Nobody writes it any more.
+    pub(crate) fn freeze(self) -> Result<Frozen> {
+        let Self { area, fd, len } = self;
+        // This unmaps it.
+        drop(area);
+        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
+        let mapping = PeerMapping::map(&fd, len, len)?;
+        Ok(Frozen { mapping, fd, len })
+    }
+}
+
+/// Memory that is sealed against writing, of ours or of a peer.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    mapping: PeerMapping,
+    /// Kept to be sent on.
+    fd: OwnedFd,
+    len: usize,
+}
+
+impl Frozen {
+    /// Checks a descriptor that a peer sent as frozen memory of `len` bytes, and maps it.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
+    pub(crate) fn attach(fd: OwnedFd, len: usize) -> Result<Self> {
+        check(fd.as_fd(), len as u64, SEALS)?;
+        is_whole(fd.as_fd(), len)?;
+        let mapping = PeerMapping::map(&fd, len, len)?;
+        Ok(Self { mapping, fd, len })
+    }
+
+    /// Bytes in this memory.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The bytes at `offset`.
+    ///
+    /// # Panics
+    ///
+    /// If they do not lie inside of this memory.
+    #[inline]
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset <= self.len && len <= self.len - offset, "inside of the memory");
+        let bytes = self.mapping.bytes(offset, len);
+        // SAFETY: the memory was sealed with WRITE when it was mapped, so no writable mapping of it exists
+        // or can be made, and `write` is refused: these bytes stand still for as long as they are mapped.
+        unsafe { bytes.as_slice() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{DescriptorFault, ErrorKind, Fault};
+    use crate::shm::{Backing, Segment, page_size};
+
+    fn frozen(byte: u8) -> Frozen {
+        let mut draft = Draft::create(page_size()).unwrap();
+        draft.bytes_mut(page_size()).fill(byte);
+        draft.freeze().unwrap()
+    }
+
+    #[test]
+    fn frozen_memory_is_read_by_everybody_and_written_by_nobody() {
+        let ours = frozen(7);
+        let fd = ours.fd().try_clone_to_owned().unwrap();
+        assert!(rustix::io::pwrite(&fd, b"no", 0).is_err());
+        assert!(Mapping::map(&fd, page_size(), page_size()).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 0).is_err());
+        let theirs = Frozen::attach(fd, page_size()).unwrap();
+        drop(ours);
+        assert_eq!(theirs.bytes(1, 3), [7, 7, 7]);
+    }
+
+    #[test]
+    fn memory_that_its_owner_can_write_is_not_taken_for_frozen() {
+        let writable = Segment::create(page_size(), page_size(), Backing::default()).unwrap();
+        let fd = writable.fd().try_clone_to_owned().unwrap();
+        let error = Frozen::attach(fd, page_size()).unwrap_err();
+        let seals = matches!(
+            error.kind(),
+            ErrorKind::Fault(Fault::Descriptor(DescriptorFault::Seals { .. }))
+        );
+        assert!(seals, "{error}");
+    }
+}

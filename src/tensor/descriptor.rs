@@ -1,0 +1,329 @@
+//! What travels of a tensor: its name, data type and shape, and where its bytes are. No I/O.
+//!
+//! ```text
+//!   0      1     2      3          4             (dims)
+//!   │dtype │rank │flags │name_len  │ dim … u32 or u64 │ place … │ name … │
+//! ```
+//!
+//! A parcel's description is one of these after the other, little-endian, without padding;
+//! `docs/wire.md` has the bytes. The version stands in the record's header.
+
+use crate::error::TensorFault;
+use crate::tensor::dtype::DType;
+use crate::tensor::shape::{MAX_RANK, Shape};
+
+/// The longest name, in bytes.
+pub(super) const MAX_NAME: usize = 255;
+
+/// Dimensions are 8 bytes long instead of 4.
+const WIDE: u8 = 1;
+/// Where the bytes are: two bits of the flags.
+const PLACE: u8 = 6;
+const ATTACHED: u8 = 0 << 1;
+const INLINE: u8 = 1 << 1;
+const REGION: u8 = 2 << 1;
+
+const HEAD: usize = 4;
+
+/// Where a tensor's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place<'a> {
+    /// In the parcel's next attachment.
+    Attached,
+    /// Here.
+    Inline(&'a [u8]),
+    /// In memory that the receiver knows by a name.
+    Region { name: &'a str, offset: u64, len: u64 },
+}
+
+/// What travels of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Descriptor<'a> {
+    /// Empty: it has none.
+    pub(crate) name: &'a str,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+    pub(crate) place: Place<'a>,
+}
+
+impl<'a> Descriptor<'a> {
+    /// Whether the dimensions need 8 bytes each.
+    #[inline]
+    fn is_wide(&self) -> bool {
+        self.shape.dims().iter().any(|dim| *dim > u32::MAX as usize)
+    }
+
+    /// Bytes that it takes.
+    #[inline]
+    pub(crate) fn encoded_len(&self) -> usize {
+        let dims = self.shape.rank() * if self.is_wide() { 8 } else { 4 };
+        let place = match self.place {
+            Place::Attached => 0,
+            Place::Inline(bytes) => 4 + bytes.len(),
+            Place::Region { name, .. } => 17 + name.len(),
+        };
+        HEAD + dims + place + self.name.len()
+    }
+
+    /// Writes it to the start of `out`, which has room. Gives the rest.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::NameTooLong`], and [`TensorFault::Len`] for bytes that belong into an attachment.
+    #[inline]
+    pub(crate) fn encode<'b>(&self, out: &'b mut [u8]) -> Result<&'b mut [u8], TensorFault> {
+        let own_name = name_len(self.name)?;
+        let is_wide = self.is_wide();
+        let place = match self.place {
+            Place::Attached => ATTACHED,
+            Place::Inline(_) => INLINE,
+            Place::Region { .. } => REGION,
+        };
+        let flags = place | if is_wide { WIDE } else { 0 };
+        let mut out = Out(out);
+        out.put(&[self.dtype.code(), self.shape.rank() as u8, flags, own_name]);
+        for dim in self.shape.dims() {
+            if is_wide {
+                out.put(&(*dim as u64).to_le_bytes());
+            } else {
+                out.put(&(*dim as u32).to_le_bytes());
+            }
+        }
+        match self.place {
+            Place::Attached => {}
+            Place::Inline(bytes) => {
+                let len = bytes.len() as u64;
+                let short = u32::try_from(len);
+                let short =
+                    short.map_err(|_| TensorFault::Len { len, expected: u32::MAX.into() })?;
+                out.put(&short.to_le_bytes());
+                out.put(bytes);
+            }
+            Place::Region { name, offset, len } => {
+                out.put(&offset.to_le_bytes());
+                out.put(&len.to_le_bytes());
+                out.put(&[name_len(name)?]);
+                out.put(name.as_bytes());
+            }
+        }
+        out.put(self.name.as_bytes());
+        Ok(out.0)
+    }
+
+    /// Takes one from the start of a private copy of what a peer wrote. Gives the rest. `index` counts the
+    /// description's tensors.
+    #[inline]
+    pub(crate) fn decode(bytes: &'a [u8], index: usize) -> Result<(Self, &'a [u8]), TensorFault> {
+        let mut left = Left { bytes, len: bytes.len(), index };
+        let [code, rank, flags, name_len] = left.take()?;
+        let dtype = DType::from_code(code)?;
+        let rank = usize::from(rank);
+        if rank > MAX_RANK {
+            return Err(TensorFault::Rank { rank, max: MAX_RANK });
+        }
+        let field = |value: u8| TensorFault::Field { field: "tensor.flags", value: value.into() };
+        if flags & !(WIDE | PLACE) != 0 {
+            return Err(field(flags));
+        }
+        let mut dims = [0; MAX_RANK];
+        for dim in dims.iter_mut().take(rank) {
+            *dim = if flags & WIDE != 0 {
+                u64::from_le_bytes(left.take()?) as usize
+            } else {
+                u32::from_le_bytes(left.take()?) as usize
+            };
+        }
+        let shape = Shape::of(dims.get(..rank).unwrap_or(&dims))?;
+        let place = match flags & PLACE {
+            ATTACHED => Place::Attached,
+            INLINE => {
+                let len = u32::from_le_bytes(left.take()?);
+                Place::Inline(left.slice(len as usize)?)
+            }
+            REGION => {
+                let (offset, len) =
+                    (u64::from_le_bytes(left.take()?), u64::from_le_bytes(left.take()?));
+                let [name_len] = left.take()?;
+                Place::Region { name: left.name(name_len)?, offset, len }
+            }
+            _ => return Err(field(flags)),
+        };
+        let name = left.name(name_len)?;
+        Ok((Self { name, dtype, shape, place }, left.bytes))
+    }
+
+    /// Whether `len` bytes are what data type and shape make.
+    #[inline]
+    pub(crate) fn judge_len(&self, len: usize) -> Result<(), TensorFault> {
+        judge_len(self.dtype, &self.shape, len)
+    }
+}
+
+/// Whether `len` bytes are what data type and shape make. BYTES elements are not looked at.
+#[inline]
+pub(super) fn judge_len(dtype: DType, shape: &Shape, len: usize) -> Result<(), TensorFault> {
+    match shape.len(dtype)? {
+        Some(expected) if expected != len => {
+            Err(TensorFault::Len { len: len as u64, expected: expected as u64 })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[inline]
+fn name_len(name: &str) -> Result<u8, TensorFault> {
+    let len = name.len();
+    u8::try_from(len).map_err(|_| TensorFault::NameTooLong { len, max: MAX_NAME })
+}
+
+/// Where the next bytes go.
+struct Out<'a>(&'a mut [u8]);
+
+impl Out<'_> {
+    #[inline(always)]
+    fn put(&mut self, bytes: &[u8]) {
+        let (to, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
+        to.copy_from_slice(bytes);
+        self.0 = rest;
+    }
+}
+
+/// What is left of a description.
+struct Left<'a> {
+    bytes: &'a [u8],
+    /// Of the whole, in bytes.
+    len: usize,
+    /// Which tensor this is.
+    index: usize,
+}
+
+impl<'a> Left<'a> {
+    #[inline(always)]
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], TensorFault> {
+        let Some((taken, rest)) = self.bytes.split_first_chunk() else { return Err(self.cut(N)) };
+        self.bytes = rest;
+        Ok(*taken)
+    }
+
+    #[inline(always)]
+    fn slice(&mut self, len: usize) -> Result<&'a [u8], TensorFault> {
+        let Some((taken, rest)) = self.bytes.split_at_checked(len) else {
+            return Err(self.cut(len));
+        };
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    #[inline(always)]
+    fn name(&mut self, len: u8) -> Result<&'a str, TensorFault> {
+        let name = self.slice(len.into())?;
+        std::str::from_utf8(name).map_err(|_| TensorFault::NameUtf8)
+    }
+
+    #[cold]
+    fn cut(&self, wanted: usize) -> TensorFault {
+        let needed = self.len - self.bytes.len() + wanted;
+        TensorFault::Description { len: self.len, index: self.index, needed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encoded(descriptor: &Descriptor<'_>) -> Vec<u8> {
+        let mut bytes = vec![0xEE; descriptor.encoded_len()];
+        assert!(descriptor.encode(&mut bytes).unwrap().is_empty(), "the length is exact");
+        bytes
+    }
+
+    fn image() -> Descriptor<'static> {
+        let shape = Shape::from([1, 3, 224, 224]);
+        Descriptor { name: "", dtype: DType::Fp32, shape, place: Place::Attached }
+    }
+
+    #[test]
+    fn an_image_and_its_attachment_share_a_line_with_their_header() {
+        assert_eq!(encoded(&image()), {
+            let mut bytes = vec![11, 4, 0, 0];
+            [1u32, 3, 224, 224].iter().for_each(|dim| bytes.extend(dim.to_le_bytes()));
+            bytes
+        });
+        assert!(8 + 32 + image().encoded_len() <= 64);
+    }
+
+    #[test]
+    fn every_cut_says_how_much_was_needed() {
+        let place = Place::Region { name: "frames", offset: 4096, len: 602112 };
+        let whole = encoded(&Descriptor { name: "input", place, ..image() });
+        for len in 0..whole.len() {
+            match Descriptor::decode(&whole[..len], 3) {
+                Err(TensorFault::Description { len: said, index: 3, needed }) => {
+                    assert!(said == len && needed > len);
+                }
+                other => panic!("{len} bytes: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_lying_descriptor_is_a_fault() {
+        let whole = encoded(&Descriptor { name: "a", ..image() });
+        let lie = |at: usize, value: u8| {
+            let mut bytes = whole.clone();
+            bytes[at] = value;
+            Descriptor::decode(&bytes, 0).unwrap_err()
+        };
+        assert_eq!(lie(0, 0), TensorFault::DataTypeCode { code: 0 });
+        assert_eq!(lie(0, 15), TensorFault::DataTypeCode { code: 15 });
+        assert_eq!(lie(1, 9), TensorFault::Rank { rank: 9, max: 8 });
+        for flags in [6, 8, 16, 128, 255] {
+            assert!(matches!(lie(2, flags), TensorFault::Field { field: "tensor.flags", .. }));
+        }
+        assert_eq!(lie(20, 0xFF), TensorFault::NameUtf8);
+        let (wrapping, _) = Descriptor::decode(&whole, 0).unwrap();
+        assert_eq!(
+            wrapping.judge_len(1),
+            Err(TensorFault::Len { len: 1, expected: 4 * 3 * 224 * 224 })
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_descriptor_survives_its_bytes(
+            code in 1u8..15,
+            dims in proptest::collection::vec(
+                prop_oneof![0usize..1000, any::<usize>()], 0..=MAX_RANK),
+            name in "\\PC{0,40}",
+            inline in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..100)),
+            region in proptest::option::of(("[a-z_]{0,20}", any::<u64>(), any::<u64>())),
+            rest in proptest::collection::vec(any::<u8>(), 0..8),
+        ) {
+            let place = match (&inline, &region) {
+                (Some(bytes), _) => Place::Inline(bytes),
+                (None, Some((name, offset, len))) => {
+                    Place::Region { name, offset: *offset, len: *len }
+                }
+                (None, None) => Place::Attached,
+            };
+            let (dtype, shape) = (DType::from_code(code).unwrap(), Shape::of(&dims).unwrap());
+            let descriptor = Descriptor { name: &name, dtype, shape, place };
+            let mut bytes = encoded(&descriptor);
+            bytes.extend(&rest);
+            prop_assert_eq!(Descriptor::decode(&bytes, 0), Ok((descriptor, &rest[..])));
+        }
+
+        #[test]
+        fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let mut left = &bytes[..];
+            let mut index = 0;
+            while let Ok((descriptor, rest)) = Descriptor::decode(left, index) {
+                let _ = descriptor.judge_len(bytes.len());
+                prop_assert!(rest.len() < left.len());
+                left = rest;
+                index += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Tensors over a connection.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
+use crate::pool::Block;
+use crate::shm::Bytes;
+use crate::tensor::descriptor::{Descriptor, Place};
+use crate::tensor::element::Element;
+use crate::tensor::set::TensorSet;
+use crate::tensor::view::{Private, Storage, Tensor};
+use crate::tensor::writable::{TensorMut, Writable};
+use crate::transport::{
+    Attachment, Claims, Enclosure, Received, Receiver, RecvPatience, SendPatience, Sender,
+    TryRecvError, TrySendError,
+};
+
+/// Tensors of one message at most.
+pub(crate) const TENSORS: usize = 1024;
+
+/// What the start of memory that is sent is a multiple of, in bytes.
+const ALIGNMENT: usize = crate::transport::ALIGNMENT as usize;
+
+/// A description up to so many bytes is put together on the stack.
+const SHORT: usize = 64;
+
+/// Private bytes up to so many travel with the description, longer ones through the pool. A copy through
+/// the ring saves the loan and its return.
+const INLINE: usize = 512;
+
+/// A tensor that is to be sent: a `&Tensor`, which stays, or a [`TensorMut`], which moves.
+#[derive(Debug)]
+pub struct Outgoing<'a> {
+    tensor: Sent<'a>,
+}
+
+#[derive(Debug)]
+enum Sent<'a> {
+    Kept(&'a Tensor),
+    Shared(Result<Tensor>),
+    /// To be lent to one receiver, and gone here.
+    Moved {
+        head: Descriptor<'static>,
+        block: Block,
+    },
+}
+
+impl<'a> From<&'a Tensor> for Outgoing<'a> {
+    #[inline]
+    fn from(tensor: &'a Tensor) -> Self {
+        Self { tensor: Sent::Kept(tensor) }
+    }
+}
+
+impl<T: Element> From<TensorMut<T>> for Outgoing<'_> {
+    #[inline]
+    fn from(tensor: TensorMut<T>) -> Self {
+        let TensorMut { dtype, shape, memory, element } = tensor;
+        let tensor = match memory {
+            Writable::Block(block) => {
+                let head = Descriptor { name: "", dtype, shape, place: Place::Attached };
+                Sent::Moved { head, block }
+            }
+            memory => Sent::Shared(TensorMut { dtype, shape, memory, element }.share()),
+        };
+        Self { tensor }
+    }
+}
+
+impl Sender {
+    /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. A [`TensorMut`] moves; a
+    /// `&Tensor` stays here, to be sent again or to others. Memory comes back when every receiver has
+    /// dropped it, has closed, or died.
+    ///
+    /// What is on loan from another peer, private, or from another context's pool, is copied; everything
+    /// else is handed over as it is. Waits for room as [`send`](Self::send) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context};
+    /// # let address = Address::fresh();
+    /// # let context = Context::new()?;
+    /// # let mut listener = context.listen(&address)?;
+    /// # let worker = std::thread::spawn(move || -> slipring::Result<()> {
+    /// #     let mut link = listener.accept()?;
+    /// if let Some(image) = link.recv_tensor()? {
+    ///     assert_eq!(image.shape().dims(), [1, 3, 224, 224]);
+    ///     assert_eq!(image.to_vec::<f32>()?[0], 0.5);
+    /// }
+    /// #     Ok(())
+    /// # });
+    /// # let mut link = context.connect(&address)?;
+    /// let mut image = context.alloc::<f32>([1, 3, 224, 224])?;
+    /// image.fill(0.5);
+    /// link.send_tensor(image)?;
+    /// # worker.join().unwrap()?;
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    #[inline]
+    pub fn send_tensor<'a>(&mut self, tensor: impl Into<Outgoing<'a>>) -> Result<()> {
+        self.put_tensor(tensor.into(), SendPatience::Default).map_err(spent)
+    }
+
+    /// As [`send_tensor`](Self::send_tensor), but waits for room until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_tensor_deadline<'a>(
+        &mut self,
+        tensor: impl Into<Outgoing<'a>>,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.put_tensor(tensor.into(), SendPatience::Until(deadline)).map_err(spent)
+    }
+
+    /// As [`send_tensor`](Self::send_tensor), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
+    #[inline]
+    pub fn try_send_tensor(&mut self, tensor: &Tensor) -> Result<(), TrySendError> {
+        self.put_tensor(tensor.into(), SendPatience::None)
+    }
+
+    /// Sends a set of tensors in one message, as [`send_tensor`](Self::send_tensor) does.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::Count`]: over 255 of them lie in pools, or over 1024 are in the set.
+    /// - [`ErrorKind::MessageTooLarge`]: names and shapes do not fit into the ring.
+    /// - Otherwise as [`send`](Self::send).
+    pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
+        self.put_tensors(tensors, SendPatience::Default).map_err(spent)
+    }
+
+    /// As [`send_tensors`](Self::send_tensors), but waits for room until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_tensors`](Self::send_tensors).
+    pub fn send_tensors_deadline(&mut self, tensors: &TensorSet, deadline: Instant) -> Result<()> {
+        self.put_tensors(tensors, SendPatience::Until(deadline)).map_err(spent)
+    }
+
+    /// As [`send_tensors`](Self::send_tensors), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
+    pub fn try_send_tensors(&mut self, tensors: &TensorSet) -> Result<(), TrySendError> {
+        self.put_tensors(tensors, SendPatience::None)
+    }
+
+    #[inline]
+    fn put_tensor(
+        &mut self,
+        tensor: Outgoing<'_>,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        match tensor.tensor {
+            Sent::Kept(tensor) => self.put_kept(tensor, patience),
+            Sent::Shared(tensor) => self.put_kept(&tensor?, patience),
+            Sent::Moved { head, block } if block.is_of(self.pool()) => {
+                self.put_one(&head, Enclosure::Block(block), patience)
+            }
+            Sent::Moved { head, block } => {
+                let storage = Storage::Private(Private::copy_of(Bytes::of(block.bytes())));
+                let tensor = Tensor { dtype: head.dtype, shape: head.shape, storage };
+                self.put_kept(&tensor, patience)
+            }
+        }
+    }
+
+    #[inline]
+    fn put_kept(&mut self, tensor: &Tensor, patience: SendPatience) -> Result<(), TrySendError> {
+        let Tensor { dtype, shape, storage } = tensor;
+        let (dtype, shape) = (*dtype, *shape);
+        let head = Descriptor { name: "", dtype, shape, place: Place::Attached };
+        match storage {
+            Storage::Shared(block) if block.is_of(self.pool()) => {
+                self.put_one(&head, Enclosure::Shared(block), patience)
+            }
+            Storage::Frozen { memory, offset, len } if offset.is_multiple_of(ALIGNMENT) => {
+                let (offset, len) = (*offset, *len);
+                self.put_one(&head, Enclosure::Frozen { memory, offset, len }, patience)
+            }
+            _ => {
+                let mut set = Described::default();
+                set.add(self, "", tensor, patience)?;
+                self.post(&mut set.enclosures, &set.description, patience)
+            }
+        }
+    }
+
+    #[inline]
+    fn put_one(
+        &mut self,
+        head: &Descriptor<'_>,
+        enclosure: Enclosure<'_>,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        let mut description = [0; SHORT + 8];
+        let description = &mut description[..head.encoded_len()];
+        head.encode(description).map_err(Error::from)?;
+        self.post(&mut [enclosure], description, patience)
+    }
+
+    fn put_tensors(
+        &mut self,
+        tensors: &TensorSet,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        let count = tensors.len();
+        if count > TENSORS {
+            return Err(Error::from(TensorFault::Count { count, expected: TENSORS }).into());
+        }
+        let mut set = Described::default();
+        for (name, tensor) in tensors.iter() {
+            set.add(self, name, tensor, patience)?;
+        }
+        self.post(&mut set.enclosures, &set.description, patience)
+    }
+}
+
+/// A set's description, and what goes with it.
+#[derive(Default)]
+struct Described<'a> {
+    description: Vec<u8>,
+    enclosures: Vec<Enclosure<'a>>,
+}
+
+impl<'a> Described<'a> {
+    fn add(
+        &mut self,
+        sender: &mut Sender,
+        name: &str,
+        tensor: &'a Tensor,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        let bytes = tensor.bytes();
+        let enclosure = match &tensor.storage {
+            Storage::Shared(block) if block.is_of(sender.pool()) => Some(Enclosure::Shared(block)),
+            Storage::Frozen { memory, offset, len } if offset.is_multiple_of(ALIGNMENT) => {
+                Some(Enclosure::Frozen { memory, offset: *offset, len: *len })
+            }
+            _ if bytes.len() > INLINE => {
+                let mut block = sender.block(bytes.len(), patience)?;
+                bytes.copy_to(block.bytes_mut());
+                Some(Enclosure::Block(block))
+            }
+            _ => None,
+        };
+        let inline = if enclosure.is_none() { bytes.to_vec() } else { Vec::new() };
+        let place = if enclosure.is_none() { Place::Inline(&inline) } else { Place::Attached };
+        self.enclosures.extend(enclosure);
+        let Tensor { dtype, shape, .. } = *tensor;
+        let head = Descriptor { name, dtype, shape, place };
+        let at = self.description.len();
+        self.description.resize(at + head.encoded_len(), 0);
+        head.encode(&mut self.description[at..]).map_err(Error::from)?;
+        Ok(())
+    }
+}
+
+impl Receiver {
+    /// Receives the next tensor. `None`: the peer has finished in order. Other messages that come before it
+    /// are set aside. Waits as [`recv`](Self::recv) does.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::Count`]: the next message has another number of tensors than one. It is dropped.
+    /// - Otherwise as [`recv`](Self::recv).
+    #[inline]
+    pub fn recv_tensor(&mut self) -> Result<Option<Tensor>> {
+        self.take_tensor(RecvPatience::Forever).map_err(missed)
+    }
+
+    /// As [`recv_tensor`](Self::recv_tensor), but waits only until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`recv_tensor`](Self::recv_tensor).
+    pub fn recv_tensor_deadline(&mut self, deadline: Instant) -> Result<Option<Tensor>> {
+        self.take_tensor(RecvPatience::Until(deadline)).map_err(missed)
+    }
+
+    /// As [`recv_tensor`](Self::recv_tensor), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_recv`](Self::try_recv), and as [`recv_tensor`](Self::recv_tensor).
+    #[inline]
+    pub fn try_recv_tensor(&mut self) -> Result<Option<Tensor>, TryRecvError> {
+        self.take_tensor(RecvPatience::None)
+    }
+
+    /// Receives the tensors of the next message that has some. `None`: the peer has finished in order. Other
+    /// messages that come before it are set aside. Waits as [`recv`](Self::recv) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv).
+    pub fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
+        self.parcel(RecvPatience::Forever, open_set).map_err(missed)
+    }
+
+    /// As [`recv_tensors`](Self::recv_tensors), but waits only until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
+    pub fn recv_tensors_deadline(&mut self, deadline: Instant) -> Result<Option<TensorSet>> {
+        self.parcel(RecvPatience::Until(deadline), open_set).map_err(missed)
+    }
+
+    /// As [`recv_tensors`](Self::recv_tensors), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_recv`](Self::try_recv).
+    pub fn try_recv_tensors(&mut self) -> Result<Option<TensorSet>, TryRecvError> {
+        self.parcel(RecvPatience::None, open_set)
+    }
+
+    #[inline]
+    fn take_tensor(&mut self, patience: RecvPatience) -> Result<Option<Tensor>, TryRecvError> {
+        match self.parcel(patience, open_one)? {
+            Some(Ok(tensor)) => Ok(Some(tensor)),
+            Some(Err(count)) => Err(Error::from(TensorFault::Count { count, expected: 1 }).into()),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Received<'_> {
+    /// Takes the tensors of a message of kind [`Tensors`](crate::MessageKind::Tensors), and releases it. Of
+    /// another kind: a set without tensors.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub fn into_tensors(self) -> Result<TensorSet> {
+        Ok(self.open(open_set)?.unwrap_or_default())
+    }
+}
+
+/// The only tensor of a parcel, or how many there are.
+#[inline]
+fn open_one(description: &[u8], claims: &mut Claims<'_>) -> Result<Result<Tensor, usize>> {
+    if description.is_empty() {
+        return Ok(Err(0));
+    }
+    let (head, rest) = Descriptor::decode(description, 0).map_err(Fault::Tensor)?;
+    let tensor = admit(&head, claims)?;
+    if rest.is_empty() {
+        return Ok(Ok(tensor));
+    }
+    let others = open_set(rest, claims)?;
+    Ok(Err(1 + others.len()))
+}
+
+fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
+    let mut set = TensorSet::with_capacity(claims.left());
+    let mut left = description;
+    while !left.is_empty() {
+        let index = set.len();
+        if index == TENSORS {
+            let fault = TensorFault::Count { count: index + 1, expected: TENSORS };
+            return Err(Fault::Tensor(fault).into());
+        }
+        let (head, rest) = Descriptor::decode(left, index).map_err(Fault::Tensor)?;
+        let tensor = admit(&head, claims)?;
+        set.try_insert(head.name, tensor).map_err(Fault::Tensor)?;
+        left = rest;
+    }
+    Ok(set)
+}
+
+/// A tensor as its description says, with its bytes.
+#[inline]
+fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Tensor> {
+    let Descriptor { dtype, shape, place, .. } = *head;
+    let storage = match place {
+        Place::Attached => {
+            let attachment = claims.claim()?;
+            head.judge_len(attachment.len()).map_err(Fault::Tensor)?;
+            match attachment {
+                Attachment::Lent(range) => Storage::Lent(range),
+                Attachment::Frozen { memory, offset, len } => {
+                    Storage::Frozen { memory, offset, len }
+                }
+            }
+        }
+        Place::Inline(bytes) => {
+            head.judge_len(bytes.len()).map_err(Fault::Tensor)?;
+            Storage::Private(Private::copy_of(Bytes::of(bytes)))
+        }
+        Place::Region { .. } => {
+            let fault = TensorFault::Field { field: "tensor.flags", value: 4 };
+            return Err(Fault::Tensor(fault).into());
+        }
+    };
+    Ok(Tensor { dtype, shape, storage })
+}
+
+/// The error of an operation that waited for room.
+fn spent(error: TrySendError) -> Error {
+    match error {
+        TrySendError::Failed(error) => error,
+        // Waiting operations end by their deadline instead.
+        TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
+    }
+}
+
+/// The error of an operation that waited for a message.
+fn missed(error: TryRecvError) -> Error {
+    match error {
+        TryRecvError::Failed(error) => error,
+        TryRecvError::Empty => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
+    }
+}

@@ -1,0 +1,120 @@
+//! Tensors that go together.
+
+use std::ops::Index;
+
+use crate::error::{Result, TensorFault};
+use crate::tensor::descriptor::MAX_NAME;
+use crate::tensor::view::Tensor;
+
+/// Tensors that travel in one message, such as a model's inputs: each has a place, and a name if it was
+/// given one.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Tensor, TensorSet};
+///
+/// let mut inputs = TensorSet::new();
+/// inputs.insert("ids", Tensor::from_slice([1, 3], &[7i64, 8, 9])?)?;
+/// inputs.insert("mask", Tensor::from_slice([1, 3], &[true, true, false])?)?;
+/// assert_eq!(inputs["ids"].shape().dims(), [1, 3]);
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct TensorSet {
+    entries: Vec<(Box<str>, Tensor)>,
+}
+
+impl TensorSet {
+    /// A set without tensors.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn with_capacity(count: usize) -> Self {
+        Self { entries: Vec::with_capacity(count) }
+    }
+
+    /// Adds a tensor behind the others.
+    pub fn push(&mut self, tensor: Tensor) {
+        self.entries.push((Box::default(), tensor));
+    }
+
+    /// Adds a tensor with a name of up to 255 bytes. An empty one is none.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::SameName`]: another one has it.
+    /// - [`TensorFault::NameTooLong`]
+    pub fn insert(&mut self, name: &str, tensor: Tensor) -> Result<()> {
+        if name.len() > MAX_NAME {
+            return Err(TensorFault::NameTooLong { len: name.len(), max: MAX_NAME }.into());
+        }
+        Ok(self.try_insert(name, tensor)?)
+    }
+
+    pub(super) fn try_insert(&mut self, name: &str, tensor: Tensor) -> Result<(), TensorFault> {
+        let second = self.entries.len();
+        if let Some(first) = self.position(name) {
+            return Err(TensorFault::SameName { first, second });
+        }
+        self.entries.push((name.into(), tensor));
+        Ok(())
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        let is_named = |(other, _): &(Box<str>, Tensor)| !name.is_empty() && **other == *name;
+        self.entries.iter().position(is_named)
+    }
+
+    /// How many tensors there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The tensor with this name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.position(name).and_then(|at| self.at(at))
+    }
+
+    /// The tensor at this place, counted from 0.
+    pub fn at(&self, place: usize) -> Option<&Tensor> {
+        self.entries.get(place).map(|(_, tensor)| tensor)
+    }
+
+    /// Takes the tensor with this name out; those behind it move up.
+    pub fn remove(&mut self, name: &str) -> Option<Tensor> {
+        self.position(name).map(|at| self.entries.remove(at).1)
+    }
+
+    /// Names and tensors, in order. Who has no name has an empty one.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
+        self.entries.iter().map(|(name, tensor)| (&**name, tensor))
+    }
+}
+
+/// Names and tensors, in order.
+impl IntoIterator for TensorSet {
+    type Item = (Box<str>, Tensor);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.entries.into_iter()
+    }
+}
+
+/// # Panics
+///
+/// If none has this name.
+impl Index<&str> for TensorSet {
+    type Output = Tensor;
+
+    fn index(&self, name: &str) -> &Tensor {
+        self.get(name).unwrap_or_else(|| panic!("no tensor is named {name:?}"))
+    }
+}

@@ -1,0 +1,118 @@
+//! A tensor that is being written.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use crate::error::Result;
+use crate::pool::{Block, FrozenDraft};
+use crate::shm::Bytes;
+use crate::tensor::dtype::DType;
+use crate::tensor::element::{Element, slice_of, slice_of_mut};
+use crate::tensor::shape::Shape;
+use crate::tensor::view::{Private, Storage, Tensor};
+
+/// A tensor that only this process knows of yet, to be written in place: a slice of its elements, row-major.
+/// With [`Allocation::dtype`](crate::Allocation::dtype) it is a slice of bytes, whatever its data type.
+///
+/// It starts at a multiple of the page size, and holds what was there before unless it is
+/// [frozen](crate::Context::alloc_frozen), BOOL, or [zeroed](crate::Allocation::zeroed). Dropped, its memory
+/// goes back.
+///
+/// # Examples
+///
+/// ```
+/// let context = slipring::Context::new()?;
+/// let mut image = context.alloc::<f32>([1, 3, 224, 224])?;
+/// image.fill(0.5);
+/// let image = image.share()?; // written no more; to be read here and sent to many
+/// assert_eq!(image.as_slice::<f32>()?.len(), 3 * 224 * 224);
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TensorMut<T: Element = u8> {
+    pub(super) dtype: DType,
+    pub(super) shape: Shape,
+    pub(super) memory: Writable,
+    pub(super) element: PhantomData<T>,
+}
+
+/// Where a tensor is written.
+#[derive(Debug)]
+pub(super) enum Writable {
+    Block(Block),
+    Draft(FrozenDraft),
+    /// It has no bytes.
+    Nothing,
+}
+
+impl Writable {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Block(block) => block.bytes(),
+            Self::Draft(draft) => draft.bytes(),
+            Self::Nothing => &[],
+        }
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Block(block) => block.bytes_mut(),
+            Self::Draft(draft) => draft.bytes_mut(),
+            Self::Nothing => &mut [],
+        }
+    }
+}
+
+impl<T: Element> TensorMut<T> {
+    /// What its elements are.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The lengths of its dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Its length in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.memory.bytes().len()
+    }
+
+    /// Ends the writing: from now on it is read, and sent to any number of links. Freezes it if it was made
+    /// for that.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os), [`ErrorKind::Forked`](crate::ErrorKind::Forked): it cannot be
+    /// frozen.
+    pub fn share(self) -> Result<Tensor> {
+        let Self { dtype, shape, memory, .. } = self;
+        let nothing = || Storage::Private(Private::copy_of(Bytes::of(&[])));
+        let storage = match memory {
+            Writable::Block(block) => block.share().map_or_else(nothing, Storage::Shared),
+            Writable::Draft(draft) => {
+                let len = draft.bytes().len();
+                Storage::Frozen { memory: draft.freeze()?, offset: 0, len }
+            }
+            Writable::Nothing => nothing(),
+        };
+        Ok(Tensor { dtype, shape, storage })
+    }
+}
+
+impl<T: Element> Deref for TensorMut<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        slice_of(self.memory.bytes()).expect(WHOLE)
+    }
+}
+
+impl<T: Element> DerefMut for TensorMut<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        slice_of_mut(self.memory.bytes_mut()).expect(WHOLE)
+    }
+}
+
+const WHOLE: &str = "memory that was allocated for elements holds whole ones";
