@@ -37,7 +37,9 @@ fn a_tensor_arrives_as_it_was_written() {
     let pixels = image.to_vec::<f32>().unwrap();
     assert!(pixels.iter().enumerate().all(|(at, pixel)| *pixel == at as f32));
     let mut sum = 0.0;
-    image.for_each_chunk::<f32>(|chunk| sum += chunk.iter().map(|p| f64::from(*p)).sum::<f64>()).unwrap();
+    image
+        .for_each_chunk::<f32>(|chunk| sum += chunk.iter().map(|p| f64::from(*p)).sum::<f64>())
+        .unwrap();
     assert_eq!(sum, (0..150528).map(f64::from).sum());
     // What the sender could still change is no slice.
     assert_eq!(kind(image.as_slice::<f32>()), ErrorKind::Tensor(TensorFault::Unstable));
@@ -59,7 +61,8 @@ fn every_data_type_and_rank_arrives() {
                 DType::Bytes => context.allocation().encoded(shape, len).unwrap(),
                 _ => context.allocation().dtype(dtype, shape).unwrap(),
             };
-            let value = |at: usize| if dtype == DType::Bool { at as u8 % 2 } else { (at * 31) as u8 };
+            let value =
+                |at: usize| if dtype == DType::Bool { at as u8 % 2 } else { (at * 31) as u8 };
             tensor.iter_mut().enumerate().for_each(|(at, byte)| *byte = value(at));
             near.send_tensor(tensor).unwrap();
             let tensor = far.recv_tensor().unwrap().unwrap();

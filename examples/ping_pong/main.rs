@@ -30,6 +30,7 @@ mod runner;
 #[cfg(feature = "tokio")]
 mod runtimes;
 mod subjects;
+mod tensors;
 
 use std::error::Error;
 use std::io::Write;

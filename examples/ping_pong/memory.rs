@@ -48,6 +48,13 @@ impl Mapping {
         Ok((mapping, fd))
     }
 
+    /// Fresh memory, every page of it present, and gone again.
+    pub fn populate(len: usize) -> Outcome<()> {
+        let fd = rustix::fs::memfd_create("ping_pong", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        Mapping::map(fd.as_fd(), len, true).map(drop)
+    }
+
     /// Maps a segment that the peer created.
     pub fn attach(fd: &OwnedFd, len: usize, writable: bool) -> Outcome<Mapping> {
         let size = rustix::fs::fstat(fd)?.st_size;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
 use crate::floors::{events, futex, line, relay, ring, uds};
-use crate::subjects;
+use crate::{subjects, tensors};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
@@ -93,6 +93,14 @@ static FLOORS: &[Row] = &[
         sizes: &[MIB, 16 * MIB],
         open: relay::Memcpy::open,
         variants: relay::periods,
+        ..FLOOR
+    },
+    Row {
+        mode: "populate",
+        sizes: &[1 << 30],
+        open: tensors::Populate::open,
+        pace: Pace::Each,
+        shown: false,
         ..FLOOR
     },
     Row { mode: "futex", open: futex::Futex::open, pace: Pace::Asleep, ..FLOOR },

@@ -8,6 +8,7 @@ use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
 use crate::reactors::{Crowd, Reactors};
 use crate::rows::{Pace, Row, What, one};
+use crate::tensors;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -54,6 +55,32 @@ pub static ROWS: &[Row] = &[
         open: Epoll::open,
         pace: Pace::Asleep,
         floor: Some("eventfd"),
+        ..DIRECT
+    },
+    Row { mode: "tensor", sizes: &[8, MIB, 1 << 30], open: tensors::Handed::open, ..DIRECT },
+    // Handing over a gigabyte beside handing over eight bytes.
+    Row {
+        mode: "tensor-flat",
+        sizes: &[1 << 30],
+        open: tensors::Handed::open,
+        floor: Some("tensor"),
+        ..DIRECT
+    },
+    Row { mode: "tensor-alloc", sizes: &[4 * KIB], open: tensors::Fresh::untouched, ..DIRECT },
+    Row {
+        mode: "tensor-fill",
+        sizes: &[64 * KIB, MIB, 16 * MIB],
+        open: tensors::Fresh::filled,
+        floor: Some("rotate"),
+        ..DIRECT
+    },
+    Row {
+        mode: "tensor-cold",
+        sizes: &[1 << 30],
+        open: tensors::Cold::open,
+        pace: Pace::Each,
+        floor: Some("populate"),
+        shown: false,
         ..DIRECT
     },
     // Shown beside `noisy` only: its floor is slipring itself.
@@ -128,7 +155,10 @@ pub struct Ends {
 
 impl Ends {
     pub fn open(setup: &Setup, options: Options) -> Outcome<Ends> {
-        let context = Context::with_options(options)?;
+        Ends::of(setup, &Context::with_options(options)?)
+    }
+
+    pub fn of(setup: &Setup, context: &Context) -> Outcome<Ends> {
         let link = match setup.role {
             Role::Follower => {
                 let mut listener = context.listen(setup.name)?;
@@ -148,25 +178,25 @@ impl Ends {
     }
 
     /// The seed of the next message to send.
-    fn next_out(&mut self) -> u64 {
+    pub fn next_out(&mut self) -> u64 {
         self.sent += 1;
         payload::seed(self.sent - 1, self.salts.0)
     }
 
     /// Number and seed of the next message to receive.
-    fn next_in(&mut self) -> (u64, u64) {
+    pub fn next_in(&mut self) -> (u64, u64) {
         self.received += 1;
         (self.received - 1, payload::seed(self.received - 1, self.salts.1))
     }
 }
 
-fn gone() -> &'static str {
+pub fn gone() -> &'static str {
     "the peer has closed"
 }
 
 /// Sums every byte where it lies, in the peer's memory.
 #[inline]
-fn sum(bytes: Bytes<'_>) -> u64 {
+pub fn sum(bytes: Bytes<'_>) -> u64 {
     let lines = bytes.lines();
     let mut tail = [0; 64];
     let rest = lines.remainder();

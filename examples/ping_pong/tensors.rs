@@ -1,0 +1,163 @@
+//! slipring's tensors, as the harness drives them.
+
+use slipring::{Context, Options, Tensor};
+
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup};
+use crate::memory::Mapping;
+use crate::payload;
+use crate::subjects::{Ends, gone, sum};
+
+/// A tensor handed over and back that nobody touches: each side sends its own again and again.
+pub struct Handed {
+    ends: Ends,
+    tensor: Tensor,
+}
+
+impl Handed {
+    pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let context = Context::new()?;
+        let tensor = context.alloc::<u8>([setup.bytes])?.share()?;
+        Ok(Box::new(Handed { ends: Ends::of(setup, &context)?, tensor }))
+    }
+
+    fn send(&mut self) -> Outcome<()> {
+        Ok(self.ends.link.send_tensor(&self.tensor)?)
+    }
+
+    fn receive(&mut self) -> Outcome<()> {
+        let tensor = self.ends.link.recv_tensor()?.ok_or_else(gone)?;
+        if tensor.shape() == self.tensor.shape() { Ok(()) } else { Err("another shape".into()) }
+    }
+}
+
+impl Exchange for Handed {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.send()?;
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.receive()?;
+            self.send()?;
+        }
+        Ok(())
+    }
+}
+
+/// A fresh tensor each time: allocated, sent, received, dropped. Filled and summed, or untouched.
+pub struct Fresh {
+    ends: Ends,
+    context: Context,
+    bytes: usize,
+    filled: bool,
+}
+
+impl Fresh {
+    pub fn filled(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::open(setup, true)
+    }
+
+    pub fn untouched(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Self::open(setup, false)
+    }
+
+    fn open(setup: &Setup, filled: bool) -> Outcome<Box<dyn Exchange>> {
+        let context = Context::new()?;
+        let ends = Ends::of(setup, &context)?;
+        Ok(Box::new(Fresh { ends, context, bytes: setup.bytes, filled }))
+    }
+
+    fn send(&mut self) -> Outcome<()> {
+        let mut tensor = self.context.alloc::<u8>([self.bytes])?;
+        let seed = self.ends.next_out();
+        if self.filled {
+            payload::fill(&mut tensor, seed);
+        }
+        Ok(self.ends.link.send_tensor(tensor)?)
+    }
+
+    fn receive(&mut self) -> Outcome<()> {
+        let (number, seed) = self.ends.next_in();
+        let tensor = self.ends.link.recv_tensor()?.ok_or_else(gone)?;
+        if !self.filled {
+            return Ok(());
+        }
+        payload::check(sum(tensor.bytes()), payload::expected(self.bytes, seed), number)
+    }
+}
+
+impl Exchange for Fresh {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.send()?;
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.receive()?;
+            self.send()?;
+        }
+        Ok(())
+    }
+}
+
+/// The first allocation of a context. The follower has no part in it.
+pub struct Cold {
+    bytes: usize,
+    leads: bool,
+}
+
+impl Cold {
+    pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Ok(Box::new(Cold { bytes: setup.bytes, leads: setup.role == Role::Leader }))
+    }
+}
+
+impl Exchange for Cold {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            let context = Context::with_options(Options::new())?;
+            let tensor = context.alloc::<u8>([self.bytes])?;
+            if !self.leads || tensor.len() != self.bytes {
+                return Err("the leader allocates".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, _count: u64) -> Outcome<()> {
+        Ok(())
+    }
+}
+
+/// Its floor: shared memory of the same length, mapped with every page present, and unmapped.
+pub struct Populate {
+    bytes: usize,
+}
+
+impl Populate {
+    pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        Ok(Box::new(Populate { bytes: setup.bytes }))
+    }
+}
+
+impl Exchange for Populate {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            Mapping::populate(self.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, _count: u64) -> Outcome<()> {
+        Ok(())
+    }
+}
