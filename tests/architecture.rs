@@ -24,13 +24,15 @@ const IMPORTS: [(&str, &[&str]); 11] = [
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
-const UNSAFE: [&str; 7] = [
+const UNSAFE: [&str; 9] = [
     "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
     "src/shm/bytes.rs",             // views of a peer's bytes
     "src/shm/copy.rs",              // the one bulk copy out of a peer's memory
     "src/shm/fork.rs",              // the page that a forked child finds wiped
     "src/shm/frozen.rs",            // slices of memory that is sealed against writing
     "src/shm/mapping.rs",           // mappings, and who may form `&mut [u8]` over which
+    "src/tensor/connection.rs",     // the promise that a peer is trusted
+    "src/tensor/view.rs",           // slices of what a trusted peer has lent
     "src/transport/socket.rs",      // control messages of a socket
 ];
 

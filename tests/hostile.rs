@@ -539,10 +539,10 @@ fn a_segment_packet_that_lies_ends_the_link() {
     let mut link = names_a_segment(&mut stage, |peer| {
         let (fd, _memory) = segment(page());
         let mut packet = segment_packet(1, page());
-        packet[20] = 1;
+        packet[20] = 2;
         raw::send(&peer.socket, &packet, &[fd.as_fd()]).unwrap();
     });
-    assert_eq!(received_fault(&mut link), field("segment.zero", 1));
+    assert_eq!(received_fault(&mut link), field("segment.flags", 2));
     stage.is_undisturbed();
 }
 

@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_private_tensor_gives_back_its_elements() {
-        let halves: Vec<f16> = (0..6u8).map(|n| f16::from(n)).collect();
+        let halves: Vec<f16> = (0..6u8).map(f16::from).collect();
         let tensor = Tensor::from_slice([2, 3], &halves).unwrap();
         assert_eq!((tensor.dtype(), tensor.byte_len()), (DType::Fp16, 12));
         assert_eq!(tensor.as_slice::<f16>().unwrap(), halves);
