@@ -2,7 +2,8 @@
 
 use crate::pool::loans::Lent;
 use crate::pool::shared::{Shared, SharedBlock};
-use crate::pool::store::{BlockHome, Pool};
+use crate::pool::state::BlockHome;
+use crate::pool::store::Pool;
 
 /// A block that only this process knows of. Dropped, it goes back to the pool.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Block {
 
     /// The number of the block's segment.
     pub(crate) fn segment(&self) -> u32 {
-        self.held.as_ref().map_or(u32::MAX, |lent| lent.home.segment())
+        self.held.as_ref().map_or(u32::MAX, |lent| lent.home.segment)
     }
 
     /// The bytes that were asked for.

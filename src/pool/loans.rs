@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::pool::shared::Shared;
-use crate::pool::store::BlockHome;
+use crate::pool::state::BlockHome;
 use crate::shm::Area;
 use crate::sync::Edge;
 
@@ -69,8 +69,8 @@ pub(super) enum Loaned {
 impl Loaned {
     fn segment(&self) -> u32 {
         match self {
-            Self::Sole(lent) => lent.home.segment(),
-            Self::Shared(shared) => shared.home().segment(),
+            Self::Sole(lent) => lent.home.segment,
+            Self::Shared(shared) => shared.home().segment,
         }
     }
 

@@ -28,6 +28,7 @@ mod loans;
 #[cfg(all(test, slipring_loom))]
 mod models;
 mod shared;
+mod state;
 mod store;
 
 pub(crate) use block::Block;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::pool::loans::Lent;
-use crate::pool::store::{BlockHome, Pool, WeakPool};
+use crate::pool::state::BlockHome;
+use crate::pool::store::{Pool, WeakPool};
 
 /// A block that nobody writes any more. It goes back to the pool after its last use, here or by a
 /// borrower.
@@ -58,7 +59,7 @@ impl SharedBlock {
 
     /// The number of the block's segment.
     pub(crate) fn segment(&self) -> u32 {
-        self.shared.home.segment()
+        self.shared.home.segment
     }
 
     /// Whether it lies in this pool.

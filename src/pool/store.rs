@@ -1,18 +1,17 @@
 //! The pool: segments, free blocks, and who holds the others.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::block::Block;
-use crate::pool::class::{self, Class};
-use crate::pool::distance::Distance;
 use crate::pool::frozen::{Charge, FrozenBlock};
 use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, OldestLoan};
 use crate::pool::shared::SharedBlock;
-use crate::shm::{Backing, Segment};
+use crate::pool::state::{State, Taken};
+use crate::shm::Backing;
 
 /// How much a pool may hold, and how it walks.
 #[derive(Debug, Clone, Copy)]
@@ -49,25 +48,6 @@ pub(crate) enum Lacking {
     Memory(Exhausted),
 }
 
-/// Which block of which segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BlockHome {
-    /// The segment's place in the table.
-    place: usize,
-    /// The segment's number, never used twice.
-    segment: u32,
-    /// The class's place in the table.
-    class: usize,
-    /// Start in the segment, in bytes.
-    offset: u64,
-}
-
-impl BlockHome {
-    pub(super) fn segment(&self) -> u32 {
-        self.segment
-    }
-}
-
 /// Blocks of a process, lent to its peers. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pool {
@@ -78,58 +58,6 @@ pub(crate) struct Pool {
 #[derive(Clone)]
 pub(super) struct WeakPool {
     state: Weak<Mutex<State>>,
-}
-
-struct State {
-    options: PoolOptions,
-    /// Bytes of a class to walk through in turn now.
-    footprint: u64,
-    distance: Distance,
-    segments: Vec<Option<Held>>,
-    next_segment: u32,
-    /// Frozen memory that has a number.
-    frozen: BTreeMap<u32, Weak<FrozenBlock>>,
-    classes: Vec<Class>,
-    accounts: Vec<Option<Account>>,
-    next_borrower: u64,
-    /// Bytes of all segments together.
-    used: u64,
-    /// Segments that were dropped, to be unmapped without the lock.
-    dropped: Vec<Segment>,
-}
-
-/// What the pool gives for a length.
-enum Taken {
-    Block(Lent),
-    /// Nothing before this was made and entered.
-    Growth(Growth),
-    Nothing(Exhausted),
-}
-
-/// A segment to be made.
-#[derive(Clone, Copy)]
-struct Growth {
-    class: usize,
-    block_len: u64,
-    blocks: u64,
-    /// Bytes of the segment.
-    len: u64,
-    backing: Backing,
-}
-
-impl Growth {
-    fn make(&self) -> Result<Segment> {
-        Segment::create(self.len as usize, self.len as usize, self.backing)
-    }
-}
-
-struct Held {
-    segment: Segment,
-    number: u32,
-    class: usize,
-    blocks: u64,
-    /// Blocks in the class's free lists.
-    free: u64,
 }
 
 impl std::fmt::Debug for Pool {
@@ -169,20 +97,7 @@ impl WeakPool {
 
 impl Pool {
     pub(crate) fn new(options: PoolOptions) -> Self {
-        let state = State {
-            options,
-            footprint: options.footprint,
-            distance: Distance::default(),
-            segments: Vec::new(),
-            next_segment: 0,
-            frozen: BTreeMap::new(),
-            classes: Vec::new(),
-            accounts: Vec::new(),
-            next_borrower: 0,
-            used: 0,
-            dropped: Vec::new(),
-        };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(State::new(options))) }
     }
 
     /// Takes back a block that was not lent.
@@ -423,167 +338,6 @@ fn unlock(mut state: MutexGuard<'_, State>) {
     let dropped = std::mem::take(&mut state.dropped);
     drop(state);
     drop(dropped);
-}
-
-impl State {
-    fn note_distance(&mut self, took: Duration) {
-        if let Some(far) = self.distance.note(took) {
-            let PoolOptions { footprint, far_footprint, .. } = self.options;
-            self.footprint = if far { far_footprint.max(footprint) } else { footprint };
-        }
-    }
-
-    fn account(&mut self, id: BorrowerId) -> Option<&mut Account> {
-        let account = self.accounts.get_mut(id.place)?.as_mut()?;
-        (account.number() == id.number).then_some(account)
-    }
-
-    /// The class that serves `len` bytes.
-    fn class(&mut self, block_len: u64) -> usize {
-        let known = self.classes.iter().position(|class| class.block_len == block_len);
-        known.unwrap_or_else(|| {
-            let (walked, spare) = (VecDeque::new(), Vec::new());
-            self.classes.push(Class { block_len, walked, spare, blocks: 0, fresh: 0 });
-            self.classes.len() - 1
-        })
-    }
-
-    /// A block, or the segment that must be made for one.
-    fn take(&mut self, len: u64) -> Taken {
-        let quota = self.options.quota;
-        let Some(block_len) = class::block_len(len).filter(|needed| *needed <= quota) else {
-            return Taken::Nothing(Exhausted { needed: len, used: self.used, quota });
-        };
-        let place = self.class(block_len);
-        let walk = class::walk(block_len, self.footprint);
-        // Up to the footprint a new block is better than one that the peer has just read.
-        let class = &self.classes[place];
-        if class.blocks < walk && class.fresh == 0 && self.may_grow(block_len) {
-            return Taken::Growth(self.grow(place));
-        }
-        let mut lent = self.classes[place].next(walk);
-        if lent.is_none() {
-            self.reclaim_all();
-            let class = &mut self.classes[place];
-            lent = class.next(walk).or_else(|| class.spare.pop());
-        }
-        if lent.is_none() && !self.may_grow(block_len) {
-            self.drop_idle();
-        }
-        let Some(lent) = lent else {
-            if self.may_grow(block_len) {
-                return Taken::Growth(self.grow(place));
-            }
-            return Taken::Nothing(Exhausted { needed: block_len, used: self.used, quota });
-        };
-        if let Some(held) = &mut self.segments[lent.home.place] {
-            held.free -= 1;
-        }
-        Taken::Block(lent)
-    }
-
-    fn may_grow(&self, block_len: u64) -> bool {
-        block_len <= self.options.quota.saturating_sub(self.used)
-    }
-
-    /// Counts a new segment as used, before it is made.
-    fn grow(&mut self, class: usize) -> Growth {
-        let block_len = self.classes[class].block_len;
-        let room = self.options.quota.saturating_sub(self.used) / block_len;
-        let blocks = class::blocks_a_segment(block_len).min(room);
-        let page = crate::shm::page_size() as u64;
-        let len = (blocks * block_len).next_multiple_of(page);
-        self.used += len;
-        Growth { class, block_len, blocks, len, backing: self.options.backing }
-    }
-
-    /// Enters a new segment, if it could be made.
-    fn enter(&mut self, growth: Growth, made: Result<Segment>) -> Result<()> {
-        let Growth { class, block_len, blocks, len, .. } = growth;
-        let segment = match made {
-            Ok(segment) => segment,
-            Err(error) => {
-                self.used -= len;
-                return Err(error);
-            }
-        };
-        let number = self.next_segment;
-        self.next_segment += 1;
-        let place = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.segments.push(None);
-            self.segments.len() - 1
-        });
-        let areas = segment.split(block_len as usize, blocks as usize);
-        self.classes[class].blocks += blocks;
-        for (index, area) in areas.into_iter().enumerate().rev() {
-            let offset = index as u64 * block_len;
-            let home = BlockHome { place, segment: number, class, offset };
-            self.classes[class].insert_fresh(Lent { home, area });
-        }
-        self.segments[place] = Some(Held { segment, number, class, blocks, free: blocks });
-        Ok(())
-    }
-
-    /// Takes back a block that a peer may have read.
-    fn put_back(&mut self, lent: Lent) {
-        let class = self.count_back(&lent);
-        let walk = class::walk(self.classes[class].block_len, self.footprint);
-        self.classes[class].insert(lent, walk);
-    }
-
-    /// Takes back a block that was not lent.
-    fn put_back_unused(&mut self, lent: Lent) {
-        let class = self.count_back(&lent);
-        self.classes[class].insert_fresh(lent);
-    }
-
-    /// Enters a block as free. Gives its class.
-    fn count_back(&mut self, lent: &Lent) -> usize {
-        if let Some(held) = &mut self.segments[lent.home.place] {
-            held.free += 1;
-        }
-        lent.home.class
-    }
-
-    fn reclaim(&mut self, id: BorrowerId) {
-        let mut back = Vec::new();
-        let took = self.account(id).and_then(|account| account.reclaim(|lent| back.push(lent)));
-        if let Some(took) = took {
-            self.note_distance(took);
-        }
-        for lent in back {
-            self.put_back(lent);
-        }
-    }
-
-    fn reclaim_all(&mut self) {
-        let mut back = Vec::new();
-        let mut took = Vec::new();
-        for account in self.accounts.iter_mut().flatten() {
-            took.extend(account.reclaim(|lent| back.push(lent)));
-        }
-        for took in took {
-            self.note_distance(took);
-        }
-        for lent in back {
-            self.put_back(lent);
-        }
-    }
-
-    /// Drops every segment of which no block is in use.
-    fn drop_idle(&mut self) {
-        let Self { segments, classes, used, dropped, .. } = self;
-        for entry in segments {
-            let Some(held) = entry.take_if(|held| held.free == held.blocks) else { continue };
-            *used -= held.segment.len() as u64;
-            let class = &mut classes[held.class];
-            class.walked.retain(|lent| lent.home.segment != held.number);
-            class.spare.retain(|lent| lent.home.segment != held.number);
-            class.blocks -= held.blocks;
-            class.fresh = 0;
-            dropped.push(held.segment);
-        }
-    }
 }
 
 #[cfg(test)]

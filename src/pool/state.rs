@@ -1,0 +1,256 @@
+//! The pool's tables: segments, free blocks, and who holds the others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Weak;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::pool::class::{self, Class};
+use crate::pool::distance::Distance;
+use crate::pool::frozen::FrozenBlock;
+use crate::pool::loans::{Account, BorrowerId, Lent};
+use crate::pool::store::{Exhausted, PoolOptions};
+use crate::shm::{Backing, Segment};
+
+/// Which block of which segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockHome {
+    /// The segment's place in the table.
+    pub(super) place: usize,
+    /// The segment's number, never used twice.
+    pub(super) segment: u32,
+    /// The class's place in the table.
+    pub(super) class: usize,
+    /// Start in the segment, in bytes.
+    pub(super) offset: u64,
+}
+
+/// What the pool's lock guards.
+pub(super) struct State {
+    pub(super) options: PoolOptions,
+    /// Bytes of a class to walk through in turn now.
+    pub(super) footprint: u64,
+    pub(super) distance: Distance,
+    pub(super) segments: Vec<Option<Held>>,
+    pub(super) next_segment: u32,
+    /// Frozen memory that has a number.
+    pub(super) frozen: BTreeMap<u32, Weak<FrozenBlock>>,
+    pub(super) classes: Vec<Class>,
+    pub(super) accounts: Vec<Option<Account>>,
+    pub(super) next_borrower: u64,
+    /// Bytes of all segments together.
+    pub(super) used: u64,
+    /// Segments that were dropped, to be unmapped without the lock.
+    pub(super) dropped: Vec<Segment>,
+}
+
+/// What the pool gives for a length.
+pub(super) enum Taken {
+    Block(Lent),
+    /// Nothing before this was made and entered.
+    Growth(Growth),
+    Nothing(Exhausted),
+}
+
+/// A segment to be made.
+#[derive(Clone, Copy)]
+pub(super) struct Growth {
+    class: usize,
+    block_len: u64,
+    blocks: u64,
+    /// Bytes of the segment.
+    len: u64,
+    backing: Backing,
+}
+
+impl Growth {
+    pub(super) fn make(&self) -> Result<Segment> {
+        Segment::create(self.len as usize, self.len as usize, self.backing)
+    }
+}
+
+pub(super) struct Held {
+    pub(super) segment: Segment,
+    pub(super) number: u32,
+    class: usize,
+    blocks: u64,
+    /// Blocks in the class's free lists.
+    free: u64,
+}
+
+impl State {
+    pub(super) fn new(options: PoolOptions) -> Self {
+        Self {
+            options,
+            footprint: options.footprint,
+            distance: Distance::default(),
+            segments: Vec::new(),
+            next_segment: 0,
+            frozen: BTreeMap::new(),
+            classes: Vec::new(),
+            accounts: Vec::new(),
+            next_borrower: 0,
+            used: 0,
+            dropped: Vec::new(),
+        }
+    }
+
+    pub(super) fn note_distance(&mut self, took: Duration) {
+        if let Some(far) = self.distance.note(took) {
+            let PoolOptions { footprint, far_footprint, .. } = self.options;
+            self.footprint = if far { far_footprint.max(footprint) } else { footprint };
+        }
+    }
+
+    pub(super) fn account(&mut self, id: BorrowerId) -> Option<&mut Account> {
+        let account = self.accounts.get_mut(id.place)?.as_mut()?;
+        (account.number() == id.number).then_some(account)
+    }
+
+    /// The class that serves `len` bytes.
+    pub(super) fn class(&mut self, block_len: u64) -> usize {
+        let known = self.classes.iter().position(|class| class.block_len == block_len);
+        known.unwrap_or_else(|| {
+            let (walked, spare) = (VecDeque::new(), Vec::new());
+            self.classes.push(Class { block_len, walked, spare, blocks: 0, fresh: 0 });
+            self.classes.len() - 1
+        })
+    }
+
+    /// A block, or the segment that must be made for one.
+    pub(super) fn take(&mut self, len: u64) -> Taken {
+        let quota = self.options.quota;
+        let Some(block_len) = class::block_len(len).filter(|needed| *needed <= quota) else {
+            return Taken::Nothing(Exhausted { needed: len, used: self.used, quota });
+        };
+        let place = self.class(block_len);
+        let walk = class::walk(block_len, self.footprint);
+        // Up to the footprint a new block is better than one that the peer has just read.
+        let class = &self.classes[place];
+        if class.blocks < walk && class.fresh == 0 && self.may_grow(block_len) {
+            return Taken::Growth(self.grow(place));
+        }
+        let mut lent = self.classes[place].next(walk);
+        if lent.is_none() {
+            self.reclaim_all();
+            let class = &mut self.classes[place];
+            lent = class.next(walk).or_else(|| class.spare.pop());
+        }
+        if lent.is_none() && !self.may_grow(block_len) {
+            self.drop_idle();
+        }
+        let Some(lent) = lent else {
+            if self.may_grow(block_len) {
+                return Taken::Growth(self.grow(place));
+            }
+            return Taken::Nothing(Exhausted { needed: block_len, used: self.used, quota });
+        };
+        if let Some(held) = &mut self.segments[lent.home.place] {
+            held.free -= 1;
+        }
+        Taken::Block(lent)
+    }
+
+    pub(super) fn may_grow(&self, block_len: u64) -> bool {
+        block_len <= self.options.quota.saturating_sub(self.used)
+    }
+
+    /// Counts a new segment as used, before it is made.
+    pub(super) fn grow(&mut self, class: usize) -> Growth {
+        let block_len = self.classes[class].block_len;
+        let room = self.options.quota.saturating_sub(self.used) / block_len;
+        let blocks = class::blocks_a_segment(block_len).min(room);
+        let page = crate::shm::page_size() as u64;
+        let len = (blocks * block_len).next_multiple_of(page);
+        self.used += len;
+        Growth { class, block_len, blocks, len, backing: self.options.backing }
+    }
+
+    /// Enters a new segment, if it could be made.
+    pub(super) fn enter(&mut self, growth: Growth, made: Result<Segment>) -> Result<()> {
+        let Growth { class, block_len, blocks, len, .. } = growth;
+        let segment = match made {
+            Ok(segment) => segment,
+            Err(error) => {
+                self.used -= len;
+                return Err(error);
+            }
+        };
+        let number = self.next_segment;
+        self.next_segment += 1;
+        let place = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.segments.push(None);
+            self.segments.len() - 1
+        });
+        let areas = segment.split(block_len as usize, blocks as usize);
+        self.classes[class].blocks += blocks;
+        for (index, area) in areas.into_iter().enumerate().rev() {
+            let offset = index as u64 * block_len;
+            let home = BlockHome { place, segment: number, class, offset };
+            self.classes[class].insert_fresh(Lent { home, area });
+        }
+        self.segments[place] = Some(Held { segment, number, class, blocks, free: blocks });
+        Ok(())
+    }
+
+    /// Takes back a block that a peer may have read.
+    pub(super) fn put_back(&mut self, lent: Lent) {
+        let class = self.count_back(&lent);
+        let walk = class::walk(self.classes[class].block_len, self.footprint);
+        self.classes[class].insert(lent, walk);
+    }
+
+    /// Takes back a block that was not lent.
+    pub(super) fn put_back_unused(&mut self, lent: Lent) {
+        let class = self.count_back(&lent);
+        self.classes[class].insert_fresh(lent);
+    }
+
+    /// Enters a block as free. Gives its class.
+    pub(super) fn count_back(&mut self, lent: &Lent) -> usize {
+        if let Some(held) = &mut self.segments[lent.home.place] {
+            held.free += 1;
+        }
+        lent.home.class
+    }
+
+    pub(super) fn reclaim(&mut self, id: BorrowerId) {
+        let mut back = Vec::new();
+        let took = self.account(id).and_then(|account| account.reclaim(|lent| back.push(lent)));
+        if let Some(took) = took {
+            self.note_distance(took);
+        }
+        for lent in back {
+            self.put_back(lent);
+        }
+    }
+
+    pub(super) fn reclaim_all(&mut self) {
+        let mut back = Vec::new();
+        let mut took = Vec::new();
+        for account in self.accounts.iter_mut().flatten() {
+            took.extend(account.reclaim(|lent| back.push(lent)));
+        }
+        for took in took {
+            self.note_distance(took);
+        }
+        for lent in back {
+            self.put_back(lent);
+        }
+    }
+
+    /// Drops every segment of which no block is in use.
+    pub(super) fn drop_idle(&mut self) {
+        let Self { segments, classes, used, dropped, .. } = self;
+        for entry in segments {
+            let Some(held) = entry.take_if(|held| held.free == held.blocks) else { continue };
+            *used -= held.segment.len() as u64;
+            let class = &mut classes[held.class];
+            class.walked.retain(|lent| lent.home.segment != held.number);
+            class.spare.retain(|lent| lent.home.segment != held.number);
+            class.blocks -= held.blocks;
+            class.fresh = 0;
+            dropped.push(held.segment);
+        }
+    }
+}
