@@ -82,7 +82,7 @@ pub use error::{
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use shm::{Bytes, Lines};
-pub use tensor::{DType, Element, Shape};
+pub use tensor::{DType, Element, Shape, codec};
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,
     Options, Peer, PeerPolicy, Received, Receiver, RecvStats, Request, RequestId, Reservation,

@@ -81,13 +81,23 @@ pub enum TensorFault {
         /// Bytes from there to the end.
         left: u64,
     },
-    /// There are more or fewer BYTES elements than the shape says.
+    /// There are fewer BYTES elements than the shape says.
     #[error("{count} BYTES elements where the shape says {expected}")]
     ElementCount {
-        /// Elements that there are, or one more than there may be.
+        /// Elements that there are.
         count: u64,
         /// Elements that there must be.
         expected: u64,
+    },
+    /// There is something behind the BYTES elements that the shape says there are.
+    #[error("{count} BYTES elements end at byte {at}, {left} bytes are left")]
+    Trailing {
+        /// Elements that there must be.
+        count: u64,
+        /// Where they end, in bytes from the tensor's start.
+        at: u64,
+        /// Bytes from there to the end.
+        left: u64,
     },
     /// A BYTES element is too long for its length field.
     #[error("BYTES element {index} of {len} bytes, at most 4294967295 may be")]

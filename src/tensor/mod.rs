@@ -1,5 +1,6 @@
 //! Tensors: what bytes mean, and how they are handed over without being copied.
 
+pub mod codec;
 mod dtype;
 mod element;
 mod shape;
