@@ -140,7 +140,7 @@ mod tests {
     /// The items, their errors as faults.
     fn walk(bytes: &[u8]) -> Vec<Result<&[u8], TensorFault>> {
         let mut elements = Elements::new(bytes);
-        std::iter::from_fn(|| elements.advance()).collect()
+        std::iter::from_fn(|| elements.advance()).take(bytes.len() + 1).collect()
     }
 
     #[test]
