@@ -78,11 +78,12 @@ mod transport;
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
 pub use error::{
-    AddressFault, DescriptorFault, Error, ErrorKind, Fault, Refusal, Result, TensorFault,
+    AddressFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault, Refusal, Result,
+    TensorFault,
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use shm::{Bytes, Lines};
-pub use tensor::{DType, Element, Shape, codec};
+pub use tensor::{DType, Element, Shape, codec, dlpack};
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,
     Options, Peer, PeerPolicy, Received, Receiver, RecvStats, Request, RequestId, Reservation,

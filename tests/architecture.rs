@@ -24,12 +24,15 @@ const IMPORTS: [(&str, &[&str]); 11] = [
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
-const UNSAFE: [&str; 6] = [
+const UNSAFE: [&str; 9] = [
     "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
     "src/shm/bytes.rs",             // views of a peer's bytes
     "src/shm/copy.rs",              // the one bulk copy out of a peer's memory
     "src/shm/fork.rs",              // the page that a forked child finds wiped
     "src/shm/mapping.rs",           // mappings, and who may form `&mut [u8]` over which
+    "src/tensor/dlpack/abi.rs",     // the type of a deleter
+    "src/tensor/dlpack/export.rs",  // what another library gets by its address and frees
+    "src/tensor/dlpack/import.rs",  // what another library says lies at its addresses
     "src/transport/socket.rs",      // control messages of a socket
 ];
 

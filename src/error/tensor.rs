@@ -1,5 +1,7 @@
 //! What can be wrong with a tensor, whoever made it.
 
+use crate::error::DlpackFault;
+
 /// Why a tensor cannot be what it is said to be, or not be used so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -116,6 +118,9 @@ pub enum TensorFault {
     /// The sender could still change the bytes, so they are no slice.
     #[error("the sender can still change the bytes: copy them, or trust it")]
     Unstable,
+    /// Another library's tensor cannot be taken.
+    #[error("DLPack: {0}")]
+    Dlpack(DlpackFault),
     /// A name has more bytes than there may be.
     #[error("name of {len} bytes, at most {max} may be")]
     NameTooLong {
@@ -167,4 +172,10 @@ pub enum TensorFault {
         /// Its value.
         value: u64,
     },
+}
+
+impl From<DlpackFault> for TensorFault {
+    fn from(fault: DlpackFault) -> Self {
+        Self::Dlpack(fault)
+    }
 }
