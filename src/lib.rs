@@ -78,12 +78,14 @@ mod transport;
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
 pub use error::{
-    AddressFault, DescriptorFault, Error, ErrorKind, Fault, Refusal, Result, TensorFault,
+    AddressFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault, Refusal, Result,
+    TensorFault,
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use shm::{Bytes, Lines};
 pub use tensor::{
     Allocation, DType, Element, Outgoing, Shape, Tensor, TensorMut, TensorSet, TrustedConnection,
+    codec, dlpack,
 };
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,

@@ -24,7 +24,7 @@ const IMPORTS: [(&str, &[&str]); 11] = [
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
-const UNSAFE: [&str; 9] = [
+const UNSAFE: [&str; 12] = [
     "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
     "src/shm/bytes.rs",             // views of a peer's bytes
     "src/shm/copy.rs",              // the one bulk copy out of a peer's memory
@@ -33,6 +33,9 @@ const UNSAFE: [&str; 9] = [
     "src/shm/mapping.rs",           // mappings, and who may form `&mut [u8]` over which
     "src/tensor/connection.rs",     // the promise that a peer is trusted
     "src/tensor/view.rs",           // slices of what a trusted peer has lent
+    "src/tensor/dlpack/abi.rs",     // the type of a deleter
+    "src/tensor/dlpack/export.rs",  // what another library gets by its address and frees
+    "src/tensor/dlpack/import.rs",  // what another library says lies at its addresses
     "src/transport/socket.rs",      // control messages of a socket
 ];
 

@@ -8,6 +8,7 @@
 //! Texts give the fact and both numbers. They never hold an address or path of somebody else's
 //! memory.
 
+mod dlpack;
 mod fault;
 mod tensor;
 
@@ -15,6 +16,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+pub use dlpack::DlpackFault;
 pub use fault::{DescriptorFault, Fault};
 pub use tensor::TensorFault;
 
@@ -312,6 +314,12 @@ impl From<DescriptorFault> for Error {
 impl From<TensorFault> for Error {
     fn from(fault: TensorFault) -> Self {
         Self::new(ErrorKind::Tensor(fault))
+    }
+}
+
+impl From<DlpackFault> for Error {
+    fn from(fault: DlpackFault) -> Self {
+        TensorFault::Dlpack(fault).into()
     }
 }
 

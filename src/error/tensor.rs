@@ -1,5 +1,7 @@
 //! What can be wrong with a tensor, whoever made it.
 
+use crate::error::DlpackFault;
+
 /// Why a tensor cannot be what it is said to be, or not be used so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -81,13 +83,23 @@ pub enum TensorFault {
         /// Bytes from there to the end.
         left: u64,
     },
-    /// There are more or fewer BYTES elements than the shape says.
+    /// There are fewer BYTES elements than the shape says.
     #[error("{count} BYTES elements where the shape says {expected}")]
     ElementCount {
-        /// Elements that there are, or one more than there may be.
+        /// Elements that there are.
         count: u64,
         /// Elements that there must be.
         expected: u64,
+    },
+    /// There is something behind the BYTES elements that the shape says there are.
+    #[error("{count} BYTES elements end at byte {at}, {left} bytes are left")]
+    Trailing {
+        /// Elements that there must be.
+        count: u64,
+        /// Where they end, in bytes from the tensor's start.
+        at: u64,
+        /// Bytes from there to the end.
+        left: u64,
     },
     /// A BYTES element is too long for its length field.
     #[error("BYTES element {index} of {len} bytes, at most 4294967295 may be")]
@@ -106,6 +118,9 @@ pub enum TensorFault {
     /// The sender could still change the bytes, so they are no slice.
     #[error("the sender can still change the bytes: copy them, or trust it")]
     Unstable,
+    /// Another library's tensor cannot be taken.
+    #[error("DLPack: {0}")]
+    Dlpack(DlpackFault),
     /// A name has more bytes than there may be.
     #[error("name of {len} bytes, at most {max} may be")]
     NameTooLong {
@@ -151,4 +166,10 @@ pub enum TensorFault {
         /// Its value.
         value: u64,
     },
+}
+
+impl From<DlpackFault> for TensorFault {
+    fn from(fault: DlpackFault) -> Self {
+        Self::Dlpack(fault)
+    }
 }

@@ -129,11 +129,20 @@ pub(crate) fn check_bytes<T: Element>(bytes: &[u8]) -> Result<(), TensorFault> {
     Ok(())
 }
 
+/// Bytes of a BOOL tensor that are judged at once: enough for vector instructions, 4 lines.
+const CHUNK: usize = 256;
+
 /// Whether each byte is 0 or 1.
 pub(crate) fn check_bools(bytes: &[u8]) -> Result<(), TensorFault> {
-    match bytes.iter().position(|byte| *byte > 1) {
+    // Chunk by chunk: a search that may stop at any byte looks at one byte at a time.
+    let wrong = |chunk: &[u8]| chunk.iter().fold(0, |all, byte| all | byte) > 1;
+    let Some(chunk) = bytes.chunks(CHUNK).position(wrong) else { return Ok(()) };
+    let at = chunk * CHUNK;
+    match bytes[at..].iter().position(|byte| *byte > 1) {
         None => Ok(()),
-        Some(at) => Err(TensorFault::Bool { index: at as u64, value: bytes[at] }),
+        Some(behind) => {
+            Err(TensorFault::Bool { index: (at + behind) as u64, value: bytes[at + behind] })
+        }
     }
 }
 
@@ -163,6 +172,17 @@ mod tests {
         let lie = TensorFault::Bool { index: 2, value: 2 };
         assert_eq!(slice_of::<bool>(&[0, 1, 2]), Err(lie));
         assert_eq!(slice_of_mut::<bool>(&mut [0, 1, 2]), Err(lie));
+    }
+
+    #[test]
+    fn a_wrong_bool_is_found_wherever_it_stands() {
+        let mut bytes = [1; 3 * CHUNK - 1];
+        assert_eq!(check_bools(&bytes), Ok(()));
+        for at in (0..bytes.len()).rev() {
+            bytes[at] = 128;
+            let lie = TensorFault::Bool { index: at as u64, value: 128 };
+            assert_eq!(check_bools(&bytes), Err(lie));
+        }
     }
 
     #[test]

@@ -9,8 +9,10 @@
 //! Nothing of this copies bytes: handing over a gigabyte costs what handing over eight bytes costs.
 
 mod allocation;
+pub mod codec;
 mod connection;
 mod descriptor;
+pub mod dlpack;
 mod dtype;
 mod element;
 mod exchange;

@@ -1,0 +1,134 @@
+//! Whether bytes are the tensor that they are said to be.
+
+use crate::error::{Result, TensorFault};
+use crate::tensor::codec::elements::check_elements;
+use crate::tensor::dtype::DType;
+use crate::tensor::element::check_bools;
+use crate::tensor::shape::Shape;
+
+/// Whether `bytes` are a whole tensor of this data type and shape, and nothing else.
+///
+/// # Errors
+///
+/// - [`TensorFault::Overflow`]: no bytes can be a tensor of this shape.
+/// - [`TensorFault::Len`]: there are more or fewer bytes than the shape makes.
+/// - [`TensorFault::Bool`]: a BOOL element is neither 0 nor 1.
+/// - [`TensorFault::ElementLength`], [`TensorFault::Element`]: the bytes end within a BYTES element.
+/// - [`TensorFault::ElementCount`], [`TensorFault::Trailing`]: there are fewer BYTES elements than the shape
+///   says, or there is something behind them.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{DType, Shape, codec};
+///
+/// let shape = Shape::from([2]);
+/// assert!(codec::check(DType::Bool, &shape, &[1, 0]).is_ok());
+/// let error = codec::check(DType::Bool, &shape, &[1, 7]).unwrap_err();
+/// assert_eq!(error.to_string(), "BOOL element 1 is 7");
+/// ```
+pub fn check(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<()> {
+    Ok(check_tensor(dtype, shape, bytes)?)
+}
+
+pub(crate) fn check_tensor(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<(), TensorFault> {
+    let Some(expected) = shape.len(dtype)? else { return check_elements(shape.count()?, bytes) };
+    if bytes.len() != expected {
+        return Err(TensorFault::Len { len: bytes.len() as u64, expected: expected as u64 });
+    }
+    if dtype == DType::Bool {
+        check_bools(bytes)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::codec::{decode_bytes, encode_bytes};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    /// A data type, dimensions, and the bytes of a tensor of both.
+    fn tensors() -> impl Strategy<Value = (DType, Vec<usize>, Vec<u8>)> {
+        (select(&DType::ALL), vec(0usize..5, 0..5)).prop_flat_map(|(dtype, dims)| {
+            let count = dims.iter().product::<usize>();
+            let bytes = match dtype {
+                DType::Bool => vec(0u8..=1, count).boxed(),
+                DType::Bytes => {
+                    let elements = vec(vec(any::<u8>(), 0..9), count);
+                    elements.prop_map(|elements| encode_bytes(elements).unwrap()).boxed()
+                }
+                _ => vec(any::<u8>(), count * dtype.size().unwrap()).boxed(),
+            };
+            (Just(dtype), Just(dims), bytes)
+        })
+    }
+
+    #[test]
+    fn a_scalar_is_one_element_and_an_empty_tensor_none() {
+        let scalar = Shape::from([]);
+        assert_eq!(check_tensor(DType::Fp64, &scalar, &[0; 8]), Ok(()));
+        assert_eq!(check_tensor(DType::Bytes, &scalar, &[1, 0, 0, 0, b'x']), Ok(()));
+        let empty = Shape::from([4, 0]);
+        for dtype in DType::ALL {
+            assert_eq!(check_tensor(dtype, &empty, &[]), Ok(()), "{dtype}");
+            let long = TensorFault::Len { len: 1, expected: 0 };
+            assert_eq!(check_tensor(dtype, &empty, &[0]), Err(long), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn a_shape_that_no_bytes_can_have_is_refused() {
+        for shape in [Shape::from([usize::MAX, 2]), Shape::from([0, usize::MAX, 2])] {
+            for dtype in DType::ALL {
+                let overflow = Err(TensorFault::Overflow);
+                assert_eq!(check_tensor(dtype, &shape, &[]), overflow, "{dtype} {shape}");
+            }
+        }
+        let many = Shape::from([usize::MAX]);
+        let few = TensorFault::ElementCount { count: 1, expected: u64::MAX };
+        assert_eq!(check_tensor(DType::Bytes, &many, &[0; 4]), Err(few));
+    }
+
+    proptest! {
+        #[test]
+        fn a_tensor_is_one_and_with_a_byte_more_or_less_is_none(
+            (dtype, dims, mut bytes) in tensors()
+        ) {
+            let shape = Shape::new(&dims).unwrap();
+            prop_assert_eq!(check_tensor(dtype, &shape, &bytes), Ok(()));
+            bytes.push(0);
+            prop_assert!(check_tensor(dtype, &shape, &bytes).is_err());
+            if bytes.len() > 1 {
+                bytes.truncate(bytes.len() - 2);
+                prop_assert!(check_tensor(dtype, &shape, &bytes).is_err());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_judged(
+            dtype in select(&DType::ALL),
+            dims in vec(any::<usize>(), 0..9),
+            bytes in vec(any::<u8>(), 0..200),
+        ) {
+            let _ = check(dtype, &Shape::new(&dims).unwrap(), &bytes);
+        }
+
+        #[test]
+        fn bytes_that_pass_can_be_decoded_and_others_cannot(
+            count in 0usize..5,
+            bytes in vec(prop_oneof![8 => Just(0u8), 2 => 1u8..4], 0..24),
+        ) {
+            let shape = Shape::from([count]);
+            let judged = check(DType::Bytes, &shape, &bytes).is_ok();
+            let decoded = decode_bytes(&shape, &bytes);
+            prop_assert_eq!(judged, decoded.is_ok());
+            if let Ok(elements) = decoded {
+                prop_assert_eq!(elements.len(), count);
+                prop_assert_eq!(encode_bytes(elements).unwrap(), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The structures of `dlpack.h`, version 1.
+
+#![allow(unsafe_code)]
+
+use core::ffi::c_void;
+
+use crate::error::DlpackFault;
+use crate::tensor::dtype::DType;
+
+/// The only major version whose layout is known: `DLPACK_MAJOR_VERSION`.
+pub(super) const MAJOR: u32 = 1;
+
+/// Flag: nobody may write the bytes (`DLPACK_FLAG_BITMASK_READ_ONLY`).
+pub const READ_ONLY: u64 = 1;
+/// Flag: the bytes were copied for whoever takes the tensor (`DLPACK_FLAG_BITMASK_IS_COPIED`).
+pub const IS_COPIED: u64 = 2;
+
+const INT: u8 = 0;
+const UINT: u8 = 1;
+const FLOAT: u8 = 2;
+const BFLOAT: u8 = 4;
+const BOOL: u8 = 6;
+
+/// Which version of `dlpack.h` a structure follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct DLPackVersion {
+    /// Another number is another layout behind `flags`.
+    pub major: u32,
+    /// A higher number has more devices and types.
+    pub minor: u32,
+}
+
+/// Where the bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct DLDevice {
+    /// A number of `DLDeviceType`: 1 is memory of the host.
+    pub device_type: i32,
+    /// Which of the devices of this type; 0 for memory of the host.
+    pub device_id: i32,
+}
+
+impl DLDevice {
+    /// Memory of the host: `kDLCPU`.
+    pub const CPU: Self = Self { device_type: 1, device_id: 0 };
+
+    /// Pinned memory of the host: `kDLCUDAHost`.
+    pub const CUDA_HOST: Self = Self { device_type: 3, device_id: 0 };
+}
+
+/// What an element is, in the byte order of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct DLDataType {
+    /// A number of `DLDataTypeCode`.
+    pub code: u8,
+    /// Bits of a lane.
+    pub bits: u8,
+    /// Lanes of an element; 1 unless it is a vector.
+    pub lanes: u16,
+}
+
+impl DLDataType {
+    /// How `dtype` is written. `None` for BYTES, which is written nowhere.
+    pub(super) fn of(dtype: DType) -> Option<Self> {
+        let code = match dtype {
+            DType::Bool => BOOL,
+            DType::Uint8 | DType::Uint16 | DType::Uint32 | DType::Uint64 => UINT,
+            DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => INT,
+            DType::Fp16 | DType::Fp32 | DType::Fp64 => FLOAT,
+            DType::Bf16 => BFLOAT,
+            DType::Bytes => return None,
+        };
+        Some(Self { code, bits: 8 * dtype.size()? as u8, lanes: 1 })
+    }
+
+    /// The data type that is written so.
+    pub(super) fn dtype(self) -> Result<DType, DlpackFault> {
+        let found = DType::ALL.into_iter().find(|dtype| Self::of(*dtype) == Some(self));
+        let Self { code, bits, lanes } = self;
+        found.ok_or(DlpackFault::Type { code, bits, lanes })
+    }
+}
+
+/// A tensor, without who frees it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct DLTensor {
+    /// The bytes begin `byte_offset` behind this address. Null if there are none.
+    pub data: *mut c_void,
+    /// Where they are.
+    pub device: DLDevice,
+    /// How many dimensions there are.
+    pub ndim: i32,
+    /// What an element is.
+    pub dtype: DLDataType,
+    /// The lengths of the dimensions, the outermost first.
+    pub shape: *mut i64,
+    /// From each dimension's index to the next, in elements. Null before version 1.2 if row-major.
+    pub strides: *mut i64,
+    /// In bytes.
+    pub byte_offset: u64,
+}
+
+/// A tensor that is handed over by its address. Up to `flags` the layout is that of all versions.
+#[derive(Debug)]
+#[repr(C)]
+pub struct DLManagedTensorVersioned {
+    /// The version that the rest follows.
+    pub version: DLPackVersion,
+    /// Whoever made the tensor keeps here what `deleter` needs.
+    pub manager_ctx: *mut c_void,
+    /// Ends the tensor. `None` if there is nothing to be freed.
+    // SAFETY: to be called once, by the holder of the tensor, with the tensor's own address.
+    pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
+    /// [`READ_ONLY`], [`IS_COPIED`].
+    pub flags: u64,
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_type_survives_its_element_type() {
+        for dtype in DType::ALL {
+            match DLDataType::of(dtype) {
+                Some(written) => assert_eq!(written.dtype(), Ok(dtype)),
+                None => assert_eq!(dtype, DType::Bytes),
+            }
+        }
+        let written = |code, bits| DLDataType { code, bits, lanes: 1 };
+        assert_eq!(DLDataType::of(DType::Bool), Some(written(6, 8)));
+        assert_eq!(DLDataType::of(DType::Bf16), Some(written(4, 16)));
+        assert_eq!(DLDataType::of(DType::Fp64), Some(written(2, 64)));
+    }
+
+    #[test]
+    fn element_types_without_a_data_type_are_refused() {
+        // float128, complex64, fp8, 1-bit bool, float4 (a vector), none at all.
+        for (code, bits, lanes) in
+            [(2, 128, 1), (5, 64, 1), (7, 8, 1), (6, 1, 1), (2, 32, 4), (2, 32, 0)]
+        {
+            let fault = DlpackFault::Type { code, bits, lanes };
+            assert_eq!(DLDataType { code, bits, lanes }.dtype(), Err(fault));
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Tensors of ours for other libraries.
+
+#![allow(unsafe_code)]
+
+use core::ffi::c_void;
+use core::ptr;
+
+use crate::error::{Result, TensorFault};
+use crate::tensor::dlpack::abi::{
+    DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, MAJOR, READ_ONLY,
+};
+use crate::tensor::dtype::DType;
+use crate::tensor::shape::Shape;
+
+/// What stands behind the pointer: one allocation, whose address is the tensor's.
+#[repr(C)]
+struct Exported<O> {
+    managed: DLManagedTensorVersioned,
+    /// Shape, then strides. `managed` points into it.
+    dims: Vec<i64>,
+    owner: O,
+}
+
+/// Hands the bytes of `owner` to another library as a read-only tensor. The owner lives until that library
+/// calls the deleter; the pointer is leaked if nobody does.
+///
+/// # Errors
+///
+/// - [`TensorFault::BytesLen`]: DLPack has no BYTES.
+/// - [`TensorFault::Len`]: `owner` has more or fewer bytes than the shape makes.
+/// - [`TensorFault::Overflow`]: no bytes can be a tensor of this shape.
+///
+/// The owner is dropped then.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::dlpack::{self, Imported};
+/// use slipring::{DType, Shape};
+///
+/// let raw = dlpack::export(vec![1u8, 2, 3, 4], DType::Uint8, &Shape::from([2, 2]))?;
+/// // SAFETY: `raw` was made above and is given away here.
+/// let tensor = unsafe { Imported::from_raw(raw)? };
+/// assert_eq!(tensor.elements::<u8>()?, [1, 2, 3, 4]);
+/// # Ok::<(), slipring::Error>(())
+/// ```
+pub fn export<O>(owner: O, dtype: DType, shape: &Shape) -> Result<*mut DLManagedTensorVersioned>
+where
+    O: AsRef<[u8]> + Send + 'static,
+{
+    // Asked once: an owner may answer differently each time.
+    let find = |owner: &O| {
+        let bytes = owner.as_ref();
+        (bytes.as_ptr().cast_mut(), bytes.len())
+    };
+    Ok(place(owner, find, dtype, shape, READ_ONLY)?)
+}
+
+/// As [`export`], for bytes that `owner` keeps alive at an address known to the caller, such as memory that
+/// another process may write, too. `flags` are [`READ_ONLY`] and [`IS_COPIED`](super::IS_COPIED).
+///
+/// # Errors
+///
+/// As [`export`].
+///
+/// # Safety
+///
+/// - `data` points to `len` bytes that can be read until `owner` is dropped, wherever `owner` is moved, and
+///   written, too, unless `flags` has [`READ_ONLY`].
+/// - Whoever takes the tensor can bear what else is done to these bytes meanwhile.
+pub unsafe fn export_raw<O: Send + 'static>(
+    owner: O,
+    (data, len): (*mut u8, usize),
+    dtype: DType,
+    shape: &Shape,
+    flags: u64,
+) -> Result<*mut DLManagedTensorVersioned> {
+    Ok(place(owner, |_| (data, len), dtype, shape, flags)?)
+}
+
+/// Puts the owner where it stays, and only then asks it where its bytes are: they may be within it.
+fn place<O: Send + 'static>(
+    owner: O,
+    find: impl FnOnce(&O) -> (*mut u8, usize),
+    dtype: DType,
+    shape: &Shape,
+    flags: u64,
+) -> Result<*mut DLManagedTensorVersioned, TensorFault> {
+    let element = DLDataType::of(dtype).ok_or(TensorFault::BytesLen)?;
+    let expected = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
+    let mut dims = dims_and_strides(shape)?;
+    let shape_at = dims.as_mut_ptr();
+    let tensor = DLTensor {
+        data: ptr::null_mut(),
+        device: DLDevice::CPU,
+        ndim: shape.rank() as i32,
+        dtype: element,
+        shape: shape_at,
+        strides: shape_at.wrapping_add(shape.rank()),
+        byte_offset: 0,
+    };
+    let managed = DLManagedTensorVersioned {
+        // The oldest minor version that has all that is used here.
+        version: DLPackVersion { major: MAJOR, minor: 0 },
+        manager_ctx: ptr::null_mut(),
+        deleter: Some(delete::<O>),
+        flags,
+        dl_tensor: tensor,
+    };
+    let exported = Box::into_raw(Box::new(Exported { managed, dims, owner }));
+    // SAFETY: it was made above, nobody else knows it, and the owner is not moved or changed before
+    // `delete`. So what the owner lends is lent until then.
+    let (data, len) = find(unsafe { &(*exported).owner });
+    if len != expected {
+        // SAFETY: it came from a box and is not used again.
+        drop(unsafe { Box::from_raw(exported) });
+        return Err(TensorFault::Len { len: len as u64, expected: expected as u64 });
+    }
+    // SAFETY: as above; `managed` is no part of what the owner lends.
+    let managed = unsafe { &mut (*exported).managed };
+    managed.manager_ctx = exported.cast::<c_void>();
+    if len > 0 {
+        managed.dl_tensor.data = data.cast();
+    }
+    // The structure is the allocation's first field; this pointer is good for all of it.
+    Ok(exported.cast())
+}
+
+/// Drops the owner and all that was made for the structure.
+// SAFETY: as the deleter of a structure that `place::<O>` made: called once, with its address. A panic of
+// the owner's drop aborts, as it cannot unwind through C.
+unsafe extern "C" fn delete<O: Send + 'static>(managed: *mut DLManagedTensorVersioned) {
+    // SAFETY: the caller's promise.
+    let exported = unsafe { (*managed).manager_ctx };
+    // SAFETY: `place` put the address of its box there, and nobody uses it after this.
+    drop(unsafe { Box::from_raw(exported.cast::<Exported<O>>()) });
+}
+
+/// The lengths of the dimensions, then how many elements lie from each index to the next.
+fn dims_and_strides(shape: &Shape) -> Result<Vec<i64>, TensorFault> {
+    let rank = shape.rank();
+    let mut list = vec![1i64; 2 * rank];
+    for (to, dim) in list.iter_mut().zip(shape.dims()) {
+        *to = i64::try_from(*dim).map_err(|_| TensorFault::Overflow)?;
+    }
+    for at in (1..rank).rev() {
+        let below = list[rank + at].checked_mul(list[at].max(1));
+        list[rank + at - 1] = below.ok_or(TensorFault::Overflow)?;
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// Bytes within the owner itself, which counts its drops.
+    struct Counted([u8; 6], Arc<AtomicUsize>);
+
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn end(managed: *mut DLManagedTensorVersioned) {
+        // SAFETY: the tests end a tensor once.
+        let deleter = unsafe { (*managed).deleter }.unwrap();
+        // SAFETY: as above, with the deleter that it came with.
+        unsafe { deleter(managed) };
+    }
+
+    #[test]
+    fn the_structure_says_what_was_exported() {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let owner = Counted([1, 2, 3, 4, 5, 6], drops.clone());
+        let managed = export(owner, DType::Uint16, &Shape::from([3, 1])).unwrap();
+        // SAFETY: it was made above and is ended below.
+        let seen = unsafe { &*managed };
+        assert_eq!((seen.version.major, seen.flags), (1, READ_ONLY));
+        let tensor = seen.dl_tensor;
+        assert_eq!((tensor.device, tensor.ndim, tensor.byte_offset), (DLDevice::CPU, 2, 0));
+        assert_eq!(tensor.dtype, DLDataType { code: 1, bits: 16, lanes: 1 });
+        // SAFETY: there are two dimensions.
+        assert_eq!(unsafe { std::slice::from_raw_parts(tensor.shape, 2) }, [3, 1]);
+        // SAFETY: there are two dimensions.
+        assert_eq!(unsafe { std::slice::from_raw_parts(tensor.strides, 2) }, [1, 1]);
+        let data = tensor.data.cast::<u8>();
+        // SAFETY: the owner has six bytes.
+        assert_eq!(unsafe { std::slice::from_raw_parts(data, 6) }, [1, 2, 3, 4, 5, 6]);
+        assert_eq!(drops.load(Relaxed), 0);
+        end(managed);
+        assert_eq!(drops.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn the_owner_is_dropped_once_by_the_thread_that_ends_the_tensor() {
+        struct Where(Arc<std::sync::Mutex<Vec<std::thread::ThreadId>>>);
+        impl Drop for Where {
+            fn drop(&mut self) {
+                self.0.lock().unwrap().push(std::thread::current().id());
+            }
+        }
+        let dropped = Arc::default();
+        let owner = Where(Arc::clone(&dropped));
+        let none = (ptr::null_mut(), 0);
+        // SAFETY: an empty tensor has no bytes that could be read.
+        let managed = unsafe { export_raw(owner, none, DType::Fp32, &Shape::from([0]), 0) };
+        let address = managed.unwrap().expose_provenance();
+        let thread = std::thread::spawn(move || end(ptr::with_exposed_provenance_mut(address)));
+        let id = thread.thread().id();
+        thread.join().unwrap();
+        assert_eq!(*dropped.lock().unwrap(), [id]);
+    }
+
+    #[test]
+    fn what_cannot_be_exported_drops_its_owner() {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let refused = |dtype, shape| {
+            let owner = Counted([0; 6], drops.clone());
+            export(owner, dtype, &shape).unwrap_err().to_string()
+        };
+        let long = refused(DType::Uint8, Shape::from([5]));
+        assert_eq!(long, "6 bytes where shape and data type make 5");
+        assert_eq!(
+            refused(DType::Bytes, Shape::from([0])),
+            "BYTES elements have no length of their own"
+        );
+        for shape in [Shape::from([usize::MAX]), Shape::from([0, usize::MAX])] {
+            let overflow = "shape and data type make more than 2^63 bytes";
+            assert_eq!(refused(DType::Uint8, shape), overflow);
+        }
+        assert_eq!(drops.load(Relaxed), 4);
+    }
+
+    #[test]
+    fn strides_are_those_of_row_major_order() {
+        let list = |dims: &[usize]| dims_and_strides(&Shape::new(dims).unwrap()).unwrap();
+        assert_eq!(list(&[]), []);
+        assert_eq!(list(&[7]), [7, 1]);
+        assert_eq!(list(&[2, 3, 4]), [2, 3, 4, 12, 4, 1]);
+        assert_eq!(list(&[2, 0, 4]), [2, 0, 4, 4, 4, 1]);
+    }
+}

@@ -1,0 +1,491 @@
+//! Tensors of other libraries.
+
+#![allow(unsafe_code)]
+
+use core::fmt;
+use core::ptr::NonNull;
+use core::slice;
+
+use crate::error::{DlpackFault, Result, TensorFault};
+use crate::tensor::dlpack::abi::{
+    DLDevice, DLManagedTensorVersioned, DLTensor, IS_COPIED, MAJOR, READ_ONLY,
+};
+use crate::tensor::dtype::DType;
+use crate::tensor::element::{self, Element};
+use crate::tensor::shape::{MAX_RANK, Shape};
+
+/// A tensor that another library made, to be read here. Dropping it calls that library's deleter.
+pub struct Imported {
+    /// What the deleter is called with.
+    held: Held,
+    /// The first byte. Dangling if there is none.
+    data: NonNull<u8>,
+    /// In bytes.
+    len: usize,
+    dtype: DType,
+    shape: Shape,
+    flags: u64,
+}
+
+// SAFETY: `from_raw` demands a deleter that any thread may call and bytes that nobody writes.
+unsafe impl Send for Imported {}
+// SAFETY: shared access only reads bytes that nobody writes.
+unsafe impl Sync for Imported {}
+
+impl Imported {
+    /// Takes the tensor behind `managed`.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::Dlpack`]: a pointer is null, the version is not 1.x, the bytes are on a device, are not
+    ///   row-major without gaps, cannot be addressed, or are elements that have no [`DType`].
+    /// - [`TensorFault::Rank`], [`TensorFault::Dimension`], [`TensorFault::Overflow`]: there can be no such
+    ///   shape here.
+    ///
+    /// The deleter was called then.
+    ///
+    /// # Safety
+    ///
+    /// - `managed` is null, or points to a structure as `dlpack.h` describes it, which the caller owns and
+    ///   gives away: nobody else calls its deleter.
+    /// - What its pointers point to is there: `ndim` lengths, as many strides, and behind `byte_offset` the
+    ///   bytes that they make.
+    /// - Until the deleter is called nobody writes the structure, nor these bytes.
+    /// - The deleter may be called on any thread, and does not unwind.
+    pub unsafe fn from_raw(managed: *mut DLManagedTensorVersioned) -> Result<Self> {
+        let null = DlpackFault::Null { field: "DLManagedTensorVersioned" };
+        let held = Held(NonNull::new(managed).ok_or(null)?);
+        // SAFETY: the caller's promise; in every version the structure begins with this field.
+        let version = unsafe { (*managed).version };
+        if version.major != MAJOR {
+            let (major, minor) = (version.major, version.minor);
+            return Err(DlpackFault::Version { major, minor }.into());
+        }
+        // SAFETY: the caller's promise, for the version that was checked.
+        let tensor = unsafe { (*managed).dl_tensor };
+        // SAFETY: as above.
+        let flags = unsafe { (*managed).flags };
+        let rank = rank(&tensor)?;
+        // SAFETY: the caller's promise: there are as many lengths as dimensions.
+        let dims = unsafe { list(tensor.shape, rank) };
+        // SAFETY: the caller's promise: there are as many strides as dimensions.
+        let strides = unsafe { list(tensor.strides, rank) };
+        let (dtype, shape, len) = judge(&tensor, dims.unwrap_or_default(), strides)?;
+        let data = match len {
+            0 => NonNull::dangling(),
+            _ => start(&tensor, len)?,
+        };
+        Ok(Self { held, data, len, dtype, shape, flags })
+    }
+
+    /// What its elements are.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The lengths of its dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Its elements, row-major, in the byte order of the host. They may start at any address, and a BOOL may
+    /// be any byte: [`check`](crate::codec::check) judges them.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `from_raw` demands that these bytes are there and not written until the deleter is called,
+        // which `drop` does.
+        unsafe { slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+
+    /// Its elements, row-major.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::DataType`]: they are of another type.
+    /// - [`TensorFault::Alignment`]: they do not start at a multiple of `T`'s alignment.
+    /// - [`TensorFault::Bool`]: a BOOL element is neither 0 nor 1.
+    pub fn elements<T: Element>(&self) -> Result<&[T]> {
+        element::check::<T>(self.dtype)?;
+        Ok(element::slice_of(self.bytes())?)
+    }
+
+    /// Whether the library that made it forbids that the bytes are written.
+    pub fn is_read_only(&self) -> bool {
+        self.flags & READ_ONLY != 0
+    }
+
+    /// Whether the library that made it copied the bytes for this tensor.
+    pub fn is_copied(&self) -> bool {
+        self.flags & IS_COPIED != 0
+    }
+
+    /// The structure, given on to somebody else who will call its deleter.
+    pub fn into_raw(self) -> *mut DLManagedTensorVersioned {
+        let managed = self.held.0.as_ptr();
+        core::mem::forget(self.held);
+        managed
+    }
+}
+
+impl fmt::Debug for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Imported");
+        out.field("dtype", &self.dtype).field("shape", &self.shape).finish_non_exhaustive()
+    }
+}
+
+/// A structure whose deleter is to be called.
+struct Held(NonNull<DLManagedTensorVersioned>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let managed = self.0.as_ptr();
+        // SAFETY: whoever made this gave the structure away, and nobody called the deleter before. The field
+        // has its place in every version.
+        let Some(deleter) = (unsafe { (*managed).deleter }) else { return };
+        // SAFETY: as above; this is the only call, as nothing of the structure is used after a drop.
+        unsafe { deleter(managed) };
+    }
+}
+
+/// `len` numbers. `None` if there are none, or the address is null.
+///
+/// # Safety
+///
+/// `at` is null, or points to so many numbers, which are not written in `'a`.
+unsafe fn list<'a>(at: *const i64, len: usize) -> Option<&'a [i64]> {
+    if at.is_null() || len == 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { slice::from_raw_parts(at, len) })
+}
+
+/// How many dimensions there are, which are not read before this was judged.
+fn rank(tensor: &DLTensor) -> Result<usize, TensorFault> {
+    let rank = usize::try_from(tensor.ndim).map_err(|_| DlpackFault::Rank { ndim: tensor.ndim })?;
+    if rank > MAX_RANK {
+        return Err(TensorFault::Rank { rank, max: MAX_RANK });
+    }
+    if rank > 0 && tensor.shape.is_null() {
+        return Err(DlpackFault::Null { field: "shape" }.into());
+    }
+    Ok(rank)
+}
+
+/// Data type, shape and length in bytes of a tensor with these dimensions and strides.
+fn judge(
+    tensor: &DLTensor,
+    dims: &[i64],
+    strides: Option<&[i64]>,
+) -> Result<(DType, Shape, usize)> {
+    let device_type = tensor.device.device_type;
+    let host = [DLDevice::CPU, DLDevice::CUDA_HOST];
+    if !host.iter().any(|device| device.device_type == device_type) {
+        return Err(DlpackFault::Device { device_type }.into());
+    }
+    let dtype = tensor.dtype.dtype()?;
+    let shape = Shape::try_from(dims)?;
+    let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
+    if len > 0 {
+        check_strides(dims, strides.unwrap_or_default())?;
+    }
+    Ok((dtype, shape, len))
+}
+
+/// Whether these are the strides of row-major order, where there is more than one index to stride over.
+/// The product of `dims` was checked, and none of them is 0.
+fn check_strides(dims: &[i64], strides: &[i64]) -> Result<(), DlpackFault> {
+    let mut expected = 1;
+    for (at, (dim, stride)) in dims.iter().zip(strides).enumerate().rev() {
+        if *dim != 1 && *stride != expected {
+            return Err(DlpackFault::Stride { at, stride: *stride, expected });
+        }
+        expected *= dim;
+    }
+    Ok(())
+}
+
+/// Where the `len` bytes of the tensor begin.
+fn start(tensor: &DLTensor, len: usize) -> Result<NonNull<u8>, DlpackFault> {
+    let data = NonNull::new(tensor.data.cast::<u8>()).ok_or(DlpackFault::Null { field: "data" })?;
+    let beyond = DlpackFault::Offset { offset: tensor.byte_offset, len: len as u64 };
+    let offset = usize::try_from(tensor.byte_offset).map_err(|_| beyond)?;
+    let start = data.addr().checked_add(offset).ok_or(beyond)?;
+    match start.checked_add(len) {
+        Some(_) => Ok(data.with_addr(start)),
+        None => Err(beyond),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{ErrorKind, TensorFault};
+    use crate::tensor::dlpack::abi::{DLDataType, DLPackVersion};
+    use crate::tensor::dlpack::export;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// How another library may hand over a tensor, or lie about it.
+    struct Foreign {
+        managed: DLManagedTensorVersioned,
+        shape: Vec<i64>,
+        strides: Vec<i64>,
+        data: Vec<u8>,
+        deleted: AtomicUsize,
+    }
+
+    // SAFETY: the tests give it away in `Foreign`s only, whose addresses it gets.
+    unsafe extern "C" fn count(managed: *mut DLManagedTensorVersioned) {
+        // SAFETY: as above.
+        let deleted = unsafe { (*managed).manager_ctx }.cast::<AtomicUsize>();
+        // SAFETY: it outlives the tensor, as `take` does not consume it.
+        unsafe { &*deleted }.fetch_add(1, Relaxed);
+    }
+
+    impl Foreign {
+        /// `[2, 3]` u16.
+        fn new() -> Self {
+            let tensor = DLTensor {
+                data: core::ptr::null_mut(),
+                device: DLDevice::CPU,
+                ndim: 2,
+                dtype: DLDataType { code: 1, bits: 16, lanes: 1 },
+                shape: core::ptr::null_mut(),
+                strides: core::ptr::null_mut(),
+                byte_offset: 0,
+            };
+            let managed = DLManagedTensorVersioned {
+                version: DLPackVersion { major: 1, minor: 3 },
+                manager_ctx: core::ptr::null_mut(),
+                deleter: Some(count),
+                flags: 0,
+                dl_tensor: tensor,
+            };
+            let (shape, strides) = (vec![2, 3], vec![3, 1]);
+            let deleted = AtomicUsize::new(0);
+            Self { managed, shape, strides, data: (0..12).collect(), deleted }
+        }
+
+        fn of(shape: &[i64], strides: &[i64]) -> Self {
+            let mut made = Self::new();
+            made.managed.dl_tensor.ndim = shape.len() as i32;
+            (made.shape, made.strides) = (shape.to_vec(), strides.to_vec());
+            made
+        }
+
+        /// Points where the vectors are, changes that as told, and imports it.
+        fn take(&mut self, lie: impl FnOnce(&mut DLManagedTensorVersioned)) -> Result<Imported> {
+            let tensor = &mut self.managed.dl_tensor;
+            tensor.data = self.data.as_mut_ptr().cast();
+            tensor.shape = self.shape.as_mut_ptr();
+            tensor.strides = self.strides.as_mut_ptr();
+            self.managed.manager_ctx = (&raw mut self.deleted).cast();
+            lie(&mut self.managed);
+            // SAFETY: the vectors outlive the test's use of it; what the lies make is refused before it is
+            // read, which is what the tests are about.
+            unsafe { Imported::from_raw(&raw mut self.managed) }
+        }
+
+        fn deleted(&self) -> usize {
+            self.deleted.load(Relaxed)
+        }
+    }
+
+    fn fault(result: Result<Imported>) -> TensorFault {
+        match result.unwrap_err().kind() {
+            ErrorKind::Tensor(fault) => *fault,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_foreign_tensor_is_read_and_given_back_once() {
+        let mut foreign = Foreign::new();
+        let imported = foreign.take(|_| {}).unwrap();
+        assert_eq!((imported.dtype(), imported.shape().dims()), (DType::Uint16, &[2, 3][..]));
+        assert_eq!(imported.bytes(), (0..12).collect::<Vec<u8>>());
+        assert_eq!(imported.elements::<u16>().unwrap().len(), 6);
+        assert!(imported.elements::<i16>().is_err());
+        assert!(!imported.is_read_only() && !imported.is_copied());
+        drop(imported);
+        assert_eq!(foreign.deleted(), 1);
+    }
+
+    #[test]
+    fn a_tensor_given_on_is_not_given_back() {
+        let mut foreign = Foreign::new();
+        let raw = foreign.take(|managed| managed.flags = READ_ONLY | IS_COPIED).unwrap().into_raw();
+        assert_eq!(foreign.deleted(), 0);
+        // SAFETY: `into_raw` gave it away.
+        let again = unsafe { Imported::from_raw(raw) }.unwrap();
+        assert!(again.is_read_only() && again.is_copied());
+        std::thread::spawn(|| drop(again)).join().unwrap();
+        assert_eq!(foreign.deleted(), 1);
+    }
+
+    #[test]
+    fn each_lie_is_refused_and_given_back_once() {
+        type Lie = (fn(&mut DLManagedTensorVersioned), TensorFault);
+        let lies: [Lie; 13] = [
+            (|it| it.version.major = 2, DlpackFault::Version { major: 2, minor: 3 }.into()),
+            (|it| it.version.major = 0, DlpackFault::Version { major: 0, minor: 3 }.into()),
+            (
+                |it| it.dl_tensor.device.device_type = 2,
+                DlpackFault::Device { device_type: 2 }.into(),
+            ),
+            (|it| it.dl_tensor.ndim = -1, DlpackFault::Rank { ndim: -1 }.into()),
+            (|it| it.dl_tensor.ndim = 9, TensorFault::Rank { rank: 9, max: 8 }),
+            (
+                |it| it.dl_tensor.ndim = i32::MAX,
+                TensorFault::Rank { rank: i32::MAX as usize, max: 8 },
+            ),
+            (
+                |it| it.dl_tensor.dtype.lanes = 2,
+                DlpackFault::Type { code: 1, bits: 16, lanes: 2 }.into(),
+            ),
+            (
+                |it| it.dl_tensor.dtype.code = 5,
+                DlpackFault::Type { code: 5, bits: 16, lanes: 1 }.into(),
+            ),
+            (
+                |it| it.dl_tensor.shape = core::ptr::null_mut(),
+                DlpackFault::Null { field: "shape" }.into(),
+            ),
+            (
+                |it| it.dl_tensor.data = core::ptr::null_mut(),
+                DlpackFault::Null { field: "data" }.into(),
+            ),
+            (
+                |it| it.dl_tensor.byte_offset = u64::MAX,
+                DlpackFault::Offset { offset: u64::MAX, len: 12 }.into(),
+            ),
+            (
+                |it| it.dl_tensor.device.device_type = i32::MIN,
+                DlpackFault::Device { device_type: i32::MIN }.into(),
+            ),
+            (
+                |it| it.dl_tensor.dtype.bits = 0,
+                DlpackFault::Type { code: 1, bits: 0, lanes: 1 }.into(),
+            ),
+        ];
+        for (lie, expected) in lies {
+            let mut foreign = Foreign::new();
+            assert_eq!(fault(foreign.take(lie)), expected);
+            assert_eq!(foreign.deleted(), 1, "{expected}");
+        }
+        // SAFETY: null is allowed.
+        let null = unsafe { Imported::from_raw(core::ptr::null_mut()) };
+        let field = "DLManagedTensorVersioned";
+        assert_eq!(fault(null), DlpackFault::Null { field }.into());
+    }
+
+    #[test]
+    fn bytes_that_would_wrap_around_the_address_space_are_refused() {
+        let mut foreign = Foreign::new();
+        let mut offset = 0;
+        let refused = foreign.take(|it| {
+            offset = (it.dl_tensor.data.addr() as u64).wrapping_neg() - 8;
+            it.dl_tensor.byte_offset = offset;
+        });
+        assert_eq!(fault(refused), DlpackFault::Offset { offset, len: 12 }.into());
+        assert_eq!(foreign.deleted(), 1);
+    }
+
+    #[test]
+    fn shapes_that_cannot_be_are_refused() {
+        let mut negative = Foreign::of(&[2, -3], &[3, 1]);
+        assert_eq!(fault(negative.take(|_| {})), TensorFault::Dimension { at: 1, value: -3 });
+        for dims in [[i64::MAX, 2], [i64::MAX, 1], [0, i64::MAX], [1 << 32, 1 << 32]] {
+            let mut huge = Foreign::of(&dims, &[1, 1]);
+            let refused = huge.take(|it| it.dl_tensor.dtype.bits = 32).is_err();
+            assert_eq!((refused, huge.deleted()), (dims[0] != 0, 1));
+        }
+    }
+
+    #[test]
+    fn only_row_major_order_without_gaps_is_taken() {
+        for (dims, strides) in [
+            (&[2, 3][..], &[3, 1][..]),
+            (&[1, 6], &[-7, 1]),
+            (&[6, 1], &[1, 0]),
+            (&[1, 1], &[9, 9]),
+            (&[0, 6], &[5, 5]),
+            (&[], &[]),
+        ] {
+            let mut foreign = Foreign::of(dims, strides);
+            assert!(foreign.take(|_| {}).is_ok(), "{dims:?} {strides:?}");
+            let mut foreign = Foreign::of(dims, strides);
+            let compact = foreign.take(|it| it.dl_tensor.strides = core::ptr::null_mut());
+            assert!(compact.is_ok(), "{dims:?}");
+        }
+        let refused = |strides: &[i64]| fault(Foreign::of(&[2, 3], strides).take(|_| {}));
+        let stride = |at, stride, expected| DlpackFault::Stride { at, stride, expected }.into();
+        assert_eq!(refused(&[1, 2]), stride(1, 2, 1));
+        assert_eq!(refused(&[4, 1]), stride(0, 4, 3));
+        assert_eq!(refused(&[0, 1]), stride(0, 0, 3));
+        assert_eq!(refused(&[-3, 1]), stride(0, -3, 3));
+    }
+
+    #[test]
+    fn an_offset_is_followed_to_any_address() {
+        let mut foreign = Foreign::of(&[3], &[1]);
+        let imported = foreign.take(|it| it.dl_tensor.byte_offset = 5).unwrap();
+        assert_eq!(imported.bytes(), [5, 6, 7, 8, 9, 10]);
+        let even = imported.bytes().as_ptr().addr().is_multiple_of(2);
+        assert_eq!(imported.elements::<u16>().is_ok(), even);
+    }
+
+    #[test]
+    fn an_empty_tensor_needs_no_data_and_a_missing_deleter_is_not_called() {
+        let mut foreign = Foreign::of(&[4, 0], &[0, 0]);
+        let imported = foreign.take(|it| {
+            it.dl_tensor.data = core::ptr::null_mut();
+            it.deleter = None;
+        });
+        assert_eq!(imported.unwrap().bytes(), []);
+        assert_eq!(foreign.deleted(), 0);
+    }
+
+    #[test]
+    fn pinned_memory_is_memory_of_the_host() {
+        let mut foreign = Foreign::new();
+        assert!(foreign.take(|it| it.dl_tensor.device = DLDevice::CUDA_HOST).is_ok());
+    }
+
+    #[test]
+    fn what_was_exported_is_imported() {
+        let bytes: Vec<u8> = (0..24).collect();
+        let at = bytes.as_ptr();
+        let raw = export(bytes, DType::Fp32, &Shape::from([3, 2])).unwrap();
+        // SAFETY: it was made above and is given away here.
+        let imported = unsafe { Imported::from_raw(raw) }.unwrap();
+        assert_eq!((imported.dtype(), imported.shape().dims()), (DType::Fp32, &[3, 2][..]));
+        assert_eq!(imported.bytes().as_ptr(), at);
+        assert_eq!(imported.bytes(), (0..24).collect::<Vec<u8>>());
+        assert!(imported.is_read_only());
+    }
+
+    proptest! {
+        #[test]
+        fn any_structure_is_judged(
+            device_type in 0..4, code in 0u8..8, bits in any::<u8>(), lanes in 0u16..3,
+            dims in vec(prop_oneof![-1i64..9, any::<i64>()], 0..9),
+            strides in vec(any::<i64>(), 8),
+            data in any::<usize>(), byte_offset in any::<u64>(),
+        ) {
+            let mut tensor = Foreign::new().managed.dl_tensor;
+            tensor.device.device_type = device_type;
+            tensor.dtype = DLDataType { code, bits: bits & 0xf8, lanes };
+            tensor.data = core::ptr::without_provenance_mut(data);
+            tensor.byte_offset = byte_offset;
+            for strides in [None, Some(&strides[..dims.len()])] {
+                if let Ok((dtype, shape, len)) = judge(&tensor, &dims, strides) {
+                    prop_assert_eq!(shape.len(dtype), Ok(Some(len)));
+                    let _ = start(&tensor, len);
+                }
+            }
+        }
+    }
+}
