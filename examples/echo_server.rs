@@ -1,4 +1,4 @@
-//! Sends every message back to whoever sent it: any number of clients, a thread each.
+//! Sends every message and tensor back to whoever sent it: any number of clients, a thread each.
 //!
 //! ```text
 //! cargo run --release --example echo_server -- parrot             # in one terminal
@@ -12,7 +12,7 @@ use std::error::Error;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use slipring::{Connection, Context, Listener, Result};
+use slipring::{Connection, Context, Listener, MessageKind, Result};
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -53,9 +53,15 @@ fn admit(listener: &mut Listener) -> Result<(), Box<dyn Error>> {
 }
 
 fn echo(mut link: Connection) -> Result<()> {
-    let mut message = Vec::new();
-    while link.recv_into(&mut message)?.is_some() {
-        link.send(&message)?;
+    while let Some(received) = link.receiver().peek()? {
+        if received.kind() == MessageKind::Tensors {
+            let tensors = received.into_tensors()?;
+            link.send_tensors(&tensors)?;
+        } else {
+            let message = received.bytes().to_vec();
+            received.release()?;
+            link.send(&message)?;
+        }
     }
     link.close()
 }

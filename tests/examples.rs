@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use slipring::{Connection, Context};
+use slipring::{Connection, Context, Tensor, TensorSet};
 
 /// How long anything may take before a test says that it hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -131,31 +131,36 @@ fn connect(name: &str) -> Connection {
     Context::new().unwrap().connect_retry(name, soon()).unwrap()
 }
 
+/// Options of a producer of frames with this many pixels, at full speed.
+fn frames(pixels: usize) -> String {
+    format!("--rate 0 --height 1 --width {pixels}")
+}
+
 #[test]
-fn a_consumer_gets_every_message_of_a_producer_that_waited_for_it() {
-    // Short messages in the ring, with a body that is no whole word; long ones in the pool.
-    for size in [61, 20_000] {
+fn a_consumer_gets_every_tensor_of_a_producer_that_waited_for_it() {
+    // Frames that end within a line, and longer ones.
+    for pixels in [21, 7000] {
         let name = unique_name();
         let arguments = format!("--name {name} --count 10000");
-        let producer = Example::start("producer", &format!("{arguments} --size {size}"));
+        let producer = Example::start("producer", &format!("{arguments} {}", frames(pixels)));
         producer.says("waiting for a consumer: nobody listens");
         let consumer = Example::start("consumer", &arguments);
-        assert!(producer.succeeds().contains("done, 10000 messages were sent"));
-        assert!(consumer.succeeds().contains("10000 messages were received"));
+        assert!(producer.succeeds().contains("done, 10000 tensors were sent"));
+        assert!(consumer.succeeds().contains("10000 tensors were received"));
     }
 }
 
 #[test]
 fn a_producer_goes_on_when_its_consumer_was_killed() {
-    for size in [64, 20_000] {
+    for pixels in [21, 7000] {
         let name = unique_name();
-        let producer = Example::start("producer", &format!("--name {name} --size {size}"));
+        let producer = Example::start("producer", &format!("--name {name} {}", frames(pixels)));
         let first = Example::start("consumer", &format!("--name {name}"));
-        first.says(" a second, p50 ");
+        first.says(" GB/s, p50 ");
         first.kill();
         producer.says("the peer died");
         let second = Example::start("consumer", &format!("--name {name} --count 1000"));
-        assert!(second.succeeds().contains("that is enough, 1000 messages were received"));
+        assert!(second.succeeds().contains("that is enough, 1000 tensors were received"));
         producer.says("the peer has closed the connection");
         let said = producer.kill();
         let starts: Vec<&str> = said.lines().filter(|line| line.contains("reads from")).collect();
@@ -168,14 +173,15 @@ fn a_producer_goes_on_when_its_consumer_was_killed() {
 fn a_consumer_goes_on_when_its_producer_was_killed() {
     let name = unique_name();
     let consumer = Example::start("consumer", &format!("--name {name} --count 1000000000"));
-    for (round, size) in [64, 20_000].into_iter().enumerate() {
-        let producer = Example::start("producer", &format!("--name {name} --size {size}"));
+    for (round, pixels) in [21, 7000].into_iter().enumerate() {
+        let producer = Example::start("producer", &format!("--name {name} {}", frames(pixels)));
         consumer.says_times("producer with pid", round + 1);
-        producer.says(" messages, ");
+        producer.says(" tensors, ");
         producer.kill();
         consumer.says_times("the peer died", round + 1);
     }
-    Example::start("producer", &format!("--name {name} --count 1000 --rate 2000")).succeeds();
+    Example::start("producer", &format!("--name {name} --count 1000 --rate 2000 --width 1"))
+        .succeeds();
     consumer.says("the producer closed in order");
     let said = consumer.kill();
     assert!(!said.contains("was due"), "{said}");
@@ -185,25 +191,85 @@ fn a_consumer_goes_on_when_its_producer_was_killed() {
 fn a_consumer_tells_what_is_wrong() {
     let name = unique_name();
     let consumer = Example::start("consumer", &format!("--name {name} --count 4"));
-    // Number, stamp and checksum, as examples/stream/message.rs has them.
-    let message = |number: u64, stamp: u64| {
-        let start = 0xcbf2_9ce4_8422_2325_u64;
-        let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3);
-        [number, stamp, step(step(start, number), stamp)].map(u64::to_le_bytes).concat()
+    // Number, stamp and checksum of no bytes, as examples/stream/mod.rs has them.
+    let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x100_0000_01b3);
+    let start = step(0, 0);
+    let sum = (0..8).fold(start, |sum, lane| step(sum, 0xcbf2_9ce4_8422_2325 + lane));
+    let set = |head: &[u64]| {
+        let mut set = TensorSet::new();
+        set.insert("slipring.head", Tensor::from_slice([head.len()], head).unwrap()).unwrap();
+        set.insert("frame", Tensor::from_slice::<u8>([0], &[]).unwrap()).unwrap();
+        set
     };
     let mut link = connect(&name);
-    link.send(&message(7, 0)).unwrap();
-    link.send(&message(9, u64::MAX)).unwrap();
-    let mut broken = message(10, 0);
-    broken[3] ^= 1;
-    link.send(&broken).unwrap();
-    link.send(b"short").unwrap();
+    link.send_tensors(&set(&[7, 0, sum])).unwrap();
+    link.send_tensors(&set(&[9, u64::MAX, sum])).unwrap();
+    link.send_tensors(&set(&[10, 0, sum ^ 1])).unwrap();
+    link.send_tensors(&TensorSet::new()).unwrap();
     let said = consumer.fails();
     for text in
-        ["number 9 where 8 was due", "checksum 0x", "without a head", "3 of 4 messages were wrong"]
+        ["number 9 where 8 was due", "checksum 0x", "without a head", "3 of 4 tensors were wrong"]
     {
         assert!(said.contains(text), "{said}");
     }
+}
+
+/// A file in the safetensors format with a tensor of each of these names and lengths.
+fn safetensors(tensors: &[(&str, &str, &[usize], usize)]) -> PathBuf {
+    let (mut head, mut bytes) = (String::new(), Vec::new());
+    for (name, dtype, shape, len) in tensors {
+        let (from, to) = (bytes.len(), bytes.len() + len);
+        head += &format!(
+            "{}\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{from},{to}]}}",
+            if head.is_empty() { "" } else { "," }
+        );
+        bytes.extend((from..to).map(|at| if *dtype == "BOOL" { at as u8 % 2 } else { at as u8 }));
+    }
+    let head = format!("{{{head}}}");
+    let path = std::env::temp_dir().join(format!("{}.safetensors", unique_name()));
+    let file = [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &bytes].concat();
+    std::fs::write(&path, file).unwrap();
+    path
+}
+
+#[test]
+fn every_tensor_of_a_file_arrives_as_the_file_has_it() {
+    let tensors: [(&str, &str, &[usize], usize); 6] = [
+        ("embed.weight", "F32", &[100, 64], 25_600),
+        ("norm.bias", "BF16", &[64], 128),
+        ("mask", "BOOL", &[7], 7),
+        ("scales", "F8_E4M3", &[33], 33),
+        ("empty", "F32", &[0, 3], 0),
+        ("step", "I64", &[], 8),
+    ];
+    let path = safetensors(&tensors);
+    let other = safetensors(&tensors[1..]);
+    let name = unique_name();
+    let file = format!("--name {name} --file {}", path.display());
+    let consumer = Example::start("consumer", &file);
+    consumer.says("listening");
+    assert!(Example::start("producer", &file).succeeds().contains("done, 6 tensors were sent"));
+    assert!(consumer.succeeds().contains("6 tensors were received"));
+    let consumer = Example::start("consumer", &format!("--name {name} --file {}", other.display()));
+    consumer.says("listening");
+    let producer = Example::start("producer", &file);
+    let said = consumer.fails();
+    assert!(said.contains("embed.weight is not in the file"), "{said}");
+    producer.kill();
+    let said =
+        Example::start("weights", &format!("--readers 3 --file {}", path.display())).succeeds();
+    assert!(said.contains("6 tensors") && said.contains("reader 3"), "{said}");
+    for path in [path, other] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn weights_are_in_memory_once() {
+    let said = Example::start("weights", "--readers 3 --mib 32").succeeds();
+    let all = said.lines().find_map(|line| line.strip_prefix("all together: ")).unwrap();
+    let mib: f64 = all.trim_end_matches(" MiB").parse().unwrap();
+    assert!((32.0..64.0).contains(&mib), "{said}");
 }
 
 #[test]
@@ -212,7 +278,7 @@ fn an_echo_server_survives_its_clients() {
     let server = Example::start("echo_server", &name);
     let mut patient = connect(&name);
     // A client that never reads and is killed.
-    let rude = Example::start("producer", &format!("--name {name}"));
+    let rude = Example::start("producer", &format!("--name {name} {}", frames(21)));
     rude.says("reads from");
     let pid = rude.child.id();
     server.says(&format!("pid {pid}, uid "));
@@ -263,13 +329,15 @@ fn what_is_asked_wrongly_ends_in_a_text_and_exit_code_1() {
     let name = unique_name();
     let consumer = Example::start("consumer", &format!("--name {name}"));
     consumer.says("listening on");
-    let large = format!("--name {name} --size 99999999999");
+    let large = format!("--name {name} --height 99999999");
     for (example, arguments, text) in [
         ("consumer", format!("--name {name}").as_str(), "is in use"),
         ("consumer", "--name", "consumer: "),
-        ("producer", "--size many", "producer: "),
+        ("producer", "--width many", "producer: "),
+        ("producer", "--file /nowhere.safetensors", "/nowhere.safetensors: No such file"),
+        ("weights", "--file /dev/null", "weights: "),
         ("producer", "--speed 1", "--speed"),
-        ("producer", &large, "is over the maximum"),
+        ("producer", &large, "bytes in use and needs"),
         ("echo_server", "", "usage: "),
         ("request_response", "serve", "usage: "),
     ] {

@@ -256,6 +256,20 @@ impl Tensor {
         Ok(())
     }
 
+    /// Another handle of the same bytes. `None`: they are on loan, which one handle gives back; see
+    /// [`to_private`](Self::to_private).
+    pub fn try_clone(&self) -> Option<Self> {
+        let storage = match &self.storage {
+            Storage::Shared(block) => Storage::Shared(block.clone()),
+            Storage::Frozen { memory, offset, len } => {
+                Storage::Frozen { memory: memory.clone(), offset: *offset, len: *len }
+            }
+            Storage::Private(private) => Storage::Private(private.clone()),
+            Storage::Lent(_) => return None,
+        };
+        Some(Self { storage, ..*self })
+    }
+
     /// A private copy, which is on loan from nobody.
     pub fn to_private(&self) -> Self {
         let storage = Storage::Private(Private::copy_of(self.bytes()));
