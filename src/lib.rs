@@ -83,6 +83,9 @@ pub use error::{
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use shm::{Bytes, Lines};
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use tensor::fuzzing;
 pub use tensor::{
     Allocation, DType, Element, Outgoing, Shape, Tensor, TensorMut, TensorSet, TrustedConnection,
     codec, dlpack,

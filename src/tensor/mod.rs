@@ -16,6 +16,8 @@ pub mod dlpack;
 mod dtype;
 mod element;
 mod exchange;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod set;
 mod shape;
 mod view;
