@@ -535,7 +535,9 @@ fn an_object_that_is_truncated_while_it_is_copied_costs_an_error() {
 fn threads_lease_while_another_unregisters_and_nothing_is_left() {
     let test = "threads_lease_while_another_unregisters_and_nothing_is_left";
     let mut other = Other::start(test, "", |_| {
-        let registry = Registry::new().unwrap();
+        // Three leases at a time keep regions that go away.
+        let limits = RegionLimits::new().regions(8).bytes(8 * PAGE);
+        let registry = Registry::with_limits(limits).unwrap();
         let fd = memfd(PAGE, SealFlags::SHRINK);
         file(&fd).write_at(&[4; 64], 0).unwrap();
         let before = descriptors();
@@ -578,9 +580,10 @@ fn threads_lease_while_another_unregisters_and_nothing_is_left() {
         assert!(registry.going_away().unwrap().is_empty());
         assert_eq!((descriptors(), mapped("slipring-test-region")), (before, 0));
         // Nor of the limits.
-        let all = Registry::new().unwrap();
-        drop(all);
-        registry.register("r", Source::Memfd(fd.as_fd()), 0, PAGE).unwrap();
+        for number in 0..8 {
+            let name = number.to_string();
+            registry.register(&name, Source::Memfd(fd.as_fd()), 0, PAGE).unwrap();
+        }
     });
     other.succeeds();
 }

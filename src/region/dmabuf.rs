@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::{Error, Result};
 
-/// `DMA_BUF_IOCTL_SYNC` of `linux/dma-buf.h`: `_IOW('b', 0, struct dma_buf_sync)`.
-const SYNC: libc::c_ulong = 0x4008_6200;
+/// `DMA_BUF_IOCTL_SYNC` of `linux/dma-buf.h`, whose argument is a `struct dma_buf_sync`: one `u64`.
+const SYNC: libc::Ioctl = libc::_IOW::<u64>(b'b' as u32, 0);
 const READ: u64 = 1;
 const WRITE: u64 = 2;
 const END: u64 = 4;
@@ -46,7 +46,7 @@ impl Drop for Announced<'_> {
 fn sync(fd: BorrowedFd<'_>, flags: u64) -> Result<()> {
     loop {
         // SAFETY: the argument is laid out as `struct dma_buf_sync`, a `u64`, and outlives the call.
-        let done = unsafe { libc::ioctl(fd.as_raw_fd(), SYNC as _, &flags) };
+        let done = unsafe { libc::ioctl(fd.as_raw_fd(), SYNC, &flags) };
         if done == 0 {
             return Ok(());
         }

@@ -42,6 +42,26 @@ use crate::shm::page_size;
 /// asked for (`SA_SIGINFO`, `sa_mask`, `SA_NODEFER`, `SA_RESETHAND`, `SA_RESTART`); it may run on the
 /// alternate stack. If there was none, the process dies as it would have. Whoever installs a handler
 /// later must pass on what is not theirs, or the guard is gone.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{ErrorKind, PosixShm, RegionFault, Registry, SigbusGuard, Source};
+///
+/// SigbusGuard::install()?;
+/// # let key = format!("/slipring-guard-{}", std::process::id());
+/// let object = PosixShm::create(&key, 8192)?;
+/// let registry = Registry::new()?;
+/// registry.register("input", Source::Posix(&key), 0, 8192)?;
+/// let lease = registry.lease("input", 0, 8192)?;
+/// let answer = lease.in_place(|bytes| {
+///     rustix::fs::ftruncate(&object, 0).unwrap(); // what its owner may do at any moment
+///     bytes.byte(5000)
+/// });
+/// let truncated = RegionFault::TruncatedInPlace { len: 8192 };
+/// assert_eq!(answer.unwrap_err().kind(), &ErrorKind::Region(truncated));
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug)]
 pub enum SigbusGuard {}
 

@@ -21,6 +21,27 @@ use crate::shm::{Bytes, BytesMut};
 ///
 /// All of them check the range against the lease, and, unless the memory is sealed, against what
 /// the object still has.
+///
+/// # Examples
+///
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+/// use slipring::{Registry, Source};
+///
+/// // Memory that can be touched safely: allocated, and sealed so that nobody makes it shorter.
+/// let fd = rustix::fs::memfd_create("weights", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+/// rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, 4096)?;
+/// rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+///
+/// let registry = Registry::new()?;
+/// registry.register("weights", Source::Memfd(fd.as_fd()), 0, 4096)?;
+/// let lease = registry.lease("weights", 64, 8)?;
+/// lease.in_place_mut(|room| room.copy_from(b"8 bytes!"))?;
+/// assert_eq!(lease.bytes()?.to_vec(), b"8 bytes!");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Lease {
     region: Arc<Region>,
     /// Within the object.

@@ -13,7 +13,7 @@ use crate::region::object::Object;
 use crate::region::window::{Footing, Window, Windows};
 use crate::region::{RegionKind, RegionStatus};
 use crate::shm::fork::Generation;
-use crate::shm::{Bytes, BytesMut};
+use crate::shm::{Bytes, BytesMut, ForeignMapping};
 
 /// What a region is made of. Descriptors stay the caller's: the registry takes one of its own.
 #[derive(Debug, Clone, Copy)]
@@ -241,11 +241,8 @@ impl Region {
         write: impl FnOnce(BytesMut<'_>) -> R,
     ) -> Result<R> {
         let (object, windows) = self.host()?;
-        if !object.is_writable() {
-            return Err(RegionFault::ReadOnly.into());
-        }
         let (start, len) = self.within(object, windows, part)?;
-        let act = |mapping: &crate::shm::ForeignMapping| write(mapping.bytes_mut(start, len));
+        let act = |mapping: &ForeignMapping| write(mapping.bytes_mut(start, len));
         windows.access(object, (self.extent, part), true, act)
     }
 

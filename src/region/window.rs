@@ -32,6 +32,9 @@ pub(super) struct Window {
 
 impl Window {
     fn open(object: &Object, region: Extent, footing: Footing, writable: bool) -> Result<Self> {
+        if writable && !object.is_writable() {
+            return Err(RegionFault::ReadOnly.into());
+        }
         if footing == Footing::Loose && !SigbusGuard::is_installed() {
             return Err(RegionFault::Unguarded.into());
         }
