@@ -42,7 +42,10 @@ impl Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        let _ = fs::remove_file(self.path());
+        for suffix in ["", "-link", "-fifo"] {
+            let _ = fs::remove_file(self.path() + suffix);
+        }
+        let _ = fs::remove_dir(self.path() + "-dir");
     }
 }
 
@@ -158,16 +161,15 @@ fn a_name_is_registered_once_whatever_its_kind() {
 #[test]
 fn a_hostile_key_is_refused_and_leaves_nothing_open() {
     let test = "a_hostile_key_is_refused_and_leaves_nothing_open";
-    let mut other = Other::start(test, &unique_name(), |name| {
+    let key = Key::new();
+    let mut other = Other::start(test, &key.0, |key| {
         let registry = Registry::new().unwrap();
         let before = descriptors();
-        let path = format!("/dev/shm/{name}");
+        let path = format!("/dev/shm{key}");
         fs::create_dir_all(format!("{path}-dir")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", format!("{path}-link")).unwrap();
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mkfifoat(rustix::fs::CWD, format!("{path}-fifo"), mode).unwrap();
-        let outside = std::env::temp_dir().join(name);
-        fs::write(&outside, [0; 64]).unwrap();
 
         let register = |key: &str| fault(registry.register("r", Source::Posix(key), 0, 1));
         for key in ["/../../etc/passwd", "//etc/passwd", "x/y", "a\0b", "/dev/shm/x", "a b"] {
@@ -180,14 +182,15 @@ fn a_hostile_key_is_refused_and_leaves_nothing_open() {
         let long = "k".repeat(300);
         assert_eq!(register(&long), RegionFault::KeyTooLong { len: 300, max: 255 });
         for suffix in ["-dir", "-link", "-none"] {
-            let key = format!("{name}{suffix}");
+            let key = format!("{key}{suffix}");
             assert_eq!(register(&key), RegionFault::Open { key: key.clone() });
         }
         let expected = "a regular file on tmpfs";
-        assert_eq!(register(&format!("{name}-fifo")), RegionFault::NotThat { expected });
+        assert_eq!(register(&format!("{key}-fifo")), RegionFault::NotThat { expected });
 
         // Descriptors, too, are what they are said to be.
-        let (null, disk) = (File::open("/dev/null").unwrap(), File::open(&outside).unwrap());
+        let (null, disk) =
+            (File::open("/dev/null").unwrap(), File::open("/proc/self/exe").unwrap());
         let (pipe, _end) = std::io::pipe().unwrap();
         for fd in [null.as_fd(), disk.as_fd(), pipe.as_fd()] {
             let expected = "a memfd on tmpfs";
@@ -213,11 +216,6 @@ fn a_hostile_key_is_refused_and_leaves_nothing_open() {
         let beyond = registry.register("r", Source::Memfd(plain.as_fd()), 0, 65);
         assert_eq!(fault(beyond), RegionFault::Range { offset: 0, len: 65, size: 64 });
         drop((null, disk, pipe, plain, _end));
-        fs::remove_dir(format!("{path}-dir")).unwrap();
-        for path in [format!("{path}-link"), format!("{path}-fifo")] {
-            fs::remove_file(path).unwrap();
-        }
-        fs::remove_file(outside).unwrap();
         assert_eq!(descriptors(), before, "descriptors stay open after refusals");
     });
     other.succeeds();
@@ -591,11 +589,11 @@ fn threads_lease_while_another_unregisters_and_nothing_is_left() {
 #[test]
 fn a_forked_child_finds_its_parents_regions_closed() {
     let test = "a_forked_child_finds_its_parents_regions_closed";
-    let mut other = Other::start(test, &unique_name(), |name| {
-        let key = format!("/{name}");
-        let object = PosixShm::create(&key, PAGE).unwrap();
+    let key = Key::new();
+    let mut other = Other::start(test, &key.0, |key| {
+        let object = PosixShm::create(key, PAGE).unwrap();
         let registry = Registry::new().unwrap();
-        registry.register("r", Source::Posix(&key), 0, PAGE).unwrap();
+        registry.register("r", Source::Posix(key), 0, PAGE).unwrap();
         let lease = registry.lease("r", 0, 8).unwrap();
         let mut held = Some((registry, object, lease));
         let forked = |answer: Result<(), Error>| *answer.unwrap_err().kind() == ErrorKind::Forked;
@@ -609,7 +607,7 @@ fn a_forked_child_finds_its_parents_regions_closed() {
             drop((lease, object, registry));
         });
         assert_eq!(status, 0);
-        assert!(std::path::Path::new(&format!("/dev/shm/{name}")).exists());
+        assert!(fs::exists(format!("/dev/shm{key}")).unwrap());
     });
     other.succeeds();
 }
