@@ -87,7 +87,8 @@ impl Lease {
         self.region.status()
     }
 
-    /// The handle of GPU memory. Range: [`offset`](Self::offset) and [`len`](Self::len).
+    /// The handle of GPU memory. The lease starts at [`RegionStatus::offset`] plus
+    /// [`offset`](Self::offset) of it.
     pub fn cuda_handle(&self) -> Option<CudaHandle> {
         self.region.cuda()
     }

@@ -43,7 +43,7 @@ pub struct RegionStatus {
     pub kind: RegionKind,
     /// The key as it was given, of a POSIX shared memory object.
     pub key: Option<String>,
-    /// Where it starts, in bytes from the object's start. 0 for CUDA.
+    /// Where it starts, in bytes from the object's start; for CUDA from that of the handle's memory.
     pub offset: u64,
     /// Its length in bytes.
     pub len: u64,
