@@ -42,13 +42,15 @@
 //!
 //! ```text
 //!   error, sync ◀── shm ◀── ring ◀── pool, parking ◀── transport ◀── reactor
+//!                    ▲
+//!                    └── region
 //! ```
 //!
 //! # Threads
 //!
 //! | type | `Send` | `Sync` | used by |
 //! |---|---|---|---|
-//! | [`Context`], [`Address`], [`Options`], [`Reactor`], [`Link`] | yes | yes | any thread, at once |
+//! | [`Context`], [`Address`], [`Options`], [`Reactor`], [`Link`], [`Registry`], [`Lease`] | yes | yes | any thread, at once |
 //! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`], [`EventLoop`] | yes | yes | one thread at a time (`&mut self`) |
 //! | [`Reservation`], [`Batch`], [`Received`], [`Message`], [`Bytes`] | yes | yes | as long as they borrow their half |
 //!
@@ -69,6 +71,7 @@ mod error;
 mod parking;
 mod pool;
 mod reactor;
+mod region;
 mod ring;
 mod shm;
 mod sync;
@@ -78,11 +81,15 @@ mod transport;
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
 pub use error::{
-    AddressFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault, Refusal, Result,
-    TensorFault,
+    AddressFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault, Refusal, RegionFault,
+    Result, TensorFault,
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
-pub use shm::{Bytes, Lines};
+pub use region::{
+    CudaHandle, Lease, PosixShm, RegionKind, RegionLimits, RegionStatus, Registry, SigbusGuard,
+    Source, Unregistered,
+};
+pub use shm::{Bytes, BytesMut, Lines};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use tensor::fuzzing;

@@ -24,8 +24,10 @@ const IMPORTS: [(&str, &[&str]); 11] = [
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
-const UNSAFE: [&str; 12] = [
+const UNSAFE: [&str; 14] = [
     "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
+    "src/region/dmabuf.rs",         // the ioctl that announces an access to a dmabuf
+    "src/region/guard.rs",          // the handler of SIGBUS, and whom it passes the signal on to
     "src/shm/bytes.rs",             // views of a peer's bytes
     "src/shm/copy.rs",              // the one bulk copy out of a peer's memory
     "src/shm/fork.rs",              // the page that a forked child finds wiped

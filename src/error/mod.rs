@@ -10,6 +10,7 @@
 
 mod dlpack;
 mod fault;
+mod region;
 mod tensor;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use dlpack::DlpackFault;
 pub use fault::{DescriptorFault, Fault};
+pub use region::RegionFault;
 pub use tensor::TensorFault;
 
 /// The result of an operation that can meet a fault.
@@ -157,6 +159,9 @@ pub enum ErrorKind {
     /// What was to be done with a tensor cannot be.
     #[error("{0}")]
     Tensor(TensorFault),
+    /// What was to be done with a region cannot be.
+    #[error("{0}")]
+    Region(RegionFault),
     /// The kernel has no memory for a shared segment.
     #[error("no shared memory for {bytes} bytes")]
     OutOfMemory {
@@ -323,6 +328,18 @@ impl From<DlpackFault> for Error {
     }
 }
 
+impl From<RegionFault> for ErrorKind {
+    fn from(fault: RegionFault) -> Self {
+        Self::Region(fault)
+    }
+}
+
+impl From<RegionFault> for Error {
+    fn from(fault: RegionFault) -> Self {
+        Self::new(ErrorKind::Region(fault))
+    }
+}
+
 impl From<std::convert::Infallible> for Error {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
@@ -349,6 +366,8 @@ mod tests {
             error.to_string(),
             "the peer broke the protocol: descriptor claims 4096 bytes at 0, the segment holds 1024"
         );
+        let error = Error::from(RegionFault::Range { offset: 64, len: 4096, size: 1024 });
+        assert_eq!(error.to_string(), "4096 bytes at 64 go past the end at 1024");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use crate::shm::copy::{copy_out, load_byte, load_word};
+use crate::shm::copy::{copy_in, copy_out, load_byte, load_word};
 
 /// A view of bytes in a peer's memory, which an honest peer leaves alone and another one may change
 /// at any moment.
@@ -153,6 +153,61 @@ impl<'a> Bytes<'a> {
 impl fmt::Debug for Bytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Bytes({} bytes)", self.len)
+    }
+}
+
+/// A view of bytes that this process may write, and others may read and write at the same time.
+///
+/// As with [`Bytes`], everything safe here copies. Two writers at once mix their bytes, and nothing
+/// worse.
+#[derive(Debug, Clone, Copy)]
+pub struct BytesMut<'a> {
+    bytes: Bytes<'a>,
+}
+
+impl<'a> BytesMut<'a> {
+    /// # Safety
+    ///
+    /// `start..start + len` stays mapped writable for `'a`, and nobody in this process has a
+    /// reference to any of it.
+    pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Self { bytes: Bytes { start, len, mapped: PhantomData } }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.len == 0
+    }
+
+    /// The same bytes, to read.
+    pub fn as_bytes(&self) -> Bytes<'a> {
+        self.bytes
+    }
+
+    /// The part from byte `offset` on, `len` bytes long.
+    ///
+    /// # Panics
+    ///
+    /// If the part does not lie inside of this view.
+    pub fn slice(&self, offset: usize, len: usize) -> BytesMut<'a> {
+        BytesMut { bytes: self.bytes.slice(offset, len) }
+    }
+
+    /// Overwrites all bytes with a copy of `from`.
+    ///
+    /// # Panics
+    ///
+    /// If `from` has another length than this view.
+    pub fn copy_from(&self, from: &[u8]) {
+        assert!(from.len() == self.len(), "{} bytes into a view of {}", from.len(), self.len());
+        // SAFETY: as many bytes are mapped writable there; `from` is private memory, because no
+        // `&[u8]` to memory that others write exists.
+        unsafe { copy_in(self.bytes.start, from) }
     }
 }
 

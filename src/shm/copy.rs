@@ -1,4 +1,5 @@
-//! The one function that copies bulk bytes out of memory that a peer writes.
+//! The one function that copies bulk bytes out of memory that a peer writes, and the one that copies
+//! them into memory that others write and read.
 //!
 //! A plain `memcpy` there would be a data race, which is undefined. On x86-64 long runs go through a
 //! loop of vector moves in inline assembly, whose loads the compiler knows nothing of (`rep movsb`
@@ -130,6 +131,44 @@ pub(super) unsafe fn load_word(from: NonNull<u8>, offset: usize) -> u64 {
     unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }.load(Ordering::Relaxed)
 }
 
+/// Copies `bytes` to `to`, by relaxed stores: others may look, and write, in the meantime.
+///
+/// # Safety
+///
+/// - `to..to + bytes.len()` is mapped writable for the whole call.
+/// - `bytes` does not overlap it.
+pub(super) unsafe fn copy_in(to: NonNull<u8>, bytes: &[u8]) {
+    let lead = to.align_offset(8).min(bytes.len());
+    let (head, rest) = bytes.split_at(lead);
+    let (words, tail) = rest.as_chunks::<8>();
+    for (index, byte) in head.iter().enumerate() {
+        // SAFETY: `index < bytes.len()`, inside of what the caller vouches for.
+        unsafe { store_byte(to, index, *byte) };
+    }
+    for (index, word) in words.iter().enumerate() {
+        // SAFETY: the word ends inside of what the caller vouches for.
+        let at = unsafe { to.add(lead + index * 8) };
+        // SAFETY: mapped writable, and `lead` aligns it.
+        let word_there = unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) };
+        word_there.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+    }
+    let done = lead + words.len() * 8;
+    for (index, byte) in tail.iter().enumerate() {
+        // SAFETY: `done + index < bytes.len()`, inside of what the caller vouches for.
+        unsafe { store_byte(to, done + index, *byte) };
+    }
+}
+
+/// # Safety
+///
+/// `to + offset` is mapped writable.
+unsafe fn store_byte(to: NonNull<u8>, offset: usize, byte: u8) {
+    // SAFETY: the caller vouches for the byte.
+    let at = unsafe { to.add(offset) };
+    // SAFETY: mapped writable; bytes that others write are only ever touched as atomics.
+    unsafe { AtomicU8::from_ptr(at.as_ptr()) }.store(byte, Ordering::Relaxed);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +189,22 @@ mod tests {
                     (start..start + len).map(|value| (value as u32 * 31 % 251) as u8).collect();
                 assert_eq!(&out[1..=len], &expected);
                 assert_eq!((out[0], out[len + 1]), (0xAA, 0xAA));
+            }
+        }
+    }
+    #[test]
+    fn every_length_and_alignment_is_copied_in_exactly() {
+        let source: Vec<u8> = (0..200u32).map(|value| (value * 31 % 251) as u8).collect();
+        for start in 0..17 {
+            for len in 0..180 {
+                let mut target = vec![0xAA_u8; 200];
+                let base = NonNull::new(target.as_mut_ptr()).unwrap();
+                // SAFETY: `start` is inside of `target`.
+                let to = unsafe { base.add(start) };
+                // SAFETY: `start + len` stays inside of `target`, which `source` does not overlap.
+                unsafe { copy_in(to, &source[..len]) };
+                assert_eq!(&target[start..start + len], &source[..len]);
+                assert!(target[..start].iter().chain(&target[start + len..]).all(|b| *b == 0xAA));
             }
         }
     }

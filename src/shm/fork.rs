@@ -39,6 +39,18 @@ impl Generation {
         Ok(Self { page, made_in })
     }
 
+    /// A number that stands for the process that this generation was taken in.
+    pub(crate) fn number(&self) -> u64 {
+        self.made_in
+    }
+
+    /// The number of the calling process; 0 if it has taken no generation yet. It only loads, so
+    /// a signal handler may ask.
+    #[inline(always)]
+    pub(crate) fn number_now(&self) -> u64 {
+        self.page.load(Ordering::Relaxed)
+    }
+
     /// Whether the caller is the process that this generation was taken in.
     #[inline(always)]
     pub(crate) fn is_current(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Mappings: where shared bytes lie in this process.
 //!
-//! A [`Mapping`] is memory of ours, a [`PeerMapping`] memory of a peer, mapped read-only. Both can
-//! be mirrored: the tail of the segment, from `mirror` on, is mapped a second time directly behind
+//! A [`Mapping`] is memory of ours, a [`PeerMapping`] memory of a peer, mapped read-only, a
+//! [`ForeignMapping`] part of some object that the user named. The first two can be mirrored: the tail of the segment, from `mirror` on, is mapped a second time directly behind
 //! itself, so that a ring's record never wraps.
 //!
 //! ```text
@@ -13,6 +13,7 @@
 
 #![allow(unsafe_code)]
 
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,7 +23,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 use crate::shm::fork::Generation;
-use crate::shm::{Bytes, OwnWords, PeerWords};
+use crate::shm::{Bytes, BytesMut, OwnWords, PeerWords, page_size};
 
 /// What a relaxed load of a peer's word is. ThreadSanitizer does not know fences, so under it the
 /// load itself acquires.
@@ -48,19 +49,30 @@ unsafe impl Sync for Span {}
 
 impl Span {
     fn map(fd: impl AsFd, len: usize, mirror: usize, prot: ProtFlags) -> Result<Self> {
+        let span = Self::map_from(&fd, 0, len, len + (len - mirror), prot)?;
+        if mirror < len {
+            span.mirror(&fd, mirror, prot)?;
+        }
+        Ok(span)
+    }
+
+    /// Maps `extent` bytes of `fd` from `offset` on, a multiple of the page size.
+    fn map_from(
+        fd: impl AsFd,
+        offset: u64,
+        len: usize,
+        extent: usize,
+        prot: ProtFlags,
+    ) -> Result<Self> {
         let generation = Generation::current()?;
-        let extent = len + (len - mirror);
         // What lies past the file's end is replaced by the mirror before anybody can touch it.
         // SAFETY: a null address asks for fresh memory, which overlaps nothing.
         let mapped = unsafe {
-            rustix::mm::mmap(core::ptr::null_mut(), extent, prot, MapFlags::SHARED, &fd, 0)
+            rustix::mm::mmap(core::ptr::null_mut(), extent, prot, MapFlags::SHARED, fd, offset)
         };
         let base = mapped.map_err(|errno| Error::os("mmap", errno))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null address");
         let span = Self { base, len, extent, generation, handed_out: AtomicBool::new(false) };
-        if mirror < len {
-            span.mirror(&fd, mirror, prot)?;
-        }
         // SAFETY: the range is the mapping just made; children do without it.
         let kept =
             unsafe { rustix::mm::madvise(base.as_ptr().cast(), extent, Advice::LinuxDontFork) };
@@ -358,6 +370,48 @@ impl PeerMapping {
         let start = self.view.at(offset, len);
         // SAFETY: inside of a mapping that lives as long as `self` and cannot shrink.
         unsafe { Bytes::new(start, len) }
+    }
+}
+
+/// Part of an object that is no segment of slipring's, and that others write too.
+#[derive(Debug)]
+pub(crate) struct ForeignMapping {
+    view: View,
+    /// Bytes between the mapping's start, a page's, and that of the part.
+    lead: usize,
+}
+
+impl ForeignMapping {
+    /// Maps the `len` bytes of `fd` at `offset`, wherever they start. The caller sees to it that the
+    /// object cannot become shorter, or that somebody survives the signal when it does.
+    pub(crate) fn map(fd: impl AsFd, offset: u64, len: usize, writable: bool) -> Result<Self> {
+        let mut prot = ProtFlags::READ;
+        prot.set(ProtFlags::WRITE, writable);
+        let lead = offset % page_size() as u64;
+        let extent = lead as usize + len;
+        let span = Span::map_from(fd, offset - lead, extent, extent, prot)?;
+        Ok(Self { view: View::new(span), lead: lead as usize })
+    }
+
+    /// The addresses that are mapped, in whole pages.
+    pub(crate) fn pages(&self) -> Range<usize> {
+        let start = self.view.base.addr().get();
+        start..start + self.view.extent.next_multiple_of(page_size())
+    }
+
+    /// The bytes at `offset` of the part.
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
+        let start = self.view.at(self.lead + offset, len);
+        // SAFETY: inside of a mapping that lives as long as `self`; that it can be touched is the
+        // promise of whoever made it.
+        unsafe { Bytes::new(start, len) }
+    }
+
+    /// The bytes at `offset` of the part, to write. The mapping was made writable.
+    pub(crate) fn bytes_mut(&self, offset: usize, len: usize) -> BytesMut<'_> {
+        let start = self.view.at(self.lead + offset, len);
+        // SAFETY: as for `bytes`; the caller's mapping is writable.
+        unsafe { BytesMut::new(start, len) }
     }
 }
 

@@ -25,12 +25,14 @@ mod loom_words;
 mod mapping;
 mod segment;
 
-pub use bytes::{Bytes, Lines};
+pub use bytes::{Bytes, BytesMut, Lines};
 pub(crate) use frozen::{Draft, Frozen};
 #[cfg(all(test, slipring_loom))]
 pub(crate) use loom_words::LoomWords;
-pub(crate) use mapping::{Area, Mapping, PeerMapping, node_of_caller, present_pages};
-pub(crate) use segment::{Backing, PeerSegment, Segment};
+pub(crate) use mapping::{
+    Area, ForeignMapping, Mapping, PeerMapping, node_of_caller, present_pages,
+};
+pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC};
 
 /// The 64-bit words of a segment that this side writes.
 ///

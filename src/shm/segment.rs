@@ -15,7 +15,7 @@ const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
 /// `TMPFS_MAGIC` of `statfs(2)`: what a memfd without huge pages lives on.
-const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+pub(crate) const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// How the memory of a segment is provided.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,0 +1,102 @@
+//! A range of bytes, checked without wrap.
+
+use crate::error::RegionFault;
+
+/// `len` bytes from `offset` on; their end is at most 2^64 - 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    offset: u64,
+    len: u64,
+}
+
+impl Extent {
+    pub(super) fn new(offset: u64, len: u64) -> Result<Self, RegionFault> {
+        match offset.checked_add(len) {
+            Some(_) => Ok(Self { offset, len }),
+            None => Err(RegionFault::Overflow { offset, len }),
+        }
+    }
+
+    pub(super) fn offset(self) -> u64 {
+        self.offset
+    }
+
+    pub(super) fn len(self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn end(self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// That `size` bytes hold all of it.
+    pub(super) fn inside(self, size: u64) -> Result<Self, RegionFault> {
+        let Self { offset, len } = self;
+        if offset > size {
+            Err(RegionFault::Offset { offset, size })
+        } else if self.end() > size {
+            Err(RegionFault::Range { offset, len, size })
+        } else {
+            Ok(self)
+        }
+    }
+
+    /// The `len` bytes at `offset` of this range, as a range of what this one is a range of.
+    pub(super) fn part(self, offset: u64, len: u64) -> Result<Self, RegionFault> {
+        let part = Self::new(offset, len)?.inside(self.len)?;
+        // Inside of this range, so nothing wraps.
+        Ok(Self { offset: self.offset + part.offset, len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Numbers near every edge, and others.
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            0..20u64,
+            u64::MAX - 20..=u64::MAX,
+            (0..64u32).prop_map(|bit| 1 << bit),
+            any::<u64>()
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_is_accepted_exactly_if_it_lies_inside(
+            offset in number(),
+            len in number(),
+            size in number(),
+        ) {
+            let (wide_end, wide_size) = (u128::from(offset) + u128::from(len), u128::from(size));
+            let answer = Extent::new(offset, len).and_then(|extent| extent.inside(size));
+            prop_assert_eq!(answer.is_ok(), wide_end <= wide_size);
+            match answer {
+                Ok(extent) => prop_assert_eq!(u128::from(extent.end()), wide_end),
+                Err(RegionFault::Overflow { .. }) => prop_assert!(wide_end > u128::from(u64::MAX)),
+                Err(RegionFault::Offset { .. }) => prop_assert!(offset > size),
+                Err(fault) => prop_assert_eq!(fault, RegionFault::Range { offset, len, size }),
+            }
+        }
+
+        #[test]
+        fn a_part_lies_inside_of_its_whole(
+            (start, whole) in (number(), number()),
+            (offset, len) in (number(), number()),
+        ) {
+            let Ok(whole) = Extent::new(start, whole) else { return Ok(()) };
+            let answer = whole.part(offset, len);
+            let fits = u128::from(offset) + u128::from(len) <= u128::from(whole.len());
+            prop_assert_eq!(answer.is_ok(), fits);
+            if let Ok(part) = answer {
+                prop_assert_eq!(part.offset() - whole.offset(), offset);
+                prop_assert_eq!(part.len(), len);
+                prop_assert!(part.end() <= whole.end());
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Keys of POSIX shared memory objects.
+
+use crate::error::RegionFault;
+
+/// `NAME_MAX` of `limits.h`: the longest name in a directory.
+const LONGEST: usize = 255;
+
+/// A key that names an object directly in `/dev/shm`, as `shm_open(3)` takes it: a name, with or
+/// without a slash in front.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    given: String,
+}
+
+impl Key {
+    /// Letters, digits and `-_.:,+=@#%~` may be; that leaves no way into another directory.
+    pub(super) fn parse(given: &str) -> Result<Self, RegionFault> {
+        let name = given.strip_prefix('/').unwrap_or(given);
+        let slash = given.len() - name.len();
+        if let Some((at, character)) =
+            name.char_indices().find(|(_, character)| !allowed(*character))
+        {
+            return Err(RegionFault::KeyCharacter { character, at: slash + at });
+        }
+        if name.len() > LONGEST {
+            return Err(RegionFault::KeyTooLong { len: name.len(), max: LONGEST });
+        }
+        if matches!(name, "" | "." | "..") {
+            return Err(RegionFault::KeyNamesNothing { key: given.to_owned() });
+        }
+        Ok(Self { given: given.to_owned() })
+    }
+
+    /// As the caller gave it.
+    pub(super) fn given(&self) -> &str {
+        &self.given
+    }
+
+    /// Where Linux keeps the object: `shm_open(3)`, section NOTES.
+    pub(super) fn path(&self) -> String {
+        format!("/dev/shm/{}", self.given.trim_start_matches('/'))
+    }
+}
+
+fn allowed(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "-_.:,+=@#%~".contains(character)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_could_lead_elsewhere_is_refused() {
+        let nothing = |key: &str| RegionFault::KeyNamesNothing { key: key.to_owned() };
+        for key in ["", "/", ".", "..", "/.", "/.."] {
+            assert_eq!(Key::parse(key), Err(nothing(key)));
+        }
+        let cases = [
+            ("/../x", '/', 3),
+            ("../x", '/', 2),
+            ("//x", '/', 1),
+            ("x/y", '/', 1),
+            ("/x/", '/', 2),
+            ("a\0b", '\0', 1),
+            ("/a b", ' ', 2),
+            ("a\nb", '\n', 1),
+            ("ключ", 'к', 0),
+            ("a\\b", '\\', 1),
+        ];
+        for (key, character, at) in cases {
+            assert_eq!(
+                Key::parse(key),
+                Err(RegionFault::KeyCharacter { character, at }),
+                "{key:?}"
+            );
+        }
+        let long = "k".repeat(256);
+        let too_long = RegionFault::KeyTooLong { len: 256, max: 255 };
+        assert_eq!(Key::parse(&long), Err(too_long.clone()));
+        assert_eq!(Key::parse(&format!("/{long}")), Err(too_long));
+    }
+
+    #[test]
+    fn the_keys_of_unmodified_clients_are_taken_as_they_are() {
+        let longest = format!("/{}", "k".repeat(255));
+        let keys =
+            ["input_data", "/input_simple", "/psm_1a2b", "/onnx::MatMul_0", "images:0", "..."];
+        for key in keys.into_iter().chain([longest.as_str()]) {
+            let parsed = Key::parse(key).unwrap();
+            assert_eq!(parsed.given(), key);
+            assert_eq!(parsed.path(), format!("/dev/shm/{}", key.trim_start_matches('/')));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_key_leaves_the_directory(key in "[/.a\\x00 ]{0,6}|\\PC{0,12}") {
+            if let Ok(key) = Key::parse(&key) {
+                let path = key.path();
+                let name = path.strip_prefix("/dev/shm/").unwrap();
+                prop_assert!(!name.is_empty() && !name.contains('/') && !name.contains('\0'));
+                prop_assert!(name != "." && name != "..");
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! How much may be registered, and how much is.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use crate::error::RegionFault;
+
+/// How much a [`Registry`](crate::Registry) takes. Regions that go away count until they are gone.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Registry, RegionLimits};
+///
+/// let registry = Registry::with_limits(RegionLimits::new().regions(16).bytes(1 << 30))?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionLimits {
+    regions: usize,
+    bytes: u64,
+}
+
+impl RegionLimits {
+    /// The defaults: 1024 regions, 64 GiB.
+    pub fn new() -> Self {
+        Self { regions: 1024, bytes: 64 << 30 }
+    }
+
+    /// Regions of any kind. Each but CUDA's takes a descriptor.
+    pub fn regions(mut self, most: usize) -> Self {
+        self.regions = most;
+        self
+    }
+
+    /// Bytes of all regions in memory of this machine, which are the bytes that can be mapped. Memory of
+    /// a GPU does not count.
+    pub fn bytes(mut self, most: u64) -> Self {
+        self.bytes = most;
+        self
+    }
+}
+
+impl Default for RegionLimits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What all regions of a registry take.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    regions: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+impl Totals {
+    /// Takes a share for one region of `bytes`. Callers take turns; a share is given back at any time.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        limits: RegionLimits,
+        bytes: u64,
+    ) -> Result<Share, RegionFault> {
+        // Relaxed: these are counts, and nothing else is read because of them.
+        let count = self.regions.load(Ordering::Relaxed);
+        if count >= limits.regions {
+            return Err(RegionFault::TooManyRegions { count, limit: limits.regions });
+        }
+        let used = self.bytes.load(Ordering::Relaxed);
+        if used > limits.bytes || bytes > limits.bytes - used {
+            return Err(RegionFault::TooManyBytes { used, needed: bytes, limit: limits.bytes });
+        }
+        self.regions.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Share { totals: self.clone(), bytes })
+    }
+}
+
+/// What one region takes, given back on drop.
+#[derive(Debug)]
+pub(super) struct Share {
+    totals: Arc<Totals>,
+    bytes: u64,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.totals.regions.fetch_sub(1, Ordering::Relaxed);
+        self.totals.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_counts_until_it_is_dropped() {
+        let totals = Arc::new(Totals::default());
+        let limits = RegionLimits::new().regions(2).bytes(100);
+        let first = totals.take(limits, 60).unwrap();
+        let over = RegionFault::TooManyBytes { used: 60, needed: 41, limit: 100 };
+        assert_eq!(totals.take(limits, 41).unwrap_err(), over);
+        assert!(totals.take(limits, u64::MAX).is_err());
+        let second = totals.take(limits, 40).unwrap();
+        let full = RegionFault::TooManyRegions { count: 2, limit: 2 };
+        assert_eq!(totals.take(limits, 0).unwrap_err(), full);
+        drop(first);
+        assert!(totals.take(limits, 60).is_ok());
+        drop(second);
+        assert!(totals.take(limits, 100).is_ok());
+    }
+}

@@ -1,0 +1,267 @@
+//! A region: what is registered under a name.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::error::{RegionFault, Result};
+use crate::region::extent::Extent;
+use crate::region::key::Key;
+use crate::region::limits::Share;
+use crate::region::object::Object;
+use crate::region::window::{Footing, Window, Windows};
+use crate::region::{RegionKind, RegionStatus};
+use crate::shm::fork::Generation;
+use crate::shm::{Bytes, BytesMut, ForeignMapping};
+
+/// What a region is made of. Descriptors stay the caller's: the registry takes one of its own.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Source<'a> {
+    /// The POSIX shared memory object of this key, opened now: to write if we may, else to read.
+    Posix(&'a str),
+    /// A memfd. Any other file on tmpfs does, too.
+    Memfd(BorrowedFd<'a>),
+    /// A dmabuf.
+    Dmabuf(BorrowedFd<'a>),
+    /// Memory of a GPU, which is not touched: as data.
+    Cuda(CudaHandle),
+}
+
+impl Source<'_> {
+    /// What kind of region comes of it.
+    pub fn kind(&self) -> RegionKind {
+        match self {
+            Self::Posix(_) => RegionKind::Posix,
+            Self::Memfd(_) => RegionKind::Memfd,
+            Self::Dmabuf(_) => RegionKind::Dmabuf,
+            Self::Cuda(_) => RegionKind::Cuda,
+        }
+    }
+}
+
+/// A handle to memory of a GPU, as `cudaIpcGetMemHandle` gives it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CudaHandle {
+    /// The handle.
+    pub raw: [u8; 64],
+    /// The GPU that it was made on.
+    pub device: u32,
+}
+
+/// The handle opens somebody's memory, so it is not shown.
+impl fmt::Debug for CudaHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaHandle").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+/// Memory of this machine, or of a GPU.
+#[derive(Debug)]
+enum Backing {
+    Host { object: Object, key: Option<String>, windows: Windows },
+    Cuda(CudaHandle),
+}
+
+/// A named range of an object, and what this process holds of it.
+#[derive(Debug)]
+pub(super) struct Region {
+    name: String,
+    backing: Backing,
+    extent: Extent,
+    generation: Generation,
+    going_away: AtomicBool,
+    leases: AtomicUsize,
+    /// Given back when all else is.
+    _share: Share,
+}
+
+/// A source that was opened and found to hold its range.
+#[derive(Debug)]
+pub(super) struct Opened {
+    backing: Backing,
+    extent: Extent,
+}
+
+impl Opened {
+    pub(super) fn new(source: Source<'_>, offset: u64, len: u64) -> Result<Self> {
+        let extent = Extent::new(offset, len)?;
+        if len == 0 {
+            return Err(RegionFault::Empty.into());
+        }
+        let (object, key) = match source {
+            Source::Posix(key) => {
+                let key = Key::parse(key)?;
+                (Object::open(&key)?, Some(key.given().to_owned()))
+            }
+            Source::Memfd(fd) => (Object::duplicate(fd, RegionKind::Memfd)?, None),
+            Source::Dmabuf(fd) => (Object::duplicate(fd, RegionKind::Dmabuf)?, None),
+            Source::Cuda(handle) => return Ok(Self { backing: Backing::Cuda(handle), extent }),
+        };
+        extent.inside(object.size()?)?;
+        let footing = match object.kind() {
+            RegionKind::Dmabuf => Footing::Fixed,
+            _ if object.is_sealed(extent.end()) => Footing::Sealed,
+            _ => Footing::Loose,
+        };
+        let backing = Backing::Host { object, key, windows: Windows::new(footing) };
+        Ok(Self { backing, extent })
+    }
+
+    /// Bytes of this machine's memory.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.backing {
+            Backing::Host { .. } => self.extent.len(),
+            Backing::Cuda(_) => 0,
+        }
+    }
+
+    pub(super) fn into_region(self, name: &str, generation: Generation, share: Share) -> Region {
+        Region {
+            name: name.to_owned(),
+            backing: self.backing,
+            extent: self.extent,
+            generation,
+            going_away: AtomicBool::new(false),
+            leases: AtomicUsize::new(0),
+            _share: share,
+        }
+    }
+}
+
+impl Region {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn kind(&self) -> RegionKind {
+        match &self.backing {
+            Backing::Host { object, .. } => object.kind(),
+            Backing::Cuda(_) => RegionKind::Cuda,
+        }
+    }
+
+    /// Where it lies in its object.
+    pub(super) fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    pub(super) fn cuda(&self) -> Option<CudaHandle> {
+        match &self.backing {
+            Backing::Host { .. } => None,
+            Backing::Cuda(handle) => Some(*handle),
+        }
+    }
+
+    pub(super) fn status(&self) -> RegionStatus {
+        let (key, writable, sealed) = match &self.backing {
+            Backing::Host { object, key, windows } => {
+                (key.clone(), object.is_writable(), windows.footing() == Footing::Sealed)
+            }
+            Backing::Cuda(_) => (None, false, false),
+        };
+        RegionStatus {
+            name: self.name.clone(),
+            kind: self.kind(),
+            key,
+            offset: self.extent.offset(),
+            len: self.extent.len(),
+            device: self.cuda().map(|handle| handle.device),
+            writable,
+            sealed,
+            leases: self.leases(),
+            going_away: self.going_away.load(Ordering::Relaxed),
+        }
+    }
+
+    // Relaxed throughout: these are told, and nothing else is read because of them. What keeps a
+    // region alive is its counted pointer.
+
+    pub(super) fn leases(&self) -> usize {
+        self.leases.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_lease(&self) {
+        self.leases.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn uncount_lease(&self) {
+        self.leases.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn go_away(&self) {
+        self.going_away.store(true, Ordering::Relaxed);
+    }
+
+    /// The object and its mappings, in the process that registered it.
+    fn host(&self) -> Result<(&Object, &Windows)> {
+        self.generation.check()?;
+        match &self.backing {
+            Backing::Host { object, windows, .. } => Ok((object, windows)),
+            Backing::Cuda(_) => {
+                Err(RegionFault::OutOfReach { kind: RegionKind::Cuda.name() }.into())
+            }
+        }
+    }
+
+    /// Copies a part, a range of the object, out.
+    pub(super) fn read_at(&self, part: Extent, out: &mut [u8]) -> Result<()> {
+        let (object, windows) = self.host()?;
+        match windows.footing() {
+            // There is no other way to read one.
+            Footing::Fixed => self.read_in_place(part, |bytes| bytes.copy_to(out)),
+            Footing::Sealed | Footing::Loose => object.read_at(part.offset(), out),
+        }
+    }
+
+    /// Copies into a part, a range of the object.
+    pub(super) fn write_at(&self, part: Extent, bytes: &[u8]) -> Result<()> {
+        let (object, windows) = self.host()?;
+        match windows.footing() {
+            Footing::Fixed => self.write_in_place(part, |room| room.copy_from(bytes)),
+            Footing::Sealed | Footing::Loose => object.write_at(part, bytes),
+        }
+    }
+
+    pub(super) fn read_in_place<R>(
+        &self,
+        part: Extent,
+        read: impl FnOnce(Bytes<'_>) -> R,
+    ) -> Result<R> {
+        let (object, windows) = self.host()?;
+        let (start, len) = self.within(object, windows, part)?;
+        windows
+            .access(object, (self.extent, part), false, |mapping| read(mapping.bytes(start, len)))
+    }
+
+    pub(super) fn write_in_place<R>(
+        &self,
+        part: Extent,
+        write: impl FnOnce(BytesMut<'_>) -> R,
+    ) -> Result<R> {
+        let (object, windows) = self.host()?;
+        let (start, len) = self.within(object, windows, part)?;
+        let act = |mapping: &ForeignMapping| write(mapping.bytes_mut(start, len));
+        windows.access(object, (self.extent, part), true, act)
+    }
+
+    /// The mapping of sealed memory, and where in it a part lies.
+    pub(super) fn sealed(&self, part: Extent) -> Result<(Arc<Window>, usize, usize)> {
+        let (object, windows) = self.host()?;
+        if windows.footing() != Footing::Sealed {
+            return Err(RegionFault::Unsealed.into());
+        }
+        let (start, len) = self.within(object, windows, part)?;
+        Ok((windows.get(object, self.extent, false)?, start, len))
+    }
+
+    /// Where a part lies in the mapping, if the object still has it.
+    fn within(&self, object: &Object, windows: &Windows, part: Extent) -> Result<(usize, usize)> {
+        if windows.footing() == Footing::Loose {
+            object.holds(part)?;
+        }
+        // The region is mapped as a whole, so both are addresses' distances.
+        Ok(((part.offset() - self.extent.offset()) as usize, part.len() as usize))
+    }
+}

@@ -1,0 +1,186 @@
+//! The object behind a region: its descriptor, and how the kernel reads and writes it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FileType, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::error::{Error, RegionFault, Result};
+use crate::region::RegionKind;
+use crate::region::extent::Extent;
+use crate::region::key::Key;
+use crate::shm::{TMPFS_MAGIC, page_size, present_pages};
+
+/// `DMA_BUF_MAGIC` of `linux/magic.h`: the filesystem that only dmabufs live on (Linux 5.3).
+const DMA_BUF_MAGIC: rustix::fs::FsWord = 0x444D_4142;
+
+/// A descriptor of our own, checked to be what it was said to be.
+#[derive(Debug)]
+pub(super) struct Object {
+    fd: OwnedFd,
+    kind: RegionKind,
+    writable: bool,
+}
+
+impl Object {
+    /// Opens the object of a key, to write if we may.
+    pub(super) fn open(key: &Key) -> Result<Self> {
+        // Like shm_open. O_NONBLOCK, as a FIFO or a file lease would hold us up before it is refused.
+        let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let path = key.path();
+        let open = |mode| {
+            rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags | mode, Mode::empty()))
+        };
+        let opened = match open(OFlags::RDWR) {
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => open(OFlags::RDONLY),
+            other => other,
+        };
+        let fd = opened.map_err(|errno| open_error(key, errno))?;
+        Self::checked(fd, RegionKind::Posix)
+    }
+
+    /// Keeps a descriptor of its own to somebody's memfd or dmabuf.
+    pub(super) fn duplicate(fd: BorrowedFd<'_>, kind: RegionKind) -> Result<Self> {
+        let own = rustix::io::fcntl_dupfd_cloexec(fd, 0);
+        Self::checked(own.map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))?, kind)
+    }
+
+    /// An object that was just created: a regular file on tmpfs, open to read and write.
+    pub(super) fn created(fd: OwnedFd) -> Self {
+        Self { fd, kind: RegionKind::Posix, writable: true }
+    }
+
+    fn checked(fd: OwnedFd, kind: RegionKind) -> Result<Self> {
+        let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| Error::os("F_GETFL", errno))?;
+        // O_PATH reads nothing. Under O_APPEND `pwrite` would write elsewhere than it was told.
+        let refused = OFlags::PATH | OFlags::APPEND;
+        if flags.intersects(refused) || flags & OFlags::RWMODE == OFlags::WRONLY {
+            return Err(RegionFault::AccessMode { flags: flags.bits() }.into());
+        }
+        let filesystem =
+            rustix::fs::fstatfs(&fd).map_err(|errno| Error::os("fstatfs", errno))?.f_type;
+        let (is, expected) = match kind {
+            RegionKind::Dmabuf => (filesystem == DMA_BUF_MAGIC, "a dmabuf"),
+            RegionKind::Memfd => (is_memory(&fd, filesystem)?, "a memfd on tmpfs"),
+            _ => (is_memory(&fd, filesystem)?, "a regular file on tmpfs"),
+        };
+        if !is {
+            return Err(RegionFault::NotThat { expected }.into());
+        }
+        let writable = flags & OFlags::RWMODE == OFlags::RDWR;
+        Ok(Self { fd, kind, writable })
+    }
+
+    pub(super) fn kind(&self) -> RegionKind {
+        self.kind
+    }
+
+    /// Its size in bytes, now.
+    pub(super) fn size(&self) -> Result<u64> {
+        if self.kind == RegionKind::Dmabuf {
+            let end = rustix::fs::seek(&self.fd, SeekFrom::End(0));
+            return end.map_err(|errno| Error::os("lseek", errno));
+        }
+        let stat = rustix::fs::fstat(&self.fd).map_err(|errno| Error::os("fstat", errno))?;
+        Ok(stat.st_size.unsigned_abs())
+    }
+
+    fn seals(&self) -> SealFlags {
+        rustix::fs::fcntl_get_seals(&self.fd).unwrap_or(SealFlags::empty())
+    }
+
+    /// Whether neither mode nor seals forbid to write.
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable && !self.seals().intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)
+    }
+
+    /// Whether touching the first `end` bytes raises no signal: they cannot be cut off, and their
+    /// pages are there.
+    pub(super) fn is_sealed(&self, end: u64) -> bool {
+        if !self.seals().contains(SealFlags::SHRINK) {
+            return false;
+        }
+        match present_pages(&self.fd, end) {
+            Some(pages) => pages >= end.div_ceil(page_size() as u64),
+            // Blocks beyond the end count, too; it is what older kernels tell.
+            None => rustix::fs::fstat(&self.fd)
+                .is_ok_and(|stat| stat.st_blocks.unsigned_abs().saturating_mul(512) >= end),
+        }
+    }
+
+    /// That the object still has all of `part`.
+    pub(super) fn holds(&self, part: Extent) -> Result<()> {
+        let size = self.size()?;
+        if part.end() > size {
+            let there = size.saturating_sub(part.offset());
+            return Err(RegionFault::Truncated { there, len: part.len() }.into());
+        }
+        Ok(())
+    }
+
+    /// Copies `out.len()` bytes at `offset` out, by the kernel.
+    pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            match rustix::io::pread(&self.fd, &mut out[done..], offset + done as u64) {
+                Ok(0) => {
+                    let (there, len) = (done as u64, out.len() as u64);
+                    return Err(RegionFault::Truncated { there, len }.into());
+                }
+                Ok(more) => done += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::os("pread", errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` in, by the kernel. An object that has become shorter is not made longer again,
+    /// unless it becomes so within this call.
+    pub(super) fn write_at(&self, part: Extent, bytes: &[u8]) -> Result<()> {
+        if !self.writable {
+            return Err(RegionFault::ReadOnly.into());
+        }
+        self.holds(part)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(&self.fd, &bytes[done..], part.offset() + done as u64) {
+                Ok(0) => return Err(Error::os("pwrite", Errno::IO)),
+                Ok(more) => done += more,
+                Err(Errno::INTR) => {}
+                // A seal says so (F_SEAL_WRITE, or F_SEAL_GROW after a truncation).
+                Err(Errno::PERM) => {
+                    self.holds(part)?;
+                    return Err(RegionFault::ReadOnly.into());
+                }
+                Err(errno) => return Err(Error::os("pwrite", errno)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Object {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Whether this is a file whose bytes are memory: no device, FIFO or directory, and no filesystem
+/// that could keep us waiting.
+fn is_memory(fd: &OwnedFd, filesystem: rustix::fs::FsWord) -> Result<bool> {
+    let stat = rustix::fs::fstat(fd).map_err(|errno| Error::os("fstat", errno))?;
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    Ok(regular && filesystem == TMPFS_MAGIC)
+}
+
+/// A limit on descriptors keeps its own kind; all else is the key's.
+fn open_error(key: &Key, errno: Errno) -> Error {
+    match errno {
+        Errno::MFILE | Errno::NFILE => Error::os("open", errno),
+        _ => {
+            let fault = RegionFault::Open { key: key.given().to_owned() };
+            Error::with_source(fault.into(), errno)
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A POSIX shared memory object of our own.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, RegionFault, Result};
+use crate::region::extent::Extent;
+use crate::region::key::Key;
+use crate::region::object::Object;
+use crate::shm::fork::Generation;
+
+/// A POSIX shared memory object that this process has created, for others to register under its
+/// key. Its name goes when it is dropped; memory that others have mapped stays.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::PosixShm;
+///
+/// # let key = format!("/slipring-shm-{}", std::process::id());
+/// let object = PosixShm::create(&key, 64)?;
+/// object.write_at(8, b"hello")?;
+/// object.unlink()?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PosixShm {
+    key: Key,
+    object: Object,
+    len: u64,
+    /// Children inherit the descriptor, but not the duty to remove the name.
+    generation: Generation,
+}
+
+impl PosixShm {
+    /// Creates an object of `len` zero bytes, all of them allocated, for this user alone.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Region`] with [`Create`](RegionFault::Create) (the source tells more: the key
+    /// may be in use), [`Empty`](RegionFault::Empty), or what is wrong with the key;
+    /// [`ErrorKind::OutOfMemory`]; [`ErrorKind::DescriptorLimit`].
+    pub fn create(key: &str, len: u64) -> Result<Self> {
+        let key = Key::parse(key)?;
+        if len == 0 {
+            return Err(RegionFault::Empty.into());
+        }
+        let generation = Generation::current()?;
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::open(key.path(), flags, Mode::RUSR | Mode::WUSR);
+        let fd = fd.map_err(|errno| create_error(&key, errno))?;
+        // From here on its drop removes the name, whatever fails.
+        let created = Self { object: Object::created(fd), key, len, generation };
+        // A page that could not be allocated later would raise SIGBUS when somebody touches it.
+        rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(&created.object, FallocateFlags::empty(), 0, len)
+        })
+        .map_err(|errno| Error::with_source(ErrorKind::OutOfMemory { bytes: len }, errno))?;
+        Ok(created)
+    }
+
+    /// The key, as it was given.
+    pub fn key(&self) -> &str {
+        self.key.given()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no bytes. There always are.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies `out.len()` bytes at `offset` out.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Region`] with [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
+    /// [`Range`](RegionFault::Range), or [`Truncated`](RegionFault::Truncated), as others of this user
+    /// may do that.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        Extent::new(offset, out.len() as u64)?.inside(self.len)?;
+        self.object.read_at(offset, out)
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read_at`](Self::read_at).
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let part = Extent::new(offset, bytes.len() as u64)?.inside(self.len)?;
+        self.object.write_at(part, bytes)
+    }
+
+    /// Removes the name. Who has opened or registered the object keeps its memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Os`], such as for a name that somebody else has removed;
+    /// [`ErrorKind::Forked`] in a forked child.
+    pub fn unlink(mut self) -> Result<()> {
+        self.generation.check()?;
+        let removed = self.remove();
+        self.len = 0;
+        removed.map_err(|errno| Error::os("unlink", errno))
+    }
+
+    /// Removes the name, if it is still this object's.
+    fn remove(&self) -> Result<(), Errno> {
+        let path = self.key.path();
+        let own = rustix::fs::fstat(&self.object)?;
+        let named = rustix::fs::statat(rustix::fs::CWD, &path, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (own.st_dev, own.st_ino) != (named.st_dev, named.st_ino) {
+            return Err(Errno::NOENT);
+        }
+        rustix::fs::unlink(&path)
+    }
+}
+
+impl AsFd for PosixShm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.object.as_fd()
+    }
+}
+
+impl Drop for PosixShm {
+    fn drop(&mut self) {
+        // `unlink` has made it 0; a child leaves its parent's name alone.
+        if self.len > 0 && self.generation.is_current() {
+            let _ = self.remove();
+        }
+    }
+}
+
+fn create_error(key: &Key, errno: Errno) -> Error {
+    match errno {
+        Errno::MFILE | Errno::NFILE => Error::os("open", errno),
+        _ => Error::with_source(RegionFault::Create { key: key.given().to_owned() }.into(), errno),
+    }
+}

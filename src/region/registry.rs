@@ -1,0 +1,276 @@
+//! Names, and the regions that they stand for.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::error::{RegionFault, Result};
+use crate::region::limits::Totals;
+use crate::region::named::{Opened, Region};
+use crate::region::{Lease, RegionKind, RegionLimits, RegionStatus, Source, Unregistered};
+use crate::shm::fork::Generation;
+
+/// The longest name, in bytes.
+const LONGEST_NAME: usize = 1024;
+
+/// Memory of others under names. Clones share one set of names, which any thread may use.
+///
+/// All kinds of regions share one space of names. Dropping the last clone unregisters all of them.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{PosixShm, Registry, Source, Unregistered};
+///
+/// # let key = format!("/slipring-doc-{}", std::process::id());
+/// let object = PosixShm::create(&key, 4096)?; // usually somebody else's
+/// let registry = Registry::new()?;
+/// registry.register("input", Source::Posix(&key), 0, 4096)?;
+///
+/// let lease = registry.lease("input", 1024, 64)?;
+/// object.write_at(1024, &[7; 64])?;
+/// let mut bytes = [0; 64];
+/// lease.read_at(0, &mut bytes)?;
+/// assert_eq!(bytes, [7; 64]);
+///
+/// // New users are refused at once; the memory goes with the last lease.
+/// assert_eq!(registry.unregister("input")?, Unregistered::Leased { leases: 1 });
+/// assert!(registry.lease("input", 0, 64).is_err());
+/// lease.read_at(0, &mut bytes)?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Registry {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    generation: Generation,
+    limits: RegionLimits,
+    totals: Arc<Totals>,
+    names: Mutex<Names>,
+}
+
+#[derive(Default)]
+struct Names {
+    registered: BTreeMap<String, Arc<Region>>,
+    /// Regions that only their leases keep, and some that nobody keeps any more.
+    going_away: Vec<Weak<Region>>,
+}
+
+impl Registry {
+    /// A registry with the default limits.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel lacks what it needs.
+    pub fn new() -> Result<Self> {
+        Self::with_limits(RegionLimits::new())
+    }
+
+    /// A registry with these limits.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn with_limits(limits: RegionLimits) -> Result<Self> {
+        let shared = Shared {
+            generation: Generation::current()?,
+            limits,
+            totals: Arc::new(Totals::default()),
+            names: Mutex::new(Names::default()),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Registers `len` bytes at `offset` of an object under a name. An object may have any number of
+    /// names. For CUDA the offset is into the memory of the handle.
+    ///
+    /// After an error nothing is held.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Region`](crate::ErrorKind::Region) with
+    /// - [`NameEmpty`](RegionFault::NameEmpty), [`NameTooLong`](RegionFault::NameTooLong),
+    ///   [`Exists`](RegionFault::Exists): this name cannot be, or is taken;
+    /// - [`KeyNamesNothing`](RegionFault::KeyNamesNothing), [`KeyTooLong`](RegionFault::KeyTooLong),
+    ///   [`KeyCharacter`](RegionFault::KeyCharacter), [`Open`](RegionFault::Open): this key cannot
+    ///   be, or its object cannot be opened;
+    /// - [`NotThat`](RegionFault::NotThat), [`AccessMode`](RegionFault::AccessMode): the object, or
+    ///   the way in which it was opened, is of the wrong kind;
+    /// - [`Empty`](RegionFault::Empty), [`Overflow`](RegionFault::Overflow),
+    ///   [`Offset`](RegionFault::Offset), [`Range`](RegionFault::Range): the object has no such bytes;
+    /// - [`TooManyRegions`](RegionFault::TooManyRegions), [`TooManyBytes`](RegionFault::TooManyBytes).
+    ///
+    /// [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit), and
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
+    pub fn register(&self, name: &str, source: Source<'_>, offset: u64, len: u64) -> Result<()> {
+        if name.is_empty() {
+            return Err(RegionFault::NameEmpty.into());
+        }
+        if name.len() > LONGEST_NAME {
+            return Err(RegionFault::NameTooLong { len: name.len(), max: LONGEST_NAME }.into());
+        }
+        self.names()?.is_free(name)?;
+        // Not under the lock: others need not wait for these system calls.
+        let opened = Opened::new(source, offset, len)?;
+        let Shared { generation, limits, totals, .. } = &*self.shared;
+        let mut names = self.names()?;
+        names.is_free(name)?;
+        let share = totals.take(*limits, opened.bytes())?;
+        let region = opened.into_region(name, *generation, share);
+        names.going_away.retain(|region| region.strong_count() > 0);
+        names.registered.insert(name.to_owned(), Arc::new(region));
+        Ok(())
+    }
+
+    /// What is registered under a name.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionFault::Unknown`], and [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
+    /// child.
+    pub fn status(&self, name: &str) -> Result<RegionStatus> {
+        Ok(self.names()?.find(name)?.status())
+    }
+
+    /// All that is registered, by name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
+    pub fn statuses(&self) -> Result<Vec<RegionStatus>> {
+        Ok(self.names()?.registered.values().map(|region| region.status()).collect())
+    }
+
+    /// The regions that were unregistered, and that leases still keep.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
+    pub fn going_away(&self) -> Result<Vec<RegionStatus>> {
+        let kept: Vec<Arc<Region>> =
+            self.names()?.going_away.iter().filter_map(Weak::upgrade).collect();
+        // The last lease may end meanwhile; then the region ends here, outside of the lock.
+        let kept = kept.iter().filter(|region| region.leases() > 0);
+        Ok(kept.map(|region| region.status()).collect())
+    }
+
+    /// Takes `len` bytes at `offset` of a region into use.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Region`](crate::ErrorKind::Region) with [`Unknown`](RegionFault::Unknown),
+    /// [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
+    /// [`Range`](RegionFault::Range); [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
+    /// child.
+    pub fn lease(&self, name: &str, offset: u64, len: u64) -> Result<Lease> {
+        let names = self.names()?;
+        let region = names.find(name)?;
+        let extent = region.extent().part(offset, len)?;
+        Ok(Lease::new(region.clone(), extent))
+    }
+
+    /// Takes a name back. Its region finds no new users from now on, and is unmapped and closed when
+    /// its last lease ends, or at once. The name is free at once.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionFault::Unknown`], and [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
+    /// child.
+    pub fn unregister(&self, name: &str) -> Result<Unregistered> {
+        self.take_back(name, None)
+    }
+
+    /// As [`unregister`](Self::unregister), if the region is of this kind.
+    ///
+    /// # Errors
+    ///
+    /// Those, and [`RegionFault::OtherKind`].
+    pub fn unregister_of(&self, kind: RegionKind, name: &str) -> Result<Unregistered> {
+        self.take_back(name, Some(kind))
+    }
+
+    /// Takes back the names of all regions of this kind, and tells what became of each.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
+    pub fn unregister_all(&self, kind: RegionKind) -> Result<Vec<(String, Unregistered)>> {
+        let mut names = self.names()?;
+        let of_kind = names.registered.iter().filter(|(_, region)| region.kind() == kind);
+        let taken: Vec<String> = of_kind.map(|(name, _)| name.clone()).collect();
+        let (answers, gone): (Vec<_>, Vec<_>) = taken
+            .into_iter()
+            .filter_map(|name| {
+                let (answer, gone) = names.let_go(&name)?;
+                Some(((name, answer), gone))
+            })
+            .unzip();
+        drop(names);
+        // Unmapped and closed outside of the lock.
+        drop(gone);
+        Ok(answers)
+    }
+
+    fn take_back(&self, name: &str, kind: Option<RegionKind>) -> Result<Unregistered> {
+        let mut names = self.names()?;
+        let is = names.find(name)?.kind();
+        if let Some(wanted) = kind.filter(|wanted| *wanted != is) {
+            let (is, wanted) = (is.name(), wanted.name());
+            return Err(RegionFault::OtherKind { name: name.to_owned(), is, wanted }.into());
+        }
+        let (answer, gone) = names.let_go(name).expect("just found under the lock");
+        drop(names);
+        // Unmapped and closed outside of the lock.
+        drop(gone);
+        Ok(answer)
+    }
+
+    /// The names, in the process whose registry this is.
+    fn names(&self) -> Result<MutexGuard<'_, Names>> {
+        // First: a child may have inherited a lock that nobody will open.
+        self.shared.generation.check()?;
+        Ok(self.shared.names.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Names {
+    fn is_free(&self, name: &str) -> Result<(), RegionFault> {
+        if self.registered.contains_key(name) {
+            return Err(RegionFault::Exists { name: name.to_owned() });
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<&Arc<Region>, RegionFault> {
+        self.registered.get(name).ok_or_else(|| RegionFault::Unknown { name: name.to_owned() })
+    }
+
+    /// Takes a name back: what becomes of its region; and the region, if nobody uses it.
+    fn let_go(&mut self, name: &str) -> Option<(Unregistered, Option<Region>)> {
+        let region = self.registered.remove(name)?;
+        region.go_away();
+        // A lease that ends right now has told so, and still holds it for a moment.
+        let leases = region.leases().max(1);
+        let weak = Arc::downgrade(&region);
+        let gone = Arc::into_inner(region);
+        if gone.is_some() {
+            return Some((Unregistered::Done, gone));
+        }
+        self.going_away.push(weak);
+        Some((Unregistered::Leased { leases }, None))
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.registered.values().for_each(|region| region.go_away());
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("limits", &self.shared.limits).finish_non_exhaustive()
+    }
+}
