@@ -104,7 +104,7 @@ fn check(
         [NUMBER, STAMP, CHECKSUM].map(|at| head.get(at).copied().unwrap_or(0));
     let (name, tensor) =
         set.iter().find(|(name, _)| *name != HEAD).ok_or("a head without a tensor")?;
-    let sum = sum(tensor.bytes());
+    let sum = sum(tensor.bytes().map_err(|error| error.to_string())?);
     if sum != said {
         return Err(format!("checksum {said:#x} where {sum:#x} was due"));
     }

@@ -187,8 +187,12 @@ fn a_description_that_lies_ends_the_link() {
         (vec![2, 0, 2, 0, 2, 0, 0, 0, 7, 7], len(2, 1)),
         // A name that is no UTF-8.
         ([with(3, 2), vec![0xC3, 0x28]].concat(), TensorFault::NameUtf8),
-        // A region, of which nobody has told.
-        ([vec![2, 0, 4, 0], vec![0; 17]].concat(), flags(4)),
+        // A region, and too long for its shape; an attachment is left.
+        ([vec![2, 0, 4, 0], vec![9; 16], vec![0]].concat(), len(0x0909_0909_0909_0909, 1)),
+        (
+            [vec![2, 0, 4, 0], vec![0; 8], vec![1], vec![0; 8]].concat(),
+            TensorFault::Count { count: 1, expected: 0 },
+        ),
     ];
     for (lie, expected) in lies {
         ends_with(|peer| peer.post(&[LENT], &lie), Fault::Tensor(expected), &mut stage);
@@ -316,4 +320,27 @@ fn a_flood_of_parcels_that_nobody_wants_is_set_aside_up_to_a_limit_and_given_bac
         stage.is_undisturbed();
     }
     census.comes_back();
+}
+
+#[test]
+fn a_region_that_nobody_has_is_found_where_it_is_resolved() {
+    let mut stage = Stage::new(Options::new());
+    let (mut link, mut peer) = stage.link();
+    for (name, offset) in [("../etc", 0u64), ("", 0), ("frames", u64::MAX)] {
+        let mut description = vec![2, 1, 4, 0, 4, 0, 0, 0];
+        description.extend(offset.to_le_bytes());
+        description.extend(4u64.to_le_bytes());
+        description.push(name.len() as u8);
+        description.extend(name.as_bytes());
+        peer.post(&[], &description);
+        let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+        assert_eq!((tensor.region(), tensor.byte_len()), (Some(name), 4));
+        let unresolved = ErrorKind::Tensor(TensorFault::Unresolved);
+        assert_eq!(*tensor.to_vec::<u8>().unwrap_err().kind(), unresolved);
+        assert_eq!(*tensor.bytes().unwrap_err().kind(), unresolved);
+        let registry = slipring::Registry::new().unwrap();
+        let error = tensor.resolve(&registry).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Region(_)), "{error}");
+    }
+    stage.is_undisturbed();
 }

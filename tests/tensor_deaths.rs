@@ -32,7 +32,7 @@ fn receive(name: &str) {
     while let Some(set) = link.recv_tensors().unwrap() {
         let seed = set["seed"].to_vec::<u64>().unwrap()[0];
         let data = set.into_iter().last().unwrap().1;
-        let bytes = data.bytes().to_vec();
+        let bytes = data.bytes().unwrap().to_vec();
         let wrong = bytes.iter().enumerate().position(|(at, is)| *is != byte(seed, at));
         assert_eq!(wrong, None, "of {} bytes made from {seed}", bytes.len());
         held.push(data);

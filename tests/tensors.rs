@@ -8,7 +8,8 @@ use std::thread;
 
 use half::bf16;
 use slipring::{
-    Connection, Context, DType, ErrorKind, Options, Tensor, TensorFault, TensorSet, TryRecvError,
+    Connection, Context, DType, ErrorKind, Options, PosixShm, Registry, Source, Tensor,
+    TensorFault, TensorSet, TryRecvError,
 };
 
 use support::census::Census;
@@ -68,7 +69,7 @@ fn every_data_type_and_rank_arrives() {
             let tensor = far.recv_tensor().unwrap().unwrap();
             assert_eq!((tensor.dtype(), tensor.shape().dims()), (dtype, &dims[..]));
             let expected: Vec<u8> = (0..len).map(value).collect();
-            assert_eq!(tensor.bytes().to_vec(), expected, "{dtype} {dims:?}");
+            assert_eq!(tensor.bytes().unwrap().to_vec(), expected, "{dtype} {dims:?}");
         }
     }
 }
@@ -96,7 +97,7 @@ fn memory_comes_back_when_the_receiver_drops_it() {
         tensor.fill(round);
         near.send_tensor(tensor).unwrap();
         let tensor = far.recv_tensor().unwrap().unwrap();
-        assert_eq!(tensor.bytes().byte(4 << 19), round);
+        assert_eq!(tensor.bytes().unwrap().byte(4 << 19), round);
         // While it is held the quota is spent.
         assert!(matches!(kind(context.alloc::<u8>([1])), ErrorKind::PoolExhausted { .. }));
     }
@@ -141,7 +142,7 @@ fn one_tensor_goes_to_many_and_comes_back_after_the_last() {
         held.push(far.recv_tensor().unwrap().unwrap());
     }
     while let Some(tensor) = held.pop() {
-        assert_eq!(tensor.bytes().byte(100), 77);
+        assert_eq!(tensor.bytes().unwrap().byte(100), 77);
         assert!(matches!(kind(context.alloc::<u8>([4 << 20])), ErrorKind::PoolExhausted { .. }));
     }
     assert!(context.alloc::<u8>([4 << 20]).is_ok());
@@ -353,4 +354,45 @@ fn a_quota_of_slots_ends_with_an_answer_and_a_drop_makes_room() {
     assert!(near.try_send_tensor(&own).is_err());
     drop(held);
     near.try_send_tensor(&own).unwrap();
+}
+
+#[test]
+fn a_tensor_in_a_region_travels_by_its_name() {
+    let key = unique_name();
+    let shared = PosixShm::create(&key, 8192).unwrap();
+    let (here, there) = (Registry::new().unwrap(), Registry::new().unwrap());
+    here.register("frames", Source::Posix(&key), 4096, 4096).unwrap();
+    there.register("frames", Source::Posix(&key), 4096, 4096).unwrap();
+    let context = Context::new().unwrap();
+    let (mut near, mut far) = pair_of(&context, &context);
+    let lease = here.lease("frames", 64, 400).unwrap();
+    lease.write_at(0, &[7; 400]).unwrap();
+    let tensor = Tensor::in_region(lease, DType::Fp32, [10, 10]).unwrap();
+    near.send_tensor(&tensor).unwrap();
+    let mut set = TensorSet::new();
+    set.insert("frame", tensor).unwrap();
+    near.send_tensors(&set).unwrap();
+    assert_eq!(context.pool_bytes(), 0, "nothing was copied");
+    let one = far.recv_tensor().unwrap().unwrap();
+    assert_eq!((one.region(), one.byte_len()), (Some("frames"), 400));
+    assert_eq!(kind(one.to_vec::<f32>()), ErrorKind::Tensor(TensorFault::Unresolved));
+    let one = one.resolve(&there).unwrap();
+    let set = far.recv_tensors().unwrap().unwrap().resolve(&there).unwrap();
+    for tensor in [&one, &set["frame"]] {
+        assert_eq!(tensor.to_vec::<f32>().unwrap(), [f32::from_ne_bytes([7; 4]); 100]);
+        let mut seen = 0;
+        tensor.for_each_chunk::<f32>(|chunk| seen += chunk.len()).unwrap();
+        assert_eq!(seen, 100);
+        assert!(tensor.as_bytes().is_err() && tensor.bytes().is_err(), "its owner can truncate it");
+    }
+    // Its owner does.
+    let copy = one.to_private().unwrap();
+    rustix::fs::ftruncate(&shared, 4096).unwrap();
+    assert!(matches!(kind(one.to_vec::<f32>()), ErrorKind::Region(_)));
+    assert!(matches!(kind(one.for_each_chunk::<f32>(|_| {})), ErrorKind::Region(_)));
+    assert!(matches!(kind(one.to_private()), ErrorKind::Region(_)));
+    assert_eq!(copy.as_bytes().unwrap(), [7; 400]);
+    // What does not fit is no tensor.
+    let lease = here.lease("frames", 0, 16).unwrap();
+    assert!(Tensor::in_region(lease, DType::Fp32, [5]).is_err());
 }

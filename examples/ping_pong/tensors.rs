@@ -87,7 +87,7 @@ impl Fresh {
         if !self.filled {
             return Ok(());
         }
-        payload::check(sum(tensor.bytes()), payload::expected(self.bytes, seed), number)
+        payload::check(sum(tensor.bytes()?), payload::expected(self.bytes, seed), number)
     }
 }
 

@@ -74,9 +74,12 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// A tensor of a file: name, data type, shape, bytes.
+pub type Stored<'a> = (String, DType, Shape, &'a [u8]);
+
 /// The tensors of a file: name, data type, shape and bytes. What has no data type here (`F8_E4M3`, ...) goes
 /// as bytes.
-pub fn tensors<'a>(file: &'a SafeTensors<'a>) -> Outcome<Vec<(String, DType, Shape, &'a [u8])>> {
+pub fn tensors<'a>(file: &'a SafeTensors<'a>) -> Outcome<Vec<Stored<'a>>> {
     file.iter()
         .map(|(name, view)| {
             let bytes = view.data();

@@ -121,6 +121,9 @@ pub enum TensorFault {
     /// Another library's tensor cannot be taken.
     #[error("DLPack: {0}")]
     Dlpack(DlpackFault),
+    /// The bytes lie in a region that was not looked up yet.
+    #[error("the tensor lies in a region, which is to be resolved first")]
+    Unresolved,
     /// A name has more bytes than there may be.
     #[error("name of {len} bytes, at most {max} may be")]
     NameTooLong {

@@ -8,7 +8,7 @@ use crate::shm::Bytes;
 use crate::tensor::descriptor::{Descriptor, Place};
 use crate::tensor::element::Element;
 use crate::tensor::set::TensorSet;
-use crate::tensor::view::{Private, Storage, Tensor};
+use crate::tensor::view::{Named, Private, Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
 use crate::transport::{
     Attachment, Claims, Enclosure, Received, Receiver, RecvPatience, SendPatience, Sender,
@@ -244,22 +244,37 @@ impl<'a> Described<'a> {
         tensor: &'a Tensor,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        let bytes = tensor.bytes();
-        let enclosure = match &tensor.storage {
-            Storage::Shared(block) if block.is_of(sender.pool()) => Some(Enclosure::Shared(block)),
+        let mut inline = Vec::new();
+        let place = match &tensor.storage {
+            Storage::Shared(block) if block.is_of(sender.pool()) => {
+                self.enclosures.push(Enclosure::Shared(block));
+                Place::Attached
+            }
             Storage::Frozen { memory, offset, len } if offset.is_multiple_of(ALIGNMENT) => {
-                Some(Enclosure::Frozen { memory, offset: *offset, len: *len })
+                let (offset, len) = (*offset, *len);
+                self.enclosures.push(Enclosure::Frozen { memory, offset, len });
+                Place::Attached
             }
-            _ if bytes.len() > INLINE => {
-                let mut block = sender.block(bytes.len(), patience)?;
-                bytes.copy_to(block.bytes_mut());
-                Some(Enclosure::Block(block))
+            Storage::Region(lease) => {
+                let (name, offset, len) = (lease.name(), lease.offset(), lease.len());
+                Place::Region { name, offset, len }
             }
-            _ => None,
+            Storage::Named(Named { name, offset, len }) => {
+                Place::Region { name, offset: *offset, len: *len }
+            }
+            _ => {
+                let bytes = tensor.bytes()?;
+                if bytes.len() <= INLINE {
+                    bytes.append_to(&mut inline);
+                    Place::Inline(&inline)
+                } else {
+                    let mut block = sender.block(bytes.len(), patience)?;
+                    bytes.copy_to(block.bytes_mut());
+                    self.enclosures.push(Enclosure::Block(block));
+                    Place::Attached
+                }
+            }
         };
-        let inline = if enclosure.is_none() { bytes.to_vec() } else { Vec::new() };
-        let place = if enclosure.is_none() { Place::Inline(&inline) } else { Place::Attached };
-        self.enclosures.extend(enclosure);
         let Tensor { dtype, shape, .. } = *tensor;
         let head = Descriptor { name, dtype, shape, place };
         let at = self.description.len();
@@ -402,9 +417,10 @@ fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Tensor> {
             head.judge_len(bytes.len()).map_err(Fault::Tensor)?;
             Storage::Private(Private::copy_of(Bytes::of(bytes)))
         }
-        Place::Region { .. } => {
-            let fault = TensorFault::Field { field: "tensor.flags", value: 4 };
-            return Err(Fault::Tensor(fault).into());
+        Place::Region { name, offset, len } => {
+            let whole = usize::try_from(len).map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
+            head.judge_len(whole).map_err(Fault::Tensor)?;
+            Storage::Named(Named { name: name.into(), offset, len })
         }
     };
     Ok(Tensor { dtype, shape, storage })

@@ -3,6 +3,7 @@
 use std::ops::Index;
 
 use crate::error::{Result, TensorFault};
+use crate::region::Registry;
 use crate::tensor::descriptor::MAX_NAME;
 use crate::tensor::view::Tensor;
 
@@ -90,6 +91,17 @@ impl TensorSet {
     /// Takes the tensor with this name out; those behind it move up.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
         self.position(name).map(|at| self.entries.remove(at).1)
+    }
+
+    /// Looks up the regions that a peer has named; see [`Tensor::resolve`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn resolve(self, registry: &Registry) -> Result<Self> {
+        let resolve = |(name, tensor): (Box<str>, Tensor)| Ok((name, tensor.resolve(registry)?));
+        let entries: Result<_> = self.entries.into_iter().map(resolve).collect();
+        Ok(Self { entries: entries? })
     }
 
     /// Names and tensors, in order. Who has no name has an empty one.

@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::{Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
+use crate::region::{Lease, Registry};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::judge_len;
 use crate::tensor::dtype::DType;
@@ -27,6 +28,7 @@ const CHUNK: usize = 16 << 10;
 /// | [`Context::alloc_frozen`](crate::Context::alloc_frozen), by whomever | sealed against writing | no |
 /// | [`Tensor::from_slice`], [`to_private`](Self::to_private) | private | no |
 /// | [`Receiver::recv_tensor`](crate::Receiver::recv_tensor) | in the sender's pool, on loan | the sender can, an honest one does not |
+/// | [`Tensor::in_region`], [`resolve`](Self::resolve) | in a region | whoever has the region can |
 ///
 /// What cannot change is had as a slice. What is on loan is copied out, wholly or in chunks, or looked at by
 /// [`bytes`](Self::bytes); dropping it gives the loan back. It stays readable when the sender dies.
@@ -51,6 +53,19 @@ pub(super) enum Storage {
     Lent(LentRange),
     /// In memory of ours that is not shared.
     Private(Private),
+    /// In a region, looked up.
+    Region(Lease),
+    /// In a region that a peer has named.
+    Named(Named),
+}
+
+/// A range of a region, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) name: Box<str>,
+    /// In bytes from the region's start.
+    pub(super) offset: u64,
+    pub(super) len: u64,
 }
 
 /// Bytes that start at a multiple of 8.
@@ -110,6 +125,43 @@ impl Tensor {
         Ok(Self { dtype, shape, storage })
     }
 
+    /// A tensor that lies in a region: the whole of the lease. Sent, it travels by the region's name, offset
+    /// and length, and the receiver [resolves](Self::resolve) it with a registry of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::Len`]: the lease has another length.
+    pub fn in_region(lease: Lease, dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
+        let shape = shape.into();
+        let len = usize::try_from(lease.len()).map_err(|_| TensorFault::Overflow)?;
+        judge_len(dtype, &shape, len)?;
+        Ok(Self { dtype, shape, storage: Storage::Region(lease) })
+    }
+
+    /// The region that its bytes lie in, if they lie in one.
+    pub fn region(&self) -> Option<&str> {
+        match &self.storage {
+            Storage::Region(lease) => Some(lease.name()),
+            Storage::Named(named) => Some(&named.name),
+            _ => None,
+        }
+    }
+
+    /// Looks up the region that a peer has named. A tensor whose bytes are at hand stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Region`](crate::ErrorKind::Region): there is no such region, or not such a part of it.
+    pub fn resolve(self, registry: &Registry) -> Result<Self> {
+        match &self.storage {
+            Storage::Named(named) => {
+                let lease = registry.lease(&named.name, named.offset, named.len)?;
+                Ok(Self { storage: Storage::Region(lease), ..self })
+            }
+            _ => Ok(self),
+        }
+    }
+
     /// What its elements are.
     #[inline]
     pub fn dtype(&self) -> DType {
@@ -130,6 +182,9 @@ impl Tensor {
             Storage::Frozen { len, .. } => *len,
             Storage::Shared(block) => block.bytes().len(),
             Storage::Private(private) => private.len,
+            // Judged against data type and shape, so it fits.
+            Storage::Region(lease) => lease.len() as usize,
+            Storage::Named(named) => named.len as usize,
         }
     }
 
@@ -146,11 +201,29 @@ impl Tensor {
     }
 
     /// A view of its bytes, whoever could change them.
+    ///
+    /// # Errors
+    ///
+    /// Of tensors in regions only: [`TensorFault::Unresolved`], and those of
+    /// [`Lease::bytes`](crate::Lease::bytes), which gives views of sealed memory alone. Every other tensor has its bytes at hand.
     #[inline]
-    pub fn bytes(&self) -> Bytes<'_> {
+    pub fn bytes(&self) -> Result<Bytes<'_>> {
         match &self.storage {
-            Storage::Lent(range) => range.bytes(),
-            _ => Bytes::of(self.stable().unwrap_or(&[])),
+            Storage::Lent(range) => Ok(range.bytes()),
+            Storage::Region(lease) => lease.bytes(),
+            Storage::Named(_) => Err(TensorFault::Unresolved.into()),
+            _ => Ok(Bytes::of(self.as_bytes()?)),
+        }
+    }
+
+    /// Copies `to.len()` bytes from `offset` on out, wherever they are. They are inside.
+    fn copy_bytes(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        match &self.storage {
+            Storage::Region(lease) => lease.read_at(offset as u64, to),
+            _ => {
+                self.bytes()?.slice(offset, to.len()).copy_to(to);
+                Ok(())
+            }
         }
     }
 
@@ -167,7 +240,7 @@ impl Tensor {
                 // has lent.
                 Some(unsafe { bytes.as_slice() })
             }
-            Storage::Lent(_) => None,
+            Storage::Lent(_) | Storage::Region(_) | Storage::Named(_) => None,
         }
     }
 
@@ -175,8 +248,8 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Unstable`]: they are on loan, and the peer is not
-    /// [trusted](crate::Connection::trust).
+    /// [`TensorFault::Unstable`]: they are on loan, and the peer is not [trusted](crate::Connection::trust), or
+    /// lie in a region.
     #[inline]
     pub fn as_bytes(&self) -> Result<&[u8]> {
         Ok(self.stable().ok_or(TensorFault::Unstable)?)
@@ -207,7 +280,7 @@ impl Tensor {
     ///   user must be trusted not to keep a pointer to what it has sent, and its code not to be hostile.
     pub unsafe fn as_slice_unchecked<T: Element>(&self) -> Result<&[T]> {
         element::check::<T>(self.dtype)?;
-        let bytes = self.bytes();
+        let bytes = self.bytes()?;
         // SAFETY: the caller vouches that the bytes stand still.
         let bytes = unsafe { bytes.as_slice() };
         Ok(element::slice_of(bytes)?)
@@ -221,7 +294,7 @@ impl Tensor {
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         element::check::<T>(self.dtype)?;
         let mut elements = zeros(self.byte_len() / size_of::<T>());
-        element::copy(self.bytes(), &mut elements)?;
+        self.copy_to(&mut elements)?;
         Ok(elements)
     }
 
@@ -233,7 +306,12 @@ impl Tensor {
     /// - [`TensorFault::DataType`], [`TensorFault::Bool`]
     pub fn copy_to<T: Element>(&self, to: &mut [T]) -> Result<()> {
         element::check::<T>(self.dtype)?;
-        Ok(element::copy(self.bytes(), to)?)
+        if let Storage::Region(lease) = &self.storage {
+            let mut bytes = vec![0; self.byte_len()];
+            lease.read_at(0, &mut bytes)?;
+            return Ok(element::copy(Bytes::of(&bytes), to)?);
+        }
+        Ok(element::copy(self.bytes()?, to)?)
     }
 
     /// Gives its elements to `each`, in order, a private copy of some KiB at a time.
@@ -243,21 +321,29 @@ impl Tensor {
     /// [`TensorFault::DataType`], [`TensorFault::Bool`]
     pub fn for_each_chunk<T: Element>(&self, mut each: impl FnMut(&[T])) -> Result<()> {
         element::check::<T>(self.dtype)?;
-        let bytes = self.bytes();
-        let mut chunk: Vec<T> = zeros((CHUNK / size_of::<T>()).min(bytes.len() / size_of::<T>()));
+        let whole = self.byte_len();
+        let mut chunk: Vec<T> = zeros(CHUNK.min(whole) / size_of::<T>());
+        let mut read = Vec::new();
         let mut at = 0;
-        while at < bytes.len() {
-            let len = (bytes.len() - at).min(CHUNK);
+        while at < whole {
+            let len = (whole - at).min(CHUNK);
             let part = &mut chunk[..len / size_of::<T>()];
-            element::copy(bytes.slice(at, len), part)?;
+            let bytes = if let Storage::Region(lease) = &self.storage {
+                read.resize(len, 0);
+                lease.read_at(at as u64, &mut read)?;
+                Bytes::of(&read)
+            } else {
+                self.bytes()?.slice(at, len)
+            };
+            element::copy(bytes, part)?;
             each(part);
             at += len;
         }
         Ok(())
     }
 
-    /// Another handle of the same bytes. `None`: they are on loan, which one handle gives back; see
-    /// [`to_private`](Self::to_private).
+    /// Another handle of the same bytes. `None`: they are on loan or on lease, which one handle gives back;
+    /// see [`to_private`](Self::to_private).
     pub fn try_clone(&self) -> Option<Self> {
         let storage = match &self.storage {
             Storage::Shared(block) => Storage::Shared(block.clone()),
@@ -265,15 +351,23 @@ impl Tensor {
                 Storage::Frozen { memory: memory.clone(), offset: *offset, len: *len }
             }
             Storage::Private(private) => Storage::Private(private.clone()),
-            Storage::Lent(_) => return None,
+            Storage::Named(named) => Storage::Named(named.clone()),
+            Storage::Lent(_) | Storage::Region(_) => return None,
         };
         Some(Self { storage, ..*self })
     }
 
     /// A private copy, which is on loan from nobody.
-    pub fn to_private(&self) -> Self {
-        let storage = Storage::Private(Private::copy_of(self.bytes()));
-        Self { storage, ..*self }
+    ///
+    /// # Errors
+    ///
+    /// Of tensors in regions only: [`TensorFault::Unresolved`], and those of
+    /// [`Lease::read_at`](crate::Lease::read_at).
+    pub fn to_private(&self) -> Result<Self> {
+        let mut copied = Ok(());
+        let private = Private::new(self.byte_len(), |to| copied = self.copy_bytes(0, to));
+        copied?;
+        Ok(Self { storage: Storage::Private(private), ..*self })
     }
 }
 

@@ -21,6 +21,7 @@
 mod abi;
 mod export;
 mod import;
+mod tensor;
 
 pub use abi::{
     DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, IS_COPIED, READ_ONLY,
