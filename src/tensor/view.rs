@@ -256,6 +256,27 @@ impl Tensor {
         Ok(())
     }
 
+    /// Another handle of the same memory; of what is on loan, a private copy.
+    pub(super) fn another(&self) -> Self {
+        let storage = match &self.storage {
+            Storage::Shared(block) => Storage::Shared(block.clone()),
+            Storage::Frozen { memory, offset, len } => {
+                Storage::Frozen { memory: memory.clone(), offset: *offset, len: *len }
+            }
+            Storage::Private(private) => Storage::Private(private.clone()),
+            Storage::Lent(_) => return self.to_private(),
+        };
+        Self { storage, ..*self }
+    }
+
+    /// Bytes of private memory that it holds.
+    pub(super) fn private_len(&self) -> usize {
+        match &self.storage {
+            Storage::Private(private) => private.len,
+            _ => 0,
+        }
+    }
+
     /// A private copy, which is on loan from nobody.
     pub fn to_private(&self) -> Self {
         let storage = Storage::Private(Private::copy_of(self.bytes()));
