@@ -208,9 +208,13 @@ impl Sender {
     fn offer_all(&mut self, enclosures: &[Enclosure<'_>]) -> Result<Offered> {
         for enclosure in enclosures {
             let segment = enclosure.segment(&self.session);
-            let offered = self.sent.offer(&self.session, segment)?;
-            if offered != Offered::Known {
-                return Ok(offered);
+            if !self.sent.knows(segment) {
+                let needed: Vec<u32> =
+                    enclosures.iter().map(|each| each.segment(&self.session)).collect();
+                let offered = self.offer(segment, &needed)?;
+                if offered != Offered::Known {
+                    return Ok(offered);
+                }
             }
         }
         Ok(Offered::Known)
@@ -218,7 +222,7 @@ impl Sender {
 
     /// Lends what is enclosed.
     #[inline]
-    fn enclose(&self, enclosure: &mut Enclosure<'_>) -> Result<Pooled> {
+    fn enclose(&mut self, enclosure: &mut Enclosure<'_>) -> Result<Pooled> {
         let Session { link, core, .. } = &*self.session;
         let (loan, len): (Option<Loan>, usize) = match enclosure {
             Enclosure::Block(block) => (core.pool.lend(block, link.borrower), block.len()),
@@ -227,6 +231,7 @@ impl Sender {
             }
             Enclosure::Frozen { memory, offset, len } => {
                 let segment = memory.number_in(&core.pool);
+                self.sent.name(segment, self.producer.written());
                 return Ok(Pooled::frozen(segment, *offset as u64, *len as u64));
             }
             Enclosure::Copy { bytes, block } => {

@@ -185,6 +185,10 @@ impl Inbox {
             .map_err(|error| self.fail(error))?;
         self.stats.tensors += 1;
         self.discard(head.header);
+        if table.chunks_exact(pooled::LEN).any(Pooled::is_frozen) {
+            // The sender can have these mappings retired once it knows that the record was read.
+            self.tell_position();
+        }
         Ok(opened)
     }
 
