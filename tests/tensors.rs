@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::os::fd::AsFd;
 use std::thread;
 
 use half::bf16;
@@ -395,4 +396,82 @@ fn a_tensor_in_a_region_travels_by_its_name() {
     // What does not fit is no tensor.
     let lease = here.lease("frames", 0, 16).unwrap();
     assert!(Tensor::in_region(lease, DType::Fp32, [5]).is_err());
+}
+
+#[test]
+fn what_never_fits_is_refused_at_once() {
+    let context = Context::with_options(small()).unwrap();
+    let (mut near, _far) = pair_of(&context, &context);
+    let private = |len: usize| Tensor::from_slice([len], &vec![1u8; len]).unwrap();
+    let mut set = TensorSet::new();
+    (0..3).for_each(|_| set.push(private(2 << 20)));
+    assert!(matches!(kind(near.send_tensors(&set)), ErrorKind::PoolExhausted { .. }));
+    let (mut near, _far) = pair(Options::new().loan_slots(4));
+    let mut set = TensorSet::new();
+    (0..5).for_each(|_| set.push(private(9000)));
+    let fault = TensorFault::Count { count: 5, expected: 4 };
+    assert_eq!(kind(near.send_tensors(&set)), ErrorKind::Tensor(fault));
+    // All of them together are more than the receiver maps.
+    let (mut near, _far) = pair_with(Options::new(), Options::new().peer_pool_limit(4 << 20));
+    let context = Context::new().unwrap();
+    let mut set = TensorSet::new();
+    for _ in 0..3 {
+        set.push(context.alloc_frozen::<u8>([2 << 20]).unwrap().share().unwrap());
+    }
+    assert!(matches!(kind(near.send_tensors(&set)), ErrorKind::PoolExhausted { .. }));
+    near.send(b"goes on").unwrap();
+}
+
+#[test]
+fn a_set_keeps_all_its_segments_where_few_are_mapped() {
+    let context = Context::new().unwrap();
+    let few = Context::with_options(Options::new().peer_pool_limit(2 << 20)).unwrap();
+    let (mut near, mut far) = pair_of(&context, &few);
+    let frozen = |value: usize| {
+        let mut tensor = context.alloc_frozen::<u8>([1 << 20]).unwrap();
+        tensor.fill(value as u8);
+        tensor.share().unwrap()
+    };
+    let tensors: Vec<Tensor> = (0..4).map(frozen).collect();
+    // One of the two that are mapped makes way for another, but not the one that goes with it.
+    for places in [[0, 1], [0, 2], [2, 0], [1, 2], [3, 0], [0, 1]] {
+        let mut set = TensorSet::new();
+        for place in places {
+            near.send_tensor(&tensors[place]).unwrap();
+            let there = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+            assert_eq!(usize::from(there.bytes().unwrap().byte(50)), place);
+            set.push(frozen(place));
+        }
+        near.send_tensors(&set).unwrap();
+        let there = far.recv_tensors_deadline(soon()).unwrap().unwrap();
+        let values = there.iter().map(|(_, tensor)| usize::from(tensor.bytes().unwrap().byte(50)));
+        assert_eq!(values.collect::<Vec<_>>(), places);
+        // The first one stays mapped, the second one makes way.
+        let mut half = TensorSet::new();
+        half.push(set.into_iter().next().unwrap().1);
+        half.push(frozen(9));
+        near.send_tensors(&half).unwrap();
+        let there = far.recv_tensors_deadline(soon()).unwrap().unwrap();
+        let values = there.iter().map(|(_, tensor)| usize::from(tensor.bytes().unwrap().byte(50)));
+        assert_eq!(values.collect::<Vec<_>>(), [places[0], 9]);
+    }
+}
+
+#[test]
+fn frozen_tensors_that_are_gone_here_are_still_received() {
+    let context = Context::new().unwrap();
+    let (mut near, mut far) =
+        pair_of(&context, &Context::with_options(Options::new().ring_capacity(4096)).unwrap());
+    for value in 0..10u8 {
+        let mut tensor = context.alloc_frozen::<u8>([5000]).unwrap();
+        tensor.fill(value);
+        near.send_tensor(tensor).unwrap();
+        // The receiver takes everything from its socket, for want of room for what it sends itself.
+        assert!(far.as_fd().try_clone_to_owned().is_ok());
+        while far.try_send(&[0; 500]).is_ok() {}
+    }
+    for value in 0..10 {
+        let tensor = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        assert_eq!(tensor.as_slice::<u8>().unwrap(), [value; 5000]);
+    }
 }

@@ -36,4 +36,4 @@ pub(crate) use distance::time_to_come;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};
 pub(crate) use loans::{Borrower, BorrowerId, Loan};
 pub(crate) use shared::SharedBlock;
-pub(crate) use store::{Lacking, Pool, PoolOptions};
+pub(crate) use store::{Exhausted, Lacking, Pool, PoolOptions};

@@ -84,6 +84,11 @@ impl ProducerCursor {
         self.head
     }
 
+    /// The reader's position as last seen.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
     /// Bytes for records from `head` on, as far as the last known tail tells.
     #[inline(always)]
     pub(crate) fn free(&self) -> u64 {

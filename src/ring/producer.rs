@@ -80,6 +80,17 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Ok(self.cursor.free())
     }
 
+    /// Where the reader is, after a look at what it has published: a position since creation, in bytes.
+    pub(crate) fn read(&mut self) -> Result<u64, Fault> {
+        self.refresh()?;
+        Ok(self.cursor.tail())
+    }
+
+    /// Where the next record starts: a position since creation, in bytes.
+    pub(crate) fn written(&self) -> u64 {
+        self.cursor.head()
+    }
+
     /// Room for a record: where its payload goes, in bytes from the start of the data section. It
     /// may run into the mirror. The room stays until the next publication.
     ///

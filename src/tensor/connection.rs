@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use crate::error::Result;
-use crate::tensor::exchange::Outgoing;
+use crate::tensor::outgoing::Outgoing;
 use crate::tensor::set::TensorSet;
 use crate::tensor::view::Tensor;
 use crate::transport::{Connection, TryRecvError, TrySendError};
@@ -20,6 +20,19 @@ impl Connection {
     #[inline]
     pub fn send_tensor<'a>(&mut self, tensor: impl Into<Outgoing<'a>>) -> Result<()> {
         self.sender().send_tensor(tensor)
+    }
+
+    /// As [`Sender::send_tensor_deadline`](crate::Sender::send_tensor_deadline).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn send_tensor_deadline<'a>(
+        &mut self,
+        tensor: impl Into<Outgoing<'a>>,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.sender().send_tensor_deadline(tensor, deadline)
     }
 
     /// As [`Sender::try_send_tensor`](crate::Sender::try_send_tensor).
@@ -39,6 +52,24 @@ impl Connection {
     /// As there.
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
         self.sender().send_tensors(tensors)
+    }
+
+    /// As [`Sender::send_tensors_deadline`](crate::Sender::send_tensors_deadline).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn send_tensors_deadline(&mut self, tensors: &TensorSet, deadline: Instant) -> Result<()> {
+        self.sender().send_tensors_deadline(tensors, deadline)
+    }
+
+    /// As [`Sender::try_send_tensors`](crate::Sender::try_send_tensors).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_send_tensors(&mut self, tensors: &TensorSet) -> Result<(), TrySendError> {
+        self.sender().try_send_tensors(tensors)
     }
 
     /// As [`Receiver::recv_tensor`](crate::Receiver::recv_tensor).
@@ -77,6 +108,24 @@ impl Connection {
     /// As there.
     pub fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
         self.receiver().recv_tensors()
+    }
+
+    /// As [`Receiver::recv_tensors_deadline`](crate::Receiver::recv_tensors_deadline).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn recv_tensors_deadline(&mut self, deadline: Instant) -> Result<Option<TensorSet>> {
+        self.receiver().recv_tensors_deadline(deadline)
+    }
+
+    /// As [`Receiver::try_recv_tensors`](crate::Receiver::try_recv_tensors).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_recv_tensors(&mut self) -> Result<Option<TensorSet>, TryRecvError> {
+        self.receiver().try_recv_tensors()
     }
 
     /// Vouches for this peer: tensors that come from it are read as slices while they are on loan.

@@ -3,13 +3,11 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
-use crate::pool::Block;
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{Descriptor, Place};
-use crate::tensor::element::Element;
+use crate::tensor::outgoing::{Described, Outgoing, Sent};
 use crate::tensor::set::TensorSet;
 use crate::tensor::view::{Named, Private, Storage, Tensor};
-use crate::tensor::writable::{TensorMut, Writable};
 use crate::transport::{
     Attachment, Claims, Enclosure, Received, Receiver, RecvPatience, SendPatience, Sender,
     TryRecvError, TrySendError,
@@ -18,54 +16,8 @@ use crate::transport::{
 /// Tensors of one message at most.
 pub(crate) const TENSORS: usize = 1024;
 
-/// What the start of memory that is sent is a multiple of, in bytes.
-const ALIGNMENT: usize = crate::transport::ALIGNMENT as usize;
-
 /// A description up to so many bytes is put together on the stack.
 const SHORT: usize = 64;
-
-/// Private bytes up to so many travel with the description, longer ones through the pool. A copy through
-/// the ring saves the loan and its return.
-const INLINE: usize = 512;
-
-/// A tensor that is to be sent: a `&Tensor`, which stays, or a [`TensorMut`], which moves.
-#[derive(Debug)]
-pub struct Outgoing<'a> {
-    tensor: Sent<'a>,
-}
-
-#[derive(Debug)]
-enum Sent<'a> {
-    Kept(&'a Tensor),
-    Shared(Result<Tensor>),
-    /// To be lent to one receiver, and gone here.
-    Moved {
-        head: Descriptor<'static>,
-        block: Block,
-    },
-}
-
-impl<'a> From<&'a Tensor> for Outgoing<'a> {
-    #[inline]
-    fn from(tensor: &'a Tensor) -> Self {
-        Self { tensor: Sent::Kept(tensor) }
-    }
-}
-
-impl<T: Element> From<TensorMut<T>> for Outgoing<'_> {
-    #[inline]
-    fn from(tensor: TensorMut<T>) -> Self {
-        let TensorMut { dtype, shape, memory, element } = tensor;
-        let tensor = match memory {
-            Writable::Block(block) => {
-                let head = Descriptor { name: "", dtype, shape, place: Place::Attached };
-                Sent::Moved { head, block }
-            }
-            memory => Sent::Shared(TensorMut { dtype, shape, memory, element }.share()),
-        };
-        Self { tensor }
-    }
-}
 
 impl Sender {
     /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. A [`TensorMut`] moves; a
@@ -103,7 +55,7 @@ impl Sender {
     /// As [`send`](Self::send).
     #[inline]
     pub fn send_tensor<'a>(&mut self, tensor: impl Into<Outgoing<'a>>) -> Result<()> {
-        self.put_tensor(tensor.into(), SendPatience::Default).map_err(spent)
+        self.put_tensor(&mut tensor.into(), SendPatience::Default).map_err(spent)
     }
 
     /// As [`send_tensor`](Self::send_tensor), but waits for room until `deadline`.
@@ -116,7 +68,7 @@ impl Sender {
         tensor: impl Into<Outgoing<'a>>,
         deadline: Instant,
     ) -> Result<()> {
-        self.put_tensor(tensor.into(), SendPatience::Until(deadline)).map_err(spent)
+        self.put_tensor(&mut tensor.into(), SendPatience::Until(deadline)).map_err(spent)
     }
 
     /// As [`send_tensor`](Self::send_tensor), but does not wait.
@@ -126,14 +78,15 @@ impl Sender {
     /// As [`try_send`](Self::try_send).
     #[inline]
     pub fn try_send_tensor(&mut self, tensor: &Tensor) -> Result<(), TrySendError> {
-        self.put_tensor(tensor.into(), SendPatience::None)
+        self.put_tensor(&mut tensor.into(), SendPatience::None)
     }
 
     /// Sends a set of tensors in one message, as [`send_tensor`](Self::send_tensor) does.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::Count`]: over 255 of them lie in pools, or over 1024 are in the set.
+    /// - [`TensorFault::Count`]: over 255 of them lie in pools, or more than the peer has
+    ///   [slots](crate::Options::loan_slots) for, or over 1024 are in the set.
     /// - [`ErrorKind::MessageTooLarge`]: names and shapes do not fit into the ring.
     /// - Otherwise as [`send`](Self::send).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
@@ -158,45 +111,42 @@ impl Sender {
         self.put_tensors(tensors, SendPatience::None)
     }
 
+    /// As [`send_tensor`](Self::send_tensor), but does not wait. Where there is no room `tensor` is as it
+    /// was.
+    #[inline]
+    pub(crate) fn try_put_tensor(&mut self, tensor: &mut Outgoing<'_>) -> Result<(), TrySendError> {
+        self.put_tensor(tensor, SendPatience::None)
+    }
+
     #[inline]
     fn put_tensor(
         &mut self,
-        tensor: Outgoing<'_>,
+        tensor: &mut Outgoing<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        match tensor.tensor {
+        match &mut tensor.tensor {
             Sent::Kept(tensor) => self.put_kept(tensor, patience),
-            Sent::Shared(tensor) => self.put_kept(&tensor?, patience),
+            Sent::Owned(tensor) => self.put_kept(tensor, patience),
+            Sent::Failed(kind) => Err(Error::from(kind.clone()).into()),
             Sent::Moved { head, block } if block.is_of(self.pool()) => {
-                self.put_one(&head, Enclosure::Block(block), patience)
+                self.put_one(head, Enclosure::Block(block), patience)
             }
             Sent::Moved { head, block } => {
-                let storage = Storage::Private(Private::copy_of(Bytes::of(block.bytes())));
-                let tensor = Tensor { dtype: head.dtype, shape: head.shape, storage };
-                self.put_kept(&tensor, patience)
+                let mut described = Described::default();
+                described.add_copy(*head, Bytes::of(block.bytes()))?;
+                self.put_described(described, patience)
             }
         }
     }
 
     #[inline]
     fn put_kept(&mut self, tensor: &Tensor, patience: SendPatience) -> Result<(), TrySendError> {
-        let Tensor { dtype, shape, storage } = tensor;
-        let (dtype, shape) = (*dtype, *shape);
-        let head = Descriptor { name: "", dtype, shape, place: Place::Attached };
-        match storage {
-            Storage::Shared(block) if block.is_of(self.pool()) => {
-                self.put_one(&head, Enclosure::Shared(block), patience)
-            }
-            Storage::Frozen { memory, offset, len } if offset.is_multiple_of(ALIGNMENT) => {
-                let (offset, len) = (*offset, *len);
-                self.put_one(&head, Enclosure::Frozen { memory, offset, len }, patience)
-            }
-            _ => {
-                let mut set = Described::default();
-                set.add(self, "", tensor, patience)?;
-                self.post(&mut set.enclosures, &set.description, patience)
-            }
-        }
+        let Some(enclosure) = Described::enclosure(self.pool(), tensor) else {
+            let mut described = Described::default();
+            described.add(self.pool(), "", tensor)?;
+            return self.put_described(described, patience);
+        };
+        self.put_one(&Descriptor::of(tensor), enclosure, patience)
     }
 
     #[inline]
@@ -221,66 +171,19 @@ impl Sender {
         if count > TENSORS {
             return Err(Error::from(TensorFault::Count { count, expected: TENSORS }).into());
         }
-        let mut set = Described::default();
+        let mut described = Described::default();
         for (name, tensor) in tensors.iter() {
-            set.add(self, name, tensor, patience)?;
+            described.add(self.pool(), name, tensor)?;
         }
-        self.post(&mut set.enclosures, &set.description, patience)
+        self.put_described(described, patience)
     }
-}
 
-/// A set's description, and what goes with it.
-#[derive(Default)]
-struct Described<'a> {
-    description: Vec<u8>,
-    enclosures: Vec<Enclosure<'a>>,
-}
-
-impl<'a> Described<'a> {
-    fn add(
+    fn put_described(
         &mut self,
-        sender: &mut Sender,
-        name: &str,
-        tensor: &'a Tensor,
+        mut described: Described<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        let mut inline = Vec::new();
-        let place = match &tensor.storage {
-            Storage::Shared(block) if block.is_of(sender.pool()) => {
-                self.enclosures.push(Enclosure::Shared(block));
-                Place::Attached
-            }
-            Storage::Frozen { memory, offset, len } if offset.is_multiple_of(ALIGNMENT) => {
-                let (offset, len) = (*offset, *len);
-                self.enclosures.push(Enclosure::Frozen { memory, offset, len });
-                Place::Attached
-            }
-            Storage::Region(lease) => {
-                let (name, offset, len) = (lease.name(), lease.offset(), lease.len());
-                Place::Region { name, offset, len }
-            }
-            Storage::Named(Named { name, offset, len }) => {
-                Place::Region { name, offset: *offset, len: *len }
-            }
-            _ => {
-                let bytes = tensor.bytes()?;
-                if bytes.len() <= INLINE {
-                    bytes.append_to(&mut inline);
-                    Place::Inline(&inline)
-                } else {
-                    let mut block = sender.block(bytes.len(), patience)?;
-                    bytes.copy_to(block.bytes_mut());
-                    self.enclosures.push(Enclosure::Block(block));
-                    Place::Attached
-                }
-            }
-        };
-        let Tensor { dtype, shape, .. } = *tensor;
-        let head = Descriptor { name, dtype, shape, place };
-        let at = self.description.len();
-        self.description.resize(at + head.encoded_len(), 0);
-        head.encode(&mut self.description[at..]).map_err(Error::from)?;
-        Ok(())
+        self.post(&mut described.enclosures, &described.description, patience)
     }
 }
 

@@ -18,6 +18,7 @@ mod element;
 mod exchange;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod outgoing;
 mod set;
 mod shape;
 mod view;
@@ -27,7 +28,7 @@ pub use allocation::Allocation;
 pub use connection::TrustedConnection;
 pub use dtype::DType;
 pub use element::Element;
-pub use exchange::Outgoing;
+pub use outgoing::Outgoing;
 pub use set::TensorSet;
 pub use shape::Shape;
 pub use view::Tensor;

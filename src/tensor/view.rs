@@ -68,6 +68,12 @@ pub(super) struct Named {
     pub(super) len: u64,
 }
 
+impl Named {
+    pub(super) fn of(lease: &Lease) -> Self {
+        Self { name: lease.name().into(), offset: lease.offset(), len: lease.len() }
+    }
+}
+
 /// Bytes that start at a multiple of 8.
 #[derive(Clone)]
 pub(super) struct Private {
@@ -355,6 +361,28 @@ impl Tensor {
             Storage::Lent(_) | Storage::Region(_) => return None,
         };
         Some(Self { storage, ..*self })
+    }
+
+    /// What is sent in its place later: another handle, of what is on loan a private copy, of what is on
+    /// lease its region's name.
+    pub(super) fn another(&self) -> Self {
+        self.try_clone().unwrap_or_else(|| {
+            let storage = match &self.storage {
+                Storage::Region(lease) => Storage::Named(Named::of(lease)),
+                Storage::Lent(range) => Storage::Private(Private::copy_of(range.bytes())),
+                // All others were cloned.
+                _ => Storage::Private(Private::copy_of(Bytes::of(&[]))),
+            };
+            Self { storage, ..*self }
+        })
+    }
+
+    /// Bytes of private memory that it holds.
+    pub(super) fn private_len(&self) -> usize {
+        match &self.storage {
+            Storage::Private(private) => private.len,
+            _ => 0,
+        }
     }
 
     /// A private copy, which is on loan from nobody.

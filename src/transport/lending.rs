@@ -92,12 +92,22 @@ impl Sender {
                     return Err(TrySendError::Full { free, needed: spent.needed });
                 }
             };
-            match self.sent.offer(&self.session, block.segment())? {
+            match self.offer(block.segment(), &[])? {
                 Offered::Known => return Ok(PoolRoom { block, offset }),
                 Offered::NoRoom => return Err(full()),
                 Offered::Unannounced => self.announce_packets()?,
             }
         }
+    }
+
+    /// Makes sure that the peer knows a segment beside those that `needed` names.
+    #[inline]
+    pub(super) fn offer(&mut self, segment: u32, needed: &[u32]) -> Result<Offered> {
+        if self.sent.knows(segment) {
+            return Ok(Offered::Known);
+        }
+        let reader = self.producer.read().map_err(|fault| self.link.fail(fault))?;
+        self.sent.offer(&self.session, segment, reader, needed)
     }
 
     /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.

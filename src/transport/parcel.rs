@@ -1,4 +1,5 @@
-//! Parcels: records that describe memory, and enclose it without a copy.
+//! Parcels: records that describe memory, and enclose it without a copy. How they are received; `enclosure`
+//! sends them.
 //!
 //! ```text
 //!   header: kind, attachments, version │ attachment … │ description
@@ -9,39 +10,19 @@
 //! attachments in their order.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
-use crate::pool::{Block, FrozenBlock, Loan, Pool, SharedBlock};
+use crate::error::{Fault, Result, TensorFault};
+use crate::pool::FrozenBlock;
 use crate::ring::Header;
 use crate::shm::{Bytes, PeerSegment};
 use crate::transport::backlog::Letter;
 use crate::transport::inbox::{Head, Inbox};
-use crate::transport::link::{Link, Session};
+use crate::transport::link::Session;
 use crate::transport::pooled::{self, NO_SLOT, Pooled};
 use crate::transport::receiver::MessageKind;
-use crate::transport::sender::{Patience, Sender, TrySendError};
-use crate::transport::sent::Offered;
-
-/// Attachments of one parcel at most.
-pub(crate) const ATTACHMENTS: usize = 255;
 
 /// Payloads up to so many bytes are put together on the stack.
-const SHORT: usize = 256;
-
-/// Memory that goes with a parcel. What is lent is lent once the parcel was published.
-#[derive(Debug)]
-pub(crate) enum Enclosure<'a> {
-    /// To one receiver: it is nobody else's any more.
-    Block(Block),
-    Shared(&'a SharedBlock),
-    /// The offset is a multiple of 64.
-    Frozen {
-        memory: &'a Arc<FrozenBlock>,
-        offset: usize,
-        len: usize,
-    },
-}
+pub(super) const SHORT: usize = 256;
 
 /// Memory that came with a parcel. Dropped, it goes back to the sender if it was lent.
 #[derive(Debug)]
@@ -204,6 +185,10 @@ impl Inbox {
             .map_err(|error| self.fail(error))?;
         self.stats.tensors += 1;
         self.discard(head.header);
+        if table.chunks_exact(pooled::LEN).any(Pooled::is_frozen) {
+            // The sender can have these mappings retired once it knows that the record was read.
+            self.tell_position();
+        }
         Ok(opened)
     }
 
@@ -225,198 +210,5 @@ impl Inbox {
             let attachments: Result<_> = (0..count).map(|_| claims.claim()).collect();
             Ok((description.to_vec(), attachments?))
         })
-    }
-}
-
-impl Sender {
-    /// The pool that this half lends from.
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.session.core.pool
-    }
-
-    /// A block of `len` bytes for a copy.
-    pub(crate) fn block(&mut self, len: usize, patience: Patience) -> Result<Block, TrySendError> {
-        let start = Instant::now();
-        loop {
-            self.check()?;
-            let spent = match self.session.core.pool.alloc(len)? {
-                Ok(block) => return Ok(block),
-                Err(spent) if spent.needed > spent.quota => return Err(Error::from(spent).into()),
-                Err(spent) => spent,
-            };
-            let Some(deadline) = self.deadline(patience) else {
-                let free = spent.quota.saturating_sub(spent.used);
-                return Err(TrySendError::Full { free, needed: spent.needed });
-            };
-            self.await_pool(start, deadline)?;
-        }
-    }
-
-    /// Sends a parcel. Where it cannot be sent now, the enclosures are as they were.
-    #[inline]
-    pub(crate) fn post(
-        &mut self,
-        enclosures: &mut [Enclosure<'_>],
-        description: &[u8],
-        patience: Patience,
-    ) -> Result<(), TrySendError> {
-        match self.try_post(enclosures, description) {
-            Err(TrySendError::Full { free, needed }) => {
-                self.await_post(enclosures, description, patience, (free, needed))
-            }
-            posted => posted,
-        }
-    }
-
-    #[cold]
-    fn await_post(
-        &mut self,
-        enclosures: &mut [Enclosure<'_>],
-        description: &[u8],
-        patience: Patience,
-        (free, needed): (u64, u64),
-    ) -> Result<(), TrySendError> {
-        let header = self.parcel(enclosures.len(), description.len())?;
-        let Some(deadline) = self.deadline(patience) else {
-            if self.link.peer_left() {
-                return Err(Error::from(ErrorKind::PeerClosed).into());
-            }
-            if !self.link.by_descriptor() {
-                return Err(TrySendError::Full { free, needed });
-            }
-            self.arm()?;
-            return self.try_post(enclosures, description);
-        };
-        let start = Instant::now();
-        loop {
-            self.room_in_ring(header, Patience::Until(deadline))?;
-            match self.try_post(enclosures, description) {
-                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
-                posted => return posted,
-            }
-        }
-    }
-
-    /// The header of a parcel.
-    #[inline]
-    fn parcel(&self, attachments: usize, description: usize) -> Result<Header> {
-        let len = attachments * pooled::LEN + description;
-        let max = crate::ring::largest_payload(self.link.terms.own.ring);
-        if attachments > ATTACHMENTS {
-            let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
-            return Err(fault.into());
-        }
-        if len as u64 > max {
-            let kind = ErrorKind::MessageTooLarge { len: len as u64, max };
-            return Err(kind.into());
-        }
-        Ok(Header::parcel(attachments as u8, len as u32))
-    }
-
-    #[inline]
-    fn try_post(
-        &mut self,
-        enclosures: &mut [Enclosure<'_>],
-        description: &[u8],
-    ) -> Result<(), TrySendError> {
-        let header = self.parcel(enclosures.len(), description.len())?;
-        let offset = self.room_for_parcel(header, enclosures)?;
-        let (mut short, mut long) = ([0; SHORT], Vec::new());
-        let len = header.len() as usize;
-        let payload = if len <= SHORT {
-            &mut short[..len]
-        } else {
-            long.resize(len, 0);
-            &mut long[..]
-        };
-        let (table, rest) = payload.split_at_mut(enclosures.len() * pooled::LEN);
-        rest.copy_from_slice(description);
-        let mut bytes = 0;
-        for (to, enclosure) in table.chunks_exact_mut(pooled::LEN).zip(enclosures) {
-            let descriptor = self.enclose(enclosure)?;
-            bytes += descriptor.len;
-            to.copy_from_slice(&descriptor.encode());
-        }
-        self.ring.put(offset, payload);
-        self.producer.publish(header);
-        self.stats.tensors += 1;
-        self.stats.bytes += bytes;
-        Ok(self.announce()?)
-    }
-
-    /// Room for a parcel, with all that publishing it will need: segments that the peer knows, and loan
-    /// slots.
-    #[inline]
-    fn room_for_parcel(
-        &mut self,
-        header: Header,
-        enclosures: &[Enclosure<'_>],
-    ) -> Result<usize, TrySendError> {
-        loop {
-            let offset = self.room_in_ring(header, Patience::None)?;
-            let full = TrySendError::Full { free: 0, needed: header.len() };
-            match self.offer_all(enclosures)? {
-                Offered::Known => {
-                    let loans = enclosures.iter().filter(|enclosure| enclosure.is_lent()).count();
-                    let Session { link, core, .. } = &*self.session;
-                    if loans > 0 && !core.pool.has_slots(link.borrower, loans) {
-                        return Err(full);
-                    }
-                    return Ok(offset);
-                }
-                Offered::NoRoom => return Err(full),
-                Offered::Unannounced => self.announce_packets()?,
-            }
-        }
-    }
-
-    #[inline]
-    fn offer_all(&mut self, enclosures: &[Enclosure<'_>]) -> Result<Offered> {
-        for enclosure in enclosures {
-            let segment = enclosure.segment(&self.session);
-            let offered = self.sent.offer(&self.session, segment)?;
-            if offered != Offered::Known {
-                return Ok(offered);
-            }
-        }
-        Ok(Offered::Known)
-    }
-
-    /// Lends what is enclosed.
-    #[inline]
-    fn enclose(&self, enclosure: &mut Enclosure<'_>) -> Result<Pooled> {
-        let Session { link, core, .. } = &*self.session;
-        let (loan, len): (Option<Loan>, usize) = match enclosure {
-            Enclosure::Block(block) => {
-                let len = block.len();
-                (core.pool.lend(block, link.borrower), len)
-            }
-            Enclosure::Shared(block) => {
-                (core.pool.lend_shared(block, link.borrower), block.bytes().len())
-            }
-            Enclosure::Frozen { memory, offset, len } => {
-                let segment = memory.number_in(&core.pool);
-                return Ok(Pooled::frozen(segment, *offset as u64, *len as u64));
-            }
-        };
-        // The account closes when the peer ends.
-        let loan = loan.ok_or_else(|| Link::end(link))?;
-        Ok(Pooled::new(&loan, len as u64))
-    }
-}
-
-impl Enclosure<'_> {
-    fn is_lent(&self) -> bool {
-        !matches!(self, Self::Frozen { .. })
-    }
-
-    /// The number of its segment.
-    #[inline]
-    fn segment(&self, session: &Session) -> u32 {
-        match self {
-            Self::Block(block) => block.segment(),
-            Self::Shared(block) => block.segment(),
-            Self::Frozen { memory, .. } => memory.number_in(&session.core.pool),
-        }
     }
 }

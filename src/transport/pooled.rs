@@ -40,6 +40,11 @@ impl Pooled {
         Self { segment, slot: NO_SLOT, offset, len, generation: 0 }
     }
 
+    /// Whether the descriptor in these bytes is of such a range.
+    pub(super) fn is_frozen(bytes: &[u8]) -> bool {
+        bytes.get(4..8) == Some(&NO_SLOT.to_le_bytes())
+    }
+
     pub(super) fn encode(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&self.segment.to_le_bytes());

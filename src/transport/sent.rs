@@ -15,11 +15,29 @@ use crate::transport::socket;
 /// the reader takes them only when a record makes it.
 const UNANNOUNCED: u32 = 32;
 
+/// A segment that the peer has been sent.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    /// Its length in bytes.
+    len: u64,
+    /// Where the last record starts that names it without a loan: a position in the ring. As long as the
+    /// reader has not passed it, it may meet the record after a Retire that was sent later.
+    named: Option<u64>,
+}
+
+impl Sent {
+    /// Whether a reader that is at `reader` may still come upon its number.
+    fn is_due(&self, reader: u64) -> bool {
+        // Both lie within a ring's length of each other, wherever the count wraps around.
+        self.named.is_some_and(|named| reader.wrapping_sub(named).wrapping_sub(1) > u64::MAX / 2)
+    }
+}
+
 /// What the peer has been sent, and what it has been told of that.
 #[derive(Debug, Default)]
 pub(super) struct SentSegments {
-    /// Number → length in bytes, in the order in which the pool made them.
-    lens: BTreeMap<u32, u64>,
+    /// By number, in the order in which the pool made them.
+    segments: BTreeMap<u32, Sent>,
     /// Packets on the socket of which no record has told. A record that names a segment does not count:
     /// a reader that knows the segment from before need not look at its socket.
     unannounced: u32,
@@ -36,13 +54,17 @@ pub(super) enum Offered {
 }
 
 impl SentSegments {
-    /// Makes sure that the peer knows a segment.
+    /// Whether the peer knows a segment.
     #[inline]
-    pub(super) fn offer(&mut self, session: &Session, segment: u32) -> Result<Offered> {
-        if self.lens.contains_key(&segment) {
-            return Ok(Offered::Known);
+    pub(super) fn knows(&self, segment: u32) -> bool {
+        self.segments.contains_key(&segment)
+    }
+
+    /// A record that starts at `position` of the ring names a segment of which nothing is lent.
+    pub(super) fn name(&mut self, segment: u32, position: u64) {
+        if let Some(sent) = self.segments.get_mut(&segment) {
+            sent.named = Some(position);
         }
-        self.send(session, segment)
     }
 
     /// A record has told of all packets.
@@ -50,11 +72,19 @@ impl SentSegments {
         self.unannounced = 0;
     }
 
+    /// Makes sure that the peer, whose reader is at `reader`, knows a segment beside those that `needed`
+    /// names.
     #[cold]
-    fn send(&mut self, session: &Session, segment: u32) -> Result<Offered> {
+    pub(super) fn offer(
+        &mut self,
+        session: &Session,
+        segment: u32,
+        reader: u64,
+        needed: &[u32],
+    ) -> Result<Offered> {
         let Session { link, core, .. } = session;
         // What the pool has dropped since is room for what comes.
-        let dropped = self.without(|segment| core.pool.holds(segment));
+        let dropped = self.without(reader, |segment| core.pool.holds(segment));
         let retired = self.retire(link, &dropped, |_| false)?;
         if retired != Offered::Known {
             return Ok(retired);
@@ -63,15 +93,19 @@ impl SentSegments {
             return Ok(Offered::NoRoom);
         };
         let quota = link.terms.peer_pool_limit;
-        if len > quota {
-            let used = self.bytes();
-            return Err(ErrorKind::PoolExhausted { needed: len, used, quota }.into());
-        }
-        let fits = |sent: &Self| len <= quota - sent.bytes() && sent.lens.len() < SEGMENTS;
-        if !fits(self) {
+        let fits = |sent: &Self| len <= quota - sent.bytes() && sent.segments.len() < SEGMENTS;
+        if len > quota || !fits(self) {
+            let beside =
+                |(number, sent): (&u32, &Sent)| needed.contains(number).then_some(sent.len);
+            let together = self.segments.iter().filter_map(beside).sum::<u64>().saturating_add(len);
+            if together > quota {
+                let used = self.bytes();
+                return Err(ErrorKind::PoolExhausted { needed: together, used, quota }.into());
+            }
             // So is what the peer has returned wholly; it is sent anew when it is needed again.
             let lent = core.pool.lent_to(link.borrower);
-            let idle = self.without(|segment| lent.contains(&segment));
+            let stays = |segment| lent.contains(&segment) || needed.contains(&segment);
+            let idle = self.without(reader, stays);
             let retired = self.retire(link, &idle, fits)?;
             if retired != Offered::Known {
                 return Ok(retired);
@@ -82,7 +116,7 @@ impl SentSegments {
         }
         let sent = self.post(link, Packet::Segment { segment, len, frozen }, Some(&fd))?;
         if sent == Offered::Known {
-            self.lens.insert(segment, len);
+            self.segments.insert(segment, Sent { len, named: None });
         }
         Ok(sent)
     }
@@ -99,7 +133,7 @@ impl SentSegments {
                 break;
             }
             match self.post(link, Packet::Retire { segment }, None)? {
-                Offered::Known => drop(self.lens.remove(&segment)),
+                Offered::Known => drop(self.segments.remove(&segment)),
                 unsent => return Ok(unsent),
             }
         }
@@ -125,12 +159,30 @@ impl SentSegments {
         }
     }
 
-    fn without(&self, keep: impl Fn(u32) -> bool) -> Vec<u32> {
-        self.lens.keys().copied().filter(|segment| !keep(*segment)).collect()
+    /// Those that need not stay, as far as the reader's position says.
+    fn without(&self, reader: u64, stays: impl Fn(u32) -> bool) -> Vec<u32> {
+        let idle = self.segments.iter().filter(|(_, sent)| !sent.is_due(reader));
+        idle.map(|(number, _)| *number).filter(|number| !stays(*number)).collect()
     }
 
     /// Never more than the peer's limit.
     fn bytes(&self) -> u64 {
-        self.lens.values().sum()
+        self.segments.values().map(|sent| sent.len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_due_until_the_reader_has_passed_the_record_that_names_it() {
+        for named in [0, 64, u64::MAX - 63, 1 << 63] {
+            let sent = Sent { len: 4096, named: Some(named) };
+            assert!(sent.is_due(named) && sent.is_due(named.wrapping_sub(64)));
+            assert!(!sent.is_due(named.wrapping_add(64)));
+            assert!(!sent.is_due(named.wrapping_add(1 << 40)));
+        }
+        assert!(!Sent { len: 4096, named: None }.is_due(0));
     }
 }

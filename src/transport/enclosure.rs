@@ -1,0 +1,284 @@
+//! Parcels as they are sent: what is enclosed, and what must be there before one is published.
+//!
+//! Whatever may be lacking is looked for in this order: room in the ring, loan slots, memory for copies,
+//! segments that the peer knows. Copies are made when all of it is there; where something is not, nothing
+//! is held, so that whoever waits keeps nobody else from going on.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::error::{Error, ErrorKind, Result, TensorFault};
+use crate::pool::{Block, Exhausted, FrozenBlock, Loan, Pool, SharedBlock};
+use crate::ring::Header;
+use crate::shm::Bytes;
+use crate::transport::link::{Link, Session};
+use crate::transport::parcel::SHORT;
+use crate::transport::pooled::{self, Pooled};
+use crate::transport::sender::{Patience, Sender, TrySendError};
+use crate::transport::sent::Offered;
+
+/// Attachments of one parcel at most.
+const ATTACHMENTS: usize = 255;
+
+/// Memory that goes with a parcel. What is lent is lent once the parcel was published.
+#[derive(Debug)]
+pub(crate) enum Enclosure<'a> {
+    /// To one receiver: it is nobody else's any more.
+    Block(&'a mut Block),
+    Shared(&'a SharedBlock),
+    /// The offset is a multiple of 64.
+    Frozen {
+        memory: &'a Arc<FrozenBlock>,
+        offset: usize,
+        len: usize,
+    },
+    /// Copied into a block, which is there while the parcel is being published.
+    Copy {
+        bytes: Bytes<'a>,
+        block: Option<Block>,
+    },
+}
+
+impl<'a> Enclosure<'a> {
+    /// To be copied.
+    pub(crate) fn copy_of(bytes: Bytes<'a>) -> Self {
+        Self::Copy { bytes, block: None }
+    }
+
+    fn is_lent(&self) -> bool {
+        !matches!(self, Self::Frozen { .. })
+    }
+
+    /// Its length in bytes.
+    fn len(&self) -> usize {
+        match self {
+            Self::Block(block) => block.len(),
+            Self::Shared(block) => block.bytes().len(),
+            Self::Frozen { len, .. } => *len,
+            Self::Copy { bytes, .. } => bytes.len(),
+        }
+    }
+
+    /// The number of its segment.
+    #[inline]
+    fn segment(&self, session: &Session) -> u32 {
+        match self {
+            Self::Block(block) => block.segment(),
+            Self::Shared(block) => block.segment(),
+            Self::Frozen { memory, .. } => memory.number_in(&session.core.pool),
+            Self::Copy { block, .. } => block.as_ref().map_or(u32::MAX, Block::segment),
+        }
+    }
+}
+
+impl Sender {
+    /// The pool that this half lends from.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.session.core.pool
+    }
+
+    /// Sends a parcel. Where it cannot be sent now, the enclosures are as they were.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        enclosures: &mut [Enclosure<'_>],
+        description: &[u8],
+        patience: Patience,
+    ) -> Result<(), TrySendError> {
+        match self.try_post(enclosures, description) {
+            Err(TrySendError::Full { free, needed }) => {
+                self.await_post(enclosures, description, patience, (free, needed))
+            }
+            posted => posted,
+        }
+    }
+
+    #[cold]
+    fn await_post(
+        &mut self,
+        enclosures: &mut [Enclosure<'_>],
+        description: &[u8],
+        patience: Patience,
+        (free, needed): (u64, u64),
+    ) -> Result<(), TrySendError> {
+        let header = self.parcel(enclosures.len(), description.len())?;
+        let Some(deadline) = self.deadline(patience) else {
+            if self.link.peer_left() {
+                return Err(Error::from(ErrorKind::PeerClosed).into());
+            }
+            if !self.link.by_descriptor() {
+                return Err(TrySendError::Full { free, needed });
+            }
+            self.arm()?;
+            return self.try_post(enclosures, description);
+        };
+        let start = Instant::now();
+        loop {
+            self.room_in_ring(header, Patience::Until(deadline))?;
+            match self.try_post(enclosures, description) {
+                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
+                posted => return posted,
+            }
+        }
+    }
+
+    /// The header of a parcel.
+    #[inline]
+    fn parcel(&self, attachments: usize, description: usize) -> Result<Header> {
+        let len = attachments * pooled::LEN + description;
+        let max = crate::ring::largest_payload(self.link.terms.own.ring);
+        if attachments > ATTACHMENTS {
+            let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
+            return Err(fault.into());
+        }
+        if len as u64 > max {
+            let kind = ErrorKind::MessageTooLarge { len: len as u64, max };
+            return Err(kind.into());
+        }
+        Ok(Header::parcel(attachments as u8, len as u32))
+    }
+
+    #[inline]
+    fn try_post(
+        &mut self,
+        enclosures: &mut [Enclosure<'_>],
+        description: &[u8],
+    ) -> Result<(), TrySendError> {
+        let header = self.parcel(enclosures.len(), description.len())?;
+        let offset = match self.room_for_parcel(header, enclosures) {
+            Ok(offset) => offset,
+            Err(error) => {
+                give_back(enclosures);
+                return Err(error);
+            }
+        };
+        let (mut short, mut long) = ([0; SHORT], Vec::new());
+        let len = header.len() as usize;
+        let payload = if len <= SHORT {
+            &mut short[..len]
+        } else {
+            long.resize(len, 0);
+            &mut long[..]
+        };
+        let (table, rest) = payload.split_at_mut(enclosures.len() * pooled::LEN);
+        rest.copy_from_slice(description);
+        let mut bytes = 0;
+        for (to, enclosure) in table.chunks_exact_mut(pooled::LEN).zip(enclosures) {
+            let descriptor = self.enclose(enclosure)?;
+            bytes += descriptor.len;
+            to.copy_from_slice(&descriptor.encode());
+        }
+        self.ring.put(offset, payload);
+        self.producer.publish(header);
+        self.stats.tensors += 1;
+        self.stats.bytes += bytes;
+        Ok(self.announce()?)
+    }
+
+    /// Room for a parcel, with all that publishing it will need.
+    #[inline]
+    fn room_for_parcel(
+        &mut self,
+        header: Header,
+        enclosures: &mut [Enclosure<'_>],
+    ) -> Result<usize, TrySendError> {
+        let loans = enclosures.iter().filter(|enclosure| enclosure.is_lent()).count();
+        loop {
+            let offset = self.room_in_ring(header, Patience::None)?;
+            let full = TrySendError::Full { free: 0, needed: header.len() };
+            let Session { link, core, .. } = &*self.session;
+            if loans > 0 && !core.pool.has_slots(link.borrower, loans) {
+                let slots = link.terms.peer.loan_slots as usize;
+                if loans > slots {
+                    let fault = TensorFault::Count { count: loans, expected: slots };
+                    return Err(Error::from(fault).into());
+                }
+                return Err(full);
+            }
+            take_blocks(&core.pool, enclosures)?;
+            match self.offer_all(enclosures)? {
+                Offered::Known => return Ok(offset),
+                Offered::NoRoom => return Err(full),
+                Offered::Unannounced => self.announce_packets()?,
+            }
+        }
+    }
+
+    #[inline]
+    fn offer_all(&mut self, enclosures: &[Enclosure<'_>]) -> Result<Offered> {
+        for enclosure in enclosures {
+            let segment = enclosure.segment(&self.session);
+            if !self.sent.knows(segment) {
+                let needed: Vec<u32> =
+                    enclosures.iter().map(|each| each.segment(&self.session)).collect();
+                let offered = self.offer(segment, &needed)?;
+                if offered != Offered::Known {
+                    return Ok(offered);
+                }
+            }
+        }
+        Ok(Offered::Known)
+    }
+
+    /// Lends what is enclosed.
+    #[inline]
+    fn enclose(&mut self, enclosure: &mut Enclosure<'_>) -> Result<Pooled> {
+        let Session { link, core, .. } = &*self.session;
+        let (loan, len): (Option<Loan>, usize) = match enclosure {
+            Enclosure::Block(block) => (core.pool.lend(block, link.borrower), block.len()),
+            Enclosure::Shared(block) => {
+                (core.pool.lend_shared(block, link.borrower), block.bytes().len())
+            }
+            Enclosure::Frozen { memory, offset, len } => {
+                let segment = memory.number_in(&core.pool);
+                self.sent.name(segment, self.producer.written());
+                return Ok(Pooled::frozen(segment, *offset as u64, *len as u64));
+            }
+            Enclosure::Copy { bytes, block } => {
+                let loan = block.as_mut().and_then(|block| {
+                    bytes.copy_to(block.bytes_mut());
+                    core.pool.lend(block, link.borrower)
+                });
+                (loan, bytes.len())
+            }
+        };
+        // The account closes when the peer ends.
+        let loan = loan.ok_or_else(|| Link::end(link))?;
+        Ok(Pooled::new(&loan, len as u64))
+    }
+}
+
+/// Takes the blocks that copies go to.
+#[inline]
+fn take_blocks(pool: &Pool, enclosures: &mut [Enclosure<'_>]) -> Result<(), TrySendError> {
+    for at in 0..enclosures.len() {
+        if let Enclosure::Copy { bytes, block: block @ None } = &mut enclosures[at] {
+            match pool.alloc(bytes.len())? {
+                Ok(taken) => *block = Some(taken),
+                Err(spent) => return Err(lacking(spent, enclosures)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What to say when the pool has no block now: whether it ever will.
+#[cold]
+fn lacking(spent: Exhausted, enclosures: &[Enclosure<'_>]) -> TrySendError {
+    let lent = enclosures.iter().filter(|enclosure| enclosure.is_lent());
+    let all = lent.fold(0u64, |sum, enclosure| sum.saturating_add(enclosure.len() as u64));
+    let needed = spent.needed.max(all);
+    if needed > spent.quota {
+        return Error::from(Exhausted { needed, ..spent }).into();
+    }
+    TrySendError::Full { free: spent.quota.saturating_sub(spent.used), needed }
+}
+
+/// Nothing is held by a parcel that waits.
+fn give_back(enclosures: &mut [Enclosure<'_>]) {
+    for enclosure in enclosures {
+        if let Enclosure::Copy { block, .. } = enclosure {
+            *block = None;
+        }
+    }
+}
