@@ -95,6 +95,17 @@ impl<'a> Bytes<'a> {
         out
     }
 
+    /// The first `N` words of 8 bytes, in native order. `None`: there are not so many, or they are not
+    /// aligned.
+    #[inline(always)]
+    pub(crate) fn words<const N: usize>(&self) -> Option<[u64; N]> {
+        if self.len < N * 8 || !self.start.addr().get().is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: just checked to be aligned and inside of this view.
+        Some(core::array::from_fn(|index| unsafe { load_word(self.start, index * 8) }))
+    }
+
     /// The byte at `offset`.
     ///
     /// # Panics

@@ -315,6 +315,17 @@ impl Area {
         }
     }
 
+    /// Writes words to `offset`, a multiple of 8.
+    #[inline(always)]
+    pub(crate) fn put_words(&mut self, offset: usize, words: &[u64]) {
+        let len = size_of_val(words);
+        assert!(offset <= self.len && len <= self.len - offset, "inside of the area");
+        assert!(offset.is_multiple_of(8), "words are aligned");
+        for (index, word) in words.iter().enumerate() {
+            self.put_word(offset + index * 8, *word);
+        }
+    }
+
     /// A store that the compiler does not merge with its neighbours.
     #[inline(always)]
     fn put_word(&mut self, offset: usize, word: u64) {

@@ -128,8 +128,7 @@ impl Allocation<'_> {
     fn memory(&self, len: usize) -> Result<Writable> {
         self.context.check()?;
         let pool = self.context.pool();
-        let start = Instant::now();
-        let mut pause = PAUSE.0;
+        let (mut start, mut pause) = (None, PAUSE.0);
         loop {
             let spent = if self.frozen {
                 match pool.draft(len)? {
@@ -146,8 +145,9 @@ impl Allocation<'_> {
                 return Err(spent.into());
             };
             let now = Instant::now();
+            let since = *start.get_or_insert(now);
             if now >= deadline {
-                return Err(Error::new(ErrorKind::TimedOut { after: now - start }));
+                return Err(Error::new(ErrorKind::TimedOut { after: now - since }));
             }
             std::thread::sleep(pause.min(deadline - now));
             pause = (pause * 2).min(PAUSE.1);

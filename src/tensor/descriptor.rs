@@ -11,6 +11,7 @@
 use crate::error::TensorFault;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::{MAX_RANK, Shape};
+use crate::transport::SINGLE;
 
 /// The longest name, in bytes.
 pub(super) const MAX_NAME: usize = 255;
@@ -157,6 +158,40 @@ impl<'a> Descriptor<'a> {
     pub(crate) fn judge_len(&self, len: usize) -> Result<(), TensorFault> {
         judge_len(self.dtype, &self.shape, len)
     }
+}
+
+/// A short description as little-endian words: one tensor, attached, without a name, and at most seven
+/// dimensions of 4 bytes. Gives its length in bytes, too.
+#[inline(always)]
+pub(super) fn to_words(dtype: DType, shape: &Shape) -> Option<([u64; SINGLE], usize)> {
+    let dims = shape.dims();
+    let mut halves = [0; 2 * SINGLE];
+    halves[0] = u32::from(dtype.code()) | (dims.len() as u32) << 8;
+    if dims.len() >= halves.len() {
+        return None;
+    }
+    for (half, dim) in halves[1..].iter_mut().zip(dims) {
+        *half = u32::try_from(*dim).ok()?;
+    }
+    let word =
+        |at: usize| (u64::from(halves[2 * at]) | u64::from(halves[2 * at + 1]) << 32).to_le();
+    Some((core::array::from_fn(word), HEAD + 4 * dims.len()))
+}
+
+/// A description of that kind. `None`: it is of another one, or cannot be.
+#[inline(always)]
+pub(super) fn of_words(words: [u64; SINGLE], len: usize) -> Option<(DType, Shape)> {
+    let words = words.map(u64::from_le);
+    let head = words[0] as u32;
+    let rank = (head >> 8) as usize;
+    // Flags and length of the name are above.
+    if rank >= 2 * SINGLE || len != HEAD + 4 * rank {
+        return None;
+    }
+    let dtype = DType::from_code(head as u8).ok()?;
+    let half = |at: usize| (words[at / 2] >> (32 * (at % 2))) as u32 as usize;
+    let dims = core::array::from_fn(|at| if at < rank { half(at + 1) } else { 0 });
+    Some((dtype, Shape::of_parts(dims, rank as u8)))
 }
 
 /// Whether `len` bytes are what data type and shape make. BYTES elements are not looked at.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
 use crate::shm::Bytes;
-use crate::tensor::descriptor::{Descriptor, Place};
+use crate::tensor::descriptor::{self, Descriptor, Place};
 use crate::tensor::outgoing::{Described, Outgoing, Sent};
 use crate::tensor::set::TensorSet;
 use crate::tensor::view::{Named, Private, Storage, Tensor};
@@ -156,6 +156,9 @@ impl Sender {
         enclosure: Enclosure<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
+        if let Some((words, len)) = descriptor::to_words(head.dtype, &head.shape) {
+            return self.post_single(enclosure, words, len, patience);
+        }
         let mut description = [0; SHORT + 8];
         let description = &mut description[..head.encoded_len()];
         head.encode(description).map_err(Error::from)?;
@@ -249,10 +252,19 @@ impl Receiver {
 
     #[inline]
     fn take_tensor(&mut self, patience: RecvPatience) -> Result<Option<Tensor>, TryRecvError> {
-        match self.parcel(patience, open_one)? {
-            Some(Ok(tensor)) => Ok(Some(tensor)),
-            Some(Err(count)) => Err(Error::from(TensorFault::Count { count, expected: 1 }).into()),
-            None => Ok(None),
+        if let Some(single) = self.single(patience)?
+            && let Some((dtype, shape)) = descriptor::of_words(single.description, single.len)
+            && descriptor::judge_len(dtype, &shape, single.loan_len() as usize).is_ok()
+        {
+            let storage = Storage::Lent(self.take_single(&single)?);
+            return Ok(Some(Tensor { dtype, shape, storage }));
+        }
+        let mut tensor = None;
+        match self
+            .parcel(patience, |description, claims| open_one(description, claims, &mut tensor))?
+        {
+            Some(1) | None => Ok(tensor),
+            Some(count) => Err(Error::from(TensorFault::Count { count, expected: 1 }).into()),
         }
     }
 }
@@ -269,19 +281,21 @@ impl Received<'_> {
     }
 }
 
-/// The only tensor of a parcel, or how many there are.
+/// Gives how many tensors a parcel has, and the first of them. That is written where it will stay: moved
+/// from answer to answer it would cost more than its decoding.
 #[inline]
-fn open_one(description: &[u8], claims: &mut Claims<'_>) -> Result<Result<Tensor, usize>> {
+fn open_one(
+    description: &[u8],
+    claims: &mut Claims<'_>,
+    tensor: &mut Option<Tensor>,
+) -> Result<usize> {
     if description.is_empty() {
-        return Ok(Err(0));
+        return Ok(0);
     }
     let (head, rest) = Descriptor::decode(description, 0).map_err(Fault::Tensor)?;
-    let tensor = admit(&head, claims)?;
-    if rest.is_empty() {
-        return Ok(Ok(tensor));
-    }
-    let others = open_set(rest, claims)?;
-    Ok(Err(1 + others.len()))
+    let storage = admit(&head, claims)?;
+    *tensor = Some(Tensor { dtype: head.dtype, shape: head.shape, storage });
+    Ok(1 + if rest.is_empty() { 0 } else { open_set(rest, claims)?.len() })
 }
 
 fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
@@ -294,18 +308,18 @@ fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
             return Err(Fault::Tensor(fault).into());
         }
         let (head, rest) = Descriptor::decode(left, index).map_err(Fault::Tensor)?;
-        let tensor = admit(&head, claims)?;
+        let storage = admit(&head, claims)?;
+        let tensor = Tensor { dtype: head.dtype, shape: head.shape, storage };
         set.try_insert(head.name, tensor).map_err(Fault::Tensor)?;
         left = rest;
     }
     Ok(set)
 }
 
-/// A tensor as its description says, with its bytes.
+/// The bytes of a tensor, as its description says.
 #[inline]
-fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Tensor> {
-    let Descriptor { dtype, shape, place, .. } = *head;
-    let storage = match place {
+fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage> {
+    Ok(match head.place {
         Place::Attached => {
             let attachment = claims.claim()?;
             head.judge_len(attachment.len()).map_err(Fault::Tensor)?;
@@ -325,8 +339,7 @@ fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Tensor> {
             head.judge_len(whole).map_err(Fault::Tensor)?;
             Storage::Named(Named { name: name.into(), offset, len })
         }
-    };
-    Ok(Tensor { dtype, shape, storage })
+    })
 }
 
 /// The error of an operation that waited for room.

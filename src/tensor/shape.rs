@@ -40,6 +40,12 @@ impl Shape {
         Ok(Self::of(dims)?)
     }
 
+    /// Behind `rank`, which is at most `MAX_RANK`, all of `dims` are 0.
+    #[inline(always)]
+    pub(crate) fn of_parts(dims: [usize; MAX_RANK], rank: u8) -> Self {
+        Self { dims, rank }
+    }
+
     #[inline]
     pub(crate) fn of(dims: &[usize]) -> Result<Self, TensorFault> {
         let mut shape = Self { dims: [0; MAX_RANK], rank: dims.len() as u8 };

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::error::{ErrorKind, Fault, Result};
 use crate::pool::FrozenBlock;
@@ -108,6 +108,8 @@ pub(super) struct Arrivals {
     woken: Woken,
     /// How many more times a wake-up for room is left on the socket.
     room_left: u32,
+    /// Segments that were retired, for those who remember one without the table.
+    retires: Arc<AtomicU32>,
 }
 
 impl Arrivals {
@@ -123,7 +125,13 @@ impl Arrivals {
             wakes: 0,
             woken: Woken::default(),
             room_left: 0,
+            retires: Arc::default(),
         }
+    }
+
+    /// Counts the segments that were retired.
+    pub(super) fn retires(&self) -> Arc<AtomicU32> {
+        self.retires.clone()
     }
 
     /// The pool segment with this number. Reads the socket if it is not known yet: the peer sends a
@@ -262,6 +270,7 @@ impl Arrivals {
             }
             (Packet::Retire { segment }, _) => {
                 self.last = None;
+                self.retires.fetch_add(1, Ordering::Relaxed);
                 if let Some((dropped, _)) = self.segments.remove(&segment) {
                     self.bytes -= dropped.len();
                 }

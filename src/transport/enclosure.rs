@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result, TensorFault};
-use crate::pool::{Block, Exhausted, FrozenBlock, Loan, Pool, SharedBlock};
+use crate::pool::{Block, Exhausted, FrozenBlock, Pool, SharedBlock};
 use crate::ring::Header;
 use crate::shm::Bytes;
-use crate::transport::link::{Link, Session};
-use crate::transport::parcel::SHORT;
+use crate::transport::link::Session;
+use crate::transport::parcel::{SHORT, SINGLE};
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::sender::{Patience, Sender, TrySendError};
 use crate::transport::sent::Offered;
@@ -163,8 +163,11 @@ impl Sender {
         let (table, rest) = payload.split_at_mut(enclosures.len() * pooled::LEN);
         rest.copy_from_slice(description);
         let mut bytes = 0;
-        for (to, enclosure) in table.chunks_exact_mut(pooled::LEN).zip(enclosures) {
-            let descriptor = self.enclose(enclosure)?;
+        for (to, enclosure) in table.chunks_exact_mut(pooled::LEN).zip(&mut *enclosures) {
+            let Some(descriptor) = self.enclose(enclosure) else {
+                give_back(enclosures);
+                return Err(self.lacks_slots(header.len()));
+            };
             bytes += descriptor.len;
             to.copy_from_slice(&descriptor.encode());
         }
@@ -172,6 +175,49 @@ impl Sender {
         self.producer.publish(header);
         self.stats.tensors += 1;
         self.stats.bytes += bytes;
+        Ok(self.announce()?)
+    }
+
+    /// As [`post`](Self::post), of one enclosure and a description of `len` bytes in little-endian words, so
+    /// that nothing is put together in memory: words wait for bytes that were just written.
+    #[inline]
+    pub(crate) fn post_single(
+        &mut self,
+        mut enclosure: Enclosure<'_>,
+        description: [u64; SINGLE],
+        len: usize,
+        patience: Patience,
+    ) -> Result<(), TrySendError> {
+        let enclosures = std::slice::from_mut(&mut enclosure);
+        match self.try_post_single(enclosures, description, len) {
+            Err(TrySendError::Full { free, needed }) => {
+                let bytes = description.map(u64::to_ne_bytes);
+                let bytes = &bytes.as_flattened()[..len];
+                self.await_post(enclosures, bytes, patience, (free, needed))
+            }
+            posted => posted,
+        }
+    }
+
+    #[inline(always)]
+    fn try_post_single(
+        &mut self,
+        enclosures: &mut [Enclosure<'_>],
+        [a, b, c, d]: [u64; SINGLE],
+        len: usize,
+    ) -> Result<(), TrySendError> {
+        let header = Header::parcel(1, (pooled::LEN + len) as u32);
+        let offset = self.room_for_parcel(header, enclosures)?;
+        let Some(descriptor) = enclosures.first_mut().and_then(|first| self.enclose(first)) else {
+            return Err(self.lacks_slots(header.len()));
+        };
+        let [e, f, g, h] = descriptor.to_words();
+        let words = [e, f, g, h, a, b, c, d];
+        let whole = words.len().min(pooled::LEN / 8 + len.div_ceil(8));
+        self.ring.put_words(offset, &words[..whole]);
+        self.producer.publish(header);
+        self.stats.tensors += 1;
+        self.stats.bytes += descriptor.len;
         Ok(self.announce()?)
     }
 
@@ -187,7 +233,8 @@ impl Sender {
             let offset = self.room_in_ring(header, Patience::None)?;
             let full = TrySendError::Full { free: 0, needed: header.len() };
             let Session { link, core, .. } = &*self.session;
-            if loans > 0 && !core.pool.has_slots(link.borrower, loans) {
+            // One loan finds out by itself.
+            if loans > 1 && !core.pool.has_slots(link.borrower, loans) {
                 let slots = link.terms.peer.loan_slots as usize;
                 if loans > slots {
                     let fault = TensorFault::Count { count: loans, expected: slots };
@@ -220,31 +267,38 @@ impl Sender {
         Ok(Offered::Known)
     }
 
-    /// Lends what is enclosed.
+    /// Lends what is enclosed. `None`: no slot is free, which happens to a parcel of one loan, and where the
+    /// account was closed.
     #[inline]
-    fn enclose(&mut self, enclosure: &mut Enclosure<'_>) -> Result<Pooled> {
+    fn enclose(&mut self, enclosure: &mut Enclosure<'_>) -> Option<Pooled> {
         let Session { link, core, .. } = &*self.session;
-        let (loan, len): (Option<Loan>, usize) = match enclosure {
-            Enclosure::Block(block) => (core.pool.lend(block, link.borrower), block.len()),
-            Enclosure::Shared(block) => {
-                (core.pool.lend_shared(block, link.borrower), block.bytes().len())
-            }
-            Enclosure::Frozen { memory, offset, len } => {
-                let segment = memory.number_in(&core.pool);
-                self.sent.name(segment, self.producer.written());
-                return Ok(Pooled::frozen(segment, *offset as u64, *len as u64));
-            }
-            Enclosure::Copy { bytes, block } => {
-                let loan = block.as_mut().and_then(|block| {
-                    bytes.copy_to(block.bytes_mut());
-                    core.pool.lend(block, link.borrower)
-                });
-                (loan, bytes.len())
-            }
+        let (pool, to) = (&core.pool, link.borrower);
+        if let Enclosure::Copy { bytes, block: Some(block) } = enclosure {
+            bytes.copy_to(block.bytes_mut());
+        }
+        let len = enclosure.len() as u64;
+        if let Enclosure::Frozen { memory, offset, len } = enclosure {
+            let segment = memory.number_in(pool);
+            self.sent.name(segment, self.producer.written());
+            return Some(Pooled::frozen(segment, *offset as u64, *len as u64));
+        }
+        let mut lend = || match enclosure {
+            Enclosure::Block(block) => pool.lend(block, to),
+            Enclosure::Copy { block: Some(block), .. } => pool.lend(block, to),
+            Enclosure::Shared(block) => pool.lend_shared(block, to),
+            Enclosure::Copy { block: None, .. } | Enclosure::Frozen { .. } => None,
         };
-        // The account closes when the peer ends.
-        let loan = loan.ok_or_else(|| Link::end(link))?;
-        Ok(Pooled::new(&loan, len as u64))
+        let loan = lend().or_else(|| if pool.has_slots(to, 1) { lend() } else { None });
+        loan.map(|loan| Pooled::new(&loan, len))
+    }
+
+    /// The peer holds as many loans as it can, or none any more.
+    #[cold]
+    fn lacks_slots(&self, needed: u64) -> TrySendError {
+        match self.check() {
+            Ok(()) => TrySendError::Full { free: 0, needed },
+            Err(error) => error.into(),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::shm::{Bytes, Mapping, PeerMapping, PeerSegment};
 use crate::transport::control;
 use crate::transport::hello::Reason;
 use crate::transport::link::{Health, Link, Session};
+use crate::transport::parcel::LastLender;
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::receiver::{MessageKind, RecvStats, RequestId, TryRecvError};
 use crate::transport::wait::{Patience, Waiter};
@@ -55,6 +56,7 @@ pub(super) struct Inbox {
     pub(super) flow: Flow,
     /// Whoever reads takes triggers, too.
     pub(super) takes_triggers: bool,
+    pub(super) last_lender: LastLender,
     pub(super) stats: RecvStats,
 }
 
@@ -113,6 +115,7 @@ impl Inbox {
             streak: 0,
             flow: Flow::Open,
             takes_triggers: false,
+            last_lender: LastLender::default(),
             stats: RecvStats::default(),
             generation: *link.own.generation(),
             link,

@@ -87,6 +87,8 @@ pub(super) struct Link {
     health: CachePadded<AtomicU32>,
     failure: OnceLock<ErrorKind>,
     arrivals: Mutex<Arrivals>,
+    /// Segments of the peer that were retired.
+    pub(super) retires: Arc<AtomicU32>,
     /// Somebody sleeps on the socket: whoever finds nothing arms before it says so.
     by_descriptor: AtomicBool,
     /// The user is gone: only the watcher holds the link.
@@ -114,6 +116,7 @@ impl Link {
             borrower,
             health,
             failure: OnceLock::new(),
+            retires: arrivals.retires(),
             arrivals: Mutex::new(arrivals),
             by_descriptor: AtomicBool::new(false),
             retired: AtomicBool::new(false),

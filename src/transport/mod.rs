@@ -53,7 +53,7 @@ pub(crate) use enclosure::Enclosure;
 pub use listener::{Listener, ListenerStats};
 pub(crate) use looping::{LinkSocket, Watch};
 pub use options::{Numa, Options, PeerPolicy, Spin};
-pub(crate) use parcel::{Attachment, Claims, LentRange};
+pub(crate) use parcel::{Attachment, Claims, LentRange, SINGLE};
 pub use peer::{Credentials, Peer};
 pub(crate) use pooled::ALIGNMENT;
 pub use receiver::{MessageKind, Received, Receiver, RecvStats, Request, RequestId, TryRecvError};

@@ -10,19 +10,21 @@
 //! attachments in their order.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::error::{Fault, Result, TensorFault};
 use crate::pool::FrozenBlock;
-use crate::ring::Header;
+use crate::ring::{Header, Kind};
 use crate::shm::{Bytes, PeerSegment};
 use crate::transport::backlog::Letter;
 use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
 use crate::transport::pooled::{self, NO_SLOT, Pooled};
-use crate::transport::receiver::MessageKind;
+use crate::transport::receiver::{MessageKind, Receiver, TryRecvError};
+use crate::transport::wait::Patience;
 
 /// Payloads up to so many bytes are put together on the stack.
-pub(super) const SHORT: usize = 256;
+pub(super) const SHORT: usize = 64;
 
 /// Memory that came with a parcel. Dropped, it goes back to the sender if it was lent.
 #[derive(Debug)]
@@ -42,11 +44,42 @@ impl Attachment {
     }
 }
 
+/// A segment of a peer's pool, and the link over which it lends: what all loans from it share.
+#[derive(Debug)]
+struct Lender {
+    session: Arc<Session>,
+    segment: Arc<PeerSegment>,
+}
+
+/// The lender of the last loan, which the next one is likely to come from.
+#[derive(Debug, Default)]
+pub(super) struct LastLender {
+    /// The segment's number, and how many segments had been retired when it was found.
+    found: Option<(u32, u32, Arc<Lender>)>,
+}
+
+impl LastLender {
+    #[inline]
+    fn find(&mut self, session: &Arc<Session>, number: u32) -> Result<Arc<Lender>> {
+        let link = &session.link;
+        let retires = link.retires.load(Ordering::Relaxed);
+        if let Some((known, then, lender)) = &self.found
+            && (*known, *then) == (number, retires)
+        {
+            return Ok(lender.clone());
+        }
+        let segment = link.arrivals().segment(&link.socket, number)?;
+        let lender = Arc::new(Lender { session: session.clone(), segment });
+        let retires = link.retires.load(Ordering::Relaxed);
+        self.found = Some((number, retires, lender.clone()));
+        Ok(lender)
+    }
+}
+
 /// A range of a peer's pool, on loan to us.
 #[derive(Debug)]
 pub(crate) struct LentRange {
-    segment: Arc<PeerSegment>,
-    session: Arc<Session>,
+    lender: Arc<Lender>,
     offset: usize,
     len: usize,
     generation: u64,
@@ -57,20 +90,20 @@ impl LentRange {
     /// Whether the user vouches that the peer leaves these bytes alone.
     #[inline(always)]
     pub(crate) fn is_trusted(&self) -> bool {
-        self.session.is_trusted()
+        self.lender.session.is_trusted()
     }
 
     /// The bytes, which the peer can change at any moment.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> Bytes<'_> {
-        self.segment.mapping().bytes(self.offset, self.len)
+        self.lender.segment.mapping().bytes(self.offset, self.len)
     }
 }
 
 impl Drop for LentRange {
     #[inline]
     fn drop(&mut self) {
-        self.session.return_loan(self.slot, self.generation);
+        self.lender.session.return_loan(self.slot, self.generation);
     }
 }
 
@@ -81,7 +114,7 @@ pub(crate) struct Claims<'a> {
 
 enum Origin<'a> {
     /// Of the record at the ring's position.
-    Ring { session: &'a Arc<Session>, table: &'a [u8] },
+    Ring { session: &'a Arc<Session>, last: &'a mut LastLender, table: &'a [u8] },
     /// Of a parcel that was set aside.
     Kept(std::vec::IntoIter<Attachment>),
 }
@@ -100,10 +133,10 @@ impl Claims<'_> {
     #[inline]
     pub(crate) fn claim(&mut self) -> Result<Attachment> {
         let next = match &mut self.origin {
-            Origin::Ring { session, table } => match table.split_first_chunk() {
+            Origin::Ring { session, last, table } => match table.split_first_chunk() {
                 Some((descriptor, rest)) => {
                     *table = rest;
-                    Some(attach(session, &Pooled::decode(descriptor))?)
+                    Some(attach(session, last, &Pooled::decode(descriptor))?)
                 }
                 None => None,
             },
@@ -130,26 +163,90 @@ impl Claims<'_> {
 }
 
 #[inline]
-fn attach(session: &Arc<Session>, descriptor: &Pooled) -> Result<Attachment> {
-    let link = &session.link;
-    let Pooled { segment: number, slot, offset, len, generation } = *descriptor;
-    let fits = |capacity: u64| {
-        if offset > capacity || len > capacity - offset {
-            return Err(Fault::SegmentRange { offset, len, capacity });
-        }
-        Ok((offset as usize, len as usize))
-    };
-    if slot == NO_SLOT {
-        descriptor.judge_place()?;
-        let memory = link.arrivals().frozen(&link.socket, number)?;
-        let (offset, len) = fits(memory.memory().len() as u64)?;
-        return Ok(Attachment::Frozen { memory, offset, len });
+fn attach(
+    session: &Arc<Session>,
+    last: &mut LastLender,
+    descriptor: &Pooled,
+) -> Result<Attachment> {
+    if descriptor.slot != NO_SLOT {
+        return Ok(Attachment::Lent(borrow(session, last, descriptor)?));
     }
-    descriptor.judge(u64::MAX, link.terms.own.loan_slots)?;
-    let segment = link.arrivals().segment(&link.socket, number)?;
-    let (offset, len) = fits(segment.len() as u64)?;
-    let session = session.clone();
-    Ok(Attachment::Lent(LentRange { segment, session, offset, len, generation, slot }))
+    descriptor.judge_place()?;
+    let link = &session.link;
+    let memory = link.arrivals().frozen(&link.socket, descriptor.segment)?;
+    let (offset, len) = descriptor.range_in(memory.memory().len() as u64)?;
+    Ok(Attachment::Frozen { memory, offset, len })
+}
+
+/// A range of the peer's pool.
+#[inline(always)]
+fn borrow(session: &Arc<Session>, last: &mut LastLender, descriptor: &Pooled) -> Result<LentRange> {
+    descriptor.judge(u64::MAX, session.link.terms.own.loan_slots)?;
+    let lender = last.find(session, descriptor.segment)?;
+    let (offset, len) = descriptor.range_in(lender.segment.len() as u64)?;
+    let Pooled { slot, generation, .. } = *descriptor;
+    Ok(LentRange { lender, offset, len, generation, slot })
+}
+
+/// Words of a description that a single parcel has at most.
+pub(crate) const SINGLE: usize = 4;
+
+/// A parcel with one loan and a short description, which lies in one line with its header. Taken apart in
+/// registers: nearly every parcel is one, and bytes that go through memory in several widths wait for each
+/// other.
+pub(crate) struct Single {
+    head: Head,
+    loan: Pooled,
+    /// In little-endian words; what lies behind its length means nothing.
+    pub(crate) description: [u64; SINGLE],
+    /// The description's length in bytes.
+    pub(crate) len: usize,
+}
+
+impl Single {
+    /// Bytes of the loan.
+    #[inline(always)]
+    pub(crate) fn loan_len(&self) -> u64 {
+        self.loan.len
+    }
+}
+
+impl Receiver {
+    /// Looks for a single parcel at the ring's position, which stays there. `None`: there is something else, or
+    /// nothing; the general way says what.
+    #[inline(always)]
+    pub(crate) fn single(&mut self, patience: Patience) -> Result<Option<Single>, TryRecvError> {
+        if !self.backlog.is_empty() {
+            return Ok(None);
+        }
+        let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
+        const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
+        if head.header.kind() != Kind::Parcel
+            || head.header.attachments() != 1
+            || !LENS.contains(&head.len)
+        {
+            return Ok(None);
+        }
+        // The line of the header, which is mapped whatever the record's length.
+        let line = self.inbox.line(&head);
+        let Some([a, b, c, d, description @ ..]) = line.words::<{ 4 + SINGLE }>() else {
+            return Ok(None);
+        };
+        let loan = Pooled::of_words([a, b, c, d]);
+        let len = head.len - pooled::LEN;
+        Ok((loan.slot != NO_SLOT).then_some(Single { head, loan, description, len }))
+    }
+
+    /// Takes the loan of a single parcel that was judged, and gives the record back.
+    #[inline(always)]
+    pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange> {
+        let inbox = &mut self.inbox;
+        let attached = borrow(&inbox.session, &mut inbox.last_lender, &single.loan);
+        let range = attached.map_err(|error| inbox.fail(error))?;
+        inbox.stats.tensors += 1;
+        inbox.discard(single.head.header);
+        Ok(range)
+    }
 }
 
 impl Inbox {
@@ -179,7 +276,9 @@ impl Inbox {
         };
         self.link.peer.bytes(head.offset, head.len).copy_to(payload);
         let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
-        let mut claims = Claims { origin: Origin::Ring { session: &self.session, table } };
+        let mut claims = Claims {
+            origin: Origin::Ring { session: &self.session, last: &mut self.last_lender, table },
+        };
         let opened = open(description, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))
             .map_err(|error| self.fail(error))?;
@@ -190,6 +289,12 @@ impl Inbox {
             self.tell_position();
         }
         Ok(opened)
+    }
+
+    /// The bytes from a record's payload on, up to the end of the line behind its header at least.
+    #[inline(always)]
+    fn line(&self, head: &Head) -> Bytes<'_> {
+        self.link.peer.bytes(head.offset, pooled::LEN + 8 * SINGLE)
     }
 
     /// Takes the record at the ring's position out.

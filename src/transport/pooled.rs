@@ -45,6 +45,20 @@ impl Pooled {
         bytes.get(4..8) == Some(&NO_SLOT.to_le_bytes())
     }
 
+    /// As [`encode`](Self::encode), as little-endian words.
+    #[inline(always)]
+    pub(super) fn to_words(self) -> [u64; 4] {
+        let first = u64::from(self.segment) | u64::from(self.slot) << 32;
+        [first, self.offset, self.len, self.generation].map(u64::to_le)
+    }
+
+    /// As [`decode`](Self::decode), of little-endian words.
+    #[inline(always)]
+    pub(super) fn of_words(words: [u64; 4]) -> Self {
+        let [first, offset, len, generation] = words.map(u64::from_le);
+        Self { segment: first as u32, slot: (first >> 32) as u32, offset, len, generation }
+    }
+
     pub(super) fn encode(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..4].copy_from_slice(&self.segment.to_le_bytes());
@@ -81,6 +95,16 @@ impl Pooled {
             return Err(Fault::LoanSlot { slot: slot.into(), slots: slots.into() });
         }
         self.judge_place()
+    }
+
+    /// The range, if it lies inside of a segment of `capacity` bytes.
+    #[inline(always)]
+    pub(super) fn range_in(&self, capacity: u64) -> Result<(usize, usize), Fault> {
+        let Self { offset, len, .. } = *self;
+        if offset > capacity || len > capacity - offset {
+            return Err(Fault::SegmentRange { offset, len, capacity });
+        }
+        Ok((offset as usize, len as usize))
     }
 
     /// Judges where the range starts.

@@ -38,6 +38,8 @@ impl Sent {
 pub(super) struct SentSegments {
     /// By number, in the order in which the pool made them.
     segments: BTreeMap<u32, Sent>,
+    /// The one that was asked for last.
+    last: Option<u32>,
     /// Packets on the socket of which no record has told. A record that names a segment does not count:
     /// a reader that knows the segment from before need not look at its socket.
     unannounced: u32,
@@ -56,8 +58,15 @@ pub(super) enum Offered {
 impl SentSegments {
     /// Whether the peer knows a segment.
     #[inline]
-    pub(super) fn knows(&self, segment: u32) -> bool {
-        self.segments.contains_key(&segment)
+    pub(super) fn knows(&mut self, segment: u32) -> bool {
+        if self.last == Some(segment) {
+            return true;
+        }
+        let known = self.segments.contains_key(&segment);
+        if known {
+            self.last = Some(segment);
+        }
+        known
     }
 
     /// A record that starts at `position` of the ring names a segment of which nothing is lent.
@@ -133,7 +142,10 @@ impl SentSegments {
                 break;
             }
             match self.post(link, Packet::Retire { segment }, None)? {
-                Offered::Known => drop(self.segments.remove(&segment)),
+                Offered::Known => {
+                    self.last = None;
+                    self.segments.remove(&segment);
+                }
                 unsent => return Ok(unsent),
             }
         }
