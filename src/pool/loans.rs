@@ -154,6 +154,7 @@ impl Account {
     }
 
     /// Enters a loan; there is room. Gives its slot and generation.
+    #[inline(always)]
     pub(super) fn lend(&mut self, loaned: Loaned) -> Option<(u32, u64)> {
         let slot = if self.slots.len() < self.most as usize {
             self.slots.push(None);

@@ -67,6 +67,12 @@ impl SharedBlock {
         self.shared.pool.is(pool)
     }
 
+    /// How many bytes were asked for.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The bytes that were asked for.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.shared.lent.as_ref().map_or(&[], |lent| lent.area.bytes(0, self.len))

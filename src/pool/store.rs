@@ -204,6 +204,7 @@ impl Pool {
 
     /// Lends a block. `None`: the borrower's slots are all in use, or its account is closed; the
     /// block is as it was.
+    #[inline]
     pub(crate) fn lend(&self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
         let mut state = self.lock();
         let home = block.home()?;
@@ -216,6 +217,7 @@ impl Pool {
     }
 
     /// Lends a block that others may hold, too. `None` as for [`lend`](Self::lend).
+    #[inline]
     pub(crate) fn lend_shared(&self, block: &SharedBlock, id: BorrowerId) -> Option<Loan> {
         let mut state = self.lock();
         let home = block.shared().home();

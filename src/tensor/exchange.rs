@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
+use crate::pool::{BorrowerId, Loan, Pool};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Place};
+use crate::tensor::dtype::DType;
 use crate::tensor::outgoing::{Described, Outgoing, Sent};
 use crate::tensor::set::TensorSet;
+use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Private, Storage, Tensor};
 use crate::transport::{
     Attachment, Claims, Enclosure, Received, Receiver, RecvPatience, SendPatience, Sender,
@@ -129,6 +132,11 @@ impl Sender {
             Sent::Owned(tensor) => self.put_kept(tensor, patience),
             Sent::Failed(kind) => Err(Error::from(kind.clone()).into()),
             Sent::Moved { head, block } if block.is_of(self.pool()) => {
+                let (of, bytes) = (block.segment(), block.len());
+                let lend = |pool: &Pool, to| pool.lend(block, to);
+                if self.put_single(head.dtype, &head.shape, (of, bytes), lend)? {
+                    return Ok(());
+                }
                 self.put_one(head, Enclosure::Block(block), patience)
             }
             Sent::Moved { head, block } => {
@@ -141,6 +149,15 @@ impl Sender {
 
     #[inline]
     fn put_kept(&mut self, tensor: &Tensor, patience: SendPatience) -> Result<(), TrySendError> {
+        if let Storage::Shared(block) = &tensor.storage
+            && block.is_of(self.pool())
+        {
+            let lend = |pool: &Pool, to| pool.lend_shared(block, to);
+            let place = (block.segment(), block.len());
+            if self.put_single(tensor.dtype, &tensor.shape, place, lend)? {
+                return Ok(());
+            }
+        }
         let Some(enclosure) = Described::enclosure(self.pool(), tensor) else {
             let mut described = Described::default();
             described.add(self.pool(), "", tensor)?;
@@ -149,16 +166,28 @@ impl Sender {
         self.put_one(&Descriptor::of(tensor), enclosure, patience)
     }
 
-    #[inline]
+    /// The shortest way: nearly every tensor takes it. False: this one does not.
+    #[inline(always)]
+    fn put_single(
+        &mut self,
+        dtype: DType,
+        shape: &Shape,
+        place: (u32, usize),
+        lend: impl FnOnce(&Pool, BorrowerId) -> Option<Loan>,
+    ) -> Result<bool, TrySendError> {
+        match descriptor::to_words(dtype, shape) {
+            Some((words, len)) => self.try_post_single(place, lend, words, len),
+            None => Ok(false),
+        }
+    }
+
+    #[cold]
     fn put_one(
         &mut self,
         head: &Descriptor<'_>,
         enclosure: Enclosure<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        if let Some((words, len)) = descriptor::to_words(head.dtype, &head.shape) {
-            return self.post_single(enclosure, words, len, patience);
-        }
         let mut description = [0; SHORT + 8];
         let description = &mut description[..head.encoded_len()];
         head.encode(description).map_err(Error::from)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result, TensorFault};
-use crate::pool::{Block, Exhausted, FrozenBlock, Pool, SharedBlock};
+use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Loan, Pool, SharedBlock};
 use crate::ring::Header;
 use crate::shm::Bytes;
 use crate::transport::link::Session;
@@ -178,47 +178,34 @@ impl Sender {
         Ok(self.announce()?)
     }
 
-    /// As [`post`](Self::post), of one enclosure and a description of `len` bytes in little-endian words, so
-    /// that nothing is put together in memory: words wait for bytes that were just written.
-    #[inline]
-    pub(crate) fn post_single(
-        &mut self,
-        mut enclosure: Enclosure<'_>,
-        description: [u64; SINGLE],
-        len: usize,
-        patience: Patience,
-    ) -> Result<(), TrySendError> {
-        let enclosures = std::slice::from_mut(&mut enclosure);
-        match self.try_post_single(enclosures, description, len) {
-            Err(TrySendError::Full { free, needed }) => {
-                let bytes = description.map(u64::to_ne_bytes);
-                let bytes = &bytes.as_flattened()[..len];
-                self.await_post(enclosures, bytes, patience, (free, needed))
-            }
-            posted => posted,
-        }
-    }
-
+    /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put
+    /// together in memory: words wait for bytes that were just written. False: something is lacking, and the
+    /// [general way](Self::post) finds out what.
     #[inline(always)]
-    fn try_post_single(
+    pub(crate) fn try_post_single(
         &mut self,
-        enclosures: &mut [Enclosure<'_>],
+        (segment, bytes): (u32, usize),
+        lend: impl FnOnce(&Pool, BorrowerId) -> Option<Loan>,
         [a, b, c, d]: [u64; SINGLE],
         len: usize,
-    ) -> Result<(), TrySendError> {
+    ) -> Result<bool, TrySendError> {
         let header = Header::parcel(1, (pooled::LEN + len) as u32);
-        let offset = self.room_for_parcel(header, enclosures)?;
-        let Some(descriptor) = enclosures.first_mut().and_then(|first| self.enclose(first)) else {
-            return Err(self.lacks_slots(header.len()));
-        };
-        let [e, f, g, h] = descriptor.to_words();
+        self.check()?;
+        let Ok(Ok(offset)) = self.producer.reserve(header) else { return Ok(false) };
+        if !self.sent.knows(segment) {
+            return Ok(false);
+        }
+        let Session { link, core, .. } = &*self.session;
+        let Some(loan) = lend(&core.pool, link.borrower) else { return Ok(false) };
+        let [e, f, g, h] = Pooled::new(&loan, bytes as u64).to_words();
         let words = [e, f, g, h, a, b, c, d];
         let whole = words.len().min(pooled::LEN / 8 + len.div_ceil(8));
         self.ring.put_words(offset, &words[..whole]);
         self.producer.publish(header);
         self.stats.tensors += 1;
-        self.stats.bytes += descriptor.len;
-        Ok(self.announce()?)
+        self.stats.bytes += bytes as u64;
+        self.announce()?;
+        Ok(true)
     }
 
     /// Room for a parcel, with all that publishing it will need.
