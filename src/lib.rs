@@ -35,30 +35,30 @@
 //! # A byte's way
 //!
 //! [`Sender::send`] → `ring::Producer` → our segment ‖ process border ‖ `ring::Consumer` →
-//! [`Receiver::recv`]. Messages longer than [`Options::inline_max`] lie in a block of the pool, and
-//! the ring carries its descriptor. `docs/journey.md` follows one byte through all of it.
+//! [`Receiver::recv`]. Messages longer than [`Options::inline_max`], and tensors, lie in a block of the pool,
+//! and the ring carries its descriptor. `docs/journey.md` follows one byte through all of it.
 //!
 //! # Modules
 //!
 //! ```text
-//!   error, sync ◀── shm ◀── ring ◀── pool, parking ◀── transport ◀── reactor
-//!                    ▲
-//!                    └── region
+//!   error, sync ◀── shm ◀── ring ◀── pool, parking ◀── transport ◀── tensor ◀── reactor
+//!                    ▲                                                  │
+//!                    └── region ◀───────────────────────────────────────┘
 //! ```
 //!
 //! # Threads
 //!
 //! | type | `Send` | `Sync` | used by |
 //! |---|---|---|---|
-//! | [`Context`], [`Address`], [`Options`], [`Reactor`], [`Link`], [`Registry`], [`Lease`] | yes | yes | any thread, at once |
-//! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`], [`EventLoop`] | yes | yes | one thread at a time (`&mut self`) |
+//! | [`Context`], [`Address`], [`Options`], [`Reactor`], [`Link`], [`Registry`], [`Lease`], [`Tensor`], [`TensorSet`] | yes | yes | any thread, at once |
+//! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`], [`EventLoop`], [`TensorMut`] | yes | yes | one thread at a time (`&mut self`) |
 //! | [`Reservation`], [`Batch`], [`Received`], [`Message`], [`Bytes`] | yes | yes | as long as they borrow their half |
 //!
 //! `docs/threads.md` says which thread runs what.
 //!
 //! After a `fork` the child's handles answer [`ErrorKind::Forked`] and drop without a trace. What
-//! borrows shared memory at that moment ([`Reservation`], [`Batch`], [`Received`], [`Bytes`]) is not
-//! to be touched in the child: the memory is not there.
+//! has shared memory at that moment ([`Reservation`], [`Batch`], [`Received`], [`Bytes`], [`TensorMut`],
+//! [`Tensor`]) is not to be read or written in the child: the memory is not there.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("slipring needs Linux: memfd seals, SCM_RIGHTS over abstract sockets, futexes");
