@@ -23,7 +23,7 @@ pub(crate) const TENSORS: usize = 1024;
 const SHORT: usize = 64;
 
 impl Sender {
-    /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. A [`TensorMut`] moves; a
+    /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. A [`TensorMut`](crate::TensorMut) moves; a
     /// `&Tensor` stays here, to be sent again or to others. Memory comes back when every receiver has
     /// dropped it, has closed, or died.
     ///
