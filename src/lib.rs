@@ -41,7 +41,7 @@
 //! # Modules
 //!
 //! ```text
-//!   error, sync ◀── shm ◀── ring ◀── pool, parking ◀── transport ◀── reactor
+//!   error, sync ◀── shm ◀── ring ◀── pool, parking ◀── transport ◀── tensor ◀── reactor
 //! ```
 //!
 //! # Threads

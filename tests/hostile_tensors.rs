@@ -284,8 +284,7 @@ fn frozen_memory_is_not_lent_and_carries_no_message() {
 fn bools_that_are_none_are_found_where_they_are_read() {
     let mut stage = Stage::new(Options::new());
     let (mut link, mut peer) = stage.link();
-    let memory = peer.send_segment(1, page());
-    let _ = memory;
+    peer.send_segment(1, page());
     peer.post(&[LENT], &tensor(1, &[4096]));
     let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
     assert_eq!(tensor.to_vec::<bool>().unwrap(), [false; 4096]);

@@ -184,7 +184,7 @@ fn tensors_are_set_aside_with_their_loans_while_a_call_waits() {
         let request = end.recv_request().unwrap().unwrap();
         end.send_tensor(pooled(&far, 5, 500_000)).unwrap();
         end.send(b"between").unwrap();
-        end.send_tensor(&scalar(6)).unwrap();
+        end.send_tensor(scalar(6)).unwrap();
         end.respond(request.id, b"yes").unwrap();
         assert_eq!(hear(&said), ("answer", 3));
         settle(&reactor);
@@ -249,9 +249,9 @@ fn what_a_connection_had_set_aside_comes_first() {
             far.send(b"first").unwrap();
             far.send_tensors(&set(&context, 9)).unwrap();
             far.send(b"second").unwrap();
-            far.send_tensor(&scalar(10)).unwrap();
+            far.send_tensor(scalar(10)).unwrap();
             far.respond(request.id, b"answer").unwrap();
-            far.send_tensor(&scalar(11)).unwrap();
+            far.send_tensor(scalar(11)).unwrap();
             far
         });
         assert_eq!(near.call_deadline(b"request", soon()).unwrap(), b"answer");
@@ -279,7 +279,7 @@ fn what_a_connection_had_set_aside_comes_first() {
         for expected in ["set", "second", "tensor 10", "tensor 11"] {
             assert_eq!(hear(&said), expected);
         }
-        far.send_tensor(&scalar(12)).unwrap();
+        far.send_tensor(scalar(12)).unwrap();
         assert_eq!(hear(&said), "tensor 12");
         is_whole(&there);
     }
@@ -288,7 +288,7 @@ fn what_a_connection_had_set_aside_comes_first() {
 #[test]
 fn a_tensor_callback_is_replaced_also_from_inside_of_it() {
     let Pair { link, mut end, .. } = served(Options::new());
-    (0..4).for_each(|number| end.send_tensor(&scalar(number)).unwrap());
+    (0..4).for_each(|number| end.send_tensor(scalar(number)).unwrap());
     let (say, said) = diary();
     link.on_tensors(move |link, set| {
         say(("first", value(&set)));
@@ -400,7 +400,7 @@ fn tensors_are_sent_now_or_not_at_all_behind_what_waits() {
     link.try_send_tensors(&set(&near, 2)).unwrap();
     let sent = fill(&link);
     let (say, said) = diary();
-    link.write_tensor_with(&scalar(3), move |_, result| say(result));
+    link.write_tensor_with(scalar(3), move |_, result| say(result));
     assert!(matches!(link.try_send_tensor(&scalar(4)), Err(TrySendError::Full { .. })));
     assert!(matches!(link.try_send_tensors(&set(&near, 4)), Err(TrySendError::Full { .. })));
     let next = |end: &mut Connection| end.recv_tensors_deadline(soon()).unwrap().unwrap();
@@ -679,4 +679,13 @@ fn an_own_loop_serves_tensors() {
     let fault = TensorFault::Count { count: 256, expected: 255 };
     assert_eq!(kind(hear(&said)), ErrorKind::Tensor(fault));
     assert!(link.is_open());
+}
+
+#[test]
+fn tensors_belong_to_no_thread() {
+    fn any_thread<T: Send + Sync + 'static>() {}
+    any_thread::<Tensor>();
+    any_thread::<slipring::TensorMut<f32>>();
+    any_thread::<TensorSet>();
+    any_thread::<slipring::Outgoing<'static>>();
 }

@@ -185,7 +185,7 @@ impl Sender {
         let loans = enclosures.iter().filter(|enclosure| enclosure.is_lent()).count();
         loop {
             let offset = self.room_in_ring(header, Patience::None)?;
-            let full = TrySendError::Full { free: 0, needed: header.len().into() };
+            let full = TrySendError::Full { free: 0, needed: header.len() };
             let Session { link, core, .. } = &*self.session;
             if loans > 0 && !core.pool.has_slots(link.borrower, loans) {
                 let slots = link.terms.peer.loan_slots as usize;
