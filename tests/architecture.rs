@@ -17,10 +17,10 @@ const IMPORTS: [(&str, &[&str]); 11] = [
     ("pool", &["error", "sync", "shm", "ring"]),
     ("parking", &["error", "sync", "shm", "ring"]),
     ("transport", &["error", "sync", "shm", "ring", "pool", "parking"]),
-    ("reactor", &["error", "shm", "parking", "transport"]),
+    ("reactor", &["error", "shm", "parking", "transport", "tensor"]),
     ("region", &["error", "shm"]),
     ("tensor", &["error", "sync", "shm", "pool", "transport", "region"]),
-    ("adapters", &["error", "transport"]),
+    ("adapters", &["error", "transport", "tensor"]),
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.

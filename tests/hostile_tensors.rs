@@ -5,11 +5,14 @@ mod support;
 use std::os::fd::AsFd;
 
 use rustix::fs::SealFlags;
-use slipring::{Connection, DescriptorFault, ErrorKind, Fault, Options, TensorFault};
+use slipring::{
+    Connection, DescriptorFault, ErrorKind, Fault, Options, Reactor, TensorFault, TryRecvError,
+};
 
+use support::callbacks::{diary, hear};
 use support::census::Census;
 use support::raw::{self, Lent, RETURNS, RawPeer, SEALS, memfd, page, segment_packet};
-use support::{Stage, fault, soon, stays_faulty};
+use support::{Stage, fault, soon, stays_faulty, wait_until};
 
 const PARCEL: u64 = 7;
 const FP32: u8 = 11;
@@ -341,6 +344,34 @@ fn a_region_that_nobody_has_is_found_where_it_is_resolved() {
         let registry = slipring::Registry::new().unwrap();
         let error = tensor.resolve(&registry).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Region(_)), "{error}");
+    }
+    stage.is_undisturbed();
+}
+
+#[test]
+fn a_lie_that_a_reactor_meets_ends_its_link_behind_what_came_before() {
+    let mut stage = Stage::new(Options::new());
+    let reactor = Reactor::spawn(&stage.context).unwrap();
+    for set_aside in [false, true] {
+        let (mut link, mut peer) = stage.link();
+        peer.send_segment(1, 1 << 20);
+        peer.post(&[LENT], &tensor(FP32, &[32, 32]));
+        peer.post(&[Lent { slot: 1, ..LENT }], &tensor(FP32, &[32, 33]));
+        if set_aside {
+            assert!(matches!(link.try_recv(), Err(TryRecvError::Empty)));
+        }
+        let link = reactor.adopt(link).unwrap();
+        let (say, said) = diary();
+        let (tensors, message) = (say.clone(), say.clone());
+        link.on_closed(move |_, result| say(fault(result).to_string()));
+        link.on_message(move |_, _| message("a message".to_owned()));
+        link.on_tensors(move |_, set| tensors(format!("{} bytes", set.at(0).unwrap().byte_len())));
+        assert_eq!(hear(&said), "4096 bytes");
+        let lie = TensorFault::Len { len: 4096, expected: 4224 };
+        assert_eq!(hear(&said), Fault::Tensor(lie).to_string());
+        wait_until("the return of both loans", || {
+            [0, 1].iter().all(|slot| peer.theirs().load(RETURNS + 8 * slot) == 5)
+        });
     }
     stage.is_undisturbed();
 }

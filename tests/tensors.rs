@@ -196,7 +196,7 @@ fn messages_and_tensors_do_not_mix_themselves_up() {
     let context = Context::new().unwrap();
     let (mut near, mut far) = pair_of(&context, &context);
     for round in 0..3u64 {
-        near.send_tensor(&Tensor::from_slice([1], &[round]).unwrap()).unwrap();
+        near.send_tensor(Tensor::from_slice([1], &[round]).unwrap()).unwrap();
         near.send(format!("message {round}").as_bytes()).unwrap();
         let mut lent = context.alloc::<u64>([1000]).unwrap();
         lent.fill(round);

@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use std::time::Duration;
 
 use slipring::tokio::{Connection, Listener, Stream};
-use slipring::{Address, Context, ErrorKind, Options, Spin};
-use support::{HANG, other::Other};
+use slipring::{Address, Context, ErrorKind, Options, Spin, Tensor, TensorSet};
+use support::{HANG, other::Other, wait_until};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -219,5 +219,161 @@ async fn parts_that_are_written_together_come_as_one_message() {
         assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), expected);
         assert_eq!(in_time(stream.write(&[3; 5000])).await.unwrap(), 4096);
         assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), [3; 4096]);
+    }
+}
+
+/// A connection of two contexts, the first of which lends 4 MiB at most.
+async fn lender(options: Options) -> (Context, Connection, Connection) {
+    let context = Context::with_options(options.pool_quota(4 << 20)).unwrap();
+    let address = Address::fresh();
+    let mut listener = Listener::new(Context::new().unwrap().listen(&address).unwrap()).unwrap();
+    let connector = context.clone();
+    let connecting = tokio::spawn(async move { Connection::connect(&connector, address).await });
+    let accepted = in_time(listener.accept()).await.unwrap();
+    (context, connecting.await.unwrap().unwrap(), accepted)
+}
+
+/// That nothing of a context's pool is in use any more.
+fn is_whole(context: &Context) {
+    wait_until("the return of what was lent", || context.alloc::<u8>([4 << 20]).is_ok());
+}
+
+#[tokio::test]
+async fn tensors_and_sets_arrive_between_messages() {
+    for options in spins() {
+        let (context, near, far) = lender(options.ring_capacity(4096).loan_slots(4)).await;
+        let (mut sender, _receiver) = near.split();
+        let (_far_sender, mut receiver) = far.split();
+        let pool = context.clone();
+        let sending = tokio::spawn(async move {
+            for number in 0..300u32 {
+                let mut tensor = loop {
+                    // The quota is spent while the receiver holds the last ones.
+                    match pool.alloc::<u32>([50_000]) {
+                        Ok(tensor) => break tensor,
+                        Err(_) => tokio::task::yield_now().await,
+                    }
+                };
+                tensor.fill(number);
+                sender.send(&number.to_le_bytes()).await.unwrap();
+                if number % 2 == 0 {
+                    sender.send_tensor(tensor).await.unwrap();
+                } else {
+                    let mut set = TensorSet::new();
+                    set.insert("one", tensor.share().unwrap()).unwrap();
+                    set.insert("two", Tensor::from_slice([1], &[number]).unwrap()).unwrap();
+                    sender.send_tensors(&set).await.unwrap();
+                }
+            }
+            sender
+        });
+        for number in 0..300u32 {
+            let tensor = if number % 2 == 0 {
+                in_time(receiver.recv_tensor()).await.unwrap().unwrap()
+            } else {
+                let mut set = in_time(receiver.recv_tensors()).await.unwrap().unwrap();
+                assert_eq!(set["two"].to_vec::<u32>().unwrap(), [number]);
+                set.remove("one").unwrap()
+            };
+            assert_eq!(tensor.to_vec::<u32>().unwrap(), [number; 50_000]);
+            // It came before, and was set aside.
+            assert_eq!(in_time(receiver.recv()).await.unwrap().unwrap(), number.to_le_bytes());
+        }
+        drop(sending.await.unwrap());
+        assert!(in_time(receiver.recv_tensor()).await.unwrap().is_none());
+        assert!(in_time(receiver.recv_tensors()).await.unwrap().is_none());
+        is_whole(&context);
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_future_has_received_no_tensor() {
+    let (context, mut near, mut far) = lender(Options::new().spin(Spin::Never)).await;
+    for round in 0..200u32 {
+        let patience = Duration::from_micros((round % 20).into());
+        // Given up at any moment: before it looks, while it looks, while it sleeps.
+        let _ = timeout(patience, far.recv_tensor()).await;
+        let _ = timeout(patience, far.recv_tensors()).await;
+        let mut tensor = context.alloc::<u32>([1000]).unwrap();
+        tensor.fill(round);
+        near.send(b"before").await.unwrap();
+        near.send_tensor(tensor).await.unwrap();
+        let tensor = in_time(far.recv_tensor()).await.unwrap().unwrap();
+        assert_eq!(tensor.to_vec::<u32>().unwrap(), [round; 1000]);
+        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"before");
+    }
+    is_whole(&context);
+}
+
+#[tokio::test]
+async fn a_dropped_send_of_tensors_has_sent_nothing_or_all_and_gives_the_memory_back() {
+    let options = Options::new().ring_capacity(4096).loan_slots(4).spin(Spin::Never);
+    let (context, mut near, mut far) = lender(options).await;
+    let private = Tensor::from_slice([5000], &[3u32; 5000]).unwrap();
+    for round in 0..3 {
+        let mut sent = 0;
+        loop {
+            let mut tensor = context.alloc::<u32>([5000]).unwrap();
+            tensor.fill(3);
+            let sending = async {
+                match round {
+                    0 => near.send_tensor(tensor).await,
+                    1 => near.send_tensor(&private).await,
+                    _ => {
+                        let mut set = TensorSet::new();
+                        set.push(tensor.share().unwrap());
+                        near.send_tensors(&set).await
+                    }
+                }
+            };
+            match timeout(Duration::from_millis(5), sending).await {
+                Ok(result) => result.unwrap(),
+                Err(_) => break,
+            }
+            sent += 1;
+        }
+        // Slots of the receiver, which has 256 of them itself, or the quota.
+        assert!(sent > 0);
+        for _ in 0..sent {
+            let tensor = in_time(far.recv_tensor()).await.unwrap().unwrap();
+            assert_eq!(tensor.to_vec::<u32>().unwrap(), [3; 5000]);
+        }
+        is_whole(&context);
+        in_time(near.send(b"after")).await.unwrap();
+        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"after");
+    }
+}
+
+#[tokio::test]
+async fn a_send_waits_for_memory_that_another_peer_holds() {
+    for options in spins() {
+        let (context, mut near, mut far) = lender(options).await;
+        let mut tensor = context.alloc::<u8>([4 << 20]).unwrap();
+        tensor[5] = 5;
+        near.send_tensor(tensor).await.unwrap();
+        let held = in_time(far.recv_tensor()).await.unwrap().unwrap();
+        let private = Tensor::from_slice([1 << 20], &vec![9u8; 1 << 20]).unwrap();
+        assert!(timeout(Duration::from_millis(5), near.send_tensor(&private)).await.is_err());
+        let sending = tokio::spawn(async move { near.send_tensor(&private).await.map(|()| near) });
+        tokio::task::yield_now().await;
+        drop(held);
+        let _near = in_time(sending).await.unwrap().unwrap();
+        let tensor = in_time(far.recv_tensor()).await.unwrap().unwrap();
+        assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![9; 1 << 20]);
+    }
+}
+
+#[tokio::test]
+async fn a_tensor_is_no_part_of_a_stream() {
+    let (_context, mut near, far) = lender(Options::new()).await;
+    let mut stream = far.into_stream();
+    near.send(b"bytes").await.unwrap();
+    near.send_tensor(&Tensor::from_slice([1], &[1u8]).unwrap()).await.unwrap();
+    let mut bytes = [0; 5];
+    in_time(stream.read_exact(&mut bytes)).await.unwrap();
+    assert_eq!(&bytes, b"bytes");
+    for _ in 0..2 {
+        let answer = in_time(stream.read(&mut bytes)).await;
+        assert_eq!(answer.unwrap_err().kind(), std::io::ErrorKind::InvalidData);
     }
 }

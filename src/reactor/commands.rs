@@ -5,9 +5,11 @@ use std::ops::ControlFlow;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::link::{Link, Message};
+use crate::tensor::TensorSet;
 use crate::transport::{Connection, LinkSocket, Listener, Receiver};
 
 pub(super) type MessageFn = Box<dyn FnMut(&Link, Message<'_>) + Send>;
+pub(super) type TensorsFn = Box<dyn FnMut(&Link, TensorSet) + Send>;
 pub(super) type ClosedFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
 pub(super) type ReadFn = Box<dyn FnOnce(&Link, Result<Option<Vec<u8>>>) + Send>;
 pub(super) type WriteFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
@@ -19,6 +21,7 @@ pub(super) enum Command {
     Adopt(Box<Adopted>),
     Accept(Box<Accepting>),
     OnMessage(Link, MessageFn),
+    OnTensors(Link, TensorsFn),
     OnClosed(Link, ClosedFn),
     Read(Link, ReadFn),
     Call(Link, Vec<u8>, CallFn),
@@ -67,6 +70,7 @@ impl Command {
             Self::Written(link, written, result) => drop(link.guard(|| written(&link, result))),
             Self::Closed(link, closed, result) => drop(link.guard(|| closed(&link, result))),
             Self::OnMessage(link, callback) => link.discard(callback),
+            Self::OnTensors(link, callback) => link.discard(callback),
             Self::Accept(_) | Self::Flush(_) | Self::Look(_) | Self::Close(_) => {}
             Self::Abort(..) | Self::Run(_) | Self::Nudge | Self::Shutdown => {}
         }

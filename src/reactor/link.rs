@@ -102,9 +102,9 @@ impl Link {
     /// an earlier one, also from inside of it.
     ///
     /// Messages wait in the ring as long as there is neither this nor a pending
-    /// [read](Self::read_with), which comes first.
+    /// [read](Self::read_with), which comes first. Tensors are for [`on_tensors`](Self::on_tensors).
     pub fn on_message(&self, callback: impl FnMut(&Link, Message<'_>) + Send + 'static) {
-        self.inner.changes.fetch_add(1, Ordering::Relaxed);
+        self.change();
         self.post(Command::OnMessage(self.clone(), Box::new(callback)));
     }
 
@@ -155,9 +155,7 @@ impl Link {
     ///   [`ErrorKind::LinkClosed`].
     #[inline]
     pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
-        self.inner.shared.generation().check()?;
-        let answer = self.outgoing().try_put(What::Message, message);
-        self.explain(answer)
+        self.try_with(message.len(), |sender| sender.try_send(message))
     }
 
     /// Answers a request, as [`write`](Self::write).
@@ -248,6 +246,11 @@ impl Link {
         self.inner.changes.load(Ordering::Relaxed) > 0
     }
 
+    /// A message callback is about to be on its way to the loop.
+    pub(super) fn change(&self) {
+        self.inner.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A message callback has arrived.
     pub(super) fn changed(&self) {
         self.inner.changes.fetch_sub(1, Ordering::Relaxed);
@@ -272,15 +275,30 @@ impl Link {
         self.inner.shared.generation().is_current()
     }
 
+    /// Sends at once, or not at all.
+    #[inline]
+    pub(super) fn try_with(
+        &self,
+        needed: usize,
+        send: impl FnOnce(&mut Sender) -> Result<(), TrySendError>,
+    ) -> Result<(), TrySendError> {
+        self.inner.shared.generation().check()?;
+        let answer = self.outgoing().try_with(needed, send);
+        self.explain(answer)
+    }
+
     /// Writes at once, or later.
-    fn put(&self, what: What, body: Vec<u8>, done: Option<WriteFn>) {
+    pub(super) fn put(&self, what: What<'_>, body: Vec<u8>, done: Option<WriteFn>) {
         if !self.is_here() {
             if let Some(done) = done {
                 self.guard(|| done(self, Err(ErrorKind::Forked.into())));
             }
             return;
         }
-        let submitted = self.outgoing().submit(what, body, done);
+        let mut what = Some(what);
+        let submitted = self.outgoing().submit(&mut what, body, done);
+        // Memory that is not needed any more goes back before the completion is called.
+        drop(what);
         self.settle(submitted);
     }
 

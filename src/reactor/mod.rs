@@ -16,6 +16,7 @@ mod doors;
 mod event_loop;
 mod handle;
 mod hot;
+mod letters;
 mod link;
 mod links;
 mod nap;
@@ -24,6 +25,8 @@ mod outgoing;
 mod served;
 mod shared;
 mod table;
+mod tensors;
+mod wants;
 
 pub use event_loop::EventLoop;
 pub use handle::Reactor;

@@ -28,6 +28,10 @@ impl EventLoop {
                     link.changed();
                     self.with(&link, |served| served.on_message(callback));
                 }
+                Command::OnTensors(link, callback) => {
+                    link.changed();
+                    self.with(&link, |served| served.on_tensors(callback));
+                }
                 Command::OnClosed(link, callback) => match self.links.find(&link) {
                     Some(served) => served.on_closed(callback),
                     None => drop(link.guard(|| callback(&link, link.ended()))),

@@ -5,25 +5,61 @@ use std::collections::VecDeque;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::commands::{CallFn, WriteFn};
 use crate::reactor::link::Link;
+use crate::tensor::{self, TensorSet};
 use crate::transport::{RequestId, Sender, Token, TrySendError};
 
 /// What a write that waits counts beside its bytes.
 const OVERHEAD: usize = 64;
 
 /// What is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+#[derive(Debug)]
+pub(super) enum What<'a> {
     Message,
     Request(RequestId),
     Response(RequestId),
     Trigger(Token),
+    Tensor(Box<tensor::Outgoing<'a>>),
+    Tensors(TensorSet),
+}
+
+impl What<'_> {
+    /// As it waits.
+    fn into_owned(self) -> What<'static> {
+        match self {
+            Self::Message => What::Message,
+            Self::Request(id) => What::Request(id),
+            Self::Response(id) => What::Response(id),
+            Self::Trigger(token) => What::Trigger(token),
+            Self::Tensor(tensor) => What::Tensor(Box::new(tensor.into_owned())),
+            Self::Tensors(tensors) => What::Tensors(tensors),
+        }
+    }
+
+    /// Bytes that it takes while it waits, beside a body.
+    fn private_len(&self) -> usize {
+        match self {
+            Self::Tensor(tensor) => tensor.private_len(),
+            Self::Tensors(tensors) => tensors.private_len(),
+            Self::Message | Self::Request(_) | Self::Response(_) | Self::Trigger(_) => 0,
+        }
+    }
 }
 
 /// A write that waits for room.
 pub(super) struct Write {
-    pub(super) what: What,
+    pub(super) what: What<'static>,
     pub(super) body: Vec<u8>,
     pub(super) done: Option<WriteFn>,
+    /// What it counts.
+    bytes: usize,
+}
+
+impl Write {
+    /// What is left of it once it was sent, or will not be: memory of tensors goes back before the
+    /// completion is called.
+    pub(super) fn into_done(self) -> Option<WriteFn> {
+        self.done
+    }
 }
 
 /// The sending half. Any thread may write, one at a time; no callback runs meanwhile.
@@ -56,38 +92,47 @@ impl Outgoing {
     }
 
     /// Sends at once, or not at all.
-    pub(super) fn try_put(&mut self, what: What, body: &[u8]) -> Result<(), TrySendError> {
+    pub(super) fn try_with(
+        &mut self,
+        needed: usize,
+        send: impl FnOnce(&mut Sender) -> Result<(), TrySendError>,
+    ) -> Result<(), TrySendError> {
         if !self.waiting.is_empty() {
-            return Err(TrySendError::Full { free: 0, needed: body.len() as u64 });
+            return Err(TrySendError::Full { free: 0, needed: needed as u64 });
         }
         if self.closing {
             return Err(Error::from(ErrorKind::LinkClosed).into());
         }
-        self.put(what, body)
+        self.put_with(send)
     }
 
-    fn put(&mut self, what: What, body: &[u8]) -> Result<(), TrySendError> {
+    fn put_with(
+        &mut self,
+        send: impl FnOnce(&mut Sender) -> Result<(), TrySendError>,
+    ) -> Result<(), TrySendError> {
         let Some(sender) = &mut self.sender else {
             return Err(Error::from(ErrorKind::LinkClosed).into());
         };
-        match what {
-            What::Message => sender.try_send(body),
-            What::Request(id) => sender.try_request(id, body),
-            What::Response(id) => sender.try_respond(id, body),
-            What::Trigger(token) => sender.try_trigger(token),
-        }
+        send(sender)
     }
 
-    /// Sends at once, or later.
-    pub(super) fn submit(&mut self, what: What, body: Vec<u8>, done: Option<WriteFn>) -> Submitted {
-        match self.try_put(what, &body) {
+    /// Sends at once, or later: then it is taken. What is left of it is to be dropped without the lock.
+    pub(super) fn submit(
+        &mut self,
+        write: &mut Option<What<'_>>,
+        body: Vec<u8>,
+        done: Option<WriteFn>,
+    ) -> Submitted {
+        let Some(what) = write else { return Submitted::Done(done, Ok(())) };
+        match self.try_with(body.len(), |sender| put(sender, what, &body)) {
             Ok(()) => Submitted::Done(done, Ok(())),
             Err(TrySendError::Failed(error)) => Submitted::Done(done, Err(error)),
             Err(TrySendError::Full { .. }) if self.closing => {
                 Submitted::Done(done, Err(ErrorKind::LinkClosed.into()))
             }
             Err(TrySendError::Full { .. }) => {
-                let (bytes, limit) = (self.bytes + body.len() + OVERHEAD, self.limit);
+                let more = OVERHEAD.saturating_add(body.len()).saturating_add(what.private_len());
+                let (bytes, limit) = (self.bytes.saturating_add(more), self.limit);
                 if bytes > limit && !self.waiting.is_empty() {
                     return Submitted::Done(
                         done,
@@ -95,7 +140,10 @@ impl Outgoing {
                     );
                 }
                 self.bytes = bytes;
-                self.waiting.push_back(Write { what, body, done });
+                if let Some(what) = write.take() {
+                    let what = what.into_owned();
+                    self.waiting.push_back(Write { what, body, done, bytes: more });
+                }
                 if self.waiting.len() == 1 { Submitted::First } else { Submitted::Behind }
             }
         }
@@ -103,8 +151,9 @@ impl Outgoing {
 
     /// Sends the first write that waits, if there is room. Gives it, and what became of it.
     pub(super) fn flush_one(&mut self) -> Option<(Write, Result<()>)> {
-        let write = self.waiting.pop_front()?;
-        let result = match self.put(write.what, &write.body) {
+        let mut write = self.waiting.pop_front()?;
+        let Write { what, body, .. } = &mut write;
+        let result = match self.put_with(|sender| put(sender, what, body)) {
             Ok(()) => Ok(()),
             Err(TrySendError::Failed(error)) => Err(error),
             Err(TrySendError::Full { .. }) => {
@@ -113,7 +162,7 @@ impl Outgoing {
             }
         };
         self.rouse();
-        self.bytes -= write.body.len() + OVERHEAD;
+        self.bytes -= write.bytes;
         Some((write, result))
     }
 
@@ -162,6 +211,18 @@ impl Outgoing {
     }
 }
 
+/// Sends at once, or not at all: then `what` is as it was.
+fn put(sender: &mut Sender, what: &mut What<'_>, body: &[u8]) -> Result<(), TrySendError> {
+    match what {
+        What::Message => sender.try_send(body),
+        What::Request(id) => sender.try_request(*id, body),
+        What::Response(id) => sender.try_respond(*id, body),
+        What::Trigger(token) => sender.try_trigger(*token),
+        What::Tensor(tensor) => sender.try_put_tensor(tensor),
+        What::Tensors(tensors) => sender.try_send_tensors(tensors),
+    }
+}
+
 /// What a link leaves behind: its sender, and completions to be called.
 pub(super) struct Remains {
     pub(super) link: Link,
@@ -178,7 +239,7 @@ impl Remains {
         drop(sender);
         let error = || Error::from(kind.clone());
         for write in writes {
-            link.settle(Submitted::Done(write.done, Err(error())));
+            link.settle(Submitted::Done(write.into_done(), Err(error())));
         }
         for call in calls {
             link.guard(|| call(&link, Err(error())));

@@ -1,14 +1,16 @@
 //! One link as the loop has it: its receiving half, and who wants what comes.
 
-use std::collections::{HashMap, VecDeque};
-
 use crate::error::{Error, ErrorKind, Result};
-use crate::reactor::commands::{Adopted, CallFn, ClosedFn, Command, MessageFn, ReadFn};
-use crate::reactor::link::{Link, Message};
+use crate::reactor::commands::{Adopted, CallFn, ClosedFn, Command, MessageFn, ReadFn, TensorsFn};
+use crate::reactor::letters::Letters;
+use crate::reactor::link::Link;
 use crate::reactor::outgoing::{Submitted, What, Write};
 use crate::reactor::shared::Shared;
+use crate::reactor::wants::{Offered, Wants};
 use crate::shm::Bytes;
-use crate::transport::{LinkSocket, MessageKind, Receiver, RequestId, TryRecvError, Watch};
+use crate::transport::{
+    LinkSocket, MessageKind, Receiver, RequestId, SetAside, TryRecvError, Watch,
+};
 
 /// How a link is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,78 +68,10 @@ pub(super) struct Served {
     wants: Wants,
 }
 
-/// Messages that were set aside: before the connection was adopted, or while calls wait for responses
-/// behind them.
-struct Letters {
-    queue: VecDeque<(MessageKind, Vec<u8>)>,
-    bytes: usize,
-    limit: usize,
-}
-
-impl Letters {
-    /// Whether `len` bytes more may be set aside.
-    fn admit(&self, len: usize) -> bool {
-        self.queue.is_empty() || self.bytes + len <= self.limit
-    }
-
-    fn push(&mut self, kind: MessageKind, body: Vec<u8>) {
-        self.bytes += body.len();
-        self.queue.push_back((kind, body));
-    }
-}
-
-/// Who wants what comes.
-#[derive(Default)]
-struct Wants {
-    on_message: Option<MessageFn>,
-    on_closed: Option<ClosedFn>,
-    reads: VecDeque<ReadFn>,
-    calls: HashMap<RequestId, CallFn>,
-}
-
-/// What became of a message.
-enum Offered {
-    Taken,
-    Unwanted,
-    Panicked,
-}
-
-impl Wants {
-    /// No response will come.
-    fn fail_calls(&mut self, link: &Link) {
-        for call in std::mem::take(&mut self.calls).into_values() {
-            link.guard(|| call(link, Err(ErrorKind::PeerClosed.into())));
-        }
-    }
-
-    #[inline]
-    fn offer(&mut self, link: &Link, kind: MessageKind, bytes: Bytes<'_>) -> Offered {
-        let ran = match kind {
-            MessageKind::Response(id) => match self.calls.remove(&id) {
-                Some(call) => link.guard(|| call(link, Ok(bytes.to_vec()))),
-                // Its release says what is wrong with it.
-                None => Some(()),
-            },
-            MessageKind::Message if !self.reads.is_empty() => {
-                let read = self.reads.pop_front();
-                read.map_or(Some(()), |read| link.guard(|| read(link, Ok(Some(bytes.to_vec())))))
-            }
-            _ => match &mut self.on_message {
-                Some(callback) => link.guard(|| callback(link, Message::new(kind, bytes))),
-                None => return Offered::Unwanted,
-            },
-        };
-        if ran.is_some() { Offered::Taken } else { Offered::Panicked }
-    }
-}
-
 impl Served {
     pub(super) fn new(adopted: Adopted) -> Self {
         let Adopted { link, mut receiver, socket, set_aside } = adopted;
-        let mut letters = Letters { queue: VecDeque::new(), bytes: 0, limit: set_aside };
-        while let Some((kind, body)) = receiver.pop_letter() {
-            letters.push(kind, body);
-        }
+        let letters = Letters::of(&mut receiver, set_aside);
         receiver.take_triggers();
         let (mode, wants) = (Mode::Hot, Wants::default());
         Self { link, receiver, socket, mode, flushing: false, letters, wants }
@@ -160,7 +94,7 @@ impl Served {
             if shared.is_pending() {
                 return (count + 1, Outcome::More);
             }
-            if !self.receiver.is_ready() && self.letters.queue.is_empty() {
+            if !self.receiver.is_ready() && self.letters.is_empty() {
                 self.receiver.rest();
                 return (count + 1, Outcome::Caught);
             }
@@ -171,7 +105,7 @@ impl Served {
     /// Serves the next message or trigger.
     #[inline]
     fn serve_one(&mut self) -> Step {
-        if !self.letters.queue.is_empty() {
+        if !self.letters.is_empty() {
             let step = self.serve_letter();
             // A response may come behind messages that nobody wants.
             if !matches!(step, Step::Unwanted) || self.wants.calls.is_empty() {
@@ -189,20 +123,38 @@ impl Served {
             received.finish_trigger(known != Some(false));
             return if known.is_some() { Step::Served } else { panicked() };
         }
-        let (kind, bytes) = (received.kind(), received.bytes());
-        match self.wants.offer(&self.link, kind, bytes) {
-            Offered::Taken => {}
-            Offered::Unwanted
-                if !self.wants.calls.is_empty() && self.letters.admit(bytes.len()) =>
-            {
-                self.letters.push(kind, bytes.to_vec());
+        let (kind, len) = (received.kind(), received.len());
+        // What is behind something that was set aside is not served before it, but for responses.
+        let is_next = self.letters.is_empty() || matches!(kind, MessageKind::Response(_));
+        let set_aside = !self.wants.calls.is_empty() && self.letters.admits(len);
+        if kind == MessageKind::Tensors {
+            let wanted = is_next && self.wants.on_tensors.is_some();
+            if !wanted && !set_aside {
+                return self.leave();
             }
-            Offered::Unwanted => {
-                if !self.socket.is_alive() {
-                    self.wants.fail_calls(&self.link);
+            return match received.into_tensors() {
+                Ok(tensors) if wanted => match self.wants.offer_tensors(&self.link, tensors) {
+                    Ok(Offered::Panicked) => panicked(),
+                    _ => Step::Served,
+                },
+                Ok(opened) => {
+                    self.letters.push(SetAside::Parcel { opened, len });
+                    Step::Served
                 }
-                return Step::Unwanted;
+                Err(error) => self.over(Err(error)),
+            };
+        }
+        let offered = if is_next {
+            self.wants.offer(&self.link, kind, received.bytes())
+        } else {
+            Offered::Unwanted
+        };
+        match offered {
+            Offered::Taken => {}
+            Offered::Unwanted if set_aside => {
+                self.letters.push_message(kind, received.bytes().to_vec());
             }
+            Offered::Unwanted => return self.leave(),
             Offered::Panicked => return panicked(),
         }
         match received.release() {
@@ -211,16 +163,35 @@ impl Served {
         }
     }
 
+    /// What comes next stays where it is.
+    #[cold]
+    fn leave(&mut self) -> Step {
+        if !self.socket.is_alive() {
+            self.wants.fail_calls(&self.link);
+        }
+        Step::Unwanted
+    }
+
     #[cold]
     fn serve_letter(&mut self) -> Step {
-        let Some((kind, body)) = self.letters.queue.pop_front() else { return Step::Empty };
-        match self.wants.offer(&self.link, kind, Bytes::of(&body)) {
-            Offered::Taken => {
-                self.letters.bytes -= body.len();
-                Step::Served
+        let Some(letter) = self.letters.pop() else { return Step::Empty };
+        let (offered, letter) = match letter {
+            SetAside::Message(kind, body) => {
+                let offered = self.wants.offer(&self.link, kind, Bytes::of(&body));
+                (offered, SetAside::Message(kind, body))
             }
+            SetAside::Parcel { opened, len } => {
+                match self.wants.offer_tensors(&self.link, opened) {
+                    Ok(Offered::Panicked) => return panicked(),
+                    Ok(_) => return Step::Served,
+                    Err(opened) => (Offered::Unwanted, SetAside::Parcel { opened, len }),
+                }
+            }
+        };
+        match offered {
+            Offered::Taken => Step::Served,
             Offered::Unwanted => {
-                self.letters.queue.push_front((kind, body));
+                self.letters.put_back(letter);
                 Step::Unwanted
             }
             Offered::Panicked => panicked(),
@@ -230,7 +201,7 @@ impl Served {
     /// Nothing more comes. What was set aside is received before the end is told.
     #[cold]
     fn over(&mut self, result: Result<()>) -> Step {
-        if self.letters.queue.is_empty() {
+        if self.letters.is_empty() {
             return Step::Over(result);
         }
         self.wants.fail_calls(&self.link);
@@ -239,12 +210,17 @@ impl Served {
 
     /// Whether the next header shows everything that is left to do.
     pub(super) fn is_watched(&self) -> bool {
-        let has_letters = !self.letters.queue.is_empty() && self.wants.calls.is_empty();
+        let has_letters = !self.letters.is_empty() && self.wants.calls.is_empty();
         !has_letters && self.socket.is_alive()
     }
 
     pub(super) fn on_message(&mut self, callback: MessageFn) {
         let before = self.wants.on_message.replace(callback);
+        self.link.discard(before);
+    }
+
+    pub(super) fn on_tensors(&mut self, callback: TensorsFn) {
+        let before = self.wants.on_tensors.replace(callback);
         self.link.discard(before);
     }
 
@@ -264,7 +240,7 @@ impl Served {
             Err(error) => return self.link.guard(|| callback(&self.link, Err(error))),
         };
         self.wants.calls.insert(id, callback);
-        let submitted = self.link.outgoing().submit(What::Request(id), request, None);
+        let submitted = self.link.outgoing().submit(&mut Some(What::Request(id)), request, None);
         match submitted {
             Submitted::Done(_, Err(error)) => {
                 // It was not sent, so no response can come.
@@ -301,7 +277,9 @@ impl Served {
                     }
                 }
                 // Behind the completions of writes that were done at once.
-                Some((write, result)) => self.link.settle(Submitted::Done(write.done, result)),
+                Some((write, result)) => {
+                    self.link.settle(Submitted::Done(write.into_done(), result))
+                }
             }
         }
         budget
@@ -309,20 +287,21 @@ impl Served {
 
     /// The link is over: closes it for the peer, and tells everybody who waits.
     pub(super) fn end(self, result: Result<()>, by_us: Option<ErrorKind>) {
-        let Self { link, receiver, wants, .. } = self;
-        let Wants { on_message, on_closed, reads, calls } = wants;
+        let Self { link, receiver, letters, wants, .. } = self;
+        let Wants { on_message, on_tensors, on_closed, reads, calls } = wants;
         let kind = match &result {
             Err(error) => error.kind().clone(),
             Ok(()) => by_us.unwrap_or(ErrorKind::PeerClosed),
         };
         let mut remains = link.end(kind);
         remains.calls = calls.into_values().collect();
-        drop(receiver);
+        drop((letters, receiver));
         for read in reads {
             link.guard(|| read(&link, link.nothing_to_read()));
         }
         remains.complete();
         link.discard(on_message);
+        link.discard(on_tensors);
         if let Some(closed) = on_closed {
             // Behind the completions that wait to be called.
             link.post(Command::Closed(link.clone(), closed, result));

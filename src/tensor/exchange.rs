@@ -13,7 +13,7 @@ use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Private, Storage, Tensor};
 use crate::transport::{
     Attachment, Claims, Enclosure, Received, Receiver, RecvPatience, SendPatience, Sender,
-    TryRecvError, TrySendError,
+    SetAside, TryRecvError, TrySendError,
 };
 
 /// Tensors of one message at most.
@@ -277,6 +277,11 @@ impl Receiver {
     /// As [`try_recv`](Self::try_recv).
     pub fn try_recv_tensors(&mut self) -> Result<Option<TensorSet>, TryRecvError> {
         self.parcel(RecvPatience::None, open_set)
+    }
+
+    /// What was set aside, oldest first. Where it cannot be opened the link ends.
+    pub(crate) fn pop_set_aside(&mut self) -> Result<Option<SetAside<TensorSet>>> {
+        self.pop_letter(open_set)
     }
 
     #[inline]

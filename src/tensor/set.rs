@@ -68,6 +68,12 @@ impl TensorSet {
         self.entries.iter().position(is_named)
     }
 
+    /// Bytes that it takes here while it waits, pools and loans aside.
+    pub(crate) fn private_len(&self) -> usize {
+        let entry = size_of::<(Box<str>, Tensor)>();
+        self.iter().map(|(name, tensor)| entry + name.len() + tensor.private_len()).sum()
+    }
+
     /// How many tensors there are.
     pub fn len(&self) -> usize {
         self.entries.len()

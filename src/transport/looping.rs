@@ -11,6 +11,7 @@ use crate::transport::arrivals::{DATA_WAKES, ROOM_WAKES};
 use crate::transport::inbox::{Flow, Inbox};
 use crate::transport::link::Link;
 use crate::transport::options::Spin;
+use crate::transport::parcel::Claims;
 use crate::transport::peer::Credentials;
 #[cfg(feature = "tokio")]
 use crate::transport::peer::Peer;
@@ -77,6 +78,17 @@ impl Watch {
     }
 }
 
+/// What was set aside, copied.
+#[derive(Debug)]
+pub(crate) enum SetAside<T> {
+    Message(MessageKind, Vec<u8>),
+    /// A parcel, opened. Its description was `len` bytes long.
+    Parcel {
+        opened: T,
+        len: usize,
+    },
+}
+
 impl Receiver {
     /// Whether there is something to look at, or the link is over.
     #[inline]
@@ -128,13 +140,23 @@ impl Receiver {
         self.inbox.takes_triggers = true;
     }
 
-    /// What was set aside before, oldest first; a response only if it was asked for.
-    pub(crate) fn pop_letter(&mut self) -> Option<(MessageKind, Vec<u8>)> {
-        let letter = self.backlog.take(|_| true)?;
-        if let MessageKind::Response(id) = letter.kind {
-            self.calls.finish(id);
+    /// What was set aside before, oldest first; a response only if it was asked for. Parcels are given to
+    /// `open`; where that fails the link ends.
+    pub(crate) fn pop_letter<T>(
+        &mut self,
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<Option<SetAside<T>>> {
+        let Some(letter) = self.backlog.take(|_| true) else { return Ok(None) };
+        match letter.kind {
+            MessageKind::Tensors => {
+                let len = letter.body.len();
+                let opened = self.open_letter(letter, open)?;
+                return Ok(Some(SetAside::Parcel { opened, len }));
+            }
+            MessageKind::Response(id) => self.calls.finish(id),
+            _ => {}
         }
-        Some((letter.kind, letter.body))
+        Ok(Some(SetAside::Message(letter.kind, letter.body)))
     }
 
     /// As [`response`](Self::response), but does not wait.

@@ -51,7 +51,7 @@ pub use connection::{Connection, Stats};
 pub use context::Context;
 pub(crate) use enclosure::Enclosure;
 pub use listener::{Listener, ListenerStats};
-pub(crate) use looping::{LinkSocket, Watch};
+pub(crate) use looping::{LinkSocket, SetAside, Watch};
 pub use options::{Numa, Options, PeerPolicy, Spin};
 pub(crate) use parcel::{Attachment, Claims, LentRange, SINGLE};
 pub use peer::{Credentials, Peer};

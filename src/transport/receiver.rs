@@ -389,11 +389,19 @@ impl Receiver {
     ) -> Result<Option<T>, TryRecvError> {
         let wanted = |kind: &MessageKind| *kind == MessageKind::Tensors;
         let Some(letter) = self.letter(wanted, patience)? else { return Ok(None) };
+        Ok(Some(self.open_letter(letter, open)?))
+    }
+
+    /// Gives a parcel that was set aside to `open`.
+    pub(super) fn open_letter<T>(
+        &mut self,
+        letter: Letter,
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<T> {
         let mut claims = Claims::kept(letter.attachments);
-        let opened = open(&letter.body, &mut claims)
+        open(&letter.body, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))
-            .map_err(|error| self.inbox.fail(error))?;
-        Ok(Some(opened))
+            .map_err(|error| self.inbox.fail(error))
     }
 
     #[inline(always)]

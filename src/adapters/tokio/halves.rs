@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::adapters::tokio::shared::{Shared, watch_until};
 use crate::transport::Watching;
 use crate::{
-    ErrorKind, Peer, RecvStats, Request, RequestId, Result, SendStats, TryRecvError, TrySendError,
+    ErrorKind, Outgoing, Peer, RecvStats, Request, RequestId, Result, SendStats, Tensor, TensorSet,
+    TryRecvError, TrySendError,
 };
 
 /// How long to sleep at a time for what nobody tells of: blocks that other peers hold.
@@ -42,6 +43,26 @@ impl Sender {
     /// As [`crate::Sender::respond`].
     pub async fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
         self.put(|sender| sender.try_respond(request, body)).await
+    }
+
+    /// Sends a tensor; waits for room. Dropped, it has handed over nothing; a
+    /// [`TensorMut`](crate::TensorMut) that was given to it is gone then, and its memory back in the pool.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::send_tensor`].
+    pub async fn send_tensor<'a>(&mut self, tensor: impl Into<Outgoing<'a>>) -> Result<()> {
+        let mut tensor = tensor.into();
+        self.put(|sender| sender.try_put_tensor(&mut tensor)).await
+    }
+
+    /// Sends a set of tensors in one message; waits for room.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::send_tensors`].
+    pub async fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
+        self.put(|sender| sender.try_send_tensors(tensors)).await
     }
 
     pub(super) async fn request(&mut self, id: RequestId, body: &[u8]) -> Result<()> {
@@ -151,6 +172,26 @@ impl Receiver {
     /// As [`crate::Receiver::recv_request`].
     pub async fn recv_request(&mut self) -> Result<Option<Request>> {
         self.get(crate::Receiver::try_recv_request).await
+    }
+
+    /// Receives the next tensor. `None`: the peer has finished in order. Other messages that come before it
+    /// are kept for later.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_tensor`].
+    pub async fn recv_tensor(&mut self) -> Result<Option<Tensor>> {
+        self.get(crate::Receiver::try_recv_tensor).await
+    }
+
+    /// Receives the tensors of the next message that has some. `None`: the peer has finished in order. Other
+    /// messages that come before it are kept for later.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_tensors`].
+    pub async fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
+        self.get(crate::Receiver::try_recv_tensors).await
     }
 
     pub(super) async fn response(&mut self, id: RequestId) -> Result<Vec<u8>> {

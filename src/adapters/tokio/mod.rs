@@ -44,7 +44,9 @@ mod stream;
 use tokio::io::unix::AsyncFd;
 
 use crate::adapters::tokio::shared::{Listening, Shared};
-use crate::{Address, Context, Error, Peer, Request, RequestId, Result, Stats};
+use crate::{
+    Address, Context, Error, Outgoing, Peer, Request, RequestId, Result, Stats, Tensor, TensorSet,
+};
 
 pub use halves::{Receiver, Sender};
 pub use stream::Stream;
@@ -195,6 +197,77 @@ impl Connection {
     /// As [`crate::Sender::respond`].
     pub async fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
         self.sender.respond(request, body).await
+    }
+
+    /// Sends a tensor; waits for room. Dropped, it has handed over nothing; a
+    /// [`TensorMut`](crate::TensorMut) that was given to it is gone then, and its memory back in the pool.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// use slipring::tokio::{Connection, Listener};
+    /// use slipring::{Address, Context};
+    ///
+    /// let context = Context::new()?;
+    /// let address = Address::fresh();
+    /// let mut listener = Listener::new(context.listen(&address)?)?;
+    /// let server = tokio::spawn(async move {
+    ///     let mut link = listener.accept().await?;
+    ///     while let Some(tensor) = link.recv_tensor().await? {
+    ///         println!("{} {:?}", tensor.dtype(), tensor.shape().dims());
+    ///         link.send_tensor(&tensor).await?;
+    ///     }
+    ///     Ok::<_, slipring::Error>(())
+    /// });
+    ///
+    /// let mut link = Connection::connect(&context, address).await?;
+    /// let mut image = context.alloc::<f32>([1, 3, 224, 224])?;
+    /// image.fill(0.5);
+    /// link.send_tensor(image).await?;
+    /// let back = link.recv_tensor().await?.expect("an answer");
+    /// assert_eq!(back.to_vec::<f32>()?[7], 0.5);
+    /// link.close()?;
+    /// server.await.unwrap()?;
+    /// # Ok::<_, slipring::Error>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::send_tensor`].
+    pub async fn send_tensor<'a>(&mut self, tensor: impl Into<Outgoing<'a>>) -> Result<()> {
+        self.sender.send_tensor(tensor).await
+    }
+
+    /// Sends a set of tensors in one message; waits for room.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::send_tensors`].
+    pub async fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
+        self.sender.send_tensors(tensors).await
+    }
+
+    /// Receives the next tensor. `None`: the peer has finished in order. Other messages that come before it
+    /// are kept for later.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_tensor`].
+    pub async fn recv_tensor(&mut self) -> Result<Option<Tensor>> {
+        self.receiver.recv_tensor().await
+    }
+
+    /// Receives the tensors of the next message that has some. `None`: the peer has finished in order. Other
+    /// messages that come before it are kept for later.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_tensors`].
+    pub async fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
+        self.receiver.recv_tensors().await
     }
 
     /// Who is on the other side.

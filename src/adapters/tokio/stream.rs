@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::adapters::tokio::halves::{Receiver, SLICE, Sender};
 use crate::transport::Watching;
-use crate::{Peer, Result, TryRecvError};
+use crate::{MessageKind, Peer, Result, TryRecvError};
 
 /// The longest message that a write becomes, in bytes.
 const LONGEST: usize = 256 << 10;
@@ -21,7 +21,7 @@ type Sleep = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 /// too), reads take them apart. What speaks to a socket by `AsyncRead` and `AsyncWrite` speaks to it.
 ///
 /// Shutting it down ends its writing; the other side then reads the end. Dropping it ends both
-/// directions in order; a peer that died gives `ConnectionReset`.
+/// directions in order; a peer that died gives `ConnectionReset`, one that sends tensors `InvalidData`.
 pub struct Stream {
     sender: Option<Sender>,
     receiver: Receiver,
@@ -111,6 +111,11 @@ impl AsyncRead for Stream {
         loop {
             ready!(this.reading.poll(context)).map_err(io::Error::other)?;
             match this.receiver.inner().try_peek() {
+                // What is no bytes stays where it is.
+                Ok(Some(received)) if received.kind() == MessageKind::Tensors => {
+                    let what = "a tensor was sent to a stream of bytes";
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, what)));
+                }
                 Ok(Some(received)) => {
                     let left = received.len() - this.read;
                     let count = left.min(buffer.remaining());
