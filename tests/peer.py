@@ -3,7 +3,13 @@
 
     peer.py connect NAME [requests]   talks to a listener at @NAME that echoes messages, and checks what comes
                                       back; with "requests", the listener also answers requests with their body
-    peer.py listen NAME               echoes messages and requests of one peer at @NAME until that one closes
+    peer.py tensors NAME              talks to a listener at @NAME that echoes tensors and messages; in front of each
+                                      record of tensors goes a message with its text, which the listener checks
+    peer.py listen NAME               echoes messages, requests and tensors of one peer at @NAME until that one closes
+    peer.py tell NAME                 answers one peer at @NAME each record of tensors with its text, and "hold" and
+                                      "give back" with what it then does with loans
+
+The text of a record has a line for each tensor: name, data type, shape, where its bytes lie, elements.
 
 Whatever fails ends it with exit code 1 and a line on stderr.
 
@@ -15,7 +21,10 @@ import array
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import fcntl
+import itertools
+import math
 import mmap
 import os
 import platform
@@ -25,6 +34,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 
 DEADLINE = 30.0  # seconds, for whatever is waited for
 PAGE, MASK = mmap.PAGESIZE, (1 << 64) - 1
@@ -37,12 +47,21 @@ MAX_MESSAGE, POOL_LIMIT, IN_RING = 1 << 24, 3 << 23, 8192  # longer ones than IN
 CONTROL_LEN = -(-(4096 + 8 * LOAN_SLOTS) // PAGE) * PAGE
 POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL, RETURNED_LOANS = 0, 0x40, 0x48, 0x80, 0x88, 0x1000  # §5
 AWAKE, PARKED, ARMED, GONE = 0, 1, 2, 3  # §7
-MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS = 1, 2, 3, 4, 5, 6  # §6
+MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS = 1, 2, 3, 4, 5, 6, 7  # §6
 MORE, POOLED, TIGHT = 1 << 8, 1 << 9, 1 << 10
 POOL_DESCRIPTOR = struct.Struct("<IIQQQ")  # §9: segment, slot, offset, len, generation
-F_ADD_SEALS, F_GET_SEALS, SEALS, TMPFS_MAGIC = 1033, 1034, 0x17, 0x01021994  # §4
+F_ADD_SEALS, F_GET_SEALS, SEALS, FROZEN_SEALS, TMPFS_MAGIC = 1033, 1034, 0x17, 0xF, 0x01021994  # §4, §9
 SO_PASSCRED, SO_PEERCRED, SCM_CREDENTIALS, POLLRDHUP = 16, 17, 2, 0x2000  # §1, §15
 SYS_FUTEX, FUTEX_WAIT, FUTEX_WAKE, EVERYBODY, SYS_MEMBARRIER, GLOBAL_EXPEDITED = 202, 0, 1, 0x7FFFFFFF, 324, 2
+
+TENSORS_VERSION, MAX_TENSORS, MAX_RANK, NO_SLOT, FROZEN = 1, 1024, 8, 0xFFFFFFFF, 1  # §12, §2
+ATTACHED, INLINE, REGION, WIDE = 0, 1, 2, 1  # of tensor.flags
+TENSOR = struct.Struct("<BBBB")  # dtype, rank, flags, name_len
+DTYPES = {  # code: name, bytes of an element, its format in struct
+    1: ("BOOL", 1, "?"), 2: ("UINT8", 1, "B"), 3: ("UINT16", 2, "H"), 4: ("UINT32", 4, "I"), 5: ("UINT64", 8, "Q"),
+    6: ("INT8", 1, "b"), 7: ("INT16", 2, "h"), 8: ("INT32", 4, "i"), 9: ("INT64", 8, "q"), 10: ("FP16", 2, "e"),
+    11: ("FP32", 4, "f"), 12: ("FP64", 8, "d"), 13: ("BYTES", None, None), 14: ("BF16", 2, None)}
+BOOL, BYTES, BF16 = 1, 13, 14
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -50,7 +69,54 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 MEMBARRIER = libc.syscall(SYS_MEMBARRIER, GLOBAL_EXPEDITED, 0, 0) == 0
 
-Received = collections.namedtuple("Received", "kind ident body loan")  # body: a copy; loan: (slot, generation) or None
+# body: a copy; loan: (slot, generation) or None; tensors: of a record of them
+Received = collections.namedtuple("Received", "kind ident body loan tensors", defaults=[()])
+
+
+@dataclasses.dataclass
+class Tensor:
+    """§12.  Of one that came: `body` is a copy of its bytes, which lie at `offset` of `segment` unless they came
+    inline.  Of one that is to go: `segment` is a Frozen that has its bytes at `offset`, or None; then they are put
+    into our pool, or go inline."""
+    dtype: int
+    shape: tuple
+    body: bytes
+    name: str = ""
+    place: int = ATTACHED
+    wide: bool = False  # dimensions of 8 bytes
+    segment: object = None
+    offset: int = 0
+    loan: tuple = None  # as of a Received
+
+    def same(self, other):
+        return (self.dtype, self.shape, self.body, self.name) == (other.dtype, other.shape, other.body, other.name)
+
+    def values(self):
+        """Its elements, and what there is to say against them (§12)."""
+        name, size, form = DTYPES[self.dtype]
+        count = math.prod(self.shape)
+        if self.dtype == BYTES:
+            values, at = [], 0
+            while at < len(self.body):
+                demand(at + 4 <= len(self.body), "BYTES: ends within a length")
+                end = at + 4 + struct.unpack_from("<I", self.body, at)[0]
+                demand(end <= len(self.body), "BYTES: ends within an element")
+                values.append(self.body[at + 4:end].decode())
+                at = end
+            demand(len(values) == count, f"BYTES: {len(values)} elements, not {count}")
+            return values
+        demand(self.dtype != BOOL or max(self.body, default=0) <= 1, "BOOL: neither 0 nor 1")
+        if self.dtype == BF16:
+            return [struct.unpack("<f", b"\0\0" + self.body[at:at + 2])[0] for at in range(0, len(self.body), 2)]
+        return list(struct.unpack(f"<{count}{form}", self.body))
+
+    def text(self):
+        place = ("empty" if not self.body else "inline" if self.place == INLINE else
+                 "frozen" if self.segment and self.segment.frozen else "lent")
+        what = f"{self.name} {DTYPES[self.dtype][0]} {list(self.shape)} {place}"
+        if len(self.body) > 4096:
+            return f"{what} {len(self.body)} bytes, sum {sum(self.body)}"
+        return " ".join([what, *(str(value).lower() for value in self.values())])
 
 
 class Failure(Exception):
@@ -92,10 +158,13 @@ class Mapping:
     """A shared mapping: its bytes, its words, and addresses in it for the futex.  Through ctypes, as mmap.mmap
     does not tell the address of a read-only mapping."""
 
-    def __init__(self, fd, length, writable=False):
+    def __init__(self, fd, length, writable=False, frozen=False):
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self.address, self.length = libc.mmap(None, length, protection, mmap.MAP_SHARED, fd, 0), length
+        flags, self.frozen = mmap.MAP_PRIVATE if frozen else mmap.MAP_SHARED, frozen
+        self.address, self.length = libc.mmap(None, length, protection, flags, fd, 0), length
         demand(self.address not in (None, ctypes.c_void_p(-1).value), "mmap: " + os.strerror(ctypes.get_errno()))
+        self.finish = weakref.finalize(self, libc.munmap, self.address, length)  # with whoever uses it last
+        self.finish.atexit = False
         view = memoryview((ctypes.c_ubyte * length).from_address(self.address)).cast("B")
         self.bytes = view if writable else view.toreadonly()
         self.words = self.bytes.cast("Q")
@@ -109,30 +178,62 @@ class Mapping:
     def unmap(self):
         self.words.release()
         self.bytes.release()
-        libc.munmap(self.address, self.length)
+        self.finish()
 
 
-def make_segment(length):
-    """§4: a memfd, allocated, mapped, then sealed.  Gives the mapping and the descriptor to send."""
+def make_memory(length):
+    """§4: a memfd, allocated and mapped.  Gives the mapping and the descriptor."""
     fd = os.memfd_create("peer.py", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, length)
     os.posix_fallocate(fd, 0, length)
-    mapping = Mapping(fd, length, writable=True)
+    return Mapping(fd, length, writable=True), fd
+
+
+def make_segment(length):
+    """§4: memory, sealed.  Gives the mapping and the descriptor to send."""
+    mapping, fd = make_memory(length)
     fcntl.fcntl(fd, F_ADD_SEALS, SEALS)
     return mapping, fd
 
 
-def map_segment(fd, length):
-    """§4: checks the other side's segment, maps it for reading, and closes the descriptor."""
+class Frozen:
+    """§9: a frozen segment that we send, of ours or of somebody else's."""
+    frozen = True
+
+    def __init__(self, fd, length):
+        self.fd, self.length, self.number = fd, length, None
+        self.named = None  # our head behind the last record that names it; None: that is not published yet
+        weakref.finalize(self, os.close, fd).atexit = False
+
+    @classmethod
+    def holding(cls, *bodies):
+        """A new one: written, unmapped, then sealed.  Gives tensors' offsets, too."""
+        offsets = list(itertools.accumulate((round_up(len(body), 64) for body in bodies), initial=0))
+        mapping, fd = make_memory(round_up(max(offsets[-1], 1), PAGE))
+        for offset, body in zip(offsets, bodies):
+            mapping.bytes[offset:offset + len(body)] = body
+        mapping.unmap()
+        fcntl.fcntl(fd, F_ADD_SEALS, FROZEN_SEALS)
+        return cls(fd, mapping.length), offsets
+
+
+def map_segment(fd, length, frozen=False):
+    """§4, §9: checks the other side's segment, maps it for reading, and closes the descriptor.  That of a frozen one
+    is kept as long as the mapping, to be sent on."""
+    wanted = FROZEN_SEALS if frozen else SEALS
     flags, seals, status = fcntl.fcntl(fd, fcntl.F_GETFL), fcntl.fcntl(fd, F_GET_SEALS), os.fstat(fd)
     filesystem = ctypes.create_string_buffer(256)
     demand(flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_PATH, "segment: not open for reading", 3)
     demand(libc.fstatfs(fd, filesystem) == 0, "segment: fstatfs", 3)
     demand(struct.unpack_from("q", filesystem)[0] == TMPFS_MAGIC, "segment: not on tmpfs", 3)
-    demand(seals & SEALS == SEALS, f"segment: seals {seals:#x}", 3)
+    demand(seals & wanted == wanted, f"segment: seals {seals:#x}, not {wanted:#x}", 3)
     demand(status.st_size == length <= status.st_blocks * 512, f"segment: {status.st_size} bytes, not {length}", 3)
-    mapping = Mapping(fd, length)
-    os.close(fd)
+    mapping = Mapping(fd, length, frozen=frozen)
+    if frozen:
+        mapping.fd = fd
+        weakref.finalize(mapping, os.close, fd).atexit = False
+    else:
+        os.close(fd)
     return mapping
 
 
@@ -220,6 +321,8 @@ class Link:
         self.attended = {RECEIVER_STATE: 0, SENDER_STATE: 0}  # parked values that we rang for
         self.epoch, self.slept = 0, {RECEIVER_STATE: 0, SENDER_STATE: 0}
         self.their_segments, self.inodes, self.again = {}, {}, 0  # inodes: of every number that ever came
+        self.borrowed, self.generations = {}, set()  # slots that we hold, with generations; all that ever came
+        self.eager = False  # takes packets as early as it can; what can be read must not depend on that
         self.pool = Pool(self)
         threading.Thread(target=self.watch, daemon=True).start()
 
@@ -294,10 +397,18 @@ class Link:
         """Step 1: whether `size` bytes fit; if not by what we know, loads the peer's position."""
         limit = RING_CAPACITY - 128 - size
         if self.head - self.tail & MASK > limit:
-            tail = self.theirs.load(POSITION)
-            demand(tail % 8 == 0 and (tail - self.tail & MASK) <= (self.head - self.tail & MASK), f"position {tail}")
-            self.tail = tail
+            self.load_tail()
         return self.head - self.tail & MASK <= limit
+
+    def load_tail(self):
+        tail = self.theirs.load(POSITION)
+        demand(tail % 8 == 0 and (tail - self.tail & MASK) <= (self.head - self.tail & MASK), f"position {tail}")
+        self.tail = tail
+
+    def has_read(self, position):
+        """Whether they have read all that stands in front of this position of our ring."""
+        self.load_tail()
+        return self.head - self.tail & MASK <= self.head - position & MASK
 
     def header_at(self, position):
         return CONTROL_LEN + position % RING_CAPACITY
@@ -336,8 +447,81 @@ class Link:
         demand(len(body) <= self.longest, "longer than the link's longest message")
         prefix = b"" if ident is None else struct.pack("<Q", ident)  # §8
         if len(body) > IN_RING:
-            return self.publish((kind | POOLED, prefix + self.pool.lend(body)))
+            return self.publish((kind | POOLED, prefix + self.pool.lend(body)[0]))
         return self.publish((kind | (TIGHT if tight else 0), prefix + body), wait=wait)
+
+    # §12 Tensors
+
+    def record_of(self, tensors):
+        """Header and payload of a record that hands these over."""
+        pooled = [tensor.body for tensor in tensors if tensor.place == ATTACHED and not tensor.segment]
+        lent = iter(self.pool.lend(*pooled) if pooled else ())
+        attachments, description = [], b""
+        for tensor in tensors:
+            name = tensor.name.encode()
+            flags = tensor.place << 1 | (WIDE if tensor.wide else 0)
+            description += TENSOR.pack(tensor.dtype, len(tensor.shape), flags, len(name))
+            description += struct.pack(f"<{len(tensor.shape)}{'Q' if tensor.wide else 'I'}", *tensor.shape)
+            if tensor.place == INLINE:
+                description += struct.pack("<I", len(tensor.body)) + tensor.body
+            elif tensor.segment:
+                number = self.pool.announce(tensor.segment)
+                attachments.append(POOL_DESCRIPTOR.pack(number, NO_SLOT, tensor.offset, len(tensor.body), 0))
+            else:
+                attachments.append(next(lent))
+            description += name
+        return TENSORS | len(attachments) << 16 | TENSORS_VERSION << 24, b"".join(attachments) + description
+
+    def send_tensors(self, *tensors, tight=False):
+        header, payload = self.record_of(tensors)
+        self.publish((header | (TIGHT if tight else 0), payload))
+        for tensor in tensors:
+            if tensor.segment:
+                tensor.segment.named = self.head
+
+    def take_tensors(self, payload, count):
+        """The tensors of a record, judged; not their elements."""
+        ranges = [self.borrow(payload[at:at + 32], attachment=True) for at in range(0, 32 * count, 32)]
+        left, at, tensors = collections.deque(ranges), 32 * count, []
+
+        def take(form):
+            nonlocal at
+            values = struct.Struct("<" + form)
+            demand(at + values.size <= len(payload), f"tensor {len(tensors)}: its description ends early")
+            at += values.size
+            return values.unpack_from(payload, at - values.size)
+
+        while at < len(payload):
+            index = len(tensors)
+            demand(index < MAX_TENSORS, f"more than {MAX_TENSORS} tensors")
+            dtype, rank, flags, name_len = take("4B")
+            place, wide = flags >> 1, bool(flags & WIDE)
+            demand(dtype in DTYPES, f"tensor {index}: dtype {dtype}")
+            demand(rank <= MAX_RANK, f"tensor {index}: rank {rank}")
+            demand(place <= REGION, f"tensor {index}: flags {flags:#x}")
+            demand(place != REGION, f"tensor {index}: it lies in a region, and we know none")
+            shape = take(f"{rank}{'Q' if wide else 'I'}")
+            demand(math.prod(filter(None, shape)) < 1 << 64, f"tensor {index}: shape {shape}")
+            if place == INLINE:
+                length, = take("I")
+                body, = take(f"{length}s")
+                segment = offset = loan = None
+            else:
+                demand(left, f"tensor {index}: no attachment is left")
+                segment, offset, length, loan = left.popleft()
+                body = bytes(segment.bytes[offset:offset + length])
+            name, = take(f"{name_len}s")
+            try:
+                name = name.decode()
+            except UnicodeDecodeError:
+                raise Failure(f"tensor {index}: its name is no UTF-8") from None
+            demand(not name or all(name != other.name for other in tensors), f"tensor {index}: another one is {name!r}")
+            count, size = math.prod(shape), DTYPES[dtype][1]
+            expected = length if dtype == BYTES and count else count * (size or 0)
+            demand(expected == length < 1 << 63, f"tensor {index}: {length} bytes, not {expected}")
+            tensors.append(Tensor(dtype, shape, body, name, place, wide, segment, offset, loan))
+        demand(not left, f"{len(left)} attachments are left")
+        return tensors
 
     # §6 Reading
 
@@ -355,24 +539,32 @@ class Link:
         given back."""
         while True:
             received = self.receive_record(lag)
-            if received is None or received.kind < CLOSE:
+            if received is None or received.kind < CLOSE or received.kind == TENSORS:
                 return received
             if received.kind == PACKETS:
-                while self.read_pool_packet(must=False):
+                while self.read_pool_packet():
                     pass
 
     def receive_record(self, lag):
         if not self.header():
             demand(not self.after_more, "no header after MORE")
             self.sleep_until(self.header, RECEIVER_STATE, DATA_BELL, "a record")
+        while self.eager and self.read_pool_packet():
+            pass
         header = self.header()
         kind, length = header & 0xFF, header >> 32
         prefix = 8 if kind in (REQUEST, RESPONSE) else 0
         if header == CLOSE:
             self.publish_position()
             return None
-        demand(MESSAGE <= kind <= PACKETS and kind != CLOSE and header & 0xFFFFF800 == 0, f"header {header:#x}")
-        demand(kind < CLOSE or length == (4 if kind == TRIGGER else 0) and not header & POOLED, f"header {header:#x}")
+        attachments, version = header >> 16 & 0xFF, header >> 24 & 0xFF
+        demand(MESSAGE <= kind <= TENSORS and kind != CLOSE and header & 0xF800 == 0, f"header {header:#x}")
+        if kind == TENSORS:
+            demand(version == TENSORS_VERSION and length >= 32 * attachments, f"header {header:#x}")
+        else:
+            demand(attachments == version == 0, f"header {header:#x}")
+            demand(kind < CLOSE or length == (4 if kind == TRIGGER else 0), f"header {header:#x}")
+        demand(kind < CLOSE or not header & POOLED, f"header {header:#x}")
         demand(prefix <= length <= self.their_capacity - 192, f"header {header:#x}")
         demand(not header & POOLED or length == prefix + 32, f"header {header:#x}")
         start = self.at + (8 if length <= 56 or header & TIGHT or self.after_more else 64)
@@ -383,58 +575,77 @@ class Link:
         self.at = round_up(start + length, 8 if header & (MORE | TIGHT) else 64) & MASK
         if self.at - self.published & MASK >= self.their_capacity // 8 and not lag:
             self.publish_position()
+        if kind == TENSORS:
+            return Received(kind, None, b"", None, self.take_tensors(payload, attachments))
         ident = struct.unpack_from("<Q", payload)[0] if prefix else None
-        body, loan = self.borrow(payload[prefix:]) if header & POOLED else (payload[prefix:], None)
+        body, loan = payload[prefix:], None
+        if header & POOLED:
+            segment, offset, length, loan = self.borrow(body)
+            body = bytes(segment.bytes[offset:offset + length])
         demand(len(body) <= self.longest, "a message longer than the link's longest")
         return Received(kind, ident, body, loan)
 
     # §9 Long messages: the other side's pool
 
-    def borrow(self, descriptor):
-        """A copy of the message that a pool descriptor names, and the loan."""
+    def borrow(self, descriptor, attachment=False):
+        """The segment, offset and length that a pool descriptor or an attachment names, and the loan, if it is one."""
         number, slot, offset, length, generation = POOL_DESCRIPTOR.unpack(descriptor)
-        demand(length <= self.longest and slot < LOAN_SLOTS and offset % 64 == 0, f"pool: {length} {slot} {offset}")
+        frozen = attachment and slot == NO_SLOT
+        demand(attachment or length <= self.longest, f"pooled.len {length}")
+        demand(frozen or slot < LOAN_SLOTS, f"pooled.slot {slot:#x}")
+        demand(offset % 64 == 0, f"pooled.offset {offset}")
         for _ in range(128):
             if number in self.their_segments:
                 break
-            self.read_pool_packet()
+            why = "is retired" if number in self.inodes else "was not sent"
+            demand(self.read_pool_packet(), f"pooled.segment {number} {why}")
         demand(number in self.their_segments, f"pooled.segment {number} unknown")
         segment = self.their_segments[number]
+        demand(segment.frozen == frozen, f"pooled.segment {number} is {'' if segment.frozen else 'not '}frozen")
         demand(offset + length <= segment.length, f"pool: {offset} + {length} is not inside of the segment")
-        return bytes(segment.bytes[offset:offset + length]), (slot, generation)
+        if frozen:
+            return segment, offset, length, None
+        demand(slot not in self.borrowed, f"pooled.slot {slot} is lent")
+        demand(generation and generation not in self.generations, f"pooled.generation {generation} is 0 or was there")
+        self.borrowed[slot] = generation
+        self.generations.add(generation)
+        return segment, offset, length, (slot, generation)
 
-    def read_pool_packet(self, must=True):
-        """Takes a Segment or a Retire from the socket, which `must` be there already.  False: there is none."""
+    def read_pool_packet(self):
+        """Takes a Segment or a Retire from the socket, if one is there already."""
         self.sock.settimeout(0)
         try:
             got = receive_packet(self.sock)
         except BlockingIOError:
             got = None
         self.sock.settimeout(DEADLINE)
-        demand(got or not must, "a record names a pool segment that no packet brought")
         if not got:
             return False
         kind, packet, _, fds = got
-        number, zero, length = struct.unpack_from("<IIQ", packet, 16)
+        number, flags, length = struct.unpack_from("<IIQ", packet, 16)
         if kind == RETIRE:
-            if number in self.their_segments:
-                self.their_segments.pop(number).unmap()
+            self.their_segments.pop(number, None)  # tensors that lie in it keep it mapped
             return True
         demand(kind == SEGMENT, f"packet of kind {kind} after the handshake")
         known = [segment.length for segment in self.their_segments.values()]
         demand(len(known) < 1024 and sum(known) + length <= POOL_LIMIT, "the peer's pool is too large")
-        demand(length and length % PAGE == 0 and zero == 0, "segment.len or segment.zero")
+        demand(length and length % PAGE == 0 and flags <= FROZEN, "segment.len or segment.flags")
         demand(number not in self.their_segments, f"segment.segment {number} again")
         self.again += number in self.inodes
         inode = os.fstat(fds[0]).st_ino
         demand(self.inodes.setdefault(number, inode) == inode, f"segment.segment {number} was another segment before")
-        self.their_segments[number] = map_segment(fds[0], length)
+        self.their_segments[number] = map_segment(fds[0], length, flags == FROZEN)
         return True
 
     def give_back(self, received):
-        """Returns the loan of a record, if it has one."""
+        """Returns the loan of a record or of a tensor, if it has one; those of a record's tensors from the last on."""
+        for tensor in reversed(getattr(received, "tensors", ())):
+            lies = tensor.segment and tensor.segment.bytes[tensor.offset:tensor.offset + len(tensor.body)]
+            demand(not lies or lies == tensor.body, "a tensor that we hold was written")
+            self.give_back(tensor)
         if received.loan:
             slot, generation = received.loan
+            demand(self.borrowed.pop(slot) == generation, f"slot {slot} was returned before")
             self.ours.store(RETURNED_LOANS + 8 * slot, generation)
             self.ring(SENDER_STATE, ROOM_BELL)
 
@@ -455,49 +666,136 @@ class Link:
 
 
 class Pool:
-    """§9: our pool: segments of three blocks, the blocks of a segment of one size; block i is lent in slot i.  Only
-    one segment is with the other side at a time.  For another one it is retired, and later sent again."""
+    """§9: our pool: segments of three blocks, the blocks of a segment of one size.  A block holds a message, or the
+    tensors of a record.  Only one segment is with the other side at a time.  For another one it is retired, and later
+    sent again.  Frozen segments are their own matter."""
 
     def __init__(self, link):
         self.link, self.generation, self.segments = link, 0, {}  # block size: (number, mapping, descriptor)
-        self.block_size, self.lent = 0, []  # of the segment that was sent; lent: the last generation in each slot
+        self.numbers, self.frozen = itertools.count(), []  # numbers for both; frozen: those that are sent
+        self.block_size, self.blocks, self.lent = 0, 0, {}  # blocks of the segment sent; slot: (generation, block)
+
+    def loans(self):
+        """What the other side has not returned."""
+        word = lambda slot: self.link.theirs.load(RETURNED_LOANS + 8 * slot)
+        self.lent = {slot: loan for slot, loan in self.lent.items() if word(slot) != loan[0]}
+        return self.lent
+
+    def free_blocks(self):
+        return sorted(set(range(self.blocks)) - {block for _, block in self.loans().values()})
 
     def free_slots(self):
-        word = lambda slot: self.link.theirs.load(RETURNED_LOANS + 8 * slot)
-        return [slot for slot, generation in enumerate(self.lent) if generation in (0, word(slot))]
+        loans = self.loans()
+        return [slot for slot in range(min(self.link.their_slots, 64)) if slot not in loans]
+
+    def send_segment(self, number, flags, length, fd):
+        send_packet(self.link.sock, SEGMENT, struct.pack("<IIQ", number, flags, length), fd)
+        self.link.publish((PACKETS, b""))  # after 32 packets it must be; the more often, the better it is tried
 
     def switch(self, block_size):
         """Waits for all loans, retires their segment, and sends the one of this block size."""
-        self.link.wait_as_writer(lambda: len(self.free_slots()) == len(self.lent), "all loans")
+        self.link.wait_as_writer(lambda: not self.loans(), "all loans")
         if self.block_size:
             send_packet(self.link.sock, RETIRE, struct.pack("<I", self.segments[self.block_size][0]))
-        self.block_size = block_size
-        self.lent = [0] * min(3, self.link.their_slots, self.link.their_pool_limit // block_size)
-        demand(self.lent, "the peer's pool_limit is too low")
+        self.block_size, self.blocks = block_size, min(3, self.link.their_pool_limit // block_size)
+        demand(self.blocks, "the peer's pool_limit is too low")
         if block_size not in self.segments:
-            self.segments[block_size] = len(self.segments), *make_segment(len(self.lent) * block_size)
+            self.segments[block_size] = next(self.numbers), *make_segment(self.blocks * block_size)
         number, mapping, fd = self.segments[block_size]
-        send_packet(self.link.sock, SEGMENT, struct.pack("<IIQ", number, 0, mapping.length), fd)
-        self.link.publish((PACKETS, b""))  # after 32 packets it must be; the more often, the better it is tried
+        self.send_segment(number, 0, mapping.length, fd)
 
-    def lend(self, body):
-        """Puts a message into a free block; gives the descriptor for the ring."""
-        block_size = max(PAGE, 1 << (len(body) - 1).bit_length())
+    def lend(self, *bodies):
+        """Puts bodies into one free block, each lent for itself; gives their descriptors for the ring."""
+        demand(len(bodies) <= min(self.link.their_slots, 64), f"{len(bodies)} loans at once")
+        room = sum(round_up(len(body), 64) for body in bodies)
+        block_size = max(PAGE, 1 << (room - 1).bit_length())
         if block_size != self.block_size:
             self.switch(block_size)
-        self.link.wait_as_writer(self.free_slots, "a loan")
+        self.link.wait_as_writer(lambda: self.free_blocks() and len(self.free_slots()) >= len(bodies), "a loan")
         number, mapping, _ = self.segments[block_size]
-        slot = self.free_slots()[0]
-        self.generation += 1
-        self.lent[slot], offset = self.generation, slot * block_size
-        mapping.bytes[offset:offset + len(body)] = body
-        return POOL_DESCRIPTOR.pack(number, slot, offset, len(body), self.generation)
+        block, descriptors = self.free_blocks()[0], []
+        offset = block * block_size
+        for slot, body in zip(self.free_slots(), bodies):
+            self.generation += 1
+            self.lent[slot] = self.generation, block
+            mapping.bytes[offset:offset + len(body)] = body
+            descriptors.append(POOL_DESCRIPTOR.pack(number, slot, offset, len(body), self.generation))
+            offset += round_up(len(body), 64)
+        return descriptors
+
+    def announce(self, frozen):
+        """Sends a frozen segment, unless it was sent; gives its number.  Those that are named no more are retired."""
+        frozen.named = None
+        if frozen not in self.frozen:
+            self.retire_frozen()
+            frozen.number = next(self.numbers)
+            self.frozen.append(frozen)
+            self.send_segment(frozen.number, FROZEN, frozen.length, frozen.fd)
+        return frozen.number
+
+    def retire_frozen(self):
+        """§9: no loan says when.  A record that names one was read when the position is behind it."""
+        for frozen in [one for one in self.frozen if one.named is not None and self.link.has_read(one.named)]:
+            self.frozen.remove(frozen)
+            send_packet(self.link.sock, RETIRE, struct.pack("<I", frozen.number))
+            self.link.publish((PACKETS, b""))
 
 
 def pattern(length, seed):
     """A body that tells its place, so that a shifted or an old one shows."""
     block = bytes((seed * 31 + i * 7 + (i >> 8)) & 0xFF for i in range(min(length, 4096)))
     return (block * (length // 4096 + 1))[:length]
+
+
+def sample(dtype, shape, seed=0, **rest):
+    """A tensor whose elements tell their place."""
+    count, (_, size, form) = math.prod(shape), DTYPES[dtype]
+    if dtype == BYTES:
+        elements = [f"element-{seed + i}".encode() * (i % 3) for i in range(count)]
+        body = b"".join(struct.pack("<I", len(element)) + element for element in elements)
+    elif dtype == BOOL:
+        body = bytes((i + seed) % 3 == 0 for i in range(count))
+    elif dtype == BF16:
+        body = b"".join(struct.pack("<f", (i + seed) % 100 / 2 - 20)[2:] for i in range(count))
+    elif form in "efd":
+        body = struct.pack(f"<{count}{form}", *((i + seed) % 100 / 2 - 20 for i in range(count)))
+    else:
+        number = (1 << 8 * size) // 7  # so that high bytes and signs come
+        body = b"".join(((i + seed) * number % (1 << 8 * size)).to_bytes(size, "little") for i in range(count))
+    return Tensor(dtype, tuple(shape), body, **rest)
+
+
+def freeze(*tensors):
+    """The same tensors, in one frozen segment."""
+    segment, offsets = Frozen.holding(*(tensor.body for tensor in tensors))
+    return [dataclasses.replace(tensor, segment=segment, offset=offset) for tensor, offset in zip(tensors, offsets)]
+
+
+def text(tensors):
+    return "\n".join(tensor.text() for tensor in tensors).encode()
+
+
+def send_with_text(link, *tensors, tight=False):
+    link.send(text(tensors))
+    link.send_tensors(*tensors, tight=tight)
+
+
+def expect_tensors(link, tensors, what, hold=False):
+    """The text of these tensors, then the tensors; their loans are returned, unless `hold`."""
+    expect(link, text(tensors), f"{what}: text")
+    received = link.receive()
+    demand(received, f"{what}: the peer closed")
+    demand(received.kind == TENSORS, f"{what}: a record of kind {received.kind}")
+    demand(len(received.tensors) == len(tensors), f"{what}: {len(received.tensors)} tensors, not {len(tensors)}")
+    for index, (came, went) in enumerate(zip(received.tensors, tensors)):
+        demand(came.same(went), f"{what}: tensor {index} came back as {came.text()[:200]}, not {went.text()[:200]}")
+        came.values()
+        frozen = went.segment is not None
+        demand(frozen == (came.segment is not None and came.segment.frozen) or not went.body,
+               f"{what}: tensor {index} is no more frozen")
+    if not hold:
+        link.give_back(received)
+    return received
 
 
 def expect(link, body, what, hold=False, lag=False):
@@ -618,6 +916,98 @@ def step_park(link):
     return "20 times"
 
 
+def step_types(link):
+    count, whole = 0, (2, 1, 3, 1, 2, 1, 1, 2)
+    for dtype in DTYPES:
+        for rank in range(MAX_RANK + 1):
+            lent, inline = (sample(dtype, whole[:rank], rank, place=place, wide=bool(count & 1))
+                            for place in (ATTACHED, INLINE))
+            for tensor in (lent, inline, *freeze(lent)):
+                send_with_text(link, tensor, tight=count % 3 == 0)
+                expect_tensors(link, [tensor], f"{DTYPES[dtype][0]} of rank {rank}")
+                count += 1
+    return f"{count} tensors"
+
+
+def step_sets(link):
+    fp32, uint8, uint16 = 11, 2, 3
+    small = [sample(dtype, (3, 2), dtype, name=f"t{dtype}", place=INLINE) for dtype in DTYPES]
+    large = [sample(uint8, (5000 * i,), i, name=f"große Nr. {i}") for i in range(1, 9)]
+    frozen = freeze(*(sample(fp32, (i, 7), i, wide=True) for i in range(1, 40)))
+    empty = [Tensor(fp32, (3, 0, 1 << 40), b"", "none", wide=True), Tensor(BYTES, (0,), b"", place=INLINE),
+             Tensor(uint16, (0, 1 << 31, 1 << 31), b""), *freeze(Tensor(uint16, (0,), b""))]
+    sets = {
+        "none": [], "small ones": small, "large ones": large, "frozen ones": frozen, "empty ones": empty,
+        "all at once": [one for four in itertools.zip_longest(small, large, frozen, empty) for one in four if one],
+        "long names": [sample(uint8, (i,), name="ü" * 127 + chr(97 + i), place=INLINE) for i in range(10)],
+        "255 attachments": freeze(*(sample(uint8, (i,)) for i in range(255))),
+        "1024 tensors": [sample(uint8, (), i, place=INLINE) for i in range(MAX_TENSORS)]}
+    for what, tensors in sets.items():
+        for tight in (False, True):
+            send_with_text(link, *tensors, tight=tight)
+            expect_tensors(link, tensors, what)
+    return ", ".join(sets)
+
+
+def step_tensor_batches(link):
+    """Records of tensors among messages, published at once."""
+    frozen = freeze(sample(12, (100,)))
+    for turn in range(40):
+        tensors = [sample(8, (2, 50), turn, name="lent"), sample(5, (turn,), place=INLINE), *frozen]
+        record = link.record_of(tensors)
+        tight = TIGHT if turn % 3 == 0 else 0
+        body = pattern(turn * 3, turn)
+        link.publish((MESSAGE, text(tensors)), (record[0] | tight, record[1]), (MESSAGE | tight, body))
+        frozen[0].segment.named = link.head
+        expect_tensors(link, tensors, f"batch {turn}")
+        expect(link, body, f"batch {turn}, message")
+    return "40 batches"
+
+
+def step_tensor_loans(link):
+    """Borrows until their writer waits for a loan, then returns them from the last to the first."""
+    tensors = [sample(2, (link.their_capacity + i,), i) for i in range(LOAN_SLOTS + 1)]  # none fits into their ring
+    held = []
+    for tensor in tensors:
+        if len(held) == LOAN_SLOTS:
+            link.send_tensors(tensor)
+        else:
+            send_with_text(link, tensor)
+            held.append(expect_tensors(link, [tensor], f"loan {len(held)}", hold=True))
+    demand({received.tensors[0].loan[0] for received in held} == set(range(LOAN_SLOTS)), "not every slot is lent")
+    wait_for(lambda: link.peer_parks(SENDER_STATE), "the peer parks for a loan")
+    for received in reversed(held):
+        link.give_back(received)
+    received = link.receive()
+    demand(received.tensors[0].same(tensors[-1]), "the last loan")
+    link.give_back(received)
+    return f"{LOAN_SLOTS} at once"
+
+
+def step_churn(link):
+    """Many exchanges, several on their way; what either side has sent of its memory must not grow."""
+    def tensors(i):
+        found = [sample(2, (1000 + i % 7 * 3000,), i, name="lent"), sample(11, (i % 50, 2), i, place=INLINE)]
+        return found + freeze(sample(3, (i,))) if i % 10 == 0 else found
+
+    numbers, most, waits = set(), 0, collections.deque()
+    for i in range(1000):
+        waits.append(tensors(i))
+        send_with_text(link, *waits[-1])
+        link.send(pattern(i, i))
+        if i >= 2:
+            expect_tensors(link, waits.popleft(), f"exchange {i - 2}")
+            expect(link, pattern(i - 2, i - 2), f"message {i - 2}")
+        most = max(most, len(link.their_segments))
+        numbers |= {number for number, segment in link.their_segments.items() if not segment.frozen}
+    for i in (998, 999):
+        expect_tensors(link, waits.popleft(), f"exchange {i}")
+        expect(link, pattern(i, i), f"message {i}")
+    demand(not link.borrowed, "loans are left")
+    return (f"1000 exchanges; {len(numbers)} of their pool segments came, {most} segments at once, "
+            f"{len(link.inodes)} in all; ours lay in {len(link.pool.segments)} and {len(link.pool.frozen)} are frozen")
+
+
 def step_close(link):
     link.close_sending()
     demand(link.receive() is None, "a record after our close, not the peer's close")
@@ -627,7 +1017,7 @@ def step_close(link):
     return "both sides in order"
 
 
-def connect(name, requests):
+def dial(name):
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.setsockopt(socket.SOL_SOCKET, SO_PASSCRED, 1)
     sock.settimeout(DEADLINE)
@@ -636,12 +1026,24 @@ def connect(name, requests):
     demand(uid == os.geteuid(), f"the listener is of user {uid}")
     link = Link(sock, connecting=True)
     print(f"handshake: process {pid}, ring of {link.their_capacity}, {link.their_slots} loan slots", flush=True)
-    steps = [step_sizes, step_wrap, step_batch, step_full_rings, step_long, step_loans, step_park]
-    for step in steps + [step_requests] * requests + [step_close]:
+    return link
+
+
+def take_steps(link, *steps):
+    for step in (*steps, step_close):
         print(f"{step.__name__.removeprefix('step_')}: {step(link)}", flush=True)
 
 
-def listen(name):
+def connect(name, requests):
+    steps = [step_sizes, step_wrap, step_batch, step_full_rings, step_long, step_loans, step_park]
+    take_steps(dial(name), *steps, *[step_requests] * requests)
+
+
+def tensors(name):
+    take_steps(dial(name), step_types, step_sets, step_tensor_batches, step_tensor_loans, step_churn)
+
+
+def accept(name):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, SO_PASSCRED, 1)  # accepted sockets inherit it
         listener.bind("\0" + name)
@@ -649,16 +1051,52 @@ def listen(name):
         listener.settimeout(DEADLINE)
         print("listening", flush=True)
         sock, _ = listener.accept()
-    link, count = Link(sock, connecting=False), 0
-    while received := link.receive():
-        demand(received.kind in (MESSAGE, REQUEST), "a response to no request")
-        link.give_back(received)
-        link.send(received.body, RESPONSE if received.kind == REQUEST else MESSAGE, received.ident)
-        count += 1
+    return Link(sock, connecting=False)
+
+
+def part(link, done):
     link.close_sending()
     link.finish()
-    print(f"closed: both sides in order; echoed {count}, {link.slept[RECEIVER_STATE]} sleeps for a record, "
+    print(f"closed: both sides in order; {done}, {link.slept[RECEIVER_STATE]} sleeps for a record, "
           f"{link.slept[SENDER_STATE]} for room, {link.again} pool segments came again", flush=True)
+
+
+def sent_on(tensor):
+    """A tensor that came, to be sent: as it came, so a frozen one lies where it lay."""
+    frozen = tensor.segment and tensor.segment.frozen
+    segment = Frozen(os.dup(tensor.segment.fd), tensor.segment.length) if frozen else None
+    return dataclasses.replace(tensor, segment=segment, loan=None)
+
+
+def listen(name):
+    link, count = accept(name), 0
+    while received := link.receive():
+        demand(received.kind in (MESSAGE, REQUEST, TENSORS), "a response to no request")
+        link.give_back(received)
+        if received.kind == TENSORS:
+            link.send_tensors(*map(sent_on, received.tensors))
+        else:
+            link.send(received.body, RESPONSE if received.kind == REQUEST else MESSAGE, received.ident)
+        count += 1
+    part(link, f"echoed {count}")
+
+
+def tell(name):
+    link, holding, held, count = accept(name), False, [], 0
+    link.eager = True
+    while received := link.receive():
+        if received.kind == TENSORS:
+            held.append(received)
+            answer, count = text(received.tensors), count + 1
+        else:
+            link.give_back(received)
+            demand(received.body in (b"hold", b"give back"), "an unknown command")
+            holding = received.body == b"hold"
+            answer = b"%d loans" % len(link.borrowed)
+        while held and not holding:
+            link.give_back(held.pop())
+        link.send(answer)
+    part(link, f"told {count}")
 
 
 def main():
@@ -669,10 +1107,14 @@ def main():
                 connect(name, requests=False)
             case ["connect", name, "requests"]:
                 connect(name, requests=True)
+            case ["tensors", name]:
+                tensors(name)
             case ["listen", name]:
                 listen(name)
+            case ["tell", name]:
+                tell(name)
             case _:
-                sys.exit("usage: peer.py connect NAME [requests] | peer.py listen NAME")
+                sys.exit("usage: peer.py connect NAME [requests] | peer.py tensors|listen|tell NAME")
     except (Failure, OSError) as failure:  # our end without a close is how a fault ends a link (§10)
         sys.exit(f"peer.py: {failure}")
 

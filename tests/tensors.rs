@@ -475,3 +475,20 @@ fn frozen_tensors_that_are_gone_here_are_still_received() {
         assert_eq!(tensor.as_slice::<u8>().unwrap(), [value; 5000]);
     }
 }
+
+#[test]
+fn frozen_tensors_that_were_dropped_before_they_are_read_arrive() {
+    let context = Context::new().unwrap();
+    let (mut near, mut far) = pair_of(&context, &Context::new().unwrap());
+    for round in 0..5 {
+        for value in 0..100u32 {
+            let mut frozen = context.alloc_frozen::<u32>([1000]).unwrap();
+            frozen.fill(round * 100 + value);
+            near.send_tensor(&frozen.share().unwrap()).unwrap();
+        }
+        for value in 0..100u32 {
+            let tensor = far.recv_tensor().unwrap().unwrap();
+            assert_eq!(tensor.as_slice::<u32>().unwrap(), [round * 100 + value; 1000]);
+        }
+    }
+}

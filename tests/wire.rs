@@ -9,20 +9,19 @@
 mod support;
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, ErrorKind as IoErrorKind, Read};
 use std::os::fd::AsFd;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use slipring::{
-    Connection, Context, ErrorKind, Listener, MessageKind, Options, PeerPolicy, Result, Sender,
-    Spin, Stats, TryRecvError, TrySendError,
+    Connection, ErrorKind, MessageKind, Options, PeerPolicy, Result, Sender, Spin, Stats,
+    TryRecvError, TrySendError,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use support::{HANG, Witness, soon, unique_name, wait_until};
+use support::python::{Echo, body, called, in_time};
+use support::{Witness, soon, wait_until};
 
 /// What differs in layout: an empty body, the lines and limits of records, the ring and the pool.
 const LENGTHS: [usize; 14] =
@@ -31,125 +30,8 @@ const LENGTHS: [usize; 14] =
 /// Longer than anything takes.
 const LONG: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
-/// A body that tells its place and its message, so that a shifted or an old byte shows.
-fn body(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|at| (seed * 31 + at * 7 + (at >> 8)) as u8).collect()
-}
-
 fn smallest_rings() -> Options {
     Options::new().ring_capacity(4096)
-}
-
-/// `peer.py` and what it has said so far, on both of its outputs. Killed when dropped.
-struct Python {
-    child: Child,
-    said: Arc<Mutex<String>>,
-    readers: Vec<JoinHandle<()>>,
-}
-
-impl Python {
-    /// Starts it with arguments separated by blanks; `None` where there is no Python.
-    fn start(arguments: &str) -> Option<Self> {
-        let started = Command::new("python3")
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peer.py"))
-            .args(arguments.split_whitespace())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = match started {
-            Err(error) if error.kind() == IoErrorKind::NotFound => {
-                eprintln!("skipped: there is no python3");
-                return None;
-            }
-            other => other.unwrap(),
-        };
-        let said = Arc::new(Mutex::new(String::new()));
-        let out = collect(child.stdout.take().unwrap(), &said);
-        let err = collect(child.stderr.take().unwrap(), &said);
-        Some(Self { child, said, readers: vec![out, err] })
-    }
-
-    /// SIGKILL.
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
-    }
-
-    /// Waits for its end. Its exit code, and what it said.
-    fn end(&mut self) -> (Option<i32>, String) {
-        wait_until("the end of peer.py", || !self.is_running());
-        (self.child.wait().unwrap().code(), self.rest())
-    }
-
-    /// As [`end`](Self::end), of one that found everything in order.
-    fn succeeds(mut self) -> String {
-        let (code, said) = self.end();
-        assert_eq!(code, Some(0), "{said}");
-        assert!(said.lines().last().unwrap().starts_with("close"), "{said}");
-        said
-    }
-
-    /// As [`end`](Self::end), of one that says in one line what is wrong. Where that line stands
-    /// among the others is chance, as two threads collect them.
-    fn fails(mut self, why: &str) {
-        let (code, said) = self.end();
-        let complaint: Vec<&str> =
-            said.lines().filter(|line| line.starts_with("peer.py: ")).collect();
-        assert!(code == Some(1) && !said.contains("Traceback"), "{code:?}: {said}");
-        assert!(complaint.len() == 1 && complaint[0].contains(why), "{said}");
-    }
-
-    /// What was said, when nothing follows.
-    fn rest(&mut self) -> String {
-        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
-        self.said.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if thread::panicking() {
-            // The link can only say that its peer died; what peer.py says is why.
-            eprintln!("peer.py said:\n{}", self.rest());
-        }
-    }
-}
-
-fn collect(from: impl Read + Send + 'static, said: &Arc<Mutex<String>>) -> JoinHandle<()> {
-    let said = said.clone();
-    thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(|line| line.ok()) {
-            *said.lock().unwrap() += &format!("{line}\n");
-        }
-    })
-}
-
-/// What an operation gives in time. One that nobody wakes looks once more when its deadline comes,
-/// and may even succeed then; here that is a failure.
-fn in_time<T>(operation: impl FnOnce(Instant) -> T) -> T {
-    let deadline = soon();
-    let answer = operation(deadline);
-    assert!(Instant::now() < deadline, "nobody woke it");
-    answer
-}
-
-/// A context whose operations give up before the test hangs.
-fn context(options: Options) -> Context {
-    Context::with_options(options.send_timeout(HANG)).unwrap()
-}
-
-/// A listener, and a peer.py that connects to it.
-fn called(options: Options, mode: &str) -> Option<(Listener, Python)> {
-    let name = unique_name();
-    let listener = context(options).listen(&name).unwrap();
-    Some((listener, Python::start(&format!("connect {name} {mode}"))?))
 }
 
 /// Sends back what comes until the peer closes, each body as `reply` makes it.
@@ -295,43 +177,6 @@ fn a_listener_sees_that_peer_py_died() {
         Some(Vec::new())
     );
     is_dead(&mut link);
-}
-
-/// A link to a peer.py that echoes.
-struct Echo {
-    context: Context,
-    link: Connection,
-    python: Python,
-}
-
-impl Echo {
-    fn new(options: Options) -> Option<Self> {
-        let (name, context) = (unique_name(), context(options));
-        let python = Python::start(&format!("listen {name}"))?;
-        let link = context.connect_retry(name.as_str(), soon()).unwrap();
-        Some(Self { context, link, python })
-    }
-
-    fn send(&mut self, message: &[u8]) {
-        in_time(|deadline| self.link.send_deadline(message, deadline)).unwrap();
-    }
-
-    fn comes_back(&mut self, message: &[u8]) {
-        let back = in_time(|deadline| self.link.receiver().recv_deadline(deadline)).unwrap();
-        let len = back.as_ref().map(Vec::len);
-        assert!(back.as_deref() == Some(message), "{len:?} instead of {}", message.len());
-    }
-
-    fn round_trip(&mut self, message: &[u8]) {
-        self.send(message);
-        self.comes_back(message);
-    }
-
-    /// Ends the link in order, which peer.py must see, and answer in order.
-    fn close(self) -> String {
-        self.link.close().unwrap();
-        self.python.succeeds()
-    }
 }
 
 /// That nothing comes and nothing can be sent, as the peer died.

@@ -1,7 +1,8 @@
 //! What the integration tests share.
 //!
-//! [`other`] runs a body in another process, [`raw`] is a peer that can lie in every byte it
-//! writes, [`callbacks`] hears what callbacks say, [`census`] counts what a process holds.
+//! [`other`] runs a body in another process, [`python`] an independent peer, [`raw`] is a peer that
+//! can lie in every byte it writes, [`callbacks`] hears what callbacks say, [`census`] counts what
+//! a process holds.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -9,6 +10,7 @@
 pub mod callbacks;
 pub mod census;
 pub mod other;
+pub mod python;
 pub mod raw;
 
 use std::sync::atomic::{AtomicU32, Ordering};
