@@ -484,7 +484,7 @@ fn frozen_tensors_that_were_dropped_before_they_are_read_arrive() {
         for value in 0..100u32 {
             let mut frozen = context.alloc_frozen::<u32>([1000]).unwrap();
             frozen.fill(round * 100 + value);
-            near.send_tensor(&frozen.share().unwrap()).unwrap();
+            near.send_tensor(frozen.share().unwrap()).unwrap();
         }
         for value in 0..100u32 {
             let tensor = far.recv_tensor().unwrap().unwrap();

@@ -53,7 +53,7 @@ fn line(name: &str, tensor: &Tensor, place: Place) -> String {
     };
     let mut line = format!("{name} {} {:?} {place}", tensor.dtype(), tensor.shape().dims());
     if tensor.byte_len() > 4096 {
-        let sum: u64 = tensor.bytes().to_vec().into_iter().map(u64::from).sum();
+        let sum: u64 = tensor.bytes().unwrap().to_vec().into_iter().map(u64::from).sum();
         write!(line, " {} bytes, sum {sum}", tensor.byte_len()).unwrap();
         return line;
     }
@@ -92,7 +92,7 @@ fn elements(tensor: &Tensor) -> Vec<String> {
         DType::Fp64 => of::<f64>(tensor),
         DType::Bf16 => of::<bf16>(tensor),
         DType::Bytes => {
-            let (mut found, all) = (Vec::new(), tensor.bytes().to_vec());
+            let (mut found, all) = (Vec::new(), tensor.bytes().unwrap().to_vec());
             let mut left = &all[..];
             while let Some((len, rest)) = left.split_first_chunk() {
                 let (element, rest) = rest.split_at(u32::from_le_bytes(*len) as usize);
@@ -184,7 +184,7 @@ fn same(came: &TensorSet, sent: &TensorSet) {
     let of = |set: &TensorSet| -> Vec<(String, DType, Vec<usize>, Vec<u8>)> {
         let one = |(name, tensor): (&str, &Tensor)| {
             let dims = tensor.shape().dims().to_vec();
-            (name.to_owned(), tensor.dtype(), dims, tensor.bytes().to_vec())
+            (name.to_owned(), tensor.dtype(), dims, tensor.bytes().unwrap().to_vec())
         };
         set.iter().map(one).collect()
     };
@@ -384,7 +384,7 @@ fn peer_py_finds_a_wrong_byte_in_a_tensor() {
         if (tensor.dtype(), tensor.shape().rank()) != (DType::Int16, 3) {
             return set;
         }
-        let mut bytes = tensor.bytes().to_vec();
+        let mut bytes = tensor.bytes().unwrap().to_vec();
         bytes[11] ^= 1;
         set_of([Tensor::from_bytes(DType::Int16, *tensor.shape(), &bytes).unwrap()])
     };

@@ -62,7 +62,7 @@ impl Draft {
         // This unmaps it.
         drop(area);
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
-        let mapping = PeerMapping::map(&fd, len, len)?;
+        let mapping = PeerMapping::map_frozen(&fd, len)?;
         Ok(Frozen { mapping, fd, len })
     }
 }
@@ -85,7 +85,7 @@ impl Frozen {
     pub(crate) fn attach(fd: OwnedFd, len: usize) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         is_whole(fd.as_fd(), len)?;
-        let mapping = PeerMapping::map(&fd, len, len)?;
+        let mapping = PeerMapping::map_frozen(&fd, len)?;
         Ok(Self { mapping, fd, len })
     }
 

@@ -49,7 +49,7 @@ unsafe impl Sync for Span {}
 
 impl Span {
     fn map(fd: impl AsFd, len: usize, mirror: usize, prot: ProtFlags) -> Result<Self> {
-        let span = Self::map_from(&fd, 0, len, len + (len - mirror), prot)?;
+        let span = Self::map_from(&fd, 0, (len, len + (len - mirror)), prot, MapFlags::SHARED)?;
         if mirror < len {
             span.mirror(&fd, mirror, prot)?;
         }
@@ -60,16 +60,15 @@ impl Span {
     fn map_from(
         fd: impl AsFd,
         offset: u64,
-        len: usize,
-        extent: usize,
+        (len, extent): (usize, usize),
         prot: ProtFlags,
+        flags: MapFlags,
     ) -> Result<Self> {
         let generation = Generation::current()?;
         // What lies past the file's end is replaced by the mirror before anybody can touch it.
         // SAFETY: a null address asks for fresh memory, which overlaps nothing.
-        let mapped = unsafe {
-            rustix::mm::mmap(core::ptr::null_mut(), extent, prot, MapFlags::SHARED, fd, offset)
-        };
+        let mapped =
+            unsafe { rustix::mm::mmap(core::ptr::null_mut(), extent, prot, flags, fd, offset) };
         let base = mapped.map_err(|errno| Error::os("mmap", errno))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null address");
         let span = Self { base, len, extent, generation, handed_out: AtomicBool::new(false) };
@@ -365,6 +364,13 @@ impl PeerMapping {
         Ok(Self { view: View::new(Span::map(fd, len, mirror, ProtFlags::READ)?) })
     }
 
+    /// Maps `len` bytes that nobody can write any more. Not shared, which is the same then: Linux before
+    /// 6.7 shares nothing that is sealed against writing by a descriptor that could write.
+    pub(super) fn map_frozen(fd: impl AsFd, len: usize) -> Result<Self> {
+        let span = Span::map_from(fd, 0, (len, len), ProtFlags::READ, MapFlags::PRIVATE)?;
+        Ok(Self { view: View::new(span) })
+    }
+
     /// The word at `offset`, to sleep on. Nothing but loads and futex calls may be done to it.
     pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
         self.view.futex(offset)
@@ -400,7 +406,7 @@ impl ForeignMapping {
         prot.set(ProtFlags::WRITE, writable);
         let lead = offset % page_size() as u64;
         let extent = lead as usize + len;
-        let span = Span::map_from(fd, offset - lead, extent, extent, prot)?;
+        let span = Span::map_from(fd, offset - lead, (extent, extent), prot, MapFlags::SHARED)?;
         Ok(Self { view: View::new(span), lead: lead as usize })
     }
 
