@@ -602,7 +602,6 @@ fn lent_tensors_that_were_dropped_before_they_are_read_arrive() {
 }
 
 #[test]
-#[ignore = "a frozen segment is retired while records that name it are unread"]
 fn frozen_tensors_that_were_dropped_before_they_are_read_arrive() {
     is_read_late(|context, at| match at % 3 {
         0 => (Place::Lent, lent(context, (at % 60 + 1) * 5000, at)),
@@ -636,7 +635,6 @@ fn what_peer_py_can_never_take_ends_with_an_answer() {
 }
 
 #[test]
-#[ignore = "a frozen segment is retired before the record that names it is published"]
 fn frozen_tensors_that_peer_py_cannot_map_together_cannot_be_sent_together() {
     cannot_be_sent(|context| set_of((0..4).map(|at| frozen(context, POOL_LIMIT / 3, at))));
 }
