@@ -492,3 +492,30 @@ fn frozen_tensors_that_were_dropped_before_they_are_read_arrive() {
         }
     }
 }
+
+#[test]
+fn two_that_wait_for_memory_do_not_keep_it_from_each_other() {
+    let context = Context::with_options(small()).unwrap();
+    let held = context.alloc::<u8>([2 << 20]).unwrap();
+    thread::scope(|scope| {
+        for value in [1u8, 2] {
+            let (mut near, mut far) = pair_of(&context, &Context::new().unwrap());
+            scope.spawn(move || {
+                // The first one would fit at once, both do not before the other link is done.
+                let mut set = TensorSet::new();
+                for len in [1 << 20, 5 << 19] {
+                    set.push(Tensor::from_slice([len], &vec![value; len]).unwrap());
+                }
+                near.sender().send_tensors_deadline(&set, soon()).unwrap();
+                drop(near);
+            });
+            scope.spawn(move || {
+                let set = far.recv_tensors_deadline(soon()).unwrap().unwrap();
+                assert_eq!(set.at(1).unwrap().to_vec::<u8>().unwrap(), vec![value; 5 << 19]);
+            });
+        }
+        // Both have tried by now, or this says less.
+        thread::sleep(std::time::Duration::from_millis(50));
+        drop(held);
+    });
+}

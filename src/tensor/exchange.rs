@@ -23,9 +23,9 @@ pub(crate) const TENSORS: usize = 1024;
 const SHORT: usize = 64;
 
 impl Sender {
-    /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. A [`TensorMut`](crate::TensorMut) moves; a
-    /// `&Tensor` stays here, to be sent again or to others. Memory comes back when every receiver has
-    /// dropped it, has closed, or died.
+    /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. A
+    /// [`TensorMut`](crate::TensorMut) or a [`Tensor`] moves; a `&Tensor` stays here, to be sent again or to
+    /// others. Memory comes back when every receiver has dropped it, has closed, or died.
     ///
     /// What is on loan from another peer, private, or from another context's pool, is copied; everything
     /// else is handed over as it is. Waits for room as [`send`](Self::send) does.
