@@ -2,7 +2,6 @@
 
 use crate::pool::loans::Lent;
 use crate::pool::shared::{Shared, SharedBlock};
-use crate::pool::state::BlockHome;
 use crate::pool::store::Pool;
 
 /// A block that only this process knows of. Dropped, it goes back to the pool.
@@ -19,14 +18,15 @@ impl Block {
         Self { held: Some(lent), len, pool }
     }
 
-    /// Where it lies. `None` once it was lent.
-    pub(super) fn home(&self) -> Option<BlockHome> {
-        self.held.as_ref().map(|lent| lent.home)
-    }
-
     /// The block is lent from now on.
     pub(super) fn take(&mut self) -> Option<Lent> {
         self.held.take()
+    }
+
+    /// Its segment's number, and where it starts there in bytes. `None` once it was lent.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> Option<(u32, u64)> {
+        self.held.as_ref().map(|lent| (lent.home.segment, lent.home.offset))
     }
 
     /// The bytes that were asked for.

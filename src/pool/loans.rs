@@ -83,6 +83,21 @@ impl Loaned {
     }
 }
 
+/// A slot of a borrower that the next loan will have.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    slot: u32,
+    generation: u64,
+}
+
+impl Promise {
+    /// The loan of a block at `offset` of a segment.
+    #[inline(always)]
+    pub(crate) fn loan(&self, (segment, offset): (u32, u64)) -> Loan {
+        Loan { segment, slot: self.slot, offset, generation: self.generation }
+    }
+}
+
 /// A loan that is waited for.
 pub(crate) struct OldestLoan {
     borrower: Arc<dyn Borrower>,
@@ -153,9 +168,9 @@ impl Account {
         Some(OldestLoan { borrower: self.borrower(), slot, generation: *generation })
     }
 
-    /// Enters a loan; there is room. Gives its slot and generation.
+    /// A slot and a generation for a loan that is told of before it is [entered](Self::enter).
     #[inline(always)]
-    pub(super) fn lend(&mut self, loaned: Loaned) -> Option<(u32, u64)> {
+    pub(super) fn promise(&mut self) -> Option<Promise> {
         let slot = if self.slots.len() < self.most as usize {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -163,9 +178,20 @@ impl Account {
             self.free.pop_front()?
         };
         self.generation += 1;
-        self.slots[slot as usize] = Some((self.generation, loaned));
+        Some(Promise { slot, generation: self.generation })
+    }
+
+    /// A promised slot is free again.
+    pub(super) fn renounce(&mut self, promise: Promise) {
+        self.free.push_front(promise.slot);
+    }
+
+    /// Enters a loan.
+    #[inline(always)]
+    pub(super) fn enter(&mut self, promise: Promise, loaned: Loaned) {
+        let Promise { slot, generation } = promise;
+        self.slots[slot as usize] = Some((generation, loaned));
         self.out.push(slot);
-        Some((slot, self.generation))
     }
 
     /// Takes back every block that the borrower has returned. Where the oldest loan was returned, its

@@ -34,6 +34,6 @@ mod store;
 pub(crate) use block::Block;
 pub(crate) use distance::time_to_come;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};
-pub(crate) use loans::{Borrower, BorrowerId, Loan};
+pub(crate) use loans::{Borrower, BorrowerId, Loan, Promise};
 pub(crate) use shared::SharedBlock;
 pub(crate) use store::{Exhausted, Lacking, Pool, PoolOptions};

@@ -67,6 +67,12 @@ impl SharedBlock {
         self.shared.pool.is(pool)
     }
 
+    /// Its segment's number, and where it starts there in bytes.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> (u32, u64) {
+        (self.shared.home.segment, self.shared.home.offset)
+    }
+
     /// How many bytes were asked for.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {

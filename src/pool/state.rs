@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::pool::class::{self, Class};
 use crate::pool::distance::Distance;
 use crate::pool::frozen::FrozenBlock;
-use crate::pool::loans::{Account, BorrowerId, Lent};
+use crate::pool::loans::{Account, BorrowerId, Lent, Promise};
 use crate::pool::store::{Exhausted, PoolOptions};
 use crate::shm::{Backing, Segment};
 
@@ -212,6 +212,15 @@ impl State {
             held.free += 1;
         }
         lent.home.class
+    }
+
+    /// A slot of a borrower, after what it has returned was taken back.
+    #[inline(always)]
+    pub(super) fn promise(&mut self, id: BorrowerId) -> Option<Promise> {
+        if !self.account(id)?.has_room() {
+            self.reclaim(id);
+        }
+        self.account(id)?.promise()
     }
 
     pub(super) fn reclaim(&mut self, id: BorrowerId) {

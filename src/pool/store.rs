@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::block::Block;
 use crate::pool::frozen::{Charge, FrozenBlock};
-use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, OldestLoan};
+use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, OldestLoan, Promise};
 use crate::pool::shared::SharedBlock;
 use crate::pool::state::{State, Taken};
 use crate::shm::Backing;
@@ -204,29 +204,66 @@ impl Pool {
 
     /// Lends a block. `None`: the borrower's slots are all in use, or its account is closed; the
     /// block is as it was.
-    #[inline]
     pub(crate) fn lend(&self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
         let mut state = self.lock();
-        let home = block.home()?;
+        let place = block.place()?;
         let account = state.account(id)?;
-        if !account.has_room() {
-            return None;
-        }
-        let (slot, generation) = account.lend(Loaned::Sole(block.take()?))?;
-        Some(Loan { segment: home.segment, slot, offset: home.offset, generation })
+        let promise = account.promise()?;
+        let loan = promise.loan(place);
+        account.enter(promise, Loaned::Sole(block.take()?));
+        Some(loan)
     }
 
     /// Lends a block that others may hold, too. `None` as for [`lend`](Self::lend).
-    #[inline]
     pub(crate) fn lend_shared(&self, block: &SharedBlock, id: BorrowerId) -> Option<Loan> {
         let mut state = self.lock();
-        let home = block.shared().home();
         let account = state.account(id)?;
-        if !account.has_room() {
-            return None;
+        let promise = account.promise()?;
+        let loan = promise.loan(block.place());
+        account.enter(promise, Loaned::Shared(block.shared().clone()));
+        Some(loan)
+    }
+
+    /// A slot for the next loan to a borrower, which may be told of it before it is
+    /// [entered](Self::enter). `None` as for [`lend`](Self::lend).
+    pub(crate) fn promise(&self, id: BorrowerId) -> Option<Promise> {
+        self.lock().promise(id)
+    }
+
+    /// Enters a loan that was promised, and promises the next one. Where the account was closed
+    /// meanwhile, the borrower is gone, and the block back.
+    #[inline]
+    pub(crate) fn enter(
+        &self,
+        block: &mut Block,
+        id: BorrowerId,
+        promise: Promise,
+    ) -> Option<Promise> {
+        let mut state = self.lock();
+        let account = state.account(id)?;
+        account.enter(promise, Loaned::Sole(block.take()?));
+        state.promise(id)
+    }
+
+    /// As [`enter`](Self::enter), of a block that others may hold, too.
+    #[inline]
+    pub(crate) fn enter_shared(
+        &self,
+        block: &SharedBlock,
+        id: BorrowerId,
+        promise: Promise,
+    ) -> Option<Promise> {
+        let mut state = self.lock();
+        let account = state.account(id)?;
+        account.enter(promise, Loaned::Shared(block.shared().clone()));
+        state.promise(id)
+    }
+
+    /// The promised loan will not be.
+    pub(crate) fn renounce(&self, id: BorrowerId, promise: Promise) {
+        if let Some(account) = self.lock().account(id) {
+            account.renounce(promise);
         }
-        let (slot, generation) = account.lend(Loaned::Shared(block.shared().clone()))?;
-        Some(Loan { segment: home.segment, slot, offset: home.offset, generation })
     }
 
     /// Whether a borrower has `slots` slots free, after what it has returned was taken back.
@@ -494,7 +531,7 @@ mod tests {
     #[test]
     fn a_block_that_was_not_lent_is_handed_out_first() {
         let (pool, _peer, id) = pool(64 << 20);
-        let home = |block: &Block| block.home().unwrap();
+        let home = |block: &Block| block.place().unwrap();
         let first = pool.alloc_for(256 << 10, id).unwrap().unwrap();
         let place = home(&first);
         drop(first);

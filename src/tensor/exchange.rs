@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
-use crate::pool::{BorrowerId, Loan, Pool};
+use crate::pool::{BorrowerId, Pool, Promise};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Place};
 use crate::tensor::dtype::DType;
@@ -132,10 +132,12 @@ impl Sender {
             Sent::Owned(tensor) => self.put_kept(tensor, patience),
             Sent::Failed(kind) => Err(Error::from(kind.clone()).into()),
             Sent::Moved { head, block } if block.is_of(self.pool()) => {
-                let (of, bytes) = (block.segment(), block.len());
-                let lend = |pool: &Pool, to| pool.lend(block, to);
-                if self.put_single(head.dtype, &head.shape, (of, bytes), lend)? {
-                    return Ok(());
+                if let Some(place) = block.place() {
+                    let place = (place, block.len());
+                    let enter = |pool: &Pool, to, promise| pool.enter(block, to, promise);
+                    if self.put_single(head.dtype, &head.shape, place, enter)? {
+                        return Ok(());
+                    }
                 }
                 self.put_one(head, Enclosure::Block(block), patience)
             }
@@ -152,9 +154,9 @@ impl Sender {
         if let Storage::Shared(block) = &tensor.storage
             && block.is_of(self.pool())
         {
-            let lend = |pool: &Pool, to| pool.lend_shared(block, to);
-            let place = (block.segment(), block.len());
-            if self.put_single(tensor.dtype, &tensor.shape, place, lend)? {
+            let enter = |pool: &Pool, to, promise| pool.enter_shared(block, to, promise);
+            let place = (block.place(), block.len());
+            if self.put_single(tensor.dtype, &tensor.shape, place, enter)? {
                 return Ok(());
             }
         }
@@ -172,11 +174,11 @@ impl Sender {
         &mut self,
         dtype: DType,
         shape: &Shape,
-        place: (u32, usize),
-        lend: impl FnOnce(&Pool, BorrowerId) -> Option<Loan>,
+        place: ((u32, u64), usize),
+        enter: impl FnOnce(&Pool, BorrowerId, Promise) -> Option<Promise>,
     ) -> Result<bool, TrySendError> {
         match descriptor::to_words(dtype, shape) {
-            Some((words, len)) => self.try_post_single(place, lend, words, len),
+            Some((words, len)) => self.try_post_single(place, enter, words, len),
             None => Ok(false),
         }
     }

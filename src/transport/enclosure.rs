@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result, TensorFault};
-use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Loan, Pool, SharedBlock};
+use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Pool, Promise, SharedBlock};
 use crate::ring::Header;
 use crate::shm::Bytes;
 use crate::transport::link::Session;
@@ -179,33 +179,52 @@ impl Sender {
     }
 
     /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put
-    /// together in memory: words wait for bytes that were just written. False: something is lacking, and the
+    /// together in memory: words wait for bytes that were just written. The loan is entered, by `enter`, once
+    /// the peer can see it: it has the slot that was promised then. False: something is lacking, and the
     /// [general way](Self::post) finds out what.
     #[inline(always)]
     pub(crate) fn try_post_single(
         &mut self,
-        (segment, bytes): (u32, usize),
-        lend: impl FnOnce(&Pool, BorrowerId) -> Option<Loan>,
+        (place, bytes): ((u32, u64), usize),
+        enter: impl FnOnce(&Pool, BorrowerId, Promise) -> Option<Promise>,
         [a, b, c, d]: [u64; SINGLE],
         len: usize,
     ) -> Result<bool, TrySendError> {
         let header = Header::parcel(1, (pooled::LEN + len) as u32);
         self.check()?;
         let Ok(Ok(offset)) = self.producer.reserve(header) else { return Ok(false) };
-        if !self.sent.knows(segment) {
+        if !self.sent.knows(place.0) {
             return Ok(false);
         }
-        let Session { link, core, .. } = &*self.session;
-        let Some(loan) = lend(&core.pool, link.borrower) else { return Ok(false) };
-        let [e, f, g, h] = Pooled::new(&loan, bytes as u64).to_words();
+        let Some(promise) = self.promise.take().or_else(|| self.ask_promise()) else {
+            return Ok(false);
+        };
+        let [e, f, g, h] = Pooled::new(&promise.loan(place), bytes as u64).to_words();
         let words = [e, f, g, h, a, b, c, d];
         let whole = words.len().min(pooled::LEN / 8 + len.div_ceil(8));
         self.ring.put_words(offset, &words[..whole]);
         self.producer.publish(header);
+        let announced = self.announce();
+        let Session { link, core, .. } = &*self.session;
+        self.promise = enter(&core.pool, link.borrower, promise);
         self.stats.tensors += 1;
         self.stats.bytes += bytes as u64;
-        self.announce()?;
+        announced?;
         Ok(true)
+    }
+
+    #[cold]
+    fn ask_promise(&self) -> Option<Promise> {
+        let Session { link, core, .. } = &*self.session;
+        core.pool.promise(link.borrower)
+    }
+
+    /// The slot that was promised is free for whatever comes.
+    pub(super) fn renounce(&mut self) {
+        if let Some(promise) = self.promise.take() {
+            let Session { link, core, .. } = &*self.session;
+            core.pool.renounce(link.borrower, promise);
+        }
     }
 
     /// Room for a parcel, with all that publishing it will need.
@@ -216,6 +235,7 @@ impl Sender {
         enclosures: &mut [Enclosure<'_>],
     ) -> Result<usize, TrySendError> {
         let loans = enclosures.iter().filter(|enclosure| enclosure.is_lent()).count();
+        self.renounce();
         loop {
             let offset = self.room_in_ring(header, Patience::None)?;
             let full = TrySendError::Full { free: 0, needed: header.len() };

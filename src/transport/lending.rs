@@ -83,6 +83,10 @@ impl Sender {
             let block = match core.pool.alloc_for(len, link.borrower)? {
                 Ok(block) => block,
                 // This half is the only one that lends to this peer: a slot that is free stays free.
+                Err(Lacking::Slot) if self.promise.is_some() => {
+                    self.renounce();
+                    continue;
+                }
                 Err(Lacking::Slot) => return Err(full()),
                 Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
                     return Err(Error::from(spent).into());

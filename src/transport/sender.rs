@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::parking::{Attention, Sleeper, Waker};
+use crate::pool::Promise;
 use crate::ring::{BatchSlot, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
@@ -82,6 +83,8 @@ pub struct Sender {
     /// The longest message that travels in the ring, in bytes.
     pub(super) inline_max: usize,
     pub(super) sent: SentSegments,
+    /// The slot of the next loan that is sent by itself.
+    pub(super) promise: Option<Promise>,
     /// The block of the reservation that is being written.
     pub(super) pending: Option<PoolRoom>,
     /// The batch that is being written.
@@ -149,6 +152,7 @@ impl Sender {
             room: Waiter::new(sleeper, options.spin),
             inline_max: inline_max as usize,
             sent: SentSegments::default(),
+            promise: None,
             pending: None,
             batch: BatchSlot::default(),
             batch_bytes: 0,
