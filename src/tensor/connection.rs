@@ -77,7 +77,7 @@ impl Connection {
     /// # Errors
     ///
     /// As there.
-    #[inline]
+    #[inline(always)]
     pub fn recv_tensor(&mut self) -> Result<Option<Tensor>> {
         self.receiver().recv_tensor()
     }

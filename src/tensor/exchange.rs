@@ -12,8 +12,8 @@ use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Private, Storage, Tensor};
 use crate::transport::{
-    Attachment, Claims, Enclosure, Received, Receiver, RecvPatience, SendPatience, Sender,
-    SetAside, TryRecvError, TrySendError,
+    Attachment, Claims, Enclosure, LentRange, Received, Receiver, RecvPatience, SendPatience,
+    Sender, SetAside, TryRecvError, TrySendError,
 };
 
 /// Tensors of one message at most.
@@ -229,9 +229,15 @@ impl Receiver {
     ///
     /// - [`TensorFault::Count`]: the next message has another number of tensors than one. It is dropped.
     /// - Otherwise as [`recv`](Self::recv).
-    #[inline]
+    #[inline(always)]
     pub fn recv_tensor(&mut self) -> Result<Option<Tensor>> {
-        self.take_tensor(RecvPatience::Forever).map_err(missed)
+        match self.take_single_tensor(RecvPatience::Forever) {
+            Ok(Some((dtype, shape, range))) => {
+                Ok(Some(Tensor { dtype, shape, storage: Storage::Lent(range) }))
+            }
+            Ok(None) => self.take_tensor(RecvPatience::Forever).map_err(missed),
+            Err(error) => Err(missed(error)),
+        }
     }
 
     /// As [`recv_tensor`](Self::recv_tensor), but waits only until `deadline`.
@@ -240,7 +246,13 @@ impl Receiver {
     ///
     /// [`ErrorKind::TimedOut`], and as [`recv_tensor`](Self::recv_tensor).
     pub fn recv_tensor_deadline(&mut self, deadline: Instant) -> Result<Option<Tensor>> {
-        self.take_tensor(RecvPatience::Until(deadline)).map_err(missed)
+        match self.take_single_tensor(RecvPatience::Until(deadline)) {
+            Ok(Some((dtype, shape, range))) => {
+                Ok(Some(Tensor { dtype, shape, storage: Storage::Lent(range) }))
+            }
+            Ok(None) => self.take_tensor(RecvPatience::Until(deadline)).map_err(missed),
+            Err(error) => Err(missed(error)),
+        }
     }
 
     /// As [`recv_tensor`](Self::recv_tensor), but does not wait.
@@ -250,6 +262,9 @@ impl Receiver {
     /// As [`try_recv`](Self::try_recv), and as [`recv_tensor`](Self::recv_tensor).
     #[inline]
     pub fn try_recv_tensor(&mut self) -> Result<Option<Tensor>, TryRecvError> {
+        if let Some((dtype, shape, range)) = self.take_single_tensor(RecvPatience::None)? {
+            return Ok(Some(Tensor { dtype, shape, storage: Storage::Lent(range) }));
+        }
         self.take_tensor(RecvPatience::None)
     }
 
@@ -286,15 +301,25 @@ impl Receiver {
         self.pop_letter(open_set)
     }
 
-    #[inline]
-    fn take_tensor(&mut self, patience: RecvPatience) -> Result<Option<Tensor>, TryRecvError> {
-        if let Some(single) = self.single(patience)?
-            && let Some((dtype, shape)) = descriptor::of_words(single.description, single.len)
-            && descriptor::judge_len(dtype, &shape, single.loan_len() as usize).is_ok()
-        {
-            let storage = Storage::Lent(self.take_single(&single)?);
-            return Ok(Some(Tensor { dtype, shape, storage }));
+    /// The shortest way: nearly every tensor comes on it. `None`: this one does not. Whoever calls it makes the
+    /// tensor where it stays: moved from answer to answer it would cost more than all that is judged here.
+    #[inline(always)]
+    fn take_single_tensor(
+        &mut self,
+        patience: RecvPatience,
+    ) -> Result<Option<(DType, Shape, LentRange)>, TryRecvError> {
+        let Some(single) = self.single(patience)? else { return Ok(None) };
+        let parts = descriptor::of_words(single.description, single.len);
+        let Some((dtype, shape)) = parts else { return Ok(None) };
+        let len = usize::try_from(single.loan_len()).unwrap_or(usize::MAX);
+        if descriptor::judge_len(dtype, &shape, len).is_err() {
+            return Ok(None);
         }
+        Ok(Some((dtype, shape, self.take_single(&single)?)))
+    }
+
+    #[cold]
+    fn take_tensor(&mut self, patience: RecvPatience) -> Result<Option<Tensor>, TryRecvError> {
         let mut tensor = None;
         match self
             .parcel(patience, |description, claims| open_one(description, claims, &mut tensor))?
