@@ -22,9 +22,10 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
 }
 
 /// How many blocks of a class are walked through in turn. `footprint` is in bytes. Of blocks that are
-/// long beside it the last one is used again: copies of 1 MiB take half the time so, while cores are near.
+/// long beside it the last one is used again. Source: `ping_pong`, `copy` and `tensor-fill` of 1 MiB near:
+/// two in turn copy as fast as one and fill 1.4 × as fast, four fill as fast as two and copy slower.
 pub(super) fn walk(block_len: u64, footprint: u64) -> u64 {
-    if block_len > footprint / 4 {
+    if block_len > footprint / 2 {
         return 1;
     }
     (footprint / block_len).clamp(1, 1024)
@@ -115,7 +116,8 @@ mod tests {
     fn the_walk_is_bounded_and_never_empty() {
         assert_eq!(walk(64 << 10, 4 << 20), 64);
         assert_eq!(walk(1 << 20, 4 << 20), 4);
-        assert_eq!(walk((1 << 20) + 4096, 4 << 20), 1);
+        assert_eq!(walk(2 << 20, 4 << 20), 2);
+        assert_eq!(walk((2 << 20) + 4096, 4 << 20), 1);
         assert_eq!(walk(1 << 30, 4 << 20), 1);
         assert_eq!(walk(4096, 64 << 20), 1024);
     }
