@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::thread;
 
@@ -518,4 +519,66 @@ fn two_that_wait_for_memory_do_not_keep_it_from_each_other() {
         thread::sleep(std::time::Duration::from_millis(50));
         drop(held);
     });
+}
+
+#[test]
+fn a_steady_exchange_makes_no_system_call() {
+    let mut quiet = Other::start("a_steady_exchange_makes_no_system_call", "", |_| {
+        let (done, told) = std::io::pipe().unwrap();
+        thread::spawn(move || {
+            let context = Context::new().unwrap();
+            let (mut near, mut far) = pair_of(&context, &Context::new().unwrap());
+            let shared = context.alloc::<u8>([1 << 20]).unwrap().share().unwrap();
+            let mut round = |number: u64| {
+                let mut fresh = context.alloc::<u64>([512]).unwrap();
+                fresh[511] = number;
+                near.send_tensor(fresh).unwrap();
+                near.try_send_tensor(&shared).unwrap();
+                near.send(&number.to_ne_bytes()).unwrap();
+                let fresh = far.recv_tensor().unwrap().unwrap();
+                assert_eq!(fresh.bytes().unwrap().slice(511 * 8, 8).byte(0), number as u8);
+                drop(far.recv_tensor().unwrap().unwrap());
+                let mut message = [0; 8];
+                let received = far.peek().unwrap().unwrap();
+                received.bytes().copy_to(&mut message);
+                received.release().unwrap();
+                assert_eq!(u64::from_ne_bytes(message), number);
+            };
+            (0..10_000).for_each(&mut round);
+            only_writes();
+            (0..100_000).for_each(&mut round);
+            (&told).write_all(b"q").unwrap();
+            // SAFETY: ends this thread alone, and nothing that others need.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        });
+        (&done).read_exact(&mut [0; 1]).unwrap();
+        support::other::say("quiet");
+    });
+    quiet.expect("quiet");
+    quiet.succeeds();
+}
+
+/// From here on every system call of this thread but `write` and its exit kills the process.
+fn only_writes() {
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equals = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        // The number of the call is the first word of `seccomp_data`.
+        step(load, 0, 0, 0),
+        step(equals, 2, 0, libc::SYS_write as u32),
+        step(equals, 1, 0, libc::SYS_exit as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program =
+        libc::sock_fprog { len: filter.len() as libc::c_ushort, filter: filter.as_mut_ptr() };
+    // SAFETY: no pointer is passed.
+    let bound = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(bound, 0);
+    // SAFETY: the program and its steps outlive the call.
+    let filtered =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(filtered, 0);
 }
