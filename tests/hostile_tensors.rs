@@ -6,13 +6,15 @@ use std::os::fd::AsFd;
 
 use rustix::fs::SealFlags;
 use slipring::{
-    Connection, DescriptorFault, ErrorKind, Fault, Options, Reactor, TensorFault, TryRecvError,
+    Connection, Context, DescriptorFault, ErrorKind, Fault, Options, Reactor, TensorFault,
+    TryRecvError,
 };
 
 use support::callbacks::{diary, hear};
 use support::census::Census;
-use support::raw::{self, Lent, RETURNS, RawPeer, SEALS, memfd, page, segment_packet};
-use support::{Stage, fault, soon, stays_faulty, wait_until};
+use support::other::Other;
+use support::raw::{self, Hello, Lent, RETURNS, RawPeer, SEALS, memfd, page, segment_packet};
+use support::{Stage, fault, soon, stays_faulty, unique_name, wait_until};
 
 const PARCEL: u64 = 7;
 const FP32: u8 = 11;
@@ -346,6 +348,114 @@ fn a_region_that_nobody_has_is_found_where_it_is_resolved() {
         assert!(matches!(error.kind(), ErrorKind::Region(_)), "{error}");
     }
     stage.is_undisturbed();
+}
+
+#[test]
+fn a_region_of_any_length_costs_nothing_before_it_is_resolved() {
+    let mut stage = Stage::new(Options::new());
+    let (mut link, mut peer) = stage.link();
+    for len in [1u64 << 36, 1 << 62] {
+        // UINT8, one dimension of 8 bytes, in a region without a name.
+        let mut description = vec![2, 1, 5, 0];
+        description.extend(len.to_le_bytes());
+        description.extend([0; 8]);
+        description.extend(len.to_le_bytes());
+        description.push(0);
+        peer.post(&[], &description);
+        let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let unresolved = ErrorKind::Tensor(TensorFault::Unresolved);
+        assert_eq!(*tensor.to_vec::<u8>().unwrap_err().kind(), unresolved);
+        assert_eq!(*tensor.to_private().unwrap_err().kind(), unresolved);
+        assert_eq!(*tensor.for_each_chunk::<u8>(|_| {}).unwrap_err().kind(), unresolved);
+        assert_eq!(
+            *tensor.as_slice::<u8>().unwrap_err().kind(),
+            ErrorKind::Tensor(TensorFault::Unstable)
+        );
+        let copied = tensor.copy_to::<u8>(&mut [0; 4]).unwrap_err();
+        assert!(matches!(copied.kind(), ErrorKind::Tensor(_)), "{copied}");
+    }
+    stage.is_undisturbed();
+}
+
+#[test]
+fn a_description_is_bounded_however_large_the_ring_is() {
+    let mut stage = Stage::new(Options::new());
+    let hello = Hello { ring_capacity: 4 << 20, ..Hello::honest() };
+    for (len, legal) in [(1 << 20, true), ((1 << 20) + 8, false)] {
+        let (mut link, mut peer) = stage.link_with(hello);
+        let mut description = vec![2, 1, 2, 0];
+        let bytes = len as u32 - 12;
+        description.extend(bytes.to_le_bytes());
+        description.extend(bytes.to_le_bytes());
+        description.resize(len, 7);
+        peer.post(&[], &description);
+        if legal {
+            let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            assert_eq!(tensor.byte_len(), bytes as usize);
+        } else {
+            assert!(matches!(tensor_fault(&mut link), Fault::RecordHeader { .. }));
+        }
+    }
+    stage.is_undisturbed();
+}
+
+#[test]
+fn what_is_set_aside_counts_with_what_it_keeps() {
+    let mut stage = Stage::new(Options::new().backlog_limit(1 << 20));
+    let (mut link, mut peer) = stage.link();
+    peer.send_segment(1, 1 << 20);
+    let mut posted = 0;
+    let full = loop {
+        // Attachments without a description: nobody judges that before the parcel is opened.
+        let loans: Vec<Lent> = (0..100).map(|slot| Lent { slot, ..LENT }).collect();
+        peer.post(&loans, &[]);
+        posted += 1;
+        match link.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Failed(error)) => break error,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(matches!(full.kind(), ErrorKind::BacklogFull { .. }), "{full}");
+    assert_eq!(posted, 3, "two of them are 200 pages");
+    stage.is_undisturbed();
+}
+
+#[test]
+fn frozen_memory_takes_a_quarter_of_the_descriptors_at_most() {
+    let name = unique_name();
+    let mut victim =
+        Other::start("frozen_memory_takes_a_quarter_of_the_descriptors_at_most", &name, |name| {
+            use rustix::process::{Resource, Rlimit, setrlimit};
+            let few = Rlimit { current: Some(200), maximum: Some(200) };
+            setrlimit(Resource::Nofile, few).unwrap();
+            let context = Context::new().unwrap();
+            let mut link = context.connect_retry(name, soon()).unwrap();
+            // One that only wants messages.
+            let error = link.recv_deadline(soon()).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { limit: 200 }), "{error}");
+            let open = support::census::descriptors();
+            assert!(open < 100, "{open} descriptors are open");
+            drop(link);
+            support::other::say("fine");
+        });
+    let listener = raw::listen(&name);
+    let socket = raw::accept(&listener);
+    let (packet, fds) = raw::receive(&socket).unwrap();
+    let (mut peer, fd) = RawPeer::prepare(socket, Hello::honest());
+    raw::send(&peer.socket, &Hello::honest().encode(), &[fd.as_fd()]).unwrap();
+    peer.heard(&packet, &fds);
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    for number in 0..60 {
+        let (fd, memory) = memfd(page(), true, SealFlags::empty());
+        drop(memory);
+        rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+        raw::send(&peer.socket, &frozen_packet(number, page()), &[fd.as_fd()]).unwrap();
+    }
+    // Take your packets.
+    peer.publish(6, &[]);
+    victim.expect("fine");
+    victim.succeeds();
 }
 
 #[test]

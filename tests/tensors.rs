@@ -522,6 +522,28 @@ fn two_that_wait_for_memory_do_not_keep_it_from_each_other() {
 }
 
 #[test]
+fn bytes_without_elements_are_refused_where_they_are_asked_for() {
+    let context = Context::new().unwrap();
+    let none = context.allocation().encoded([0], 10);
+    assert_eq!(kind(none), ErrorKind::Tensor(TensorFault::Len { len: 10, expected: 0 }));
+}
+
+#[test]
+fn a_copy_that_waits_for_a_slot_is_not_made_again_and_again() {
+    let (mut near, far) = pair(Options::new().loan_slots(1));
+    let long = Tensor::from_slice([64 << 20], &vec![1u8; 64 << 20]).unwrap();
+    let context = Context::new().unwrap();
+    near.try_send_tensor(&Tensor::from_slice([600], &[0u8; 600]).unwrap()).unwrap();
+    let start = std::time::Instant::now();
+    for _ in 0..1000 {
+        assert!(near.try_send_tensor(&long).is_err());
+    }
+    // A thousand copies take ten seconds and more.
+    assert!(start.elapsed() < std::time::Duration::from_secs(5), "{:?}", start.elapsed());
+    drop((far, context));
+}
+
+#[test]
 fn a_steady_exchange_makes_no_system_call() {
     let mut quiet = Other::start("a_steady_exchange_makes_no_system_call", "", |_| {
         let (done, told) = std::io::pipe().unwrap();

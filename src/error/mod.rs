@@ -147,6 +147,9 @@ pub enum ErrorKind {
     /// All tokens of a link are registered, or spent.
     #[error("all tokens of the link are registered or spent")]
     TokensSpent,
+    /// All numbers of segments of a context are spent, 2^32 of them: make another context.
+    #[error("all numbers of segments of the context are spent")]
+    NumbersSpent,
     /// The reactor that served the link has stopped.
     #[error("the reactor has stopped")]
     ReactorStopped,

@@ -1,9 +1,11 @@
 //! Frozen memory: it needs no loans, only a number by which links can name it.
 
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Result;
 use crate::pool::store::{Exhausted, Pool, WeakPool};
+use crate::shm::fork::Generation;
 use crate::shm::{Draft, Frozen, page_size};
 
 /// Bytes that count for a pool's quota until this is dropped.
@@ -11,17 +13,21 @@ use crate::shm::{Draft, Frozen, page_size};
 pub(crate) struct Charge {
     pool: WeakPool,
     len: u64,
+    /// A forked child holds only a copy of the tables and must not wait for their lock.
+    generation: Option<Generation>,
 }
 
 impl Charge {
     pub(super) fn new(pool: WeakPool, len: u64) -> Self {
-        Self { pool, len }
+        Self { pool, len, generation: Generation::current().ok() }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.pool.discharge(self.len);
+        if self.generation.as_ref().is_some_and(Generation::is_current) {
+            self.pool.discharge(self.len);
+        }
     }
 }
 
@@ -45,8 +51,8 @@ impl FrozenDraft {
     pub(crate) fn freeze(self) -> Result<Arc<FrozenBlock>> {
         self.draft.generation().check()?;
         let frozen = self.draft.freeze()?;
-        let charge = Some(self.charge);
-        Ok(Arc::new(FrozenBlock { frozen, numbers: Mutex::default(), _charge: charge }))
+        let counts = Box::new(self.charge);
+        Ok(Arc::new(FrozenBlock { frozen, numbers: Mutex::default(), _counts: counts }))
     }
 }
 
@@ -56,13 +62,14 @@ pub(crate) struct FrozenBlock {
     frozen: Frozen,
     /// The number under which it is named towards the peers of each pool.
     numbers: Mutex<Vec<(WeakPool, u32)>>,
-    _charge: Option<Charge>,
+    /// What it counts for, here or where it was taken in.
+    _counts: Box<dyn Debug + Send + Sync>,
 }
 
 impl FrozenBlock {
-    /// Memory of a peer, which counts for no quota of ours.
-    pub(crate) fn foreign(frozen: Frozen) -> Arc<Self> {
-        Arc::new(Self { frozen, numbers: Mutex::default(), _charge: None })
+    /// Memory of a peer, which counts for no quota of ours, but for what `counts` stands for.
+    pub(crate) fn foreign(frozen: Frozen, counts: impl Debug + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { frozen, numbers: Mutex::default(), _counts: Box::new(counts) })
     }
 
     pub(crate) fn memory(&self) -> &Frozen {
@@ -70,14 +77,18 @@ impl FrozenBlock {
     }
 
     /// Its number in a pool.
-    pub(crate) fn number_in(self: &Arc<Self>, pool: &Pool) -> u32 {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NumbersSpent`](crate::ErrorKind::NumbersSpent)
+    pub(crate) fn number_in(self: &Arc<Self>, pool: &Pool) -> Result<u32> {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, number)) = numbers.iter().find(|(known, _)| known.is(pool)) {
-            return *number;
+            return Ok(*number);
         }
-        let number = pool.name_frozen(self);
+        let number = pool.name_frozen(self)?;
         numbers.push((pool.downgrade(), number));
-        number
+        Ok(number)
     }
 }
 
@@ -128,11 +139,11 @@ mod tests {
     fn frozen_memory_keeps_its_number_and_gives_it_to_nobody_else() {
         let pools = [pool(1 << 20), pool(1 << 20)];
         let frozen = pools[0].draft(10).unwrap().unwrap().freeze().unwrap();
-        let number = frozen.number_in(&pools[0]);
-        assert_eq!(frozen.number_in(&pools[0]), number);
+        let number = frozen.number_in(&pools[0]).unwrap();
+        assert_eq!(frozen.number_in(&pools[0]).unwrap(), number);
         let (_, len, is_frozen) = pools[0].segment_of(number).unwrap().unwrap();
         assert_eq!((len, is_frozen), (page_size() as u64, true));
-        frozen.number_in(&pools[1]);
+        frozen.number_in(&pools[1]).unwrap();
         assert!(pools[0].holds(number));
         drop(frozen);
         assert!(!pools[0].holds(number));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Weak;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::pool::class::{self, Class};
 use crate::pool::distance::Distance;
 use crate::pool::frozen::FrozenBlock;
@@ -166,6 +166,13 @@ impl State {
         Growth { class, block_len, blocks, len, backing: self.options.backing }
     }
 
+    /// A number that no segment had before.
+    pub(super) fn next_number(&mut self) -> Result<u32> {
+        let number = self.next_segment;
+        self.next_segment = number.checked_add(1).ok_or(ErrorKind::NumbersSpent)?;
+        Ok(number)
+    }
+
     /// Enters a new segment, if it could be made.
     pub(super) fn enter(&mut self, growth: Growth, made: Result<Segment>) -> Result<()> {
         let Growth { class, block_len, blocks, len, .. } = growth;
@@ -176,8 +183,7 @@ impl State {
                 return Err(error);
             }
         };
-        let number = self.next_segment;
-        self.next_segment += 1;
+        let number = self.next_number()?;
         let place = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
             self.segments.push(None);
             self.segments.len() - 1

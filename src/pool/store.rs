@@ -309,13 +309,12 @@ impl Pool {
     }
 
     /// A number for frozen memory.
-    pub(super) fn name_frozen(&self, frozen: &Arc<FrozenBlock>) -> u32 {
+    pub(super) fn name_frozen(&self, frozen: &Arc<FrozenBlock>) -> Result<u32> {
         let mut state = self.lock();
         state.frozen.retain(|_, frozen| frozen.strong_count() > 0);
-        let number = state.next_segment;
-        state.next_segment += 1;
+        let number = state.next_number()?;
         state.frozen.insert(number, Arc::downgrade(frozen));
-        number
+        Ok(number)
     }
 
     /// Counts `len` bytes for the quota.

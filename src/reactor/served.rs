@@ -123,7 +123,7 @@ impl Served {
             received.finish_trigger(known != Some(false));
             return if known.is_some() { Step::Served } else { panicked() };
         }
-        let (kind, len) = (received.kind(), received.len());
+        let (kind, len) = (received.kind(), received.weight());
         // What is behind something that was set aside is not served before it, but for responses.
         let is_next = self.letters.is_empty() || matches!(kind, MessageKind::Response(_));
         let set_aside = !self.wants.calls.is_empty() && self.letters.admits(len);

@@ -16,7 +16,7 @@ use rustix::fs::SealFlags;
 
 use crate::error::{Error, Result};
 use crate::shm::fork::Generation;
-use crate::shm::segment::{check, create_memfd, fill, is_whole};
+use crate::shm::segment::{check, create_memfd, fill, fill_holes, is_whole};
 use crate::shm::{Area, Mapping, PeerMapping};
 
 /// The seals of frozen memory.
@@ -84,8 +84,11 @@ impl Frozen {
     /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
     pub(crate) fn attach(fd: OwnedFd, len: usize) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
-        is_whole(fd.as_fd(), len)?;
+        let known = is_whole(fd.as_fd(), len)?;
         let mapping = PeerMapping::map_frozen(&fd, len)?;
+        if !known {
+            fill_holes(&mapping, fd.as_fd(), len as u64)?;
+        }
         Ok(Self { mapping, fd, len })
     }
 

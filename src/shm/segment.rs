@@ -206,7 +206,7 @@ pub(super) fn is_whole(fd: BorrowedFd<'_>, len: usize) -> Result<bool> {
 
 /// For kernels that cannot count the pages of a file: reads every page, which allocates what is
 /// missing, and refuses a segment of which something was.
-fn fill_holes(mapping: &PeerMapping, fd: BorrowedFd<'_>, size: u64) -> Result<()> {
+pub(super) fn fill_holes(mapping: &PeerMapping, fd: BorrowedFd<'_>, size: u64) -> Result<()> {
     let blocks = || rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks.unsigned_abs());
     let before = blocks();
     // Kernels before 5.14 cannot do this either; there a hole is found by whoever reads it.

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result, TensorFault};
+use crate::tensor::descriptor::judge_len;
 use crate::tensor::dtype::DType;
 use crate::tensor::element::Element;
 use crate::tensor::shape::Shape;
@@ -109,10 +110,10 @@ impl Allocation<'_> {
     ///
     /// # Errors
     ///
-    /// As [`typed`](Self::typed).
+    /// As [`typed`](Self::typed), and [`TensorFault::Len`]: bytes for a shape without elements.
     pub fn encoded(self, shape: impl Into<Shape>, len: usize) -> Result<TensorMut<u8>> {
         let shape = shape.into();
-        shape.count()?;
+        judge_len(DType::Bytes, &shape, len)?;
         self.make(DType::Bytes, shape, len)
     }
 

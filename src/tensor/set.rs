@@ -126,6 +126,18 @@ impl IntoIterator for TensorSet {
     }
 }
 
+/// Names and tensors, in order.
+impl<'a> IntoIterator for &'a TensorSet {
+    type Item = (&'a str, &'a Tensor);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter().collect::<Vec<_>>().into_iter()
+    }
+}
+
+/// For sets of our own: what a peer sends may have other names, which [`get`](TensorSet::get) tells.
+///
 /// # Panics
 ///
 /// If none has this name.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use crate::error::{Result, TensorFault};
+use crate::error::{ErrorKind, Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
 use crate::region::{Lease, Registry};
 use crate::shm::Bytes;
-use crate::tensor::descriptor::judge_len;
+use crate::tensor::descriptor::{MAX_NAME, judge_len};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
 use crate::tensor::shape::Shape;
@@ -77,7 +77,7 @@ impl Named {
 /// Bytes that start at a multiple of 8.
 #[derive(Clone)]
 pub(super) struct Private {
-    words: Arc<[u64]>,
+    words: Arc<Vec<u64>>,
     len: usize,
 }
 
@@ -89,14 +89,18 @@ impl fmt::Debug for Private {
 
 impl Private {
     /// `len` bytes, written by `fill`.
-    fn new(len: usize, fill: impl FnOnce(&mut [u8])) -> Self {
-        let mut words: Box<[u64]> = vec![0; len.div_ceil(8)].into();
-        fill(&mut words.as_mut_bytes()[..len]);
-        Self { words: words.into(), len }
+    fn new(len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
+        let mut words: Vec<u64> = zeros(len.div_ceil(8))?;
+        fill(&mut words.as_mut_bytes()[..len])?;
+        Ok(Self { words: Arc::new(words), len })
     }
 
+    /// A copy of bytes that are there already, so that twice as many fit, or nothing goes on.
     pub(super) fn copy_of(bytes: Bytes<'_>) -> Self {
-        Self::new(bytes.len(), |to| bytes.copy_to(to))
+        let len = bytes.len();
+        let mut words = vec![0; len.div_ceil(8)];
+        bytes.copy_to(&mut words.as_mut_bytes()[..len]);
+        Self { words: Arc::new(words), len }
     }
 
     #[inline]
@@ -136,9 +140,14 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Len`]: the lease has another length.
+    /// [`TensorFault::Len`]: the lease has another length. [`TensorFault::NameTooLong`]: names travel up to 255
+    /// bytes.
     pub fn in_region(lease: Lease, dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
+        let (len, name) = (lease.name().len(), MAX_NAME);
+        if len > name {
+            return Err(TensorFault::NameTooLong { len, max: name }.into());
+        }
         let len = usize::try_from(lease.len()).map_err(|_| TensorFault::Overflow)?;
         judge_len(dtype, &shape, len)?;
         Ok(Self { dtype, shape, storage: Storage::Region(lease) })
@@ -222,6 +231,14 @@ impl Tensor {
         }
     }
 
+    /// Before room is made for as many bytes as a peer has said.
+    fn check_resolved(&self) -> Result<()> {
+        match self.storage {
+            Storage::Named(_) => Err(TensorFault::Unresolved.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Copies `to.len()` bytes from `offset` on out, wherever they are. They are inside.
     fn copy_bytes(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         match &self.storage {
@@ -299,7 +316,8 @@ impl Tensor {
     /// [`TensorFault::DataType`], [`TensorFault::Bool`]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         element::check::<T>(self.dtype)?;
-        let mut elements = zeros(self.byte_len() / size_of::<T>());
+        self.check_resolved()?;
+        let mut elements = zeros(self.byte_len() / size_of::<T>())?;
         self.copy_to(&mut elements)?;
         Ok(elements)
     }
@@ -313,7 +331,7 @@ impl Tensor {
     pub fn copy_to<T: Element>(&self, to: &mut [T]) -> Result<()> {
         element::check::<T>(self.dtype)?;
         if let Storage::Region(lease) = &self.storage {
-            let mut bytes = vec![0; self.byte_len()];
+            let mut bytes: Vec<u8> = zeros(self.byte_len())?;
             lease.read_at(0, &mut bytes)?;
             return Ok(element::copy(Bytes::of(&bytes), to)?);
         }
@@ -328,7 +346,7 @@ impl Tensor {
     pub fn for_each_chunk<T: Element>(&self, mut each: impl FnMut(&[T])) -> Result<()> {
         element::check::<T>(self.dtype)?;
         let whole = self.byte_len();
-        let mut chunk: Vec<T> = zeros(CHUNK.min(whole) / size_of::<T>());
+        let mut chunk: Vec<T> = zeros(CHUNK.min(whole) / size_of::<T>())?;
         let mut read = Vec::new();
         let mut at = 0;
         while at < whole {
@@ -392,17 +410,20 @@ impl Tensor {
     /// Of tensors in regions only: [`TensorFault::Unresolved`], and those of
     /// [`Lease::read_at`](crate::Lease::read_at).
     pub fn to_private(&self) -> Result<Self> {
-        let mut copied = Ok(());
-        let private = Private::new(self.byte_len(), |to| copied = self.copy_bytes(0, to));
-        copied?;
+        self.check_resolved()?;
+        let private = Private::new(self.byte_len(), |to| self.copy_bytes(0, to))?;
         Ok(Self { storage: Storage::Private(private), ..*self })
     }
 }
 
-fn zeros<T: Element>(count: usize) -> Vec<T> {
-    let mut elements = Vec::with_capacity(count);
+/// So many elements, or the error of a process that has no room for them: how many there are, a peer may
+/// have said.
+fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
+    let mut elements = Vec::new();
+    let reserved = elements.try_reserve_exact(count);
+    reserved.map_err(|_| ErrorKind::OutOfMemory { bytes: (count * size_of::<T>()) as u64 })?;
     elements.resize_with(count, T::new_zeroed);
-    elements
+    Ok(elements)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::error::{ErrorKind, Fault, Result};
 use crate::pool::FrozenBlock;
-use crate::shm::{Frozen, PeerSegment, page_size};
+use crate::shm::{Frozen, PeerMapping, PeerSegment, page_size};
 use crate::transport::hello::{PACKET, Packet, Reason};
 use crate::transport::socket::{self, Incoming, Received};
 
@@ -21,24 +21,59 @@ pub(super) const SEGMENTS: usize = 1024;
 /// kernel grants a process by default (`vm.max_map_count`).
 const ALL_SEGMENTS: usize = 16384;
 
-/// Segments that are mapped now.
+/// Segments that are mapped now, and those of them that are frozen, each of which holds a descriptor.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
+static FROZEN: AtomicUsize = AtomicUsize::new(0);
 
-/// One of [`ALL_SEGMENTS`].
+/// One of [`ALL_SEGMENTS`], and one of the descriptors that peers may have this process hold: a quarter of
+/// what it may open. It lives as long as the mapping does, whoever uses that.
 #[derive(Debug)]
-struct Counted;
+struct Counted {
+    frozen: bool,
+}
 
 impl Counted {
-    fn new() -> Option<Self> {
-        let counted = Self;
+    fn new(len: u64, frozen: bool) -> Result<Self> {
+        let counted = Self { frozen };
         // Dropped, it counts back.
-        (MAPPED.fetch_add(1, Ordering::Relaxed) < ALL_SEGMENTS).then_some(counted)
+        let mapped = MAPPED.fetch_add(1, Ordering::Relaxed);
+        let held = FROZEN.fetch_add(usize::from(frozen), Ordering::Relaxed);
+        if mapped >= ALL_SEGMENTS {
+            return Err(ErrorKind::OutOfMemory { bytes: len }.into());
+        }
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let limit = limit.current.unwrap_or(u64::MAX);
+        if frozen && held as u64 >= limit / 4 {
+            return Err(ErrorKind::DescriptorLimit { limit }.into());
+        }
+        Ok(counted)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
         MAPPED.fetch_sub(1, Ordering::Relaxed);
+        FROZEN.fetch_sub(usize::from(self.frozen), Ordering::Relaxed);
+    }
+}
+
+/// A segment of a peer's pool, mapped.
+#[derive(Debug)]
+pub(super) struct PoolSegment {
+    mapped: PeerSegment,
+    _counted: Counted,
+}
+
+impl PoolSegment {
+    #[inline(always)]
+    pub(super) fn mapping(&self) -> &PeerMapping {
+        self.mapped.mapping()
+    }
+
+    /// Its length in bytes.
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.mapped.len()
     }
 }
 
@@ -76,7 +111,7 @@ const LEFT: u32 = 3;
 #[derive(Debug, Clone)]
 pub(super) enum Arrived {
     /// Blocks of it are on loan.
-    Pool(Arc<PeerSegment>),
+    Pool(Arc<PoolSegment>),
     /// Nobody writes it any more.
     Frozen(Arc<FrozenBlock>),
 }
@@ -93,9 +128,9 @@ impl Arrived {
 
 #[derive(Debug)]
 pub(super) struct Arrivals {
-    segments: HashMap<u32, (Arrived, Counted)>,
+    segments: HashMap<u32, Arrived>,
     /// The segment that was named last, which the next message is likely to name again.
-    last: Option<(u32, Arc<PeerSegment>)>,
+    last: Option<(u32, Arc<PoolSegment>)>,
     /// Bytes of these.
     bytes: u64,
     limit: u64,
@@ -134,10 +169,15 @@ impl Arrivals {
         self.retires.clone()
     }
 
+    /// A record's segments are looked for from now on: together they may not be long to take in.
+    pub(super) fn open_window(&mut self) {
+        self.window = 0;
+    }
+
     /// The pool segment with this number. Reads the socket if it is not known yet: the peer sends a
     /// segment before it publishes a record that names it.
     #[inline]
-    pub(super) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PeerSegment>> {
+    pub(super) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PoolSegment>> {
         if let Some((number, mapped)) = &self.last
             && *number == segment
         {
@@ -163,7 +203,6 @@ impl Arrivals {
 
     #[cold]
     fn arrived(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arrived> {
-        self.window = 0;
         for _ in 0..PACKETS {
             if self.segments.contains_key(&segment) {
                 break;
@@ -173,7 +212,7 @@ impl Arrivals {
                 Incoming::Nothing | Incoming::End => break,
             }
         }
-        let found = self.segments.get(&segment).map(|(arrived, _)| arrived.clone());
+        let found = self.segments.get(&segment).cloned();
         found.ok_or(Fault::UnknownSegment { segment }.into())
     }
 
@@ -271,7 +310,7 @@ impl Arrivals {
             (Packet::Retire { segment }, _) => {
                 self.last = None;
                 self.retires.fetch_add(1, Ordering::Relaxed);
-                if let Some((dropped, _)) = self.segments.remove(&segment) {
+                if let Some(dropped) = self.segments.remove(&segment) {
                     self.bytes -= dropped.len();
                 }
                 Ok(())
@@ -305,13 +344,14 @@ impl Arrivals {
         let Ok(whole) = usize::try_from(len) else {
             return Err(ErrorKind::OutOfMemory { bytes: len }.into());
         };
-        let counted = Counted::new().ok_or(ErrorKind::OutOfMemory { bytes: len })?;
+        let counted = Counted::new(len, frozen)?;
         let arrived = if frozen {
-            Arrived::Frozen(FrozenBlock::foreign(Frozen::attach(fd, whole)?))
+            Arrived::Frozen(FrozenBlock::foreign(Frozen::attach(fd, whole)?, counted))
         } else {
-            Arrived::Pool(Arc::new(PeerSegment::attach(fd, whole, whole, self.prefault)?))
+            let mapped = PeerSegment::attach(fd, whole, whole, self.prefault)?;
+            Arrived::Pool(Arc::new(PoolSegment { mapped, _counted: counted }))
         };
-        self.segments.insert(segment, (arrived, counted));
+        self.segments.insert(segment, arrived);
         self.bytes = bytes;
         Ok(())
     }

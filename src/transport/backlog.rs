@@ -15,6 +15,9 @@ pub(super) struct Letter {
     pub(super) attachments: Vec<Attachment>,
 }
 
+/// Bytes that each attachment counts: it keeps a page of the sender's at least, and maybe a mapping.
+pub(super) const PINNED: usize = 4096;
+
 /// Bytes that a letter counts besides its body.
 const OVERHEAD: usize = size_of::<Letter>();
 
@@ -23,17 +26,36 @@ pub(super) struct Backlog {
     letters: VecDeque<Letter>,
     bytes: usize,
     limit: usize,
+    /// Letters that are parcels.
+    tensors: usize,
+}
+
+impl Letter {
+    /// Bytes that it counts.
+    fn weight(&self) -> usize {
+        self.body.len() + self.attachments.len() * PINNED + OVERHEAD
+    }
+
+    fn is_parcel(&self) -> bool {
+        self.kind == MessageKind::Tensors
+    }
 }
 
 impl Backlog {
     /// A backlog for `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
-        Self { letters: VecDeque::new(), bytes: 0, limit }
+        Self { letters: VecDeque::new(), bytes: 0, limit, tensors: 0 }
     }
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.letters.is_empty()
+    }
+
+    /// Whether parcels were set aside.
+    #[inline(always)]
+    pub(super) fn has_tensors(&self) -> bool {
+        self.tensors > 0
     }
 
     /// Whether a letter with `len` bytes may be set aside. One always may.
@@ -47,7 +69,8 @@ impl Backlog {
     }
 
     pub(super) fn push(&mut self, letter: Letter) {
-        self.bytes += letter.body.len() + OVERHEAD;
+        self.bytes += letter.weight();
+        self.tensors += usize::from(letter.is_parcel());
         self.letters.push_back(letter);
     }
 
@@ -55,7 +78,8 @@ impl Backlog {
     pub(super) fn take(&mut self, wanted: impl Fn(&MessageKind) -> bool) -> Option<Letter> {
         let at = self.letters.iter().position(|letter| wanted(&letter.kind))?;
         let letter = self.letters.remove(at)?;
-        self.bytes -= letter.body.len() + OVERHEAD;
+        self.bytes -= letter.weight();
+        self.tensors -= usize::from(letter.is_parcel());
         Some(letter)
     }
 }

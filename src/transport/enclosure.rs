@@ -12,7 +12,7 @@ use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Pool, Promise, Shar
 use crate::ring::Header;
 use crate::shm::Bytes;
 use crate::transport::link::Session;
-use crate::transport::parcel::{SHORT, SINGLE};
+use crate::transport::parcel::{LONGEST, SHORT, SINGLE};
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::sender::{Patience, Sender, TrySendError};
 use crate::transport::sent::Offered;
@@ -49,6 +49,10 @@ impl<'a> Enclosure<'a> {
         !matches!(self, Self::Frozen { .. })
     }
 
+    fn is_copy(&self) -> bool {
+        matches!(self, Self::Copy { .. })
+    }
+
     /// Its length in bytes.
     fn len(&self) -> usize {
         match self {
@@ -61,13 +65,13 @@ impl<'a> Enclosure<'a> {
 
     /// The number of its segment.
     #[inline]
-    fn segment(&self, session: &Session) -> u32 {
-        match self {
+    fn segment(&self, session: &Session) -> Result<u32> {
+        Ok(match self {
             Self::Block(block) => block.segment(),
             Self::Shared(block) => block.segment(),
-            Self::Frozen { memory, .. } => memory.number_in(&session.core.pool),
+            Self::Frozen { memory, .. } => memory.number_in(&session.core.pool)?,
             Self::Copy { block, .. } => block.as_ref().map_or(u32::MAX, Block::segment),
-        }
+        })
     }
 }
 
@@ -126,7 +130,7 @@ impl Sender {
     #[inline]
     fn parcel(&self, attachments: usize, description: usize) -> Result<Header> {
         let len = attachments * pooled::LEN + description;
-        let max = crate::ring::largest_payload(self.link.terms.own.ring);
+        let max = crate::ring::largest_payload(self.link.terms.own.ring).min(LONGEST);
         if attachments > ATTACHMENTS {
             let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
             return Err(fault.into());
@@ -235,13 +239,14 @@ impl Sender {
         enclosures: &mut [Enclosure<'_>],
     ) -> Result<usize, TrySendError> {
         let loans = enclosures.iter().filter(|enclosure| enclosure.is_lent()).count();
+        let copies = enclosures.iter().any(Enclosure::is_copy);
         self.renounce();
         loop {
             let offset = self.room_in_ring(header, Patience::None)?;
             let full = TrySendError::Full { free: 0, needed: header.len() };
             let Session { link, core, .. } = &*self.session;
-            // One loan finds out by itself.
-            if loans > 1 && !core.pool.has_slots(link.borrower, loans) {
+            // One loan finds out by itself, unless a copy would have been made for it by then.
+            if (loans > 1 || copies) && !core.pool.has_slots(link.borrower, loans) {
                 let slots = link.terms.peer.loan_slots as usize;
                 if loans > slots {
                     let fault = TensorFault::Count { count: loans, expected: slots };
@@ -261,11 +266,11 @@ impl Sender {
     #[inline]
     fn offer_all(&mut self, enclosures: &[Enclosure<'_>]) -> Result<Offered> {
         for enclosure in enclosures {
-            let segment = enclosure.segment(&self.session);
+            let segment = enclosure.segment(&self.session)?;
             if !self.sent.knows(segment) {
-                let needed: Vec<u32> =
+                let needed: Result<Vec<u32>> =
                     enclosures.iter().map(|each| each.segment(&self.session)).collect();
-                let offered = self.offer(segment, &needed)?;
+                let offered = self.offer(segment, &needed?)?;
                 if offered != Offered::Known {
                     return Ok(offered);
                 }
@@ -285,7 +290,8 @@ impl Sender {
         }
         let len = enclosure.len() as u64;
         if let Enclosure::Frozen { memory, offset, len } = enclosure {
-            let segment = memory.number_in(pool);
+            // It has one, since it was offered.
+            let segment = memory.number_in(pool).ok()?;
             self.sent.name(segment, self.producer.written());
             return Some(Pooled::frozen(segment, *offset as u64, *len as u64));
         }
@@ -326,8 +332,8 @@ fn take_blocks(pool: &Pool, enclosures: &mut [Enclosure<'_>]) -> Result<(), TryS
 /// What to say when the pool has no block now: whether it ever will.
 #[cold]
 fn lacking(spent: Exhausted, enclosures: &[Enclosure<'_>]) -> TrySendError {
-    let lent = enclosures.iter().filter(|enclosure| enclosure.is_lent());
-    let all = lent.fold(0u64, |sum, enclosure| sum.saturating_add(enclosure.len() as u64));
+    let copies = enclosures.iter().filter(|enclosure| enclosure.is_copy());
+    let all = copies.fold(0u64, |sum, enclosure| sum.saturating_add(enclosure.len() as u64));
     let needed = spent.needed.max(all);
     if needed > spent.quota {
         return Error::from(Exhausted { needed, ..spent }).into();

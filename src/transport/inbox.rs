@@ -8,7 +8,8 @@ use crate::parking::{Attention, Sleeper, Waker};
 use crate::pool;
 use crate::ring::{Consumer, Header, Kind, Record};
 use crate::shm::fork::Generation;
-use crate::shm::{Bytes, Mapping, PeerMapping, PeerSegment};
+use crate::shm::{Bytes, Mapping, PeerMapping};
+use crate::transport::arrivals::PoolSegment;
 use crate::transport::control;
 use crate::transport::hello::Reason;
 use crate::transport::link::{Health, Link, Session};
@@ -76,7 +77,7 @@ pub(super) enum Flow {
 /// A message in the peer's pool, on loan to us.
 #[derive(Debug)]
 struct Lent {
-    segment: Arc<PeerSegment>,
+    segment: Arc<PoolSegment>,
     descriptor: Pooled,
 }
 
@@ -383,7 +384,10 @@ impl Inbox {
         payload.slice(envelope, pooled::LEN).copy_to(&mut bytes);
         let descriptor = Pooled::decode(&bytes);
         descriptor.judge(max, link.terms.own.loan_slots)?;
-        let segment = link.arrivals().segment(&link.socket, descriptor.segment)?;
+        let mut arrivals = link.arrivals();
+        arrivals.open_window();
+        let segment = arrivals.segment(&link.socket, descriptor.segment)?;
+        drop(arrivals);
         let capacity = segment.len() as u64;
         if descriptor.offset > capacity || descriptor.len > capacity - descriptor.offset {
             let Pooled { offset, len, .. } = descriptor;

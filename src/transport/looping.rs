@@ -8,6 +8,7 @@ use crate::parking::Barrier;
 use crate::ring::Kind;
 use crate::shm::{PeerMapping, PeerWords};
 use crate::transport::arrivals::{DATA_WAKES, ROOM_WAKES};
+use crate::transport::backlog::PINNED;
 use crate::transport::inbox::{Flow, Inbox};
 use crate::transport::link::Link;
 use crate::transport::options::Spin;
@@ -149,7 +150,7 @@ impl Receiver {
         let Some(letter) = self.backlog.take(|_| true) else { return Ok(None) };
         match letter.kind {
             MessageKind::Tensors => {
-                let len = letter.body.len();
+                let len = letter.body.len() + letter.attachments.len() * PINNED;
                 let opened = self.open_letter(letter, open)?;
                 return Ok(Some(SetAside::Parcel { opened, len }));
             }

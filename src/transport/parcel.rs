@@ -15,13 +15,18 @@ use std::sync::atomic::Ordering;
 use crate::error::{Fault, Result, TensorFault};
 use crate::pool::FrozenBlock;
 use crate::ring::{Header, Kind};
-use crate::shm::{Bytes, PeerSegment};
+use crate::shm::Bytes;
+use crate::transport::arrivals::PoolSegment;
 use crate::transport::backlog::Letter;
 use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
 use crate::transport::pooled::{self, NO_SLOT, Pooled};
 use crate::transport::receiver::{MessageKind, Receiver, TryRecvError};
 use crate::transport::wait::Patience;
+
+/// The longest payload of a parcel, in bytes, however large the ring is: 1024 tensors with names. Part of the
+/// wire format.
+pub(super) const LONGEST: u64 = 1 << 20;
 
 /// Payloads up to so many bytes are put together on the stack.
 pub(super) const SHORT: usize = 64;
@@ -48,7 +53,7 @@ impl Attachment {
 #[derive(Debug)]
 struct Lender {
     session: Arc<Session>,
-    segment: Arc<PeerSegment>,
+    segment: Arc<PoolSegment>,
 }
 
 /// The lender of the last loan, which the next one is likely to come from.
@@ -59,6 +64,11 @@ pub(super) struct LastLender {
 }
 
 impl LastLender {
+    #[inline(always)]
+    fn is_other(&self, number: u32) -> bool {
+        self.found.as_ref().is_none_or(|(known, ..)| *known != number)
+    }
+
     #[inline]
     fn find(&mut self, session: &Arc<Session>, number: u32) -> Result<Arc<Lender>> {
         let link = &session.link;
@@ -216,7 +226,7 @@ impl Receiver {
     /// nothing; the general way says what.
     #[inline(always)]
     pub(crate) fn single(&mut self, patience: Patience) -> Result<Option<Single>, TryRecvError> {
-        if !self.backlog.is_empty() {
+        if self.backlog.has_tensors() {
             return Ok(None);
         }
         let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
@@ -241,6 +251,9 @@ impl Receiver {
     #[inline(always)]
     pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange> {
         let inbox = &mut self.inbox;
+        if inbox.last_lender.is_other(single.loan.segment) {
+            inbox.link.arrivals().open_window();
+        }
         let attached = borrow(&inbox.session, &mut inbox.last_lender, &single.loan);
         let range = attached.map_err(|error| inbox.fail(error))?;
         inbox.stats.tensors += 1;
@@ -253,7 +266,8 @@ impl Inbox {
     /// Judges a parcel's header.
     pub(super) fn judge_parcel(&self, header: Header) -> Result<(), Fault> {
         let table = (header.attachments() * pooled::LEN) as u64;
-        if header.version() != Header::PARCEL_VERSION || header.len() < table {
+        let is_bounded = (table..=LONGEST).contains(&header.len());
+        if header.version() != Header::PARCEL_VERSION || !is_bounded {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
         Ok(())
@@ -276,6 +290,7 @@ impl Inbox {
         };
         self.link.peer.bytes(head.offset, head.len).copy_to(payload);
         let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
+        self.link.arrivals().open_window();
         let mut claims = Claims {
             origin: Origin::Ring { session: &self.session, last: &mut self.last_lender, table },
         };

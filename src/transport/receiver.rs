@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ring::Kind;
 use crate::shm::Bytes;
-use crate::transport::backlog::{Backlog, Letter};
+use crate::transport::backlog::{Backlog, Letter, PINNED};
 use crate::transport::calls::Calls;
 use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
@@ -199,7 +199,7 @@ impl Receiver {
     }
 
     /// Gives what has arrived, up to `max` messages, to `each`, where it lies; releases each after
-    /// its turn. Does not wait. Returns how many there were.
+    /// its turn, and with it the tensors that it may have ([`MessageKind::Tensors`]). Does not wait. Returns how many there were.
     ///
     /// # Errors
     ///
@@ -342,7 +342,7 @@ impl Receiver {
                 _ => true,
             };
             if is_awaited && !wanted(&kind) {
-                self.backlog.admit(head.len)?;
+                self.backlog.admit(head.len + head.header.attachments() * PINNED)?;
             }
             let letter = self.inbox.letter(&head, kind)?;
             if let MessageKind::Response(id) = letter.kind
@@ -367,7 +367,7 @@ impl Receiver {
         patience: Patience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
-        if self.backlog.is_empty()
+        if !self.backlog.has_tensors()
             && let Some(head) = self.inbox.head(patience)?
             && head.header.kind() == Kind::Parcel
         {
@@ -448,6 +448,11 @@ impl Received<'_> {
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.head.len
+    }
+
+    /// Bytes that it counts where it is set aside.
+    pub(crate) fn weight(&self) -> usize {
+        self.head.len + self.head.header.attachments() * PINNED
     }
 
     /// Whether the message has no bytes.

@@ -6,6 +6,8 @@ use crate::error::Result;
 use crate::tensor::dlpack::abi::{DLManagedTensorVersioned, READ_ONLY};
 use crate::tensor::dlpack::export::{export, export_raw};
 use crate::tensor::dlpack::import::Imported;
+use crate::tensor::dtype::DType;
+use crate::tensor::element::check_bools;
 use crate::tensor::view::Tensor;
 
 /// A tensor whose bytes cannot change.
@@ -28,8 +30,12 @@ impl Tensor {
     ///   ([`to_private`](Self::to_private)), or vouch for its sender
     ///   ([`into_dlpack_unchecked`](Self::into_dlpack_unchecked)).
     /// - [`TensorFault::BytesLen`](crate::TensorFault::BytesLen): DLPack has no BYTES.
+    /// - [`TensorFault::Bool`](crate::TensorFault::Bool): C++ knows no third one.
     pub fn into_dlpack(self) -> Result<*mut DLManagedTensorVersioned> {
-        self.as_bytes()?;
+        let bytes = self.as_bytes()?;
+        if self.dtype() == DType::Bool {
+            check_bools(bytes)?;
+        }
         let (dtype, shape) = (self.dtype(), *self.shape());
         export(Stable(self), dtype, &shape)
     }
@@ -45,6 +51,7 @@ impl Tensor {
     ///
     /// - As for [`as_slice_unchecked`](Self::as_slice_unchecked), until the deleter is called: the library
     ///   reads the bytes as if they stood still.
+    /// - Each byte of a BOOL tensor is 0 or 1.
     pub unsafe fn into_dlpack_unchecked(self) -> Result<*mut DLManagedTensorVersioned> {
         let (dtype, shape) = (self.dtype(), *self.shape());
         let bytes = self.bytes()?;
@@ -94,6 +101,16 @@ mod tests {
         }
         // The library has let go of it.
         assert_eq!(context.trim(), context.pool_bytes() + (1 << 20));
+    }
+
+    #[test]
+    fn a_bool_that_is_none_is_not_exported() {
+        let context = Context::new().unwrap();
+        let mut frozen = context.allocation().frozen().dtype(DType::Bool, [3]).unwrap();
+        frozen.copy_from_slice(&[0, 1, 7]);
+        let refused = frozen.share().unwrap().into_dlpack().unwrap_err();
+        let fault = TensorFault::Bool { index: 2, value: 7 };
+        assert_eq!(*refused.kind(), ErrorKind::Tensor(fault));
     }
 
     #[test]
