@@ -74,12 +74,11 @@ fn run() -> Outcome<()> {
 /// The tensors of a file.
 fn load(context: &Context, bytes: &[u8]) -> Outcome<Vec<(String, Tensor)>> {
     let file = SafeTensors::deserialize(bytes)?;
-    let copy = |(name, dtype, shape, bytes): (String, _, _, &[u8])| {
-        let mut tensor = context.allocation().frozen().dtype(dtype, shape)?;
-        tensor.copy_from_slice(bytes);
-        Ok((name, tensor.share()?))
-    };
-    stream::tensors(&file)?.into_iter().map(copy).collect()
+    let tensors = stream::tensors(&file)?;
+    let parts = tensors.iter().map(|(name, dtype, shape, bytes)| (&**name, *dtype, *shape, *bytes));
+    // One piece of memory for all of them: a file may have more tensors than a process may open files.
+    let frozen = context.freeze(parts)?;
+    Ok(frozen.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect())
 }
 
 /// Some layers of a transformer, without meaning.

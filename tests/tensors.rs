@@ -522,6 +522,34 @@ fn two_that_wait_for_memory_do_not_keep_it_from_each_other() {
 }
 
 #[test]
+fn a_thousand_frozen_tensors_share_one_piece_of_memory() {
+    let (context, other) = (Context::new().unwrap(), Context::new().unwrap());
+    let (mut near, mut far) = pair_of(&context, &other);
+    let names: Vec<String> = (0..1000).map(|number| format!("layer.{number}")).collect();
+    let values: Vec<Vec<u8>> =
+        (0..1000).map(|number| vec![number as u8; 1 + number % 70]).collect();
+    let parts = names.iter().zip(&values).map(|(name, bytes)| {
+        (&**name, DType::Uint8, slipring::Shape::from([bytes.len()]), &**bytes)
+    });
+    let weights = context.freeze(parts).unwrap();
+    assert_eq!(weights.len(), 1000);
+    let mut there = Vec::new();
+    let all: Vec<_> = weights.iter().collect();
+    for part in all.chunks(200) {
+        let mut set = TensorSet::new();
+        for (name, tensor) in part {
+            set.insert(name, tensor.try_clone().unwrap()).unwrap();
+        }
+        near.send_tensors(&set).unwrap();
+        there.extend(far.recv_tensors().unwrap().unwrap());
+    }
+    assert!(context.pool_bytes() < 128 << 10, "{} bytes", context.pool_bytes());
+    for ((name, tensor), (expected, value)) in there.iter().zip(names.iter().zip(&values)) {
+        assert_eq!((&**name, tensor.as_slice::<u8>().unwrap()), (&**expected, &**value));
+    }
+}
+
+#[test]
 fn bytes_without_elements_are_refused_where_they_are_asked_for() {
     let context = Context::new().unwrap();
     let none = context.allocation().encoded([0], 10);

@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::tensor::descriptor::judge_len;
 use crate::tensor::dtype::DType;
-use crate::tensor::element::Element;
+use crate::tensor::element::{Element, check_bools};
+use crate::tensor::outgoing::ALIGNMENT;
+use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
+use crate::tensor::view::{Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
 use crate::transport::Context;
 
@@ -47,6 +50,57 @@ impl Context {
     /// As [`alloc`](Self::alloc).
     pub fn alloc_frozen<T: Element>(&self, shape: impl Into<Shape>) -> Result<TensorMut<T>> {
         self.allocation().frozen().typed(shape)
+    }
+
+    /// Copies tensors into one piece of frozen memory: names, data types, shapes and bytes, in order. However
+    /// many they are, they take one descriptor and one mapping in each process that has one of them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::{Context, DType, Shape};
+    ///
+    /// let context = Context::new()?;
+    /// let layers = [("bias", DType::Uint8, Shape::from([3]), &[1, 2, 3][..])];
+    /// let weights = context.freeze(layers)?;
+    /// assert_eq!(weights["bias"].as_slice::<u8>()?, [1, 2, 3]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc), and those of [`TensorSet::insert`] and [`Tensor::from_bytes`].
+    pub fn freeze<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = (&'a str, DType, Shape, &'a [u8])>,
+    ) -> Result<TensorSet> {
+        let (mut parts, mut end) = (Vec::new(), 0usize);
+        for (name, dtype, shape, bytes) in tensors {
+            judge_len(dtype, &shape, bytes.len())?;
+            if dtype == DType::Bool {
+                check_bools(bytes)?;
+            }
+            parts.push((name, dtype, shape, bytes, end));
+            let next = end
+                .checked_add(bytes.len())
+                .and_then(|end| end.checked_next_multiple_of(ALIGNMENT));
+            end = next.ok_or(TensorFault::Overflow)?;
+        }
+        let mut draft = match self.allocation().frozen().memory(end.max(1))? {
+            Writable::Draft(draft) => draft,
+            _ => return Err(TensorFault::Overflow.into()),
+        };
+        for (.., bytes, offset) in &parts {
+            draft.bytes_mut()[*offset..*offset + bytes.len()].copy_from_slice(bytes);
+        }
+        let memory = draft.freeze()?;
+        let mut set = TensorSet::with_capacity(parts.len());
+        for (name, dtype, shape, bytes, offset) in parts {
+            let (memory, len) = (memory.clone(), bytes.len());
+            let storage = Storage::Frozen { memory, offset, len };
+            set.insert(name, Tensor { dtype, shape, storage })?;
+        }
+        Ok(set)
     }
 
     /// Memory for a tensor, with choices.

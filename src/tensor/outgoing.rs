@@ -10,7 +10,7 @@ use crate::tensor::writable::{TensorMut, Writable};
 use crate::transport::Enclosure;
 
 /// What the start of memory that is sent is a multiple of, in bytes.
-const ALIGNMENT: usize = crate::transport::ALIGNMENT as usize;
+pub(super) const ALIGNMENT: usize = crate::transport::ALIGNMENT as usize;
 
 /// Private bytes up to so many travel with the description, longer ones through the pool. A copy through
 /// the ring saves the loan and its return.
