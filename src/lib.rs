@@ -50,8 +50,8 @@
 //!
 //! | type | `Send` | `Sync` | used by |
 //! |---|---|---|---|
-//! | [`Context`], [`Address`], [`Options`], [`Reactor`], [`Link`], [`Registry`], [`Lease`], [`Tensor`], [`TensorSet`] | yes | yes | any thread, at once |
-//! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`], [`EventLoop`], [`TensorMut`] | yes | yes | one thread at a time (`&mut self`) |
+//! | [`Context`], [`Address`], [`Options`], [`Reactor`], [`Link`], [`Registry`], [`Lease`], [`Tensor`], [`TensorMut`], [`TensorSet`] | yes | yes | any thread, at once |
+//! | [`Listener`], [`Connection`], [`Sender`], [`Receiver`], [`EventLoop`] | yes | yes | one thread at a time (`&mut self`) |
 //! | [`Reservation`], [`Batch`], [`Received`], [`Message`], [`Bytes`] | yes | yes | as long as they borrow their half |
 //!
 //! `docs/threads.md` says which thread runs what.

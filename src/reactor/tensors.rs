@@ -29,7 +29,8 @@ impl Link {
     /// reactor.accept_with(context.listen(&address)?, move |accepted| {
     ///     if let Ok(link) = accepted.and_then(|connection| serving.adopt(connection)) {
     ///         link.on_tensors(|link, inputs| {
-    ///             let sum: f32 = inputs["values"].to_vec::<f32>().unwrap_or_default().iter().sum();
+    ///             let values = inputs.get("values").and_then(|values| values.to_vec::<f32>().ok());
+    ///             let sum: f32 = values.unwrap_or_default().iter().sum();
     ///             link.write_tensor(Tensor::from_slice([], &[sum]).unwrap());
     ///         });
     ///     }
