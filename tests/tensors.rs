@@ -522,6 +522,28 @@ fn two_that_wait_for_memory_do_not_keep_it_from_each_other() {
 }
 
 #[test]
+fn bytes_of_a_sealed_region_are_lines_where_they_are_aligned() {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("sealed", flags).unwrap();
+    let none = rustix::fs::FallocateFlags::empty();
+    rustix::fs::fallocate(&fd, none, 0, 4096).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, rustix::fs::SealFlags::SHRINK).unwrap();
+    let registry = Registry::new().unwrap();
+    registry.register("sealed", Source::Memfd(fd.as_fd()), 0, 4096).unwrap();
+    for (offset, aligned) in [(0, true), (64, true), (8, true), (1, false), (4, false)] {
+        let lease = registry.lease("sealed", offset, 256).unwrap();
+        let tensor = Tensor::in_region(lease, DType::Uint8, [256]).unwrap();
+        assert_eq!(tensor.to_vec::<u8>().unwrap(), [0; 256], "copies start anywhere");
+        if aligned {
+            assert_eq!(tensor.bytes().unwrap().lines().count(), 4);
+        } else {
+            let fault = TensorFault::Alignment { alignment: 8 };
+            assert_eq!(kind(tensor.bytes()), ErrorKind::Tensor(fault));
+        }
+    }
+}
+
+#[test]
 fn a_thousand_frozen_tensors_share_one_piece_of_memory() {
     let (context, other) = (Context::new().unwrap(), Context::new().unwrap());
     let (mut near, mut far) = pair_of(&context, &other);

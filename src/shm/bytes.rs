@@ -95,6 +95,11 @@ impl<'a> Bytes<'a> {
         out
     }
 
+    /// Whether the view starts at a multiple of 8 bytes.
+    pub(crate) fn is_aligned(&self) -> bool {
+        self.start.addr().get().is_multiple_of(8)
+    }
+
     /// The first `N` words of 8 bytes, in native order. `None`: there are not so many, or they are not
     /// aligned.
     #[inline(always)]
@@ -138,10 +143,12 @@ impl<'a> Bytes<'a> {
     /// }
     /// ```
     ///
-    /// A view that starts at a multiple of 8 bytes, as a message's payload and a tensor of a pool do, is read
-    /// word by word, another one byte by byte.
+    /// # Panics
+    ///
+    /// If the view does not start at a multiple of 8 bytes. A message's payload and a tensor's bytes always do.
     #[inline(always)]
     pub fn lines(&self) -> Lines<'a> {
+        assert!(self.start.align_offset(8) == 0, "lines start at a multiple of 8 bytes");
         let whole = self.len / 64 * 64;
         Lines { whole: self.slice(0, whole), rest: self.slice(whole, self.len - whole) }
     }
@@ -235,16 +242,6 @@ impl<'a> Lines<'a> {
     }
 }
 
-impl Lines<'_> {
-    /// The next line, where it is not aligned. There is one.
-    #[cold]
-    fn odd_line(&self) -> [u64; 8] {
-        let mut line = [[0; 8]; 8];
-        self.whole.slice(0, 64).copy_to(line.as_flattened_mut());
-        line.map(u64::from_ne_bytes)
-    }
-}
-
 impl Iterator for Lines<'_> {
     type Item = [u64; 8];
 
@@ -254,12 +251,8 @@ impl Iterator for Lines<'_> {
             return None;
         }
         let start = self.whole.start;
-        let line = if start.addr().get().is_multiple_of(8) {
-            // SAFETY: `whole.len` is a multiple of 64 and not 0, and `start` is aligned to 8.
-            core::array::from_fn(|index| unsafe { load_word(start, index * 8) })
-        } else {
-            self.odd_line()
-        };
+        // SAFETY: `whole.len` is a multiple of 64 and not 0, and `start` is aligned to 8.
+        let line = core::array::from_fn(|index| unsafe { load_word(start, index * 8) });
         // SAFETY: 64 bytes on is inside of the view or its end.
         self.whole.start = unsafe { start.add(64) };
         self.whole.len -= 64;

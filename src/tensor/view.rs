@@ -219,13 +219,20 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// Of tensors in regions only: [`TensorFault::Unresolved`], and those of
-    /// [`Lease::bytes`](crate::Lease::bytes), which gives views of sealed memory alone. Every other tensor has its bytes at hand.
+    /// Of tensors in regions only: [`TensorFault::Unresolved`], [`TensorFault::Alignment`] where they do not start
+    /// at a multiple of 8, and those of [`Lease::bytes`](crate::Lease::bytes), which gives views of sealed memory alone. Every other tensor has its bytes at hand.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         match &self.storage {
             Storage::Lent(range) => Ok(range.bytes()),
-            Storage::Region(lease) => lease.bytes(),
+            Storage::Region(lease) => {
+                let bytes = lease.bytes()?;
+                // Who named the region has said where it starts.
+                if !bytes.is_aligned() {
+                    return Err(TensorFault::Alignment { alignment: 8 }.into());
+                }
+                Ok(bytes)
+            }
             Storage::Named(_) => Err(TensorFault::Unresolved.into()),
             _ => Ok(Bytes::of(self.as_bytes()?)),
         }
