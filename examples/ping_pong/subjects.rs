@@ -57,13 +57,14 @@ pub static ROWS: &[Row] = &[
         floor: Some("eventfd"),
         ..DIRECT
     },
-    Row { mode: "tensor", sizes: &[8, MIB, 1 << 30], open: tensors::Handed::open, ..DIRECT },
-    // Handing over a gigabyte beside handing over eight bytes.
+    Row { mode: "tensor", sizes: &[8, MIB], open: tensors::Handed::open, ..DIRECT },
+    // Handing over a gigabyte beside handing over eight bytes; each side takes that much memory.
     Row {
         mode: "tensor-flat",
         sizes: &[1 << 30],
         open: tensors::Handed::open,
         floor: Some("tensor"),
+        shown: false,
         ..DIRECT
     },
     Row { mode: "tensor-alloc", sizes: &[4 * KIB], open: tensors::Fresh::untouched, ..DIRECT },
