@@ -32,6 +32,21 @@
 //! # }
 //! ```
 //!
+//! Tensors, written where the other process reads them (`docs/tensors.md`):
+//!
+//! ```no_run
+//! # fn film() -> slipring::Result<()> {
+//! use slipring::Context;
+//!
+//! let context = Context::new()?;
+//! let mut link = context.connect("camera")?;
+//! let mut frame = context.alloc::<u8>([1, 1080, 1920, 3])?; // a slice of shared memory, ours until it is sent
+//! frame.fill(128);
+//! link.send_tensor(frame)?; // 6 MB for the price of 50 bytes
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # A byte's way
 //!
 //! [`Sender::send`] → `ring::Producer` → our segment ‖ process border ‖ `ring::Consumer` →
