@@ -727,7 +727,8 @@ fn an_idle_link_takes_72_kib_and_2_descriptors_a_side() {
         // Both sides are here.
         let side = bytes / (2 * LINKS);
         assert!(rustix::param::page_size() != 4096 || side == 72 << 10, "{side} bytes");
-        assert_eq!(now.threads, held.threads);
+        // A thread that was joined may be counted for a moment.
+        wait_until("the end of the connectors", || Census::take().threads <= held.threads);
         drop((first, links));
     });
     assert!(other.wait().success());
