@@ -105,12 +105,9 @@ pub use region::{
     Source, Unregistered,
 };
 pub use shm::{Bytes, BytesMut, Lines};
-#[cfg(fuzzing)]
-#[doc(hidden)]
-pub use tensor::fuzzing;
 pub use tensor::{
-    Allocation, DType, Element, Outgoing, Shape, Tensor, TensorMut, TensorSet, TrustedConnection,
-    codec, dlpack,
+    Allocation, DType, Descriptor, Element, Outgoing, Place, Shape, Tensor, TensorMut, TensorSet,
+    TrustedConnection, codec, dlpack,
 };
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,

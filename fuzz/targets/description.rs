@@ -2,5 +2,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use slipring::Descriptor;
 
-fuzz_target!(|bytes: &[u8]| slipring::fuzzing::description(bytes));
+fuzz_target!(|bytes: &[u8]| {
+    let mut left = bytes;
+    while let Ok((descriptor, rest)) = Descriptor::decode(left) {
+        let again = descriptor.encode().unwrap();
+        assert_eq!(Descriptor::decode(&again).unwrap(), (descriptor, &[][..]));
+        assert!(rest.len() < left.len(), "it ends");
+        left = rest;
+    }
+});

@@ -8,7 +8,7 @@
 //! A parcel's description is one of these after the other, little-endian, without padding;
 //! `docs/wire.md` has the bytes. The version stands in the record's header.
 
-use crate::error::TensorFault;
+use crate::error::{Result, TensorFault};
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::{MAX_RANK, Shape};
 use crate::transport::SINGLE;
@@ -28,23 +28,73 @@ const HEAD: usize = 4;
 
 /// Where a tensor's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place<'a> {
-    /// In the parcel's next attachment.
+#[non_exhaustive]
+pub enum Place<'a> {
+    /// In the message's next attachment: a block of a pool, or frozen memory.
     Attached,
     /// Here.
     Inline(&'a [u8]),
     /// In memory that the receiver knows by a name.
-    Region { name: &'a str, offset: u64, len: u64 },
+    Region {
+        /// The region's name.
+        name: &'a str,
+        /// Start, in bytes from the region's start.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
 }
 
-/// What travels of a tensor.
+/// What travels of a tensor: its name, data type and shape, and where its bytes are. Connections make and
+/// judge these by themselves; `docs/wire.md` has the bytes.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{DType, Descriptor, Place, Shape};
+///
+/// let (dtype, shape) = (DType::Fp32, Shape::from([1, 3, 224, 224]));
+/// let descriptor = Descriptor { name: "", dtype, shape, place: Place::Attached };
+/// let bytes = descriptor.encode()?;
+/// assert_eq!(bytes.len(), 20);
+/// assert_eq!(Descriptor::decode(&bytes)?, (descriptor, &[][..]));
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Descriptor<'a> {
-    /// Empty: it has none.
-    pub(crate) name: &'a str,
-    pub(crate) dtype: DType,
-    pub(crate) shape: Shape,
-    pub(crate) place: Place<'a>,
+pub struct Descriptor<'a> {
+    /// Its name, up to 255 bytes. Empty: it has none.
+    pub name: &'a str,
+    /// What its elements are.
+    pub dtype: DType,
+    /// The lengths of its dimensions.
+    pub shape: Shape,
+    /// Where its bytes are.
+    pub place: Place<'a>,
+}
+
+impl<'a> Descriptor<'a> {
+    /// The version of this layout, which the header of a message of tensors says.
+    pub const VERSION: u8 = 1;
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::NameTooLong`], and [`TensorFault::Len`] for inline bytes of 4 GiB or more.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.encoded_len()];
+        self.encode_to(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Takes one from the start of `bytes`. Gives what is behind it.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault`], with what it cannot be and where.
+    pub fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8])> {
+        Ok(Self::decode_at(bytes, 0)?)
+    }
 }
 
 impl<'a> Descriptor<'a> {
@@ -72,7 +122,7 @@ impl<'a> Descriptor<'a> {
     ///
     /// [`TensorFault::NameTooLong`], and [`TensorFault::Len`] for bytes that belong into an attachment.
     #[inline]
-    pub(crate) fn encode<'b>(&self, out: &'b mut [u8]) -> Result<&'b mut [u8], TensorFault> {
+    pub(crate) fn encode_to<'b>(&self, out: &'b mut [u8]) -> Result<&'b mut [u8], TensorFault> {
         let own_name = name_len(self.name)?;
         let is_wide = self.is_wide();
         let place = match self.place {
@@ -114,7 +164,10 @@ impl<'a> Descriptor<'a> {
     /// Takes one from the start of a private copy of what a peer wrote. Gives the rest. `index` counts the
     /// description's tensors.
     #[inline]
-    pub(crate) fn decode(bytes: &'a [u8], index: usize) -> Result<(Self, &'a [u8]), TensorFault> {
+    pub(crate) fn decode_at(
+        bytes: &'a [u8],
+        index: usize,
+    ) -> Result<(Self, &'a [u8]), TensorFault> {
         let mut left = Left { bytes, len: bytes.len(), index };
         let [code, rank, flags, name_len] = left.take()?;
         let dtype = DType::from_code(code)?;
@@ -269,7 +322,7 @@ mod tests {
 
     fn encoded(descriptor: &Descriptor<'_>) -> Vec<u8> {
         let mut bytes = vec![0xEE; descriptor.encoded_len()];
-        assert!(descriptor.encode(&mut bytes).unwrap().is_empty(), "the length is exact");
+        assert!(descriptor.encode_to(&mut bytes).unwrap().is_empty(), "the length is exact");
         bytes
     }
 
@@ -293,7 +346,7 @@ mod tests {
         let place = Place::Region { name: "frames", offset: 4096, len: 602112 };
         let whole = encoded(&Descriptor { name: "input", place, ..image() });
         for len in 0..whole.len() {
-            match Descriptor::decode(&whole[..len], 3) {
+            match Descriptor::decode_at(&whole[..len], 3) {
                 Err(TensorFault::Description { len: said, index: 3, needed }) => {
                     assert!(said == len && needed > len);
                 }
@@ -308,7 +361,7 @@ mod tests {
         let lie = |at: usize, value: u8| {
             let mut bytes = whole.clone();
             bytes[at] = value;
-            Descriptor::decode(&bytes, 0).unwrap_err()
+            Descriptor::decode_at(&bytes, 0).unwrap_err()
         };
         assert_eq!(lie(0, 0), TensorFault::DataTypeCode { code: 0 });
         assert_eq!(lie(0, 15), TensorFault::DataTypeCode { code: 15 });
@@ -317,7 +370,7 @@ mod tests {
             assert!(matches!(lie(2, flags), TensorFault::Field { field: "tensor.flags", .. }));
         }
         assert_eq!(lie(20, 0xFF), TensorFault::NameUtf8);
-        let (wrapping, _) = Descriptor::decode(&whole, 0).unwrap();
+        let (wrapping, _) = Descriptor::decode_at(&whole, 0).unwrap();
         assert_eq!(
             wrapping.judge_len(1),
             Err(TensorFault::Len { len: 1, expected: 4 * 3 * 224 * 224 })
@@ -346,14 +399,14 @@ mod tests {
             let descriptor = Descriptor { name: &name, dtype, shape, place };
             let mut bytes = encoded(&descriptor);
             bytes.extend(&rest);
-            prop_assert_eq!(Descriptor::decode(&bytes, 0), Ok((descriptor, &rest[..])));
+            prop_assert_eq!(Descriptor::decode_at(&bytes, 0), Ok((descriptor, &rest[..])));
         }
 
         #[test]
         fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let mut left = &bytes[..];
             let mut index = 0;
-            while let Ok((descriptor, rest)) = Descriptor::decode(left, index) {
+            while let Ok((descriptor, rest)) = Descriptor::decode_at(left, index) {
                 let _ = descriptor.judge_len(bytes.len());
                 prop_assert!(rest.len() < left.len());
                 left = rest;

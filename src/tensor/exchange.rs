@@ -192,7 +192,7 @@ impl Sender {
     ) -> Result<(), TrySendError> {
         let mut description = [0; SHORT + 8];
         let description = &mut description[..head.encoded_len()];
-        head.encode(description).map_err(Error::from)?;
+        head.encode_to(description).map_err(Error::from)?;
         self.post(&mut [enclosure], description, patience)
     }
 
@@ -353,7 +353,7 @@ fn open_one(
     if description.is_empty() {
         return Ok(0);
     }
-    let (head, rest) = Descriptor::decode(description, 0).map_err(Fault::Tensor)?;
+    let (head, rest) = Descriptor::decode_at(description, 0).map_err(Fault::Tensor)?;
     let storage = admit(&head, claims)?;
     *tensor = Some(Tensor { dtype: head.dtype, shape: head.shape, storage });
     Ok(1 + if rest.is_empty() { 0 } else { open_set(rest, claims)?.len() })
@@ -368,7 +368,7 @@ fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
             let fault = TensorFault::Count { count: index + 1, expected: TENSORS };
             return Err(Fault::Tensor(fault).into());
         }
-        let (head, rest) = Descriptor::decode(left, index).map_err(Fault::Tensor)?;
+        let (head, rest) = Descriptor::decode_at(left, index).map_err(Fault::Tensor)?;
         let storage = admit(&head, claims)?;
         let tensor = Tensor { dtype: head.dtype, shape: head.shape, storage };
         set.try_insert(head.name, tensor).map_err(Fault::Tensor)?;

@@ -16,8 +16,6 @@ pub mod dlpack;
 mod dtype;
 mod element;
 mod exchange;
-#[cfg(fuzzing)]
-pub mod fuzzing;
 mod outgoing;
 mod set;
 mod shape;
@@ -26,6 +24,7 @@ mod writable;
 
 pub use allocation::Allocation;
 pub use connection::TrustedConnection;
+pub use descriptor::{Descriptor, Place};
 pub use dtype::DType;
 pub use element::Element;
 pub use outgoing::Outgoing;

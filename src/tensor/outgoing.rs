@@ -158,7 +158,7 @@ impl<'a> Described<'a> {
     fn describe(&mut self, head: &Descriptor<'_>) -> Result<()> {
         let at = self.description.len();
         self.description.resize(at + head.encoded_len(), 0);
-        head.encode(&mut self.description[at..]).map_err(Error::from)?;
+        head.encode_to(&mut self.description[at..]).map_err(Error::from)?;
         Ok(())
     }
 }
