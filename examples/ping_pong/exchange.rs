@@ -46,6 +46,34 @@ pub trait Exchange {
     }
 }
 
+/// A round trip, from either side.
+pub trait Turn {
+    fn send(&mut self) -> Outcome<()>;
+
+    fn receive(&mut self) -> Outcome<()>;
+}
+
+/// An exchange of round trips, one after the other.
+pub struct Turns<T>(pub T);
+
+impl<T: Turn> Exchange for Turns<T> {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.0.send()?;
+            self.0.receive()?;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            self.0.receive()?;
+            self.0.send()?;
+        }
+        Ok(())
+    }
+}
+
 /// What an exchange is given to set itself up with; the peer sets up its side at the same time.
 pub struct Setup<'a> {
     pub role: Role,

@@ -3,7 +3,7 @@
 use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin, TryRecvError};
 
 use crate::Outcome;
-use crate::exchange::{Exchange, Role, Setup};
+use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
 use crate::reactors::{Crowd, Reactors};
@@ -221,17 +221,7 @@ struct Direct {
 impl Direct {
     fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let ends = Ends::open(setup, Options::new())?;
-        Ok(Box::new(Direct { ends, outgoing: vec![0; setup.bytes], incoming: Vec::new() }))
-    }
-
-    fn send(&mut self) -> Outcome<()> {
-        payload::fill(&mut self.outgoing, self.ends.next_out());
-        Ok(self.ends.link.send(&self.outgoing)?)
-    }
-
-    fn receive(&mut self) -> Outcome<()> {
-        self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
-        self.check()
+        Ok(Box::new(Turns(Direct { ends, outgoing: vec![0; setup.bytes], incoming: Vec::new() })))
     }
 
     /// What has just come in.
@@ -242,21 +232,15 @@ impl Direct {
     }
 }
 
-impl Exchange for Direct {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.send()?;
-            self.receive()?;
-        }
-        Ok(())
+impl Turn for Direct {
+    fn send(&mut self) -> Outcome<()> {
+        payload::fill(&mut self.outgoing, self.ends.next_out());
+        Ok(self.ends.link.send(&self.outgoing)?)
     }
 
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.receive()?;
-            self.send()?;
-        }
-        Ok(())
+    fn receive(&mut self) -> Outcome<()> {
+        self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
+        self.check()
     }
 }
 
@@ -268,9 +252,14 @@ struct InPlace {
 
 impl InPlace {
     fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        Ok(Box::new(InPlace { ends: Ends::open(setup, Options::new())?, bytes: setup.bytes }))
+        Ok(Box::new(Turns(InPlace {
+            ends: Ends::open(setup, Options::new())?,
+            bytes: setup.bytes,
+        })))
     }
+}
 
+impl Turn for InPlace {
     fn send(&mut self) -> Outcome<()> {
         let seed = self.ends.next_out();
         let mut room = self.ends.link.reserve(self.bytes)?;
@@ -287,24 +276,6 @@ impl InPlace {
     }
 }
 
-impl Exchange for InPlace {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.send()?;
-            self.receive()?;
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.receive()?;
-            self.send()?;
-        }
-        Ok(())
-    }
-}
-
 /// Long messages, copied in and out.
 struct Copied {
     ends: Ends,
@@ -316,9 +287,11 @@ impl Copied {
     fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let ends = Ends::open(setup, Options::new())?;
         let (outgoing, incoming) = (vec![1; setup.bytes], vec![0; setup.bytes]);
-        Ok(Box::new(Copied { ends, outgoing, incoming }))
+        Ok(Box::new(Turns(Copied { ends, outgoing, incoming })))
     }
+}
 
+impl Turn for Copied {
     fn send(&mut self) -> Outcome<()> {
         payload::mark(&mut self.outgoing, self.ends.next_out());
         Ok(self.ends.link.send(&self.outgoing)?)
@@ -328,24 +301,6 @@ impl Copied {
         let (number, seed) = self.ends.next_in();
         self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
         payload::check_marks(&self.incoming, seed, number)
-    }
-}
-
-impl Exchange for Copied {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.send()?;
-            self.receive()?;
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.receive()?;
-            self.send()?;
-        }
-        Ok(())
     }
 }
 

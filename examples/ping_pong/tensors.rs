@@ -3,7 +3,7 @@
 use slipring::{Context, Options, Tensor};
 
 use crate::Outcome;
-use crate::exchange::{Exchange, Role, Setup};
+use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::memory::Mapping;
 use crate::payload;
 use crate::subjects::{Ends, gone, sum};
@@ -18,9 +18,11 @@ impl Handed {
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let context = Context::new()?;
         let tensor = context.alloc::<u8>([setup.bytes])?.share()?;
-        Ok(Box::new(Handed { ends: Ends::of(setup, &context)?, tensor }))
+        Ok(Box::new(Turns(Handed { ends: Ends::of(setup, &context)?, tensor })))
     }
+}
 
+impl Turn for Handed {
     fn send(&mut self) -> Outcome<()> {
         Ok(self.ends.link.send_tensor(&self.tensor)?)
     }
@@ -28,24 +30,6 @@ impl Handed {
     fn receive(&mut self) -> Outcome<()> {
         let tensor = self.ends.link.recv_tensor()?.ok_or_else(gone)?;
         if tensor.shape() == self.tensor.shape() { Ok(()) } else { Err("another shape".into()) }
-    }
-}
-
-impl Exchange for Handed {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.send()?;
-            self.receive()?;
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.receive()?;
-            self.send()?;
-        }
-        Ok(())
     }
 }
 
@@ -69,9 +53,11 @@ impl Fresh {
     fn open(setup: &Setup, filled: bool) -> Outcome<Box<dyn Exchange>> {
         let context = Context::new()?;
         let ends = Ends::of(setup, &context)?;
-        Ok(Box::new(Fresh { ends, context, bytes: setup.bytes, filled }))
+        Ok(Box::new(Turns(Fresh { ends, context, bytes: setup.bytes, filled })))
     }
+}
 
+impl Turn for Fresh {
     fn send(&mut self) -> Outcome<()> {
         let mut tensor = self.context.alloc::<u8>([self.bytes])?;
         let seed = self.ends.next_out();
@@ -88,24 +74,6 @@ impl Fresh {
             return Ok(());
         }
         payload::check(sum(tensor.bytes()?), payload::expected(self.bytes, seed), number)
-    }
-}
-
-impl Exchange for Fresh {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.send()?;
-            self.receive()?;
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.receive()?;
-            self.send()?;
-        }
-        Ok(())
     }
 }
 

@@ -112,7 +112,11 @@ fn dtype(dtype: Dtype) -> Option<DType> {
 
 /// A file's bytes.
 pub fn read(path: &Path) -> Outcome<Vec<u8>> {
-    std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()).into())
+    let explain = |error| format!("{}: {error}", path.display());
+    if !std::fs::metadata(path).map_err(explain)?.is_file() {
+        return Err(format!("{}: no file", path.display()).into());
+    }
+    Ok(std::fs::read(path).map_err(explain)?)
 }
 
 /// What the command line says.
