@@ -181,21 +181,6 @@ impl Mapping {
         &self.view.span.generation
     }
 
-    /// Brings the line of the word at `offset` here, to be written soon. A store to a line that the other
-    /// core has read waits for it, and every later store waits behind that.
-    #[inline(always)]
-    pub(crate) fn will_write(&self, offset: usize) {
-        let word = self.view.at(offset, 8);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint, which changes nothing and faults nowhere; the address lies in the mapping.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_ET0>(word.as_ptr().cast_const().cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = word;
-    }
-
     /// The bytes at `offset`, as the peer would see them through its own mapping.
     #[cfg(all(test, not(slipring_loom)))]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {

@@ -300,9 +300,6 @@ fn waitv_works() -> bool {
     futex::waitv(&[wait], flags, None, clock) == Err(Errno::AGAIN)
 }
 
-/// Words of returned loans in one line.
-const WORDS_A_LINE: u32 = 8;
-
 /// How the pool learns what a peer has returned. It keeps the peer's mapping, not the link.
 #[derive(Debug)]
 pub(super) struct Returns(pub(super) PeerMapping);
@@ -352,9 +349,6 @@ impl Session {
         let word = control::RETURNS + 8 * slot as usize;
         // Pairs with Account::reclaim: our loads of the block are done.
         link.own.store(word, generation, Edge::Return.store());
-        // Slots are used in turn, and the lender has read what stands in them.
-        let next = (slot + WORDS_A_LINE) % link.terms.own.loan_slots;
-        link.own.will_write(control::RETURNS + 8 * next as usize);
         link.barrier.light();
         if !crate::parking::is_parked(link.peer.load(control::SENDER_STATE)) {
             return;
