@@ -26,7 +26,7 @@ use support::unique_name;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Places of each call that are tried where not all are.
-const PLACES: usize = 5;
+const PLACES: usize = 12;
 
 /// What a process exits with whose scenario ended in an error.
 const FAILED: i32 = 1;
