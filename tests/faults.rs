@@ -3,7 +3,8 @@
 //!
 //! A process makes a context, a link, and an exchange of every kind ([`scenario`]); one of its calls
 //! fails. It must say so or go on, within time and without a panic, and afterwards, in the same
-//! process, all of it must be given back and the same exchange must succeed.
+//! process, all of it must be given back and the same exchange must succeed. It does so twice: with
+//! contexts of its own, and in a context that has another link, which must not notice.
 //!
 //! A few places of each call are tried; `SLIPRING_FAULTS=all` tries them all, with each error.
 
@@ -20,13 +21,17 @@ use slipring::{Connection, Context, Options, Tensor};
 use support::census::Census;
 use support::other;
 use support::trace::{self, Call, Meant, Plan};
-use support::unique_name;
+use support::{Witness, unique_name};
 
 /// How long an operation of the scenario may wait for another that failed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Places of each call that are tried where not all are.
 const PLACES: usize = 12;
+
+/// The lives in which a call fails: of contexts that are new, and of one that has another link.
+const FRESH: &str = "fresh";
+const LIVING: &str = "living";
 
 /// What a process exits with whose scenario ended in an error.
 const FAILED: i32 = 1;
@@ -96,51 +101,91 @@ fn tensors(
 }
 
 /// All that a link does in its life.
-fn scenario() -> Result<(), Box<dyn Error>> {
-    let options = || Options::new().handshake_timeout(PATIENCE).send_timeout(PATIENCE);
-    let near_context = Context::with_options(options())?;
-    let far_context = Context::with_options(options())?;
-    let (mut near, mut far) = meet(&near_context, &far_context)?;
+fn scenario(near_context: &Context, far_context: &Context) -> Result<(), Box<dyn Error>> {
+    let (mut near, mut far) = meet(near_context, far_context)?;
     messages(&mut near, &mut far)?;
-    tensors(&near_context, &mut near, &mut far)?;
+    tensors(near_context, &mut near, &mut far)?;
     near.close()?;
     assert_eq!(far.recv_deadline(patience())?, None);
     near_context.trim();
     Ok(())
 }
 
-/// In the other process: a scenario that is disturbed, and one that is not.
-fn disturbed(_: &str) {
-    let census = Census::take();
-    trace::watch_me();
-    trace::enter(1);
-    let ended = scenario();
+fn options() -> Options {
+    Options::new().handshake_timeout(PATIENCE).send_timeout(PATIENCE)
+}
+
+/// A scenario with contexts of its own.
+fn fresh() -> Result<(), Box<dyn Error>> {
+    scenario(&Context::with_options(options())?, &Context::with_options(options())?)
+}
+
+/// A scenario of a context that has another link.
+fn living(context: &Context, innocent: &mut Witness) -> Result<(), Box<dyn Error>> {
+    let ended = scenario(context, context);
     trace::enter(0);
-    census.comes_back();
-    scenario().unwrap();
-    census.comes_back();
+    // Whatever became of it, the other link goes on.
+    innocent.check();
+    context.trim();
+    ended
+}
+
+/// In the other process: a scenario that is disturbed, and one that is not.
+fn disturbed(life: &str) {
+    let ended = match life {
+        FRESH => {
+            let census = Census::take();
+            trace::watch_me();
+            trace::enter(1);
+            let ended = fresh();
+            trace::enter(0);
+            census.comes_back();
+            fresh().unwrap();
+            census.comes_back();
+            ended
+        }
+        _ => {
+            let context = Context::with_options(options()).unwrap();
+            let mut innocent = Witness::new(&context);
+            living(&context, &mut innocent).unwrap();
+            let census = Census::take();
+            trace::watch_me();
+            trace::enter(1);
+            let ended = living(&context, &mut innocent);
+            census.comes_back_but_for_a_spare();
+            living(&context, &mut innocent).unwrap();
+            census.comes_back_but_for_a_spare();
+            ended
+        }
+    };
     std::process::exit(if ended.is_ok() { 0 } else { FAILED });
 }
 
 /// Lets each call that is meant fail, in turn, with each of `errors`.
 fn fails(test: &str, meant: Meant, errors: &[i32]) {
     other::run_here(test, disturbed);
-    let Some(outcome) = trace::run(test, "", Plan::Watch) else { return };
+    let met: usize = [FRESH, LIVING].map(|life| fails_in(test, life, meant, errors)).iter().sum();
+    assert!(met > 0, "no such call is made");
+}
+
+/// How often the call was made in an undisturbed life.
+fn fails_in(test: &str, life: &str, meant: Meant, errors: &[i32]) -> usize {
+    // A machine that does not let us watch has said so.
+    let Some(outcome) = trace::run(test, life, Plan::Watch) else { return 1 };
     assert_eq!(outcome.code, Some(0), "undisturbed: {outcome:?}");
     let count = outcome.count(meant);
-    assert!(count > 0, "no such call is made");
     let all = std::env::var("SLIPRING_FAULTS").as_deref() == Ok("all");
     let places = if all { count } else { count.min(PLACES) };
-    let mut told = 0;
+    let (mut reached, mut told) = (0, 0);
     let mut wrong = Vec::new();
     for place in 0..places {
         // The first and the last one, and others between them.
         let at = place * (count - 1) / (places - 1).max(1);
         let errors = if all { errors } else { &errors[place % errors.len()..][..1] };
         for &errno in errors {
-            let Some(outcome) = trace::run(test, "", Plan::Fail { meant, at, errno }) else {
-                return;
-            };
+            let outcome = trace::run(test, life, Plan::Fail { meant, at, errno }).unwrap();
+            // Another time it may make fewer calls.
+            reached += usize::from(outcome.reached);
             told += usize::from(outcome.code == Some(FAILED));
             let fine = matches!(outcome.code, Some(0 | FAILED));
             // What a signal interrupts is done again.
@@ -151,8 +196,9 @@ fn fails(test: &str, meant: Meant, errors: &[i32]) {
             }
         }
     }
-    println!("{test}: {count} calls, {places} places, {told} errors");
-    assert!(wrong.is_empty(), "{test}:\n  {}", wrong.join("\n  "));
+    println!("{test}, {life}: {count} calls, {reached} failed, {told} errors");
+    assert!(wrong.is_empty(), "{test}, {life}:\n  {}", wrong.join("\n  "));
+    count
 }
 
 /// A test that lets one call fail: its name, the calls meant, the errors.
