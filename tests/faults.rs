@@ -224,6 +224,7 @@ a_call_may_fail!(recvmsg_may_fail, |c| c.number == libc::SYS_recvmsg, [ENOMEM, E
 a_call_may_fail!(epoll_create_may_fail, |c| c.number == libc::SYS_epoll_create1, [EMFILE, ENOMEM]);
 a_call_may_fail!(epoll_ctl_may_fail, |c| c.number == libc::SYS_epoll_ctl, [ENOMEM, ENOSPC]);
 a_call_may_fail!(eventfd_may_fail, |c| c.number == libc::SYS_eventfd2, [EMFILE, ENOMEM]);
+a_call_may_fail!(threads_may_fail, is_new_thread, [EAGAIN]);
 a_call_may_fail!(socket_may_fail, |c| c.number == libc::SYS_socket, [EMFILE, ENFILE, ENOMEM]);
 a_call_may_fail!(
     accept_may_fail,
@@ -231,7 +232,46 @@ a_call_may_fail!(
     [EMFILE, ENOMEM, ENFILE, EINTR]
 );
 a_call_may_fail!(getsockopt_may_fail, |c| c.number == libc::SYS_getsockopt, [ENOMEM, EIO]);
+a_call_may_fail!(waits_may_be_interrupted, is_wait, [EINTR]);
+a_call_may_fail!(others_may_fail, is_other, [ENOMEM, EIO]);
 a_call_may_fail!(setsockopt_may_fail, |c| c.number == libc::SYS_setsockopt, [ENOMEM, EIO]);
+
+/// Which of them is called is the C library's choice.
+#[cfg(target_arch = "x86_64")]
+const EPOLL_WAITS: [libc::c_long; 2] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
+#[cfg(target_arch = "aarch64")]
+const EPOLL_WAITS: [libc::c_long; 1] = [libc::SYS_epoll_pwait];
+
+fn is_wait(call: &Call) -> bool {
+    EPOLL_WAITS.contains(&call.number)
+        || [libc::SYS_ppoll, libc::SYS_connect].contains(&call.number)
+}
+
+/// Calls that are made now and then.
+fn is_other(call: &Call) -> bool {
+    // The standard library's own has flags, and panics.
+    let ours = call.number == libc::SYS_getrandom && call.arguments[2] == 0;
+    ours || [
+        libc::SYS_bind,
+        libc::SYS_listen,
+        libc::SYS_connect,
+        libc::SYS_shutdown,
+        libc::SYS_fstat,
+        libc::SYS_fstatfs,
+        libc::SYS_membarrier,
+        libc::SYS_getcpu,
+        CACHESTAT,
+    ]
+    .contains(&call.number)
+}
+
+/// `cachestat(2)`, Linux 6.5.
+const CACHESTAT: libc::c_long = 451;
+
+/// The C library tries the older call where the newer one does not exist, and only there.
+fn is_new_thread(call: &Call) -> bool {
+    [libc::SYS_clone3, libc::SYS_clone].contains(&call.number)
+}
 
 /// Not the allocator's, nor a thread's stack: those fail elsewhere.
 fn is_mmap_of_ours(call: &Call) -> bool {

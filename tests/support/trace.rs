@@ -113,6 +113,7 @@ pub fn enter(phase: u64) {
 /// # Panics
 ///
 /// If it does not end in time; it is killed then.
+#[expect(clippy::zombie_processes, reason = "the tracer waits for it")]
 pub fn run(test: &str, argument: &str, plan: Plan) -> Option<Outcome> {
     let mut command = other::command(test, argument);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
