@@ -143,7 +143,8 @@ impl Watchdog {
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let (over, done) = mpsc::channel::<()>();
         let bit = thread::spawn(move || {
-            let late = done.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout);
+            // Later than the process's own deadlines, so that it can say what it waits for.
+            let late = done.recv_timeout(HANG + HANG / 2) == Err(mpsc::RecvTimeoutError::Timeout);
             // It may have ended at last.
             late && rustix::process::pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
         });
