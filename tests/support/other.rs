@@ -29,27 +29,14 @@ impl Other {
     /// Runs `body(argument)` in another process. `test` is the name of the calling test; in the
     /// other process this call does not return, so nothing before it may have effects.
     pub fn start(test: &str, argument: &str, body: impl FnOnce(&str)) -> Self {
-        if std::env::var(TEST).as_deref() == Ok(test) {
-            let parent = rustix::process::Signal::KILL;
-            rustix::process::set_parent_process_death_signal(Some(parent)).unwrap();
-            let argument = std::env::var(ARGUMENT).unwrap();
-            let run = std::panic::AssertUnwindSafe(|| body(&argument));
-            let done = std::panic::catch_unwind(run).is_ok();
-            std::process::exit(if done { 0 } else { 101 });
-        }
+        run_here(test, body);
         Self::spawn(test, argument)
     }
 
     /// As [`start`](Self::start), also from within the other process.
     pub fn spawn(test: &str, argument: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
-            .env(TEST, test)
-            .env(ARGUMENT, argument)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut process =
+            command(test, argument).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let said = listen(process.stdout.take().unwrap());
         Self { to: process.stdin.take(), said, process }
     }
@@ -96,6 +83,30 @@ impl Other {
         let status = self.wait();
         assert!(status.success(), "the other process failed: {status}");
     }
+}
+
+/// In a process that was started for `test`: runs `body` with its argument, and ends. Elsewhere it
+/// does nothing.
+pub fn run_here(test: &str, body: impl FnOnce(&str)) {
+    if std::env::var(TEST).as_deref() != Ok(test) {
+        return;
+    }
+    let parent = rustix::process::Signal::KILL;
+    rustix::process::set_parent_process_death_signal(Some(parent)).unwrap();
+    let argument = std::env::var(ARGUMENT).unwrap();
+    let run = std::panic::AssertUnwindSafe(|| body(&argument));
+    let done = std::panic::catch_unwind(run).is_ok();
+    std::process::exit(if done { 0 } else { 101 });
+}
+
+/// What starts the test binary again, for the body of `test` with `argument`.
+pub fn command(test: &str, argument: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([test, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
+        .env(TEST, test)
+        .env(ARGUMENT, argument);
+    command
 }
 
 impl Drop for Other {
