@@ -95,7 +95,11 @@ fn page() -> Result<&'static AtomicU64> {
     let base = mapped.map_err(|errno| Error::os("mmap of the fork page", errno))?;
     // SAFETY: `base..base + len` is the mapping just made; wiping it in a child leaves a valid zero.
     let advised = unsafe { rustix::mm::madvise(base, len, Advice::LinuxWipeOnFork) };
-    advised.map_err(|errno| Error::os("madvise(MADV_WIPEONFORK)", errno))?;
+    if let Err(errno) = advised {
+        // SAFETY: nobody else knows the mapping just made.
+        let _ = unsafe { rustix::mm::munmap(base, len) };
+        return Err(Error::os("madvise(MADV_WIPEONFORK)", errno));
+    }
     // SAFETY: the page is aligned, zero (a valid value), and never unmapped.
     let word = unsafe { AtomicU64::from_ptr(base.cast()) };
     Ok(PAGE.get_or_init(|| word))
