@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lexopt::prelude::{Long, ValueExt};
+use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use slipring::{DType, Shape};
 
@@ -77,18 +78,22 @@ pub fn now() -> u64 {
 /// A tensor of a file: name, data type, shape, bytes.
 pub type Stored<'a> = (String, DType, Shape, &'a [u8]);
 
-/// The tensors of a file: name, data type, shape and bytes. What has no data type here (`F8_E4M3`, ...) goes
-/// as bytes.
+/// The tensors of a file, in its order: name, data type, shape and bytes. What has no data type here
+/// (`F8_E4M3`, ...) goes as bytes.
 pub fn tensors<'a>(file: &'a SafeTensors<'a>) -> Outcome<Vec<Stored<'a>>> {
-    file.iter()
-        .map(|(name, view)| {
-            let bytes = view.data();
-            Ok(match dtype(view.dtype()) {
-                Some(dtype) => (name.to_owned(), dtype, Shape::new(view.shape())?, bytes),
-                None => (name.to_owned(), DType::Uint8, Shape::from([bytes.len()]), bytes),
-            })
+    let stored = |(name, view): (&str, TensorView<'a>)| {
+        let bytes = view.data();
+        Ok(match dtype(view.dtype()) {
+            Some(dtype) => (name.to_owned(), dtype, Shape::new(view.shape())?, bytes),
+            None => (name.to_owned(), DType::Uint8, Shape::from([bytes.len()]), bytes),
         })
-        .collect()
+    };
+    let mut tensors = file.iter().map(stored).collect::<Outcome<Vec<_>>>()?;
+    // The crate gives them in an order of its own, another one each time.
+    tensors.sort_by(|(name, .., bytes), (other, .., others)| {
+        (bytes.as_ptr(), name).cmp(&(others.as_ptr(), other))
+    });
+    Ok(tensors)
 }
 
 fn dtype(dtype: Dtype) -> Option<DType> {
