@@ -42,7 +42,7 @@
 //! let mut link = context.connect("camera")?;
 //! let mut frame = context.alloc::<u8>([1, 1080, 1920, 3])?; // a slice of shared memory, ours until it is sent
 //! frame.fill(128);
-//! link.send_tensor(frame)?; // 6 MB for the price of 50 bytes
+//! link.send_tensor(frame)?; // 6 MB, handed over by 50 bytes
 //! # Ok(())
 //! # }
 //! ```

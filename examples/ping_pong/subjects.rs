@@ -311,27 +311,18 @@ impl Blocking {
     fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let ends = Ends::open(setup, Options::new().spin(Spin::Never))?;
         let (outgoing, incoming) = (vec![0; setup.bytes], Vec::new());
-        Ok(Box::new(Blocking(Direct { ends, outgoing, incoming })))
+        Ok(Box::new(Turns(Blocking(Direct { ends, outgoing, incoming }))))
     }
 }
 
-impl Exchange for Blocking {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            futex::idle();
-            self.0.send()?;
-            self.0.receive()?;
-        }
-        Ok(())
+impl Turn for Blocking {
+    fn send(&mut self) -> Outcome<()> {
+        futex::idle();
+        self.0.send()
     }
 
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.0.receive()?;
-            futex::idle();
-            self.0.send()?;
-        }
-        Ok(())
+    fn receive(&mut self) -> Outcome<()> {
+        self.0.receive()
     }
 }
 
@@ -346,7 +337,15 @@ impl Epoll {
         let ends = Ends::open(setup, Options::new())?;
         let events = events::Loop::new(&ends.link)?;
         let (outgoing, incoming) = (vec![0; setup.bytes], Vec::new());
-        Ok(Box::new(Epoll { direct: Direct { ends, outgoing, incoming }, events }))
+        let direct = Direct { ends, outgoing, incoming };
+        Ok(Box::new(Turns(Epoll { direct, events })))
+    }
+}
+
+impl Turn for Epoll {
+    fn send(&mut self) -> Outcome<()> {
+        futex::idle();
+        self.direct.send()
     }
 
     fn receive(&mut self) -> Outcome<()> {
@@ -362,26 +361,6 @@ impl Epoll {
             }
         }
         self.direct.check()
-    }
-}
-
-impl Exchange for Epoll {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            futex::idle();
-            self.direct.send()?;
-            self.receive()?;
-        }
-        Ok(())
-    }
-
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            self.receive()?;
-            futex::idle();
-            self.direct.send()?;
-        }
-        Ok(())
     }
 }
 
