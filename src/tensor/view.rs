@@ -220,7 +220,8 @@ impl Tensor {
     /// # Errors
     ///
     /// Of tensors in regions only: [`TensorFault::Unresolved`], [`TensorFault::Alignment`] where they do not start
-    /// at a multiple of 8, and those of [`Lease::bytes`](crate::Lease::bytes), which gives views of sealed memory alone. Every other tensor has its bytes at hand.
+    /// at a multiple of 8, and those of [`Lease::bytes`](crate::Lease::bytes), which gives views of sealed memory
+    /// alone. Every other tensor has its bytes at hand.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         match &self.storage {
@@ -376,6 +377,15 @@ impl Tensor {
     /// Another handle of the same bytes. `None`: they are on loan or on lease, which one handle gives back;
     /// see [`to_private`](Self::to_private).
     pub fn try_clone(&self) -> Option<Self> {
+        match self.storage {
+            Storage::Lent(_) | Storage::Region(_) => None,
+            _ => Some(self.another()),
+        }
+    }
+
+    /// What is sent in its place later: another handle, of what is on loan a private copy, of what is on
+    /// lease its region's name.
+    pub(super) fn another(&self) -> Self {
         let storage = match &self.storage {
             Storage::Shared(block) => Storage::Shared(block.clone()),
             Storage::Frozen { memory, offset, len } => {
@@ -383,23 +393,10 @@ impl Tensor {
             }
             Storage::Private(private) => Storage::Private(private.clone()),
             Storage::Named(named) => Storage::Named(named.clone()),
-            Storage::Lent(_) | Storage::Region(_) => return None,
+            Storage::Lent(range) => Storage::Private(Private::copy_of(range.bytes())),
+            Storage::Region(lease) => Storage::Named(Named::of(lease)),
         };
-        Some(Self { storage, ..*self })
-    }
-
-    /// What is sent in its place later: another handle, of what is on loan a private copy, of what is on
-    /// lease its region's name.
-    pub(super) fn another(&self) -> Self {
-        self.try_clone().unwrap_or_else(|| {
-            let storage = match &self.storage {
-                Storage::Region(lease) => Storage::Named(Named::of(lease)),
-                Storage::Lent(range) => Storage::Private(Private::copy_of(range.bytes())),
-                // All others were cloned.
-                _ => Storage::Private(Private::copy_of(Bytes::of(&[]))),
-            };
-            Self { storage, ..*self }
-        })
+        Self { storage, ..*self }
     }
 
     /// Bytes of private memory that it holds.
