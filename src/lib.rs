@@ -82,6 +82,7 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
+pub mod commit;
 mod error;
 mod parking;
 mod pool;
@@ -96,8 +97,8 @@ mod transport;
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
 pub use error::{
-    AddressFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault, Refusal, RegionFault,
-    Result, TensorFault,
+    AddressFault, CommitFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault, Refusal,
+    RegionFault, Result, TensorFault,
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use region::{

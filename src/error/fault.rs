@@ -98,6 +98,22 @@ pub enum Fault {
         /// The segment's number.
         segment: u32,
     },
+    /// More descriptors wait to be taken than this side holds.
+    #[error("{count} descriptors wait to be taken, at most {limit} may")]
+    HeldDescriptors {
+        /// Descriptors that would wait.
+        count: usize,
+        /// How many may.
+        limit: usize,
+    },
+    /// A record names descriptors that never came, or were taken before.
+    #[error("{count} descriptors from number {first} on are not there")]
+    UnknownDescriptors {
+        /// The first one's number.
+        first: u64,
+        /// How many were named.
+        count: usize,
+    },
     /// A record names a range outside of its pool segment.
     #[error("descriptor claims {len} bytes at {offset}, the segment holds {capacity}")]
     SegmentRange {

@@ -8,6 +8,7 @@
 //! Texts give the fact and both numbers. They never hold an address or path of somebody else's
 //! memory.
 
+mod commit;
 mod dlpack;
 mod fault;
 mod region;
@@ -17,6 +18,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+pub use commit::{CommitFault, Direction, Unset};
 pub use dlpack::DlpackFault;
 pub use fault::{DescriptorFault, Fault};
 pub use region::RegionFault;
@@ -165,6 +167,9 @@ pub enum ErrorKind {
     /// What was to be done with a region cannot be.
     #[error("{0}")]
     Region(RegionFault),
+    /// What was to be done with a model, a session or an execution cannot be.
+    #[error("{0}")]
+    Commit(CommitFault),
     /// The kernel has no memory for a shared segment.
     #[error("no shared memory for {bytes} bytes")]
     OutOfMemory {
@@ -340,6 +345,12 @@ impl From<RegionFault> for ErrorKind {
 impl From<RegionFault> for Error {
     fn from(fault: RegionFault) -> Self {
         Self::new(ErrorKind::Region(fault))
+    }
+}
+
+impl From<CommitFault> for Error {
+    fn from(fault: CommitFault) -> Self {
+        Self::new(ErrorKind::Commit(fault))
     }
 }
 

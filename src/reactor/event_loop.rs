@@ -147,10 +147,20 @@ impl EventLoop {
     /// As [`run`](Self::run).
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<()> {
         self.shared.generation().check()?;
+        let _punctual = Punctual::new();
+        self.turn_until(&mut done)?;
+        Ok(())
+    }
+
+    /// As [`run_until`](Self::run_until), on a thread that is punctual already. False: it ended by itself.
+    #[inline]
+    pub(crate) fn turn_until(&mut self, mut done: impl FnMut() -> bool) -> Result<bool> {
         let shared = self.shared.clone();
         let _turn = shared.enter();
-        let _punctual = Punctual::new();
-        while !self.is_finished() && !done() {
+        while !self.is_finished() {
+            if done() {
+                return Ok(true);
+            }
             if self.turn(usize::MAX)? > 0 {
                 self.idle_since = None;
             }
@@ -164,7 +174,7 @@ impl EventLoop {
                 self.idle_since = None;
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Serves what has come, up to about `budget` messages, without waiting. Gives how much was done.

@@ -1,6 +1,7 @@
 //! The handle of a link that a reactor serves.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -223,6 +224,16 @@ impl Link {
     /// Ends the link in order, at once: the writes that wait get an error.
     pub fn abort(&self) {
         self.post(Command::Abort(self.clone(), None));
+    }
+
+    /// Ends the link, because of what the peer sent.
+    pub(crate) fn fail(&self, error: Error) {
+        self.post(Command::Abort(self.clone(), Some(error)));
+    }
+
+    /// As [`Sender::take_descriptors`].
+    pub(crate) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<OwnedFd>> {
+        self.outgoing().take_descriptors(first, count)
     }
 
     /// Whether the link is not over yet.

@@ -1,6 +1,7 @@
 //! A link's sending half, and the writes that wait for room in it.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::commands::{CallFn, WriteFn};
@@ -147,6 +148,12 @@ impl Outgoing {
                 if self.waiting.len() == 1 { Submitted::First } else { Submitted::Behind }
             }
         }
+    }
+
+    /// As [`Sender::take_descriptors`].
+    pub(super) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<OwnedFd>> {
+        let sender = self.sender.as_ref().ok_or(ErrorKind::LinkClosed)?;
+        sender.take_descriptors(first, count)
     }
 
     /// Sends the first write that waits, if there is room. Gives it, and what became of it.

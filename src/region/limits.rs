@@ -83,6 +83,14 @@ pub(super) struct Share {
     bytes: u64,
 }
 
+impl Share {
+    /// Of nobody's limits.
+    pub(super) fn none() -> Self {
+        let totals = Arc::new(Totals { regions: AtomicUsize::new(1), bytes: AtomicU64::new(0) });
+        Self { totals, bytes: 0 }
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         self.totals.regions.fetch_sub(1, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use crate::region::key::Key;
 use crate::region::limits::Share;
 use crate::region::object::Object;
 use crate::region::window::{Footing, Window, Windows};
-use crate::region::{RegionKind, RegionStatus};
+use crate::region::{Lease, RegionKind, RegionStatus};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut, ForeignMapping};
 
@@ -79,13 +79,13 @@ pub(super) struct Region {
 
 /// A source that was opened and found to hold its range.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(crate) struct Opened {
     backing: Backing,
     extent: Extent,
 }
 
 impl Opened {
-    pub(super) fn new(source: Source<'_>, offset: u64, len: u64) -> Result<Self> {
+    pub(crate) fn new(source: Source<'_>, offset: u64, len: u64) -> Result<Self> {
         let extent = Extent::new(offset, len)?;
         if len == 0 {
             return Err(RegionFault::Empty.into());
@@ -115,6 +115,46 @@ impl Opened {
             Backing::Host { .. } => self.extent.len(),
             Backing::Cuda(_) => 0,
         }
+    }
+
+    /// What tells its object from every other one: device and inode. `None`: it is no memory of this machine.
+    pub(crate) fn identity(&self) -> Result<Option<(u64, u64)>> {
+        match &self.backing {
+            Backing::Host { object, .. } => object.identity().map(Some),
+            Backing::Cuda(_) => Ok(None),
+        }
+    }
+
+    /// Whether neither mode nor seals forbid to write.
+    pub(crate) fn is_writable(&self) -> bool {
+        match &self.backing {
+            Backing::Host { object, .. } => object.is_writable(),
+            Backing::Cuda(_) => false,
+        }
+    }
+
+    /// Whether its owner can make it shorter.
+    pub(crate) fn is_loose(&self) -> bool {
+        matches!(&self.backing, Backing::Host { windows, .. } if windows.footing() == Footing::Loose)
+    }
+
+    /// Its mapping, for as long as anybody likes: it needs its descriptor no more. `None`: it is not sealed.
+    pub(crate) fn map(&self, writable: bool) -> Result<Option<ForeignMapping>> {
+        match &self.backing {
+            Backing::Host { object, windows, .. } if windows.footing() == Footing::Sealed => {
+                let (offset, len) = (self.extent.offset(), self.extent.len() as usize);
+                ForeignMapping::map(object, offset, len, writable).map(Some)
+            }
+            Backing::Host { .. } | Backing::Cuda(_) => Ok(None),
+        }
+    }
+
+    /// All of it, in use, as a region that no registry knows.
+    pub(crate) fn into_lease(self) -> Result<Lease> {
+        let extent = self.extent;
+        let share = Share::none();
+        let region = self.into_region("", Generation::current()?, share);
+        Ok(Lease::new(Arc::new(region), extent))
     }
 
     pub(super) fn into_region(self, name: &str, generation: Generation, share: Share) -> Region {

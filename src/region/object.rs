@@ -85,6 +85,12 @@ impl Object {
         Ok(stat.st_size.unsigned_abs())
     }
 
+    /// Device and inode.
+    pub(super) fn identity(&self) -> Result<(u64, u64)> {
+        let stat = rustix::fs::fstat(&self.fd).map_err(|errno| Error::os("fstat", errno))?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
     fn seals(&self) -> SealFlags {
         rustix::fs::fcntl_get_seals(&self.fd).unwrap_or(SealFlags::empty())
     }
@@ -158,6 +164,12 @@ impl Object {
         }
         Ok(())
     }
+}
+
+/// Whether a descriptor is one of a dmabuf.
+pub(crate) fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool> {
+    let stat = rustix::fs::fstatfs(fd).map_err(|errno| Error::os("fstatfs", errno))?;
+    Ok(stat.f_type == DMA_BUF_MAGIC)
 }
 
 impl AsFd for Object {

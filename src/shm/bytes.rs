@@ -225,6 +225,18 @@ impl<'a> BytesMut<'a> {
         // `&[u8]` to memory that others write exists.
         unsafe { copy_in(self.bytes.start, from) }
     }
+
+    /// The bytes as a slice to write, without a copy.
+    ///
+    /// # Safety
+    ///
+    /// - Nobody else reads or writes these bytes for `'a`: no other process that has them mapped, and nobody
+    ///   in this one by another view.
+    #[inline(always)]
+    pub unsafe fn as_mut_slice(&mut self) -> &'a mut [u8] {
+        // SAFETY: mapped writable for `'a`; the caller vouches that nobody else touches the bytes.
+        unsafe { core::slice::from_raw_parts_mut(self.bytes.start.as_ptr(), self.bytes.len) }
+    }
 }
 
 /// The whole 64-byte lines of a view, each as eight words. Made by [`Bytes::lines`].

@@ -32,7 +32,7 @@ pub(crate) use loom_words::LoomWords;
 pub(crate) use mapping::{
     Area, ForeignMapping, Mapping, PeerMapping, node_of_caller, present_pages,
 };
-pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC};
+pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC, create_common};
 
 /// The 64-bit words of a segment that this side writes.
 ///

@@ -87,6 +87,19 @@ impl Segment {
     }
 }
 
+/// Memory that both sides write: of a fixed size, all of it there, and no seal can be added.
+///
+/// # Errors
+///
+/// As for [`Segment::create`].
+pub(crate) fn create_common(len: usize) -> Result<OwnedFd> {
+    const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+    let fd = create_memfd()?;
+    fill(&fd, len)?;
+    rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
+    Ok(fd)
+}
+
 /// Makes a memfd `len` bytes long, and every block of it present: a page that could not be allocated
 /// later would raise SIGBUS when it is touched.
 pub(super) fn fill(fd: &OwnedFd, len: usize) -> Result<()> {

@@ -12,6 +12,7 @@ use crate::error::{ErrorKind, Fault, Result};
 use crate::pool::FrozenBlock;
 use crate::shm::{Frozen, PeerMapping, PeerSegment, page_size};
 use crate::transport::hello::{PACKET, Packet, Reason};
+use crate::transport::luggage::Luggage;
 use crate::transport::socket::{self, Incoming, Received};
 
 /// Segments of one peer that a side keeps mapped at most. Part of the wire format.
@@ -145,6 +146,7 @@ pub(super) struct Arrivals {
     room_left: u32,
     /// Segments that were retired, for those who remember one without the table.
     retires: Arc<AtomicU32>,
+    luggage: Luggage,
 }
 
 impl Arrivals {
@@ -161,6 +163,7 @@ impl Arrivals {
             woken: Woken::default(),
             room_left: 0,
             retires: Arc::default(),
+            luggage: Luggage::default(),
         }
     }
 
@@ -201,15 +204,42 @@ impl Arrivals {
         }
     }
 
+    /// From now on up to `limit` descriptors of the user's may wait to be taken.
+    pub(super) fn admit_descriptors(&mut self, limit: usize) {
+        self.luggage.admit(limit);
+    }
+
+    /// The user's descriptors that a record names. Reads the socket if they are not known yet: the peer
+    /// sends them before it publishes the record.
+    pub(super) fn descriptors(
+        &mut self,
+        socket: &OwnedFd,
+        first: u64,
+        count: usize,
+    ) -> Result<Vec<OwnedFd>> {
+        let end = first.saturating_add(count as u64);
+        self.window = 0;
+        for _ in 0..PACKETS {
+            if self.luggage.reaches(end) || !self.take_one(socket)? {
+                break;
+            }
+        }
+        self.luggage.take(first, count)
+    }
+
+    /// Takes the next packet. `false`: there is none.
+    fn take_one(&mut self, socket: &OwnedFd) -> Result<bool> {
+        match socket::receive_with::<PACKET>(socket, self.luggage.room())? {
+            Incoming::Packet(packet) => self.admit(packet, socket).map(|()| true),
+            Incoming::Nothing | Incoming::End => Ok(false),
+        }
+    }
+
     #[cold]
     fn arrived(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arrived> {
         for _ in 0..PACKETS {
-            if self.segments.contains_key(&segment) {
+            if self.segments.contains_key(&segment) || !self.take_one(socket)? {
                 break;
-            }
-            match socket::receive::<PACKET>(socket)? {
-                Incoming::Packet(packet) => self.admit(packet)?,
-                Incoming::Nothing | Incoming::End => break,
             }
         }
         let found = self.segments.get(&segment).cloned();
@@ -269,12 +299,8 @@ impl Arrivals {
     fn take_until(&mut self, socket: &OwnedFd, mut stop: impl FnMut() -> bool) -> Result<()> {
         self.window = 0;
         for _ in 0..PACKETS {
-            if stop() {
+            if stop() || !self.take_one(socket)? {
                 break;
-            }
-            match socket::receive::<PACKET>(socket)? {
-                Incoming::Packet(packet) => self.admit(packet)?,
-                Incoming::Nothing | Incoming::End => break,
             }
         }
         Ok(())
@@ -297,11 +323,25 @@ impl Arrivals {
     }
 
     /// Takes in one packet.
-    fn admit(&mut self, mut packet: Received<PACKET>) -> Result<()> {
-        let judged = Packet::decode(&packet.bytes[..packet.len])?;
+    fn admit(&mut self, mut packet: Received<PACKET>, socket: &OwnedFd) -> Result<()> {
+        let whole = packet.is_whole(socket);
+        let judged = Packet::decode(&packet.bytes[..packet.len]);
+        if let (Ok(Packet::Descriptors { first, count }), Err(error)) = (&judged, &whole)
+            && matches!(error.kind(), ErrorKind::DescriptorLimit { .. })
+        {
+            // Whoever asks for those that are missing hears of it.
+            return Ok(self.luggage.add(*first, *count as usize, packet.descriptors)?);
+        }
+        whole?;
+        let judged = judged?;
         let (count, expected) = (packet.descriptors.len(), judged.descriptors());
         if count != expected {
             return Err(Fault::DescriptorCount { count, expected }.into());
+        }
+        if let Packet::Descriptors { first, .. } = judged
+            && self.luggage.room() > 0
+        {
+            return Ok(self.luggage.add(first, count, packet.descriptors)?);
         }
         match (judged, packet.descriptors.pop()) {
             (Packet::Segment { segment, len, frozen }, Some(fd)) => {

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
 use crate::shm::page_size;
+use crate::transport::luggage::MOST;
 
 /// Bytes of every packet.
 pub(super) const PACKET: usize = 128;
@@ -23,6 +24,7 @@ const REFUSAL: u16 = 2;
 const SEGMENT: u16 = 3;
 const RETIRE: u16 = 4;
 const WAKE: u16 = 5;
+const DESCRIPTORS: u16 = 6;
 
 /// The sender of this Hello issues `membarrier(GLOBAL_EXPEDITED)` before it sleeps.
 const ISSUES_MEMBARRIER: u32 = 1;
@@ -92,6 +94,13 @@ struct WakeBody {
     rest: [u8; 108],
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct DescriptorsBody {
+    first: U64,
+    rest: [u8; 104],
+}
+
 /// Why an event loop of the peer is woken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
@@ -136,6 +145,13 @@ pub(super) enum Packet {
     },
     /// The receiver has armed its socket, and there is something to look at.
     Wake(Reason),
+    /// Descriptors of the user's come along.
+    Descriptors {
+        /// The number of the first one.
+        first: u64,
+        /// How many: 1 to [`MOST`].
+        count: u32,
+    },
 }
 
 impl Packet {
@@ -144,6 +160,7 @@ impl Packet {
         match self {
             Self::Hello(_) | Self::Segment { .. } => 1,
             Self::Retire { .. } | Self::Wake(_) => 0,
+            Self::Descriptors { count, .. } => *count as usize,
         }
     }
 
@@ -154,6 +171,7 @@ impl Packet {
             Self::Segment { .. } => SEGMENT,
             Self::Retire { .. } => RETIRE,
             Self::Wake(_) => WAKE,
+            Self::Descriptors { .. } => DESCRIPTORS,
         };
         Fault::Field { field: "kind", value: kind.into() }
     }
@@ -169,6 +187,10 @@ impl Packet {
             Self::Wake(reason) => {
                 let body = WakeBody { reason: (*reason as u32).into(), rest: [0; 108] };
                 packet(WAKE, 0, body.as_bytes())
+            }
+            Self::Descriptors { first, count } => {
+                let body = DescriptorsBody { first: (*first).into(), rest: [0; 104] };
+                packet(DESCRIPTORS, *count, body.as_bytes())
             }
         }
     }
@@ -219,6 +241,14 @@ impl Packet {
                         );
                     }
                 }
+            }
+            DESCRIPTORS => {
+                let body = DescriptorsBody::read_from_bytes(body).map_err(|_| length)?;
+                let count = head.descriptors.get();
+                if count == 0 || count as usize > MOST {
+                    return Err(Fault::Field { field: "descriptors", value: count.into() }.into());
+                }
+                Self::Descriptors { first: body.first.get(), count }
             }
             kind => return Err(Fault::Field { field: "kind", value: kind.into() }.into()),
         };
@@ -414,6 +444,7 @@ mod tests {
             Packet::Retire { segment: u32::MAX },
             Packet::Wake(Reason::Data),
             Packet::Wake(Reason::Room),
+            Packet::Descriptors { first: 1 << 40, count: 253 },
         ] {
             assert_eq!(Packet::decode(&packet.encode()).unwrap(), packet);
         }

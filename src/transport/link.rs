@@ -1,6 +1,6 @@
 //! A link: what both halves of a connection, and the loans taken from it, share.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -150,11 +150,24 @@ impl Link {
         self.by_descriptor.load(Ordering::Relaxed)
     }
 
+    /// Sends a packet. `false`: the socket's queue is full.
+    pub(super) fn post(&self, packet: &Packet, fds: &[BorrowedFd<'_>]) -> Result<bool> {
+        match socket::send(&self.socket, &packet.encode(), fds) {
+            Ok(sent) => Ok(sent),
+            Err(Errno::PIPE | Errno::CONNRESET) => {
+                // It reads no packets any more, so it is done with the link.
+                self.hang_up();
+                Err(self.end())
+            }
+            Err(errno) => Err(Error::os("sendmsg", errno)),
+        }
+    }
+
     /// Wakes the peer's event loop, which sleeps on its socket.
     #[cold]
     pub(super) fn call(&self, reason: Reason) {
         // A full queue can be read already, and whoever is gone needs no waking.
-        let _ = socket::send(&self.socket, &Packet::Wake(reason).encode(), None);
+        let _ = socket::send(&self.socket, &Packet::Wake(reason).encode(), &[]);
     }
 
     #[inline(always)]

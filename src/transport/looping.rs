@@ -2,8 +2,9 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::time::Instant;
 
-use crate::error::Result;
+use crate::error::{Error, Fault, Result};
 use crate::parking::Barrier;
 use crate::ring::Kind;
 use crate::shm::{PeerMapping, PeerWords};
@@ -21,6 +22,7 @@ use crate::transport::sender::Sender;
 use crate::transport::token::Token;
 #[cfg(feature = "tokio")]
 use crate::transport::wait::Watching;
+use crate::transport::wait::after;
 
 impl Inbox {
     /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once
@@ -206,6 +208,13 @@ impl Received<'_> {
     }
 }
 
+impl Receiver {
+    /// Ends the connection, because of what the peer sent.
+    pub(crate) fn fail(&mut self, fault: Fault) -> Error {
+        self.inbox.fail(fault)
+    }
+}
+
 impl Sender {
     /// About to sleep on the socket until there is room: takes what has come there and says so to the
     /// peer. The caller looks once more.
@@ -231,6 +240,17 @@ impl Sender {
     pub(crate) fn doze(&mut self) {
         self.link.arrivals().expect(ROOM_WAKES);
         self.room.arm(&self.link);
+    }
+
+    /// From now on somebody sleeps on the socket.
+    pub(crate) fn use_descriptor(&self) {
+        self.link.use_descriptor();
+    }
+
+    /// When an operation that waits as long as [`Options::send_timeout`](crate::Options::send_timeout) allows
+    /// gives up.
+    pub(crate) fn default_deadline(&self) -> Instant {
+        after(self.session.core.options.send_timeout)
     }
 
     /// Awake again.

@@ -61,7 +61,7 @@ impl Ours {
     fn introduce(&self, socket: &OwnedFd) -> Result<()> {
         use std::os::fd::AsFd;
         let packet = Packet::Hello(self.hello).encode();
-        match socket::send(socket, &packet, Some(self.fd.as_fd())) {
+        match socket::send(socket, &packet, &[self.fd.as_fd()]) {
             Ok(true) => Ok(()),
             // The queue of a new socket holds one packet; a peer's end of a socketpair may not.
             Ok(false) => Err(Error::os("sendmsg", Errno::AGAIN)),
@@ -210,7 +210,7 @@ pub(super) fn refuse(socket: &OwnedFd, error: Error) -> Error {
         _ => Refusal::NoResources,
     };
     // A peer that does not listen to reasons loses only them.
-    let _ = socket::send(socket, &refusal(reason), None);
+    let _ = socket::send(socket, &refusal(reason), &[]);
     // A forked child of ours may hold the socket, too.
     socket::end(socket);
     error

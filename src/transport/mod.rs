@@ -32,6 +32,7 @@ mod lending;
 mod link;
 mod listener;
 mod looping;
+mod luggage;
 mod meeting;
 mod options;
 mod parcel;

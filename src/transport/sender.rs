@@ -83,6 +83,8 @@ pub struct Sender {
     /// The longest message that travels in the ring, in bytes.
     pub(super) inline_max: usize,
     pub(super) sent: SentSegments,
+    /// Descriptors of the user's that were sent.
+    pub(super) passed: u64,
     /// The slot of the next loan that is sent by itself.
     pub(super) promise: Option<Promise>,
     /// The block of the reservation that is being written.
@@ -152,6 +154,7 @@ impl Sender {
             room: Waiter::new(sleeper, options.spin),
             inline_max: inline_max as usize,
             sent: SentSegments::default(),
+            passed: 0,
             promise: None,
             pending: None,
             batch: BatchSlot::default(),

@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::io::Errno;
-
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::transport::arrivals::SEGMENTS;
 use crate::transport::hello::Packet;
 use crate::transport::link::{Link, Session};
-use crate::transport::socket;
 
 /// Packets that are posted at most before a record says so: far fewer than a socket's queue holds, as
 /// the reader takes them only when a record makes it.
@@ -156,19 +153,11 @@ impl SentSegments {
         if self.unannounced >= UNANNOUNCED {
             return Ok(Offered::Unannounced);
         }
-        match socket::send(&link.socket, &packet.encode(), fd.map(AsFd::as_fd)) {
-            Ok(true) => {
-                self.unannounced += 1;
-                Ok(Offered::Known)
-            }
-            Ok(false) => Ok(Offered::NoRoom),
-            Err(Errno::PIPE | Errno::CONNRESET) => {
-                // It reads no packets any more, so it is done with the link.
-                link.hang_up();
-                Err(link.end())
-            }
-            Err(errno) => Err(Error::os("sendmsg", errno)),
+        if !link.post(&packet, fd.map(AsFd::as_fd).as_slice())? {
+            return Ok(Offered::NoRoom);
         }
+        self.unannounced += 1;
+        Ok(Offered::Known)
     }
 
     /// Those that need not stay, as far as the reader's position says.

@@ -19,13 +19,14 @@ use rustix::net::{
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::transport::luggage::MOST;
 use crate::transport::peer::Credentials;
 
 /// `SO_PASSPIDFD` and `SCM_PIDFD` of `unix(7)`, Linux 6.5.
 const SO_PASSPIDFD: libc::c_int = 76;
 const SCM_PIDFD: libc::c_int = 4;
 
-/// Descriptors that any packet carries at most, and one to notice too many by.
+/// Descriptors that a packet of the library's own carries at most, and one to notice too many by.
 const DESCRIPTORS: usize = 2;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -124,15 +125,11 @@ fn judge(credentials: libc::ucred) -> Credentials {
     Credentials { pid, uid: credentials.uid, gid: credentials.gid }
 }
 
-/// Sends one packet with one descriptor at most, and who we are. `false`: the queue is full.
-pub(super) fn send(
-    socket: &OwnedFd,
-    packet: &[u8],
-    descriptor: Option<BorrowedFd<'_>>,
-) -> Result<bool, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1), ScmCredentials(1))];
+/// Sends one packet with [`MOST`] descriptors at most, and who we are. `false`: the queue is full.
+pub(super) fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool, Errno> {
+    const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1));
+    let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds: &[BorrowedFd<'_>] = descriptor.as_slice();
     let credentials = UCred {
         pid: rustix::process::getpid(),
         uid: rustix::process::geteuid(),
@@ -164,6 +161,25 @@ pub(super) struct Received<const N: usize> {
     pub(super) credentials: Option<Credentials>,
     /// The sender's process, or why the kernel could not open it.
     pub(super) pidfd: Option<Result<OwnedFd, Errno>>,
+    /// The packet, or what came along, was cut short.
+    cut: bool,
+}
+
+impl<const N: usize> Received<N> {
+    /// That neither the packet nor what came along was cut short.
+    ///
+    /// # Errors
+    ///
+    /// - [`Fault::Truncated`]: it was.
+    /// - [`ErrorKind::DescriptorLimit`]: it was, because this process may open no more.
+    pub(super) fn is_whole(&self, socket: &OwnedFd) -> Result<()> {
+        if !self.cut {
+            return Ok(());
+        }
+        // The descriptors that did arrive are still open: is there room for one more?
+        rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| Error::os("recvmsg", errno))?;
+        Err(Fault::Truncated.into())
+    }
 }
 
 /// What a look at a socket gives.
@@ -183,17 +199,34 @@ pub(super) enum Incoming<const N: usize> {
 /// - [`Fault::Truncated`]: the packet, or what came along, was cut short.
 /// - [`ErrorKind::DescriptorLimit`]: it was cut short because this process may open no more.
 pub(super) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
-    let mut received =
-        Received { bytes: [0; N], len: 0, descriptors: Vec::new(), credentials: None, pidfd: None };
+    let incoming = receive_with(socket, DESCRIPTORS)?;
+    if let Incoming::Packet(packet) = &incoming {
+        packet.is_whole(socket)?;
+    }
+    Ok(incoming)
+}
+
+/// As [`receive`], with room for so many descriptors. Whether the packet [is whole](Received::is_whole) is the
+/// caller's to ask.
+pub(super) fn receive_with<const N: usize>(socket: &OwnedFd, room: usize) -> Result<Incoming<N>> {
+    let mut received = Received {
+        bytes: [0; N],
+        len: 0,
+        descriptors: Vec::new(),
+        credentials: None,
+        pidfd: None,
+        cut: false,
+    };
     let mut iov = libc::iovec { iov_base: received.bytes.as_mut_ptr().cast(), iov_len: N };
-    // Aligned as control messages must be; room for credentials, a pidfd, and DESCRIPTORS.
-    let mut control = [0u64; 16];
+    // Aligned as control messages must be; room for credentials, a pidfd, and all descriptors.
+    let mut control = [0u64; 144];
     // SAFETY: zero is a valid `msghdr`.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_iov = &mut iov;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = control_space() as _;
+    let room = room.clamp(DESCRIPTORS, MOST + 1);
+    header.msg_controllen = control_space(room).min(size_of_val(&control)) as _;
     let len = loop {
         // SAFETY: `header` points to the buffers above, which live on and are not otherwise used.
         let len = unsafe {
@@ -217,11 +250,7 @@ pub(super) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
     };
     received.len = len;
     collect(&header, &mut received);
-    if header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0 {
-        // The descriptors that did arrive close with `received`, so ask for one before that.
-        rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| Error::os("recvmsg", errno))?;
-        return Err(Fault::Truncated.into());
-    }
+    received.cut = header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
     // An empty packet is one, too: it has a sender.
     let nothing = len == 0 && received.credentials.is_none();
     Ok(if nothing { Incoming::End } else { Incoming::Packet(received) })
@@ -240,8 +269,8 @@ pub(super) fn stop_pidfds(socket: &OwnedFd) {
     set_pass_pidfd(socket, 0);
 }
 
-fn control_space() -> usize {
-    let rights = DESCRIPTORS * size_of::<libc::c_int>();
+fn control_space(descriptors: usize) -> usize {
+    let rights = descriptors * size_of::<libc::c_int>();
     let lens = [size_of::<libc::ucred>(), size_of::<libc::c_int>(), rights];
     // SAFETY: computes a number.
     lens.iter().map(|len| unsafe { libc::CMSG_SPACE(*len as libc::c_uint) } as usize).sum()
@@ -296,6 +325,11 @@ fn take_descriptor(data: *const u8, index: usize) -> Result<OwnedFd, Errno> {
 /// Waits until a socket can be read (or its end is seen). `false`: the deadline passed.
 pub(super) fn wait_readable(socket: impl AsFd, deadline: Option<Instant>) -> Result<bool> {
     wait(socket, PollFlags::IN, deadline)
+}
+
+/// Waits until a socket has room for a packet (or its end is seen). `false`: the deadline passed.
+pub(super) fn wait_writable(socket: impl AsFd, deadline: Instant) -> Result<bool> {
+    wait(socket, PollFlags::OUT, Some(deadline))
 }
 
 fn wait(socket: impl AsFd, events: PollFlags, deadline: Option<Instant>) -> Result<bool> {

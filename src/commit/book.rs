@@ -1,0 +1,349 @@
+//! What a client knows: its models, their sessions, and what it has asked for. No I/O.
+
+use std::sync::{Arc, Weak};
+
+use crate::commit::buffer::Handle;
+use crate::commit::description::{Description, Layout};
+use crate::commit::ledger::Slots;
+use crate::commit::message::Answer;
+use crate::commit::state::{Session, Update};
+use crate::error::{CommitFault, Error, ErrorKind, Fault, Result};
+
+/// A session, and what its commit keeps.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) session: Session<Weak<Handle>>,
+    /// Buffers of the commit.
+    pub(super) kept: Vec<Arc<Handle>>,
+}
+
+impl Seat {
+    fn new(description: &Description) -> Self {
+        Self { session: Session::new(description), kept: Vec::new() }
+    }
+}
+
+/// Whether a buffer that was set is still there.
+pub(super) fn is_there(handle: &Weak<Handle>) -> bool {
+    handle.strong_count() > 0
+}
+
+/// A model that is loaded.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pub(super) layout: Arc<Layout>,
+    pub(super) seats: Vec<Seat>,
+    /// Counts how often the sessions were made anew.
+    pub(super) generation: u32,
+    pub(super) closed: bool,
+}
+
+/// Names a session as it was when its handle was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) model: u64,
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) enum What {
+    Load,
+    Commit {
+        place: Place,
+        keep: Vec<Arc<Handle>>,
+        /// The session as it was before buffers were set for it.
+        before: Option<Box<Session<Weak<Handle>>>>,
+    },
+    Update {
+        place: Place,
+        update: Box<Update<Weak<Handle>>>,
+        keep: Vec<Arc<Handle>>,
+    },
+    One {
+        place: Place,
+    },
+    All {
+        places: Vec<Place>,
+    },
+    Release {
+        place: Place,
+        id: u64,
+    },
+    Close {
+        model: u64,
+    },
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Loaded { model: u64, layout: Arc<Layout> },
+    Committed { id: u64 },
+    Executed { failures: Vec<(u32, CommitFault)> },
+    Done,
+}
+
+pub(super) type Outcome = Result<Reply, CommitFault>;
+
+#[derive(Debug)]
+struct Waiting {
+    /// `None`: it was answered.
+    what: Option<What>,
+    /// Nobody will look at the outcome.
+    abandoned: bool,
+    outcome: Option<Outcome>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    /// By the service's ids, of which there are few.
+    shelves: Vec<(u64, Shelf)>,
+    /// By ticket.
+    waiting: Slots<Waiting>,
+    last: u64,
+    /// What the connection ended with.
+    pub(super) over: Option<ErrorKind>,
+    /// Somebody receives.
+    pub(super) reading: bool,
+    /// Threads that wait for what somebody else receives.
+    pub(super) sleepers: usize,
+}
+
+impl Book {
+    /// Something is asked for: gives its ticket.
+    #[inline]
+    pub(super) fn ask(&mut self, what: What) -> Result<u64> {
+        self.last += 1;
+        match self.waiting.reserve(self.last) {
+            Some(ticket) => {
+                self.waiting
+                    .put(ticket, Waiting { what: Some(what), abandoned: false, outcome: None });
+                Ok(ticket)
+            }
+            None => {
+                let _ = self.settle(what, Err(CommitFault::Busy));
+                Err(CommitFault::Busy.into())
+            }
+        }
+    }
+
+    /// It could not be asked: all is as before.
+    pub(super) fn unask(&mut self, ticket: u64) {
+        if let Ok(Waiting { what: Some(what), .. }) = self.waiting.remove(ticket) {
+            let _ = self.settle(what, Err(CommitFault::Busy));
+        }
+    }
+
+    /// Whether it was answered.
+    #[inline]
+    pub(super) fn is_answered(&self, ticket: u64) -> bool {
+        self.waiting.get(ticket).is_ok_and(|waiting| waiting.outcome.is_some())
+    }
+
+    /// The answer to what was asked, if it came; or the end of the connection, if that did.
+    #[inline]
+    pub(super) fn take(&mut self, ticket: u64) -> Option<Result<Reply>> {
+        if self.is_answered(ticket)
+            && let Ok(Waiting { outcome: Some(outcome), .. }) = self.waiting.remove(ticket)
+        {
+            return Some(outcome.map_err(Error::from));
+        }
+        let over = self.over.clone()?;
+        self.unask(ticket);
+        Some(Err(over.into()))
+    }
+
+    /// Nobody will look at what comes of it.
+    pub(super) fn abandon(&mut self, ticket: u64) {
+        match self.waiting.get_mut(ticket) {
+            Some(waiting) if waiting.outcome.is_none() => waiting.abandoned = true,
+            // Answered, and never to be looked at.
+            _ => drop(self.waiting.remove(ticket)),
+        }
+    }
+
+    /// An answer came.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: nothing was asked that it could answer.
+    #[inline]
+    pub(super) fn answer(&mut self, ticket: u64, answer: Answer) -> Result<(), Fault> {
+        let lie = Fault::Field { field: "commit.ticket", value: ticket };
+        let waiting = self.waiting.get_mut(ticket).ok_or(lie)?;
+        let (what, abandoned) = (waiting.what.take().ok_or(lie)?, waiting.abandoned);
+        let outcome = judge(&what, answer).ok_or(lie)?;
+        let outcome = self.settle(what, outcome);
+        if abandoned {
+            drop(self.waiting.remove(ticket));
+        } else if let Some(waiting) = self.waiting.get_mut(ticket) {
+            waiting.outcome = Some(outcome);
+        }
+        Ok(())
+    }
+
+    /// Notes what came of something.
+    fn settle(&mut self, what: What, outcome: Outcome) -> Outcome {
+        match what {
+            What::Load => {
+                if let Ok(Reply::Loaded { model, layout }) = &outcome {
+                    let seats = vec![Seat::new(&layout.description)];
+                    let (layout, generation, closed) = (layout.clone(), 0, false);
+                    let shelf = Shelf { layout, seats, generation, closed };
+                    self.shelves.push((*model, shelf));
+                }
+            }
+            What::Commit { place, keep, before } => {
+                if let Some(seat) = self.seat_of(place) {
+                    match &outcome {
+                        Ok(Reply::Committed { id }) => {
+                            seat.session.end_commit(Some(*id));
+                            seat.kept = keep;
+                        }
+                        _ => {
+                            seat.session.end_commit(None);
+                            if let Some(before) = before {
+                                seat.session = *before;
+                            }
+                        }
+                    }
+                }
+            }
+            What::Update { place, update, keep } => {
+                if let Some(seat) = self.seat_of(place) {
+                    let done = outcome.is_ok();
+                    seat.session.end_update(done.then_some(*update));
+                    if done {
+                        seat.kept = keep;
+                    }
+                }
+            }
+            What::One { place } => self.end_execution(place),
+            What::All { places } => places.into_iter().for_each(|place| self.end_execution(place)),
+            What::Release { place, id } => {
+                if let Some(seat) = self.seat_of(place) {
+                    let refused = outcome.is_err().then_some(id);
+                    seat.session.end_release(refused);
+                    if refused.is_none() {
+                        seat.kept = Vec::new();
+                    }
+                }
+            }
+            What::Close { model } => {
+                self.shelves.retain(|(id, _)| *id != model);
+            }
+        }
+        outcome
+    }
+
+    fn end_execution(&mut self, place: Place) {
+        if let Some(seat) = self.seat_of(place) {
+            seat.session.end_execution();
+        }
+    }
+
+    /// The session of a place, whatever became of its model.
+    fn seat_of(&mut self, place: Place) -> Option<&mut Seat> {
+        let (_, shelf) = self.shelves.iter_mut().find(|(id, _)| *id == place.model)?;
+        let current = shelf.generation == place.generation;
+        shelf.seats.get_mut(place.index as usize).filter(|_| current)
+    }
+
+    /// A model that is open.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::ModelClosed`]
+    pub(super) fn shelf(&mut self, model: u64) -> Result<&mut Shelf, CommitFault> {
+        let found = self.shelves.iter_mut().find(|(id, _)| *id == model);
+        let shelf = found.map(|(_, shelf)| shelf).filter(|shelf| !shelf.closed);
+        shelf.ok_or(CommitFault::ModelClosed)
+    }
+
+    /// A session of a model that is open, and the model's layout.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::ModelClosed`], [`CommitFault::StaleSession`]
+    pub(super) fn seat(&mut self, place: Place) -> Result<(&mut Seat, &Arc<Layout>), CommitFault> {
+        let shelf = self.shelf(place.model)?;
+        let current = shelf.generation == place.generation;
+        let seat = shelf.seats.get_mut(place.index as usize).filter(|_| current);
+        Ok((seat.ok_or(CommitFault::StaleSession)?, &shelf.layout))
+    }
+
+    /// Makes `count` sessions anew.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::AlreadyCommitted`], [`CommitFault::Busy`]: one of them is in use. All stay.
+    pub(super) fn renew(&mut self, model: u64, count: u32) -> Result<u32, CommitFault> {
+        let shelf = self.shelf(model)?;
+        if let Some(seat) = shelf.seats.iter().find(|seat| !seat.session.is_open()) {
+            return Err(match seat.session.id() {
+                Some(id) => CommitFault::AlreadyCommitted { id },
+                None => CommitFault::Busy,
+            });
+        }
+        shelf.generation += 1;
+        let description = &shelf.layout.description;
+        shelf.seats = (0..count).map(|_| Seat::new(description)).collect();
+        Ok(shelf.generation)
+    }
+
+    /// Starts an execution of every session that is committed: the ids, ascending by session.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::NotCommitted`]: none is. [`CommitFault::Busy`]: one of them runs. None is started.
+    pub(super) fn start_all(&mut self, model: u64) -> Result<(Vec<Place>, Vec<u64>), CommitFault> {
+        let shelf = self.shelf(model)?;
+        let generation = shelf.generation;
+        let mut started = Vec::new();
+        for (index, seat) in (0..).zip(&mut shelf.seats) {
+            match seat.session.start_execution() {
+                Ok(id) => started.push((Place { model, index, generation }, id)),
+                Err(CommitFault::NotCommitted) => {}
+                Err(fault) => {
+                    for (place, _) in started {
+                        shelf.seats[place.index as usize].session.end_execution();
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        if started.is_empty() {
+            Err(CommitFault::NotCommitted)
+        } else {
+            Ok(started.into_iter().unzip())
+        }
+    }
+}
+
+/// What an answer says about what was asked. `None`: it cannot be one.
+fn judge(what: &What, answer: Answer) -> Option<Outcome> {
+    Some(match (what, answer) {
+        (What::Load, Answer::Loaded { model, description }) => match Layout::new(description) {
+            Ok(layout) => Ok(Reply::Loaded { model, layout: Arc::new(layout) }),
+            Err(fault) => Err(fault),
+        },
+        (What::Commit { .. }, Answer::Committed { id }) if id != 0 => Ok(Reply::Committed { id }),
+        (What::One { .. }, Answer::Executed { mut failures }) => match failures.pop() {
+            None => Ok(Reply::Executed { failures }),
+            Some((0, fault)) if failures.is_empty() => Err(fault),
+            Some(_) => return None,
+        },
+        (What::All { places }, Answer::Executed { failures }) => {
+            let ascending = failures.windows(2).all(|pair| pair[0].0 < pair[1].0);
+            let known = failures.last().is_none_or(|(at, _)| (*at as usize) < places.len());
+            (ascending && known).then_some(Ok(Reply::Executed { failures }))?
+        }
+        (What::Update { .. } | What::Release { .. } | What::Close { .. }, Answer::Done) => {
+            Ok(Reply::Done)
+        }
+        (_, Answer::Failed(fault)) => Err(fault),
+        _ => return None,
+    })
+}

@@ -1,0 +1,195 @@
+//! Memory that client and service both have: how either side touches it.
+
+use core::fmt;
+
+use crate::error::{CommitFault, Result};
+use crate::region::{Lease, Opened};
+use crate::shm::fork::Generation;
+use crate::shm::{Bytes, BytesMut, ForeignMapping};
+
+/// Memory of one region or buffer, in this process.
+#[derive(Debug)]
+pub(super) enum Memory {
+    /// Sealed and mapped: touching it raises no signal.
+    Mapped { mapping: ForeignMapping, generation: Generation },
+    /// A dmabuf, or what its owner could make shorter.
+    Leased(Lease),
+}
+
+impl Memory {
+    /// Maps sealed memory, and holds a descriptor of what is not.
+    pub(super) fn of(opened: Opened, writable: bool) -> Result<Self> {
+        Ok(match opened.map(writable)? {
+            Some(mapping) => Self::Mapped { mapping, generation: Generation::current()? },
+            None => Self::Leased(opened.into_lease()?),
+        })
+    }
+
+    /// Whether it holds a descriptor.
+    pub(super) fn holds_descriptor(&self) -> bool {
+        matches!(self, Self::Leased(_))
+    }
+}
+
+/// Bytes of a buffer that the other side may change at any moment.
+///
+/// Sealed memory is mapped, and [`bytes`](Self::bytes) gives it where it lies. A dmabuf, and memory that its owner
+/// could make shorter, is copied, or touched within a call: [`in_place`](Self::in_place).
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    memory: &'a Memory,
+    /// In bytes of `memory`.
+    offset: u64,
+    len: u64,
+    writable: bool,
+}
+
+impl<'a> View<'a> {
+    /// The caller has checked that the range lies inside.
+    pub(super) fn new(memory: &'a Memory, offset: u64, len: u64, writable: bool) -> Self {
+        Self { memory, offset, len, writable }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether it may be written.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Where a range of this view starts in the memory.
+    fn at(&self, offset: u64, len: u64) -> Result<u64> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.offset + offset),
+            _ => Err(CommitFault::Range { offset, len, size: self.len }.into()),
+        }
+    }
+
+    fn may_write(&self) -> Result<()> {
+        if self.writable { Ok(()) } else { Err(crate::error::RegionFault::ReadOnly.into()) }
+    }
+
+    /// The bytes where they lie.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionFault::Unsealed`](crate::RegionFault::Unsealed): use [`in_place`](Self::in_place), or copy.
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
+    #[inline]
+    pub fn bytes(&self) -> Result<Bytes<'a>> {
+        match self.memory {
+            Memory::Mapped { mapping, generation } => {
+                generation.check()?;
+                Ok(mapping.bytes(self.offset as usize, self.len as usize))
+            }
+            Memory::Leased(_) => Err(crate::error::RegionFault::Unsealed.into()),
+        }
+    }
+
+    /// The bytes where they lie, to write.
+    ///
+    /// # Errors
+    ///
+    /// As for [`bytes`](Self::bytes), and [`RegionFault::ReadOnly`](crate::RegionFault::ReadOnly).
+    #[inline]
+    pub fn bytes_mut(&self) -> Result<BytesMut<'a>> {
+        self.may_write()?;
+        match self.memory {
+            Memory::Mapped { mapping, generation } => {
+                generation.check()?;
+                Ok(mapping.bytes_mut(self.offset as usize, self.len as usize))
+            }
+            Memory::Leased(_) => Err(crate::error::RegionFault::Unsealed.into()),
+        }
+    }
+
+    /// Copies `out.len()` bytes at `offset` out.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::Range`], and those of [`Lease::read_at`].
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let at = self.at(offset, out.len() as u64)?;
+        match self.memory {
+            Memory::Mapped { mapping, generation } => {
+                generation.check()?;
+                mapping.bytes(at as usize, out.len()).copy_to(out);
+                Ok(())
+            }
+            Memory::Leased(lease) => lease.read_at(at, out),
+        }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::Range`], and those of [`Lease::write_at`].
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.may_write()?;
+        let at = self.at(offset, bytes.len() as u64)?;
+        match self.memory {
+            Memory::Mapped { mapping, generation } => {
+                generation.check()?;
+                mapping.bytes_mut(at as usize, bytes.len()).copy_from(bytes);
+                Ok(())
+            }
+            Memory::Leased(lease) => lease.write_at(at, bytes),
+        }
+    }
+
+    /// Runs `read` over the bytes where they lie, whatever memory it is. A dmabuf's driver is told before and after.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lease::in_place`].
+    pub fn in_place<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
+        let (offset, len) = (self.offset as usize, self.len as usize);
+        match self.memory {
+            Memory::Mapped { .. } => self.bytes().map(read),
+            Memory::Leased(lease) => lease.in_place(|bytes| read(bytes.slice(offset, len))),
+        }
+    }
+
+    /// As [`in_place`](Self::in_place), to write.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lease::in_place_mut`].
+    pub fn in_place_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
+        self.may_write()?;
+        let (offset, len) = (self.offset as usize, self.len as usize);
+        match self.memory {
+            Memory::Mapped { .. } => self.bytes_mut().map(write),
+            Memory::Leased(lease) => lease.in_place_mut(|bytes| write(bytes.slice(offset, len))),
+        }
+    }
+
+    /// A copy of all bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_at`](Self::read_at).
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len as usize];
+        self.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View")
+            .field("len", &self.len)
+            .field("writable", &self.writable)
+            .finish_non_exhaustive()
+    }
+}

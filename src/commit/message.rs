@@ -1,0 +1,631 @@
+//! What client and service tell each other, as bytes. No I/O.
+//!
+//! ```text
+//!   0     2      4       8                16
+//!   │ act │ zero │ count │ ticket         │ body
+//!     u16   u16    u32     u64
+//! ```
+//!
+//! Little-endian throughout; `docs/wire.md` has the bodies. A ticket is the client's, and an answer carries it
+//! back. An execution of one id is 24 bytes and its answer 16, so that each lies in one line with its record's header.
+
+use crate::commit::description::{BufferInfo, Description, LONGEST, MOST, RegionInfo};
+use crate::commit::refusal;
+use crate::error::{CommitFault, Direction, Fault};
+use crate::tensor::{DType, Shape};
+
+/// Bytes before the body.
+pub(super) const HEAD: usize = 16;
+
+/// Ids in one execution at most: one for each session that a service may allow.
+pub(super) const MOST_IDS: usize = 1024;
+
+/// Bytes of a region in a commit.
+const PIECE: usize = 32;
+
+/// The kinds of messages. They never change their numbers.
+mod act {
+    pub(super) const LOAD: u16 = 1;
+    pub(super) const LOAD_DESCRIPTOR: u16 = 2;
+    pub(super) const COMMIT: u16 = 3;
+    pub(super) const UPDATE: u16 = 4;
+    pub(super) const EXECUTE: u16 = 5;
+    pub(super) const RELEASE: u16 = 6;
+    pub(super) const UNLOAD: u16 = 7;
+    pub(super) const DISCARD: u16 = 8;
+    pub(super) const LOADED: u16 = 65;
+    pub(super) const COMMITTED: u16 = 66;
+    pub(super) const EXECUTED: u16 = 67;
+    pub(super) const DONE: u16 = 68;
+    pub(super) const FAILED: u16 = 69;
+}
+
+/// What kind of object a descriptor is said to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Object {
+    /// A memfd, or another file on tmpfs.
+    Memfd = 1,
+    Dmabuf = 2,
+}
+
+/// Memory for a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Memory {
+    pub(super) region: u32,
+    /// Which of the descriptors that came along.
+    pub(super) descriptor: u32,
+    pub(super) object: Object,
+    /// Where in the object the region starts, in bytes.
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// Descriptors that came over the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Passed {
+    pub(super) first: u64,
+    pub(super) count: u32,
+}
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Load a model from the bytes that follow in the message.
+    Load,
+    /// Load a model from `len` bytes at `offset` of the object behind a descriptor.
+    LoadDescriptor {
+        passed: u64,
+        offset: u64,
+        len: u64,
+    },
+    Commit {
+        model: u64,
+        passed: Passed,
+        memory: Vec<Memory>,
+    },
+    Update {
+        id: u64,
+        passed: Passed,
+        memory: Vec<Memory>,
+    },
+    Execute {
+        ids: Vec<u64>,
+    },
+    Release {
+        id: u64,
+    },
+    Unload {
+        model: u64,
+    },
+    /// No record will name descriptors before this number.
+    Discard {
+        before: u64,
+    },
+}
+
+/// What a service answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    Loaded {
+        model: u64,
+        description: Description,
+    },
+    Committed {
+        id: u64,
+    },
+    /// One for each id; none: all went well.
+    Executed {
+        failures: Vec<(u32, CommitFault)>,
+    },
+    /// A release, an unload or an update is done.
+    Done,
+    Failed(CommitFault),
+}
+
+/// A message of one execution.
+pub(super) fn execute_one(ticket: u64, id: u64) -> [u8; HEAD + 8] {
+    let mut message = [0; HEAD + 8];
+    message[..HEAD].copy_from_slice(&head(act::EXECUTE, 1, ticket));
+    message[HEAD..].copy_from_slice(&id.to_le_bytes());
+    message
+}
+
+/// The answer that all went well.
+pub(super) fn executed(ticket: u64) -> [u8; HEAD] {
+    head(act::EXECUTED, 0, ticket)
+}
+
+/// If this is a message of one execution: its ticket and id.
+#[inline]
+pub(super) fn is_execute_one(message: &[u8; HEAD + 8]) -> Option<(u64, u64)> {
+    let (head, id) = message.split_first_chunk::<HEAD>()?;
+    let word = u64::from_le_bytes(*head.first_chunk()?);
+    (word == u64::from(act::EXECUTE) | 1 << 32).then_some((
+        u64::from_le_bytes(*head.last_chunk()?),
+        u64::from_le_bytes(*id.first_chunk()?),
+    ))
+}
+
+/// If this is the answer that all went well: its ticket.
+#[inline]
+pub(super) fn is_executed(message: &[u8; HEAD]) -> Option<u64> {
+    let word = u64::from_le_bytes(*message.first_chunk()?);
+    (word == u64::from(act::EXECUTED)).then_some(u64::from_le_bytes(*message.last_chunk()?))
+}
+
+fn head(act: u16, count: u32, ticket: u64) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..2].copy_from_slice(&act.to_le_bytes());
+    head[4..8].copy_from_slice(&count.to_le_bytes());
+    head[8..].copy_from_slice(&ticket.to_le_bytes());
+    head
+}
+
+impl Request {
+    pub(super) fn encode(&self, ticket: u64) -> Vec<u8> {
+        let start = |act, count: usize| Writer(head(act, count as u32, ticket).to_vec());
+        let writer = match self {
+            Self::Load => start(act::LOAD, 0),
+            Self::LoadDescriptor { passed, offset, len } => {
+                start(act::LOAD_DESCRIPTOR, 0).u64(*passed).u64(*offset).u64(*len)
+            }
+            Self::Commit { model, passed, memory } => {
+                start(act::COMMIT, memory.len()).u64(*model).memory(*passed, memory)
+            }
+            Self::Update { id, passed, memory } => {
+                start(act::UPDATE, memory.len()).u64(*id).memory(*passed, memory)
+            }
+            Self::Execute { ids } => {
+                ids.iter().fold(start(act::EXECUTE, ids.len()), |writer, id| writer.u64(*id))
+            }
+            Self::Release { id } => start(act::RELEASE, 0).u64(*id),
+            Self::Unload { model } => start(act::UNLOAD, 0).u64(*model),
+            Self::Discard { before } => start(act::DISCARD, 0).u64(*before),
+        };
+        writer.0
+    }
+
+    /// Judges a message: the ticket, what is asked, and the bytes of a model that follow.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: the message cannot be.
+    pub(super) fn decode(message: &[u8]) -> Result<(u64, Self, &[u8]), Fault> {
+        let (Head { act, count, ticket }, mut reader) = Head::read(message)?;
+        let request = match act {
+            act::LOAD => {
+                no_count(count)?;
+                return Ok((ticket, Self::Load, reader.0));
+            }
+            act::LOAD_DESCRIPTOR => {
+                no_count(count)?;
+                let (passed, offset, len) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                Self::LoadDescriptor { passed, offset, len }
+            }
+            act::COMMIT => {
+                let (model, (passed, memory)) = (reader.u64()?, reader.memory(count)?);
+                Self::Commit { model, passed, memory }
+            }
+            act::UPDATE => {
+                let (id, (passed, memory)) = (reader.u64()?, reader.memory(count)?);
+                Self::Update { id, passed, memory }
+            }
+            act::EXECUTE => {
+                let count = at_most(count, 1, MOST_IDS)?;
+                let ids = (0..count).map(|_| reader.u64()).collect::<Result<_, _>>()?;
+                Self::Execute { ids }
+            }
+            act::RELEASE => {
+                no_count(count)?;
+                Self::Release { id: reader.u64()? }
+            }
+            act::UNLOAD => {
+                no_count(count)?;
+                Self::Unload { model: reader.u64()? }
+            }
+            act::DISCARD => {
+                no_count(count)?;
+                Self::Discard { before: reader.u64()? }
+            }
+            act => return Err(lie("commit.act", act)),
+        };
+        reader.end()?;
+        Ok((ticket, request, &[]))
+    }
+}
+
+impl Answer {
+    pub(super) fn encode(&self, ticket: u64) -> Vec<u8> {
+        let start = |act, count: usize| Writer(head(act, count as u32, ticket).to_vec());
+        let writer = match self {
+            Self::Loaded { model, description } => {
+                let regions = description.regions.len() as u64;
+                let writer = start(act::LOADED, description.buffers.len()).u64(*model).u64(regions);
+                writer.description(description)
+            }
+            Self::Committed { id } => start(act::COMMITTED, 0).u64(*id),
+            Self::Executed { failures } => {
+                let writer = start(act::EXECUTED, failures.len());
+                failures.iter().fold(writer, |writer, (at, fault)| writer.u32(*at).fault(fault))
+            }
+            Self::Done => start(act::DONE, 0),
+            Self::Failed(fault) => start(act::FAILED, 0).fault(fault),
+        };
+        writer.0
+    }
+
+    /// Judges a message: the ticket, and the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: the message cannot be.
+    pub(super) fn decode(message: &[u8]) -> Result<(u64, Self), Fault> {
+        let (Head { act, count, ticket }, mut reader) = Head::read(message)?;
+        let answer = match act {
+            act::LOADED => {
+                let (model, regions) = (reader.u64()?, reader.u64()?);
+                Self::Loaded { model, description: reader.description(count, regions)? }
+            }
+            act::COMMITTED => {
+                no_count(count)?;
+                Self::Committed { id: reader.u64()? }
+            }
+            act::EXECUTED => {
+                let count = at_most(count, 0, MOST_IDS)?;
+                let failures = (0..count).map(|_| Ok((reader.u32()?, reader.fault()?)));
+                Self::Executed { failures: failures.collect::<Result<_, Fault>>()? }
+            }
+            act::DONE => {
+                no_count(count)?;
+                Self::Done
+            }
+            act::FAILED => {
+                no_count(count)?;
+                Self::Failed(reader.fault()?)
+            }
+            act => return Err(lie("commit.act", act)),
+        };
+        reader.end()?;
+        Ok((ticket, answer))
+    }
+}
+
+struct Head {
+    act: u16,
+    count: u32,
+    ticket: u64,
+}
+
+impl Head {
+    fn read(message: &[u8]) -> Result<(Self, Reader<'_>), Fault> {
+        let mut reader = Reader(message);
+        let act = reader.u32()?;
+        let (count, ticket) = (reader.u32()?, reader.u64()?);
+        let zero = act >> 16;
+        if zero != 0 {
+            return Err(lie("commit.zero", zero));
+        }
+        Ok((Self { act: act as u16, count, ticket }, reader))
+    }
+}
+
+fn lie(field: &'static str, value: impl Into<u64>) -> Fault {
+    Fault::Field { field, value: value.into() }
+}
+
+fn no_count(count: u32) -> Result<(), Fault> {
+    at_most(count, 0, 0).map(drop)
+}
+
+fn at_most(count: u32, least: usize, most: usize) -> Result<usize, Fault> {
+    match count as usize {
+        is if (least..=most).contains(&is) => Ok(is),
+        _ => Err(lie("commit.count", count)),
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u32(mut self, word: u32) -> Self {
+        self.0.extend_from_slice(&word.to_le_bytes());
+        self
+    }
+
+    fn u64(mut self, word: u64) -> Self {
+        self.0.extend_from_slice(&word.to_le_bytes());
+        self
+    }
+
+    /// A length, and as many bytes, cut where it would be too long.
+    fn text(self, text: &str, longest: usize) -> Self {
+        let fits = (0..=longest.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+        let text = &text[..fits.unwrap_or(0)];
+        let mut writer = self.u32(text.len() as u32);
+        writer.0.extend_from_slice(text.as_bytes());
+        writer
+    }
+
+    fn memory(self, passed: Passed, memory: &[Memory]) -> Self {
+        let writer = self.u64(passed.first).u32(passed.count).u32(0);
+        memory.iter().fold(writer, |writer, piece| {
+            let Memory { region, descriptor, object, offset, len } = *piece;
+            writer.u32(region).u32(descriptor).u32(object as u32).u32(0).u64(offset).u64(len)
+        })
+    }
+
+    fn description(mut self, description: &Description) -> Self {
+        for region in &description.regions {
+            let RegionInfo { attributes, size, name } = region;
+            self = self.u64(*size).u32(*attributes).text(name, LONGEST);
+        }
+        for buffer in &description.buffers {
+            let kind = u32::from(buffer.dtype.code()) | u32::from(buffer.is_able_to_update) << 8;
+            let (direction, dims) = (buffer.direction as u32, buffer.shape.dims());
+            self = self.u32(direction).u32(buffer.index).u32(buffer.region).u32(kind);
+            self = self.u64(buffer.offset).u64(buffer.size).u32(buffer.buffer_type);
+            self = buffer.nwhc.iter().fold(self, |writer, dim| writer.u32(*dim));
+            self = self.u32(dims.len() as u32);
+            self = dims.iter().fold(self, |writer, dim| writer.u64(*dim as u64));
+            self = self.text(&buffer.label, LONGEST);
+        }
+        self
+    }
+
+    fn fault(self, fault: &CommitFault) -> Self {
+        let (code, a, b, c, text) = refusal::to_wire(fault);
+        self.u32(code).u64(a).u64(b).u64(c).text(&text, refusal::LONGEST)
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], Fault> {
+        let (taken, rest) =
+            self.0.split_at_checked(len).ok_or_else(|| lie("commit.len", self.0.len() as u64))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, Fault> {
+        let bytes = self.bytes(4)?;
+        Ok(bytes.try_into().map_or(0, u32::from_le_bytes))
+    }
+
+    fn u64(&mut self) -> Result<u64, Fault> {
+        let bytes = self.bytes(8)?;
+        Ok(bytes.try_into().map_or(0, u64::from_le_bytes))
+    }
+
+    fn text(&mut self, longest: usize) -> Result<String, Fault> {
+        let len = self.u32()?;
+        if len as usize > longest {
+            return Err(lie("commit.text", len));
+        }
+        let bytes = self.bytes(len as usize)?.to_vec();
+        String::from_utf8(bytes).map_err(|_| lie("commit.text", len))
+    }
+
+    fn zero(&mut self) -> Result<(), Fault> {
+        match self.u32()? {
+            0 => Ok(()),
+            zero => Err(lie("commit.zero", zero)),
+        }
+    }
+
+    fn memory(&mut self, count: u32) -> Result<(Passed, Vec<Memory>), Fault> {
+        let count = at_most(count, 0, MOST)?;
+        let passed = Passed { first: self.u64()?, count: self.u32()? };
+        self.zero()?;
+        if passed.count as usize > count {
+            return Err(lie("commit.descriptors", passed.count));
+        }
+        if self.0.len() != count * PIECE {
+            return Err(lie("commit.len", self.0.len() as u64));
+        }
+        let pieces = (0..count).map(|_| {
+            let (region, descriptor) = (self.u32()?, self.u32()?);
+            if descriptor >= passed.count {
+                return Err(lie("commit.descriptor", descriptor));
+            }
+            let object = match self.u32()? {
+                1 => Object::Memfd,
+                2 => Object::Dmabuf,
+                object => return Err(lie("commit.object", object)),
+            };
+            self.zero()?;
+            let (offset, len) = (self.u64()?, self.u64()?);
+            Ok(Memory { region, descriptor, object, offset, len })
+        });
+        Ok((passed, pieces.collect::<Result<_, _>>()?))
+    }
+
+    fn description(&mut self, buffers: u32, regions: u64) -> Result<Description, Fault> {
+        let buffers = at_most(buffers, 0, MOST)?;
+        if regions > MOST as u64 {
+            return Err(lie("commit.regions", regions));
+        }
+        let mut description = Description::new();
+        for _ in 0..regions {
+            let (size, attributes) = (self.u64()?, self.u32()?);
+            let region = RegionInfo::new(size).attributes(attributes).name(self.text(LONGEST)?);
+            description.regions.push(region);
+        }
+        for _ in 0..buffers {
+            description.buffers.push(self.buffer()?);
+        }
+        // What it says is for the client to judge: a service that describes nonsense is told so.
+        Ok(description)
+    }
+
+    fn buffer(&mut self) -> Result<BufferInfo, Fault> {
+        let direction = self.u32()?;
+        let direction =
+            Direction::from_code(direction).ok_or_else(|| lie("commit.direction", direction))?;
+        let (index, region, kind) = (self.u32()?, self.u32()?, self.u32()?);
+        let dtype = DType::from_code(kind as u8).map_err(|_| lie("commit.dtype", kind))?;
+        if kind >> 9 != 0 {
+            return Err(lie("commit.dtype", kind));
+        }
+        let (offset, size, buffer_type) = (self.u64()?, self.u64()?, self.u32()?);
+        let nwhc = [self.u32()?, self.u32()?, self.u32()?, self.u32()?];
+        let rank = at_most(self.u32()?, 0, Shape::MAX_RANK)?;
+        let dims: Vec<usize> =
+            (0..rank).map(|_| Ok(self.u64()? as usize)).collect::<Result<_, Fault>>()?;
+        let shape = Shape::of(&dims).map_err(|_| lie("commit.rank", rank as u64))?;
+        let label = self.text(LONGEST)?;
+        let is_able_to_update = kind & 1 << 8 != 0;
+        Ok(BufferInfo {
+            label,
+            direction,
+            index,
+            region,
+            offset,
+            dtype,
+            shape,
+            size,
+            nwhc,
+            buffer_type,
+            is_able_to_update,
+        })
+    }
+
+    fn fault(&mut self) -> Result<CommitFault, Fault> {
+        let (code, a, b, c) = (self.u32()?, self.u64()?, self.u64()?, self.u64()?);
+        Ok(refusal::from_wire(code, a, b, c, self.text(refusal::LONGEST)?))
+    }
+
+    fn end(&self) -> Result<(), Fault> {
+        if self.0.is_empty() { Ok(()) } else { Err(lie("commit.len", self.0.len() as u64)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn requests() -> Vec<Request> {
+        let piece =
+            |region, descriptor, object| Memory { region, descriptor, object, offset: 7, len: 9 };
+        let passed = Passed { first: 1 << 40, count: 2 };
+        let memory = vec![piece(0, 1, Object::Memfd), piece(4095, 0, Object::Dmabuf)];
+        vec![
+            Request::LoadDescriptor { passed: 3, offset: 4, len: u64::MAX },
+            Request::Commit { model: 1, passed, memory: memory.clone() },
+            Request::Commit { model: 1, passed: Passed { first: 0, count: 0 }, memory: vec![] },
+            Request::Update { id: u64::MAX, passed, memory },
+            Request::Execute { ids: vec![1] },
+            Request::Execute { ids: (1..=MOST_IDS as u64).collect() },
+            Request::Release { id: 2 },
+            Request::Unload { model: 3 },
+            Request::Discard { before: 4 },
+        ]
+    }
+
+    fn answers() -> Vec<Answer> {
+        let image =
+            BufferInfo::new("IFM", Direction::In, DType::Uint8, [1, 299, 299, 3]).updatable();
+        let description = Description::new()
+            .with_own_region(image.buffer_type(3))
+            .with_region(RegionInfo::new(1).attributes(9).name("weights"))
+            .with_buffer(BufferInfo::new("é", Direction::Ext, DType::Bf16, []).region(1, 5));
+        vec![
+            Answer::Loaded { model: 1, description },
+            Answer::Loaded { model: 2, description: Description::new() },
+            Answer::Committed { id: 3 },
+            Answer::Executed { failures: vec![] },
+            Answer::Executed { failures: vec![(1, CommitFault::Panicked), (2, CommitFault::Busy)] },
+            Answer::Done,
+            Answer::Failed(CommitFault::Refused { code: 5, why: "no".into() }),
+        ]
+    }
+
+    #[test]
+    fn messages_survive_their_bytes() {
+        for request in requests() {
+            let bytes = request.encode(77);
+            assert_eq!(Request::decode(&bytes).unwrap(), (77, request, &[][..]));
+        }
+        let mut load = Request::Load.encode(78);
+        load.extend_from_slice(b"model");
+        assert_eq!(Request::decode(&load).unwrap(), (78, Request::Load, &b"model"[..]));
+        for answer in answers() {
+            assert_eq!(Answer::decode(&answer.encode(79)).unwrap(), (79, answer));
+        }
+    }
+
+    #[test]
+    fn one_execution_has_the_same_bytes_on_both_ways() {
+        let one = execute_one(5, 6);
+        assert_eq!(Request::Execute { ids: vec![6] }.encode(5), one);
+        assert_eq!(is_execute_one(&one), Some((5, 6)));
+        let done = executed(7);
+        assert_eq!(Answer::Executed { failures: vec![] }.encode(7), done);
+        assert_eq!(is_executed(&done), Some(7));
+        for at in 0..8 {
+            let (mut other, mut another) = (one, done);
+            other[at] ^= 1;
+            another[at] ^= 1;
+            assert_eq!((is_execute_one(&other), is_executed(&another)), (None, None));
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_cut_or_goes_on_is_refused() {
+        for request in requests() {
+            let bytes = request.encode(1);
+            for len in 0..bytes.len() {
+                assert!(Request::decode(&bytes[..len]).is_err(), "{request:?} at {len}");
+            }
+            assert!(Request::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
+        for answer in answers() {
+            let bytes = answer.encode(1);
+            for len in 0..bytes.len() {
+                assert!(Answer::decode(&bytes[..len]).is_err(), "{answer:?} at {len}");
+            }
+            assert!(Answer::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_count_that_lies_is_refused() {
+        for request in requests().into_iter().skip(1) {
+            let honest = request.encode(1);
+            let is = u32::from_le_bytes(honest[4..8].try_into().unwrap());
+            for count in [0, 1, 2, 3, 1023, 1024, 1025, 4096, 4097, 1 << 31, u32::MAX] {
+                let mut bytes = honest.clone();
+                bytes[4..8].copy_from_slice(&count.to_le_bytes());
+                assert_eq!(Request::decode(&bytes).is_ok(), count == is, "{count} in {request:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (Request::decode(&bytes), Answer::decode(&bytes));
+        }
+
+        #[test]
+        fn a_message_with_any_byte_changed_is_judged(
+            which in 0..7usize,
+            at in any::<prop::sample::Index>(),
+            with in any::<u8>(),
+        ) {
+            let mut request = requests().swap_remove(which).encode(1);
+            let at_request = at.index(request.len());
+            request[at_request] = with;
+            if let Ok((ticket, decoded, rest)) = Request::decode(&request) {
+                prop_assert_eq!([&decoded.encode(ticket)[..], rest].concat(), request);
+            }
+            let mut answer = answers().swap_remove(which).encode(1);
+            let at_answer = at.index(answer.len());
+            answer[at_answer] = with;
+            let _ = Answer::decode(&answer);
+        }
+    }
+}

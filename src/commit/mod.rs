@@ -1,0 +1,32 @@
+//! stub
+mod acts;
+mod book;
+mod buffer;
+mod client;
+mod crew;
+mod description;
+mod execution;
+mod guest;
+mod ledger;
+mod limits;
+mod memory;
+mod message;
+mod model;
+mod refusal;
+mod server;
+mod service;
+mod session;
+mod state;
+
+pub use crate::error::{CommitFault, Direction, Unset};
+pub use buffer::{Buffer, Caching};
+pub use client::Client;
+pub use description::{BufferInfo, Counts, Description, RegionInfo};
+pub use execution::{Execution, Executions, Outcomes};
+pub use limits::{ServerOptions, ServerStats};
+pub use memory::View;
+pub use model::Model;
+pub use server::Server;
+pub use service::{Buffers, Caller, Execute, ModelSource, Refused, Service};
+pub use session::Session;
+pub use state::SessionState;

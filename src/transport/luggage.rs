@@ -1,0 +1,242 @@
+//! Descriptors of the user's that travel over the socket beside a record that names them.
+//!
+//! ```text
+//!   numbers  0 ........ base ............................ next
+//!            taken,     │ held: came, nobody has asked yet │ still to come
+//!            or dropped │                                  │
+//! ```
+//!
+//! 1. Numbers count up, and each packet starts where the last one ended.
+//! 2. A record names a range. Taking it drops what lies before: descriptors of records that were never sent.
+//! 3. What this process had no room for is missing, and whoever asks for it hears so. The link goes on.
+//! 4. A side that has not [admitted](Luggage::admit) descriptors takes none.
+
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::error::{ErrorKind, Fault, Result};
+use crate::transport::hello::Packet;
+use crate::transport::sender::Sender;
+use crate::transport::socket;
+
+/// Descriptors in one packet: `SCM_MAX_FD` of `unix(7)`.
+pub(super) const MOST: usize = 253;
+
+/// Descriptors that wait to be taken, of all links.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// A descriptor that waits: a quarter of those that this process may open at most.
+#[derive(Debug)]
+struct Held {
+    fd: OwnedFd,
+    _counted: Counted,
+}
+
+#[derive(Debug)]
+struct Counted;
+
+impl Held {
+    /// `None`: others hold too many, and this one is closed.
+    fn new(fd: OwnedFd) -> Option<Self> {
+        // Dropped, it counts back.
+        let (held, counted) = (HELD.fetch_add(1, Ordering::Relaxed), Counted);
+        ((held as u64) < limit() / 4).then_some(Self { fd, _counted: counted })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        HELD.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn limit() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
+/// The descriptors that came over one link.
+#[derive(Debug, Default)]
+pub(super) struct Luggage {
+    /// How many may be held.
+    limit: usize,
+    /// The number of the next one to come.
+    next: u64,
+    /// Those before it. `None`: there was no room for it.
+    held: VecDeque<Option<Held>>,
+}
+
+impl Luggage {
+    /// From now on up to `limit` descriptors may wait to be taken.
+    pub(super) fn admit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// How many descriptors a packet may bring.
+    pub(super) fn room(&self) -> usize {
+        if self.limit == 0 { 0 } else { MOST }
+    }
+
+    /// A packet brought those from `first` on; `came` may lack the last ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: the numbers do not go on, or too many wait.
+    pub(super) fn add(
+        &mut self,
+        first: u64,
+        count: usize,
+        came: Vec<OwnedFd>,
+    ) -> Result<(), Fault> {
+        if first != self.next {
+            return Err(Fault::Field { field: "descriptors.first", value: first });
+        }
+        let held = self.held.len() + count;
+        if held > self.limit {
+            return Err(Fault::HeldDescriptors { count: held, limit: self.limit });
+        }
+        let mut came = came.into_iter();
+        self.held.extend((0..count).map(|_| came.next().and_then(Held::new)));
+        self.next += count as u64;
+        Ok(())
+    }
+
+    /// Whether all before `end` have come.
+    pub(super) fn reaches(&self, end: u64) -> bool {
+        end <= self.next
+    }
+
+    /// Takes `count` descriptors from `first` on, all of which have come, and drops those before.
+    ///
+    /// # Errors
+    ///
+    /// - [`Fault::UnknownDescriptors`]: they were taken before, or never came.
+    /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
+    pub(super) fn take(&mut self, first: u64, count: usize) -> Result<Vec<OwnedFd>> {
+        let base = self.next - self.held.len() as u64;
+        let end = first.checked_add(count as u64).filter(|end| self.reaches(*end));
+        if end.is_none() || first < base {
+            return Err(Fault::UnknownDescriptors { first, count }.into());
+        }
+        // No more than there are.
+        self.held.drain(..(first - base) as usize);
+        let taken = self.held.drain(..count).map(|held| Some(held?.fd));
+        let taken: Option<Vec<OwnedFd>> = taken.collect();
+        taken.ok_or_else(|| ErrorKind::DescriptorLimit { limit: limit() }.into())
+    }
+}
+
+impl Sender {
+    /// Sends descriptors, for a record that follows to name. Gives the number of the first one; the others
+    /// count on from there. Waits for room on the socket until `deadline`.
+    ///
+    /// After an error some may have been sent. The next record that names any drops those before.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::TimedOut`]: the peer has not looked at its socket for long.
+    /// - [`ErrorKind::DescriptorLimit`]: too many of this user's are on their way.
+    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`].
+    pub(crate) fn pass(&mut self, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<u64> {
+        self.check()?;
+        let start = Instant::now();
+        let number = self.passed;
+        for fds in fds.chunks(MOST) {
+            let packet = Packet::Descriptors { first: self.passed, count: fds.len() as u32 };
+            while !self.link.post(&packet, fds)? {
+                if !socket::wait_writable(&self.link.socket, deadline)? {
+                    return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                }
+            }
+            self.passed += fds.len() as u64;
+        }
+        Ok(number)
+    }
+
+    /// Descriptors that were sent.
+    pub(crate) fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// From now on up to `limit` descriptors of the peer's may wait to be taken.
+    pub(crate) fn admit_descriptors(&self, limit: usize) {
+        self.link.arrivals().admit_descriptors(limit);
+    }
+
+    /// Takes descriptors that a record of the peer's names; those before them are dropped.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Fault`]: there are none of these numbers. The connection is over.
+    /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
+    pub(crate) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<OwnedFd>> {
+        let taken = self.link.arrivals().descriptors(&self.link.socket, first, count);
+        taken.map_err(|error| match error.kind() {
+            ErrorKind::DescriptorLimit { .. } => error,
+            _ => self.link.fail(error),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(count: usize) -> Vec<OwnedFd> {
+        let open = || std::fs::File::open("/dev/null").unwrap().into();
+        (0..count).map(|_| open()).collect()
+    }
+
+    fn unknown(first: u64, count: usize) -> ErrorKind {
+        ErrorKind::Fault(Fault::UnknownDescriptors { first, count })
+    }
+
+    #[test]
+    fn descriptors_are_taken_once_and_in_order() {
+        let mut luggage = Luggage::default();
+        luggage.admit(10);
+        luggage.add(0, 3, some(3)).unwrap();
+        luggage.add(3, 2, some(2)).unwrap();
+        assert!(luggage.reaches(5) && !luggage.reaches(6));
+        // The first one belonged to a record that was never sent.
+        assert_eq!(luggage.take(1, 3).unwrap().len(), 3);
+        for first in [0, 1, 3] {
+            assert_eq!(*luggage.take(first, 1).unwrap_err().kind(), unknown(first, 1));
+        }
+        assert_eq!(luggage.take(4, 1).unwrap().len(), 1);
+        for (first, count) in [(5, 1), (4, 1), (u64::MAX, 1), (5, usize::MAX)] {
+            assert_eq!(*luggage.take(first, count).unwrap_err().kind(), unknown(first, count));
+        }
+        assert!(luggage.take(5, 0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn numbers_that_do_not_go_on_and_too_many_descriptors_are_faults() {
+        let mut luggage = Luggage::default();
+        assert_eq!(luggage.room(), 0);
+        assert_eq!(luggage.add(0, 1, some(1)), Err(Fault::HeldDescriptors { count: 1, limit: 0 }));
+        luggage.admit(4);
+        for first in [1, u64::MAX] {
+            let lie = Fault::Field { field: "descriptors.first", value: first };
+            assert_eq!(luggage.add(first, 1, some(1)), Err(lie));
+        }
+        luggage.add(0, 3, some(3)).unwrap();
+        let over = Fault::HeldDescriptors { count: 5, limit: 4 };
+        assert_eq!(luggage.add(3, 2, some(2)), Err(over));
+        luggage.take(0, 3).unwrap();
+        luggage.add(3, 2, some(2)).unwrap();
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_is_missed_by_its_record_alone() {
+        let mut luggage = Luggage::default();
+        luggage.admit(10);
+        luggage.add(0, 3, some(1)).unwrap();
+        luggage.add(3, 1, some(1)).unwrap();
+        let missed = luggage.take(0, 3).unwrap_err();
+        assert!(matches!(missed.kind(), ErrorKind::DescriptorLimit { .. }), "{missed}");
+        assert_eq!(luggage.take(3, 1).unwrap().len(), 1);
+    }
+}
