@@ -174,7 +174,8 @@ fn check<S: Service>(
         }
         let object = opened.identity().map_err(|error| in_words(region, &error))?;
         let object = object.unwrap_or_default();
-        let claim = Claim { region, object, start: offset, end: offset + len, output };
+        let serial = model.guest.host.number();
+        let claim = Claim { serial, region, object, start: offset, end: offset + len, output };
         Ok(Checked { region, opened, written, claim })
     };
     memory.iter().map(check).collect()

@@ -11,11 +11,14 @@ use crate::commit::book::{Book, Reply, What};
 use crate::commit::description::Layout;
 use crate::commit::message::{self, Answer, Passed, Request};
 use crate::commit::model::Model;
-use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::error::{CommitFault, Error, ErrorKind, Fault, Result};
 use crate::shm::fork::Generation;
 use crate::transport::{
     Address, Connection, Context, LinkSocket, MessageKind, Receiver, Sender, TryRecvError,
 };
+
+/// A ticket that nobody has.
+const NOBODY: u64 = 0;
 
 /// Sessions that a model may have, unless [`Client::max_sessions`] says otherwise.
 const SESSIONS: u32 = 16;
@@ -170,14 +173,41 @@ impl Shared {
 
     /// Notes what is asked for: gives the ticket.
     #[inline]
-    pub(super) fn ask(&self, what: impl FnOnce(&mut Book) -> Result<What>) -> Result<u64> {
+    pub(super) fn ask(&self, mut what: impl FnMut(&mut Book) -> Result<What>) -> Result<u64> {
         self.generation.check()?;
         let mut book = self.book();
         if let Some(kind) = &book.over {
             return Err(kind.clone().into());
         }
-        let what = what(&mut book)?;
-        book.ask(what)
+        let asked = match what(&mut book) {
+            Err(error) if *error.kind() == ErrorKind::Commit(CommitFault::Busy) => {
+                // The answer that makes it free may have come, and nobody has looked.
+                drop(book);
+                self.poll();
+                book = self.book();
+                what(&mut book)
+            }
+            asked => asked,
+        };
+        book.ask(asked?)
+    }
+
+    /// Notes what has come.
+    pub(super) fn poll(&self) {
+        let mut book = self.book();
+        if !book.reading && book.over.is_none() {
+            book.reading = true;
+            drop(book);
+            let (mut book, _) = self.receive(NOBODY, Patience::None);
+            self.end_reading(&mut book);
+        }
+    }
+
+    fn end_reading(&self, book: &mut Book) {
+        book.reading = false;
+        if book.sleepers > 0 {
+            self.noted.notify_all();
+        }
     }
 
     /// Sends what was asked for. If that cannot be, it was never asked.
@@ -245,10 +275,7 @@ impl Shared {
                 book.reading = true;
                 drop(book);
                 let (mut after, failed) = self.receive(ticket, patience);
-                after.reading = false;
-                if after.sleepers > 0 {
-                    self.noted.notify_all();
-                }
+                self.end_reading(&mut after);
                 if let Some(outcome) = after.take(ticket) {
                     return outcome.map(Some);
                 }

@@ -88,6 +88,8 @@ fn slot(id: u64) -> usize {
 /// Memory that a commit has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Claim {
+    /// Tells it from every other claim.
+    pub(super) serial: u64,
     pub(super) region: u32,
     /// Device and inode.
     pub(super) object: (u64, u64),
@@ -141,11 +143,13 @@ impl Account {
             claims.iter().fold(0u64, |sum, claim| sum.saturating_add(claim.end - claim.start));
         within("regions", self.regions as u64, claims.len() as u64, limits.regions as u64)?;
         within("bytes", self.bytes, bytes, limits.bytes)?;
+        let is_named = |region| claims.iter().any(|claim| claim.region == region);
         for (at, claim) in claims.iter().enumerate() {
             let stands =
                 self.claims.get(&claim.object).into_iter().flatten().find(|(holder, held)| {
-                    // What it replaces in the same commit goes away.
-                    (*holder, held.region) != (id, claim.region) && held.collides(claim)
+                    // What is replaced in the same commit goes away.
+                    let is_replaced = *holder == id && is_named(held.region);
+                    !is_replaced && held.collides(claim)
                 });
             if let Some((holder, held)) = stands {
                 let holder = if *holder == id { 0 } else { *holder };
@@ -213,6 +217,8 @@ fn within(what: &'static str, used: u64, needed: u64, limit: u64) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     #[test]
@@ -246,8 +252,11 @@ mod tests {
         assert!(slots.reserve(1 << 20).is_some());
     }
 
+    static SERIAL: AtomicU64 = AtomicU64::new(1);
+
     fn claim(region: u32, object: u64, start: u64, end: u64, output: bool) -> Claim {
-        Claim { region, object: (1, object), start, end, output }
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        Claim { serial, region, object: (1, object), start, end, output }
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl Session {
     /// See [`Session`].
     pub fn state(&self) -> Result<SessionState> {
         self.model.shared.check()?;
+        self.model.shared.poll();
         let mut book = self.model.shared.book();
         let (seat, layout) = book.seat(self.place)?;
         Ok(seat.session.state(&layout.description, is_there))
@@ -278,7 +279,7 @@ impl Session {
         let ticket = self.model.shared.ask(|book| {
             let (seat, layout) = book.seat(self.place)?;
             let update;
-            (id, update) = seat.session.start_update(&layout.description, pieces)?;
+            (id, update) = seat.session.start_update(&layout.description, pieces.clone())?;
             chosen = held(update.chosen.clone());
             // What is replaced is kept too, until the release: whether others of its views are in use is not asked.
             let mut keep = seat.kept.clone();

@@ -12,6 +12,7 @@ pub mod census;
 pub mod other;
 pub mod python;
 pub mod raw;
+pub mod service;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod trace;
 
