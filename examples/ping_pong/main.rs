@@ -17,6 +17,7 @@
 //! Expect a table: one line a row, size and state of the machine (near: both CPUs on one cache;
 //! far: not), the ratio to the floor, the floor's own figure, the bare line's in the same moments.
 
+mod commits;
 mod exchange;
 mod floors;
 mod harness;

@@ -3,6 +3,7 @@
 use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin, TryRecvError};
 
 use crate::Outcome;
+use crate::commits::Executed;
 use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
@@ -103,6 +104,7 @@ pub static ROWS: &[Row] = &[
         floor: Some("reactor-64"),
         ..DIRECT
     },
+    Row { mode: "execute", sizes: &[8], open: Executed::open, floor: Some("direct"), ..DIRECT },
     Row { mode: "token", sizes: &[8], open: Reactors::tokens, ..DIRECT },
     Row {
         mode: "noisy",

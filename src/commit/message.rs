@@ -9,19 +9,15 @@
 //! Little-endian throughout; `docs/wire.md` has the bodies. A ticket is the client's, and an answer carries it
 //! back. An execution of one id is 24 bytes and its answer 16, so that each lies in one line with its record's header.
 
-use crate::commit::description::{BufferInfo, Description, LONGEST, MOST, RegionInfo};
-use crate::commit::refusal;
-use crate::error::{CommitFault, Direction, Fault};
-use crate::tensor::{DType, Shape};
+use crate::commit::description::Description;
+use crate::commit::encoding::{Reader, Writer, at_most, lie};
+use crate::error::{CommitFault, Fault};
 
 /// Bytes before the body.
 pub(super) const HEAD: usize = 16;
 
 /// Ids in one execution at most: one for each session that a service may allow.
 pub(super) const MOST_IDS: usize = 1024;
-
-/// Bytes of a region in a commit.
-const PIECE: usize = 32;
 
 /// The kinds of messages. They never change their numbers.
 mod act {
@@ -309,196 +305,8 @@ impl Head {
     }
 }
 
-fn lie(field: &'static str, value: impl Into<u64>) -> Fault {
-    Fault::Field { field, value: value.into() }
-}
-
 fn no_count(count: u32) -> Result<(), Fault> {
     at_most(count, 0, 0).map(drop)
-}
-
-fn at_most(count: u32, least: usize, most: usize) -> Result<usize, Fault> {
-    match count as usize {
-        is if (least..=most).contains(&is) => Ok(is),
-        _ => Err(lie("commit.count", count)),
-    }
-}
-
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn u32(mut self, word: u32) -> Self {
-        self.0.extend_from_slice(&word.to_le_bytes());
-        self
-    }
-
-    fn u64(mut self, word: u64) -> Self {
-        self.0.extend_from_slice(&word.to_le_bytes());
-        self
-    }
-
-    /// A length, and as many bytes, cut where it would be too long.
-    fn text(self, text: &str, longest: usize) -> Self {
-        let fits = (0..=longest.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-        let text = &text[..fits.unwrap_or(0)];
-        let mut writer = self.u32(text.len() as u32);
-        writer.0.extend_from_slice(text.as_bytes());
-        writer
-    }
-
-    fn memory(self, passed: Passed, memory: &[Memory]) -> Self {
-        let writer = self.u64(passed.first).u32(passed.count).u32(0);
-        memory.iter().fold(writer, |writer, piece| {
-            let Memory { region, descriptor, object, offset, len } = *piece;
-            writer.u32(region).u32(descriptor).u32(object as u32).u32(0).u64(offset).u64(len)
-        })
-    }
-
-    fn description(mut self, description: &Description) -> Self {
-        for region in &description.regions {
-            let RegionInfo { attributes, size, name } = region;
-            self = self.u64(*size).u32(*attributes).text(name, LONGEST);
-        }
-        for buffer in &description.buffers {
-            let kind = u32::from(buffer.dtype.code()) | u32::from(buffer.is_able_to_update) << 8;
-            let (direction, dims) = (buffer.direction as u32, buffer.shape.dims());
-            self = self.u32(direction).u32(buffer.index).u32(buffer.region).u32(kind);
-            self = self.u64(buffer.offset).u64(buffer.size).u32(buffer.buffer_type);
-            self = buffer.nwhc.iter().fold(self, |writer, dim| writer.u32(*dim));
-            self = self.u32(dims.len() as u32);
-            self = dims.iter().fold(self, |writer, dim| writer.u64(*dim as u64));
-            self = self.text(&buffer.label, LONGEST);
-        }
-        self
-    }
-
-    fn fault(self, fault: &CommitFault) -> Self {
-        let (code, a, b, c, text) = refusal::to_wire(fault);
-        self.u32(code).u64(a).u64(b).u64(c).text(&text, refusal::LONGEST)
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8], Fault> {
-        let (taken, rest) =
-            self.0.split_at_checked(len).ok_or_else(|| lie("commit.len", self.0.len() as u64))?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn u32(&mut self) -> Result<u32, Fault> {
-        let bytes = self.bytes(4)?;
-        Ok(bytes.try_into().map_or(0, u32::from_le_bytes))
-    }
-
-    fn u64(&mut self) -> Result<u64, Fault> {
-        let bytes = self.bytes(8)?;
-        Ok(bytes.try_into().map_or(0, u64::from_le_bytes))
-    }
-
-    fn text(&mut self, longest: usize) -> Result<String, Fault> {
-        let len = self.u32()?;
-        if len as usize > longest {
-            return Err(lie("commit.text", len));
-        }
-        let bytes = self.bytes(len as usize)?.to_vec();
-        String::from_utf8(bytes).map_err(|_| lie("commit.text", len))
-    }
-
-    fn zero(&mut self) -> Result<(), Fault> {
-        match self.u32()? {
-            0 => Ok(()),
-            zero => Err(lie("commit.zero", zero)),
-        }
-    }
-
-    fn memory(&mut self, count: u32) -> Result<(Passed, Vec<Memory>), Fault> {
-        let count = at_most(count, 0, MOST)?;
-        let passed = Passed { first: self.u64()?, count: self.u32()? };
-        self.zero()?;
-        if passed.count as usize > count {
-            return Err(lie("commit.descriptors", passed.count));
-        }
-        if self.0.len() != count * PIECE {
-            return Err(lie("commit.len", self.0.len() as u64));
-        }
-        let pieces = (0..count).map(|_| {
-            let (region, descriptor) = (self.u32()?, self.u32()?);
-            if descriptor >= passed.count {
-                return Err(lie("commit.descriptor", descriptor));
-            }
-            let object = match self.u32()? {
-                1 => Object::Memfd,
-                2 => Object::Dmabuf,
-                object => return Err(lie("commit.object", object)),
-            };
-            self.zero()?;
-            let (offset, len) = (self.u64()?, self.u64()?);
-            Ok(Memory { region, descriptor, object, offset, len })
-        });
-        Ok((passed, pieces.collect::<Result<_, _>>()?))
-    }
-
-    fn description(&mut self, buffers: u32, regions: u64) -> Result<Description, Fault> {
-        let buffers = at_most(buffers, 0, MOST)?;
-        if regions > MOST as u64 {
-            return Err(lie("commit.regions", regions));
-        }
-        let mut description = Description::new();
-        for _ in 0..regions {
-            let (size, attributes) = (self.u64()?, self.u32()?);
-            let region = RegionInfo::new(size).attributes(attributes).name(self.text(LONGEST)?);
-            description.regions.push(region);
-        }
-        for _ in 0..buffers {
-            description.buffers.push(self.buffer()?);
-        }
-        // What it says is for the client to judge: a service that describes nonsense is told so.
-        Ok(description)
-    }
-
-    fn buffer(&mut self) -> Result<BufferInfo, Fault> {
-        let direction = self.u32()?;
-        let direction =
-            Direction::from_code(direction).ok_or_else(|| lie("commit.direction", direction))?;
-        let (index, region, kind) = (self.u32()?, self.u32()?, self.u32()?);
-        let dtype = DType::from_code(kind as u8).map_err(|_| lie("commit.dtype", kind))?;
-        if kind >> 9 != 0 {
-            return Err(lie("commit.dtype", kind));
-        }
-        let (offset, size, buffer_type) = (self.u64()?, self.u64()?, self.u32()?);
-        let nwhc = [self.u32()?, self.u32()?, self.u32()?, self.u32()?];
-        let rank = at_most(self.u32()?, 0, Shape::MAX_RANK)?;
-        let dims: Vec<usize> =
-            (0..rank).map(|_| Ok(self.u64()? as usize)).collect::<Result<_, Fault>>()?;
-        let shape = Shape::of(&dims).map_err(|_| lie("commit.rank", rank as u64))?;
-        let label = self.text(LONGEST)?;
-        let is_able_to_update = kind & 1 << 8 != 0;
-        Ok(BufferInfo {
-            label,
-            direction,
-            index,
-            region,
-            offset,
-            dtype,
-            shape,
-            size,
-            nwhc,
-            buffer_type,
-            is_able_to_update,
-        })
-    }
-
-    fn fault(&mut self) -> Result<CommitFault, Fault> {
-        let (code, a, b, c) = (self.u32()?, self.u64()?, self.u64()?, self.u64()?);
-        Ok(refusal::from_wire(code, a, b, c, self.text(refusal::LONGEST)?))
-    }
-
-    fn end(&self) -> Result<(), Fault> {
-        if self.0.is_empty() { Ok(()) } else { Err(lie("commit.len", self.0.len() as u64)) }
-    }
 }
 
 #[cfg(test)]
@@ -506,6 +314,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::commit::{BufferInfo, RegionInfo};
+    use crate::error::Direction;
+    use crate::tensor::DType;
 
     fn requests() -> Vec<Request> {
         let piece =

@@ -5,6 +5,7 @@ mod buffer;
 mod client;
 mod crew;
 mod description;
+mod encoding;
 mod execution;
 mod guest;
 mod ledger;
