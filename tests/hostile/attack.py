@@ -39,10 +39,11 @@ def become(who):
             os.setresuid(OTHER, OTHER, OTHER)
             kernel.dumpable()
         if "userns" in who:
-            outside = os.geteuid()
+            user, group = os.geteuid(), os.getegid()
             kernel.unshare(kernel.CLONE_NEWUSER)
-            with open("/proc/self/uid_map", "w") as ids:
-                ids.write(f"0 {outside} 1")
+            for file, line in (("uid_map", f"0 {user} 1"), ("setgroups", "deny"), ("gid_map", f"0 {group} 1")):
+                with open(f"/proc/self/{file}", "w") as ids:
+                    ids.write(line)
     except OSError as error:
         raise Skip(f"cannot be {who}: {error}") from None
 
