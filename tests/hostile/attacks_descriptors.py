@@ -237,7 +237,8 @@ def in_handshake(stage, what, near):
             wire.send_packet(end, packet(HELLO, token=1))
         wire.send_packet(end, packet(HELLO), [near.fileno()] * (253 if what == "253" else 1))
     except OSError:
-        return near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+        let_go(near)  # refused already: nobody else has a handle
+        return False
     first = let_go(near)
     try:
         wire.answer(end)
@@ -249,7 +250,11 @@ def in_handshake(stage, what, near):
 
 
 def as_pool(stage, what, near):
-    link = stage.link()
+    try:
+        link = stage.link()
+    except wire.Refused:
+        let_go(near)
+        raise
     stage.keep.append(link)
     link.say(SEGMENT, [near.fileno()] * (253 if what == "253" else 1), len=LENGTH)
     if what == "unread":
