@@ -55,15 +55,35 @@ impl Drop for Socket {
     }
 }
 
-/// A descriptor that a peer sent, of whatever it likes.
-#[derive(Debug)]
-pub(super) struct Foreign(Option<OwnedFd>);
+/// What came along with a packet: descriptors of whatever the peer likes.
+#[derive(Debug, Default)]
+pub(super) struct Foreigners(Vec<OwnedFd>);
 
-impl Foreign {
-    pub(super) fn new(fd: OwnedFd) -> Self {
-        Self(Some(fd))
+impl Foreigners {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn push(&mut self, fd: OwnedFd) {
+        self.0.push(fd);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Foreign> {
+        self.0.pop().map(|fd| Foreign(Some(fd)))
     }
 }
+
+impl Drop for Foreigners {
+    fn drop(&mut self) {
+        // All at once: a packet can bring 253.
+        self.0.retain(|fd| !is_tame(fd));
+        discard(std::mem::take(&mut self.0));
+    }
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Foreign(Option<OwnedFd>);
 
 impl AsFd for Foreign {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -79,7 +99,7 @@ impl From<Foreign> for OwnedFd {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        discard(self.0.take().into_iter().filter(|fd| !is_tame(fd)).collect());
+        drop(Foreigners(self.0.take().into_iter().collect()));
     }
 }
 

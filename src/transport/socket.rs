@@ -19,7 +19,7 @@ use rustix::net::{
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
-use crate::transport::foreign::{Foreign, Socket};
+use crate::transport::foreign::{Foreigners, Socket};
 use crate::transport::peer::Credentials;
 
 /// `SO_PASSPIDFD` and `SCM_PIDFD` of `unix(7)`, Linux 6.5.
@@ -27,7 +27,7 @@ const SO_PASSPIDFD: libc::c_int = 76;
 const SCM_PIDFD: libc::c_int = 4;
 
 /// Descriptors that a packet can carry (`SCM_MAX_FD`). There is room for all of them: those that find none
-/// are closed by whoever receives, and a `close` can wait ([`Foreign`]).
+/// are closed by whoever receives, and a `close` can wait ([`Foreigners`]).
 const DESCRIPTORS: usize = 253;
 
 /// Words of a buffer for credentials, a pidfd and descriptors, each behind a header of 16 bytes.
@@ -165,7 +165,7 @@ pub(super) fn send(
 pub(super) struct Received<const N: usize> {
     pub(super) bytes: [u8; N],
     pub(super) len: usize,
-    pub(super) descriptors: Vec<Foreign>,
+    pub(super) descriptors: Foreigners,
     pub(super) credentials: Option<Credentials>,
     /// The sender's process, or why the kernel could not open it.
     pub(super) pidfd: Option<Result<OwnedFd, Errno>>,
@@ -188,8 +188,13 @@ pub(super) enum Incoming<const N: usize> {
 /// - [`Fault::Truncated`]: the packet, or what came along, was cut short.
 /// - [`ErrorKind::DescriptorLimit`]: it was cut short because this process may open no more.
 pub(super) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
-    let mut received =
-        Received { bytes: [0; N], len: 0, descriptors: Vec::new(), credentials: None, pidfd: None };
+    let mut received = Received {
+        bytes: [0; N],
+        len: 0,
+        descriptors: Foreigners::default(),
+        credentials: None,
+        pidfd: None,
+    };
     let mut iov = libc::iovec { iov_base: received.bytes.as_mut_ptr().cast(), iov_len: N };
     // Aligned as control messages must be; room for credentials, a pidfd, and DESCRIPTORS.
     let mut control = [const { MaybeUninit::<u64>::uninit() }; CONTROL];
@@ -286,9 +291,9 @@ fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 for index in 0..len / size_of::<libc::c_int>() {
-                    received
-                        .descriptors
-                        .extend(take_descriptor(data, index).ok().map(Foreign::new));
+                    if let Ok(fd) = take_descriptor(data, index) {
+                        received.descriptors.push(fd);
+                    }
                 }
             }
             (libc::SOL_SOCKET, SCM_PIDFD) if len >= size_of::<libc::c_int>() => {

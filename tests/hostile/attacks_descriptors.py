@@ -271,7 +271,10 @@ def as_pool(stage, what, near):
 
 @attack
 def descriptors_large(stage):
-    """The largest legal ring, 1 GiB, again and again: what a judgement of it costs the others."""
+    """The largest legal ring, 1 GiB, again and again: what a judgement of it costs the others.
+
+    Many at a time with --all, as others stand in the same queue.
+    """
     ring = 1 << 30
     try:
         fd = sealed(8192 + ring)
@@ -279,12 +282,19 @@ def descriptors_large(stage):
         return stage.note(f"skipped: {error.strerror}")
     slowest, deadline = 0, time.monotonic() + stage.seconds(0.7, 10)
     while time.monotonic() < deadline:
-        end, start = wire.dial(stage.name), time.monotonic()
-        try:
-            wire.greet(end, packet(HELLO, ring_capacity=ring), [fd])
-            stage.note("admitted")
-        except wire.Refused as refusal:
-            stage.note(f"refused with {refusal.code}")
-        slowest = max(slowest, time.monotonic() - start)
-        end.close()
+        ends, start = [wire.dial(stage.name) for _ in range(32 if stage.whole else 1)], time.monotonic()
+        for end in ends:
+            try:
+                wire.send_packet(end, packet(HELLO, ring_capacity=ring), [fd])
+            except BrokenPipeError:
+                pass  # a Refusal is there already
+        for end in ends:
+            try:
+                for got in wire.answer(end)[1]:
+                    os.close(got)
+                stage.note("admitted")
+            except wire.Refused as refusal:
+                stage.note(f"refused with {refusal.code}")
+            slowest = max(slowest, time.monotonic() - start)
+            end.close()
     stage.said["slowest_ms"] = round(slowest * 1e3, 1)
