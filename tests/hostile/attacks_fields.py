@@ -1,15 +1,14 @@
 """Lies in everything that is shared after the handshake: words, records, descriptors, packets."""
 
 import itertools
-import os
 import random
 import struct
 import time
 
 import wire
-from stage import MARK, PATIENCE, Child, Ended, Wrong, attack, values
-from wire import (DATA_BELL, LOANS, PACKETS, POOLED, POSITION, RECEIVER_STATE, RETIRE, ROOM_BELL, SEGMENT, SENDER_STATE,
-                  TENSORS, TRIGGER, WAKE)
+from stage import MARK, Child, Ended, Wrong, attack, values
+from wire import (DATA_BELL, LOANS, PACKETS, POOLED, POSITION, RECEIVER_STATE, RETIRE, ROOM_BELL, SEGMENT,
+                  SENDER_STATE, TENSORS, TRIGGER, WAKE)
 
 RING = 1 << 18  # ours: one that never fills up in what follows
 POOL = 1 << 16
@@ -74,11 +73,11 @@ def fields():
 
 
 def scene(link, lies):
-    """Everything that a peer can say, once, with some lies in it. """
+    """Everything that a peer can say, once, with some lies in it."""
 
     def said(kind, descriptors=()):
-        name = PACKET[kind]
-        link.say(kind, descriptors, **{"len": POOL} | {field: value for (place, field), value in lies.items() if place == name})
+        told = {field: value for (place, field), value in lies.items() if place == PACKET[kind]}
+        link.say(kind, descriptors, **{"len": POOL} | told)
 
     def record(name, payload, kind=wire.MESSAGE, flags=0):
         header = kind | flags | len(payload) << 32
@@ -264,7 +263,7 @@ FLIPS = {
     "flip close": (headers(4), echo),
     "flip everything": (headers(0, 1 << 63, (1 << 64) - 1, 7, 4, 0x201 | 32 << 32), echo),
     "flip a pool descriptor": (payload((8, [0, 1]), (16, [0, 64, 255]), (24, [32, 255]), (30, [0, 255])), long_echo),
-    "flip a tensor": (payload((48, [11, 13, 255]), (49, [2, 8, 255]), (51, [1, 0, 255]), (55, [0, 255])), tensor_echo),
+    "flip a tensor": (payload((48, [11, 13, 255]), (49, [2, 8, 255]), (51, [1, 255]), (55, [0, 255])), tensor_echo),
     "flip an attachment": (payload((64, [0, 1]), (72, [64, 0]), (80, [24, 23, 255]), (87, [0, 255])), tensor_echo),
 }
 

@@ -5,7 +5,6 @@ import socket
 import struct
 import time
 
-import kernel
 import wire
 from stage import PATIENCE, Ended, Wrong, attack
 from wire import (DATA_BELL, LOANS, MORE, PACKETS, RECEIVER_STATE, RESPONSE, RETIRE, ROOM_BELL, SEGMENT, SENDER_STATE,

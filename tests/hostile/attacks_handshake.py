@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import socket
+import struct
 import time
 
 import wire
@@ -194,8 +195,6 @@ def false_credentials(stage):
     if os.geteuid():
         return stage.note("the kernel lets only root lie")
     segment = wire.Segment(73728)
-    import struct
-
     for pid, uid in ((1, 0), (os.getpid(), 65534), (1, 65534)):
         end = wire.dial(stage.name)
         lie = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS, struct.pack("=iII", pid, uid, uid))

@@ -269,8 +269,6 @@ def squatted(stage):
     if os.geteuid():
         raise Skip("another user takes root")
     name = f"{stage.name}-squatted-{os.getpid()}"
-    listening = []
-
     read, write = os.pipe()
 
     def squat():
@@ -296,7 +294,6 @@ def squatted(stage):
     stage.said["client"] = said[-200:]
     if not got.startswith("nothing") or "admit" not in said.lower() and "polic" not in said.lower():
         raise Wrong(f"the squatter got {got}, the client said {said}")
-    del listening
 
 
 @attack

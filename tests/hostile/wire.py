@@ -48,7 +48,8 @@ PACKET_FIELDS = {
     SEGMENT: HEAD | {"descriptors": (12, 4, 1), "segment": (16, 4, 0), "flags": (20, 4, 0), "len": (24, 8, ONE_MIB)},
     RETIRE: HEAD | {"descriptors": (12, 4, 0), "segment": (16, 4, 0)},
     WAKE: HEAD | {"descriptors": (12, 4, 0), "reason": (16, 4, 1)},
-    REFUSAL: HEAD | {"descriptors": (12, 4, 0), "version_min": (16, 2, 1), "version_max": (18, 2, 1), "code": (20, 4, 2)},
+    REFUSAL: HEAD
+    | {"descriptors": (12, 4, 0), "version_min": (16, 2, 1), "version_max": (18, 2, 1), "code": (20, 4, 2)},
 }
 
 
@@ -349,4 +350,5 @@ class Link:
 
     def descriptor(self, number=0, slot=0, offset=0, length=20000, generation=None):
         self.generations += 1
-        return struct.pack("<IIQQQ", number, slot, offset, length, self.generations if generation is None else generation)
+        generation = self.generations if generation is None else generation
+        return struct.pack("<IIQQQ", number, slot, offset, length, generation)
