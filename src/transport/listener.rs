@@ -17,6 +17,7 @@ use crate::shm::fork::Generation;
 use crate::transport::address::Address;
 use crate::transport::connection::Connection;
 use crate::transport::context::Core;
+use crate::transport::foreign::Socket;
 use crate::transport::meeting::{self, Offer};
 use crate::transport::socket;
 use crate::transport::wait::after;
@@ -67,7 +68,7 @@ pub struct Listener {
 #[derive(Debug)]
 struct HalfOpen {
     key: u64,
-    socket: OwnedFd,
+    socket: Socket,
     deadline: Instant,
 }
 
@@ -259,7 +260,7 @@ impl Listener {
         }
     }
 
-    fn look(&mut self, socket: OwnedFd) -> Result<Look> {
+    fn look(&mut self, socket: Socket) -> Result<Look> {
         let answer = match meeting::accept(&self.core, &socket) {
             Ok(Offer::Silent) => return Ok(Look::Silent(socket)),
             Ok(Offer::Accepted(accepted)) => accepted.conclude(socket),
@@ -287,7 +288,7 @@ impl Listener {
     }
 
     /// Keeps a peer that has not said Hello. One too many, and the oldest is dropped.
-    fn keep(&mut self, socket: OwnedFd) -> Result<()> {
+    fn keep(&mut self, socket: Socket) -> Result<()> {
         if self.half_open.len() >= self.core.options.half_open_limit {
             self.drop_oldest();
         }
@@ -327,7 +328,7 @@ impl Listener {
 /// What a look at a half-open peer gives.
 enum Look {
     Connected(Box<Connection>),
-    Silent(OwnedFd),
+    Silent(Socket),
     /// Refused, or gone.
     Over,
 }

@@ -25,6 +25,7 @@ use crate::transport::arrivals::Arrivals;
 use crate::transport::connection::Connection;
 use crate::transport::context::Core;
 use crate::transport::control;
+use crate::transport::foreign::Socket;
 use crate::transport::hello::{Hello, PACKET, Packet, refusal};
 use crate::transport::link::{Extents, Link, Returns, Session, Terms};
 use crate::transport::options::{Numa, Options, Spin};
@@ -124,7 +125,7 @@ const LOOK: Duration = Duration::from_micros(100);
 /// The connecting side, over a connected socket.
 pub(super) fn connect(
     core: &Arc<Core>,
-    socket: OwnedFd,
+    socket: Socket,
     ours: Ours,
     (since, deadline): (Instant, Instant),
 ) -> Result<Connection> {
@@ -175,7 +176,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    pub(super) fn conclude(self, socket: OwnedFd) -> Result<Connection> {
+    pub(super) fn conclude(self, socket: Socket) -> Result<Connection> {
         conclude(&self.core, socket, self.ours, self.theirs)
     }
 }
@@ -216,7 +217,7 @@ pub(super) fn refuse(socket: &OwnedFd, error: Error) -> Error {
     error
 }
 
-fn conclude(core: &Arc<Core>, socket: OwnedFd, ours: Ours, theirs: Theirs) -> Result<Connection> {
+fn conclude(core: &Arc<Core>, socket: Socket, ours: Ours, theirs: Theirs) -> Result<Connection> {
     let Ours { hello, mapping, ring, fd } = ours;
     drop(fd);
     if let (Numa::Receiver, Some(node)) = (core.options.numa, theirs.hello.numa_node)

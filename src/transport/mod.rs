@@ -26,6 +26,7 @@ mod connection;
 mod context;
 mod control;
 mod enclosure;
+mod foreign;
 mod hello;
 mod inbox;
 mod lending;

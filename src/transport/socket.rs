@@ -6,27 +6,32 @@
 
 #![allow(unsafe_code)]
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, UCred,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::transport::foreign::{Foreigners, Socket};
 use crate::transport::peer::Credentials;
 
 /// `SO_PASSPIDFD` and `SCM_PIDFD` of `unix(7)`, Linux 6.5.
 const SO_PASSPIDFD: libc::c_int = 76;
 const SCM_PIDFD: libc::c_int = 4;
 
-/// Descriptors that any packet carries at most, and one to notice too many by.
-const DESCRIPTORS: usize = 2;
+/// Descriptors that a packet can carry (`SCM_MAX_FD`). There is room for all of them: those that find none
+/// are closed by whoever receives, and a `close` can wait ([`Foreigners`]).
+const DESCRIPTORS: usize = 253;
+
+/// Words of a buffer for credentials, a pidfd and descriptors, each behind a header of 16 bytes.
+const CONTROL: usize = (16 + 16 + 16 + 8 + 16 + 4 * DESCRIPTORS).div_ceil(8);
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -46,10 +51,10 @@ pub(super) fn connect(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), 
 }
 
 /// The next pending connection. `None`: there is none.
-pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<Socket>> {
     loop {
         match rustix::net::accept_with(listener, FLAGS) {
-            Ok(socket) => return Ok(Some(socket)),
+            Ok(socket) => return Ok(Some(Socket::new(socket))),
             Err(Errno::AGAIN) => return Ok(None),
             // The peer went away between connecting and now.
             Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -160,7 +165,7 @@ pub(super) fn send(
 pub(super) struct Received<const N: usize> {
     pub(super) bytes: [u8; N],
     pub(super) len: usize,
-    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) descriptors: Foreigners,
     pub(super) credentials: Option<Credentials>,
     /// The sender's process, or why the kernel could not open it.
     pub(super) pidfd: Option<Result<OwnedFd, Errno>>,
@@ -183,17 +188,22 @@ pub(super) enum Incoming<const N: usize> {
 /// - [`Fault::Truncated`]: the packet, or what came along, was cut short.
 /// - [`ErrorKind::DescriptorLimit`]: it was cut short because this process may open no more.
 pub(super) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
-    let mut received =
-        Received { bytes: [0; N], len: 0, descriptors: Vec::new(), credentials: None, pidfd: None };
+    let mut received = Received {
+        bytes: [0; N],
+        len: 0,
+        descriptors: Foreigners::default(),
+        credentials: None,
+        pidfd: None,
+    };
     let mut iov = libc::iovec { iov_base: received.bytes.as_mut_ptr().cast(), iov_len: N };
     // Aligned as control messages must be; room for credentials, a pidfd, and DESCRIPTORS.
-    let mut control = [0u64; 16];
+    let mut control = [const { MaybeUninit::<u64>::uninit() }; CONTROL];
     // SAFETY: zero is a valid `msghdr`.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_iov = &mut iov;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = control_space() as _;
+    header.msg_controllen = size_of_val(&control) as _;
     let len = loop {
         // SAFETY: `header` points to the buffers above, which live on and are not otherwise used.
         let len = unsafe {
@@ -235,16 +245,35 @@ pub(super) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
         .map(|(_, len)| len)
 }
 
+/// Whether something lies in a socket's queue, be it an empty packet. The socket is shut down for reading.
+pub(super) fn holds_unread(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let (mut byte, mut none) = ([0; 1], RecvAncillaryBuffer::default());
+    // The sender's credentials, which each packet has, find no room.
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut none, flags)
+        .is_ok_and(|seen| seen.bytes > 0 || seen.flags.contains(ReturnFlags::CTRUNC))
+}
+
+/// Gives the calling thread a table of descriptors of its own, in which there are only these, in order. It
+/// must not use any other from now on. Where this is forbidden, nothing happens.
+pub(super) fn keep_only(numbers: &[RawFd]) {
+    // SAFETY: the caller uses no descriptors.
+    if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.is_err() {
+        return;
+    }
+    let mut first = 0;
+    for number in numbers.iter().copied().chain([RawFd::MAX]) {
+        if first < number {
+            // SAFETY: closes handles in a table that nobody else has.
+            unsafe { libc::syscall(libc::SYS_close_range, first, number - 1, 0) };
+        }
+        first = number.saturating_add(1);
+    }
+}
+
 /// Ends the asking for a descriptor of each sender's process, once that is known.
 pub(super) fn stop_pidfds(socket: &OwnedFd) {
     set_pass_pidfd(socket, 0);
-}
-
-fn control_space() -> usize {
-    let rights = DESCRIPTORS * size_of::<libc::c_int>();
-    let lens = [size_of::<libc::ucred>(), size_of::<libc::c_int>(), rights];
-    // SAFETY: computes a number.
-    lens.iter().map(|len| unsafe { libc::CMSG_SPACE(*len as libc::c_uint) } as usize).sum()
 }
 
 /// Takes the control messages into owned values.
@@ -262,7 +291,9 @@ fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 for index in 0..len / size_of::<libc::c_int>() {
-                    received.descriptors.extend(take_descriptor(data, index).ok());
+                    if let Ok(fd) = take_descriptor(data, index) {
+                        received.descriptors.push(fd);
+                    }
                 }
             }
             (libc::SOL_SOCKET, SCM_PIDFD) if len >= size_of::<libc::c_int>() => {
