@@ -26,6 +26,8 @@ mod connection;
 mod context;
 mod control;
 mod enclosure;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod hello;
 mod inbox;
 mod lending;
