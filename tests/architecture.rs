@@ -17,7 +17,7 @@ const IMPORTS: [(&str, &[&str]); 12] = [
     ("pool", &["error", "sync", "shm", "ring"]),
     ("parking", &["error", "sync", "shm", "ring"]),
     ("transport", &["error", "sync", "shm", "ring", "pool", "parking"]),
-    ("reactor", &["error", "shm", "parking", "transport", "tensor"]),
+    ("reactor", &["error", "sync", "shm", "parking", "transport", "tensor"]),
     ("region", &["error", "shm"]),
     ("tensor", &["error", "sync", "shm", "pool", "transport", "region"]),
     ("adapters", &["error", "transport", "tensor"]),
