@@ -83,6 +83,9 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod parking;
 mod pool;
 mod reactor;

@@ -146,6 +146,47 @@ fn a_retrying_connect_waits_for_a_listener_and_not_longer_than_told() {
 }
 
 #[test]
+fn a_listener_that_goes_during_a_handshake_leaves_nobody_waiting_and_no_half_of_a_link() {
+    let context = Context::new().unwrap();
+    let mut outcomes = [0; 2];
+    for round in 0..300 {
+        let name = unique_name();
+        let mut listener = context.listen(&name).unwrap();
+        let connecting = {
+            let context = context.clone();
+            thread::spawn(move || context.connect_deadline(&name, soon()))
+        };
+        // Any moment of the handshake, with one look at the end or with many before it.
+        let until = Instant::now() + Duration::from_micros(10 * round);
+        let mut accepted = None;
+        while Instant::now() < until && accepted.is_none() {
+            if round % 2 == 0 {
+                accepted = listener.try_accept().unwrap();
+            }
+        }
+        if round % 2 == 1 {
+            accepted = listener.try_accept().unwrap();
+        }
+        drop(listener);
+        match connecting.join().unwrap() {
+            Ok(mut near) => {
+                let mut far = accepted.expect("both have a link, or neither");
+                far.send(b"met").unwrap();
+                assert_eq!(near.recv().unwrap().as_deref(), Some(&b"met"[..]));
+                outcomes[0] += 1;
+            }
+            Err(error) => {
+                let gone = matches!(error.kind(), ErrorKind::PeerClosed)
+                    || matches!(error.kind(), ErrorKind::NobodyListens { .. });
+                assert!(gone && accepted.is_none(), "{error:?}, accepted: {accepted:?}");
+                outcomes[1] += 1;
+            }
+        }
+    }
+    eprintln!("{} met, {} were left", outcomes[0], outcomes[1]);
+}
+
+#[test]
 fn every_way_to_meet_gives_a_working_link() {
     let context = Context::new().unwrap();
     let works = |mut near: Connection, mut far: Connection| {

@@ -27,6 +27,8 @@ mod context;
 mod control;
 mod enclosure;
 mod foreign;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod hello;
 mod inbox;
 mod lending;
@@ -34,15 +36,19 @@ mod link;
 mod listener;
 mod looping;
 mod meeting;
+#[cfg(all(test, slipring_loom))]
+mod models;
 mod options;
 mod parcel;
 mod peer;
 mod pooled;
 mod receiver;
 mod reservation;
+mod roll;
 mod sender;
 mod sent;
 mod socket;
+mod standing;
 mod token;
 mod wait;
 mod watcher;

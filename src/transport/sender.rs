@@ -12,10 +12,11 @@ use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
 use crate::transport::hello::Reason;
 use crate::transport::lending::PoolRoom;
-use crate::transport::link::{Health, Link, Session};
+use crate::transport::link::{Link, Session};
 use crate::transport::pooled;
 use crate::transport::reservation::{Batch, POOLED, Reservation};
 use crate::transport::sent::SentSegments;
+use crate::transport::standing::Health;
 use crate::transport::token::Token;
 use crate::transport::wait::{Waiter, after};
 
