@@ -10,6 +10,7 @@
 
 mod dlpack;
 mod fault;
+mod panic;
 mod region;
 mod tensor;
 
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 pub use dlpack::DlpackFault;
 pub use fault::{DescriptorFault, Fault};
+pub(crate) use panic::contain;
 pub use region::RegionFault;
 pub use tensor::TensorFault;
 

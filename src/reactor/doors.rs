@@ -1,10 +1,10 @@
 //! The listeners of a loop.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use crate::error::contain;
 use crate::reactor::commands::Accepting;
 use crate::reactor::shared::Shared;
 
@@ -46,11 +46,11 @@ impl Doors {
             };
             let failed = accepted.is_err();
             // A panic costs this connection; the listener goes on.
-            let go_on = catch_unwind(AssertUnwindSafe(|| accept(accepted)));
-            if go_on.is_ok_and(|go_on| go_on.is_break()) {
+            let go_on = contain(|| accept(accepted));
+            if go_on.is_some_and(|go_on| go_on.is_break()) {
                 let gone = self.listeners.swap_remove(at);
                 let _ = epoll::delete(&shared.epoll, &gone.listener);
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(gone)));
+                contain(|| drop(gone));
                 break;
             }
             if failed {
@@ -64,6 +64,7 @@ impl Doors {
     pub(super) fn close(&mut self, shared: &Shared) {
         for gone in self.listeners.drain(..) {
             let _ = epoll::delete(&shared.epoll, &gone.listener);
+            contain(|| drop(gone));
         }
     }
 

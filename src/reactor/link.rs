@@ -1,11 +1,10 @@
 //! The handle of a link that a reactor serves.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, contain};
 use crate::reactor::commands::{Command, TokenFn, WriteFn};
 use crate::reactor::outgoing::{Outgoing, Remains, Submitted, What};
 use crate::reactor::shared::Shared;
@@ -380,8 +379,7 @@ impl Link {
     /// Runs a callback. `None`: it panicked.
     #[inline]
     pub(super) fn guard<T>(&self, callback: impl FnOnce() -> T) -> Option<T> {
-        // What a callback leaves half done is its own; the reactor's state is not in its hands.
-        catch_unwind(AssertUnwindSafe(callback)).ok()
+        contain(callback)
     }
 
     /// Runs the function under a token. `Some`: whether there is one. `None`: it panicked.
