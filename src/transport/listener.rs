@@ -203,6 +203,12 @@ impl Listener {
         }
     }
 
+    /// Whether no `fork` lies between the caller and the listener's process.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_here(&self) -> bool {
+        self.generation.is_current()
+    }
+
     /// When the first of the peers that are silent yet is to be dropped.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.half_open.front().map(|peer| peer.deadline)
