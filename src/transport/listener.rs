@@ -297,7 +297,9 @@ impl Listener {
                 self.note(&error);
                 match error.kind() {
                     // What we lack ourselves is for our user to know.
-                    ErrorKind::DescriptorLimit { .. } | ErrorKind::OutOfMemory { .. } => Err(error),
+                    ErrorKind::DescriptorLimit { .. }
+                    | ErrorKind::OutOfMemory { .. }
+                    | ErrorKind::Os { .. } => Err(error),
                     _ => Ok(Look::Over),
                 }
             }
