@@ -13,7 +13,7 @@ use slipring::{
     Address, Context, Error, ErrorKind, EventLoop, Lease, PosixShm, Reactor, Registry, SigbusGuard,
     Source, Tensor, TensorMut, TensorSet,
 };
-use support::other::{Other, fork, say, wait_for_death};
+use support::other::{Other, fork, listen_for, say, wait_for_death};
 use support::raw::{self, Hello, RawPeer};
 use support::{pair_of, soon, unique_name, wait_until};
 
@@ -304,6 +304,7 @@ fn whoever_squats_a_name_as_another_user_is_given_nothing() {
             assert!(raw::receive(&peer).is_none(), "something came");
         }
         say("nothing came");
+        listen_for("end");
     });
     if !is_root() {
         return;
@@ -319,6 +320,7 @@ fn whoever_squats_a_name_as_another_user_is_given_nothing() {
     let in_use = context.listen(&name).unwrap_err();
     assert!(matches!(in_use.kind(), ErrorKind::AddressInUse { .. }), "{in_use}");
     squatter.expect("nothing came");
+    squatter.tell("end");
     squatter.succeeds();
 }
 

@@ -388,6 +388,12 @@ fn is_of_a_socket(call: &Call) -> bool {
     .contains(&call.number)
 }
 
+/// Those of them that a signal may interrupt.
+fn is_slow_on_sockets(call: &Call) -> bool {
+    [libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_accept4, libc::SYS_connect]
+        .contains(&call.number)
+}
+
 fn is_of_a_loop(call: &Call) -> bool {
     [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_eventfd2].contains(&call.number)
 }
@@ -397,7 +403,8 @@ in_all_lives! {
     memory_may_be_refused: needs_memory, [ENOMEM], ONCE;
     calls_on_files_may_fail: is_of_a_file, [EIO, ENOMEM], ONCE;
     calls_on_files_may_be_interrupted: is_slow_on_files, [EINTR], ONCE;
-    calls_on_sockets_may_fail: is_of_a_socket, [ENOMEM, ENOBUFS, EINTR], ONCE;
+    calls_on_sockets_may_fail: is_of_a_socket, [ENOMEM, ENOBUFS], ONCE;
+    calls_on_sockets_may_be_interrupted: is_slow_on_sockets, [EINTR], ONCE;
     calls_of_loops_may_fail: is_of_a_loop, [ENOMEM, EMFILE], ONCE;
     threads_may_be_refused: is_new_thread, [EAGAIN], ONCE;
     waits_may_be_interrupted: is_wait, [EINTR], ONCE;

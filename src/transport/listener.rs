@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use crate::error::{Error, ErrorKind, Result};
 use crate::shm::fork::Generation;
 use crate::transport::address::Address;
+use crate::transport::closing::PeerSocket;
 use crate::transport::connection::Connection;
 use crate::transport::context::Core;
 use crate::transport::meeting::{self, Offer};
@@ -73,7 +74,7 @@ pub struct Listener {
 #[derive(Debug)]
 struct HalfOpen {
     key: u64,
-    socket: OwnedFd,
+    socket: PeerSocket,
     deadline: Instant,
 }
 
@@ -282,7 +283,7 @@ impl Listener {
         }
     }
 
-    fn look(&mut self, socket: OwnedFd) -> Result<Look> {
+    fn look(&mut self, socket: PeerSocket) -> Result<Look> {
         let answer = match meeting::accept(&self.core, &socket) {
             Ok(Offer::Silent) => return Ok(Look::Silent(socket)),
             Ok(Offer::Accepted(accepted)) => accepted.conclude(socket),
@@ -312,7 +313,7 @@ impl Listener {
     }
 
     /// Keeps a peer that has not said Hello. One too many, and the oldest is dropped.
-    fn keep(&mut self, socket: OwnedFd) -> Result<()> {
+    fn keep(&mut self, socket: PeerSocket) -> Result<()> {
         if self.half_open.len() >= self.core.options.half_open_limit {
             self.drop_oldest();
         }
@@ -334,7 +335,6 @@ impl Listener {
     fn drop_oldest(&mut self) {
         if let Some(peer) = self.half_open.pop_front() {
             let _ = epoll::delete(&self.epoll, &peer.socket);
-            socket::end(&peer.socket);
             self.stats.silent += 1;
         }
     }
@@ -362,7 +362,7 @@ impl Listener {
 /// What a look at a half-open peer gives.
 enum Look {
     Connected(Box<Connection>),
-    Silent(OwnedFd),
+    Silent(PeerSocket),
     /// Refused, or gone.
     Over,
 }

@@ -22,6 +22,7 @@ mod address;
 mod arrivals;
 mod backlog;
 mod calls;
+mod closing;
 mod connection;
 mod context;
 mod control;
