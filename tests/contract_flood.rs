@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use slipring::{Connection, Context, Link, Options, Reactor, Token};
 use support::callbacks::receive;
-use support::raw::{self, DATA_BELL, RETURNS, ROOM_BELL, RawPeer};
-use support::{Stage, pair_of, wait_until};
+use support::raw::{self, DATA_BELL, Hello, RETURNS, ROOM_BELL, RawPeer};
+use support::{HANG, Stage, pair_of, wait_until};
 
 /// How long each rate is taken.
 const SLICE: Duration = Duration::from_millis(150);
@@ -224,7 +225,6 @@ fn wake_ups_that_nobody_asked_for_end_their_link_and_leave_a_bystander_its_rate(
 #[test]
 fn segments_that_come_and_go_leave_a_bystander_its_rate() {
     harass("segments", |peer, round| {
-        use std::os::fd::AsFd;
         let (fd, _memory) = raw::segment(1 << 20);
         let packet = raw::segment_packet(round as u32, 1 << 20);
         let sent = raw::send(&peer.socket, &packet, &[fd.as_fd()]);
@@ -248,4 +248,47 @@ fn responses_to_requests_of_another_link_are_a_fault_of_their_own_link() {
     assert!(answer.try_recv().is_err(), "somebody else has answered");
     asked.respond(request.id, b"answer").unwrap();
     assert_eq!(support::callbacks::hear(&answer).unwrap(), b"answer");
+}
+
+#[test]
+fn peers_that_are_dear_to_judge_hold_up_nobody_for_long() {
+    let scene = Scene::new();
+    let Scene { stage, reactor, mut bystander } = scene;
+    let Stage { context, name, listener, .. } = stage;
+    let serving = reactor.clone();
+    reactor
+        .accept_with(listener, move |accepted| {
+            let _ = accepted.and_then(|connection| serving.adopt(connection));
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    // Its pages are counted each time.
+    let hello = Hello { ring_capacity: 512 << 20, ..Hello::honest() };
+    let Ok((fd, _memory)) = std::panic::catch_unwind(|| raw::segment(hello.segment_len())) else {
+        eprintln!("skipped: half a GiB of shared memory is too much here");
+        return;
+    };
+    let over = AtomicBool::new(false);
+    let worst = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if let Some(socket) = raw::try_dial(&name) {
+                    let _ = raw::send(&socket, &hello.encode(), &[fd.as_fd()]);
+                }
+            }
+        });
+        let start = Instant::now();
+        let mut worst = Duration::ZERO;
+        while start.elapsed() < SLICE * 4 {
+            let since = Instant::now();
+            bystander.far.send(b"there?").unwrap();
+            assert_eq!(receive(&mut bystander.far), b"there?");
+            worst = worst.max(since.elapsed());
+        }
+        over.store(true, Ordering::Relaxed);
+        worst
+    });
+    println!("dear peers: the longest round trip took {worst:?}");
+    assert!(worst < HANG / 4, "{worst:?}");
+    drop(context);
 }

@@ -25,6 +25,10 @@ use crate::transport::wait::after;
 /// The key of the listening socket; half-open peers have others.
 const LISTENER: u64 = u64::MAX;
 
+/// How long peers are taken from the socket's queue at a time: one that lies can cost as much as counting the
+/// pages of a GiB, some 10 ms, and a reactor has links beside the listener.
+const SLICE: Duration = Duration::from_millis(2);
+
 /// Peers taken from the socket's queue before the half-open ones are looked at again.
 const BURST: usize = 64;
 
@@ -230,7 +234,11 @@ impl Listener {
 
     /// Takes peers from the socket's queue, until one of them has said Hello already.
     fn take_new(&mut self) -> Result<Option<Connection>> {
+        let start = Instant::now();
         for _ in 0..BURST {
+            if start.elapsed() >= SLICE {
+                break;
+            }
             let peer = match socket::accept(self.socket.as_fd()) {
                 Ok(Some(peer)) => peer,
                 Ok(None) => {
