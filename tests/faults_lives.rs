@@ -33,11 +33,11 @@ const PLACES: usize = 4;
 type Life = (&'static str, fn());
 
 const LIVES: [Life; 6] = [
-    ("plain", || life(|context| plain(context))),
-    ("reactor", || life(|context| reactor(context))),
-    ("calls", || life(|context| calls(context))),
-    ("frozen", || life(|context| frozen(context))),
-    ("regions", || life(|context| regions(context))),
+    ("plain", || life(plain)),
+    ("reactor", || life(reactor)),
+    ("calls", || life(calls)),
+    ("frozen", || life(frozen)),
+    ("regions", || life(regions)),
     ("crowd", || life(|context| crowd(context, false))),
 ];
 
@@ -50,7 +50,7 @@ const LASTING: [Life; 6] = {
 const LATE_CROWD: Life = ("crowd", || life(|context| crowd(context, true)));
 
 /// Peers that cannot be accepted.
-const QUEUES: [Life; 2] = [LATE_CROWD, ("queue", || life(|context| queue(context)))];
+const QUEUES: [Life; 2] = [LATE_CROWD, ("queue", || life(queue))];
 
 /// In the other process: works in a context that lives on.
 fn life(work: impl Fn(&Context) -> Ended) {
@@ -126,7 +126,7 @@ fn frozen(context: &Context) -> Ended {
     let shape = slipring::Shape::from([1000]);
     let names: Vec<_> = (0..20).map(|value| value.to_string()).collect();
     let sources = names.iter().zip(&bytes);
-    let sources = sources.map(|(name, bytes)| (&**name, DType::Uint32, shape.clone(), &bytes[..]));
+    let sources = sources.map(|(name, bytes)| (&**name, DType::Uint32, shape, &bytes[..]));
     let mut set = context.freeze(sources)?;
     let mut drafted = context.alloc_frozen::<u32>([1000])?;
     drafted.fill(20);
