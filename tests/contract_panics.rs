@@ -128,7 +128,7 @@ const PLACES: [fn(&Link, &mut Connection); 4] = [
     },
     |link, far| {
         link.on_tensors(|_, _| panic_any(Bomb));
-        far.send_tensor(&slipring::Tensor::from_slice([1], &[1u8]).unwrap()).unwrap();
+        far.send_tensor(slipring::Tensor::from_slice([1], &[1u8]).unwrap()).unwrap();
     },
     |link, far| {
         let token = link.register(|_| panic_any(Bomb)).unwrap();
