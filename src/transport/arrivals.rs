@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::error::{ErrorKind, Fault, Result};
 use crate::pool::FrozenBlock;
 use crate::shm::{Frozen, PeerMapping, PeerSegment, page_size};
-use crate::transport::closing::Handed;
 use crate::transport::hello::{PACKET, Packet, Reason};
 use crate::transport::socket::{self, Incoming, Received};
 
@@ -328,7 +327,7 @@ impl Arrivals {
         }
     }
 
-    fn map(&mut self, segment: u32, len: u64, fd: Handed, frozen: bool) -> Result<()> {
+    fn map(&mut self, segment: u32, len: u64, fd: OwnedFd, frozen: bool) -> Result<()> {
         let bytes = self.bytes.saturating_add(len);
         let segments = self.segments.len() + 1;
         self.window = self.window.saturating_add(len);
@@ -346,7 +345,6 @@ impl Arrivals {
             return Err(ErrorKind::OutOfMemory { bytes: len }.into());
         };
         let counted = Counted::new(len, frozen)?;
-        let fd = fd.into_memory()?;
         let arrived = if frozen {
             Arrived::Frozen(FrozenBlock::foreign(Frozen::attach(fd, whole)?, counted))
         } else {

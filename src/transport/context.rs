@@ -12,7 +12,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
 use crate::transport::address::Address;
-use crate::transport::closing::PeerSocket;
 use crate::transport::connection::Connection;
 use crate::transport::link::Link;
 use crate::transport::listener::Listener;
@@ -228,7 +227,6 @@ impl Context {
     pub fn connect_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
-        let socket = PeerSocket::new(socket);
         self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
         let deadline = after(self.core.options.handshake_timeout);
         meeting::connect(&self.core, socket, self.core.take_ours()?, (Instant::now(), deadline))
@@ -243,7 +241,6 @@ impl Context {
     pub fn accept_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
-        let socket = PeerSocket::new(socket);
         let maker = socket::maker(&socket)?;
         let admitted = self.core.options.peer_policy.check(&maker);
         admitted.map_err(|error| meeting::refuse(&socket, error))?;
@@ -307,9 +304,9 @@ impl Context {
         address: &Address,
         target: &SocketAddrUnix,
         (start, deadline): (Instant, Instant),
-    ) -> Result<PeerSocket> {
+    ) -> Result<OwnedFd> {
         let socket = loop {
-            let socket = PeerSocket::new(socket::open()?);
+            let socket = socket::open()?;
             match socket::connect(&socket, target) {
                 Ok(()) => break socket,
                 // The listener's queue is full.

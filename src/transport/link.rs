@@ -1,5 +1,6 @@
 //! A link: what both halves of a connection, and the loans taken from it, share.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -13,7 +14,6 @@ use crate::parking::{Attention, Barrier, Waker};
 use crate::pool::{Borrower, BorrowerId};
 use crate::shm::{Mapping, PeerMapping, PeerWords};
 use crate::transport::arrivals::Arrivals;
-use crate::transport::closing::PeerSocket;
 use crate::transport::context::Core;
 use crate::transport::control;
 use crate::transport::hello::{Hello, Packet, Reason};
@@ -78,7 +78,7 @@ pub(super) enum Health {
 pub(super) struct Link {
     pub(super) own: Mapping,
     pub(super) peer: PeerMapping,
-    pub(super) socket: PeerSocket,
+    pub(super) socket: OwnedFd,
     pub(super) identity: Peer,
     pub(super) terms: Terms,
     pub(super) barrier: Barrier,
@@ -98,7 +98,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(
         (own, peer): (Mapping, PeerMapping),
-        socket: PeerSocket,
+        socket: OwnedFd,
         identity: Peer,
         terms: Terms,
         barrier: Barrier,

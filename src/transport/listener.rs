@@ -15,7 +15,6 @@ use rustix::io::Errno;
 use crate::error::{Error, ErrorKind, Result};
 use crate::shm::fork::Generation;
 use crate::transport::address::Address;
-use crate::transport::closing::PeerSocket;
 use crate::transport::connection::Connection;
 use crate::transport::context::Core;
 use crate::transport::meeting::{self, Offer};
@@ -78,7 +77,7 @@ pub struct Listener {
 #[derive(Debug)]
 struct HalfOpen {
     key: u64,
-    socket: PeerSocket,
+    socket: OwnedFd,
     deadline: Instant,
 }
 
@@ -291,7 +290,7 @@ impl Listener {
         }
     }
 
-    fn look(&mut self, socket: PeerSocket) -> Result<Look> {
+    fn look(&mut self, socket: OwnedFd) -> Result<Look> {
         let answer = match meeting::accept(&self.core, &socket) {
             Ok(Offer::Silent) => return Ok(Look::Silent(socket)),
             Ok(Offer::Accepted(accepted)) => accepted.conclude(socket),
@@ -321,7 +320,7 @@ impl Listener {
     }
 
     /// Keeps a peer that has not said Hello. One too many, and the oldest is dropped.
-    fn keep(&mut self, socket: PeerSocket) -> Result<()> {
+    fn keep(&mut self, socket: OwnedFd) -> Result<()> {
         if self.half_open.len() >= self.core.options.half_open_limit {
             self.drop_oldest();
         }
@@ -343,6 +342,7 @@ impl Listener {
     fn drop_oldest(&mut self) {
         if let Some(peer) = self.half_open.pop_front() {
             let _ = epoll::delete(&self.epoll, &peer.socket);
+            socket::end(&peer.socket);
             self.stats.silent += 1;
         }
     }
@@ -370,7 +370,7 @@ impl Listener {
 /// What a look at a half-open peer gives.
 enum Look {
     Connected(Box<Connection>),
-    Silent(PeerSocket),
+    Silent(OwnedFd),
     /// Refused, or gone.
     Over,
 }

@@ -22,7 +22,6 @@ use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
 use crate::parking::Barrier;
 use crate::shm::{Area, Mapping, PeerSegment, Segment, node_of_caller};
 use crate::transport::arrivals::Arrivals;
-use crate::transport::closing::PeerSocket;
 use crate::transport::connection::Connection;
 use crate::transport::context::Core;
 use crate::transport::control;
@@ -94,7 +93,7 @@ impl Theirs {
         let pidfd = sender_of(packet.pidfd.take(), credentials.pid)?;
         let extents = Extents::of(&hello);
         let (len, prefault) = (extents.segment_len(), core.options.prefault);
-        let segment = PeerSegment::attach(fd.into_memory()?, len, extents.control, prefault)?;
+        let segment = PeerSegment::attach(fd, len, extents.control, prefault)?;
         Ok(Self { hello, segment, peer: Peer { credentials, pidfd } })
     }
 }
@@ -131,7 +130,7 @@ const LOOK: Duration = Duration::from_micros(100);
 /// The connecting side, over a connected socket.
 pub(super) fn connect(
     core: &Arc<Core>,
-    socket: PeerSocket,
+    socket: OwnedFd,
     ours: Ours,
     (since, deadline): (Instant, Instant),
 ) -> Result<Connection> {
@@ -182,7 +181,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    pub(super) fn conclude(self, socket: PeerSocket) -> Result<Connection> {
+    pub(super) fn conclude(self, socket: OwnedFd) -> Result<Connection> {
         conclude(&self.core, socket, self.ours, self.theirs)
     }
 }
@@ -223,12 +222,7 @@ pub(super) fn refuse(socket: &OwnedFd, error: Error) -> Error {
     error
 }
 
-fn conclude(
-    core: &Arc<Core>,
-    socket: PeerSocket,
-    ours: Ours,
-    theirs: Theirs,
-) -> Result<Connection> {
+fn conclude(core: &Arc<Core>, socket: OwnedFd, ours: Ours, theirs: Theirs) -> Result<Connection> {
     let Ours { hello, mapping, ring, fd } = ours;
     drop(fd);
     if let (Numa::Receiver, Some(node)) = (core.options.numa, theirs.hello.numa_node)

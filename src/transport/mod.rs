@@ -22,7 +22,6 @@ mod address;
 mod arrivals;
 mod backlog;
 mod calls;
-mod closing;
 mod connection;
 mod context;
 mod control;

@@ -19,16 +19,14 @@ use rustix::net::{
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
-use crate::transport::closing::{Handed, PeerSocket};
 use crate::transport::peer::Credentials;
 
 /// `SO_PASSPIDFD` and `SCM_PIDFD` of `unix(7)`, Linux 6.5.
 const SO_PASSPIDFD: libc::c_int = 76;
 const SCM_PIDFD: libc::c_int = 4;
 
-/// Descriptors that a packet can carry, `SCM_MAX_FD` of the kernel: what there is no room for the kernel
-/// closes at once, on the thread that receives.
-const DESCRIPTORS: usize = 253;
+/// Descriptors that any packet carries at most, and one to notice too many by.
+const DESCRIPTORS: usize = 2;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -48,10 +46,10 @@ pub(super) fn connect(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), 
 }
 
 /// The next pending connection. `None`: there is none.
-pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<PeerSocket>> {
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     loop {
         match rustix::net::accept_with(listener, FLAGS) {
-            Ok(socket) => return Ok(Some(PeerSocket::new(socket))),
+            Ok(socket) => return Ok(Some(socket)),
             Err(Errno::AGAIN) => return Ok(None),
             // The peer went away between connecting and now.
             Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -162,7 +160,7 @@ pub(super) fn send(
 pub(super) struct Received<const N: usize> {
     pub(super) bytes: [u8; N],
     pub(super) len: usize,
-    pub(super) descriptors: Vec<Handed>,
+    pub(super) descriptors: Vec<OwnedFd>,
     pub(super) credentials: Option<Credentials>,
     /// The sender's process, or why the kernel could not open it.
     pub(super) pidfd: Option<Result<OwnedFd, Errno>>,
@@ -188,14 +186,14 @@ pub(super) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
     let mut received =
         Received { bytes: [0; N], len: 0, descriptors: Vec::new(), credentials: None, pidfd: None };
     let mut iov = libc::iovec { iov_base: received.bytes.as_mut_ptr().cast(), iov_len: N };
-    // Aligned as control messages must be.
-    let mut control = [0u64; CONTROL.div_ceil(8)];
+    // Aligned as control messages must be; room for credentials, a pidfd, and DESCRIPTORS.
+    let mut control = [0u64; 16];
     // SAFETY: zero is a valid `msghdr`.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_iov = &mut iov;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
-    header.msg_controllen = CONTROL as _;
+    header.msg_controllen = control_space() as _;
     let len = loop {
         // SAFETY: `header` points to the buffers above, which live on and are not otherwise used.
         let len = unsafe {
@@ -242,14 +240,11 @@ pub(super) fn stop_pidfds(socket: &OwnedFd) {
     set_pass_pidfd(socket, 0);
 }
 
-/// Room for credentials, a pidfd, and descriptors, in bytes.
-const CONTROL: usize = space(size_of::<libc::ucred>())
-    + space(size_of::<libc::c_int>())
-    + space(DESCRIPTORS * size_of::<libc::c_int>());
-
-const fn space(len: usize) -> usize {
+fn control_space() -> usize {
+    let rights = DESCRIPTORS * size_of::<libc::c_int>();
+    let lens = [size_of::<libc::ucred>(), size_of::<libc::c_int>(), rights];
     // SAFETY: computes a number.
-    unsafe { libc::CMSG_SPACE(len as libc::c_uint) as usize }
+    lens.iter().map(|len| unsafe { libc::CMSG_SPACE(*len as libc::c_uint) } as usize).sum()
 }
 
 /// Takes the control messages into owned values.
@@ -267,7 +262,7 @@ fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 for index in 0..len / size_of::<libc::c_int>() {
-                    received.descriptors.extend(take_descriptor(data, index).ok().map(Handed::new));
+                    received.descriptors.extend(take_descriptor(data, index).ok());
                 }
             }
             (libc::SOL_SOCKET, SCM_PIDFD) if len >= size_of::<libc::c_int>() => {
