@@ -17,7 +17,7 @@ use slipring::{
     Address, AddressFault, Connection, Context, Credentials, DescriptorFault, Error, ErrorKind,
     Fault, Options, PeerPolicy, Refusal,
 };
-use support::census::{Census, processor_time};
+use support::census::{Census, leave_descriptors, processor_time};
 use support::other::{Other, over_threads_and_processes, say};
 use support::raw::{self, *};
 use support::{Stage, fault, soon, unique_name, wait_until};
@@ -811,35 +811,6 @@ fn a_segment_is_sealed_allocated_shared_memory_of_the_right_size() {
     raw::send(&socket, &packet, &[fd.as_fd()]).unwrap();
     stage.listener.accept_deadline(soon()).unwrap();
     stage.is_undisturbed();
-}
-
-/// Lowers the limit on descriptors so that `free` more can be opened.
-fn leave_descriptors(free: u64) -> rustix::process::Rlimit {
-    let resource = rustix::process::Resource::Nofile;
-    let before = rustix::process::getrlimit(resource);
-    let probe = File::open("/dev/null").unwrap();
-    let mut next = probe.as_raw_fd() as u64;
-    drop(probe);
-    // Holes below are filled, so that the limit counts.
-    let highest = std::fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok())
-        .max()
-        .unwrap();
-    let mut fillers = Vec::new();
-    while next < highest {
-        let filler = File::open("/dev/null").unwrap();
-        next = filler.as_raw_fd() as u64;
-        fillers.push(filler);
-    }
-    drop(fillers.pop());
-    std::mem::forget(fillers);
-    let probe = File::open("/dev/null").unwrap();
-    let current = Some(probe.as_raw_fd() as u64 + free);
-    drop(probe);
-    let limit = rustix::process::Rlimit { current, maximum: before.maximum };
-    rustix::process::setrlimit(resource, limit).unwrap();
-    before
 }
 
 #[test]

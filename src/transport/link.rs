@@ -117,8 +117,13 @@ impl Link {
     /// Wakes the peer's event loop, which sleeps on its socket.
     #[cold]
     pub(super) fn call(&self, reason: Reason) {
-        // A full queue can be read already, and whoever is gone needs no waking.
-        let _ = socket::send(&self.socket, &Packet::Wake(reason).encode(), None);
+        match socket::send(&self.socket, &Packet::Wake(reason).encode(), None) {
+            // A full queue can be read already, and whoever is gone needs no waking.
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            // It would sleep for ever; the end of the link wakes it.
+            Err(errno) if self.is_alive() => drop(self.fail(Error::os("sendmsg", errno))),
+            Err(_) => {}
+        }
     }
 
     #[inline(always)]

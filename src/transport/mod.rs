@@ -57,6 +57,7 @@ pub use address::Address;
 pub use connection::{Connection, Stats};
 pub use context::Context;
 pub(crate) use enclosure::Enclosure;
+pub(crate) use listener::PAUSE as ACCEPT_PAUSE;
 pub use listener::{Listener, ListenerStats};
 pub(crate) use looping::{LinkSocket, SetAside, Watch};
 pub use options::{Numa, Options, PeerPolicy, Spin};

@@ -520,7 +520,7 @@ impl Drop for Sender {
 /// The error of an operation that waited.
 pub(super) fn spent(error: TrySendError) -> Error {
     match error {
-        TrySendError::Failed(error) => error,
+        TrySendError::Failed(error) => error.waiting_for_room(),
         // Waiting operations end by their deadline instead.
         TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
     }

@@ -2,13 +2,16 @@
 //!
 //! [`other`] runs a body in another process, [`python`] an independent peer, [`raw`] is a peer that
 //! can lie in every byte it writes, [`callbacks`] hears what callbacks say, [`census`] counts what
-//! a process holds, [`trace`] watches another process at its system calls.
+//! a process holds, [`trace`] watches another process at its system calls, and
+//! [`faulty`] lets them fail.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
 pub mod callbacks;
 pub mod census;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub mod faulty;
 pub mod other;
 pub mod python;
 pub mod raw;

@@ -54,6 +54,8 @@ pub enum Plan {
     Watch,
     /// In phase 1 call `at` of those that are `meant` is not made, and fails with `errno`.
     Fail { meant: Meant, at: usize, errno: i32 },
+    /// The same of call `at` and all that follow it, to the end of phase 1.
+    FailFrom { meant: Meant, at: usize, errno: i32 },
     /// It is killed at stop `at` of this phase: even ones enter the kernel, roughly, odd ones leave it.
     Kill { phase: u64, at: usize },
 }
@@ -254,11 +256,15 @@ impl Tracer {
             return;
         }
         self.outcome.calls.push(call);
-        let Plan::Fail { meant, at, errno } = self.plan else { return };
+        let (meant, places, errno) = match self.plan {
+            Plan::Fail { meant, at, errno } => (meant, at..=at, errno),
+            Plan::FailFrom { meant, at, errno } => (meant, at..=usize::MAX, errno),
+            Plan::Watch | Plan::Kill { .. } => return,
+        };
         if !meant(&call) {
             return;
         }
-        if self.meant == at {
+        if places.contains(&self.meant) {
             self.outcome.reached = true;
             self.outcome.met = Some(call.number);
             self.failing.insert(thread, errno);
