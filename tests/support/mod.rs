@@ -2,7 +2,8 @@
 //!
 //! [`other`] runs a body in another process, [`python`] an independent peer, [`raw`] is a peer that
 //! can lie in every byte it writes, [`callbacks`] hears what callbacks say, [`census`] counts what
-//! a process holds, [`trace`] watches another process at its system calls.
+//! a process holds, [`trace`] watches another process at its system calls, [`steps`] at its
+//! instructions.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -12,6 +13,8 @@ pub mod census;
 pub mod other;
 pub mod python;
 pub mod raw;
+#[cfg(target_arch = "x86_64")]
+pub mod steps;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod trace;
 
