@@ -31,7 +31,7 @@ use Operation::*;
 use support::callbacks::{diary, settle};
 use support::census::Census;
 use support::other::{self, wait_until_asleep};
-use support::steps::{self, Steps, begin, end, is_asleep, wait_until_named_sleeps};
+use support::steps::{self, Place, Walk, begin, end, is_asleep, wait_until_named_sleeps};
 use support::{Witness, pair_of, soon, trace, unique_name};
 
 /// How late a death may be seen on a busy machine.
@@ -40,16 +40,8 @@ const SEEN: Duration = Duration::from_secs(8);
 /// How long a look at the listener takes at most before the victim's state is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Places of each operation that are tried where not all are: fewer of a long one, as all instructions
-/// up to a place are made one by one.
-const PLACES: std::ops::RangeInclusive<usize> = 8..=40;
-
-/// Instructions of all victims of an operation, roughly, where not all places are tried.
-const STEPS: usize = 30_000;
-
-/// Of a longer operation, every so many instructions are tried where all should be.
-const LONGEST: usize = 5000;
-const STRIDE: usize = 25;
+/// Places of each operation that are tried where not all are.
+const PLACES: usize = 40;
 
 /// The survivor's memory: what is lost of it is missed.
 const QUOTA: usize = 1 << 20;
@@ -279,20 +271,29 @@ fn receive(link: &mut Connection, expected: &[u8]) {
 }
 
 /// When the victim is killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum Plan {
-    /// After so many instructions.
-    After(usize),
+    /// In front of this instruction.
+    Before(Place),
     WhenAsleep,
+    /// At the operation's end; all of its instructions are noted.
     AtTheEnd,
 }
 
-type Run<'a> = ScopedJoinHandle<'a, Option<Steps>>;
+/// How it went.
+#[derive(Debug)]
+enum Death {
+    /// As planned, or not.
+    Killed(bool),
+    Walked(Walk),
+}
+
+type Run<'a> = ScopedJoinHandle<'a, Option<Death>>;
 
 /// In the survivor: a victim whose operation has not begun.
 struct Visit<'a> {
     operation: Operation,
-    plan: Plan,
+    plan: &'a Plan,
     run: Run<'a>,
     /// Tells it that the operation may begin.
     ready: mpsc::Sender<()>,
@@ -367,7 +368,7 @@ impl Visit<'_> {
             if let Some(thread) = thread
                 && is_asleep(thread)
             {
-                if self.plan == Plan::WhenAsleep {
+                if matches!(self.plan, Plan::WhenAsleep) {
                     let process = rustix::process::Pid::from_raw(thread).unwrap();
                     rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
                 }
@@ -464,21 +465,26 @@ impl Survivor {
     }
 
     /// One life and death of a victim. `None`: it cannot be watched here.
-    fn once(&mut self, operation: Operation, plan: Plan) -> Option<Steps> {
+    fn once(&mut self, operation: Operation, plan: &Plan) -> Option<Death> {
         let argument = format!("{} {}", operation as usize, self.name);
-        let at = if let Plan::After(at) = plan { Some(at) } else { None };
         let (test, me) = (self.test, rustix::thread::gettid());
         let (ready, prepared) = mpsc::channel();
         let (tell, begun) = mpsc::channel();
         thread::scope(|scope| {
             let run = scope.spawn(move || {
-                steps::run(test, &argument, at, |thread| {
+                let begun = |thread| {
                     prepared.recv().unwrap();
                     if matches!(operation, WakeReader | WakeWriter | WakeLender) {
                         wait_until_asleep(me);
                     }
                     tell.send(thread).unwrap();
-                })
+                };
+                match plan {
+                    Plan::Before(place) => {
+                        steps::kill(test, &argument, place, begun).map(Death::Killed)
+                    }
+                    _ => steps::walk(test, &argument, begun).map(Death::Walked),
+                }
             });
             let mut link = self.meet(&run)?;
             let visit = Visit { operation, plan, run, ready, begun };
@@ -486,16 +492,19 @@ impl Survivor {
                 TriggerToken => visit.serve(&self.reactor, link),
                 _ => visit.accompany(&self.context, &mut link),
             };
-            let steps = visit.run.join().unwrap().unwrap();
+            let death = visit.run.join().unwrap().unwrap();
             let most = operation.sends().0;
             assert!(came <= most);
             match operation {
                 SendBatch => assert!(came == 0 || came == most, "part of a batch: {came}"),
                 // It leaves the rest to another thread.
                 HandOver => {}
-                _ => assert!(came == most || plan != Plan::AtTheEnd, "lost: {came} of {most}"),
+                _ => assert!(
+                    came == most || !matches!(plan, Plan::AtTheEnd),
+                    "lost: {came} of {most}"
+                ),
             }
-            Some(steps)
+            Some(death)
         })
     }
 
@@ -526,31 +535,31 @@ fn survive(test: &'static str, operations: &[Operation]) {
     let mut survivor = Survivor::new(test);
     let all = std::env::var("SLIPRING_STEPS").as_deref() == Ok("all");
     let mut census = None;
-    // What makes a segment takes very many instructions, and `kill_sweep` tries its calls.
-    let tried = operations.iter().filter(|operation| all || **operation != SendFirstPooled);
-    for operation in tried {
-        let Some(Steps { count, .. }) = survivor.once(*operation, Plan::AtTheEnd) else { return };
+    for operation in operations {
+        let walked = survivor.once(*operation, &Plan::AtTheEnd);
+        let Some(Death::Walked(walk)) = walked else { return };
         survivor.settle();
-        // The first victim leaves a census behind it that the others must come back to.
+        // Of the first victim some things stay that every other one needs, too.
         let before = *census.get_or_insert_with(Census::take);
-        let places = match count {
-            ..=LONGEST if all => count,
-            _ if all => count / STRIDE,
-            _ => (2 * STEPS / count).clamp(*PLACES.start(), *PLACES.end()).min(count),
-        };
-        let place = |number| Plan::After(number * (count - 1) / (places - 1).max(1));
-        let sleeps = matches!(operation, ParkForMessage | ParkForRoom | ParkReactor);
-        let plans = (0..places).map(place).chain(sleeps.then_some(Plan::WhenAsleep));
+        let count = walk.count();
+        let places = if all { count } else { count.min(PLACES) };
+        let place = |number| number * (count - 1) / (places - 1).max(1);
         let mut killed = 0;
-        for plan in plans {
-            eprintln!("{operation:?}: {plan:?} of {count}");
-            let steps = survivor.once(*operation, plan).unwrap();
-            killed += usize::from(steps.reached || plan == Plan::WhenAsleep);
+        for at in (0..places).map(place) {
+            eprintln!("{operation:?}: instruction {at} of {count}");
+            let death = survivor.once(*operation, &Plan::Before(walk.place(at))).unwrap();
+            killed += usize::from(matches!(death, Death::Killed(true)));
+            survivor.settle();
+            before.comes_back_but_for_a_spare();
+        }
+        if matches!(operation, ParkForMessage | ParkForRoom | ParkReactor) {
+            eprintln!("{operation:?}: asleep");
+            survivor.once(*operation, &Plan::WhenAsleep).unwrap();
             survivor.settle();
             before.comes_back_but_for_a_spare();
         }
         println!("@@{operation:?}: {count} instructions, {killed} victims killed within, 0 wedges");
-        assert!(killed > 0);
+        assert!(killed > places / 2);
     }
 }
 
