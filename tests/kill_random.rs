@@ -1,0 +1,347 @@
+//! Peers that are killed and stopped at random while everything moves.
+//!
+//! ```text
+//!   survivor (one process, one context)                victims (a process for each death)
+//!   four seats, each a thread ◀──────────────────────▶ connect, or listen and accept
+//!   streams both ways, by blocking calls or by callbacks, messages and tensors, loans held on both sides
+//!   SIGSTOP, SIGCONT, SIGKILL ───────────────────────▶ at any moment, of the meeting too
+//!   sees the end, and how late ◀────────────────────── dies
+//! ```
+//!
+//! `SLIPRING_KILLS` says how many deaths there are (256 by default), `SLIPRING_SEED` which; the soak is
+//! `SLIPRING_KILLS=10000 cargo test --release --test kill_random -- --nocapture`. Times are judged in the
+//! soak alone, which has the machine for itself.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+use slipring::{Connection, Context, ErrorKind, Listener, Options, Reactor, TrySendError};
+
+use support::census::Census;
+use support::other::{self, Other};
+use support::stream::{Dice, mix};
+use support::traffic::{Drive, Tally, talk};
+use support::{HANG, Witness, callbacks, pair_of, soon, unique_name};
+
+const SEATS: usize = 4;
+
+/// Lives of each seat between two looks at what is left.
+const LIVES: u64 = 8;
+
+const QUOTA: usize = 16 << 20;
+
+/// How long a look at the listener takes at most before the victim's state is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// In the soak: how late a death may be seen, of 99 in 100, and how long anything may wait.
+const SEEN: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// One at a time: they measure.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn soak() -> Option<u64> {
+    std::env::var("SLIPRING_KILLS").ok().map(|kills| kills.parse().unwrap())
+}
+
+fn options() -> Options {
+    // What one peer holds is a small part of the quota. A stopped peer is not refused.
+    Options::new().pool_quota(QUOTA as u64).loan_slots(32).handshake_timeout(HANG)
+}
+
+/// What befalls a victim.
+#[derive(Debug, Clone)]
+struct Fate {
+    victim_connects: bool,
+    victim: Drive,
+    survivor: Drive,
+    seed: u64,
+    /// Counted from its start, and not from the meeting.
+    early: bool,
+    after: Duration,
+    /// How long it is stopped first, and how long it goes on then.
+    stopped: Option<(Duration, Duration)>,
+}
+
+impl Fate {
+    fn of(dice: &mut Dice) -> Self {
+        let drive = |throw| if throw == 0 { Drive::Calls } else { Drive::Callbacks };
+        let mut time = |micros| Duration::from_micros(dice.throw(micros));
+        let (after, early_after, pause, on) =
+            (time(20_000), time(10_000), time(20_000), time(8_000));
+        let early = dice.throw(8) == 0;
+        let on = if dice.throw(2) == 0 { Duration::ZERO } else { on };
+        Self {
+            victim_connects: dice.throw(2) == 0,
+            victim: drive(dice.throw(2)),
+            survivor: drive(dice.throw(2)),
+            seed: dice.throw(u64::MAX),
+            early,
+            after: if early { early_after } else { after },
+            stopped: (dice.throw(3) == 0).then_some((pause, on)),
+        }
+    }
+
+    fn argument(&self, name: &str) -> String {
+        let (role, drive) = (u8::from(self.victim_connects), self.victim as u8);
+        format!("{role} {drive} {} {name}", self.seed)
+    }
+
+    /// Lets it come about. Gives when the victim was killed.
+    fn befall(&self, child: &mut Child, met: &mpsc::Receiver<()>) -> Instant {
+        let pid = Pid::from_child(child);
+        if !self.early {
+            // Nobody meets who has failed.
+            let _ = met.recv_timeout(HANG);
+        }
+        thread::sleep(self.after);
+        if let Some((pause, on)) = self.stopped {
+            kill_process(pid, Signal::STOP).unwrap();
+            thread::sleep(pause);
+            if !on.is_zero() {
+                kill_process(pid, Signal::CONT).unwrap();
+                thread::sleep(on);
+            }
+        }
+        let at = Instant::now();
+        child.kill().unwrap();
+        at
+    }
+}
+
+/// In the victim: talks until it is killed.
+fn victim(argument: &str) {
+    let fields: Vec<_> = argument.splitn(4, ' ').collect();
+    let drive = if fields[1] == "0" { Drive::Calls } else { Drive::Callbacks };
+    let (seed, name) = (fields[2].parse::<u64>().unwrap(), fields[3]);
+    let context = Context::with_options(options()).unwrap();
+    let reactor = Reactor::spawn(&context).unwrap();
+    let link = match fields[0] {
+        "1" => context.connect_deadline(name, soon()).unwrap(),
+        _ => context.listen(name).unwrap().accept_deadline(soon()).unwrap(),
+    };
+    let ends = talk(drive, (&context, &reactor), link, (seed + 1, seed), &Arc::new(Tally::fatal()));
+    panic!("the survivor has ended: {ends:?}");
+}
+
+/// The process that stays.
+struct Survivor {
+    test: &'static str,
+    context: Context,
+    reactor: Reactor,
+    tally: Arc<Tally>,
+    leaks: AtomicU64,
+    /// How late the deaths were seen, in each direction of each link.
+    seen: Mutex<Vec<Duration>>,
+}
+
+impl Survivor {
+    fn live(&self, fate: &Fate) {
+        let name = unique_name();
+        // Before the victim is there.
+        let listener = fate.victim_connects.then(|| self.context.listen(&*name).unwrap());
+        let mut command = other::command(self.test, &fate.argument(&name));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let (meets, met) = mpsc::channel();
+        let dead = &AtomicBool::new(false);
+        let (at, ends) = thread::scope(|scope| {
+            let fated = scope.spawn(move || {
+                let at = fate.befall(&mut child, &met);
+                dead.store(true, Ordering::Relaxed);
+                (at, child.wait().unwrap())
+            });
+            let link = self.meet(listener, &name, dead);
+            let since = Instant::now();
+            let _ = meets.send(());
+            let ends = link.map(|link| {
+                let ours = (&self.context, &self.reactor);
+                talk(fate.survivor, ours, link, (fate.seed, fate.seed + 1), &self.tally)
+            });
+            let (at, status) = fated.join().unwrap();
+            let killed = status.signal() == Some(Signal::KILL.as_raw());
+            self.tally.check(killed, &format!("the victim: {status}, {fate:?}"));
+            (at.max(since), ends)
+        });
+        for end in ends.into_iter().flatten() {
+            let hung = matches!(end.kind, ErrorKind::TimedOut { .. });
+            self.tally.count(&self.tally.hangs, !hung, "a death is not seen");
+            self.tally
+                .check(end.kind == ErrorKind::PeerDied, &format!("{:?} of {fate:?}", end.kind));
+            self.seen.lock().unwrap().push(end.at.saturating_duration_since(at));
+        }
+    }
+
+    /// The link to the victim. `None`: it died before there was one.
+    fn meet(
+        &self,
+        listener: Option<Listener>,
+        name: &str,
+        dead: &AtomicBool,
+    ) -> Option<Connection> {
+        let mut listener = listener;
+        loop {
+            // Whoever is dead now will neither come nor listen any more.
+            let late = dead.load(Ordering::Relaxed);
+            let met = match &mut listener {
+                Some(listener) => listener.accept_deadline(Instant::now() + LOOK),
+                None => self.context.connect_deadline(name, soon()),
+            };
+            let error = match met {
+                Ok(link) => return Some(link),
+                Err(error) => error,
+            };
+            match error.kind() {
+                ErrorKind::TimedOut { .. } if listener.is_some() => {}
+                // As in `connect_retry`.
+                ErrorKind::NobodyListens { .. } => thread::sleep(Duration::from_millis(1)),
+                ErrorKind::PeerClosed | ErrorKind::PeerDied => return None,
+                _ => panic!("{error}"),
+            }
+            if late {
+                return None;
+            }
+        }
+    }
+
+    /// Round trips over links of the same context that have nothing to do with any victim: one that a
+    /// thread serves, one that the reactor does.
+    fn ping(&self, over: &AtomicBool) {
+        let (mut near, mut far) = pair_of(&self.context, &self.context);
+        let (served, mut client) = pair_of(&self.context, &self.context);
+        let served = self.reactor.adopt(served).unwrap();
+        served.on_message(|link, message| link.write(message.to_vec()));
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while let Ok(Some(message)) = far.recv() {
+                    far.send(&message).unwrap();
+                }
+            });
+            for number in 0u64.. {
+                let message = mix(number).to_le_bytes();
+                for link in [&mut near, &mut client] {
+                    let back = self.tally.time(|| {
+                        link.send_deadline(&message, soon())?;
+                        link.receiver().recv_deadline(soon())
+                    });
+                    self.tally.check(back.unwrap().unwrap() == message, "an innocent link");
+                }
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            near.close().unwrap();
+        });
+    }
+
+    /// Everything is as it was.
+    fn settle(&self, innocent: &mut Witness, before: Census) {
+        innocent.check();
+        let count = |back: bool, what: &str| self.tally.count(&self.leaks, back, what);
+        let whole = self.context.allocation().until(soon()).typed::<u8>([QUOTA]);
+        count(whole.is_ok(), "memory is lost");
+        drop(whole);
+        self.context.trim();
+        let back = || before.comes_back_but_for_a_spare();
+        count(
+            catch_unwind(AssertUnwindSafe(back)).is_ok(),
+            "descriptors, mappings or threads are lost",
+        );
+    }
+
+    fn report(&self, kills: u64) {
+        let Tally { hangs, wrong, things, longest_wait, .. } = &*self.tally;
+        let number = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
+        let mut seen = self.seen.lock().unwrap();
+        seen.sort();
+        let (half, most, last) =
+            (percentile(&seen, 50), percentile(&seen, 99), percentile(&seen, 100));
+        let waited = Duration::from_nanos(number(longest_wait));
+        println!(
+            "@@{kills} kills, {} things received, {} hangs, {} wrong, {} leaks; longest wait {waited:.1?}; death \
+             seen after p50 {half:.1?}, p99 {most:.1?}, at most {last:.1?} ({} ends)",
+            number(things),
+            number(hangs),
+            number(wrong),
+            number(&self.leaks),
+            seen.len(),
+        );
+        assert_eq!((number(hangs), number(wrong), number(&self.leaks)), (0, 0, 0));
+        assert!(seen.len() as u64 > kills, "most of them had met");
+        if soak().is_some() {
+            assert!(most <= SEEN, "{most:?}");
+        }
+    }
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}
+
+/// In the survivor: rounds of lives.
+fn survive(test: &'static str, seed: u64) {
+    let context = Context::with_options(options()).unwrap();
+    let reactor = Reactor::spawn(&context).unwrap();
+    let mut innocent = Witness::new(&context);
+    let longest = if soak().is_some() { LONGEST_WAIT } else { HANG };
+    let tally = Arc::new(Tally::new(longest));
+    let (leaks, seen) = (AtomicU64::new(0), Mutex::default());
+    let survivor = Survivor { test, context, reactor, tally, leaks, seen };
+    let over = AtomicBool::new(false);
+    let kills = soak().unwrap_or(256).next_multiple_of(SEATS as u64 * LIVES);
+    thread::scope(|scope| {
+        scope.spawn(|| survivor.ping(&over));
+        innocent.check();
+        let mut before = None;
+        for round in 0..kills / (SEATS as u64 * LIVES) {
+            thread::scope(|scope| {
+                for seat in 0..SEATS as u64 {
+                    let survivor = &survivor;
+                    scope.spawn(move || {
+                        let mut dice = Dice(mix(seed ^ mix(round * SEATS as u64 + seat)));
+                        (0..LIVES).for_each(|_| survivor.live(&Fate::of(&mut dice)));
+                    });
+                }
+            });
+            // What the first round leaves is what every other one needs, too.
+            let before = *before.get_or_insert_with(|| {
+                thread::sleep(Duration::from_millis(100));
+                survivor.context.trim();
+                Census::take()
+            });
+            survivor.settle(&mut innocent, before);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    survivor.report(kills);
+}
+
+#[test]
+fn peers_may_be_killed_and_stopped_at_any_moment() {
+    let test = "peers_may_be_killed_and_stopped_at_any_moment";
+    other::run_here(test, |argument| match argument.strip_prefix("survivor ") {
+        Some(seed) => survive(test, seed.parse().unwrap()),
+        None => victim(argument),
+    });
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let seed = std::env::var("SLIPRING_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seed = seed.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        mix(now.as_nanos() as u64)
+    });
+    println!("SLIPRING_SEED={seed}");
+    // A process of its own, for its census.
+    let survivor = other::command(test, &format!("survivor {seed}")).output().unwrap();
+    let said = String::from_utf8_lossy(&survivor.stdout);
+    said.lines().filter_map(|line| line.split_once("@@")).for_each(|(_, line)| println!("{line}"));
+    let cried = String::from_utf8_lossy(&survivor.stderr);
+    assert!(survivor.status.success(), "{cried}");
+}
