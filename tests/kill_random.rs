@@ -23,7 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
-use slipring::{Connection, Context, ErrorKind, Listener, Options, Reactor, TrySendError};
+use slipring::{Connection, Context, ErrorKind, Listener, Options, Reactor};
 
 use support::census::Census;
 use support::other::{self, Other};
@@ -344,4 +344,175 @@ fn peers_may_be_killed_and_stopped_at_any_moment() {
     said.lines().filter_map(|line| line.split_once("@@")).for_each(|(_, line)| println!("{line}"));
     let cried = String::from_utf8_lossy(&survivor.stderr);
     assert!(survivor.status.success(), "{cried}");
+}
+
+/// How long the stopped peers are stopped, and how long is measured before.
+const STOP: Duration = Duration::from_secs(2);
+
+/// From one round trip of a link to the next.
+const PACE: Duration = Duration::from_millis(1);
+
+/// A message of those that are sent ahead: more of them than a ring holds come while the peer stands.
+fn ahead(number: u64) -> Vec<u8> {
+    mix(number).to_le_bytes().repeat(50)
+}
+
+/// When each round trip of a link began and ended. One comes after the other, and every answer is the
+/// message.
+type Trips = Vec<(Instant, Instant)>;
+
+/// A peer of one link, in a process of its own, that answers every message with it.
+fn echo(name: &str) {
+    let context = Context::new().unwrap();
+    let mut link = context.connect_retry(name, soon()).unwrap();
+    while let Some(message) = link.recv().unwrap() {
+        link.send(&message).unwrap();
+    }
+}
+
+/// Round trips by blocking calls.
+fn call(mut link: Connection, over: &AtomicBool) -> Trips {
+    let mut trips = Trips::new();
+    for number in 0u64.. {
+        let message = mix(number).to_le_bytes();
+        let start = Instant::now();
+        link.send_deadline(&message, soon()).unwrap();
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
+        trips.push((start, Instant::now()));
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+        thread::sleep(PACE);
+    }
+    link.close().unwrap();
+    trips
+}
+
+/// Round trips by callbacks of a reactor.
+fn call_back(link: Connection, reactor: &Reactor, over: &AtomicBool) -> Trips {
+    let link = reactor.adopt(link).unwrap();
+    let (say, said) = callbacks::diary();
+    link.on_message(move |_, message| say((message.to_vec(), Instant::now())));
+    let mut trips = Trips::new();
+    for number in 0u64.. {
+        let message = mix(number).to_le_bytes();
+        let start = Instant::now();
+        link.write(message);
+        let (back, end) = callbacks::hear(&said);
+        assert_eq!(back, message);
+        trips.push((start, end));
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+        thread::sleep(PACE);
+    }
+    let (closed, end) = callbacks::diary();
+    link.on_closed(move |_, result| closed(result.is_ok()));
+    link.close();
+    assert!(callbacks::hear(&end));
+    trips
+}
+
+/// Sends ahead by blocking calls while answers come. Gives how long the longest silence was.
+fn call_ahead(link: Connection, over: &AtomicBool) -> Duration {
+    let (mut sender, mut receiver) = link.split();
+    thread::scope(|scope| {
+        let sending = scope.spawn(move || {
+            let mut sent = 0;
+            while !over.load(Ordering::Relaxed) {
+                sender.send_deadline(&ahead(sent), soon()).unwrap();
+                sent += 1;
+                thread::sleep(PACE);
+            }
+            sent
+        });
+        let (mut came, mut last, mut silence) = (0, Instant::now(), Duration::ZERO);
+        while let Some(message) = receiver.recv_deadline(soon()).unwrap() {
+            assert!(message == ahead(came), "message {came} is lost");
+            came += 1;
+            silence = silence.max(last.elapsed());
+            last = Instant::now();
+        }
+        assert_eq!(came, sending.join().unwrap());
+        silence
+    })
+}
+
+/// As [`call_ahead`], by a reactor.
+fn call_back_ahead(link: Connection, reactor: &Reactor, over: &AtomicBool) -> Duration {
+    let link = reactor.adopt(link).unwrap();
+    let (say, said) = callbacks::diary();
+    link.on_message(move |_, message| say((message.to_vec(), Instant::now())));
+    let mut sent = 0;
+    while !over.load(Ordering::Relaxed) {
+        link.write(ahead(sent));
+        sent += 1;
+        thread::sleep(PACE);
+    }
+    let answers: Vec<_> = (0..sent).map(|_| callbacks::hear(&said)).collect();
+    for (number, (answer, _)) in answers.iter().enumerate() {
+        assert!(*answer == ahead(number as u64), "message {number} is lost");
+    }
+    link.close();
+    let silences = answers.windows(2).map(|two| two[1].1 - two[0].1);
+    silences.max().unwrap()
+}
+
+/// The 99th percentile of the trips that began between two moments.
+fn slowest(trips: &[Trips], from: Instant, to: Instant) -> Duration {
+    let within = trips.iter().flatten().filter(|(start, _)| (from..to).contains(start));
+    let mut times: Vec<_> = within.map(|(start, end)| *end - *start).collect();
+    times.sort();
+    assert!(times.len() > 10, "they go on: {}", times.len());
+    percentile(&times, 99)
+}
+
+#[test]
+fn a_stopped_peer_holds_up_nobody_else_and_loses_nothing() {
+    let test = "a_stopped_peer_holds_up_nobody_else_and_loses_nothing";
+    other::run_here(test, echo);
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let context = Context::new().unwrap();
+    let reactor = Reactor::spawn(&context).unwrap();
+    let name = unique_name();
+    let mut listener = context.listen(&*name).unwrap();
+    let mut peer = || {
+        let process = Other::spawn(test, &name);
+        (listener.accept_deadline(soon()).unwrap(), process)
+    };
+    let (links, mut processes): (Vec<_>, Vec<_>) = (0..6).map(|_| peer()).unzip();
+    let [first, second, calling @ .., one, other] = <[Connection; 6]>::try_from(links).unwrap();
+    let over = AtomicBool::new(false);
+    let (calls, callbacks, silences, [begin, stop, go_on]) = thread::scope(|scope| {
+        let (over, reactor) = (&over, &reactor);
+        // These two will be stopped.
+        let ahead = scope.spawn(|| call_ahead(first, over));
+        let back_ahead = scope.spawn(|| call_back_ahead(second, reactor, over));
+        let calls = calling.map(|link| scope.spawn(|| call(link, over)));
+        let callbacks = [one, other].map(|link| scope.spawn(|| call_back(link, reactor, over)));
+        let stopped = [0, 1].map(|at: usize| Pid::from_raw(processes[at].pid() as i32).unwrap());
+        let tell = |signal| stopped.iter().for_each(|pid| kill_process(*pid, signal).unwrap());
+        let begin = Instant::now();
+        thread::sleep(STOP);
+        let stop = Instant::now();
+        tell(Signal::STOP);
+        thread::sleep(STOP);
+        let go_on = Instant::now();
+        tell(Signal::CONT);
+        thread::sleep(STOP / 4);
+        over.store(true, Ordering::Relaxed);
+        let calls = calls.map(|run| run.join().unwrap());
+        let callbacks = callbacks.map(|run| run.join().unwrap());
+        let silences = [ahead, back_ahead].map(|run| run.join().unwrap());
+        (calls, callbacks, silences, [begin, stop, go_on])
+    });
+    processes.iter_mut().for_each(Other::succeeds);
+    assert!(silences.iter().all(|silence| *silence > STOP / 2), "they were stopped: {silences:?}");
+    for (who, trips) in [("blocking", calls), ("reactor", callbacks)] {
+        let (before, during) = (slowest(&trips, begin, stop), slowest(&trips, stop, go_on));
+        println!("{who}: round trip p99 {before:.1?}, while another peer is stopped {during:.1?}");
+        if soak().is_some() {
+            assert!(during <= 2 * before, "{who}: {during:?}, before {before:?}");
+        }
+    }
 }
