@@ -257,6 +257,12 @@ impl Survivor {
         );
     }
 
+    /// Whether nothing went wrong so far.
+    fn is_fine(&self) -> bool {
+        let failures = [&self.tally.hangs, &self.tally.wrong, &self.leaks];
+        failures.iter().all(|failures| failures.load(Ordering::Relaxed) == 0)
+    }
+
     fn report(&self, kills: u64) {
         let Tally { hangs, wrong, things, longest_wait, .. } = &*self.tally;
         let number = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
@@ -307,7 +313,11 @@ fn survive(test: &'static str, seed: u64) {
                     let survivor = &survivor;
                     scope.spawn(move || {
                         let mut dice = Dice(mix(seed ^ mix(round * SEATS as u64 + seat)));
-                        (0..LIVES).for_each(|_| survivor.live(&Fate::of(&mut dice)));
+                        for _ in 0..LIVES {
+                            if survivor.is_fine() {
+                                survivor.live(&Fate::of(&mut dice));
+                            }
+                        }
                     });
                 }
             });
@@ -318,6 +328,9 @@ fn survive(test: &'static str, seed: u64) {
                 Census::take()
             });
             survivor.settle(&mut innocent, before);
+            if !survivor.is_fine() {
+                break;
+            }
         }
         over.store(true, Ordering::Relaxed);
     });
@@ -339,7 +352,8 @@ fn peers_may_be_killed_and_stopped_at_any_moment() {
     });
     println!("SLIPRING_SEED={seed}");
     // A process of its own, for its census.
-    let survivor = other::command(test, &format!("survivor {seed}")).output().unwrap();
+    let mut survivor = other::command(test, &format!("survivor {seed}"));
+    let survivor = survivor.env("RUST_BACKTRACE", "0").output().unwrap();
     let said = String::from_utf8_lossy(&survivor.stdout);
     said.lines().filter_map(|line| line.split_once("@@")).for_each(|(_, line)| println!("{line}"));
     let cried = String::from_utf8_lossy(&survivor.stderr);
