@@ -29,7 +29,7 @@ use support::census::Census;
 use support::other::{self, Other};
 use support::stream::{Dice, mix};
 use support::traffic::{Drive, Tally, talk};
-use support::{HANG, Witness, callbacks, pair_of, soon, unique_name};
+use support::{HANG, Witness, callbacks, pair_of, soon, unique_name, wait_until};
 
 const SEATS: usize = 4;
 
@@ -139,6 +139,8 @@ struct Survivor {
     reactor: Reactor,
     tally: Arc<Tally>,
     leaks: AtomicU64,
+    /// Round trips of the innocent.
+    pings: AtomicU64,
     /// How late the deaths were seen, in each direction of each link.
     seen: Mutex<Vec<Duration>>,
 }
@@ -233,6 +235,7 @@ impl Survivor {
                     });
                     self.tally.check(back.unwrap().unwrap() == message, "an innocent link");
                 }
+                self.pings.fetch_add(1, Ordering::Relaxed);
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
@@ -299,14 +302,18 @@ fn survive(test: &'static str, seed: u64) {
     let mut innocent = Witness::new(&context);
     let longest = if soak().is_some() { LONGEST_WAIT } else { HANG };
     let tally = Arc::new(Tally::new(longest));
-    let (leaks, seen) = (AtomicU64::new(0), Mutex::default());
-    let survivor = Survivor { test, context, reactor, tally, leaks, seen };
+    let [leaks, pings] = [const { AtomicU64::new(0) }; 2];
+    let survivor = Survivor { test, context, reactor, tally, leaks, pings, seen: Mutex::default() };
     let over = AtomicBool::new(false);
     let kills = soak().unwrap_or(256).next_multiple_of(SEATS as u64 * LIVES);
     thread::scope(|scope| {
         scope.spawn(|| survivor.ping(&over));
+        // Whatever the links of the innocent need is there.
+        let pinged = || survivor.pings.load(Ordering::Relaxed) > 1;
+        wait_until("a round trip", pinged);
         innocent.check();
-        let mut before = None;
+        survivor.context.trim();
+        let before = Census::take();
         for round in 0..kills / (SEATS as u64 * LIVES) {
             thread::scope(|scope| {
                 for seat in 0..SEATS as u64 {
@@ -320,12 +327,6 @@ fn survive(test: &'static str, seed: u64) {
                         }
                     });
                 }
-            });
-            // What the first round leaves is what every other one needs, too.
-            let before = *before.get_or_insert_with(|| {
-                thread::sleep(Duration::from_millis(100));
-                survivor.context.trim();
-                Census::take()
             });
             survivor.settle(&mut innocent, before);
             if !survivor.is_fine() {

@@ -544,13 +544,13 @@ fn survive(test: &'static str, operations: &[Operation]) {
     let meant = |one: &&Operation| {
         which.as_ref().is_none_or(|which| which == "all" || *which == format!("{one:?}"))
     };
-    let mut census = None;
+    // Whatever the links of the innocent need is there.
+    survivor.settle();
+    let before = Census::take();
     for operation in operations.iter().filter(meant) {
         let walked = survivor.once(*operation, &Plan::AtTheEnd);
         let Some(Death::Walked(walk)) = walked else { return };
         survivor.settle();
-        // Of the first victim some things stay that every other one needs, too.
-        let before = *census.get_or_insert_with(Census::take);
         let count = walk.count();
         let places = if all { count } else { count.min(PLACES) };
         let place = |number| number * (count - 1) / (places - 1).max(1);
