@@ -170,7 +170,7 @@ fn follow<T>(
     let process = child.id() as libc::pid_t;
     let start = Instant::now();
     let watchdog = Watchdog::over(&child);
-    let thread = match next_stop() {
+    let thread = match next_stop(process) {
         Ok((thread, _)) => thread,
         Err(status) => {
             let ended = (libc::WIFEXITED(status), libc::WEXITSTATUS(status));
@@ -182,7 +182,7 @@ fn follow<T>(
     };
     order(libc::PTRACE_SETOPTIONS, thread, 0, libc::PTRACE_O_EXITKILL as usize);
     order(libc::PTRACE_CONT, thread, 0, 0);
-    let announced = next_stop();
+    let announced = next_stop(process);
     assert_eq!(
         announced,
         Ok((thread, libc::SIGSTOP)),
@@ -194,7 +194,7 @@ fn follow<T>(
     if !victim.dead {
         // SAFETY: the process is ours and not waited for yet.
         unsafe { libc::kill(process, libc::SIGKILL) };
-        while next_stop().is_ok() {}
+        while next_stop(process).is_ok() {}
     }
     assert!(!watchdog.bit(), "{argument}: does not end, after {:?}", start.elapsed());
     Some(answer)
@@ -205,7 +205,7 @@ impl Victim {
     /// that the operation has ended, and not because somebody has killed it.
     fn traps(&mut self, request: libc::c_uint) -> bool {
         order(request, self.thread, 0, 0);
-        match next_stop() {
+        match next_stop(self.process) {
             Ok((_, libc::SIGTRAP)) => true,
             Ok((_, libc::SIGSTOP)) => false,
             Ok((_, signal)) => panic!("the operation raises signal {signal}"),
@@ -228,8 +228,9 @@ fn poke(thread: libc::pid_t, at: usize, word: u64) {
     order(libc::PTRACE_POKEUSER, thread, at, word as usize);
 }
 
-/// The thread that stops next and the signal it stops for. The error is how the process ended.
-fn next_stop() -> Result<(libc::pid_t, i32), i32> {
+/// The thread that stops next and the signal it stops for. The error is how the process ended, which is
+/// gone then.
+fn next_stop(process: libc::pid_t) -> Result<(libc::pid_t, i32), i32> {
     loop {
         let mut status = 0;
         // Children of other threads are other tests'.
@@ -241,7 +242,8 @@ fn next_stop() -> Result<(libc::pid_t, i32), i32> {
             assert_eq!(error.raw_os_error(), Some(libc::EINTR), "waitpid: {error}");
         } else if libc::WIFSTOPPED(status) {
             return Ok((thread, libc::WSTOPSIG(status)));
-        } else {
+        } else if thread == process {
+            // Not one of its threads, which end before it.
             return Err(status);
         }
     }
