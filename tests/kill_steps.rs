@@ -395,10 +395,10 @@ fn prepare(operation: Operation, context: &Context, link: &mut Connection, came:
         RecvShort | RecvPacked | RecvPooled | Release | ReleasePooled => give(link, 1),
         RecvWrapped => give(link, 4),
         WakeWriter => give(link, 3),
-        ReturnTensor => link.send_tensor_deadline(&tensor(context), soon()).unwrap(),
+        ReturnTensor => link.send_tensor_deadline(tensor(context), soon()).unwrap(),
         WakeLender => {
             for _ in 0..SLOTS {
-                link.send_tensor_deadline(&tensor(context), soon()).unwrap();
+                link.send_tensor_deadline(tensor(context), soon()).unwrap();
             }
         }
         RunToken => {

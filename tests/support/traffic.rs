@@ -235,7 +235,7 @@ fn write_with(link: &Link, context: &Context, stream: &mut Stream, tally: &Tally
         if stream.kind() == Kind::Message {
             link.write_with(stream.cut(), complete);
         } else {
-            link.write_tensor_with(&stream.cut_tensor(context).unwrap(), complete);
+            link.write_tensor_with(stream.cut_tensor(context).unwrap(), complete);
         }
         if number < UNDERWAY {
             continue;
