@@ -109,7 +109,7 @@ impl Everything {
         assert_eq!(&bytes, b"still");
         self.leases[1].in_place(|bytes| assert_eq!(bytes.len(), 8192)).unwrap();
         drop((self.leases, tensors));
-        self.registry.unregister("posix").unwrap();
+        let _ = self.registry.unregister("posix").unwrap();
         for mut listener in self.listeners {
             let address = listener.address().unwrap().clone();
             std::thread::scope(|scope| {
