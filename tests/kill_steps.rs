@@ -43,7 +43,7 @@ const SEEN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Places of each operation that are tried where not all are.
-const PLACES: usize = 40;
+const PLACES: usize = 32;
 
 /// The survivor's memory: what is lost of it is missed.
 const QUOTA: usize = 1 << 20;

@@ -11,7 +11,12 @@ use std::sync::Barrier;
 
 use rustix::fs::OFlags;
 
-use crate::transport::socket;
+use crate::error::ErrorKind;
+use crate::transport::hello::PACKET;
+use crate::transport::socket::{self, Incoming};
+
+/// Packets that are taken from a socket before it is closed: more than its queue holds.
+const PACKETS: usize = 4096;
 
 /// A socket towards a peer.
 #[derive(Debug)]
@@ -46,11 +51,17 @@ impl Drop for Socket {
         let Some(fd) = self.fd.take() else { return };
         // A forked child has another handle of its parent's socket, and just closes it.
         if self.process == std::process::id() {
-            // Nothing more can come; what has come shows.
+            // Nothing more can come. What has come is closed here, not by the socket's close.
             socket::end(&fd);
-            if socket::holds_unread(&fd) {
-                discard(vec![fd]);
+            for _ in 0..PACKETS {
+                match socket::receive::<PACKET>(&fd) {
+                    Ok(Incoming::Packet(_)) => {}
+                    Err(error) if matches!(error.kind(), ErrorKind::Fault(_)) => {}
+                    Ok(Incoming::Nothing | Incoming::End) => return,
+                    Err(_) => break,
+                }
             }
+            discard(vec![fd]);
         }
     }
 }

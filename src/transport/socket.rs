@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
@@ -14,8 +14,8 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, UCred,
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
@@ -243,15 +243,6 @@ pub(super) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
     rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *bytes, flags))
         .ok()
         .map(|(_, len)| len)
-}
-
-/// Whether something lies in a socket's queue, be it an empty packet. The socket is shut down for reading.
-pub(super) fn holds_unread(socket: &OwnedFd) -> bool {
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let (mut byte, mut none) = ([0; 1], RecvAncillaryBuffer::default());
-    // The sender's credentials, which each packet has, find no room.
-    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut none, flags)
-        .is_ok_and(|seen| seen.bytes > 0 || seen.flags.contains(ReturnFlags::CTRUNC))
 }
 
 /// Gives the calling thread a table of descriptors of its own, in which there are only these, in order. It
