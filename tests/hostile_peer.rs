@@ -63,6 +63,8 @@ struct Server {
 impl Server {
     fn start(mut command: Command) -> Self {
         let name = unique_name();
+        let built = echo_server().exists();
+        assert!(built, "first: cargo build --example echo_server (with --release, if this is)");
         let command = command.arg(&name).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let said = collect(child.stdout.take().unwrap());
@@ -154,6 +156,9 @@ fn collect(from: impl Read + Send + 'static) -> Arc<Mutex<String>> {
     said
 }
 
+/// Between two messages of the honest client.
+const PAUSE: Duration = Duration::from_micros(500);
+
 /// What the honest client met since somebody last asked.
 #[derive(Clone)]
 struct Waits {
@@ -184,7 +189,8 @@ impl Waits {
     }
 }
 
-/// A client that has its messages echoed, without a pause.
+/// A client that has its messages echoed, with a pause after each: on two processors one without a pause would have
+/// to share them with whoever computes, hostile or not.
 struct Honest {
     waits: Arc<Mutex<Waits>>,
     stop: Arc<AtomicBool>,
@@ -211,6 +217,7 @@ impl Honest {
                 let back = link.receiver().recv_deadline(soon()).unwrap();
                 assert_eq!(back.as_deref(), Some(&message[..]), "an honest client got wrong bytes");
                 to.lock().unwrap().all.push(began.elapsed());
+                thread::sleep(PAUSE);
             }
             link.close().unwrap();
         });
