@@ -84,6 +84,9 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 mod adapters;
 pub mod commit;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod parking;
 mod pool;
 mod reactor;

@@ -1,16 +1,25 @@
-//! Fences and orderings: those of `core`, or of loom when the models run.
+//! Fences, orderings, and what threads share: those of the standard library, or of loom when the
+//! models run.
 //!
-//! Every ordering that carries a promise between two processes has a name here ([`Edge`]). In a
-//! build with `--cfg slipring_loom` an edge can be weakened at run time, so that each model is seen
-//! to fail without it; in every other build an edge is a constant.
+//! Every ordering that carries a promise, between two processes or between two threads of one, has a
+//! name here ([`Edge`]). In a build with `--cfg slipring_loom` an edge can be weakened at run time, so
+//! that each model is seen to fail without it; in every other build an edge is a constant.
 
 #[cfg(not(slipring_loom))]
 use core::sync::atomic::fence;
+#[cfg(not(slipring_loom))]
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32};
 pub(crate) use core::sync::atomic::{Ordering, compiler_fence};
 #[cfg(slipring_loom)]
 use loom::sync::atomic::fence;
+#[cfg(slipring_loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32};
+#[cfg(slipring_loom)]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(slipring_loom))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
-/// An ordering that some other process relies on. The table of pairs is in `docs/memory-model.md`.
+/// An ordering that somebody else relies on. The tables of them are in `docs/memory-model.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Edge {
     /// The writer's store of a record's header makes the record visible.
@@ -29,6 +38,24 @@ pub(crate) enum Edge {
     Return,
     /// The lender's fence after it saw a returned generation.
     Reclaim,
+    /// The watcher's store of how a link stands.
+    End,
+    /// A half's load of it.
+    Ended,
+    /// A half asks how its link stands, and then looks at what has come.
+    LastLook,
+    /// Why a link failed is known before it is said to have failed.
+    Reason,
+    /// A link whose user is gone says so, and then its loans are counted.
+    Retire,
+    /// A loan counts as returned by its own generation only.
+    Generation,
+    /// A command is in the queue, and then the loop is told.
+    Post,
+    /// The loop forgets that it was told, and then takes the queue.
+    Take,
+    /// A loop asks whether handles are left, and then whether they have asked for something.
+    Abandon,
 }
 
 impl Edge {
@@ -52,6 +79,37 @@ impl Edge {
         if !self.weakened() {
             fence(Ordering::SeqCst);
         }
+    }
+
+    /// The ordering of this edge's load.
+    #[inline(always)]
+    pub(crate) fn load(self) -> Ordering {
+        if self.weakened() { Ordering::Relaxed } else { Ordering::Acquire }
+    }
+
+    /// Does one thing after the other. Weakened: the other way around.
+    #[inline(always)]
+    pub(crate) fn sequence<A, B>(
+        self,
+        first: impl FnOnce() -> A,
+        second: impl FnOnce() -> B,
+    ) -> (A, B) {
+        if self.weakened() {
+            let late = second();
+            // What is no atomic of loom's gives nobody else a turn.
+            #[cfg(slipring_loom)]
+            loom::thread::yield_now();
+            (first(), late)
+        } else {
+            let early = first();
+            (early, second())
+        }
+    }
+
+    /// Whether a check holds. Weakened: it is not made.
+    #[inline(always)]
+    pub(crate) fn check(self, holds: bool) -> bool {
+        holds || self.weakened()
     }
 
     #[cfg(not(slipring_loom))]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Who may import whom (DESIGN, section 9). A new module is a new line here. `lib.rs` may import
 /// all of them.
-const IMPORTS: [(&str, &[&str]); 12] = [
+const IMPORTS: [(&str, &[&str]); 13] = [
     ("error", &[]),
     ("sync", &[]),
     ("shm", &["error", "sync"]),
@@ -17,11 +17,12 @@ const IMPORTS: [(&str, &[&str]); 12] = [
     ("pool", &["error", "sync", "shm", "ring"]),
     ("parking", &["error", "sync", "shm", "ring"]),
     ("transport", &["error", "sync", "shm", "ring", "pool", "parking"]),
-    ("reactor", &["error", "shm", "parking", "transport", "tensor"]),
+    ("reactor", &["error", "sync", "shm", "parking", "transport", "tensor"]),
     ("region", &["error", "shm"]),
     ("tensor", &["error", "sync", "shm", "pool", "transport", "region"]),
     ("adapters", &["error", "transport", "tensor"]),
     ("commit", &["error", "shm", "transport", "reactor", "tensor", "region"]),
+    ("fuzzing", &["sync", "shm", "ring", "pool", "parking", "transport"]), // of `cargo fuzz` alone
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.

@@ -12,19 +12,16 @@
 
 mod support;
 
-use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use slipring::{Connection, Context, Options, Tensor};
 
 use support::census::Census;
+use support::faulty::*;
 use support::other;
-use support::trace::{self, Call, Meant, Plan};
+use support::trace::{self, Meant};
 use support::{Witness, unique_name};
-
-/// How long an operation of the scenario may wait for another that failed.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Places of each call that are tried where not all are.
 const PLACES: usize = 12;
@@ -33,15 +30,11 @@ const PLACES: usize = 12;
 const FRESH: &str = "fresh";
 const LIVING: &str = "living";
 
-/// What a process exits with whose scenario ended in an error.
-const FAILED: i32 = 1;
-
-fn patience() -> Instant {
-    Instant::now() + PATIENCE
-}
-
 /// Two ends, of two contexts, that have met at a listener.
-fn meet(near: &Context, far: &Context) -> Result<(Connection, Connection), Box<dyn Error>> {
+fn meet(
+    near: &Context,
+    far: &Context,
+) -> Result<(Connection, Connection), Box<dyn std::error::Error>> {
     let name = unique_name();
     let mut listener = far.listen(&name)?;
     thread::scope(|scope| {
@@ -67,7 +60,7 @@ fn meet(near: &Context, far: &Context) -> Result<(Connection, Connection), Box<d
 }
 
 /// Messages of every kind, both ways.
-fn messages(near: &mut Connection, far: &mut Connection) -> Result<(), Box<dyn Error>> {
+fn messages(near: &mut Connection, far: &mut Connection) -> Ended {
     for len in [0, 48, 3000, 20_000, 300_000] {
         let message = vec![7; len];
         near.send_deadline(&message, patience())?;
@@ -79,11 +72,7 @@ fn messages(near: &mut Connection, far: &mut Connection) -> Result<(), Box<dyn E
 }
 
 /// Tensors of every kind, one way.
-fn tensors(
-    context: &Context,
-    near: &mut Connection,
-    far: &mut Connection,
-) -> Result<(), Box<dyn Error>> {
+fn tensors(context: &Context, near: &mut Connection, far: &mut Connection) -> Ended {
     let mut lent = context.alloc::<u32>([5000])?;
     lent.fill(5);
     near.send_tensor_deadline(lent, patience())?;
@@ -101,7 +90,7 @@ fn tensors(
 }
 
 /// All that a link does in its life.
-fn scenario(near_context: &Context, far_context: &Context) -> Result<(), Box<dyn Error>> {
+fn scenario(near_context: &Context, far_context: &Context) -> Ended {
     let (mut near, mut far) = meet(near_context, far_context)?;
     messages(&mut near, &mut far)?;
     tensors(near_context, &mut near, &mut far)?;
@@ -116,12 +105,12 @@ fn options() -> Options {
 }
 
 /// A scenario with contexts of its own.
-fn fresh() -> Result<(), Box<dyn Error>> {
+fn fresh() -> Ended {
     scenario(&Context::with_options(options())?, &Context::with_options(options())?)
 }
 
 /// A scenario of a context that has another link.
-fn living(context: &Context, innocent: &mut Witness) -> Result<(), Box<dyn Error>> {
+fn living(context: &Context, innocent: &mut Witness) -> Ended {
     let ended = scenario(context, context);
     trace::enter(0);
     // Whatever became of it, the other link goes on.
@@ -164,41 +153,9 @@ fn disturbed(life: &str) {
 /// Lets each call that is meant fail, in turn, with each of `errors`.
 fn fails(test: &str, meant: Meant, errors: &[i32]) {
     other::run_here(test, disturbed);
-    let met: usize = [FRESH, LIVING].map(|life| fails_in(test, life, meant, errors)).iter().sum();
+    let fails_in = |life| sweep((test, life), (meant, errors), once, PLACES);
+    let met: usize = [FRESH, LIVING].map(fails_in).iter().sum();
     assert!(met > 0, "no such call is made");
-}
-
-/// How often the call was made in an undisturbed life.
-fn fails_in(test: &str, life: &str, meant: Meant, errors: &[i32]) -> usize {
-    // A machine that does not let us watch has said so.
-    let Some(outcome) = trace::run(test, life, Plan::Watch) else { return 1 };
-    assert_eq!(outcome.code, Some(0), "undisturbed: {outcome:?}");
-    let count = outcome.count(meant);
-    let all = std::env::var("SLIPRING_FAULTS").as_deref() == Ok("all");
-    let places = if all { count } else { count.min(PLACES) };
-    let (mut reached, mut told) = (0, 0);
-    let mut wrong = Vec::new();
-    for place in 0..places {
-        // The first and the last one, and others between them.
-        let at = place * (count - 1) / (places - 1).max(1);
-        let errors = if all { errors } else { &errors[place % errors.len()..][..1] };
-        for &errno in errors {
-            let outcome = trace::run(test, life, Plan::Fail { meant, at, errno }).unwrap();
-            // Another time it may make fewer calls.
-            reached += usize::from(outcome.reached);
-            told += usize::from(outcome.code == Some(FAILED));
-            let fine = matches!(outcome.code, Some(0 | FAILED));
-            // What a signal interrupts is done again.
-            let healed = errno != libc::EINTR || outcome.code == Some(0);
-            let (code, signal, took) = (outcome.code, outcome.signal, outcome.took);
-            if !fine || !healed || took > 2 * PATIENCE {
-                wrong.push(format!("{at} of {count}, {errno}: {code:?}, {signal:?}, {took:?}"));
-            }
-        }
-    }
-    println!("{test}, {life}: {count} calls, {reached} failed, {told} errors");
-    assert!(wrong.is_empty(), "{test}, {life}:\n  {}", wrong.join("\n  "));
-    count
 }
 
 /// A test that lets one call fail: its name, the calls meant, the errors.
@@ -235,54 +192,3 @@ a_call_may_fail!(getsockopt_may_fail, |c| c.number == libc::SYS_getsockopt, [ENO
 a_call_may_fail!(waits_may_be_interrupted, is_wait, [EINTR]);
 a_call_may_fail!(others_may_fail, is_other, [ENOMEM, EIO]);
 a_call_may_fail!(setsockopt_may_fail, |c| c.number == libc::SYS_setsockopt, [ENOMEM, EIO]);
-
-/// Which of them is called is the C library's choice.
-#[cfg(target_arch = "x86_64")]
-const EPOLL_WAITS: [libc::c_long; 2] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
-#[cfg(target_arch = "aarch64")]
-const EPOLL_WAITS: [libc::c_long; 1] = [libc::SYS_epoll_pwait];
-
-fn is_wait(call: &Call) -> bool {
-    EPOLL_WAITS.contains(&call.number)
-        || [libc::SYS_ppoll, libc::SYS_connect].contains(&call.number)
-}
-
-/// Calls that are made now and then.
-fn is_other(call: &Call) -> bool {
-    // The standard library's own has flags, and panics.
-    let ours = call.number == libc::SYS_getrandom && call.arguments[2] == 0;
-    ours || [
-        libc::SYS_bind,
-        libc::SYS_listen,
-        libc::SYS_connect,
-        libc::SYS_shutdown,
-        libc::SYS_fstat,
-        libc::SYS_fstatfs,
-        libc::SYS_membarrier,
-        libc::SYS_getcpu,
-        CACHESTAT,
-    ]
-    .contains(&call.number)
-}
-
-/// `cachestat(2)`, Linux 6.5.
-const CACHESTAT: libc::c_long = 451;
-
-/// The C library tries the older call where the newer one does not exist, and only there.
-fn is_new_thread(call: &Call) -> bool {
-    [libc::SYS_clone3, libc::SYS_clone].contains(&call.number)
-}
-
-/// Not the allocator's, nor a thread's stack: those fail elsewhere.
-fn is_mmap_of_ours(call: &Call) -> bool {
-    let [_, len, _, flags, fd, _] = call.arguments;
-    let anonymous = flags == (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    call.number == libc::SYS_mmap && (fd as i32 >= 0 || anonymous && len == 4096)
-}
-
-/// Not the allocator's, nor a thread's stack.
-fn is_madvise_of_ours(call: &Call) -> bool {
-    let advice = call.arguments[2] as i32;
-    let others = [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_HUGEPAGE];
-    call.number == libc::SYS_madvise && !others.contains(&advice)
-}

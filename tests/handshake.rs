@@ -17,7 +17,7 @@ use slipring::{
     Address, AddressFault, Connection, Context, Credentials, DescriptorFault, Error, ErrorKind,
     Fault, Options, PeerPolicy, Refusal,
 };
-use support::census::{Census, processor_time};
+use support::census::{Census, leave_descriptors, processor_time};
 use support::other::{Other, over_threads_and_processes, say};
 use support::raw::{self, *};
 use support::{Stage, fault, soon, unique_name, wait_until};
@@ -143,6 +143,47 @@ fn a_retrying_connect_waits_for_a_listener_and_not_longer_than_told() {
     let mut listener = context.listen(&name).unwrap();
     listener.accept_deadline(soon()).unwrap();
     connector.join().unwrap();
+}
+
+#[test]
+fn a_listener_that_goes_during_a_handshake_leaves_nobody_waiting_and_no_half_of_a_link() {
+    let context = Context::new().unwrap();
+    let mut outcomes = [0; 2];
+    for round in 0..300 {
+        let name = unique_name();
+        let mut listener = context.listen(&name).unwrap();
+        let connecting = {
+            let context = context.clone();
+            thread::spawn(move || context.connect_deadline(&name, soon()))
+        };
+        // Any moment of the handshake, with one look at the end or with many before it.
+        let until = Instant::now() + Duration::from_micros(10 * round);
+        let mut accepted = None;
+        while Instant::now() < until && accepted.is_none() {
+            if round % 2 == 0 {
+                accepted = listener.try_accept().unwrap();
+            }
+        }
+        if round % 2 == 1 {
+            accepted = listener.try_accept().unwrap();
+        }
+        drop(listener);
+        match connecting.join().unwrap() {
+            Ok(mut near) => {
+                let mut far = accepted.expect("both have a link, or neither");
+                far.send(b"met").unwrap();
+                assert_eq!(near.recv().unwrap().as_deref(), Some(&b"met"[..]));
+                outcomes[0] += 1;
+            }
+            Err(error) => {
+                let gone = matches!(error.kind(), ErrorKind::PeerClosed)
+                    || matches!(error.kind(), ErrorKind::NobodyListens { .. });
+                assert!(gone && accepted.is_none(), "{error:?}, accepted: {accepted:?}");
+                outcomes[1] += 1;
+            }
+        }
+    }
+    eprintln!("{} met, {} were left", outcomes[0], outcomes[1]);
 }
 
 #[test]
@@ -770,35 +811,6 @@ fn a_segment_is_sealed_allocated_shared_memory_of_the_right_size() {
     raw::send(&socket, &packet, &[fd.as_fd()]).unwrap();
     stage.listener.accept_deadline(soon()).unwrap();
     stage.is_undisturbed();
-}
-
-/// Lowers the limit on descriptors so that `free` more can be opened.
-fn leave_descriptors(free: u64) -> rustix::process::Rlimit {
-    let resource = rustix::process::Resource::Nofile;
-    let before = rustix::process::getrlimit(resource);
-    let probe = File::open("/dev/null").unwrap();
-    let mut next = probe.as_raw_fd() as u64;
-    drop(probe);
-    // Holes below are filled, so that the limit counts.
-    let highest = std::fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok())
-        .max()
-        .unwrap();
-    let mut fillers = Vec::new();
-    while next < highest {
-        let filler = File::open("/dev/null").unwrap();
-        next = filler.as_raw_fd() as u64;
-        fillers.push(filler);
-    }
-    drop(fillers.pop());
-    std::mem::forget(fillers);
-    let probe = File::open("/dev/null").unwrap();
-    let current = Some(probe.as_raw_fd() as u64 + free);
-    drop(probe);
-    let limit = rustix::process::Rlimit { current, maximum: before.maximum };
-    rustix::process::setrlimit(resource, limit).unwrap();
-    before
 }
 
 #[test]

@@ -172,11 +172,14 @@ fn once(context: &Context, test: &str, role: Role, plan: Plan) -> Option<Outcome
         Role::VictimAccepts => Stage::Connecting(context, &name),
     };
     let argument = format!("victim {name}");
+    let start = Instant::now();
     thread::scope(|scope| {
         let run = scope.spawn(|| trace::run(test, &argument, plan));
         let link = meet(&mut stage, &run);
         let end = link.map(|mut link| accompany(context, &mut link));
         let outcome = run.join().unwrap()?;
+        // Whoever is not woken finds out when its time is over.
+        assert!(start.elapsed() < SEEN, "seen after {:?}", start.elapsed());
         let phase = match plan {
             Plan::Kill { phase, .. } if outcome.reached => phase,
             _ => 6,

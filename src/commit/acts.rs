@@ -1,6 +1,6 @@
 //! What clients ask beside executions, as a worker does it: load, commit, update, release, unload.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,6 +15,7 @@ use crate::commit::message::{self, Answer, Object, Request};
 use crate::commit::service::{Buffers, ModelSource, Refused, Service};
 use crate::error::{CommitFault, Error, ErrorKind, Result};
 use crate::region::Opened;
+use crate::transport::Foreign;
 
 /// What a client asks, with the descriptors that came along.
 pub(super) struct Ask {
@@ -22,7 +23,7 @@ pub(super) struct Ask {
     pub(super) request: Request,
     /// The message that it came in, where a model follows.
     pub(super) message: Vec<u8>,
-    pub(super) descriptors: Result<Vec<OwnedFd>>,
+    pub(super) descriptors: Result<Vec<Foreign>>,
 }
 
 impl Ask {
@@ -150,7 +151,7 @@ struct Checked {
 fn check<S: Service>(
     model: &Loaded<S>,
     memory: &[message::Memory],
-    descriptors: &[OwnedFd],
+    descriptors: &[Foreign],
 ) -> Result<Vec<Checked>, CommitFault> {
     let description = &model.layout.description;
     let check = |piece: &message::Memory| {
@@ -199,7 +200,7 @@ fn map<S: Service>(
 fn commit<S: Service>(
     model: &Arc<Loaded<S>>,
     memory: &[message::Memory],
-    descriptors: &[OwnedFd],
+    descriptors: &[Foreign],
 ) -> Result<u64, CommitFault> {
     let guest = &model.guest;
     let expected = model.layout.description.regions.len();
@@ -267,7 +268,7 @@ fn hold<S: Service>(model: &Loaded<S>, checked: Vec<Checked>) -> Result<Held<S>,
 fn update<S: Service>(
     commit: &Committed<S>,
     memory: &[message::Memory],
-    descriptors: &[OwnedFd],
+    descriptors: &[Foreign],
 ) -> Result<(), CommitFault> {
     let (model, guest) = (&commit.model, commit.guest());
     let description = &model.layout.description;

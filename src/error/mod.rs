@@ -1,7 +1,7 @@
 //! Faults, and what they say.
 //!
-//! An [`Error`] has a [kind](Error::kind) to match on and, where the kernel refused something, the
-//! [`std::io::Error`] behind it as its source. What happens daily in a working exchange (the ring
+//! An [`Error`] has a [kind](Error::kind) to match on and, where the kernel refused something or a
+//! peer kept something, the [`std::io::Error`] that says so as its source. What happens daily in a working exchange (the ring
 //! is full, nothing has arrived yet) is no fault: it is a variant of the operation's own answer
 //! ([`TrySendError::Full`](crate::TrySendError), [`TryRecvError::Empty`](crate::TryRecvError)).
 //!
@@ -11,6 +11,7 @@
 mod commit;
 mod dlpack;
 mod fault;
+mod panic;
 mod region;
 mod tensor;
 
@@ -21,6 +22,7 @@ use std::time::Duration;
 pub use commit::{CommitFault, Direction, Unset};
 pub use dlpack::DlpackFault;
 pub use fault::{DescriptorFault, Fault};
+pub(crate) use panic::contain;
 pub use region::RegionFault;
 pub use tensor::TensorFault;
 
@@ -115,7 +117,9 @@ pub enum ErrorKind {
         capacity: u64,
     },
     /// The pool's quota cannot hold a block of this size beside those in use.
-    #[error("pool has {used} of {quota} bytes in use and needs {needed} more")]
+    #[error(
+        "pool has {used} of {quota} bytes in use and needs {needed} more: free some of it, or allow more (Options::pool_quota, the peer's Options::peer_pool_limit)"
+    )]
     PoolExhausted {
         /// Bytes that the request needs.
         needed: u64,
@@ -125,7 +129,9 @@ pub enum ErrorKind {
         quota: u64,
     },
     /// Messages of other kinds wait to be received and must be taken first.
-    #[error("{waiting} messages wait to be received and fill the backlog of {limit} bytes")]
+    #[error(
+        "{waiting} messages wait to be received, over the limit of {limit}: receive them (Options::backlog_limit)"
+    )]
     BacklogFull {
         /// Messages in the backlog.
         waiting: usize,
@@ -133,7 +139,9 @@ pub enum ErrorKind {
         limit: usize,
     },
     /// More writes of a link wait for room than may.
-    #[error("writes of {bytes} bytes would wait for room, at most {limit} bytes may")]
+    #[error(
+        "writes of {bytes} bytes would wait for room, at most {limit} bytes may: the peer receives too slowly (Options::write_limit)"
+    )]
     WritesFull {
         /// Bytes that would wait.
         bytes: usize,
@@ -147,7 +155,9 @@ pub enum ErrorKind {
     #[error("a callback of the link panicked")]
     CallbackPanicked,
     /// All tokens of a link are registered, or spent.
-    #[error("all tokens of the link are registered or spent")]
+    #[error(
+        "all tokens of the link are registered or spent: unregister some, or make another link"
+    )]
     TokensSpent,
     /// All numbers of segments of a context are spent, 2^32 of them: make another context.
     #[error("all numbers of segments of the context are spent")]
@@ -178,7 +188,9 @@ pub enum ErrorKind {
     },
     /// A limit on descriptors was met: the process's own (`RLIMIT_NOFILE`), the system's, or the
     /// user's descriptors in flight.
-    #[error("descriptor limit reached (RLIMIT_NOFILE is {limit})")]
+    #[error(
+        "descriptor limit reached (RLIMIT_NOFILE is {limit}): close some, or Context::raise_descriptor_limit"
+    )]
     DescriptorLimit {
         /// The process's soft limit.
         limit: u64,
@@ -261,6 +273,21 @@ impl Error {
             _ => ErrorKind::Os { call },
         };
         Self::with_source(kind, source)
+    }
+
+    /// A deadline that passed says what was waited for.
+    pub(crate) fn waiting_for(self, what: &'static str) -> Self {
+        if !self.is_timeout() {
+            return self;
+        }
+        Self::with_source(self.inner.kind, io::Error::new(io::ErrorKind::TimedOut, what))
+    }
+
+    /// Of somebody who waited for room on a link.
+    pub(crate) fn waiting_for_room(self) -> Self {
+        self.waiting_for(
+            "the peer makes no room: it receives too slowly, or keeps what it was lent",
+        )
     }
 
     /// What went wrong.

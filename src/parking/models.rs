@@ -144,10 +144,8 @@ fn wait(
     mut ready: impl FnMut() -> bool,
 ) {
     loop {
-        let bell = sleeper.park(own, peer);
-        if !ready() {
-            futex.wait(peer, sleeper.bell(), bell);
-        }
+        let bell = sleeper.bell();
+        sleeper.sleep(own, peer, &mut ready, |rung| futex.wait(peer, bell, rung));
         if ready() {
             sleeper.unpark(own);
             return;

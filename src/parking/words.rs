@@ -127,6 +127,19 @@ impl Sleeper {
         bell
     }
 
+    /// One sleep: says that we sleep, looks once more, and sleeps by `sleep` for as long as the bell's
+    /// low half is the value it is given. `None`: there was something to wake up for.
+    pub(crate) fn sleep<T>(
+        &mut self,
+        own: &impl OwnWords,
+        peer: &impl PeerWords,
+        ready: impl FnOnce() -> bool,
+        sleep: impl FnOnce(u32) -> T,
+    ) -> Option<T> {
+        let bell = self.park(own, peer);
+        if ready() { None } else { Some(sleep(bell)) }
+    }
+
     /// Says that we are about to sleep on the link's socket. The caller passes
     /// [`Barrier::heavy`], once for any number of sleepers, and looks once more.
     pub(crate) fn arm(&mut self, own: &impl OwnWords) {

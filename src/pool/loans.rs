@@ -207,7 +207,10 @@ impl Account {
         out.retain(|slot| {
             let entry = &mut slots[*slot as usize];
             let returned = borrower.returned(*slot);
-            if entry.as_ref().is_none_or(|(generation, _)| *generation != returned) {
+            // Anything else is the return of an earlier loan, or a lie.
+            let own =
+                |(generation, _): &(u64, Loaned)| Edge::Generation.check(*generation == returned);
+            if !entry.as_ref().is_some_and(own) {
                 return true;
             }
             if let Some(lent) = entry.take().and_then(|(_, loaned)| loaned.into_lent()) {

@@ -4,7 +4,8 @@
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
-//! They run [`Pool`] with its accounts as it ships, over returns in [`LoomWords`]. The blocks are
+//! They run [`Pool`] with its accounts as it ships, its lock one of loom's, over returns in
+//! [`LoomWords`]. The blocks are
 //! real ones and nobody touches them: what is in them is modelled by a word each, as plain memory,
 //! since loom executes loads in order and never shows a value from the future. The borrower's store
 //! is that of `Session::return_loan`; the descriptor reaches it by the start of its thread, where the
@@ -130,4 +131,147 @@ fn two_loans_fail_without_return() {
 #[test]
 fn two_loans_fail_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, two_loans).contains(RACE));
+}
+
+/// The peer dies after it has returned a block: its account closes while the lender takes back what was
+/// returned, and lends to somebody else.
+fn death() {
+    loom::model(|| {
+        let lender = Lender::new(1);
+        let loan = lender.lend(1).expect("a block is free");
+        let other = LoomWords::new(8);
+        let to = lender.pool.open(Arc::new(Returns(other)), 1);
+        let (pool, id) = (lender.pool.clone(), lender.id);
+        let (contents, returns) = (lender.contents.clone(), lender.returns.clone());
+        let dying = thread::spawn(move || {
+            assert_eq!(contents.read(content(&loan)), 1);
+            returns.store(8 * loan.slot as usize, loan.generation, Edge::Return.store());
+            // What the watcher does then.
+            pool.close(id);
+        });
+        let lender = Lender { id: to, ..lender };
+        let again = lender.lend(2);
+        dying.join().unwrap();
+        assert!(again.or_else(|| lender.lend(2)).is_some(), "the block came back");
+        assert!(lender.lend(3).is_none(), "it came back once");
+    });
+}
+
+#[test]
+fn a_block_comes_back_once_from_a_peer_that_dies() {
+    death();
+}
+
+#[test]
+fn death_fails_without_return() {
+    assert!(failure_without(Edge::Return, death).contains(RACE));
+}
+
+#[test]
+fn death_fails_without_reclaim() {
+    assert!(failure_without(Edge::Reclaim, death).contains(RACE));
+}
+
+/// A block that is lent to two, one of which dies while the other returns it: the last one counts.
+fn shared_loan() {
+    loom::model(|| {
+        let lender = Lender::new(1);
+        let first = LoomWords::new(8);
+        let id = lender.pool.open(Arc::new(Returns(first)), 1);
+        let block = lender.pool.alloc(BLOCK).expect("memory").expect("a block is free");
+        let shared = block.share().expect("it is not lent");
+        let loan = lender.pool.lend_shared(&shared, lender.id).expect("a slot is free");
+        assert!(lender.pool.lend_shared(&shared, id).is_some(), "a slot is free");
+        let returning = lender.borrow(loan, 0);
+        let pool = lender.pool.clone();
+        let dying = thread::spawn(move || pool.close(id));
+        drop(shared);
+        let again = lender.lend(2);
+        returning.join().unwrap();
+        dying.join().unwrap();
+        assert!(again.or_else(|| lender.lend(2)).is_some(), "the block came back");
+        assert!(lender.lend(3).is_none(), "it came back once");
+    });
+}
+
+#[test]
+fn a_shared_block_comes_back_after_its_last_use() {
+    shared_loan();
+}
+
+#[test]
+fn a_shared_loan_fails_without_return() {
+    assert!(failure_without(Edge::Return, shared_loan).contains(RACE));
+}
+
+#[test]
+fn a_shared_loan_fails_without_reclaim() {
+    assert!(failure_without(Edge::Reclaim, shared_loan).contains(RACE));
+}
+
+/// The segment of a block goes as soon as the block is back, and no sooner.
+fn segment() {
+    loom::model(|| {
+        let lender = Lender::new(1);
+        let loan = lender.lend(1).expect("a block is free");
+        let borrowing = lender.borrow(loan, 1);
+        lender.pool.trim();
+        if lender.pool.used() == 0 {
+            // Who gets the memory now may write it.
+            lender.contents.store(content(&loan), 9, Ordering::Relaxed);
+        } else {
+            assert!(lender.pool.holds(loan.segment));
+        }
+        borrowing.join().unwrap();
+        lender.pool.trim();
+        assert_eq!(lender.pool.used(), 0, "nothing is on loan");
+        assert!(!lender.pool.holds(loan.segment));
+    });
+}
+
+#[test]
+fn a_segment_does_not_go_while_a_block_of_it_is_read() {
+    segment();
+}
+
+#[test]
+fn a_segment_fails_without_return() {
+    assert!(failure_without(Edge::Return, segment).contains(RACE));
+}
+
+#[test]
+fn a_segment_fails_without_reclaim() {
+    assert!(failure_without(Edge::Reclaim, segment).contains(RACE));
+}
+
+/// A borrower that returns an old loan again, while its block is on loan anew.
+fn stale_return() {
+    loom::model(|| {
+        let lender = Lender::new(1);
+        let old = lender.lend(1).expect("a block is free");
+        lender.returns.store(8 * old.slot as usize, old.generation, Edge::Return.store());
+        let new = lender.lend(2).expect("the block came back");
+        assert_eq!(old.slot, new.slot);
+        let returns = lender.returns.clone();
+        let returning = thread::spawn(move || {
+            for value in [old.generation, new.generation + 1, 0] {
+                returns.store(8 * old.slot as usize, value, Edge::Return.store());
+            }
+        });
+        assert!(lender.lend(3).is_none(), "an old return gives nothing back");
+        returning.join().unwrap();
+        assert!(lender.lend(3).is_none(), "an old return gives nothing back");
+        lender.returns.store(8 * new.slot as usize, new.generation, Edge::Return.store());
+        assert!(lender.lend(3).is_some(), "its own return does");
+    });
+}
+
+#[test]
+fn an_old_return_does_not_free_a_block_that_is_lent_again() {
+    stale_return();
+}
+
+#[test]
+fn a_stale_return_fails_without_the_generation() {
+    assert!(failure_without(Edge::Generation, stale_return).contains("an old return"));
 }

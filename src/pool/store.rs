@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -12,6 +12,7 @@ use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, Olde
 use crate::pool::shared::SharedBlock;
 use crate::pool::state::{State, Taken};
 use crate::shm::Backing;
+use crate::sync::{Mutex, MutexGuard};
 
 /// How much a pool may hold, and how it walks.
 #[derive(Debug, Clone, Copy)]

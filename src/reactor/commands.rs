@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, contain};
 use crate::reactor::link::{Link, Message};
 use crate::tensor::TensorSet;
 use crate::transport::{Connection, LinkSocket, Listener, Receiver};
@@ -71,8 +71,10 @@ impl Command {
             Self::Closed(link, closed, result) => drop(link.guard(|| closed(&link, result))),
             Self::OnMessage(link, callback) => link.discard(callback),
             Self::OnTensors(link, callback) => link.discard(callback),
-            Self::Accept(_) | Self::Flush(_) | Self::Look(_) | Self::Close(_) => {}
-            Self::Abort(..) | Self::Run(_) | Self::Nudge | Self::Shutdown => {}
+            Self::Accept(accepting) => drop(contain(|| drop(accepting))),
+            Self::Run(work) => drop(contain(|| drop(work))),
+            Self::Flush(_) | Self::Look(_) | Self::Close(_) => {}
+            Self::Abort(..) | Self::Nudge | Self::Shutdown => {}
         }
     }
 }

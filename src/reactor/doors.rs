@@ -1,12 +1,13 @@
 //! The listeners of a loop.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
+use rustix::event::epoll::{self, EventData, EventFlags};
 
+use crate::error::contain;
 use crate::reactor::commands::Accepting;
 use crate::reactor::shared::Shared;
+use crate::transport::ACCEPT_PAUSE as PAUSE;
 
 /// Connections of one listener in one turn.
 const ACCEPTS: usize = 16;
@@ -15,6 +16,9 @@ const ACCEPTS: usize = 16;
 #[derive(Default)]
 pub(super) struct Doors {
     listeners: Vec<Accepting>,
+    /// Listeners that are not watched until then, by their keys: the peer at the head of their queue can be
+    /// neither accepted nor turned away.
+    resting: Vec<(u64, Instant)>,
 }
 
 impl Doors {
@@ -29,7 +33,8 @@ impl Doors {
     /// How long until a peer that has connected and stays silent is to be dropped.
     pub(super) fn timeout(&self) -> Option<Duration> {
         let silent = self.listeners.iter().filter_map(|each| each.listener.next_deadline());
-        silent.min().map(|deadline| deadline.saturating_duration_since(Instant::now()))
+        let first = silent.chain(self.resting.iter().map(|(_, until)| *until)).min();
+        first.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Gives the connections of the listener with this key to who wants them. `false`: there is none.
@@ -46,24 +51,49 @@ impl Doors {
             };
             let failed = accepted.is_err();
             // A panic costs this connection; the listener goes on.
-            let go_on = catch_unwind(AssertUnwindSafe(|| accept(accepted)));
-            if go_on.is_ok_and(|go_on| go_on.is_break()) {
+            let go_on = contain(|| accept(accepted));
+            if go_on.is_some_and(|go_on| go_on.is_break()) {
                 let gone = self.listeners.swap_remove(at);
                 let _ = epoll::delete(&shared.epoll, &gone.listener);
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(gone)));
+                contain(|| drop(gone));
                 break;
             }
             if failed {
+                self.rest(at, shared);
                 break;
             }
         }
         true
     }
 
+    /// Watches a listener that is stuck no more for a while: it would be told of at once.
+    fn rest(&mut self, at: usize, shared: &Shared) {
+        let Accepting { key, listener, .. } = &self.listeners[at];
+        let is_resting = self.resting.iter().any(|(resting, _)| resting == key);
+        if listener.is_stuck() && !is_resting {
+            let data = EventData::new_u64(*key);
+            if epoll::modify(&shared.epoll, listener, data, EventFlags::empty()).is_ok() {
+                self.resting.push((*key, Instant::now() + PAUSE));
+            }
+        }
+    }
+
+    /// Watches those again that have rested.
+    fn wake(&mut self, now: Instant, shared: &Shared) {
+        let listeners = &self.listeners;
+        self.resting.retain(|(key, until)| {
+            let listener = listeners.iter().find(|each| each.key == *key);
+            let Some(Accepting { listener, .. }) = listener else { return false };
+            let data = EventData::new_u64(*key);
+            now < *until || epoll::modify(&shared.epoll, listener, data, EventFlags::IN).is_err()
+        });
+    }
+
     /// Closes all of them.
     pub(super) fn close(&mut self, shared: &Shared) {
         for gone in self.listeners.drain(..) {
             let _ = epoll::delete(&shared.epoll, &gone.listener);
+            contain(|| drop(gone));
         }
     }
 
@@ -73,6 +103,7 @@ impl Doors {
             return;
         }
         let now = Instant::now();
+        self.wake(now, shared);
         let is_late = |each: &&Accepting| {
             each.listener.next_deadline().is_some_and(|deadline| deadline <= now)
         };

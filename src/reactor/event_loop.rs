@@ -205,7 +205,7 @@ impl EventLoop {
 
     fn is_finished(&self) -> bool {
         let unused = self.links.len() == 0 && self.doors.is_empty();
-        self.stopped || unused && !self.shared.is_pending() && self.owner.strong_count() == 0
+        self.stopped || unused && self.shared.is_abandoned(|| self.owner.strong_count() == 0)
     }
 
     /// Looks at everything once. Gives how much was done.

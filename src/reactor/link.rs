@@ -1,18 +1,16 @@
 //! The handle of a link that a reactor serves.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, contain};
 use crate::reactor::commands::{Command, TokenFn, WriteFn};
 use crate::reactor::outgoing::{Outgoing, Remains, Submitted, What};
 use crate::reactor::shared::Shared;
 use crate::reactor::table::Table;
 use crate::shm::Bytes;
-use crate::transport::{Credentials, MessageKind, RequestId, Sender, Token, TrySendError};
+use crate::transport::{Credentials, Foreign, MessageKind, RequestId, Sender, Token, TrySendError};
 
 /// A connection that a [`Reactor`](crate::Reactor) serves: what comes is given to callbacks on the
 /// reactor's thread, what goes may be written from any thread.
@@ -136,8 +134,8 @@ impl Link {
     }
 
     /// As [`write_with`](Self::write_with), for somebody who learns of failures by
-    /// [`on_closed`](Self::on_closed). A write that may not even wait
-    /// ([`Options::write_limit`](crate::Options::write_limit)) ends the link.
+    /// [`on_closed`](Self::on_closed): a write that cannot be sent, or may not even wait
+    /// ([`Options::write_limit`](crate::Options::write_limit)), ends the link.
     pub fn write(&self, message: impl Into<Vec<u8>>) {
         self.put(What::Message, message.into(), None);
     }
@@ -232,7 +230,7 @@ impl Link {
     }
 
     /// As [`Sender::take_descriptors`].
-    pub(crate) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<OwnedFd>> {
+    pub(crate) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
         self.outgoing().take_descriptors(first, count)
     }
 
@@ -327,9 +325,8 @@ impl Link {
                 let result = result.map_err(|error| self.reason(error));
                 self.post(Command::Written(self.clone(), done, result));
             }
-            Submitted::Done(None, Err(error))
-                if matches!(error.kind(), ErrorKind::WritesFull { .. }) =>
-            {
+            // Nobody else would learn that something is missing.
+            Submitted::Done(None, Err(error)) if !says_an_end(error.kind()) => {
                 self.post(Command::Abort(self.clone(), Some(error)));
             }
             Submitted::First => self.post(Command::Flush(self.clone())),
@@ -391,8 +388,7 @@ impl Link {
     /// Runs a callback. `None`: it panicked.
     #[inline]
     pub(super) fn guard<T>(&self, callback: impl FnOnce() -> T) -> Option<T> {
-        // What a callback leaves half done is its own; the reactor's state is not in its hands.
-        catch_unwind(AssertUnwindSafe(callback)).ok()
+        contain(callback)
     }
 
     /// Runs the function under a token. `Some`: whether there is one. `None`: it panicked.
@@ -416,6 +412,20 @@ impl Link {
         self.discard(tokens);
         Remains { link: self.clone(), kind, sender, writes, calls: Vec::new() }
     }
+}
+
+/// Whether a link with this error is over, or about to be found so behind what has come.
+fn says_an_end(kind: &ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::PeerClosed
+            | ErrorKind::PeerDied
+            | ErrorKind::Fault(_)
+            | ErrorKind::LinkClosed
+            | ErrorKind::CallbackPanicked
+            | ErrorKind::ReactorStopped
+            | ErrorKind::Forked
+    )
 }
 
 impl fmt::Debug for Link {

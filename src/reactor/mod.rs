@@ -19,9 +19,12 @@ mod hot;
 mod letters;
 mod link;
 mod links;
+#[cfg(all(test, slipring_loom))]
+mod models;
 mod nap;
 mod obey;
 mod outgoing;
+mod queue;
 mod served;
 mod shared;
 mod table;

@@ -1,8 +1,6 @@
 //! The loop does what handles have asked for.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, Result, contain};
 use crate::reactor::commands::Command;
 use crate::reactor::event_loop::EventLoop;
 use crate::reactor::link::Link;
@@ -76,7 +74,7 @@ impl EventLoop {
                 }
                 Command::Run(work) => {
                     // Whoever defers work looks after its panics; the links have no part in it.
-                    let _ = catch_unwind(AssertUnwindSafe(work));
+                    contain(work);
                 }
                 Command::Nudge => {}
                 Command::Shutdown => {

@@ -1,13 +1,12 @@
 //! A link's sending half, and the writes that wait for room in it.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::commands::{CallFn, WriteFn};
 use crate::reactor::link::Link;
 use crate::tensor::{self, TensorSet};
-use crate::transport::{RequestId, Sender, Token, TrySendError};
+use crate::transport::{Foreign, RequestId, Sender, Token, TrySendError};
 
 /// What a write that waits counts beside its bytes.
 const OVERHEAD: usize = 64;
@@ -151,7 +150,7 @@ impl Outgoing {
     }
 
     /// As [`Sender::take_descriptors`].
-    pub(super) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<OwnedFd>> {
+    pub(super) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
         let sender = self.sender.as_ref().ok_or(ErrorKind::LinkClosed)?;
         sender.take_descriptors(first, count)
     }

@@ -2,14 +2,15 @@
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::commands::Command;
+use crate::reactor::queue::Queue;
 use crate::shm::fork::Generation;
 
 /// The key of the descriptor that wakes the loop; links and listeners have others.
@@ -25,21 +26,12 @@ thread_local! {
 pub(super) struct Shared {
     pub(super) epoll: OwnedFd,
     bell: OwnedFd,
-    queue: Mutex<Queue>,
-    /// The queue may hold something.
-    pending: AtomicBool,
+    queue: Queue<Command>,
     /// Keys of links and listeners, never used twice.
     next_key: AtomicU64,
     /// Names the loop within this process.
     number: u64,
     generation: Generation,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    commands: Vec<Command>,
-    /// The loop is gone.
-    stopped: bool,
 }
 
 impl Shared {
@@ -54,8 +46,7 @@ impl Shared {
         Ok(Arc::new(Self {
             epoll,
             bell,
-            queue: Mutex::default(),
-            pending: AtomicBool::new(false),
+            queue: Queue::new(),
             next_key: AtomicU64::new(BELL + 1),
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             generation: Generation::current()?,
@@ -79,38 +70,34 @@ impl Shared {
             command.refuse(&ErrorKind::Forked);
             return;
         }
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.stopped {
-            drop(queue);
-            command.refuse(&ErrorKind::ReactorStopped);
-            return;
-        }
-        queue.commands.push(command);
-        drop(queue);
-        // Pairs with `take`: whoever finds the flag set relies on a loop that has yet to clear it.
-        if !self.pending.swap(true, Ordering::SeqCst) && RUNNING.get() != self.number {
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        match self.queue.push(command) {
+            Err(command) => command.refuse(&ErrorKind::ReactorStopped),
+            Ok(true) if RUNNING.get() != self.number => {
+                let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            }
+            Ok(_) => {}
         }
     }
 
     /// Whether there may be commands.
     #[inline(always)]
     pub(super) fn is_pending(&self) -> bool {
-        self.pending.load(Ordering::Relaxed)
+        self.queue.is_pending()
+    }
+
+    /// Whether nobody is left to command, and nothing was.
+    pub(super) fn is_abandoned(&self, nobody: impl FnOnce() -> bool) -> bool {
+        self.queue.is_abandoned(nobody)
     }
 
     /// Everything that was posted.
     pub(super) fn take(&self) -> Vec<Command> {
-        // Cleared first: what is pushed after the queue was taken sets it again.
-        self.pending.swap(false, Ordering::SeqCst);
-        std::mem::take(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner).commands)
+        self.queue.take()
     }
 
     /// The loop is gone; gives what was left.
     pub(super) fn stop(&self) -> Vec<Command> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.stopped = true;
-        std::mem::take(&mut queue.commands)
+        self.queue.stop()
     }
 
     /// From now on this thread is in a turn of the loop, until the guard is dropped.

@@ -83,8 +83,9 @@ impl PosixShm {
     ///
     /// [`ErrorKind::Region`] with [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
     /// [`Range`](RegionFault::Range), or [`Truncated`](RegionFault::Truncated), as others of this user
-    /// may do that.
+    /// may do that; [`ErrorKind::Forked`] in a forked child.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.generation.check()?;
         Extent::new(offset, out.len() as u64)?.inside(self.len)?;
         self.object.read_at(offset, out)
     }
@@ -95,6 +96,7 @@ impl PosixShm {
     ///
     /// As for [`read_at`](Self::read_at).
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.generation.check()?;
         let part = Extent::new(offset, bytes.len() as u64)?.inside(self.len)?;
         self.object.write_at(part, bytes)
     }

@@ -82,14 +82,14 @@ impl Frozen {
     /// # Errors
     ///
     /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
-    pub(crate) fn attach(fd: OwnedFd, len: usize) -> Result<Self> {
+    pub(crate) fn attach(fd: impl AsFd + Into<OwnedFd>, len: usize) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         let known = is_whole(fd.as_fd(), len)?;
         let mapping = PeerMapping::map_frozen(&fd, len)?;
         if !known {
             fill_holes(&mapping, fd.as_fd(), len as u64)?;
         }
-        Ok(Self { mapping, fd, len })
+        Ok(Self { mapping, fd: fd.into(), len })
     }
 
     /// Bytes in this memory.

@@ -49,15 +49,29 @@ unsafe impl Sync for Span {}
 
 impl Span {
     fn map(fd: impl AsFd, len: usize, mirror: usize, prot: ProtFlags) -> Result<Self> {
-        let span = Self::map_from(&fd, 0, (len, len + (len - mirror)), prot, MapFlags::SHARED)?;
+        let span = Self::place(&fd, 0, (len, len + (len - mirror)), prot, MapFlags::SHARED)?;
         if mirror < len {
             span.mirror(&fd, mirror, prot)?;
         }
+        // Behind the mirror, which is a mapping of its own.
+        span.keep_from_children()?;
         Ok(span)
     }
 
     /// Maps `extent` bytes of `fd` from `offset` on, a multiple of the page size.
     fn map_from(
+        fd: impl AsFd,
+        offset: u64,
+        extents: (usize, usize),
+        prot: ProtFlags,
+        flags: MapFlags,
+    ) -> Result<Self> {
+        let span = Self::place(fd, offset, extents, prot, flags)?;
+        span.keep_from_children()?;
+        Ok(span)
+    }
+
+    fn place(
         fd: impl AsFd,
         offset: u64,
         (len, extent): (usize, usize),
@@ -71,12 +85,15 @@ impl Span {
             unsafe { rustix::mm::mmap(core::ptr::null_mut(), extent, prot, flags, fd, offset) };
         let base = mapped.map_err(|errno| Error::os("mmap", errno))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null address");
-        let span = Self { base, len, extent, generation, handed_out: AtomicBool::new(false) };
-        // SAFETY: the range is the mapping just made; children do without it.
-        let kept =
-            unsafe { rustix::mm::madvise(base.as_ptr().cast(), extent, Advice::LinuxDontFork) };
-        kept.map_err(|errno| Error::os("madvise(MADV_DONTFORK)", errno))?;
-        Ok(span)
+        Ok(Self { base, len, extent, generation, handed_out: AtomicBool::new(false) })
+    }
+
+    /// Children do without it.
+    fn keep_from_children(&self) -> Result<()> {
+        let start = self.base.as_ptr().cast();
+        // SAFETY: the range is this span's own, and the advice changes no byte of it.
+        let kept = unsafe { rustix::mm::madvise(start, self.extent, Advice::LinuxDontFork) };
+        kept.map_err(|errno| Error::os("madvise(MADV_DONTFORK)", errno))
     }
 
     /// Maps the file from `mirror` on behind the segment.

@@ -202,7 +202,9 @@ impl Allocation<'_> {
             let now = Instant::now();
             let since = *start.get_or_insert(now);
             if now >= deadline {
-                return Err(Error::new(ErrorKind::TimedOut { after: now - since }));
+                let late = Error::new(ErrorKind::TimedOut { after: now - since });
+                let what = "others hold the pool's quota (Options::pool_quota)";
+                return Err(late.waiting_for(what));
             }
             std::thread::sleep(pause.min(deadline - now));
             pause = (pause * 2).min(PAUSE.1);

@@ -406,7 +406,7 @@ fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage> {
 /// The error of an operation that waited for room.
 fn spent(error: TrySendError) -> Error {
     match error {
-        TrySendError::Failed(error) => error,
+        TrySendError::Failed(error) => error.waiting_for_room(),
         // Waiting operations end by their deadline instead.
         TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
     }

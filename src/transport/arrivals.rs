@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::error::{ErrorKind, Fault, Result};
 use crate::pool::FrozenBlock;
 use crate::shm::{Frozen, PeerMapping, PeerSegment, page_size};
+use crate::transport::foreign::Foreign;
 use crate::transport::hello::{PACKET, Packet, Reason};
 use crate::transport::luggage::Luggage;
 use crate::transport::socket::{self, Incoming, Received};
@@ -216,7 +217,7 @@ impl Arrivals {
         socket: &OwnedFd,
         first: u64,
         count: usize,
-    ) -> Result<Vec<OwnedFd>> {
+    ) -> Result<Vec<Foreign>> {
         let end = first.saturating_add(count as u64);
         self.window = 0;
         for _ in 0..PACKETS {
@@ -229,7 +230,7 @@ impl Arrivals {
 
     /// Takes the next packet. `false`: there is none.
     fn take_one(&mut self, socket: &OwnedFd) -> Result<bool> {
-        match socket::receive_with::<PACKET>(socket, self.luggage.room())? {
+        match socket::receive_cut::<PACKET>(socket)? {
             Incoming::Packet(packet) => self.admit(packet, socket).map(|()| true),
             Incoming::Nothing | Incoming::End => Ok(false),
         }
@@ -339,7 +340,7 @@ impl Arrivals {
             return Err(Fault::DescriptorCount { count, expected }.into());
         }
         if let Packet::Descriptors { first, .. } = judged
-            && self.luggage.room() > 0
+            && self.luggage.is_open()
         {
             return Ok(self.luggage.add(first, count, packet.descriptors)?);
         }
@@ -367,7 +368,7 @@ impl Arrivals {
         }
     }
 
-    fn map(&mut self, segment: u32, len: u64, fd: OwnedFd, frozen: bool) -> Result<()> {
+    fn map(&mut self, segment: u32, len: u64, fd: Foreign, frozen: bool) -> Result<()> {
         let bytes = self.bytes.saturating_add(len);
         let segments = self.segments.len() + 1;
         self.window = self.window.saturating_add(len);

@@ -13,6 +13,7 @@ use crate::pool::Pool;
 use crate::shm::fork::Generation;
 use crate::transport::address::Address;
 use crate::transport::connection::Connection;
+use crate::transport::foreign::Socket;
 use crate::transport::link::Link;
 use crate::transport::listener::Listener;
 use crate::transport::meeting::{self, Offer, Ours};
@@ -227,6 +228,7 @@ impl Context {
     pub fn connect_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
+        let socket = Socket::new(socket);
         self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
         let deadline = after(self.core.options.handshake_timeout);
         meeting::connect(&self.core, socket, self.core.take_ours()?, (Instant::now(), deadline))
@@ -241,6 +243,7 @@ impl Context {
     pub fn accept_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation.check()?;
         socket::adopt(&socket, false)?;
+        let socket = Socket::new(socket);
         let maker = socket::maker(&socket)?;
         let admitted = self.core.options.peer_policy.check(&maker);
         admitted.map_err(|error| meeting::refuse(&socket, error))?;
@@ -304,9 +307,9 @@ impl Context {
         address: &Address,
         target: &SocketAddrUnix,
         (start, deadline): (Instant, Instant),
-    ) -> Result<OwnedFd> {
+    ) -> Result<Socket> {
         let socket = loop {
-            let socket = socket::open()?;
+            let socket = Socket::new(socket::open()?);
             match socket::connect(&socket, target) {
                 Ok(()) => break socket,
                 // The listener's queue is full.

@@ -12,10 +12,11 @@ use crate::shm::{Bytes, Mapping, PeerMapping};
 use crate::transport::arrivals::PoolSegment;
 use crate::transport::control;
 use crate::transport::hello::Reason;
-use crate::transport::link::{Health, Link, Session};
+use crate::transport::link::{Link, Session};
 use crate::transport::parcel::LastLender;
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::receiver::{MessageKind, RecvStats, RequestId, TryRecvError};
+use crate::transport::standing::Health;
 use crate::transport::wait::{Patience, Waiter};
 
 /// One pooled message in so many is timed, to know how far the peer's core is: often enough to
@@ -172,9 +173,9 @@ impl Inbox {
     fn await_record(&mut self, patience: Patience) -> Result<Record, TryRecvError> {
         self.tell_position();
         loop {
-            // What was published before the end was seen is visible after it was seen.
-            let health = self.link.health();
-            match self.consumer.peek() {
+            let Self { link, consumer, .. } = &*self;
+            let (health, next) = link.standing.before(|| consumer.peek());
+            match next {
                 Ok(Some(record)) => {
                     self.disarm();
                     return Ok(record);

@@ -1,11 +1,10 @@
 //! A link: what both halves of a connection, and the loans taken from it, share.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crossbeam_utils::CachePadded;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
@@ -16,9 +15,11 @@ use crate::shm::{Mapping, PeerMapping, PeerWords};
 use crate::transport::arrivals::Arrivals;
 use crate::transport::context::Core;
 use crate::transport::control;
+use crate::transport::foreign::Socket;
 use crate::transport::hello::{Hello, Packet, Reason};
 use crate::transport::peer::Peer;
 use crate::transport::socket;
+use crate::transport::standing::{Health, Standing};
 
 /// What both sides agreed on.
 #[derive(Debug, Clone, Copy)]
@@ -55,57 +56,34 @@ impl Extents {
     }
 }
 
-/// Alive until one of the others is set; from then on it only rises.
-const ALIVE: u32 = 0;
-/// The peer's end of the socket is closed.
-const HUNG_UP: u32 = 1;
-/// The peer's process has ended.
-const DEAD: u32 = 2;
-/// The link was ended from this side, because of what the peer wrote or what we lack.
-const FAILED: u32 = 3;
-
-/// How a link stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Health {
-    Alive,
-    HungUp,
-    Dead,
-    Failed,
-}
-
 /// The state of a link, private to this process.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) own: Mapping,
     pub(super) peer: PeerMapping,
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Socket,
     pub(super) identity: Peer,
     pub(super) terms: Terms,
     pub(super) barrier: Barrier,
     pub(super) borrower: BorrowerId,
-    /// How the link stands; threads that sleep on a bell of the peer's sleep on this word too.
-    health: CachePadded<AtomicU32>,
-    failure: OnceLock<ErrorKind>,
+    pub(super) standing: Standing,
     arrivals: Mutex<Arrivals>,
     /// Segments of the peer that were retired.
     pub(super) retires: Arc<AtomicU32>,
     /// Somebody sleeps on the socket: whoever finds nothing arms before it says so.
     by_descriptor: AtomicBool,
-    /// The user is gone: only the watcher holds the link.
-    retired: AtomicBool,
 }
 
 impl Link {
     pub(super) fn new(
         (own, peer): (Mapping, PeerMapping),
-        socket: OwnedFd,
+        socket: Socket,
         identity: Peer,
         terms: Terms,
         barrier: Barrier,
         borrower: BorrowerId,
         arrivals: Arrivals,
     ) -> Self {
-        let health = CachePadded::new(AtomicU32::new(ALIVE));
         Self {
             own,
             peer,
@@ -114,24 +92,11 @@ impl Link {
             terms,
             barrier,
             borrower,
-            health,
-            failure: OnceLock::new(),
+            standing: Standing::new(),
             retires: arrivals.retires(),
             arrivals: Mutex::new(arrivals),
             by_descriptor: AtomicBool::new(false),
-            retired: AtomicBool::new(false),
         }
-    }
-
-    /// Says that the user is gone.
-    pub(super) fn retire(&self) {
-        self.retired.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the user is gone. The pool's lock, which both sides pass in between, orders this with
-    /// the account.
-    pub(super) fn is_retired(&self) -> bool {
-        self.retired.load(Ordering::Relaxed)
     }
 
     /// What comes on the socket.
@@ -166,40 +131,41 @@ impl Link {
     /// Wakes the peer's event loop, which sleeps on its socket.
     #[cold]
     pub(super) fn call(&self, reason: Reason) {
-        // A full queue can be read already, and whoever is gone needs no waking.
-        let _ = socket::send(&self.socket, &Packet::Wake(reason).encode(), &[]);
+        match socket::send(&self.socket, &Packet::Wake(reason).encode(), &[]) {
+            // A full queue can be read already, and whoever is gone needs no waking.
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            // It would sleep for ever; the end of the link wakes it.
+            Err(errno) if self.is_alive() => drop(self.fail(Error::os("sendmsg", errno))),
+            Err(_) => {}
+        }
     }
 
     #[inline(always)]
     pub(super) fn is_alive(&self) -> bool {
-        self.health.load(Ordering::Relaxed) == ALIVE
+        self.standing.is_alive()
     }
 
     pub(super) fn health(&self) -> Health {
-        // Pairs with `set`: whatever the peer published before its end was seen is visible.
-        match self.health.load(Ordering::Acquire) {
-            ALIVE => Health::Alive,
-            HUNG_UP => Health::HungUp,
-            DEAD => Health::Dead,
-            _ => Health::Failed,
-        }
+        self.standing.health()
     }
 
-    fn set(&self, health: u32) {
-        let update = |now| (now < health).then_some(health);
-        // Pairs with `health`.
-        let _ = self.health.fetch_update(Ordering::Release, Ordering::Relaxed, update);
-        let _ = futex::wake(&self.health, futex::Flags::PRIVATE, i32::MAX as u32);
+    /// Wakes whoever sleeps on this link, because it is no longer alive.
+    fn rouse(&self) {
+        // In models it is no futex.
+        #[cfg(not(slipring_loom))]
+        let _ = futex::wake(self.standing.word(), futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
     /// The peer's end of the socket is closed.
     pub(super) fn hang_up(&self) {
-        self.set(HUNG_UP);
+        self.standing.raise(Health::HungUp);
+        self.rouse();
     }
 
     /// The peer's process has ended.
     pub(super) fn die(&self) {
-        self.set(DEAD);
+        self.standing.raise(Health::Dead);
+        self.rouse();
         // A forked child of the peer's may hold the other end, so this one must say it.
         socket::end(&self.socket);
     }
@@ -209,8 +175,8 @@ impl Link {
     #[cold]
     pub(super) fn fail(&self, error: impl Into<Error>) -> Error {
         let error = error.into();
-        let kind = self.failure.get_or_init(|| error.kind().clone());
-        self.set(FAILED);
+        let kind = self.standing.fail(error.kind());
+        self.rouse();
         socket::shutdown(&self.socket);
         if kind == error.kind() { error } else { kind.clone().into() }
     }
@@ -218,8 +184,8 @@ impl Link {
     /// The error of a link that is not alive, for somebody who has nothing left to receive.
     #[cold]
     pub(super) fn end(&self) -> Error {
-        match (self.health(), self.failure.get()) {
-            (Health::Failed, Some(kind)) => kind.clone().into(),
+        match self.standing.failure() {
+            Some(kind) => kind.clone().into(),
             _ if self.peer_left() => ErrorKind::PeerClosed.into(),
             _ => ErrorKind::PeerDied.into(),
         }
@@ -252,8 +218,8 @@ impl Link {
         waits[0].val = value.into();
         waits[0].uaddr = futex::WaitPtr::new((&raw const *self.peer.futex(bell)).cast_mut().cast());
         waits[0].flags = futex::WaitFlags::SIZE_U32;
-        waits[1].val = ALIVE.into();
-        waits[1].uaddr = futex::WaitPtr::new((&raw const *self.health).cast_mut().cast());
+        waits[1].val = Health::Alive as u64;
+        waits[1].uaddr = futex::WaitPtr::new((&raw const *self.standing.word()).cast_mut().cast());
         waits[1].flags = futex::WaitFlags::SIZE_U32 | futex::WaitFlags::PRIVATE;
         let until = left.map(monotonic_after);
         let clock = rustix::thread::ClockId::Monotonic;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -17,6 +17,7 @@ use crate::shm::fork::Generation;
 use crate::transport::address::Address;
 use crate::transport::connection::Connection;
 use crate::transport::context::Core;
+use crate::transport::foreign::Socket;
 use crate::transport::meeting::{self, Offer};
 use crate::transport::socket;
 use crate::transport::wait::after;
@@ -24,8 +25,16 @@ use crate::transport::wait::after;
 /// The key of the listening socket; half-open peers have others.
 const LISTENER: u64 = u64::MAX;
 
+/// How long peers are taken from the socket's queue at a time: one that lies can cost as much as counting the
+/// pages of a GiB, some 10 ms, and a reactor has links beside the listener.
+const SLICE: Duration = Duration::from_millis(2);
+
 /// Peers taken from the socket's queue before the half-open ones are looked at again.
 const BURST: usize = 64;
+
+/// How long whoever cannot even turn a peer away waits before it tries again: the peer stays at the head
+/// of the queue, and is told of at once.
+pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 /// Looks at what has come, after the deadline.
 const LATE: u32 = 4;
@@ -58,6 +67,8 @@ pub struct Listener {
     next_key: u64,
     /// Given up for a moment to turn a peer away when no descriptor is left.
     reserve: Option<OwnedFd>,
+    /// The peer at the head of the queue could neither be accepted nor turned away.
+    stuck: bool,
     stats: ListenerStats,
     generation: Generation,
     /// The path to remove on drop, while it is still this socket.
@@ -67,7 +78,7 @@ pub struct Listener {
 #[derive(Debug)]
 struct HalfOpen {
     key: u64,
-    socket: OwnedFd,
+    socket: Socket,
     deadline: Instant,
 }
 
@@ -116,6 +127,7 @@ impl Listener {
             half_open: VecDeque::new(),
             next_key: 0,
             reserve,
+            stuck: false,
             stats: ListenerStats::default(),
             generation,
             path: None,
@@ -187,7 +199,13 @@ impl Listener {
             let idle = keys.is_empty();
             for key in keys {
                 let connected =
-                    if key == LISTENER { self.take_new()? } else { self.look_again(key)? };
+                    if key == LISTENER { self.take_new() } else { self.look_again(key) };
+                if connected.is_err() && self.stuck {
+                    // Whoever waits and tries again would do so at once, for ever.
+                    let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+                    std::thread::sleep(left.map_or(PAUSE, |left| left.min(PAUSE)));
+                }
+                let connected = connected?;
                 if connected.is_some() {
                     return Ok(connected);
                 }
@@ -203,6 +221,12 @@ impl Listener {
         }
     }
 
+    /// Whether no `fork` lies between the caller and the listener's process.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_here(&self) -> bool {
+        self.generation.is_current()
+    }
+
     /// When the first of the peers that are silent yet is to be dropped.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.half_open.front().map(|peer| peer.deadline)
@@ -210,15 +234,23 @@ impl Listener {
 
     /// Takes peers from the socket's queue, until one of them has said Hello already.
     fn take_new(&mut self) -> Result<Option<Connection>> {
+        let start = Instant::now();
         for _ in 0..BURST {
+            if start.elapsed() >= SLICE {
+                break;
+            }
             let peer = match socket::accept(self.socket.as_fd()) {
                 Ok(Some(peer)) => peer,
-                Ok(None) => return Ok(None),
+                Ok(None) => {
+                    self.stuck = false;
+                    return Ok(None);
+                }
                 Err(error) => {
-                    self.turn_away();
+                    self.stuck = !self.turn_away();
                     return Err(error);
                 }
             };
+            self.stuck = false;
             let policy = &self.core.options.peer_policy;
             let admitted = socket::maker(&peer)
                 .and_then(|maker| policy.check(&maker))
@@ -259,7 +291,7 @@ impl Listener {
         }
     }
 
-    fn look(&mut self, socket: OwnedFd) -> Result<Look> {
+    fn look(&mut self, socket: Socket) -> Result<Look> {
         let answer = match meeting::accept(&self.core, &socket) {
             Ok(Offer::Silent) => return Ok(Look::Silent(socket)),
             Ok(Offer::Accepted(accepted)) => accepted.conclude(socket),
@@ -274,7 +306,9 @@ impl Listener {
                 self.note(&error);
                 match error.kind() {
                     // What we lack ourselves is for our user to know.
-                    ErrorKind::DescriptorLimit { .. } | ErrorKind::OutOfMemory { .. } => Err(error),
+                    ErrorKind::DescriptorLimit { .. }
+                    | ErrorKind::OutOfMemory { .. }
+                    | ErrorKind::Os { .. } => Err(error),
                     _ => Ok(Look::Over),
                 }
             }
@@ -287,7 +321,7 @@ impl Listener {
     }
 
     /// Keeps a peer that has not said Hello. One too many, and the oldest is dropped.
-    fn keep(&mut self, socket: OwnedFd) -> Result<()> {
+    fn keep(&mut self, socket: Socket) -> Result<()> {
         if self.half_open.len() >= self.core.options.half_open_limit {
             self.drop_oldest();
         }
@@ -315,19 +349,29 @@ impl Listener {
     }
 
     /// No descriptor is left for the peer at the head of the queue: takes it with the one held in
-    /// reserve and hangs up, or it would be told of again at once, for ever.
-    fn turn_away(&mut self) {
-        if self.reserve.take().is_some() {
-            drop(socket::accept(self.socket.as_fd()));
+    /// reserve and hangs up, or it would be told of again at once, for ever. `false`: it is still there.
+    fn turn_away(&mut self) -> bool {
+        if self.reserve.take().is_none() {
             self.reserve = reserve_descriptor(&self.socket);
+            return false;
         }
+        let turned = socket::accept(self.socket.as_fd());
+        let gone = turned.is_ok();
+        drop(turned);
+        self.reserve = reserve_descriptor(&self.socket);
+        gone
+    }
+
+    /// Whether the next look will meet the same peer, which can be neither accepted nor turned away now.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck
     }
 }
 
 /// What a look at a half-open peer gives.
 enum Look {
     Connected(Box<Connection>),
-    Silent(OwnedFd),
+    Silent(Socket),
     /// Refused, or gone.
     Over,
 }

@@ -277,6 +277,12 @@ impl LinkSocket {
         Watching::new(self.spin)
     }
 
+    /// Whether no `fork` lies between the caller and the link's process.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_here(&self) -> bool {
+        self.link.own.generation().is_current()
+    }
+
     #[cfg(feature = "tokio")]
     pub(crate) fn peer(&self) -> &Peer {
         &self.link.identity

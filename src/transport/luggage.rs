@@ -12,11 +12,12 @@
 //! 4. A side that has not [admitted](Luggage::admit) descriptors takes none.
 
 use std::collections::VecDeque;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::error::{ErrorKind, Fault, Result};
+use crate::transport::foreign::{Foreign, Foreigners};
 use crate::transport::hello::Packet;
 use crate::transport::sender::Sender;
 use crate::transport::socket;
@@ -30,7 +31,7 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 /// A descriptor that waits: a quarter of those that this process may open at most.
 #[derive(Debug)]
 struct Held {
-    fd: OwnedFd,
+    fd: Foreign,
     _counted: Counted,
 }
 
@@ -39,7 +40,7 @@ struct Counted;
 
 impl Held {
     /// `None`: others hold too many, and this one is closed.
-    fn new(fd: OwnedFd) -> Option<Self> {
+    fn new(fd: Foreign) -> Option<Self> {
         // Dropped, it counts back.
         let (held, counted) = (HELD.fetch_add(1, Ordering::Relaxed), Counted);
         ((held as u64) < limit() / 4).then_some(Self { fd, _counted: counted })
@@ -74,9 +75,9 @@ impl Luggage {
         self.limit = limit;
     }
 
-    /// How many descriptors a packet may bring.
-    pub(super) fn room(&self) -> usize {
-        if self.limit == 0 { 0 } else { MOST }
+    /// Whether any are taken.
+    pub(super) fn is_open(&self) -> bool {
+        self.limit > 0
     }
 
     /// A packet brought those from `first` on; `came` may lack the last ones.
@@ -88,7 +89,7 @@ impl Luggage {
         &mut self,
         first: u64,
         count: usize,
-        came: Vec<OwnedFd>,
+        mut came: Foreigners,
     ) -> Result<(), Fault> {
         if first != self.next {
             return Err(Fault::Field { field: "descriptors.first", value: first });
@@ -97,8 +98,14 @@ impl Luggage {
         if held > self.limit {
             return Err(Fault::HeldDescriptors { count: held, limit: self.limit });
         }
-        let mut came = came.into_iter();
-        self.held.extend((0..count).map(|_| came.next().and_then(Held::new)));
+        // They come off the end.
+        let missing = count.saturating_sub(came.len());
+        let start = self.held.len();
+        self.held.extend((0..missing).map(|_| None));
+        while let Some(fd) = came.pop() {
+            self.held.push_back(Held::new(fd));
+        }
+        self.held.make_contiguous()[start..].reverse();
         self.next += count as u64;
         Ok(())
     }
@@ -114,7 +121,7 @@ impl Luggage {
     ///
     /// - [`Fault::UnknownDescriptors`]: they were taken before, or never came.
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
-    pub(super) fn take(&mut self, first: u64, count: usize) -> Result<Vec<OwnedFd>> {
+    pub(super) fn take(&mut self, first: u64, count: usize) -> Result<Vec<Foreign>> {
         let base = self.next - self.held.len() as u64;
         let end = first.checked_add(count as u64).filter(|end| self.reaches(*end));
         if end.is_none() || first < base {
@@ -123,7 +130,7 @@ impl Luggage {
         // No more than there are.
         self.held.drain(..(first - base) as usize);
         let taken = self.held.drain(..count).map(|held| Some(held?.fd));
-        let taken: Option<Vec<OwnedFd>> = taken.collect();
+        let taken: Option<Vec<Foreign>> = taken.collect();
         taken.ok_or_else(|| ErrorKind::DescriptorLimit { limit: limit() }.into())
     }
 }
@@ -171,7 +178,7 @@ impl Sender {
     ///
     /// - [`ErrorKind::Fault`]: there are none of these numbers. The connection is over.
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
-    pub(crate) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<OwnedFd>> {
+    pub(crate) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
         let taken = self.link.arrivals().descriptors(&self.link.socket, first, count);
         taken.map_err(|error| match error.kind() {
             ErrorKind::DescriptorLimit { .. } => error,
@@ -184,9 +191,10 @@ impl Sender {
 mod tests {
     use super::*;
 
-    fn some(count: usize) -> Vec<OwnedFd> {
-        let open = || std::fs::File::open("/dev/null").unwrap().into();
-        (0..count).map(|_| open()).collect()
+    fn some(count: usize) -> Foreigners {
+        let mut some = Foreigners::default();
+        (0..count).for_each(|_| some.push(std::fs::File::open("/dev/null").unwrap().into()));
+        some
     }
 
     fn unknown(first: u64, count: usize) -> ErrorKind {
@@ -215,7 +223,7 @@ mod tests {
     #[test]
     fn numbers_that_do_not_go_on_and_too_many_descriptors_are_faults() {
         let mut luggage = Luggage::default();
-        assert_eq!(luggage.room(), 0);
+        assert!(!luggage.is_open());
         assert_eq!(luggage.add(0, 1, some(1)), Err(Fault::HeldDescriptors { count: 1, limit: 0 }));
         luggage.admit(4);
         for first in [1, u64::MAX] {

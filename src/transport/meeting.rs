@@ -25,6 +25,7 @@ use crate::transport::arrivals::Arrivals;
 use crate::transport::connection::Connection;
 use crate::transport::context::Core;
 use crate::transport::control;
+use crate::transport::foreign::Socket;
 use crate::transport::hello::{Hello, PACKET, Packet, refusal};
 use crate::transport::link::{Extents, Link, Returns, Session, Terms};
 use crate::transport::options::{Numa, Options, Spin};
@@ -90,18 +91,24 @@ impl Theirs {
             return Err(Fault::DescriptorCount { count, expected: 1 }.into());
         };
         core.options.peer_policy.check(&credentials)?;
-        let pidfd = match packet.pidfd.take() {
-            Some(Ok(pidfd)) => Some(pidfd),
-            // Without a descriptor its death could go unseen.
-            Some(Err(errno @ (Errno::MFILE | Errno::NFILE))) => {
-                return Err(Error::os("SCM_PIDFD", errno));
-            }
-            Some(Err(_)) | None => open_pidfd(credentials.pid)?,
-        };
+        let pidfd = sender_of(packet.pidfd.take(), credentials.pid)?;
         let extents = Extents::of(&hello);
         let (len, prefault) = (extents.segment_len(), core.options.prefault);
         let segment = PeerSegment::attach(fd, len, extents.control, prefault)?;
         Ok(Self { hello, segment, peer: Peer { credentials, pidfd } })
+    }
+}
+
+/// The process that sent a packet with a pid, of which the kernel may have given a descriptor.
+fn sender_of(given: Option<Result<OwnedFd, Errno>>, pid: Option<u32>) -> Result<Option<OwnedFd>> {
+    match given {
+        Some(Ok(pidfd)) => Ok(Some(pidfd)),
+        // It has ended; its pid may be another process's by now. Source: `pidfd_prepare` of Linux 6.5
+        // to 6.16; later kernels give a descriptor of a process that has ended, too.
+        Some(Err(Errno::INVAL | Errno::SRCH | Errno::NOENT)) => Err(ErrorKind::PeerDied.into()),
+        // Without a descriptor its death could go unseen.
+        Some(Err(errno)) => Err(Error::os("SCM_PIDFD", errno)),
+        None => open_pidfd(pid),
     }
 }
 
@@ -124,7 +131,7 @@ const LOOK: Duration = Duration::from_micros(100);
 /// The connecting side, over a connected socket.
 pub(super) fn connect(
     core: &Arc<Core>,
-    socket: OwnedFd,
+    socket: Socket,
     ours: Ours,
     (since, deadline): (Instant, Instant),
 ) -> Result<Connection> {
@@ -175,7 +182,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    pub(super) fn conclude(self, socket: OwnedFd) -> Result<Connection> {
+    pub(super) fn conclude(self, socket: Socket) -> Result<Connection> {
         conclude(&self.core, socket, self.ours, self.theirs)
     }
 }
@@ -206,7 +213,7 @@ pub(super) fn refuse(socket: &OwnedFd, error: Error) -> Error {
         ErrorKind::PeerNotAdmitted { .. } => Refusal::NotAdmitted,
         ErrorKind::Fault(Fault::Descriptor(_)) => Refusal::BadSegment,
         ErrorKind::Fault(_) | ErrorKind::NoCommonVersion { .. } => Refusal::BadHello,
-        ErrorKind::PeerClosed | ErrorKind::RefusedByPeer(_) => return error,
+        ErrorKind::PeerClosed | ErrorKind::PeerDied | ErrorKind::RefusedByPeer(_) => return error,
         _ => Refusal::NoResources,
     };
     // A peer that does not listen to reasons loses only them.
@@ -216,7 +223,7 @@ pub(super) fn refuse(socket: &OwnedFd, error: Error) -> Error {
     error
 }
 
-fn conclude(core: &Arc<Core>, socket: OwnedFd, ours: Ours, theirs: Theirs) -> Result<Connection> {
+fn conclude(core: &Arc<Core>, socket: Socket, ours: Ours, theirs: Theirs) -> Result<Connection> {
     let Ours { hello, mapping, ring, fd } = ours;
     drop(fd);
     if let (Numa::Receiver, Some(node)) = (core.options.numa, theirs.hello.numa_node)
@@ -243,4 +250,23 @@ fn conclude(core: &Arc<Core>, socket: OwnedFd, ours: Ours, theirs: Theirs) -> Re
         return Err(error);
     }
     Ok(Connection::new(Session::new(link, core.clone()), ring))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_that_has_ended_is_not_taken_for_whoever_has_its_pid_now() {
+        let own = Some(std::process::id());
+        for errno in [Errno::INVAL, Errno::SRCH, Errno::NOENT] {
+            let error = sender_of(Some(Err(errno)), own).unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::PeerDied);
+        }
+        let error = sender_of(Some(Err(Errno::MFILE)), own).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { .. }));
+        // A kernel that has no word for it names the process by its pid.
+        assert!(sender_of(None, own).unwrap().is_some());
+        assert!(sender_of(None, None).unwrap().is_none());
+    }
 }

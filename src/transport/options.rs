@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, Result, contain};
 use crate::pool::PoolOptions;
 use crate::shm::{Backing, page_size};
 use crate::transport::peer::Credentials;
@@ -38,7 +38,8 @@ pub enum PeerPolicy {
     /// Every peer that can reach the socket.
     Anyone,
     /// Peers that the function admits. It sees what the kernel vouches for, and is asked twice:
-    /// about who made the socket, before any descriptor leaves, and about who sent the Hello.
+    /// about who made the socket, before any descriptor leaves, and about who sent the Hello. Where it
+    /// panics the peer is not admitted.
     Custom(Arc<dyn Fn(&Credentials) -> bool + Send + Sync>),
 }
 
@@ -47,7 +48,7 @@ impl PeerPolicy {
         let admitted = match self {
             Self::SameUser => credentials.uid == rustix::process::geteuid().as_raw(),
             Self::Anyone => true,
-            Self::Custom(admits) => admits(credentials),
+            Self::Custom(admits) => contain(|| admits(credentials)).unwrap_or(false),
         };
         if admitted {
             Ok(())

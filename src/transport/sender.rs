@@ -12,10 +12,11 @@ use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
 use crate::transport::hello::Reason;
 use crate::transport::lending::PoolRoom;
-use crate::transport::link::{Health, Link, Session};
+use crate::transport::link::{Link, Session};
 use crate::transport::pooled;
 use crate::transport::reservation::{Batch, POOLED, Reservation};
 use crate::transport::sent::SentSegments;
+use crate::transport::standing::Health;
 use crate::transport::token::Token;
 use crate::transport::wait::{Waiter, after};
 
@@ -522,7 +523,7 @@ impl Drop for Sender {
 /// The error of an operation that waited.
 pub(super) fn spent(error: TrySendError) -> Error {
     match error {
-        TrySendError::Failed(error) => error,
+        TrySendError::Failed(error) => error.waiting_for_room(),
         // Waiting operations end by their deadline instead.
         TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
     }

@@ -8,7 +8,7 @@
 
 use std::io::{self, IoSlice};
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -19,6 +19,7 @@ use rustix::net::{
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::transport::foreign::{Foreigners, Socket};
 use crate::transport::luggage::MOST;
 use crate::transport::peer::Credentials;
 
@@ -26,8 +27,10 @@ use crate::transport::peer::Credentials;
 const SO_PASSPIDFD: libc::c_int = 76;
 const SCM_PIDFD: libc::c_int = 4;
 
-/// Descriptors that a packet of the library's own carries at most, and one to notice too many by.
-const DESCRIPTORS: usize = 2;
+/// Words of a buffer for credentials, a pidfd and [`MOST`] descriptors, each behind a header of 16 bytes. There is room
+/// for all that a packet can carry: those that find none are closed by whoever receives, and a `close` can wait
+/// ([`Foreigners`]).
+const CONTROL: usize = (16 + 16 + 16 + 8 + 16 + 4 * MOST).div_ceil(8);
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -47,10 +50,10 @@ pub(super) fn connect(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), 
 }
 
 /// The next pending connection. `None`: there is none.
-pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<Socket>> {
     loop {
         match rustix::net::accept_with(listener, FLAGS) {
-            Ok(socket) => return Ok(Some(socket)),
+            Ok(socket) => return Ok(Some(Socket::new(socket))),
             Err(Errno::AGAIN) => return Ok(None),
             // The peer went away between connecting and now.
             Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -157,7 +160,7 @@ pub(super) fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> R
 pub(super) struct Received<const N: usize> {
     pub(super) bytes: [u8; N],
     pub(super) len: usize,
-    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) descriptors: Foreigners,
     pub(super) credentials: Option<Credentials>,
     /// The sender's process, or why the kernel could not open it.
     pub(super) pidfd: Option<Result<OwnedFd, Errno>>,
@@ -199,34 +202,32 @@ pub(super) enum Incoming<const N: usize> {
 /// - [`Fault::Truncated`]: the packet, or what came along, was cut short.
 /// - [`ErrorKind::DescriptorLimit`]: it was cut short because this process may open no more.
 pub(super) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
-    let incoming = receive_with(socket, DESCRIPTORS)?;
+    let incoming = receive_cut(socket)?;
     if let Incoming::Packet(packet) = &incoming {
         packet.is_whole(socket)?;
     }
     Ok(incoming)
 }
 
-/// As [`receive`], with room for so many descriptors. Whether the packet [is whole](Received::is_whole) is the
-/// caller's to ask.
-pub(super) fn receive_with<const N: usize>(socket: &OwnedFd, room: usize) -> Result<Incoming<N>> {
+/// As [`receive`]. Whether the packet [is whole](Received::is_whole) is the caller's to ask.
+pub(super) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
     let mut received = Received {
         bytes: [0; N],
         len: 0,
-        descriptors: Vec::new(),
+        descriptors: Foreigners::default(),
         credentials: None,
         pidfd: None,
         cut: false,
     };
     let mut iov = libc::iovec { iov_base: received.bytes.as_mut_ptr().cast(), iov_len: N };
-    // Aligned as control messages must be; room for credentials, a pidfd, and all descriptors.
-    let mut control = [0u64; 144];
+    // Aligned as control messages must be.
+    let mut control = [const { MaybeUninit::<u64>::uninit() }; CONTROL];
     // SAFETY: zero is a valid `msghdr`.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_iov = &mut iov;
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
-    let room = room.clamp(DESCRIPTORS, MOST + 1);
-    header.msg_controllen = control_space(room).min(size_of_val(&control)) as _;
+    header.msg_controllen = size_of_val(&control) as _;
     let len = loop {
         // SAFETY: `header` points to the buffers above, which live on and are not otherwise used.
         let len = unsafe {
@@ -264,16 +265,26 @@ pub(super) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
         .map(|(_, len)| len)
 }
 
+/// Gives the calling thread a table of descriptors of its own, in which there are only these, in order. It
+/// must not use any other from now on. Where this is forbidden, nothing happens.
+pub(super) fn keep_only(numbers: &[RawFd]) {
+    // SAFETY: the caller uses no descriptors.
+    if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.is_err() {
+        return;
+    }
+    let mut first = 0;
+    for number in numbers.iter().copied().chain([RawFd::MAX]) {
+        if first < number {
+            // SAFETY: closes handles in a table that nobody else has.
+            unsafe { libc::syscall(libc::SYS_close_range, first, number - 1, 0) };
+        }
+        first = number.saturating_add(1);
+    }
+}
+
 /// Ends the asking for a descriptor of each sender's process, once that is known.
 pub(super) fn stop_pidfds(socket: &OwnedFd) {
     set_pass_pidfd(socket, 0);
-}
-
-fn control_space(descriptors: usize) -> usize {
-    let rights = descriptors * size_of::<libc::c_int>();
-    let lens = [size_of::<libc::ucred>(), size_of::<libc::c_int>(), rights];
-    // SAFETY: computes a number.
-    lens.iter().map(|len| unsafe { libc::CMSG_SPACE(*len as libc::c_uint) } as usize).sum()
 }
 
 /// Takes the control messages into owned values.
@@ -291,7 +302,9 @@ fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
         match (message.cmsg_level, message.cmsg_type) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
                 for index in 0..len / size_of::<libc::c_int>() {
-                    received.descriptors.extend(take_descriptor(data, index).ok());
+                    if let Ok(fd) = take_descriptor(data, index) {
+                        received.descriptors.push(fd);
+                    }
                 }
             }
             (libc::SOL_SOCKET, SCM_PIDFD) if len >= size_of::<libc::c_int>() => {

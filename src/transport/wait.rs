@@ -203,15 +203,14 @@ impl Waiter {
             }
         }
         loop {
-            let bell = self.sleeper.park(&link.own, &link.peer);
-            let slept = if ready() {
-                Ok(())
-            } else {
+            let bell = self.sleeper.bell();
+            let slept = self.sleeper.sleep(&link.own, &link.peer, &mut ready, |rung| {
                 self.sleeps += 1;
                 let slice = slice.map(|slice| Instant::now() + slice);
                 let until = deadline.into_iter().chain(slice).min();
-                link.sleep(self.sleeper.bell(), bell, until)
-            };
+                link.sleep(bell, rung, until)
+            });
+            let slept = slept.unwrap_or(Ok(()));
             let done = slept.is_err() || ready();
             let now = Instant::now();
             if !done && passed(now) {

@@ -7,10 +7,9 @@
 //! The watcher holds every link of its context, also those whose user is gone while the peer still
 //! reads what it was lent.
 
-use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -21,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
 use crate::transport::link::Link;
+use crate::transport::roll::Roll;
 
 /// The key of the descriptor that stops the thread; links have others.
 const STOP: u64 = u64::MAX;
@@ -35,8 +35,7 @@ pub(super) struct Watcher {
 struct Shared {
     epoll: OwnedFd,
     stop: OwnedFd,
-    links: Mutex<HashMap<u64, Arc<Link>>>,
-    pool: Pool,
+    roll: Roll<Link>,
 }
 
 /// The key of a link's socket; the odd one after it is its process's.
@@ -60,7 +59,7 @@ impl Watcher {
         let stop = eventfd(0, flags).map_err(os("eventfd"))?;
         let data = EventData::new_u64(STOP);
         epoll::add(&epoll, &stop, data, EventFlags::IN).map_err(os("epoll_ctl"))?;
-        let shared = Arc::new(Shared { epoll, stop, links: Mutex::default(), pool });
+        let shared = Arc::new(Shared { epoll, stop, roll: Roll::new(pool) });
         let watched = shared.clone();
         let thread = std::thread::Builder::new()
             .name("slipring-watch".into())
@@ -72,7 +71,7 @@ impl Watcher {
     /// Watches a link from now on.
     pub(super) fn watch(&self, link: &Arc<Link>) -> Result<()> {
         let key = key(link);
-        self.shared.lock().insert(key, link.clone());
+        self.shared.roll.enter(link.borrower, link.clone());
         let add = |fd: &OwnedFd, key, events: EventFlags| {
             let data = EventData::new_u64(key);
             epoll::add(&self.shared.epoll, fd, data, events | EventFlags::ET)
@@ -82,19 +81,15 @@ impl Watcher {
             added = add(pidfd, key + 1, EventFlags::IN);
         }
         added.map_err(|errno| {
-            self.shared.lock().remove(&key);
+            self.shared.roll.strike(link.borrower);
             Error::os("epoll_ctl", errno)
         })
     }
 
     /// The user of a link is gone: lets go of it unless the peer still reads what it was lent.
     pub(super) fn retire(&self, link: &Arc<Link>) {
-        // Before the look at the loans: whoever closes the account after it sees this, and whoever
-        // closes it before it leaves none.
-        link.retire();
-        if self.shared.pool.settle(link.borrower) == 0 {
-            self.shared.let_go(link);
-        }
+        let gone = self.shared.roll.retire(link.borrower, &link.standing);
+        self.shared.forget(gone);
     }
 }
 
@@ -115,10 +110,6 @@ impl Drop for Watcher {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Link>>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn run(&self) {
         let mut events = [MaybeUninit::<Event>::uninit(); 64];
         loop {
@@ -133,8 +124,7 @@ impl Shared {
                 if key == STOP {
                     return;
                 }
-                let link = self.lock().get(&(key & !1)).cloned();
-                if let Some(link) = link {
+                if let Some(link) = self.roll.find(key / 2) {
                     self.ended(&link, key, event.flags);
                 }
             }
@@ -150,16 +140,12 @@ impl Shared {
         } else {
             return;
         }
-        self.pool.close(link.borrower);
-        if link.is_retired() || key & 1 == 1 {
-            self.let_go(link);
-        }
+        self.forget(self.roll.ended(link.borrower, &link.standing, key & 1 == 1));
     }
 
-    fn let_go(&self, link: &Arc<Link>) {
-        self.pool.close(link.borrower);
-        let held = self.lock().remove(&key(link));
-        if held.is_some() {
+    /// A link that was let go is not watched.
+    fn forget(&self, gone: Option<Arc<Link>>) {
+        if let Some(link) = gone {
             let _ = epoll::delete(&self.epoll, &link.socket);
             if let Some(pidfd) = &link.identity.pidfd {
                 let _ = epoll::delete(&self.epoll, pidfd);

@@ -4,6 +4,7 @@
 //! ([`Other`](super::other::Other)).
 
 use std::fs;
+use std::os::fd::AsRawFd;
 
 /// Descriptors that are open, the one that counts included.
 pub fn descriptors() -> usize {
@@ -84,4 +85,33 @@ pub fn shared_bytes() -> u64 {
         *len = last.max(*len);
     }
     segments.values().sum()
+}
+
+/// Lowers the limit on descriptors so that `free` more can be opened.
+pub fn leave_descriptors(free: u64) -> rustix::process::Rlimit {
+    let resource = rustix::process::Resource::Nofile;
+    let before = rustix::process::getrlimit(resource);
+    let probe = fs::File::open("/dev/null").unwrap();
+    let mut next = probe.as_raw_fd() as u64;
+    drop(probe);
+    // Holes below are filled, so that the limit counts.
+    let highest = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok())
+        .max()
+        .unwrap();
+    let mut fillers = Vec::new();
+    while next < highest {
+        let filler = fs::File::open("/dev/null").unwrap();
+        next = filler.as_raw_fd() as u64;
+        fillers.push(filler);
+    }
+    drop(fillers.pop());
+    std::mem::forget(fillers);
+    let probe = fs::File::open("/dev/null").unwrap();
+    let current = Some(probe.as_raw_fd() as u64 + free);
+    drop(probe);
+    let limit = rustix::process::Rlimit { current, maximum: before.maximum };
+    rustix::process::setrlimit(resource, limit).unwrap();
+    before
 }

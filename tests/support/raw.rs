@@ -313,10 +313,14 @@ pub fn accept(listener: &OwnedFd) -> OwnedFd {
 
 /// Two connected sockets.
 pub fn socketpair() -> (OwnedFd, OwnedFd) {
-    let flags = SocketFlags::CLOEXEC;
-    let (near, far) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let (near, far) = try_socketpair().unwrap();
     (patient(near), patient(far))
+}
+
+/// The same, with nothing set.
+pub fn try_socketpair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 /// Sends one packet with any descriptors.

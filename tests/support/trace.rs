@@ -32,7 +32,7 @@ use super::other;
 const MARKER: libc::c_long = 0x51_19;
 
 /// How a process ends that must not be watched here.
-const NOT_PERMITTED: i32 = 77;
+pub(super) const NOT_PERMITTED: i32 = 77;
 
 /// How a process ends in which something panicked.
 const PANICKED: i32 = 101;
@@ -54,6 +54,8 @@ pub enum Plan {
     Watch,
     /// In phase 1 call `at` of those that are `meant` is not made, and fails with `errno`.
     Fail { meant: Meant, at: usize, errno: i32 },
+    /// The same of call `at` and all that follow it, to the end of phase 1.
+    FailFrom { meant: Meant, at: usize, errno: i32 },
     /// It is killed at stop `at` of this phase: even ones enter the kernel, roughly, odd ones leave it.
     Kill { phase: u64, at: usize },
 }
@@ -132,13 +134,13 @@ pub fn run(test: &str, argument: &str, plan: Plan) -> Option<Outcome> {
 
 /// Kills a process that does not end in time.
 #[derive(Debug)]
-struct Watchdog {
+pub(super) struct Watchdog {
     over: mpsc::Sender<()>,
     bit: thread::JoinHandle<bool>,
 }
 
 impl Watchdog {
-    fn over(child: &Child) -> Self {
+    pub(super) fn over(child: &Child) -> Self {
         let pid = Pid::from_raw(child.id() as i32).unwrap();
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
         let (over, done) = mpsc::channel::<()>();
@@ -152,7 +154,7 @@ impl Watchdog {
     }
 
     /// Whether it had to. It sleeps from now on.
-    fn bit(self) -> bool {
+    pub(super) fn bit(self) -> bool {
         drop(self.over);
         self.bit.join().unwrap()
     }
@@ -254,11 +256,15 @@ impl Tracer {
             return;
         }
         self.outcome.calls.push(call);
-        let Plan::Fail { meant, at, errno } = self.plan else { return };
+        let (meant, places, errno) = match self.plan {
+            Plan::Fail { meant, at, errno } => (meant, at..=at, errno),
+            Plan::FailFrom { meant, at, errno } => (meant, at..=usize::MAX, errno),
+            Plan::Watch | Plan::Kill { .. } => return,
+        };
         if !meant(&call) {
             return;
         }
-        if self.meant == at {
+        if places.contains(&self.meant) {
             self.outcome.reached = true;
             self.outcome.met = Some(call.number);
             self.failing.insert(thread, errno);
@@ -291,7 +297,12 @@ impl Tracer {
 }
 
 /// Gives a stopped thread an order. False: it is gone.
-fn order(request: libc::c_uint, thread: libc::pid_t, address: usize, data: usize) -> bool {
+pub(super) fn order(
+    request: libc::c_uint,
+    thread: libc::pid_t,
+    address: usize,
+    data: usize,
+) -> bool {
     // SAFETY: callers pass what `request` asks for; pointers among it are valid for its length.
     let done = unsafe { libc::ptrace(request as _, thread, address, data) };
     if done >= 0 {

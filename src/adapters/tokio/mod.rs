@@ -41,9 +41,7 @@ mod halves;
 mod shared;
 mod stream;
 
-use tokio::io::unix::AsyncFd;
-
-use crate::adapters::tokio::shared::{Listening, Shared};
+use crate::adapters::tokio::shared::{Listening, Shared, Watched};
 use crate::{
     Address, Context, Error, Outgoing, Peer, Request, RequestId, Result, Stats, Tensor, TensorSet,
 };
@@ -54,7 +52,7 @@ pub use stream::Stream;
 /// Accepts connections: [`crate::Listener`] on a tokio runtime.
 #[derive(Debug)]
 pub struct Listener {
-    inner: AsyncFd<Listening>,
+    inner: Watched<Listening>,
 }
 
 impl Listener {

@@ -4,6 +4,8 @@
 #![allow(unsafe_code)]
 
 use std::future::{Future, poll_fn};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,19 +29,77 @@ impl AsRawFd for Listening {
     }
 }
 
+/// What knows which process it belongs to.
+pub(super) trait Owned: AsRawFd {
+    /// Whether no `fork` lies between the caller and that process.
+    fn is_here(&self) -> bool;
+}
+
+impl Owned for Listening {
+    fn is_here(&self) -> bool {
+        self.0.is_here()
+    }
+}
+
+impl Owned for LinkSocket {
+    fn is_here(&self) -> bool {
+        LinkSocket::is_here(self)
+    }
+}
+
+/// What a runtime watches. A forked child has the runtime's `epoll` from its parent: a drop there would
+/// end the watch of the parent, so it does nothing.
+#[derive(Debug)]
+pub(super) struct Watched<T: Owned>(ManuallyDrop<AsyncFd<T>>);
+
+impl<T: Owned> Watched<T> {
+    /// Watches on the current runtime.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor of `watched` is the same one, and open, for as long as it lives.
+    unsafe fn new(watched: T) -> Result<Self> {
+        // SAFETY: the caller promises what this asks for.
+        let watched = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) };
+        let watched = watched.map_err(|error| Error::os("epoll_ctl", error.into_parts().1));
+        watched.map(|watched| Self(ManuallyDrop::new(watched)))
+    }
+}
+
+impl<T: Owned> Deref for Watched<T> {
+    type Target = AsyncFd<T>;
+
+    fn deref(&self) -> &AsyncFd<T> {
+        &self.0
+    }
+}
+
+impl<T: Owned> DerefMut for Watched<T> {
+    fn deref_mut(&mut self) -> &mut AsyncFd<T> {
+        &mut self.0
+    }
+}
+
+impl<T: Owned> Drop for Watched<T> {
+    fn drop(&mut self) {
+        if self.0.get_ref().is_here() {
+            // SAFETY: this is the one drop, and nobody uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
+    }
+}
+
 /// Watches a listener on the current runtime.
-pub(super) fn watch(listener: crate::Listener) -> Result<AsyncFd<Listening>> {
+pub(super) fn watch(listener: crate::Listener) -> Result<Watched<Listening>> {
     // SAFETY: a listener has one descriptor, which is open for as long as it lives.
-    let watched =
-        unsafe { AsyncFd::register_with_interest(Listening(listener), Interest::READABLE) };
-    watched.map_err(|error| Error::os("epoll_ctl", error.into_parts().1))
+    unsafe { Watched::new(Listening(listener)) }
 }
 
 /// Whoever of the two halves takes a packet from the socket may take the other's wake-up; it then
 /// notifies the other.
 #[derive(Debug)]
 pub(super) struct Shared {
-    socket: AsyncFd<LinkSocket>,
+    socket: Watched<LinkSocket>,
     data: Notify,
     room: Notify,
 }
@@ -47,8 +107,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(socket: LinkSocket) -> Result<Arc<Self>> {
         // SAFETY: a `LinkSocket` holds its link, which keeps one socket open for as long as it lives.
-        let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
-        let socket = watched.map_err(|error| Error::os("epoll_ctl", error.into_parts().1))?;
+        let socket = unsafe { Watched::new(socket) }?;
         Ok(Arc::new(Self { socket, data: Notify::new(), room: Notify::new() }))
     }
 
