@@ -8,6 +8,7 @@
 //! | `shared` | inputs `low` (8 at 0) and `high` (16 at 16) of one region of 32, output of 24 | copies both |
 //! | `ext` | as `echo`, with an ext buffer of 16 bytes that counts executions | |
 //! | `slow MS` | as `echo` | sleeps first |
+//! | `slowly MS` | as `echo` | sleeps in commits, updates and releases instead |
 //! | `gate N` | as `echo` | waits until N of it run |
 //! | `fail`, `panic` | as `echo` | |
 //! | `refuse`, `startle` | as `echo` | its commits are refused, or panic |
@@ -85,6 +86,13 @@ fn describe(name: &str) -> Description {
     }
 }
 
+/// What the model `slowly MS` does.
+fn dawdle(model: &str) {
+    if let Some(ms) = model.strip_prefix("slowly ") {
+        std::thread::sleep(Duration::from_millis(ms.parse().unwrap()));
+    }
+}
+
 impl Service for Calculator {
     type Model = String;
     type Commit = u64;
@@ -102,6 +110,7 @@ impl Service for Calculator {
 
     fn commit(&self, model: &String, _: &Buffers) -> Result<u64, Refused> {
         self.counts.count("commit");
+        dawdle(model);
         match model.as_str() {
             "refuse" => Err(Refused::new(7, "not today")),
             "startle" => panic!("a service that panics in a commit"),
@@ -111,6 +120,7 @@ impl Service for Calculator {
 
     fn update(&self, model: &String, _: &mut u64, buffers: &Buffers) -> Result<(), Refused> {
         self.counts.count("update");
+        dawdle(model);
         let refused = model == "echo" && buffers.input(0)?.to_vec()?[0] == 13;
         if refused { Err("thirteen".into()) } else { Ok(()) }
     }
@@ -154,8 +164,9 @@ impl Service for Calculator {
         Ok(buffers.output(0)?.write_at(0, &bytes)?)
     }
 
-    fn release(&self, _: &String, _: u64) {
+    fn release(&self, model: &String, _: u64) {
         self.counts.count("release");
+        dawdle(model);
     }
 
     fn unload(&self, _: String) {
