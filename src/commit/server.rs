@@ -14,7 +14,7 @@ use crate::commit::limits::{REQUESTS, ServerOptions, ServerStats, Tally};
 use crate::commit::memory::Memory;
 use crate::commit::message::{self, Answer, Request};
 use crate::commit::service::{Caller, Execute, Service};
-use crate::error::{CommitFault, Error, Result};
+use crate::error::{CommitFault, Error, Fault, Result};
 use crate::reactor::{EventLoop, Message, Reactor};
 use crate::transport::{Connection, Context, Listener, MessageKind};
 
@@ -358,8 +358,7 @@ impl<S: Service> Host<S> {
     #[inline]
     fn receive(&self, guest: &Arc<Guest<S>>, message: Message<'_>) {
         if message.kind() != MessageKind::Message {
-            let fault = crate::error::Fault::Field { field: "commit.kind", value: 1 };
-            return guest.link.fail(fault.into());
+            return guest.link.fail(not_a_message(message.kind()));
         }
         let mut one = [0; message::HEAD + 8];
         if message.len() == one.len() {
@@ -443,6 +442,12 @@ impl<S: Service> Batch<S> {
     }
 }
 
+/// Something that no client sends.
+fn not_a_message(kind: MessageKind) -> Error {
+    let value = u64::from(kind == MessageKind::Tensors) + 1;
+    Fault::Field { field: "commit.kind", value }.into()
+}
+
 /// A client has connected.
 fn admit<S: Service>(
     host: &Arc<Host<S>>,
@@ -460,5 +465,6 @@ fn admit<S: Service>(
         host.crew.push(Work::Gone(leaving));
     });
     link.on_message(move |_, message| guest.host.receive(&guest, message));
+    link.on_tensors(|link, _| link.fail(not_a_message(MessageKind::Tensors)));
     Ok(())
 }
