@@ -233,6 +233,11 @@ impl Sender {
         self.room.arm(&self.link);
     }
 
+    /// Whether nothing has ended the link yet.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.link.is_alive()
+    }
+
     /// Awake again.
     pub(crate) fn rouse(&mut self) {
         self.room.disarm(&self.link);
