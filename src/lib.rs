@@ -56,9 +56,9 @@
 //! # Modules
 //!
 //! ```text
-//!   error, sync ◀── shm ◀── ring ◀── pool, parking ◀── transport ◀── tensor ◀── reactor
-//!                    ▲                                                  │
-//!                    └── region ◀───────────────────────────────────────┘
+//!   error, sync ◀── shm ◀── ring ◀── pool, parking ◀── transport ◀── tensor ◀── reactor ◀── commit
+//!                    ▲                                                  │                     │
+//!                    └── region ◀───────────────────────────────────────┴─────────────────────┘
 //! ```
 //!
 //! # Threads

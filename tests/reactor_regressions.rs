@@ -4,10 +4,13 @@ mod support;
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::Instant;
 
-use slipring::{Connection, Context, ErrorKind, Fault, Link, Options, Reactor, Spin, Token};
-use support::callbacks::{hear, kind, settle};
-use support::{Stage, pair_of, raw, wait_until};
+use slipring::{
+    Connection, Context, ErrorKind, EventLoop, Fault, Link, Options, Reactor, Spin, Token,
+};
+use support::callbacks::{self, hear, kind, settle};
+use support::{Stage, pair_of, raw, soon, wait_until};
 
 /// A link of a fresh reactor, and the other end.
 fn served(options: Options) -> (Reactor, Link, Connection) {
@@ -232,4 +235,37 @@ fn a_stopped_reactor_says_so_to_all_that_waited() {
     assert_eq!(kind(hear(&came)), ErrorKind::ReactorStopped);
     hear(&ended).unwrap();
     drop(far);
+}
+
+/// A message comes at a turn of a loop that sleeps for 10 ms at a time, as the peer makes no room.
+fn comes_at(turn: usize) {
+    let context = Context::with_options(small().spin(Spin::Never)).unwrap();
+    let (near, mut far) = pair_of(&context, &context);
+    let mut events = EventLoop::new(&context).unwrap();
+    let link = events.reactor().adopt(near).unwrap();
+    let (say, said) = callbacks::diary();
+    link.on_message(move |_, message| say(message.to_vec()));
+    fill(&link);
+    let (mut turns, mut came, deadline) = (0, None, soon());
+    let done = || {
+        turns += 1;
+        if turns == turn {
+            // After the loop has looked at its events, and before it sleeps once more.
+            far.send(b"come").unwrap();
+        }
+        came = said.try_recv().ok();
+        came.is_some() || Instant::now() > deadline
+    };
+    events.run_until(done).unwrap();
+    assert_eq!(came.as_deref(), Some(&b"come"[..]), "nobody looked after turn {turn}");
+}
+
+#[test]
+fn a_message_is_received_that_comes_while_a_loop_often_sleeps_for_room() {
+    // Every so often the loop takes what wake-ups have piled up: at one of these turns.
+    thread::scope(|scope| {
+        for turn in 20..60 {
+            scope.spawn(move || comes_at(turn));
+        }
+    });
 }

@@ -231,9 +231,14 @@ impl Book {
                     }
                 }
             }
-            What::Close { model } => {
-                self.shelves.retain(|(id, _)| *id != model);
-            }
+            What::Close { model } => match &outcome {
+                Ok(_) => self.shelves.retain(|(id, _)| *id != model),
+                // It could not be asked for.
+                Err(_) => {
+                    let shelf = self.shelves.iter_mut().find(|(id, _)| *id == model);
+                    shelf.into_iter().for_each(|(_, shelf)| shelf.closed = false);
+                }
+            },
         }
         outcome
     }

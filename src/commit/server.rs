@@ -394,7 +394,7 @@ impl<S: Service> Host<S> {
                 return;
             }
             Request::LoadDescriptor { passed, .. } => take(*passed, 1),
-            Request::Commit { passed, .. } | Request::Update { passed, .. } if passed.count > 0 => {
+            Request::Commit { passed, .. } | Request::Update { passed, .. } => {
                 take(passed.first, passed.count as usize)
             }
             _ => Ok(Vec::new()),

@@ -295,6 +295,11 @@ impl Error {
         &self.inner.kind
     }
 
+    /// The kernel's number, where it refused something.
+    pub(crate) fn os_code(&self) -> Option<i32> {
+        self.inner.source.as_ref().and_then(io::Error::raw_os_error)
+    }
+
     /// Whether the deadline of the operation passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self.kind(), ErrorKind::TimedOut { .. })

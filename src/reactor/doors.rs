@@ -54,6 +54,7 @@ impl Doors {
             let go_on = contain(|| accept(accepted));
             if go_on.is_some_and(|go_on| go_on.is_break()) {
                 let gone = self.listeners.swap_remove(at);
+                self.resting.retain(|(resting, _)| *resting != gone.key);
                 let _ = epoll::delete(&shared.epoll, &gone.listener);
                 contain(|| drop(gone));
                 break;
@@ -81,11 +82,14 @@ impl Doors {
     /// Watches those again that have rested.
     fn wake(&mut self, now: Instant, shared: &Shared) {
         let listeners = &self.listeners;
-        self.resting.retain(|(key, until)| {
+        self.resting.retain_mut(|(key, until)| {
             let listener = listeners.iter().find(|each| each.key == *key);
             let Some(Accepting { listener, .. }) = listener else { return false };
             let data = EventData::new_u64(*key);
-            now < *until || epoll::modify(&shared.epoll, listener, data, EventFlags::IN).is_err()
+            let stays = now < *until
+                || epoll::modify(&shared.epoll, listener, data, EventFlags::IN).is_err();
+            *until = (*until).max(now + PAUSE / 2);
+            stays
         });
     }
 

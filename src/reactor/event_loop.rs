@@ -473,9 +473,9 @@ impl EventLoop {
 }
 
 /// Takes the wake-ups of earlier sleeps where they may be many: the loop may have slept often since it
-/// asked for events.
+/// asked for events. What is taken here makes no event any more.
 fn make_way(served: &Served) {
-    if served.socket.make_way().is_err() {
+    if served.socket.make_way().unwrap_or(true) {
         served.link.post(Command::Look(served.link.clone()));
     }
 }

@@ -326,7 +326,9 @@ impl Link {
                 self.post(Command::Written(self.clone(), done, result));
             }
             // Nobody else would learn that something is missing.
-            Submitted::Done(None, Err(error)) if !says_an_end(error.kind()) => {
+            Submitted::Done(None, Err(error))
+                if !says_an_end(error.kind()) && self.outgoing().is_alive() =>
+            {
                 self.post(Command::Abort(self.clone(), Some(error)));
             }
             Submitted::First => self.post(Command::Flush(self.clone())),

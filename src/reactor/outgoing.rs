@@ -172,6 +172,11 @@ impl Outgoing {
         Some((write, result))
     }
 
+    /// Whether nothing has ended the link, as far as the sender knows. What else has is told behind what has come.
+    pub(super) fn is_alive(&self) -> bool {
+        self.sender.as_ref().is_some_and(Sender::is_alive)
+    }
+
     /// Bytes of the writes that wait.
     pub(super) fn bytes(&self) -> usize {
         self.bytes

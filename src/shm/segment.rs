@@ -152,7 +152,12 @@ impl PeerSegment {
     pub(crate) fn attach(fd: impl AsFd, len: usize, mirror: usize, prefault: bool) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         let known = is_whole(fd.as_fd(), len)?;
-        let mapping = PeerMapping::map(&fd, len, mirror)?;
+        let mapping = PeerMapping::map(&fd, len, mirror).map_err(|error| {
+            // Linux before 6.7 shares nothing that is sealed against writing by a descriptor that could write: that
+            // is the peer's doing.
+            let refused = matches!(error.os_code(), Some(libc::EPERM | libc::EACCES));
+            if refused { DescriptorFault::AccessMode.into() } else { error }
+        })?;
         if !known {
             fill_holes(&mapping, fd.as_fd(), len as u64)?;
         } else if prefault {

@@ -3,38 +3,46 @@
 //! The last `close` of a descriptor can wait as long as somebody else likes: of a TCP socket with
 //! `SO_LINGER` for a reader, of a file for the server of its filesystem. A socket's last `close` closes what
 //! lies unread in its queue, and so on. A listener must not wait there, nor a thread that serves other links.
-//! So nothing of the kind is closed where it is met: a thread of its own [does](discard).
+//! So nothing of the kind is closed where it is met: a few threads [do](discard), which nobody waits for.
 
+use std::collections::VecDeque;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Barrier;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use rustix::fs::OFlags;
+use rustix::fs::FileType;
 
-use crate::error::ErrorKind;
-use crate::transport::hello::PACKET;
-use crate::transport::socket::{self, Incoming};
+use crate::shm::fork::Generation;
+use crate::transport::socket;
 
-/// Packets that are taken from a socket before it is closed: more than its queue holds.
+/// Threads that close at a time.
+const CLOSERS: usize = 4;
+
+/// Packets that are taken from a socket before it is closed elsewhere.
 const PACKETS: usize = 4096;
+
+/// The largest memory whose last `close` is no matter, in bytes: freeing a GiB takes half a second.
+const SMALL: u64 = 16 << 20;
 
 /// A socket towards a peer.
 #[derive(Debug)]
 pub(super) struct Socket {
     /// There until the drop.
     fd: Option<OwnedFd>,
-    process: u32,
+    /// `None` where that cannot be told; then it is just closed.
+    generation: Option<Generation>,
 }
 
 impl Socket {
     pub(super) fn new(fd: OwnedFd) -> Self {
-        Self { fd: Some(fd), process: std::process::id() }
+        Self { fd: Some(fd), generation: Generation::current().ok() }
     }
 }
 
 impl Deref for Socket {
     type Target = OwnedFd;
 
+    #[inline(always)]
     fn deref(&self) -> &OwnedFd {
         self.fd.as_ref().expect("there until the drop")
     }
@@ -50,19 +58,21 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let Some(fd) = self.fd.take() else { return };
         // A forked child has another handle of its parent's socket, and just closes it.
-        if self.process == std::process::id() {
-            // Nothing more can come. What has come is closed here, not by the socket's close.
-            socket::end(&fd);
-            for _ in 0..PACKETS {
-                match socket::receive::<PACKET>(&fd) {
-                    Ok(Incoming::Packet(_)) => {}
-                    Err(error) if matches!(error.kind(), ErrorKind::Fault(_)) => {}
-                    Ok(Incoming::Nothing | Incoming::End) => return,
-                    Err(_) => break,
-                }
-            }
-            discard(vec![fd]);
+        if !self.generation.is_some_and(|generation| generation.is_current()) {
+            return;
         }
+        // Nothing more can come. What has come without descriptors is taken, as an honest peer's last packets are.
+        socket::end(&fd);
+        for _ in 0..PACKETS {
+            if !socket::holds_unread(&fd) {
+                return;
+            }
+            if socket::next_brings_descriptors(&fd) {
+                break;
+            }
+            socket::skip(&fd);
+        }
+        discard(vec![fd]);
     }
 }
 
@@ -114,45 +124,91 @@ impl Drop for Foreign {
     }
 }
 
-/// Whether its last `close` waits for nobody: a memfd, or a mere name of a file.
+/// Whether its last `close` takes no time: a small memfd.
 fn is_tame(fd: &OwnedFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok()
-        || rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::PATH))
+        && rustix::fs::fstat(fd)
+            .is_ok_and(|stat| stat.st_blocks.unsigned_abs().saturating_mul(512) <= SMALL)
 }
 
-/// Closes descriptors in a thread that nobody waits for.
+/// What waits to be closed.
+struct Closing {
+    waiting: VecDeque<OwnedFd>,
+    threads: usize,
+    /// The process that these threads are of.
+    generation: Option<u64>,
+}
+
+static CLOSING: Mutex<Closing> =
+    Mutex::new(Closing { waiting: VecDeque::new(), threads: 0, generation: None });
+
+/// The queue, in this process. `None`: a thread of a parent's had it at a fork, and has it for ever.
+fn closing() -> Option<MutexGuard<'static, Closing>> {
+    for _ in 0..1000 {
+        match CLOSING.try_lock() {
+            Ok(closing) => return Some(closing),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    None
+}
+
+/// Closes descriptors on threads that nobody waits for.
 ///
-/// Their last handles are those of a second thread, in a table of its own, which ends: the kernel lingers for
-/// no thread that ends (`PF_EXITING`), so sockets of whatever number keep no thread. Where a table of one's own
-/// is forbidden, the first thread waits.
+/// Of those that wait there are a quarter at most of the descriptors that this process may open. Where peers
+/// keep all threads waiting and have filled that, or there can be no thread, the caller closes the rest.
 fn discard(fds: Vec<OwnedFd>) {
     if fds.is_empty() {
         return;
     }
-    let close = move || {
-        let mut numbers: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        numbers.sort_unstable();
-        let meet = Barrier::new(2);
-        std::thread::scope(|scope| {
-            let keep = || {
-                socket::keep_only(&numbers);
-                meet.wait();
-                meet.wait();
-            };
-            let kept = small("slipring-keep").spawn_scoped(scope, keep).is_ok();
-            if kept {
-                meet.wait();
-            }
-            drop(fds);
-            if kept {
-                meet.wait();
-            }
-        });
-    };
-    // Where no thread can be made, what is to be closed goes with the closure, here.
-    let _ = small("slipring-close").spawn(close);
+    fds.iter().for_each(calm);
+    let (Some(mut closing), Ok(now)) = (closing(), Generation::current()) else { return };
+    if closing.generation != Some(now.number()) {
+        // A parent's threads are not here, and what waited for them is the parent's to close, too.
+        closing.threads = 0;
+        closing.generation = Some(now.number());
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let room = usize::try_from(limit.unwrap_or(u64::MAX) / 4).unwrap_or(usize::MAX);
+    let mut fds = fds.into_iter();
+    while closing.waiting.len() < room
+        && let Some(fd) = fds.next()
+    {
+        closing.waiting.push_back(fd);
+    }
+    if closing.threads < CLOSERS {
+        closing.threads += 1;
+        let thread = std::thread::Builder::new().name("slipring-close".into()).stack_size(64 << 10);
+        if thread.spawn(close).is_err() {
+            closing.threads -= 1;
+        }
+    }
+    let nobody =
+        if closing.threads == 0 { std::mem::take(&mut closing.waiting) } else { VecDeque::new() };
+    drop(closing);
+    drop((nobody, fds));
 }
 
-fn small(name: &str) -> std::thread::Builder {
-    std::thread::Builder::new().name(name.into()).stack_size(64 << 10)
+/// The life of a thread: it ends when nothing is left.
+fn close() {
+    while let Some(mut closing) = closing() {
+        let Some(fd) = closing.waiting.pop_front() else {
+            closing.threads -= 1;
+            return;
+        };
+        drop(closing);
+        drop(fd);
+    }
+}
+
+/// A socket does not linger.
+fn calm(fd: &OwnedFd) {
+    let is_socket = |fd: &OwnedFd| {
+        rustix::fs::fstat(fd)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
+    };
+    if is_socket(fd) {
+        let _ = rustix::net::sockopt::set_socket_linger(fd, None);
+    }
 }

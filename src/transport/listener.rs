@@ -29,6 +29,9 @@ const LISTENER: u64 = u64::MAX;
 /// pages of a GiB, some 10 ms, and a reactor has links beside the listener.
 const SLICE: Duration = Duration::from_millis(2);
 
+/// Peers that the socket's queue holds, about.
+const QUEUE: usize = 4096;
+
 /// Peers taken from the socket's queue before the half-open ones are looked at again.
 const BURST: usize = 64;
 
@@ -200,8 +203,9 @@ impl Listener {
             for key in keys {
                 let connected =
                     if key == LISTENER { self.take_new() } else { self.look_again(key) };
-                if connected.is_err() && self.stuck {
+                if connected.is_err() && self.stuck && key == LISTENER {
                     // Whoever waits and tries again would do so at once, for ever.
+                    let now = Instant::now();
                     let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
                     std::thread::sleep(left.map_or(PAUSE, |left| left.min(PAUSE)));
                 }
@@ -214,11 +218,23 @@ impl Listener {
                 // Whoever waits for an edge needs to know that nothing is left; liars without end must
                 // not keep it from its deadline.
                 late += 1;
-                if idle || late == LATE {
+                if idle {
+                    return Ok(None);
+                }
+                if late == LATE {
+                    self.tell_again();
                     return Ok(None);
                 }
             }
         }
+    }
+
+    /// Peers may be left: whoever waits for an edge gets one.
+    fn tell_again(&self) {
+        let _ = epoll::delete(&self.epoll, &self.socket);
+        // There was room for it a moment ago. A listener that is not told of says so by its user's deadline.
+        let data = EventData::new_u64(LISTENER);
+        let _ = epoll::add(&self.epoll, &self.socket, data, EventFlags::IN);
     }
 
     /// Whether no `fork` lies between the caller and the listener's process.
@@ -414,6 +430,13 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let path = self.path.take().filter(|_| self.generation.is_current());
+        if self.generation.is_current() {
+            // Closed with the listening socket, what they have sent would be closed here, too.
+            let mut left = 0;
+            while left < QUEUE && matches!(socket::accept(self.socket.as_fd()), Ok(Some(_))) {
+                left += 1;
+            }
+        }
         if let Some((path, _)) = path.filter(|(path, ours)| socket_at(path) == Some(*ours)) {
             let _ = std::fs::remove_file(path);
         }

@@ -253,6 +253,11 @@ impl Sender {
         after(self.session.core.options.send_timeout)
     }
 
+    /// Whether nothing has ended the link yet.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.link.is_alive()
+    }
+
     /// Awake again.
     pub(crate) fn rouse(&mut self) {
         self.room.disarm(&self.link);
@@ -289,15 +294,16 @@ impl LinkSocket {
     }
 
     /// A half is about to say once more that it sleeps on the socket: takes the wake-ups of earlier
-    /// sleeps if they may be many.
-    pub(crate) fn make_way(&self) -> Result<()> {
+    /// sleeps if they may be many. True: one of them was for the receiving half, which may sleep.
+    pub(crate) fn make_way(&self) -> Result<bool> {
         let mut arrivals = self.link.arrivals();
         if !arrivals.is_crowded() {
-            return Ok(());
+            return Ok(false);
         }
         let taken = arrivals.take_late(&self.link.socket);
+        let woken = arrivals.data_woken();
         drop(arrivals);
-        taken.map_err(|error| self.link.fail(error))
+        taken.map(|()| woken).map_err(|error| self.link.fail(error))
     }
 
     /// What the kernel vouches for about the peer.

@@ -28,7 +28,7 @@ pub(super) const MOST: usize = 253;
 /// Descriptors that wait to be taken, of all links.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor that waits: a quarter of those that this process may open at most.
+/// A descriptor that waits: half of those that this process may open at most.
 #[derive(Debug)]
 struct Held {
     fd: Foreign,
@@ -43,7 +43,7 @@ impl Held {
     fn new(fd: Foreign) -> Option<Self> {
         // Dropped, it counts back.
         let (held, counted) = (HELD.fetch_add(1, Ordering::Relaxed), Counted);
-        ((held as u64) < limit() / 4).then_some(Self { fd, _counted: counted })
+        ((held as u64) < limit() / 2).then_some(Self { fd, _counted: counted })
     }
 }
 

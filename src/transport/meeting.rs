@@ -87,9 +87,8 @@ impl Theirs {
             other => return Err(other.out_of_place().into()),
         };
         let count = packet.descriptors.len();
-        let (1, Some(fd)) = (count, packet.descriptors.pop()) else {
-            return Err(Fault::DescriptorCount { count, expected: 1 }.into());
-        };
+        let fd = if count == 1 { packet.descriptors.pop() } else { None };
+        let fd = fd.ok_or(Fault::DescriptorCount { count, expected: 1 })?;
         core.options.peer_policy.check(&credentials)?;
         let pidfd = sender_of(packet.pidfd.take(), credentials.pid)?;
         let extents = Extents::of(&hello);

@@ -6,16 +6,16 @@
 
 #![allow(unsafe_code)]
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, UCred,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
@@ -265,21 +265,33 @@ pub(super) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
         .map(|(_, len)| len)
 }
 
-/// Gives the calling thread a table of descriptors of its own, in which there are only these, in order. It
-/// must not use any other from now on. Where this is forbidden, nothing happens.
-pub(super) fn keep_only(numbers: &[RawFd]) {
-    // SAFETY: the caller uses no descriptors.
-    if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.is_err() {
-        return;
-    }
-    let mut first = 0;
-    for number in numbers.iter().copied().chain([RawFd::MAX]) {
-        if first < number {
-            // SAFETY: closes handles in a table that nobody else has.
-            unsafe { libc::syscall(libc::SYS_close_range, first, number - 1, 0) };
-        }
-        first = number.saturating_add(1);
-    }
+/// Whether something lies in a socket's queue, be it an empty packet. The socket is shut down for reading.
+pub(super) fn holds_unread(socket: &OwnedFd) -> bool {
+    // Then each packet brings at least its sender's credentials, which find no room.
+    let _ = rustix::net::sockopt::set_socket_passcred(socket, true);
+    peek_bare(socket).is_some_and(|(len, cut)| len > 0 || cut)
+}
+
+/// Whether descriptors come with the next packet of a socket's queue.
+pub(super) fn next_brings_descriptors(socket: &OwnedFd) -> bool {
+    // Then nothing else does.
+    let _ = rustix::net::sockopt::set_socket_passcred(socket, false);
+    set_pass_pidfd(socket, 0);
+    peek_bare(socket).is_some_and(|(_, cut)| cut)
+}
+
+/// Looks at the next packet with no room for what comes along: its length, up to a byte, and whether anything does.
+fn peek_bare(socket: &OwnedFd) -> Option<(usize, bool)> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let (mut byte, mut none) = ([0; 1], RecvAncillaryBuffer::default());
+    let seen =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut none, flags).ok()?;
+    Some((seen.bytes, seen.flags.contains(ReturnFlags::CTRUNC)))
+}
+
+/// Takes the next packet of a socket's queue, with which no descriptors come.
+pub(super) fn skip(socket: &OwnedFd) {
+    let _ = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
 }
 
 /// Ends the asking for a descriptor of each sender's process, once that is known.

@@ -76,8 +76,17 @@ impl Listener {
     /// As [`crate::Listener::accept`].
     pub async fn accept(&mut self) -> Result<Connection> {
         loop {
-            if let Some(connection) = self.inner.get_mut().0.try_accept()? {
-                return Connection::new(connection);
+            let listener = &mut self.inner.get_mut().0;
+            match listener.try_accept() {
+                Ok(Some(connection)) => return Connection::new(connection),
+                Ok(None) => {}
+                Err(error) => {
+                    if listener.is_stuck() {
+                        // Whoever tries again at once would keep from running who could mend it.
+                        ::tokio::time::sleep(crate::transport::ACCEPT_PAUSE).await;
+                    }
+                    return Err(error);
+                }
             }
             let ready = self.inner.readable().await;
             ready.map_err(|error| Error::os("epoll_wait", error))?.clear_ready();
