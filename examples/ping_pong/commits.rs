@@ -50,7 +50,6 @@ impl Service for Empty {
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "one of each lives")]
 pub enum Executed {
     Client { session: Session, _buffers: Vec<Buffer> },
     Service { counter: Arc<Counter>, _server: Server },
