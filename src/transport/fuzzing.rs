@@ -20,6 +20,7 @@ pub fn packet(bytes: &[u8]) {
                 }
                 Packet::Segment { .. } => 0..32,
                 Packet::Retire { .. } | Packet::Wake(_) => 0..20,
+                Packet::Descriptors { .. } => 0..24,
             };
             assert_eq!(again[looked_at.clone()], bytes[looked_at], "{packet:?}");
         }
