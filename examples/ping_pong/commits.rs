@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::Thread;
+use std::time::Duration;
 
 use slipring::commit::{
     Buffer, BufferInfo, Buffers, Caller, Client, Description, Direction, ModelSource, Refused,
@@ -95,6 +96,9 @@ impl Exchange for Executed {
         while counter.count.load(Ordering::Relaxed) < target {
             std::thread::park();
         }
+        // This thread was woken before the last answer is sent, on the CPU of whoever sends it, and what
+        // follows watches.
+        std::thread::sleep(Duration::from_micros(100));
         Ok(())
     }
 }
