@@ -61,9 +61,6 @@ pub(super) enum What {
         update: Box<Update<Weak<Handle>>>,
         keep: Vec<Arc<Handle>>,
     },
-    One {
-        place: Place,
-    },
     All {
         places: Vec<Place>,
     },
@@ -87,8 +84,22 @@ pub(super) enum Reply {
 
 pub(super) type Outcome = Result<Reply, CommitFault>;
 
+/// Something that was asked for. Small: an execution moves it about.
 #[derive(Debug)]
-struct Waiting {
+enum Waiting {
+    /// An execution of one session.
+    Runs {
+        place: Place,
+        /// Nobody will look at the outcome.
+        abandoned: bool,
+    },
+    /// It went well.
+    Ran,
+    Other(Box<Other>),
+}
+
+#[derive(Debug)]
+struct Other {
     /// `None`: it was answered.
     what: Option<What>,
     /// Nobody will look at the outcome.
@@ -105,21 +116,16 @@ pub(super) struct Book {
     last: u64,
     /// What the connection ended with.
     pub(super) over: Option<ErrorKind>,
-    /// Somebody receives.
-    pub(super) reading: bool,
-    /// Threads that wait for what somebody else receives.
-    pub(super) sleepers: usize,
 }
 
 impl Book {
     /// Something is asked for: gives its ticket.
-    #[inline]
     pub(super) fn ask(&mut self, what: What) -> Result<u64> {
         self.last += 1;
         match self.waiting.reserve(self.last) {
             Some(ticket) => {
-                self.waiting
-                    .put(ticket, Waiting { what: Some(what), abandoned: false, outcome: None });
+                let other = Other { what: Some(what), abandoned: false, outcome: None };
+                self.waiting.put(ticket, Waiting::Other(Box::new(other)));
                 Ok(ticket)
             }
             None => {
@@ -129,36 +135,79 @@ impl Book {
         }
     }
 
+    /// An execution of one session is asked for: gives the commit's id, and the ticket.
+    #[inline]
+    pub(super) fn ask_one(&mut self, place: Place) -> Result<(u64, u64)> {
+        let id = self.seat(place)?.0.session.start_execution()?;
+        self.last += 1;
+        match self.waiting.reserve(self.last) {
+            Some(ticket) => {
+                self.waiting.put(ticket, Waiting::Runs { place, abandoned: false });
+                Ok((id, ticket))
+            }
+            None => {
+                self.end_execution(place);
+                Err(CommitFault::Busy.into())
+            }
+        }
+    }
+
     /// It could not be asked: all is as before.
     pub(super) fn unask(&mut self, ticket: u64) {
-        if let Ok(Waiting { what: Some(what), .. }) = self.waiting.remove(ticket) {
-            let _ = self.settle(what, Err(CommitFault::Busy));
+        match self.waiting.remove(ticket) {
+            Ok(Waiting::Runs { place, .. }) => self.end_execution(place),
+            Ok(Waiting::Other(other)) => {
+                if let Some(what) = other.what {
+                    let _ = self.settle(what, Err(CommitFault::Busy));
+                }
+            }
+            Ok(Waiting::Ran) | Err(_) => {}
         }
     }
 
     /// Whether it was answered.
     #[inline]
     pub(super) fn is_answered(&self, ticket: u64) -> bool {
-        self.waiting.get(ticket).is_ok_and(|waiting| waiting.outcome.is_some())
+        match self.waiting.get(ticket) {
+            Ok(Waiting::Ran) => true,
+            Ok(Waiting::Other(other)) => other.outcome.is_some(),
+            Ok(Waiting::Runs { .. }) | Err(_) => false,
+        }
     }
 
     /// The answer to what was asked, if it came; or the end of the connection, if that did.
     #[inline]
     pub(super) fn take(&mut self, ticket: u64) -> Option<Result<Reply>> {
-        if self.is_answered(ticket)
-            && let Ok(Waiting { outcome: Some(outcome), .. }) = self.waiting.remove(ticket)
-        {
-            return Some(outcome.map_err(Error::from));
+        if self.is_answered(ticket) {
+            match self.waiting.remove(ticket) {
+                Ok(Waiting::Ran) => return Some(Ok(Reply::Executed { failures: Vec::new() })),
+                Ok(Waiting::Other(other)) => {
+                    return other.outcome.map(|outcome| outcome.map_err(Error::from));
+                }
+                Ok(Waiting::Runs { .. }) | Err(_) => {}
+            }
         }
         let over = self.over.clone()?;
         self.unask(ticket);
         Some(Err(over.into()))
     }
 
+    /// An execution of one session went well, and whoever waits for it is here. False: there is none of this ticket.
+    #[inline]
+    pub(super) fn finish(&mut self, ticket: u64) -> bool {
+        let Ok(Waiting::Runs { place, abandoned: false }) = self.waiting.get(ticket) else {
+            return false;
+        };
+        let place = *place;
+        self.end_execution(place);
+        self.waiting.remove(ticket).is_ok()
+    }
+
     /// Nobody will look at what comes of it.
     pub(super) fn abandon(&mut self, ticket: u64) {
         match self.waiting.get_mut(ticket) {
-            Some(waiting) if waiting.outcome.is_none() => waiting.abandoned = true,
+            Some(Waiting::Runs { abandoned, .. }) => *abandoned = true,
+            Some(Waiting::Other(other)) if other.outcome.is_none() => other.abandoned = true,
             // Answered, and never to be looked at.
             _ => drop(self.waiting.remove(ticket)),
         }
@@ -169,17 +218,32 @@ impl Book {
     /// # Errors
     ///
     /// [`Fault`]: nothing was asked that it could answer.
-    #[inline]
     pub(super) fn answer(&mut self, ticket: u64, answer: Answer) -> Result<(), Fault> {
         let lie = Fault::Field { field: "commit.ticket", value: ticket };
-        let waiting = self.waiting.get_mut(ticket).ok_or(lie)?;
-        let (what, abandoned) = (waiting.what.take().ok_or(lie)?, waiting.abandoned);
-        let outcome = judge(&what, answer).ok_or(lie)?;
-        let outcome = self.settle(what, outcome);
+        let (outcome, abandoned) = match self.waiting.get_mut(ticket).ok_or(lie)? {
+            Waiting::Ran => return Err(lie),
+            Waiting::Runs { place, abandoned } => {
+                let (place, abandoned) = (*place, *abandoned);
+                let outcome = judge_one(answer).ok_or(lie)?;
+                self.end_execution(place);
+                (outcome, abandoned)
+            }
+            Waiting::Other(other) => {
+                let (what, abandoned) = (other.what.take().ok_or(lie)?, other.abandoned);
+                let outcome = judge(&what, answer).ok_or(lie)?;
+                (self.settle(what, outcome), abandoned)
+            }
+        };
         if abandoned {
             drop(self.waiting.remove(ticket));
         } else if let Some(waiting) = self.waiting.get_mut(ticket) {
-            waiting.outcome = Some(outcome);
+            *waiting = match (&*waiting, outcome) {
+                (Waiting::Runs { .. }, Ok(_)) => Waiting::Ran,
+                (_, outcome) => {
+                    let outcome = Some(outcome);
+                    Waiting::Other(Box::new(Other { what: None, abandoned, outcome }))
+                }
+            };
         }
         Ok(())
     }
@@ -220,7 +284,6 @@ impl Book {
                     }
                 }
             }
-            What::One { place } => self.end_execution(place),
             What::All { places } => places.into_iter().for_each(|place| self.end_execution(place)),
             What::Release { place, id } => {
                 if let Some(seat) = self.seat_of(place) {
@@ -327,6 +390,19 @@ impl Book {
     }
 }
 
+/// What an answer says about an execution of one session. `None`: it cannot be one.
+fn judge_one(answer: Answer) -> Option<Outcome> {
+    match answer {
+        Answer::Executed { mut failures } => match failures.pop() {
+            None => Some(Ok(Reply::Executed { failures })),
+            Some((0, fault)) if failures.is_empty() => Some(Err(fault)),
+            Some(_) => None,
+        },
+        Answer::Failed(fault) => Some(Err(fault)),
+        _ => None,
+    }
+}
+
 /// What an answer says about what was asked. `None`: it cannot be one.
 fn judge(what: &What, answer: Answer) -> Option<Outcome> {
     Some(match (what, answer) {
@@ -335,11 +411,6 @@ fn judge(what: &What, answer: Answer) -> Option<Outcome> {
             Err(fault) => Err(fault),
         },
         (What::Commit { .. }, Answer::Committed { id }) if id != 0 => Ok(Reply::Committed { id }),
-        (What::One { .. }, Answer::Executed { mut failures }) => match failures.pop() {
-            None => Ok(Reply::Executed { failures }),
-            Some((0, fault)) if failures.is_empty() => Err(fault),
-            Some(_) => return None,
-        },
         (What::All { places }, Answer::Executed { failures }) => {
             let ascending = failures.windows(2).all(|pair| pair[0].0 < pair[1].0);
             let known = failures.last().is_none_or(|(at, _)| (*at as usize) < places.len());

@@ -9,12 +9,19 @@
 //!
 //! Whether a job is short is known from its earlier runs. One that turns out long is caught by a watcher, which looks
 //! every few milliseconds whether the loop was left alone since its last look. It sleeps while there is nothing to do.
+//!
+//! The leader may leave in two ways. With nothing else to do for anybody it *steps aside*: it lays the loop down where
+//! others can take it, and takes it up again, without a lock. Else it goes through the queue like all the others.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crossbeam_utils::atomic::AtomicCell;
+
+use crate::commit::attendance::Attendance;
+use crate::parking::Barrier;
 use crate::reactor::EventLoop;
 
 /// How often the watcher looks: after it has caught somebody, and when it has not for long.
@@ -34,13 +41,17 @@ pub(super) enum Task<J> {
     Stop,
 }
 
-#[derive(Debug)]
 pub(super) struct Crew<J> {
     state: Mutex<State<J>>,
     work: Condvar,
     watch: Condvar,
     /// A thread may take a job: the leader leaves the loop.
     ready: AtomicBool,
+    /// Nothing is to be done, and nothing is being done.
+    quiet: AtomicBool,
+    /// The loop, while its leader has stepped aside.
+    aside: AtomicCell<Option<Box<EventLoop>>>,
+    attendance: Attendance,
     /// How often the watcher has found the loop left alone.
     caught: AtomicU64,
 }
@@ -54,16 +65,7 @@ struct State<J> {
     workers: usize,
     /// Threads that wait for work.
     idle: usize,
-    /// How often the loop changed hands.
-    turns: u64,
-    watcher_sleeps: bool,
     stopping: bool,
-}
-
-impl<J> std::fmt::Debug for State<J> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("running", &self.running).finish_non_exhaustive()
-    }
 }
 
 impl<J> State<J> {
@@ -81,8 +83,6 @@ impl<J: Job> Crew<J> {
             running: 0,
             workers,
             idle: 0,
-            turns: 0,
-            watcher_sleeps: false,
             stopping: false,
         };
         Self {
@@ -90,6 +90,9 @@ impl<J: Job> Crew<J> {
             work: Condvar::new(),
             watch: Condvar::new(),
             ready: AtomicBool::new(false),
+            quiet: AtomicBool::new(true),
+            aside: AtomicCell::new(None),
+            attendance: Attendance::new(Barrier::towards(Barrier::registered())),
             caught: AtomicU64::new(0),
         }
     }
@@ -99,11 +102,47 @@ impl<J: Job> Crew<J> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Publishes what is known without the lock.
+    fn publish(&self, state: &State<J>) {
+        self.ready.store(state.is_ready(), Ordering::Relaxed);
+        let quiet = state.jobs.is_empty() && state.running == 0 && !state.stopping;
+        self.quiet.store(quiet, Ordering::Relaxed);
+    }
+
     /// Something to do. Called by the leader, or by whoever does a job: either looks for the next one.
     pub(super) fn push(&self, job: J) {
         let mut state = self.state();
         state.jobs.push_back(job);
-        self.ready.store(state.is_ready(), Ordering::Relaxed);
+        self.publish(&state);
+    }
+
+    /// The leader is about to do something short. It keeps the loop if it has to go through the queue.
+    #[inline]
+    pub(super) fn step_aside(&self, events: Box<EventLoop>) -> Result<(), Box<EventLoop>> {
+        if !self.quiet.load(Ordering::Relaxed) {
+            return Err(events);
+        }
+        self.aside.store(Some(events));
+        if self.attendance.leave() {
+            self.wake_watcher();
+        }
+        Ok(())
+    }
+
+    /// The leader has done it: takes up the loop. `None`: another thread has, and counts this one among those that do
+    /// jobs.
+    #[inline]
+    pub(super) fn step_back(&self) -> Option<Box<EventLoop>> {
+        let events = self.aside.take()?;
+        self.attendance.take();
+        Some(events)
+    }
+
+    #[cold]
+    fn wake_watcher(&self) {
+        // With the lock: the watcher sleeps by now.
+        let _state = self.state();
+        self.watch.notify_one();
     }
 
     /// Whether the leader leaves the loop.
@@ -128,8 +167,7 @@ impl<J: Job> Crew<J> {
             Was::Working => state.running -= 1,
             Was::Leading(events) => {
                 state.lead = Some(events);
-                state.turns += 1;
-                left = true;
+                left = self.attendance.leave();
             }
         }
         loop {
@@ -138,14 +176,13 @@ impl<J: Job> Crew<J> {
             {
                 state.running += 1;
                 let more = state.is_ready();
-                self.ready.store(more, Ordering::Relaxed);
-                let alone = state.lead.is_some();
-                let (idle, sleeps) = (state.idle > 0, state.watcher_sleeps);
+                self.publish(&state);
+                let (alone, idle) = (state.lead.is_some(), state.idle > 0);
                 drop(state);
                 if (more || alone && job.is_long()) && idle {
                     self.work.notify_one();
                 }
-                if sleeps && left {
+                if left {
                     self.watch.notify_one();
                 }
                 return Task::Do(job);
@@ -156,8 +193,8 @@ impl<J: Job> Crew<J> {
                     self.work.notify_all();
                     return Task::Stop;
                 }
-            } else if let Some(events) = state.lead.take() {
-                state.turns += 1;
+            } else if let Some(events) = self.take_lead(&mut state) {
+                self.publish(&state);
                 return Task::Lead(events);
             }
             state.idle += 1;
@@ -166,25 +203,41 @@ impl<J: Job> Crew<J> {
         }
     }
 
+    fn take_lead(&self, state: &mut State<J>) -> Option<Box<EventLoop>> {
+        let events = state.lead.take().or_else(|| {
+            let events = self.aside.take()?;
+            // Whoever has stepped aside will find it gone.
+            state.running += 1;
+            Some(events)
+        })?;
+        self.attendance.take();
+        Some(events)
+    }
+
     /// The loop is over: every thread ends once nothing is left to do.
     pub(super) fn stop(&self) {
-        self.state().stopping = true;
+        let mut state = self.state();
+        state.stopping = true;
+        self.publish(&state);
+        drop(state);
         self.work.notify_all();
         self.watch.notify_all();
     }
 
     /// Sees to it that the loop is not left alone for long.
     pub(super) fn watch(&self) {
-        let (mut seen, mut tick) = (0, LOOK);
+        let (mut seen, mut tick) = (self.attendance.look(), LOOK);
         let mut state = self.state();
         while !state.stopping {
-            let unchanged = state.turns == seen;
-            seen = state.turns;
-            if unchanged && state.lead.is_none() {
+            let look = self.attendance.look();
+            let unchanged = look == seen;
+            seen = look;
+            if unchanged && !Attendance::is_left(look) {
                 // Somebody leads, and nothing has come for a while.
-                state.watcher_sleeps = true;
-                state = self.watch.wait(state).unwrap_or_else(PoisonError::into_inner);
-                state.watcher_sleeps = false;
+                if self.attendance.doze(look) {
+                    state = self.watch.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                self.attendance.rise();
                 continue;
             }
             if unchanged {

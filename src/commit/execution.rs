@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::commit::book::Reply;
-use crate::commit::client::{Patience, Shared, executed, unexpected};
+use crate::commit::desk::{Patience, Shared, executed, unexpected};
 use crate::error::{ErrorKind, Result};
 
 /// What came of each session: its index, and whether its execution went well.

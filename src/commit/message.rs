@@ -12,6 +12,7 @@
 use crate::commit::description::Description;
 use crate::commit::encoding::{Reader, Writer, at_most, lie};
 use crate::error::{CommitFault, Fault};
+use crate::shm::Bytes;
 
 /// Bytes before the body.
 pub(super) const HEAD: usize = 16;
@@ -131,22 +132,19 @@ pub(super) fn executed(ticket: u64) -> [u8; HEAD] {
     head(act::EXECUTED, 0, ticket)
 }
 
-/// If this is a message of one execution: its ticket and id.
+/// If this is a message of one execution, as it lies in a ring: its ticket and id.
 #[inline]
-pub(super) fn is_execute_one(message: &[u8; HEAD + 8]) -> Option<(u64, u64)> {
-    let (head, id) = message.split_first_chunk::<HEAD>()?;
-    let word = u64::from_le_bytes(*head.first_chunk()?);
-    (word == u64::from(act::EXECUTE) | 1 << 32).then_some((
-        u64::from_le_bytes(*head.last_chunk()?),
-        u64::from_le_bytes(*id.first_chunk()?),
-    ))
+pub(super) fn is_execute_one(message: Bytes<'_>) -> Option<(u64, u64)> {
+    let [word, ticket, id] =
+        (message.len() == HEAD + 8).then(|| message.words())??.map(u64::from_le);
+    (word == u64::from(act::EXECUTE) | 1 << 32).then_some((ticket, id))
 }
 
-/// If this is the answer that all went well: its ticket.
+/// If this is the answer that all went well, as it lies in a ring: its ticket.
 #[inline]
-pub(super) fn is_executed(message: &[u8; HEAD]) -> Option<u64> {
-    let word = u64::from_le_bytes(*message.first_chunk()?);
-    (word == u64::from(act::EXECUTED)).then_some(u64::from_le_bytes(*message.last_chunk()?))
+pub(super) fn is_executed(message: Bytes<'_>) -> Option<u64> {
+    let [word, ticket] = (message.len() == HEAD).then(|| message.words())??.map(u64::from_le);
+    (word == u64::from(act::EXECUTED)).then_some(ticket)
 }
 
 fn head(act: u16, count: u32, ticket: u64) -> [u8; HEAD] {
@@ -368,19 +366,27 @@ mod tests {
         }
     }
 
+    /// As it lies in a ring.
+    #[repr(align(8))]
+    struct Aligned<const N: usize>([u8; N]);
+
     #[test]
     fn one_execution_has_the_same_bytes_on_both_ways() {
-        let one = execute_one(5, 6);
+        let (one, done) = (execute_one(5, 6), executed(7));
         assert_eq!(Request::Execute { ids: vec![6] }.encode(5), one);
-        assert_eq!(is_execute_one(&one), Some((5, 6)));
-        let done = executed(7);
         assert_eq!(Answer::Executed { failures: vec![] }.encode(7), done);
-        assert_eq!(is_executed(&done), Some(7));
+        let (mut one, mut done) = (Aligned(one), Aligned(done));
+        assert_eq!(is_execute_one(Bytes::of(&one.0)), Some((5, 6)));
+        assert_eq!(is_executed(Bytes::of(&done.0)), Some(7));
+        assert_eq!(is_execute_one(Bytes::of(&done.0)), None);
+        assert_eq!(is_executed(Bytes::of(&one.0)), None);
         for at in 0..8 {
-            let (mut other, mut another) = (one, done);
-            other[at] ^= 1;
-            another[at] ^= 1;
-            assert_eq!((is_execute_one(&other), is_executed(&another)), (None, None));
+            one.0[at] ^= 1;
+            done.0[at] ^= 1;
+            assert_eq!(is_execute_one(Bytes::of(&one.0)), None);
+            assert_eq!(is_executed(Bytes::of(&done.0)), None);
+            one.0[at] ^= 1;
+            done.0[at] ^= 1;
         }
     }
 

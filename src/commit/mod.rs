@@ -29,11 +29,13 @@
 //! `docs/commit.md` has the states of a session, the quotas, and the names that these things have elsewhere.
 
 mod acts;
+mod attendance;
 mod book;
 mod buffer;
 mod client;
 mod crew;
 mod description;
+mod desk;
 mod encoding;
 mod execution;
 mod guest;
@@ -42,6 +44,9 @@ mod limits;
 mod memory;
 mod message;
 mod model;
+#[cfg(all(test, slipring_loom))]
+mod models;
+mod pocket;
 mod refusal;
 mod server;
 mod service;

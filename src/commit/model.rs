@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::commit::book::{Place, What};
-use crate::commit::client::{Patience, Shared};
 use crate::commit::description::{BufferInfo, Counts, Description, Layout, RegionInfo};
+use crate::commit::desk::{Asked, Patience, Shared};
 use crate::commit::execution::{Executions, Outcomes};
 use crate::commit::message::Request;
 use crate::commit::session::Session;
@@ -84,11 +84,11 @@ impl Model {
     /// - [`CommitFault::ModelClosed`], and the end of the connection.
     pub fn sessions(&self, count: u32) -> Result<Vec<Session>> {
         let Inner { shared, id, max_sessions, .. } = &*self.inner;
-        shared.check()?;
+        let mut desk = shared.check()?;
         if count == 0 || count > *max_sessions {
             return Err(CommitFault::SessionCount { count, max: *max_sessions }.into());
         }
-        let generation = shared.book().renew(*id, count)?;
+        let generation = desk.book.renew(*id, count)?;
         Ok((0..count).map(|index| self.handle(index, generation)).collect())
     }
 
@@ -99,9 +99,8 @@ impl Model {
     /// [`CommitFault::UnknownSession`], [`CommitFault::ModelClosed`], and the end of the connection.
     pub fn session(&self, index: u32) -> Result<Session> {
         let Inner { shared, id, .. } = &*self.inner;
-        shared.check()?;
-        let mut book = shared.book();
-        let shelf = book.shelf(*id)?;
+        let mut desk = shared.check()?;
+        let shelf = desk.book.shelf(*id)?;
         let (count, generation) = (shelf.seats.len() as u32, shelf.generation);
         if index >= count {
             return Err(CommitFault::UnknownSession { index, count }.into());
@@ -132,12 +131,12 @@ impl Model {
     pub fn start_all(&self) -> Result<Executions> {
         let Inner { shared, id, .. } = &*self.inner;
         let mut started = (Vec::new(), Vec::new());
-        let ticket = shared.ask(|book| {
+        let Asked { desk, ticket } = shared.ask(|book| {
             started = book.start_all(*id)?;
             Ok(What::All { places: started.0.clone() })
         })?;
         let (places, ids) = started;
-        shared.send(ticket, &Request::Execute { ids }.encode(ticket))?;
+        drop(shared.send(desk, ticket, &Request::Execute { ids }.encode(ticket))?);
         let sessions = places.iter().map(|place| place.index).collect();
         Ok(Executions::new(shared.clone(), ticket, sessions))
     }
@@ -157,11 +156,11 @@ impl Model {
 impl Inner {
     fn start_close(&self) -> Result<u64> {
         let model = self.id;
-        let ticket = self.shared.ask(|book| {
+        let Asked { desk, ticket } = self.shared.ask(|book| {
             book.shelf(model)?.closed = true;
             Ok(What::Close { model })
         })?;
-        self.shared.send(ticket, &Request::Unload { model }.encode(ticket))?;
+        drop(self.shared.send(desk, ticket, &Request::Unload { model }.encode(ticket))?);
         Ok(ticket)
     }
 }

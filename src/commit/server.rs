@@ -13,6 +13,7 @@ use crate::commit::guest::{Committed, Guest, lock};
 use crate::commit::limits::{REQUESTS, ServerOptions, ServerStats, Tally};
 use crate::commit::memory::Memory;
 use crate::commit::message::{self, Answer, Request};
+use crate::commit::pocket::{self, Carried, Errand};
 use crate::commit::service::{Caller, Execute, Service};
 use crate::error::{CommitFault, Error, Fault, Result};
 use crate::reactor::{EventLoop, Message, Reactor};
@@ -165,10 +166,7 @@ pub(super) struct Host<S: Service> {
 
 /// Something for a worker.
 enum Work<S: Service> {
-    One {
-        commit: Arc<Committed<S>>,
-        ticket: u64,
-    },
+    One(Carried),
     /// One of several that run side by side.
     Part {
         batch: Arc<Batch<S>>,
@@ -186,7 +184,7 @@ impl<S: Service> Job for Work<S> {
     #[inline]
     fn is_long(&self) -> bool {
         match self {
-            Self::One { commit, .. } => commit.long.load(Ordering::Relaxed),
+            Self::One((errand, _)) => errand.is_long(),
             _ => true,
         }
     }
@@ -227,27 +225,44 @@ impl<S: Service> Host<S> {
                     self.run(work);
                     Was::Working
                 }
-                Task::Lead(mut events) => match events.turn_until(|| self.crew.is_ready()) {
-                    Ok(true) => Was::Leading(events),
-                    ended => {
-                        if let Err(error) = ended {
-                            tracing::error!(%error, "the server stopped");
-                        }
-                        // Every client is told, and leaves.
-                        drop(events);
-                        self.crew.stop();
-                        Was::Fresh
-                    }
-                },
+                Task::Lead(events) => self.lead(events),
                 Task::Stop => return,
             };
+        }
+    }
+
+    /// Turns the loop until there is something to do for the crew.
+    fn lead(&self, mut events: Box<EventLoop>) -> Was {
+        loop {
+            let turned = events.turn_until(|| self.crew.is_ready());
+            let carried = pocket::take();
+            if !matches!(turned, Ok(true)) {
+                if let Err(error) = turned {
+                    tracing::error!(%error, "the server stopped");
+                }
+                carried.into_iter().for_each(|carried| self.crew.push(Work::One(carried)));
+                // Every client is told, and leaves.
+                drop(events);
+                self.crew.stop();
+                return Was::Fresh;
+            }
+            let Some((errand, ticket)) = carried else { return Was::Leading(events) };
+            if let Err(events) = self.crew.step_aside(events) {
+                self.crew.push(Work::One((errand, ticket)));
+                return Was::Leading(events);
+            }
+            errand.run(ticket);
+            match self.crew.step_back() {
+                Some(back) => events = back,
+                None => return Was::Working,
+            }
         }
     }
 
     #[inline]
     fn run(&self, work: Work<S>) {
         match work {
-            Work::One { commit, ticket } => self.run_one(&commit, ticket),
+            Work::One((errand, ticket)) => errand.run(ticket),
             Work::Part { batch, at } => {
                 let outcome = self.execute(&batch.commits[at]);
                 batch.commits[at].finish();
@@ -271,7 +286,7 @@ impl<S: Service> Host<S> {
     }
 
     #[inline]
-    fn run_one(&self, commit: &Arc<Committed<S>>, ticket: u64) {
+    fn run_one(&self, commit: &Committed<S>, ticket: u64) {
         let caught = self.crew.caught();
         let long = commit.long.load(Ordering::Relaxed);
         let start = long.then(Instant::now);
@@ -360,12 +375,8 @@ impl<S: Service> Host<S> {
         if message.kind() != MessageKind::Message {
             return guest.link.fail(not_a_message(message.kind()));
         }
-        let mut one = [0; message::HEAD + 8];
-        if message.len() == one.len() {
-            message.bytes().copy_to(&mut one);
-            if let Some((ticket, id)) = message::is_execute_one(&one) {
-                return self.start(guest, ticket, id);
-            }
+        if let Some((ticket, id)) = message::is_execute_one(message.bytes()) {
+            return self.start(guest, ticket, id);
         }
         self.receive_other(guest, message.to_vec());
     }
@@ -374,8 +385,18 @@ impl<S: Service> Host<S> {
     fn start(&self, guest: &Arc<Guest<S>>, ticket: u64, id: u64) {
         let found = lock(&guest.ledger).commits.get(id).cloned();
         match found.and_then(|commit| commit.begin().map(|()| commit)) {
-            Ok(commit) => self.crew.push(Work::One { commit, ticket }),
+            Ok(commit) => self.crew_do(commit, ticket),
             Err(fault) => guest.answer(ticket, &Answer::Failed(fault)),
+        }
+    }
+
+    #[inline]
+    fn crew_do(&self, errand: Arc<Committed<S>>, ticket: u64) {
+        if errand.is_long() {
+            return self.crew.push(Work::One((errand, ticket)));
+        }
+        if let Err(carried) = pocket::put((errand, ticket)) {
+            self.crew.push(Work::One(carried));
         }
     }
 
@@ -431,6 +452,17 @@ impl<S: Service> Host<S> {
         for at in 0..batch.commits.len() {
             self.crew.push(Work::Part { batch: batch.clone(), at });
         }
+    }
+}
+
+impl<S: Service> Errand for Committed<S> {
+    #[inline]
+    fn is_long(&self) -> bool {
+        self.long.load(Ordering::Relaxed)
+    }
+
+    fn run(self: Arc<Self>, ticket: u64) {
+        self.guest().host.run_one(&self, ticket);
     }
 }
 

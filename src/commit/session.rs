@@ -6,9 +6,9 @@ use std::sync::{Arc, Weak};
 
 use crate::commit::book::{Place, Reply, What, is_there};
 use crate::commit::buffer::{Buffer, Handle};
-use crate::commit::client::{Patience, executed, unexpected};
+use crate::commit::desk::{Asked, Patience, unexpected};
 use crate::commit::execution::Execution;
-use crate::commit::message::{self, Memory, Request};
+use crate::commit::message::{Memory, Request};
 use crate::commit::model::Inner;
 use crate::commit::state::{Chosen, Piece, SessionState};
 use crate::error::{CommitFault, Direction, Result, Unset};
@@ -43,10 +43,9 @@ impl Session {
     ///
     /// See [`Session`].
     pub fn state(&self) -> Result<SessionState> {
-        self.model.shared.check()?;
-        self.model.shared.poll();
-        let mut book = self.model.shared.book();
-        let (seat, layout) = book.seat(self.place)?;
+        let shared = &self.model.shared;
+        let mut desk = shared.poll(shared.check()?);
+        let (seat, layout) = desk.book.seat(self.place)?;
         Ok(seat.session.state(&layout.description, is_there))
     }
 
@@ -56,9 +55,8 @@ impl Session {
     ///
     /// [`CommitFault::NotCommitted`]; see [`Session`].
     pub fn id(&self) -> Result<u64> {
-        self.model.shared.check()?;
-        let mut book = self.model.shared.book();
-        let (seat, _) = book.seat(self.place)?;
+        let mut desk = self.model.shared.check()?;
+        let (seat, _) = desk.book.seat(self.place)?;
         Ok(seat.session.id().ok_or(CommitFault::NotCommitted)?)
     }
 
@@ -68,9 +66,8 @@ impl Session {
     ///
     /// See [`Session`].
     pub fn unset(&self) -> Result<Vec<Unset>> {
-        self.model.shared.check()?;
-        let mut book = self.model.shared.book();
-        let (seat, layout) = book.seat(self.place)?;
+        let mut desk = self.model.shared.check()?;
+        let (seat, layout) = desk.book.seat(self.place)?;
         Ok(seat.session.unset(&layout.description, is_there))
     }
 
@@ -97,10 +94,9 @@ impl Session {
     }
 
     fn set_at(&self, at: usize, buffer: &Buffer) -> Result<()> {
-        self.model.shared.check()?;
+        let mut desk = self.model.shared.check()?;
         let (piece, keep) = buffer.piece();
-        let mut book = self.model.shared.book();
-        let (seat, layout) = book.seat(self.place)?;
+        let (seat, layout) = desk.book.seat(self.place)?;
         Ok(seat.session.set(&layout.description, at, piece, keep)?)
     }
 
@@ -111,10 +107,9 @@ impl Session {
     ///
     /// [`CommitFault::Count`], and those of [`set`](Self::set).
     pub fn set_all(&self, buffers: &[&Buffer]) -> Result<()> {
-        self.model.shared.check()?;
+        let mut desk = self.model.shared.check()?;
         let pieces = buffers.iter().map(|buffer| buffer.piece()).collect();
-        let mut book = self.model.shared.book();
-        let (seat, layout) = book.seat(self.place)?;
+        let (seat, layout) = desk.book.seat(self.place)?;
         Ok(seat.session.set_all(&layout.description, pieces)?)
     }
 
@@ -124,10 +119,9 @@ impl Session {
     ///
     /// [`CommitFault::UnknownRegion`], and those of [`set`](Self::set).
     pub fn set_region(&self, region: u32, buffer: &Buffer) -> Result<()> {
-        self.model.shared.check()?;
+        let mut desk = self.model.shared.check()?;
         let (piece, keep) = buffer.piece();
-        let mut book = self.model.shared.book();
-        let (seat, layout) = book.seat(self.place)?;
+        let (seat, layout) = desk.book.seat(self.place)?;
         Ok(seat.session.set_region(&layout.description, region, piece, keep)?)
     }
 
@@ -141,9 +135,8 @@ impl Session {
         let regions = &self.model.layout.description.regions;
         let buffers = regions.iter().map(|region| Buffer::alloc(region.size));
         let buffers = buffers.collect::<Result<Vec<_>>>()?;
-        self.model.shared.check()?;
-        let mut book = self.model.shared.book();
-        let (seat, layout) = book.seat(self.place)?;
+        let mut desk = self.model.shared.check()?;
+        let (seat, layout) = desk.book.seat(self.place)?;
         for (region, buffer) in (0..).zip(&buffers) {
             // The first of them says whether any can be set.
             let (piece, keep) = buffer.piece();
@@ -179,7 +172,7 @@ impl Session {
     fn commit_with(&self, automatic_ext: bool) -> Result<u64> {
         let own = if automatic_ext { self.ext_buffers()? } else { Vec::new() };
         let mut chosen = Vec::new();
-        let ticket = self.model.shared.ask(|book| {
+        let asked = self.model.shared.ask(|book| {
             let (seat, layout) = book.seat(self.place)?;
             let description = &layout.description;
             let before = (!own.is_empty()).then(|| Box::new(seat.session.clone()));
@@ -195,7 +188,7 @@ impl Session {
         })?;
         let (model, (fds, memory)) = (self.place.model, gather(&chosen));
         let request = |passed| Request::Commit { model, passed, memory };
-        self.model.shared.send_with(ticket, &fds, request)?;
+        let ticket = self.model.shared.send_with(asked, &fds, request)?;
         match self.model.shared.wait(ticket, Patience::Forever)? {
             Some(Reply::Committed { id }) => Ok(id),
             _ => Err(unexpected()),
@@ -233,11 +226,7 @@ impl Session {
     /// - See [`Session`].
     #[inline]
     pub fn execute(&self) -> Result<()> {
-        let ticket = self.send_execution()?;
-        match self.model.shared.wait(ticket, Patience::Forever)? {
-            Some(reply) => executed(reply),
-            None => Err(unexpected()),
-        }
+        self.model.shared.execute(self.place)
     }
 
     /// Executes the commit without waiting. `EnnExecuteModelAsync`.
@@ -246,20 +235,8 @@ impl Session {
     ///
     /// As for [`execute`](Self::execute), without what the handler does.
     pub fn start(&self) -> Result<Execution> {
-        let ticket = self.send_execution()?;
+        let ticket = self.model.shared.start(self.place)?.ticket;
         Ok(Execution::new(self.model.shared.clone(), ticket))
-    }
-
-    #[inline]
-    fn send_execution(&self) -> Result<u64> {
-        let (place, mut id) = (self.place, 0);
-        let shared = &self.model.shared;
-        let ticket = shared.ask(|book| {
-            id = book.seat(place)?.0.session.start_execution()?;
-            Ok(What::One { place })
-        })?;
-        shared.send(ticket, &message::execute_one(ticket, id))?;
-        Ok(ticket)
     }
 
     /// Replaces some buffers of the commit, between executions; the id stays.
@@ -276,7 +253,7 @@ impl Session {
             pieces.push((self.model.layout.place(*direction, *index)?, piece, keep));
         }
         let (mut chosen, mut id) = (Vec::new(), 0);
-        let ticket = self.model.shared.ask(|book| {
+        let asked = self.model.shared.ask(|book| {
             let (seat, layout) = book.seat(self.place)?;
             let update;
             (id, update) = seat.session.start_update(&layout.description, pieces.clone())?;
@@ -288,7 +265,7 @@ impl Session {
         })?;
         let (fds, memory) = gather(&chosen);
         let request = |passed| Request::Update { id, passed, memory };
-        self.model.shared.send_with(ticket, &fds, request)?;
+        let ticket = self.model.shared.send_with(asked, &fds, request)?;
         self.model.shared.wait(ticket, Patience::Forever).map(drop)
     }
 
@@ -300,12 +277,12 @@ impl Session {
     /// [`CommitFault::NotCommitted`], [`CommitFault::Busy`]; see [`Session`].
     pub fn release(&self) -> Result<()> {
         let (place, mut id) = (self.place, 0);
-        let ticket = self.model.shared.ask(|book| {
+        let Asked { desk, ticket } = self.model.shared.ask(|book| {
             id = book.seat(place)?.0.session.start_release()?;
             Ok(What::Release { place, id })
         })?;
-        self.model.shared.send(ticket, &Request::Release { id }.encode(ticket))?;
-        self.model.shared.wait(ticket, Patience::Forever).map(drop)
+        let desk = self.model.shared.send(desk, ticket, &Request::Release { id }.encode(ticket))?;
+        self.model.shared.wait_long(desk, ticket).map(drop)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::reactor::hot::HotSet;
 use crate::reactor::links::Links;
 use crate::reactor::nap::{self, Punctual};
 use crate::reactor::served::{Mode, Outcome, Served};
-use crate::reactor::shared::{BELL, Shared};
+use crate::reactor::shared::{self, BELL, Shared};
 use crate::transport::{Context, Watching};
 
 /// Messages and triggers of one link in one turn: no other link waits for more than these. Source:
@@ -34,8 +34,10 @@ const TICK: usize = 1024;
 /// When so many links had to be woken up for since the last sleep, all that were hot before it are.
 const LIVELY: usize = 16;
 
-/// How long the loop turns without asking for events while links are armed, and while none is.
+/// How long the loop turns without asking for events while links are armed; while only somebody may connect; and while
+/// neither may be.
 const EVENTS_EVERY: Duration = Duration::from_micros(20);
+const DOORS_EVERY: Duration = Duration::from_micros(100);
 const EVENTS_RARELY: Duration = Duration::from_millis(1);
 
 /// How long at most the loop sleeps while writes wait: room in the pool that others give back is not
@@ -70,6 +72,8 @@ pub struct EventLoop {
     woken: usize,
     /// Where in the hot set the last sweep stopped.
     stopped_at: usize,
+    /// The place of the link whose callback ended the last turn: it was not looked whether more has come.
+    left_at: Option<usize>,
     /// Places of links with writes that wait for room.
     pub(super) flushing: Vec<usize>,
     watching: Watching,
@@ -111,6 +115,7 @@ impl EventLoop {
             hot: HotSet::default(),
             woken: 0,
             stopped_at: 0,
+            left_at: None,
             flushing: Vec::new(),
             watching: context.watching(),
             work: 0,
@@ -152,17 +157,20 @@ impl EventLoop {
         Ok(())
     }
 
-    /// As [`run_until`](Self::run_until), on a thread that is punctual already. False: it ended by itself.
+    /// As [`run_until`](Self::run_until), on a thread that is punctual already, and also until a callback calls
+    /// [`leave`](crate::reactor::leave). False: it ended by itself.
     #[inline]
     pub(crate) fn turn_until(&mut self, mut done: impl FnMut() -> bool) -> Result<bool> {
-        let shared = self.shared.clone();
-        let _turn = shared.enter();
+        let _turn = self.shared.enter();
         while !self.is_finished() {
             if done() {
                 return Ok(true);
             }
             if self.turn(usize::MAX)? > 0 {
                 self.idle_since = None;
+            }
+            if shared::left() {
+                return Ok(true);
             }
             if self.may_nap() {
                 self.nap()?;
@@ -185,8 +193,7 @@ impl EventLoop {
     /// As [`run`](Self::run).
     pub fn poll_once(&mut self, budget: usize) -> Result<usize> {
         self.shared.generation().check()?;
-        let shared = self.shared.clone();
-        let _turn = shared.enter();
+        let _turn = self.shared.enter();
         let mut done = self.turn(budget.max(1))?;
         if done == 0 {
             done = self.take_events(Some(Duration::ZERO))?;
@@ -215,6 +222,9 @@ impl EventLoop {
         if self.shared.is_pending() {
             done += self.obey()?;
         }
+        if let Some(place) = self.left_at.take() {
+            self.rest(place);
+        }
         done += self.sweep(budget);
         if !self.flushing.is_empty() {
             done += self.flush();
@@ -232,8 +242,13 @@ impl EventLoop {
     fn pass_tick(&mut self) -> Result<usize> {
         let now = Instant::now();
         self.work = 0;
-        let armed = self.hot.len() < self.links.len() || !self.doors.is_empty();
-        let every = if armed { EVENTS_EVERY } else { EVENTS_RARELY };
+        let every = if self.hot.len() < self.links.len() {
+            EVENTS_EVERY
+        } else if !self.doors.is_empty() {
+            DOORS_EVERY
+        } else {
+            EVENTS_RARELY
+        };
         let mut done = 0;
         if self.eager || now - self.last_events >= every {
             self.last_events = now;
@@ -309,8 +324,21 @@ impl EventLoop {
             done += count.max(1);
             // Where its place is taken by another one, that is looked at in the next turn.
             self.conclude(place, outcome);
+            if shared::is_leaving() {
+                (self.left_at, self.stopped_at) = (Some(place), ready);
+                break;
+            }
         }
         done
+    }
+
+    /// A link may have run empty, and nobody has told its peer.
+    fn rest(&mut self, place: usize) {
+        if let Some(served) = self.links.get(place)
+            && !served.receiver.is_ready()
+        {
+            served.receiver.rest();
+        }
     }
 
     /// Serves one link, hot or not.

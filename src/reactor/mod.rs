@@ -34,3 +34,4 @@ mod wants;
 pub use event_loop::EventLoop;
 pub use handle::Reactor;
 pub use link::{Link, Message};
+pub(crate) use shared::leave;

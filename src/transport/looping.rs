@@ -242,11 +242,6 @@ impl Sender {
         self.room.arm(&self.link);
     }
 
-    /// From now on somebody sleeps on the socket.
-    pub(crate) fn use_descriptor(&self) {
-        self.link.use_descriptor();
-    }
-
     /// When an operation that waits as long as [`Options::send_timeout`](crate::Options::send_timeout) allows
     /// gives up.
     pub(crate) fn default_deadline(&self) -> Instant {
@@ -275,6 +270,11 @@ pub(crate) struct LinkSocket {
 impl LinkSocket {
     pub(super) fn new(link: Arc<Link>, spin: Spin) -> Self {
         Self { link, spin }
+    }
+
+    /// From now on somebody sleeps on it.
+    pub(crate) fn use_descriptor(&self) {
+        self.link.use_descriptor();
     }
 
     #[cfg(feature = "tokio")]
