@@ -41,6 +41,7 @@ pub(super) struct Shelf {
 /// Names a session as it was when its handle was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
+    /// The key of its model.
     pub(super) model: u64,
     pub(super) index: u32,
     pub(super) generation: u32,
@@ -79,9 +80,19 @@ pub(super) enum What {
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Reply {
-    Loaded { model: u64, layout: Arc<Layout> },
-    Committed { id: u64 },
-    Executed { failures: Vec<(u32, CommitFault)> },
+    Loaded {
+        /// What the model is kept under here: the ticket, which is never used twice, whatever the service says.
+        key: u64,
+        /// What the service calls it.
+        model: u64,
+        layout: Arc<Layout>,
+    },
+    Committed {
+        id: u64,
+    },
+    Executed {
+        failures: Vec<(u32, CommitFault)>,
+    },
     Done,
 }
 
@@ -98,7 +109,7 @@ struct Waiting {
 
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    /// By the service's ids, of which there are few.
+    /// By key. There are few.
     shelves: Vec<(u64, Shelf)>,
     /// By ticket.
     waiting: Slots<Waiting>,
@@ -174,7 +185,7 @@ impl Book {
         let lie = Fault::Field { field: "commit.ticket", value: ticket };
         let waiting = self.waiting.get_mut(ticket).ok_or(lie)?;
         let (what, abandoned) = (waiting.what.take().ok_or(lie)?, waiting.abandoned);
-        let outcome = judge(&what, answer).ok_or(lie)?;
+        let outcome = judge(ticket, &what, answer).ok_or(lie)?;
         let outcome = self.settle(what, outcome);
         if abandoned {
             drop(self.waiting.remove(ticket));
@@ -188,11 +199,11 @@ impl Book {
     fn settle(&mut self, what: What, outcome: Outcome) -> Outcome {
         match what {
             What::Load => {
-                if let Ok(Reply::Loaded { model, layout }) = &outcome {
+                if let Ok(Reply::Loaded { key, layout, .. }) = &outcome {
                     let seats = vec![Seat::new(&layout.description)];
                     let (layout, generation, closed) = (layout.clone(), 0, false);
                     let shelf = Shelf { layout, seats, generation, closed };
-                    self.shelves.push((*model, shelf));
+                    self.shelves.push((*key, shelf));
                 }
             }
             What::Commit { place, keep, before } => {
@@ -328,10 +339,10 @@ impl Book {
 }
 
 /// What an answer says about what was asked. `None`: it cannot be one.
-fn judge(what: &What, answer: Answer) -> Option<Outcome> {
+fn judge(ticket: u64, what: &What, answer: Answer) -> Option<Outcome> {
     Some(match (what, answer) {
         (What::Load, Answer::Loaded { model, description }) => match Layout::new(description) {
-            Ok(layout) => Ok(Reply::Loaded { model, layout: Arc::new(layout) }),
+            Ok(layout) => Ok(Reply::Loaded { key: ticket, model, layout: Arc::new(layout) }),
             Err(fault) => Err(fault),
         },
         (What::Commit { .. }, Answer::Committed { id }) if id != 0 => Ok(Reply::Committed { id }),

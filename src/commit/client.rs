@@ -8,7 +8,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::commit::book::{Book, Reply, What};
-use crate::commit::description::Layout;
 use crate::commit::message::{self, Answer, Passed, Request};
 use crate::commit::model::Model;
 use crate::error::{CommitFault, Error, ErrorKind, Fault, Result};
@@ -125,13 +124,11 @@ impl Client {
 
     fn loaded(&self, ticket: u64) -> Result<Model> {
         match self.shared.wait(ticket, Patience::Forever)? {
-            Some(Reply::Loaded { model, layout }) => Ok(self.model(model, layout)),
+            Some(Reply::Loaded { key, model, layout }) => {
+                Ok(Model::new(self.shared.clone(), (key, model), layout, self.max_sessions))
+            }
             _ => Err(unexpected()),
         }
-    }
-
-    fn model(&self, id: u64, layout: Arc<Layout>) -> Model {
-        Model::new(self.shared.clone(), id, layout, self.max_sessions)
     }
 }
 
