@@ -36,6 +36,8 @@ mod crew;
 mod description;
 mod encoding;
 mod execution;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod guest;
 mod ledger;
 mod limits;
