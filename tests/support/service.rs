@@ -196,7 +196,11 @@ impl Stage {
     }
 
     pub fn at(name: &str, options: ServerOptions) -> Self {
-        let (context, service) = (Context::new().unwrap(), Calculator::default());
+        Self::of(Context::new().unwrap(), name, options)
+    }
+
+    pub fn of(context: Context, name: &str, options: ServerOptions) -> Self {
+        let service = Calculator::default();
         let (counts, name) = (service.counts.clone(), name.to_owned());
         let listener = context.listen(&name).unwrap();
         let server = Server::with_options(&context, listener, service, options).unwrap();
