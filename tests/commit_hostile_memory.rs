@@ -8,15 +8,18 @@
 mod support;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use slipring::commit::ServerOptions;
 use slipring::{CommitFault, ErrorKind};
 
-use support::census::leave_descriptors;
+use support::census::{descriptors, leave_descriptors};
 use support::commit::*;
 use support::raw;
 use support::service::Stage;
+use support::wait_until;
 
 /// What it holds ends with it.
 fn commits_what_cannot_be(watch: &Watch) {
@@ -264,5 +267,87 @@ fn a_service_without_descriptors_says_so_and_a_retry_works() {
         let watch = Watch::new(ServerOptions::new().workers(2));
         runs_out(&watch.stage);
         watch.executes(1);
+    });
+}
+
+/// What it holds ends with it.
+fn sends_nothing_but_descriptors(watch: &Watch, each: usize) {
+    let good = memfd(16, SealFlags::SHRINK);
+    let many = vec![good.as_fd(); each];
+    let mut raw = Raw::connect(&watch.stage);
+    raw.load();
+    let mut sent = 0;
+    wait_until("the end of a link that sends nothing but descriptors", || {
+        // Where the service has not taken in what came before, there is no room; and at last nobody.
+        while sent < 2 * MOST && raw.packet(sent as u64, each as u32, &many).is_ok() {
+            sent += each;
+        }
+        raw.is_over()
+    });
+    assert!(sent > MOST / 2, "{sent}");
+}
+
+/// Descriptors of one client that may wait: twice the regions of a model.
+const MOST: usize = 2 * 4096;
+
+#[test]
+fn descriptors_that_no_message_follows_end_their_link_alone() {
+    alone("descriptors_that_no_message_follows_end_their_link_alone", || {
+        let watch = Watch::new(ServerOptions::new().workers(2));
+        for each in [253, 16, 1] {
+            sends_nothing_but_descriptors(&watch, each);
+            watch.is_undisturbed();
+        }
+    });
+}
+
+/// A client that has as many descriptors waiting as it may. What it holds ends with it.
+fn hoards(watch: &Watch) -> (Raw, u64) {
+    let good = memfd(16, SealFlags::SHRINK);
+    let mut raw = Raw::connect(&watch.stage);
+    let model = raw.load();
+    let before = descriptors();
+    for _ in 0..6 {
+        raw.pass(&[good.as_fd(); 100]);
+    }
+    let mut last = before;
+    wait_until("that they are taken in", || {
+        thread::sleep(Duration::from_millis(5));
+        let now = descriptors();
+        now > before && std::mem::replace(&mut last, now) == now
+    });
+    (raw, model)
+}
+
+#[test]
+fn clients_that_hoard_descriptors_leave_room_to_the_others() {
+    alone("clients_that_hoard_descriptors_leave_room_to_the_others", || {
+        let watch = Watch::new(ServerOptions::new().workers(2));
+        let resource = rustix::process::Resource::Nofile;
+        let before = rustix::process::getrlimit(resource);
+        let limit = rustix::process::Rlimit { current: Some(720), ..before };
+        rustix::process::setrlimit(resource, limit).unwrap();
+        let mut hoards = vec![hoards(&watch)];
+        let honest = watch.stage.client();
+        for clients in 1..4 {
+            // Each of them has two thirds of what those before it have left.
+            let model = honest.load(b"many 6").unwrap();
+            let session = model.session(0).unwrap();
+            let _buffers = session.allocate_all().unwrap();
+            if let Err(error) = session.commit() {
+                panic!("beside {clients} others: {error}");
+            }
+            session.execute().unwrap();
+            model.close().unwrap();
+            hoards.push(self::hoards(&watch));
+        }
+        // What was refused to them is missed by their own messages alone.
+        for (raw, model) in &mut hoards {
+            let message = head(COMMIT, 2, 3).u64(*model).passed(500, 2).memory(0, 0, 0, 8);
+            assert_eq!(raw.ask(&message.memory(1, 1, 8, 8).0), Some((3, Said::Failed(15))));
+        }
+        drop((hoards, honest));
+        rustix::process::setrlimit(resource, before).unwrap();
+        watch.is_undisturbed();
     });
 }

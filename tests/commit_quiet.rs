@@ -115,7 +115,7 @@ fn a_service_that_executes_makes_no_system_call_for_an_execution() {
         watch_me();
         let awake = Awake::new();
         (0..5 * ROUND).for_each(|round| awake.execute(round));
-        for _ in 0..50 {
+        for _ in 0..20 {
             enter(1);
             (0..ROUND).for_each(|round| awake.execute(round));
         }
