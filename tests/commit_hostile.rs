@@ -7,9 +7,10 @@
 mod support;
 
 use slipring::commit::ServerOptions;
-use slipring::{DType, Tensor, Token};
+use slipring::{DType, ErrorKind, Fault, Tensor, Token};
 
 use support::commit::*;
+use support::service::Stage;
 use support::{soon, wait_until};
 
 /// One honest message of every act that has a body, of a client that has sent no descriptors.
@@ -196,4 +197,35 @@ fn more_requests_than_may_wait_are_refused_one_by_one() {
         drop((hostile, session, model, buffers));
         watch.is_undisturbed();
     });
+}
+
+#[test]
+fn a_service_learns_what_its_clients_links_ended_with() {
+    let stage = Stage::new();
+    let last = |count: usize| {
+        wait_until("an end", || stage.counts.of("gone") == count);
+        stage.counts.ends.lock().unwrap().last().unwrap().clone()
+    };
+    let client = stage.client();
+    client.load(b"echo").unwrap();
+    drop(client);
+    assert_eq!(last(1), None);
+    let field = |field, value| Some(ErrorKind::Fault(Fault::Field { field, value }));
+    let mut hostile = Hostile::connect(&stage);
+    hostile.load("echo");
+    assert_eq!(hostile.ask(&head(9, 0, 1).0), None);
+    assert_eq!(last(2), field("commit.act", 9));
+    let mut hostile = Hostile::connect(&stage);
+    let never = Fault::UnknownDescriptors { first: 7, count: 1 };
+    assert_eq!(hostile.ask(&head(LOAD_DESCRIPTOR, 0, 1).u64(7).u64(0).u64(1).0), None);
+    assert_eq!(last(3), Some(ErrorKind::Fault(never)));
+    let mut hostile = Hostile::connect(&stage);
+    let _ = hostile.link.send_tensor(Tensor::from_slice([2], &[1u8, 2]).unwrap());
+    assert_eq!(hostile.hear(), None);
+    assert_eq!(last(4), field("commit.kind", 2));
+    // Without a word.
+    let raw = Raw::connect(&stage);
+    wait_until("the client", || stage.server.stats().clients == 1);
+    drop(raw);
+    assert_eq!(last(5), Some(ErrorKind::PeerDied));
 }

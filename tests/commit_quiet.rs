@@ -103,7 +103,7 @@ fn a_client_that_executes_makes_no_system_call() {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const BY_TIME: [(&str, &[libc::c_long]); 2] = [
     ("slipring-commit", &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2]),
-    ("slipring-watch", &[libc::SYS_futex]),
+    ("slipring-catch", &[libc::SYS_futex]),
 ];
 
 #[test]

@@ -22,7 +22,7 @@ use slipring::commit::{
     BufferInfo, Buffers, Caller, Client, Description, Direction, ModelSource, Refused, RegionInfo,
     Server, ServerOptions, Service,
 };
-use slipring::{Context, DType};
+use slipring::{Context, DType, Error, ErrorKind};
 
 use super::{HANG, unique_name};
 
@@ -30,6 +30,8 @@ use super::{HANG, unique_name};
 pub struct Counts {
     counts: Mutex<HashMap<&'static str, usize>>,
     gate: (Mutex<usize>, Condvar),
+    /// What clients' links ended with, in order.
+    pub ends: Mutex<Vec<Option<ErrorKind>>>,
 }
 
 impl Counts {
@@ -173,7 +175,8 @@ impl Service for Calculator {
         self.counts.count("unload");
     }
 
-    fn client_gone(&self, _: &Caller) {
+    fn client_gone(&self, _: &Caller, why: Option<&Error>) {
+        self.counts.ends.lock().unwrap().push(why.map(|error| error.kind().clone()));
         self.counts.count("gone");
     }
 }
