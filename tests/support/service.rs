@@ -10,6 +10,7 @@
 //! | `slow MS` | as `echo` | sleeps first |
 //! | `slowly MS` | as `echo` | sleeps in commits, updates and releases instead |
 //! | `gate N` | as `echo` | waits until N of it run |
+//! | `hold` | as `echo` | where `x` starts with 255: waits until [`Counts::let_go`] |
 //! | `fail`, `panic` | as `echo` | |
 //! | `refuse`, `startle` | as `echo` | its commits are refused, or panic |
 //! | `bad` | a description that cannot be | |
@@ -37,6 +38,12 @@ pub struct Counts {
 impl Counts {
     fn count(&self, what: &'static str) {
         *self.counts.lock().unwrap().entry(what).or_default() += 1;
+    }
+
+    /// What is held goes on, and nothing is held any more.
+    pub fn let_go(&self) {
+        *self.gate.0.lock().unwrap() = usize::MAX;
+        self.gate.1.notify_all();
     }
 
     /// How often it was asked: `load`, `commit`, `update`, `execute`, `release`, `unload`, `gone`.
@@ -142,6 +149,12 @@ impl Service for Calculator {
                 more.notify_all();
                 let all = more.wait_timeout_while(inside, HANG, |inside| *inside < count).unwrap();
                 assert!(!all.1.timed_out(), "not all of them run at once");
+            }
+            ["hold"] if buffers.input(0)?.bytes()?.byte(0) == 255 => {
+                let (let_go, more) = &self.counts.gate;
+                let held = let_go.lock().unwrap();
+                let all = more.wait_timeout_while(held, HANG, |held| *held != usize::MAX).unwrap();
+                assert!(!all.1.timed_out(), "nobody lets go");
             }
             ["classifier"] => {
                 let sum: u64 = buffers.labelled("IFM")?.to_vec()?.into_iter().map(u64::from).sum();
