@@ -5,7 +5,7 @@
 //! a process holds, [`trace`] watches another process at its system calls, [`faulty`] lets them fail,
 //! [`steps`] stops it at its instructions, [`quiet`] forbids system calls. [`service`] has committed
 //! buffers, and [`commit`] those who lie to it. [`stream`] and [`traffic`] are what two ends exchange
-//! while something happens to one.
+//! while something happens to one. [`dmabuf`] makes device memory.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -13,6 +13,7 @@
 pub mod callbacks;
 pub mod census;
 pub mod commit;
+pub mod dmabuf;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod faulty;
 pub mod other;

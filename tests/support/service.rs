@@ -12,6 +12,10 @@
 //! | `gate N` | as `echo` | waits until N of it run |
 //! | `hold` | as `echo` | where `x` starts with 255: waits until [`Counts::let_go`] |
 //! | `fail`, `panic` | as `echo` | |
+//! | `thirteen` | as `echo` | fails where `x` starts with 13 |
+//! | `scribble` | as `echo` | writes its input, or says why not |
+//! | `jumpy` | as `echo` | panics in updates, releases and unloads |
+//! | `twins` | inputs of 8 and 16 bytes, output of 8, all labelled `x` | nothing |
 //! | `refuse`, `startle` | as `echo` | its commits are refused, or panic |
 //! | `bad` | a description that cannot be | |
 
@@ -89,6 +93,10 @@ fn describe(name: &str) -> Description {
             .with_buffer(bytes("low", Direction::In, 8))
             .with_buffer(bytes("high", Direction::In, 16).index(1).region(0, 16))
             .with_own_region(bytes("copy", Direction::Out, 24)),
+        ["twins"] => Description::new()
+            .with_own_region(bytes("x", Direction::In, 8))
+            .with_own_region(bytes("x", Direction::In, 16).index(1))
+            .with_own_region(bytes("x", Direction::Out, 8)),
         ["ext"] => echo.with_own_region(bytes("scratch", Direction::Ext, 16)),
         ["bad"] => echo.with_buffer(bytes("z", Direction::In, 8).index(7)),
         _ => echo,
@@ -130,6 +138,7 @@ impl Service for Calculator {
     fn update(&self, model: &String, _: &mut u64, buffers: &Buffers) -> Result<(), Refused> {
         self.counts.count("update");
         dawdle(model);
+        assert_ne!(model, "jumpy", "a service that panics in an update");
         let refused = model == "echo" && buffers.input(0)?.to_vec()?[0] == 13;
         if refused { Err("thirteen".into()) } else { Ok(()) }
     }
@@ -141,6 +150,10 @@ impl Service for Calculator {
         match words[..] {
             ["fail"] => return Err(Refused::new(5, "it fails")),
             ["panic"] => panic!("a service that panics"),
+            ["scribble"] => return Ok(buffers.input(0)?.write_at(0, &[9; 8])?),
+            ["thirteen"] if buffers.input(0)?.bytes()?.byte(0) == 13 => {
+                return Err(Refused::new(13, "thirteen"));
+            }
             ["slow", ms] => std::thread::sleep(Duration::from_millis(ms.parse().unwrap())),
             ["gate", count] => {
                 let (inside, more) = &self.counts.gate;
@@ -182,10 +195,12 @@ impl Service for Calculator {
     fn release(&self, model: &String, _: u64) {
         self.counts.count("release");
         dawdle(model);
+        assert_ne!(model, "jumpy", "a service that panics in a release");
     }
 
-    fn unload(&self, _: String) {
+    fn unload(&self, model: String) {
         self.counts.count("unload");
+        assert_ne!(model, "jumpy", "a service that panics in an unload");
     }
 
     fn client_gone(&self, _: &Caller, why: Option<&Error>) {
