@@ -282,3 +282,26 @@ fn a_buffer_that_is_dropped_after_its_commit_goes_with_the_release() {
     })
     .succeeds();
 }
+
+#[test]
+fn a_buffer_that_was_given_back_is_missed_although_another_session_has_it_committed() {
+    let Scene { stage, session, x, y, model: _model, client } = Scene::new("echo");
+    session.commit().unwrap();
+    let second = client.load(b"echo").unwrap();
+    let other = second.session(0).unwrap();
+    let z = Buffer::alloc(8).unwrap();
+    other.set_all(&[&x, &z]).unwrap();
+    assert_eq!(other.state().unwrap(), SessionState::Complete);
+    x.write_at(0, &[6; 8]).unwrap();
+    x.release();
+    let gone = Unset::Buffer { direction: Direction::In, index: 0, released: true };
+    assert_eq!(fault(other.commit()), CommitFault::Incomplete { unset: vec![gone] });
+    // What is committed goes on with it.
+    session.execute().unwrap();
+    assert_eq!((y.to_vec().unwrap(), stage.server.stats().commits), (vec![7; 8], 1));
+    let x = Buffer::alloc(8).unwrap();
+    other.set(Direction::In, 0, &x).unwrap();
+    other.commit().unwrap();
+    other.execute().unwrap();
+    assert_eq!(z.to_vec().unwrap(), [1; 8]);
+}

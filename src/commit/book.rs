@@ -23,9 +23,9 @@ impl Seat {
     }
 }
 
-/// Whether a buffer that was set is still there.
+/// Whether a buffer that was set is still there: also one that a commit keeps may have been given back.
 pub(super) fn is_there(handle: &Weak<Handle>) -> bool {
-    handle.strong_count() > 0
+    handle.upgrade().is_some_and(|handle| !handle.is_released())
 }
 
 /// A model that is loaded.

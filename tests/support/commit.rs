@@ -312,6 +312,14 @@ impl Raw {
         let mut bytes = [0; 8];
         rustix::io::pread(&y, &mut bytes, 0).unwrap();
         assert_eq!(bytes, [1; 8]);
+        // All ids are good before any is executed.
+        rustix::io::pwrite(&y, &[0; 8], 0).unwrap();
+        for nobody in [0, id + (1 << 40), u64::MAX] {
+            let one_of_two = head(EXECUTE, 2, 5).u64(id).u64(nobody).0;
+            assert_eq!(self.ask(&one_of_two), Some((5, Said::Failed(4))));
+        }
+        rustix::io::pread(&y, &mut bytes, 0).unwrap();
+        assert_eq!(bytes, [0; 8]);
         let twice = head(EXECUTE, 2, 5).u64(id).u64(id).0;
         assert_eq!(self.ask(&twice), Some((5, Said::Failed(5))));
         assert_eq!(self.ask(&head(EXECUTE, 1, 6).u64(id).0), Some((6, Said::Executed(0))));
