@@ -102,7 +102,7 @@ fn each_access_to_a_dmabuf_is_announced_and_ended() {
     assert_eq!((outcome.code, outcome.signal), (Some(0), None));
     /// `DMA_BUF_IOCTL_SYNC` of `linux/dma-buf.h`.
     const SYNC: libc::Ioctl = libc::_IOW::<u64>(b'b' as u32, 0);
-    let of = |call: &&Call| call.number == libc::SYS_ioctl && call.arguments[1] == SYNC as u64;
+    let of = |call: &&Call| call.number == libc::SYS_ioctl && call.arguments[1] == SYNC;
     // The service reads the input and writes the output, and the client writes: a start and an end each, at least.
     let announced = outcome.calls.iter().filter(of).count();
     assert!(announced >= 6 && announced.is_multiple_of(2), "{announced}");
