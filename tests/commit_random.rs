@@ -35,7 +35,7 @@ fn call() -> impl Strategy<Value = Call> {
     let (session, buffer) = (|| 0..SESSIONS, || 0..BUFFERS);
     let output = any::<bool>;
     prop_oneof![
-        2 => (buffer(), 0..200u8).prop_map(|(buffer, value)| Call::Write { buffer, value }),
+        2 => (buffer(), 11..15u8).prop_map(|(buffer, value)| Call::Write { buffer, value }),
         1 => buffer().prop_map(|buffer| Call::Replace { buffer }),
         3 => (session(), output(), buffer())
             .prop_map(|(session, output, buffer)| Call::Set { session, output, buffer }),
