@@ -14,6 +14,7 @@ use crate::ring::{BatchSlot, Consumer, Header, Kind, Producer, largest_payload};
 use crate::shm::{Backing, OwnWords, PeerWords};
 use crate::sync::Ordering;
 
+pub use crate::commit::fuzzing::{book, message};
 pub use crate::transport::fuzzing::packet;
 
 /// An input that is read from its start on. Behind its end it is zero.

@@ -22,7 +22,10 @@ const IMPORTS: [(&str, &[&str]); 13] = [
     ("tensor", &["error", "sync", "shm", "pool", "transport", "region"]),
     ("adapters", &["error", "transport", "tensor"]),
     ("commit", &["error", "shm", "transport", "reactor", "tensor", "region"]),
-    ("fuzzing", &["sync", "shm", "ring", "pool", "parking", "transport"]), // of `cargo fuzz` alone
+    (
+        "fuzzing", // of `cargo fuzz` alone
+        &["sync", "shm", "ring", "pool", "parking", "transport", "commit"],
+    ),
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.

@@ -9,7 +9,7 @@ mod support;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slipring::commit::{Buffer, Client, Direction, Model, ServerOptions, Session};
 use slipring::{Context, Error, ErrorKind};
@@ -244,11 +244,16 @@ fn a_thousand_commits_and_releases_leave_nothing() {
         };
         (0..200).for_each(round);
         let (census, bytes, before) = (Census::take(), shared_bytes(), resident());
+        let start = Instant::now();
         (0..1000).for_each(round);
+        let took = start.elapsed() / 1000;
         census.comes_back();
         assert_eq!(shared_bytes(), bytes);
         let after = resident();
         assert!(after < before + (2 << 20), "{before} bytes, and then {after}");
+        eprintln!(
+            "a commit, an execution and a release: {took:?}; {before} bytes before, {after} after"
+        );
         let stats = stage.server.stats();
         assert_eq!((stats.models, stats.commits, stats.mappings), (1, 0, 0));
     });
@@ -271,6 +276,7 @@ fn clients_that_die_with_commits_one_after_another_leave_nothing() {
         assert!(shared_bytes() <= bytes + (1 << 20));
         let after = resident();
         assert!(after < before + (2 << 20), "{before} bytes, and then {after}");
+        eprintln!("{count} clients: {before} bytes before, {after} after");
         let stats = stage.server.stats();
         assert_eq!((stats.clients, stats.models, stats.commits, stats.mappings), (1, 1, 1, 2));
         assert_eq!(stage.counts.of("gone"), 5 + count);

@@ -25,6 +25,7 @@ mod memory;
 mod payload;
 mod peer;
 mod reactors;
+mod registered;
 mod report;
 mod rows;
 mod runner;

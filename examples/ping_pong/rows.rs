@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
 use crate::floors::{events, futex, line, relay, ring, uds};
-use crate::{subjects, tensors};
+use crate::{registered, subjects, tensors};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
@@ -99,6 +99,14 @@ static FLOORS: &[Row] = &[
         mode: "populate",
         sizes: &[1 << 30],
         open: tensors::Populate::open,
+        pace: Pace::Each,
+        shown: false,
+        ..FLOOR
+    },
+    Row {
+        mode: "descriptors",
+        sizes: &[4 * KIB],
+        open: registered::Descriptors::open,
         pace: Pace::Each,
         shown: false,
         ..FLOOR

@@ -8,6 +8,7 @@ use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
 use crate::reactors::{Crowd, Reactors};
+use crate::registered::Committed;
 use crate::rows::{Pace, Row, What, one};
 use crate::tensors;
 
@@ -105,6 +106,15 @@ pub static ROWS: &[Row] = &[
         ..DIRECT
     },
     Row { mode: "execute", sizes: &[8], open: Executed::open, floor: Some("direct"), ..DIRECT },
+    // A commit of 300 regions of so many bytes.
+    Row {
+        mode: "commit",
+        sizes: &[4 * KIB],
+        open: Committed::open,
+        pace: Pace::Each,
+        floor: Some("descriptors"),
+        ..DIRECT
+    },
     Row { mode: "token", sizes: &[8], open: Reactors::tokens, ..DIRECT },
     Row {
         mode: "noisy",

@@ -23,9 +23,9 @@ impl Seat {
     }
 }
 
-/// Whether a buffer that was set is still there.
+/// Whether a buffer that was set is still there: also one that a commit keeps may have been given back.
 pub(super) fn is_there(handle: &Weak<Handle>) -> bool {
-    handle.strong_count() > 0
+    handle.upgrade().is_some_and(|handle| !handle.is_released())
 }
 
 /// A model that is loaded.
@@ -41,6 +41,7 @@ pub(super) struct Shelf {
 /// Names a session as it was when its handle was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
+    /// The key of its model.
     pub(super) model: u64,
     pub(super) index: u32,
     pub(super) generation: u32,
@@ -76,9 +77,19 @@ pub(super) enum What {
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Reply {
-    Loaded { model: u64, layout: Arc<Layout> },
-    Committed { id: u64 },
-    Executed { failures: Vec<(u32, CommitFault)> },
+    Loaded {
+        /// What the model is kept under here: the ticket, which is never used twice, whatever the service says.
+        key: u64,
+        /// What the service calls it.
+        model: u64,
+        layout: Arc<Layout>,
+    },
+    Committed {
+        id: u64,
+    },
+    Executed {
+        failures: Vec<(u32, CommitFault)>,
+    },
     Done,
 }
 
@@ -109,7 +120,7 @@ struct Other {
 
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    /// By the service's ids, of which there are few.
+    /// By key. There are few.
     shelves: Vec<(u64, Shelf)>,
     /// By ticket.
     waiting: Slots<Waiting>,
@@ -230,7 +241,7 @@ impl Book {
             }
             Waiting::Other(other) => {
                 let (what, abandoned) = (other.what.take().ok_or(lie)?, other.abandoned);
-                let outcome = judge(&what, answer).ok_or(lie)?;
+                let outcome = judge(ticket, &what, answer).ok_or(lie)?;
                 (self.settle(what, outcome), abandoned)
             }
         };
@@ -252,11 +263,11 @@ impl Book {
     fn settle(&mut self, what: What, outcome: Outcome) -> Outcome {
         match what {
             What::Load => {
-                if let Ok(Reply::Loaded { model, layout }) = &outcome {
+                if let Ok(Reply::Loaded { key, layout, .. }) = &outcome {
                     let seats = vec![Seat::new(&layout.description)];
                     let (layout, generation, closed) = (layout.clone(), 0, false);
                     let shelf = Shelf { layout, seats, generation, closed };
-                    self.shelves.push((*model, shelf));
+                    self.shelves.push((*key, shelf));
                 }
             }
             What::Commit { place, keep, before } => {
@@ -404,10 +415,10 @@ fn judge_one(answer: Answer) -> Option<Outcome> {
 }
 
 /// What an answer says about what was asked. `None`: it cannot be one.
-fn judge(what: &What, answer: Answer) -> Option<Outcome> {
+fn judge(ticket: u64, what: &What, answer: Answer) -> Option<Outcome> {
     Some(match (what, answer) {
         (What::Load, Answer::Loaded { model, description }) => match Layout::new(description) {
-            Ok(layout) => Ok(Reply::Loaded { model, layout: Arc::new(layout) }),
+            Ok(layout) => Ok(Reply::Loaded { key: ticket, model, layout: Arc::new(layout) }),
             Err(fault) => Err(fault),
         },
         (What::Commit { .. }, Answer::Committed { id }) if id != 0 => Ok(Reply::Committed { id }),

@@ -1,7 +1,7 @@
 //! Buffers of a client: memory that it allocates, imports, or only names.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::commit::memory::{Memory, View};
@@ -42,13 +42,15 @@ pub struct Buffer {
     handle: Arc<Handle>,
 }
 
-/// What a session remembers of a buffer: it is gone with the buffer.
+/// What a session remembers of a buffer. Commits keep it; whatever else it is set for lacks it once the buffer is gone.
 #[derive(Debug)]
 pub(super) struct Handle {
     root: Arc<Root>,
     /// In bytes of the root.
     offset: u64,
     len: u64,
+    /// The user has given the buffer back.
+    released: AtomicBool,
 }
 
 /// What a buffer and its views share.
@@ -79,11 +81,16 @@ impl Root {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let generation = Generation::current()?;
         let root = Self { number, fd, object, caching, base, len, memory, generation };
-        Ok(Buffer { handle: Arc::new(Handle { root: Arc::new(root), offset: 0, len }) })
+        Ok(Buffer::of(Arc::new(root), 0, len))
     }
 }
 
 impl Buffer {
+    fn of(root: Arc<Root>, offset: u64, len: u64) -> Self {
+        let released = AtomicBool::new(false);
+        Self { handle: Arc::new(Handle { root, offset, len, released }) }
+    }
+
     /// Allocates `len` bytes, all of them zero: memory that nobody can make shorter. `EnnCreateBufferCache`.
     ///
     /// # Errors
@@ -159,12 +166,11 @@ impl Buffer {
     /// [`CommitFault::EmptyBuffer`], [`CommitFault::Range`]
     pub fn view(&self, offset: u64, len: u64) -> Result<Self> {
         is_some(len)?;
-        let Handle { root, offset: start, len: size } = &*self.handle;
+        let Handle { root, offset: start, len: size, .. } = &*self.handle;
         if offset.checked_add(len).is_none_or(|end| end > *size) {
             return Err(CommitFault::Range { offset, len, size: *size }.into());
         }
-        let handle = Handle { root: root.clone(), offset: start + offset, len };
-        Ok(Self { handle: Arc::new(handle) })
+        Ok(Self::of(root.clone(), start + offset, len))
     }
 
     /// Length in bytes.
@@ -197,7 +203,7 @@ impl Buffer {
     ///
     /// [`CommitFault::NotMapped`], [`ErrorKind::Forked`] in a forked child.
     pub fn as_view(&self) -> Result<View<'_>> {
-        let Handle { root, offset, len } = &*self.handle;
+        let Handle { root, offset, len, .. } = &*self.handle;
         root.generation.check()?;
         let memory = root.memory.as_ref().ok_or(CommitFault::NotMapped)?;
         Ok(View::new(memory, *offset, *len, true))
@@ -250,13 +256,24 @@ impl Buffer {
 
     /// What a session sets, and how it knows whether the buffer is still there.
     pub(super) fn piece(&self) -> (Piece, Weak<Handle>) {
-        let Handle { root, offset, len } = &*self.handle;
+        let Handle { root, offset, len, .. } = &*self.handle;
         let piece = Piece { root: root.number, root_len: root.len, offset: *offset, len: *len };
         (piece, Arc::downgrade(&self.handle))
     }
 }
 
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.handle.released.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Handle {
+    /// Whether the user has given the buffer back. Relaxed: nothing else is read because of it.
+    pub(super) fn is_released(&self) -> bool {
+        self.released.load(Ordering::Relaxed)
+    }
+
     /// The descriptor of its object.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.root.fd.as_fd()

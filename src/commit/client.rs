@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::commit::book::{Reply, What};
-use crate::commit::description::Layout;
 use crate::commit::desk::{Asked, Patience, Shared, unexpected};
 use crate::commit::message::{self, Request};
 use crate::commit::model::Model;
@@ -91,13 +90,11 @@ impl Client {
 
     fn loaded(&self, ticket: u64) -> Result<Model> {
         match self.shared.wait(ticket, Patience::Forever)? {
-            Some(Reply::Loaded { model, layout }) => Ok(self.model(model, layout)),
+            Some(Reply::Loaded { key, model, layout }) => {
+                Ok(Model::new(self.shared.clone(), (key, model), layout, self.max_sessions))
+            }
             _ => Err(unexpected()),
         }
-    }
-
-    fn model(&self, id: u64, layout: Arc<Layout>) -> Model {
-        Model::new(self.shared.clone(), id, layout, self.max_sessions)
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::commit::description::Layout;
 use crate::commit::ledger::{Account, Slots};
@@ -19,7 +19,7 @@ use crate::commit::memory::Memory;
 use crate::commit::message::{self, Answer};
 use crate::commit::server::Host;
 use crate::commit::service::{Buffers, Caller, Service};
-use crate::error::CommitFault;
+use crate::error::{CommitFault, Error};
 use crate::reactor::Link;
 
 /// A lock that no panic of a service's leaves broken: what it guards is only replaced whole.
@@ -37,6 +37,8 @@ pub(super) struct Guest<S: Service> {
     pub(super) asked: AtomicUsize,
     /// It has gone.
     pub(super) gone: AtomicBool,
+    /// What its link ended with, if that was not a close.
+    pub(super) why: OnceLock<Error>,
 }
 
 /// What a client has.
@@ -57,7 +59,8 @@ impl<S: Service> Guest<S> {
     pub(super) fn new(host: Arc<Host<S>>, caller: Caller, link: Link) -> Self {
         One::more(&host.tally.clients).keep();
         let (ledger, asked) = (Mutex::default(), AtomicUsize::new(0));
-        Self { host, caller, link, ledger, asked, gone: AtomicBool::new(false) }
+        let (gone, why) = (AtomicBool::new(false), OnceLock::new());
+        Self { host, caller, link, ledger, asked, gone, why }
     }
 
     /// Answers. A client that is gone hears nothing.
@@ -89,7 +92,8 @@ impl<S: Service> Guest<S> {
 
 impl<S: Service> Drop for Guest<S> {
     fn drop(&mut self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.host.service.client_gone(&self.caller)));
+        let why = self.why.get();
+        let _ = catch_unwind(AssertUnwindSafe(|| self.host.service.client_gone(&self.caller, why)));
         self.host.tally.clients.fetch_sub(1, Ordering::Relaxed);
     }
 }

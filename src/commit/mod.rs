@@ -38,6 +38,8 @@ mod description;
 mod desk;
 mod encoding;
 mod execution;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod guest;
 mod ledger;
 mod limits;

@@ -22,6 +22,9 @@ pub struct Model {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
+    /// What it is kept under in the client's book.
+    key: u64,
+    /// What the service calls it.
     pub(super) id: u64,
     pub(super) layout: Arc<Layout>,
     max_sessions: u32,
@@ -30,11 +33,11 @@ pub(super) struct Inner {
 impl Model {
     pub(super) fn new(
         shared: Arc<Shared>,
-        id: u64,
+        (key, id): (u64, u64),
         layout: Arc<Layout>,
         max_sessions: u32,
     ) -> Self {
-        Self { inner: Arc::new(Inner { shared, id, layout, max_sessions }) }
+        Self { inner: Arc::new(Inner { shared, key, id, layout, max_sessions }) }
     }
 
     /// What it needs, as the service described it.
@@ -83,12 +86,12 @@ impl Model {
     /// - [`CommitFault::AlreadyCommitted`], [`CommitFault::Busy`]: one of them is in use. All stay as they are.
     /// - [`CommitFault::ModelClosed`], and the end of the connection.
     pub fn sessions(&self, count: u32) -> Result<Vec<Session>> {
-        let Inner { shared, id, max_sessions, .. } = &*self.inner;
+        let Inner { shared, key, max_sessions, .. } = &*self.inner;
         let mut desk = shared.check()?;
         if count == 0 || count > *max_sessions {
             return Err(CommitFault::SessionCount { count, max: *max_sessions }.into());
         }
-        let generation = desk.book.renew(*id, count)?;
+        let generation = desk.book.renew(*key, count)?;
         Ok((0..count).map(|index| self.handle(index, generation)).collect())
     }
 
@@ -98,9 +101,9 @@ impl Model {
     ///
     /// [`CommitFault::UnknownSession`], [`CommitFault::ModelClosed`], and the end of the connection.
     pub fn session(&self, index: u32) -> Result<Session> {
-        let Inner { shared, id, .. } = &*self.inner;
+        let Inner { shared, key, .. } = &*self.inner;
         let mut desk = shared.check()?;
-        let shelf = desk.book.shelf(*id)?;
+        let shelf = desk.book.shelf(*key)?;
         let (count, generation) = (shelf.seats.len() as u32, shelf.generation);
         if index >= count {
             return Err(CommitFault::UnknownSession { index, count }.into());
@@ -109,7 +112,7 @@ impl Model {
     }
 
     fn handle(&self, index: u32, generation: u32) -> Session {
-        let place = Place { model: self.inner.id, index, generation };
+        let place = Place { model: self.inner.key, index, generation };
         Session::new(self.inner.clone(), place)
     }
 
@@ -129,10 +132,10 @@ impl Model {
     ///
     /// As there.
     pub fn start_all(&self) -> Result<Executions> {
-        let Inner { shared, id, .. } = &*self.inner;
+        let Inner { shared, key, .. } = &*self.inner;
         let mut started = (Vec::new(), Vec::new());
         let Asked { desk, ticket } = shared.ask(|book| {
-            started = book.start_all(*id)?;
+            started = book.start_all(*key)?;
             Ok(What::All { places: started.0.clone() })
         })?;
         let (places, ids) = started;
@@ -155,10 +158,10 @@ impl Model {
 
 impl Inner {
     fn start_close(&self) -> Result<u64> {
-        let model = self.id;
+        let (key, model) = (self.key, self.id);
         let Asked { desk, ticket } = self.shared.ask(|book| {
-            book.shelf(model)?.closed = true;
-            Ok(What::Close { model })
+            book.shelf(key)?.closed = true;
+            Ok(What::Close { model: key })
         })?;
         drop(self.shared.send(desk, ticket, &Request::Unload { model }.encode(ticket))?);
         Ok(ticket)

@@ -127,7 +127,7 @@ impl Server {
             let host = host.clone();
             server.start("slipring-commit", move || host.work())?;
         }
-        server.start("slipring-watch", move || host.crew.watch())?;
+        server.start("slipring-catch", move || host.crew.watch())?;
         Ok(server)
     }
 
@@ -491,8 +491,12 @@ fn admit<S: Service>(
     let caller = Caller { number: host.number(), credentials: link.credentials() };
     let guest = Arc::new(Guest::new(host.clone(), caller, link.clone()));
     let leaving = guest.clone();
-    link.on_closed(move |_, _| {
+    link.on_closed(move |_, ended| {
         leaving.gone.store(true, Ordering::Relaxed);
+        if let Err(error) = ended {
+            tracing::warn!(client = leaving.caller.number, %error, "a client's link ended");
+            let _ = leaving.why.set(error);
+        }
         let host = leaving.host.clone();
         host.crew.push(Work::Gone(leaving));
     });

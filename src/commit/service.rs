@@ -84,9 +84,10 @@ pub trait Service: Send + Sync + 'static {
         drop(model);
     }
 
-    /// A client has gone, or died. All its models are unloaded.
-    fn client_gone(&self, caller: &Caller) {
-        let _ = caller;
+    /// A client has gone. All its models are unloaded. `why` is what its link ended with: `None` if it was closed in
+    /// order, [`ErrorKind::PeerDied`](crate::ErrorKind::PeerDied), or the fault that was found in what the client sent.
+    fn client_gone(&self, caller: &Caller, why: Option<&Error>) {
+        let _ = (caller, why);
     }
 }
 

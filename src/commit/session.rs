@@ -186,7 +186,7 @@ impl Session {
             seat.session = session;
             Ok(What::Commit { place: self.place, keep, before })
         })?;
-        let (model, (fds, memory)) = (self.place.model, gather(&chosen));
+        let (model, (fds, memory)) = (self.model.id, gather(&chosen));
         let request = |passed| Request::Commit { model, passed, memory };
         let ticket = self.model.shared.send_with(asked, &fds, request)?;
         match self.model.shared.wait(ticket, Patience::Forever)? {

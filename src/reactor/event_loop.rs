@@ -357,6 +357,15 @@ impl EventLoop {
         self.warm(place);
     }
 
+    /// Serves one link, on whose socket something may have come.
+    pub(super) fn look(&mut self, place: usize) {
+        let Some(served) = self.links.get(place) else { return };
+        if served.socket.take_in() {
+            self.shared.post(Command::Look(served.link.clone()));
+        }
+        self.serve(place);
+    }
+
     /// What follows from a link's turn.
     fn conclude(&mut self, place: usize, outcome: Outcome) {
         match outcome {
@@ -448,7 +457,7 @@ impl EventLoop {
         if served.mode == Mode::Stalled && served.socket.is_alive() {
             return;
         }
-        self.serve(place);
+        self.look(place);
         self.woken += 1;
         if self.woken == LIVELY {
             self.warm_all();

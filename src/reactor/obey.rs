@@ -62,7 +62,7 @@ impl EventLoop {
                 }
                 Command::Look(link) => {
                     if let Some(place) = self.links.place(link.key()) {
-                        self.serve(place);
+                        self.look(place);
                     }
                 }
                 Command::Flush(link) => self.start_flushing(&link),

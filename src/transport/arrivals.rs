@@ -210,6 +210,21 @@ impl Arrivals {
         self.luggage.admit(limit);
     }
 
+    /// Where descriptors of the user's are admitted: takes in what has come, since no record may ever name them. True:
+    /// more may be there.
+    pub(super) fn take_in(&mut self, socket: &OwnedFd) -> Result<bool> {
+        if !self.luggage.is_open() {
+            return Ok(false);
+        }
+        self.window = 0;
+        for _ in 0..PACKETS {
+            if !self.take_one(socket)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The user's descriptors that a record names. Reads the socket if they are not known yet: the peer
     /// sends them before it publishes the record.
     pub(super) fn descriptors(

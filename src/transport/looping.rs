@@ -306,6 +306,16 @@ impl LinkSocket {
         taken.map(|()| woken).map_err(|error| self.link.fail(error))
     }
 
+    /// Something may have come: takes in descriptors, where any are admitted, that no record may ever name. True: more may
+    /// be there. The caller looks at the receiving half next, whether it was woken or not.
+    pub(crate) fn take_in(&self) -> bool {
+        if !self.is_alive() {
+            return false;
+        }
+        let taken = self.link.arrivals().take_in(&self.link.socket);
+        taken.map_err(|error| self.link.fail(error)).unwrap_or(false)
+    }
+
     /// What the kernel vouches for about the peer.
     pub(crate) fn credentials(&self) -> Credentials {
         self.link.identity.credentials

@@ -9,6 +9,7 @@
 //! 1. Numbers count up, and each packet starts where the last one ended.
 //! 2. A record names a range. Taking it drops what lies before: descriptors of records that were never sent.
 //! 3. What this process had no room for is missing, and whoever asks for it hears so. The link goes on.
+//!    Of the room that there is for all links, one may take twice what it leaves to the others.
 //! 4. A side that has not [admitted](Luggage::admit) descriptors takes none.
 
 use std::collections::VecDeque;
@@ -25,10 +26,14 @@ use crate::transport::socket;
 /// Descriptors in one packet: `SCM_MAX_FD` of `unix(7)`.
 pub(super) const MOST: usize = 253;
 
-/// Descriptors that wait to be taken, of all links.
+/// Descriptors that wait to be taken, of all links: half of those that this process may open at most.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// A descriptor that waits: half of those that this process may open at most.
+/// How many descriptors one link may have waiting, for each that is left to the others. One link alone gets two thirds
+/// of the room, a second one two thirds of what that leaves; of 1024 that a process may open by default, 341 and 113.
+const SHARE: u64 = 2;
+
+/// A descriptor that waits.
 #[derive(Debug)]
 struct Held {
     fd: Foreign,
@@ -39,11 +44,12 @@ struct Held {
 struct Counted;
 
 impl Held {
-    /// `None`: others hold too many, and this one is closed.
-    fn new(fd: Foreign) -> Option<Self> {
+    /// Beside so many that wait already, its link's own and all links'. `None`: there is no room, and it is closed.
+    fn new(fd: Foreign, own: usize, room: u64) -> Option<Self> {
         // Dropped, it counts back.
         let (held, counted) = (HELD.fetch_add(1, Ordering::Relaxed), Counted);
-        ((held as u64) < limit() / 2).then_some(Self { fd, _counted: counted })
+        let left = room.saturating_sub(held as u64);
+        ((own as u64) < left.saturating_mul(SHARE)).then_some(Self { fd, _counted: counted })
     }
 }
 
@@ -102,8 +108,12 @@ impl Luggage {
         let missing = count.saturating_sub(came.len());
         let start = self.held.len();
         self.held.extend((0..missing).map(|_| None));
+        let mut own = self.held.iter().flatten().count();
+        let room = limit() / 2;
         while let Some(fd) = came.pop() {
-            self.held.push_back(Held::new(fd));
+            let held = Held::new(fd, own, room);
+            own += usize::from(held.is_some());
+            self.held.push_back(held);
         }
         self.held.make_contiguous()[start..].reverse();
         self.next += count as u64;
@@ -235,6 +245,27 @@ mod tests {
         assert_eq!(luggage.add(3, 2, some(2)), Err(over));
         luggage.take(0, 3).unwrap();
         luggage.add(3, 2, some(2)).unwrap();
+    }
+
+    #[test]
+    fn one_link_leaves_room_to_the_others() {
+        let null = || some(1).pop().unwrap();
+        let mut held = Vec::new();
+        let mut fill = |room: u64| {
+            let mut own = 0;
+            while let Some(one) = Held::new(null(), own, room) {
+                held.push(one);
+                own += 1;
+            }
+            own
+        };
+        // Those of other tests count, too.
+        let room = 90 + HELD.load(Ordering::Relaxed) as u64;
+        let (first, second, third) = (fill(room), fill(room), fill(room));
+        assert!(
+            first.abs_diff(60) < 10 && second.abs_diff(20) < 10 && third > 0,
+            "{first} {second} {third}"
+        );
     }
 
     #[test]

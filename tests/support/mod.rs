@@ -3,18 +3,22 @@
 //! [`other`] runs a body in another process, [`python`] an independent peer, [`raw`] is a peer that
 //! can lie in every byte it writes, [`callbacks`] hears what callbacks say, [`census`] counts what
 //! a process holds, [`trace`] watches another process at its system calls, [`faulty`] lets them fail,
-//! [`steps`] stops it at its instructions. [`stream`] and [`traffic`] are what two ends exchange while
-//! something happens to one.
+//! [`steps`] stops it at its instructions, [`quiet`] forbids system calls. [`service`] has committed
+//! buffers, and [`commit`] those who lie to it. [`stream`] and [`traffic`] are what two ends exchange
+//! while something happens to one. [`dmabuf`] makes device memory.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
 pub mod callbacks;
 pub mod census;
+pub mod commit;
+pub mod dmabuf;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod faulty;
 pub mod other;
 pub mod python;
+pub mod quiet;
 pub mod raw;
 pub mod service;
 #[cfg(target_arch = "x86_64")]

@@ -10,7 +10,12 @@
 //! | `slow MS` | as `echo` | sleeps first |
 //! | `slowly MS` | as `echo` | sleeps in commits, updates and releases instead |
 //! | `gate N` | as `echo` | waits until N of it run |
+//! | `hold` | as `echo` | where `x` starts with 255: waits until [`Counts::let_go`] |
 //! | `fail`, `panic` | as `echo` | |
+//! | `thirteen` | as `echo` | fails where `x` starts with 13 |
+//! | `scribble` | as `echo` | writes its input, or says why not |
+//! | `jumpy` | as `echo` | panics in updates, releases and unloads |
+//! | `twins` | inputs of 8 and 16 bytes, output of 8, all labelled `x` | nothing |
 //! | `refuse`, `startle` | as `echo` | its commits are refused, or panic |
 //! | `bad` | a description that cannot be | |
 
@@ -22,7 +27,7 @@ use slipring::commit::{
     BufferInfo, Buffers, Caller, Client, Description, Direction, ModelSource, Refused, RegionInfo,
     Server, ServerOptions, Service,
 };
-use slipring::{Context, DType};
+use slipring::{Context, DType, Error, ErrorKind};
 
 use super::{HANG, unique_name};
 
@@ -30,11 +35,19 @@ use super::{HANG, unique_name};
 pub struct Counts {
     counts: Mutex<HashMap<&'static str, usize>>,
     gate: (Mutex<usize>, Condvar),
+    /// What clients' links ended with, in order.
+    pub ends: Mutex<Vec<Option<ErrorKind>>>,
 }
 
 impl Counts {
     fn count(&self, what: &'static str) {
         *self.counts.lock().unwrap().entry(what).or_default() += 1;
+    }
+
+    /// What is held goes on, and nothing is held any more.
+    pub fn let_go(&self) {
+        *self.gate.0.lock().unwrap() = usize::MAX;
+        self.gate.1.notify_all();
     }
 
     /// How often it was asked: `load`, `commit`, `update`, `execute`, `release`, `unload`, `gone`.
@@ -80,6 +93,10 @@ fn describe(name: &str) -> Description {
             .with_buffer(bytes("low", Direction::In, 8))
             .with_buffer(bytes("high", Direction::In, 16).index(1).region(0, 16))
             .with_own_region(bytes("copy", Direction::Out, 24)),
+        ["twins"] => Description::new()
+            .with_own_region(bytes("x", Direction::In, 8))
+            .with_own_region(bytes("x", Direction::In, 16).index(1))
+            .with_own_region(bytes("x", Direction::Out, 8)),
         ["ext"] => echo.with_own_region(bytes("scratch", Direction::Ext, 16)),
         ["bad"] => echo.with_buffer(bytes("z", Direction::In, 8).index(7)),
         _ => echo,
@@ -121,6 +138,7 @@ impl Service for Calculator {
     fn update(&self, model: &String, _: &mut u64, buffers: &Buffers) -> Result<(), Refused> {
         self.counts.count("update");
         dawdle(model);
+        assert_ne!(model, "jumpy", "a service that panics in an update");
         let refused = model == "echo" && buffers.input(0)?.to_vec()?[0] == 13;
         if refused { Err("thirteen".into()) } else { Ok(()) }
     }
@@ -132,6 +150,10 @@ impl Service for Calculator {
         match words[..] {
             ["fail"] => return Err(Refused::new(5, "it fails")),
             ["panic"] => panic!("a service that panics"),
+            ["scribble"] => return Ok(buffers.input(0)?.write_at(0, &[9; 8])?),
+            ["thirteen"] if buffers.input(0)?.bytes()?.byte(0) == 13 => {
+                return Err(Refused::new(13, "thirteen"));
+            }
             ["slow", ms] => std::thread::sleep(Duration::from_millis(ms.parse().unwrap())),
             ["gate", count] => {
                 let (inside, more) = &self.counts.gate;
@@ -140,6 +162,12 @@ impl Service for Calculator {
                 more.notify_all();
                 let all = more.wait_timeout_while(inside, HANG, |inside| *inside < count).unwrap();
                 assert!(!all.1.timed_out(), "not all of them run at once");
+            }
+            ["hold"] if buffers.input(0)?.bytes()?.byte(0) == 255 => {
+                let (let_go, more) = &self.counts.gate;
+                let held = let_go.lock().unwrap();
+                let all = more.wait_timeout_while(held, HANG, |held| *held != usize::MAX).unwrap();
+                assert!(!all.1.timed_out(), "nobody lets go");
             }
             ["classifier"] => {
                 let sum: u64 = buffers.labelled("IFM")?.to_vec()?.into_iter().map(u64::from).sum();
@@ -167,13 +195,16 @@ impl Service for Calculator {
     fn release(&self, model: &String, _: u64) {
         self.counts.count("release");
         dawdle(model);
+        assert_ne!(model, "jumpy", "a service that panics in a release");
     }
 
-    fn unload(&self, _: String) {
+    fn unload(&self, model: String) {
         self.counts.count("unload");
+        assert_ne!(model, "jumpy", "a service that panics in an unload");
     }
 
-    fn client_gone(&self, _: &Caller) {
+    fn client_gone(&self, _: &Caller, why: Option<&Error>) {
+        self.counts.ends.lock().unwrap().push(why.map(|error| error.kind().clone()));
         self.counts.count("gone");
     }
 }
@@ -196,7 +227,11 @@ impl Stage {
     }
 
     pub fn at(name: &str, options: ServerOptions) -> Self {
-        let (context, service) = (Context::new().unwrap(), Calculator::default());
+        Self::of(Context::new().unwrap(), name, options)
+    }
+
+    pub fn of(context: Context, name: &str, options: ServerOptions) -> Self {
+        let service = Calculator::default();
         let (counts, name) = (service.counts.clone(), name.to_owned());
         let listener = context.listen(&name).unwrap();
         let server = Server::with_options(&context, listener, service, options).unwrap();

@@ -40,6 +40,10 @@ const PANICKED: i32 = 101;
 /// A system call.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
+    /// Who makes it.
+    pub thread: libc::pid_t,
+    /// How many phases had begun.
+    pub round: usize,
     pub number: libc::c_long,
     pub arguments: [u64; 6],
 }
@@ -72,6 +76,11 @@ pub struct Outcome {
     pub met: Option<libc::c_long>,
     /// The calls of phase 1.
     pub calls: Vec<Call>,
+    /// The threads that make them, by name.
+    pub names: HashMap<libc::pid_t, String>,
+    /// The thread that said the last phase, and how many were said.
+    pub speaker: libc::pid_t,
+    pub rounds: usize,
     /// Stops by phase.
     pub stops: BTreeMap<u64, usize>,
     /// How long it ran.
@@ -246,16 +255,20 @@ impl Tracer {
         }
     }
 
-    fn entered(&mut self, thread: libc::pid_t, call: Call) {
+    fn entered(&mut self, thread: libc::pid_t, mut call: Call) {
         if call.number == MARKER {
             self.phase = call.arguments[0];
+            self.outcome.speaker = thread;
+            self.outcome.rounds += 1;
             return;
         }
         self.count(Some(call.number));
         if self.phase != 1 {
             return;
         }
+        call.round = self.outcome.rounds;
         self.outcome.calls.push(call);
+        self.outcome.names.entry(thread).or_insert_with(|| self::name(self.process, thread));
         let (meant, places, errno) = match self.plan {
             Plan::Fail { meant, at, errno } => (meant, at..=at, errno),
             Plan::FailFrom { meant, at, errno } => (meant, at..=usize::MAX, errno),
@@ -337,12 +350,20 @@ fn stop_of(thread: libc::pid_t) -> Option<Stop> {
     let written = unsafe { libc::ptrace(GET_SYSCALL_INFO as _, thread, len, to) };
     match (written, info.operation) {
         (1.., 1) => Some(Stop::Entry(Call {
+            thread,
+            round: 0,
             number: info.number as libc::c_long,
             arguments: info.arguments,
         })),
         (1.., 2) => Some(Stop::Exit),
         _ => None,
     }
+}
+
+/// What a thread is called.
+fn name(process: libc::pid_t, thread: libc::pid_t) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/comm"));
+    name.unwrap_or_default().trim_end().to_owned()
 }
 
 /// After [`stop_of`] gave nothing: whether it never will.

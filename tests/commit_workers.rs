@@ -1,0 +1,100 @@
+//! Executions side by side on a server's workers: who waits for whom, and for how long.
+
+mod support;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slipring::commit::{Buffer, Client, ServerOptions, Session};
+
+use support::service::Stage;
+use support::wait_until;
+
+/// Executions of each session that is free, while others are held.
+const ROUNDS: usize = 2000;
+
+/// Four committed sessions of one model, and their buffers.
+fn four(client: &Client) -> Vec<(Session, Vec<Buffer>)> {
+    let model = client.load(b"hold").unwrap();
+    let sessions = model.sessions(4).unwrap().into_iter();
+    let commit = |session: Session| {
+        let buffers = session.allocate_all().unwrap();
+        session.commit().unwrap();
+        (session, buffers)
+    };
+    sessions.map(commit).collect()
+}
+
+/// Executes again and again: how long each took.
+fn execute(session: &Session, buffers: &[Buffer]) -> Vec<Duration> {
+    let round = |round: usize| {
+        let seed = (round % 200) as u8;
+        buffers[0].write_at(0, &[seed; 8]).unwrap();
+        let start = Instant::now();
+        session.execute().unwrap();
+        let took = start.elapsed();
+        assert_eq!(buffers[1].to_vec().unwrap(), [seed + 1; 8]);
+        took
+    };
+    (0..ROUNDS).map(round).collect()
+}
+
+fn tell(what: &str, mut took: Vec<Duration>) {
+    took.sort_unstable();
+    let at = |part: usize| took[took.len() * part / 1000 - 1];
+    println!("{what}: p50 {:?}, p99 {:?}, at most {:?}", at(500), at(990), at(1000));
+}
+
+#[test]
+fn no_session_waits_for_another_one_of_its_model() {
+    for held in 0..4 {
+        let stage = Stage::with(ServerOptions::new().workers(4));
+        let client = stage.client();
+        let sessions = four(&client);
+        let mut executions: Vec<_> = sessions[..held]
+            .iter()
+            .map(|(session, buffers)| {
+                buffers[0].write_at(0, &[255; 8]).unwrap();
+                session.start().unwrap()
+            })
+            .collect();
+        wait_until("those that are held", || stage.counts.of("execute") == held);
+        let took: Vec<Duration> = thread::scope(|scope| {
+            let free: Vec<_> = sessions[held..]
+                .iter()
+                .map(|(session, buffers)| scope.spawn(|| execute(session, buffers)))
+                .collect();
+            free.into_iter().flat_map(|free| free.join().unwrap()).collect()
+        });
+        // All that was free has run while they were held.
+        assert!(executions.iter_mut().all(|execution| execution.try_wait().is_none()));
+        stage.counts.let_go();
+        executions.into_iter().for_each(|execution| execution.wait().unwrap());
+        assert_eq!(stage.server.stats().executions as usize, (4 - held) * ROUNDS + held);
+        tell(&format!("{held} of four sessions held, {} execute", 4 - held), took);
+    }
+}
+
+#[test]
+fn four_sessions_run_at_once_on_four_workers() {
+    let stage = Stage::with(ServerOptions::new().workers(4));
+    let client = stage.client();
+    let model = client.load(b"gate 4").unwrap();
+    let sessions = model.sessions(4).unwrap();
+    let buffers: Vec<_> = sessions.iter().map(|session| session.allocate_all().unwrap()).collect();
+    for session in &sessions {
+        session.commit().unwrap();
+    }
+    // The gate stays open after the first time, and then this is the time that handing out four executions takes.
+    let took = (0..ROUNDS).map(|round| {
+        let seed = (round % 200) as u8;
+        buffers.iter().for_each(|buffers| buffers[0].write_at(0, &[seed; 8]).unwrap());
+        let start = Instant::now();
+        let outcomes = model.execute_all().unwrap();
+        let took = start.elapsed();
+        assert!(outcomes.iter().all(|(_, outcome)| outcome.is_ok()) && outcomes.len() == 4);
+        assert!(buffers.iter().all(|buffers| buffers[1].to_vec().unwrap() == [seed + 1; 8]));
+        took
+    });
+    tell("four sessions at once", took.collect());
+}
