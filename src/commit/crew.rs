@@ -20,9 +20,7 @@ use std::time::Duration;
 
 use crossbeam_utils::atomic::AtomicCell;
 
-use crate::commit::attendance::Attendance;
-use crate::parking::Barrier;
-use crate::reactor::EventLoop;
+use crate::reactor::{Attendance, EventLoop};
 
 /// How often the watcher looks: after it has caught somebody, and when it has not for long.
 const LOOK: Duration = Duration::from_millis(1);
@@ -92,7 +90,7 @@ impl<J: Job> Crew<J> {
             ready: AtomicBool::new(false),
             quiet: AtomicBool::new(true),
             aside: AtomicCell::new(None),
-            attendance: Attendance::new(Barrier::towards(Barrier::registered())),
+            attendance: Attendance::new(),
             caught: AtomicU64::new(0),
         }
     }

@@ -29,7 +29,6 @@
 //! `docs/commit.md` has the states of a session, the quotas, and the names that these things have elsewhere.
 
 mod acts;
-mod attendance;
 mod book;
 mod buffer;
 mod client;
@@ -46,8 +45,6 @@ mod limits;
 mod memory;
 mod message;
 mod model;
-#[cfg(all(test, slipring_loom))]
-mod models;
 mod pocket;
 mod refusal;
 mod server;

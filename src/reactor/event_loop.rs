@@ -1,24 +1,20 @@
 //! The loop: turns over hot links, events of the others, and sleep.
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, Event, EventFlags};
-use rustix::io::Errno;
+use rustix::event::epoll;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::parking::Barrier;
+use crate::error::{ErrorKind, Result};
 use crate::reactor::commands::Command;
 use crate::reactor::doors::Doors;
 use crate::reactor::handle::{Owner, Reactor};
 use crate::reactor::hot::HotSet;
 use crate::reactor::links::Links;
 use crate::reactor::nap::{self, Punctual};
-use crate::reactor::served::{Mode, Outcome, Served};
-use crate::reactor::shared::{self, BELL, Shared};
+use crate::reactor::served::{Mode, Outcome};
+use crate::reactor::shared::{self, Shared};
 use crate::transport::{Context, Watching};
 
 /// Messages and triggers of one link in one turn: no other link waits for more than these. Source:
@@ -30,9 +26,6 @@ const WRITES: usize = 32;
 
 /// The work between two ticks, in looks at a header: some microseconds. A message counts as 16.
 const TICK: usize = 1024;
-
-/// When so many links had to be woken up for since the last sleep, all that were hot before it are.
-const LIVELY: usize = 16;
 
 /// How long the loop turns without asking for events while links are armed; while only somebody may connect; and while
 /// neither may be.
@@ -67,9 +60,9 @@ pub struct EventLoop {
     pub(super) shared: Arc<Shared>,
     pub(super) links: Links,
     pub(super) doors: Doors,
-    hot: HotSet,
+    pub(super) hot: HotSet,
     /// Links that were woken up for since the last sleep.
-    woken: usize,
+    pub(super) woken: usize,
     /// Where in the hot set the last sweep stopped.
     stopped_at: usize,
     /// The place of the link whose callback ended the last turn: it was not looked whether more has come.
@@ -265,20 +258,6 @@ impl EventLoop {
         Ok(done)
     }
 
-    /// The links that were hot before the last sleep are hot again: without it each of them would have
-    /// to be woken up for.
-    fn warm_all(&mut self) {
-        for place in 0..self.links.places() {
-            if let Some(served) = self.links.get(place)
-                && served.mode == Mode::Asleep
-            {
-                served.mode = Mode::Hot;
-                served.receiver.wake();
-                self.warm(place);
-            }
-        }
-    }
-
     /// With many links that are all caught up with the loop does not look again at once.
     fn may_nap(&self) -> bool {
         let many = self.hot.len() > nap::FEW && self.watching.is_adaptive();
@@ -388,7 +367,7 @@ impl EventLoop {
     }
 
     /// A link that is not stalled is hot, and watched where its next record will show.
-    fn warm(&mut self, place: usize) {
+    pub(super) fn warm(&mut self, place: usize) {
         let Some(served) = self.links.get(place) else { return };
         if served.mode == Mode::Hot {
             self.hot.insert(served.watch(), place);
@@ -396,7 +375,7 @@ impl EventLoop {
     }
 
     /// Sends what waits for room. Gives how many writes were done.
-    fn flush(&mut self) -> usize {
+    pub(super) fn flush(&mut self) -> usize {
         let mut done = 0;
         for place in std::mem::take(&mut self.flushing) {
             let Some(served) = self.links.get(place) else { continue };
@@ -422,103 +401,7 @@ impl EventLoop {
         let _ = epoll::delete(&self.shared.epoll, &served.socket);
         served.end(result, by_us);
     }
-
-    /// Takes events, waiting for the first one as long as `timeout` says. Gives how much was done.
-    fn take_events(&mut self, timeout: Option<Duration>) -> Result<usize> {
-        let mut events = [MaybeUninit::<Event>::uninit(); 128];
-        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(LONG));
-        let ready = match epoll::wait(&self.shared.epoll, &mut events, timeout.as_ref()) {
-            Ok((ready, _)) => ready,
-            Err(Errno::INTR) => return Ok(0),
-            Err(errno) => return Err(Error::os("epoll_wait", errno)),
-        };
-        let mut done = 0;
-        for event in ready.iter() {
-            let (key, flags) = (event.data.u64(), event.flags);
-            if key == BELL {
-                continue;
-            }
-            if let Some(place) = self.links.place(key) {
-                done += 1;
-                self.link_event(place, flags);
-            } else if self.doors.accept(key, &self.shared) {
-                done += 1;
-            }
-        }
-        self.doors.drop_silent(&self.shared);
-        Ok(done)
-    }
-
-    fn link_event(&mut self, place: usize, flags: EventFlags) {
-        let Some(served) = self.links.get(place) else { return };
-        if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            served.socket.hang_up();
-        }
-        if served.mode == Mode::Stalled && served.socket.is_alive() {
-            return;
-        }
-        self.look(place);
-        self.woken += 1;
-        if self.woken == LIVELY {
-            self.warm_all();
-        }
-    }
-
-    /// Says to every peer that this loop sleeps. `false`: something is there already.
-    fn fall_asleep(&mut self) -> bool {
-        let hot = self.hot.places();
-        self.woken = 0;
-        for place in &self.flushing {
-            if let Some(served) = self.links.get(*place) {
-                make_way(served);
-                served.link.outgoing().doze();
-            }
-        }
-        let caught = self.arm(&hot, Mode::Asleep);
-        let flushed = if self.flushing.is_empty() { 0 } else { self.flush() };
-        caught && flushed == 0 && !self.shared.is_pending()
-    }
-
-    /// Arms these links, with one barrier, as `mode` says why. `false`: some have something, and stay hot.
-    fn arm(&mut self, places: &[usize], mode: Mode) -> bool {
-        for place in places {
-            if let Some(served) = self.links.get(*place) {
-                make_way(served);
-                served.receiver.doze();
-            }
-        }
-        if !places.is_empty() || !self.flushing.is_empty() {
-            Barrier::heavy();
-        }
-        let mut caught = true;
-        for place in places {
-            let Some(served) = self.links.get(*place) else { continue };
-            if served.receiver.is_ready() {
-                served.receiver.wake();
-                caught = false;
-                if !served.socket.is_alive() {
-                    // No header shows an end.
-                    served.link.post(Command::Look(served.link.clone()));
-                }
-            } else {
-                served.mode = mode;
-                self.hot.remove(*place);
-            }
-        }
-        caught
-    }
 }
-
-/// Takes the wake-ups of earlier sleeps where they may be many: the loop may have slept often since it
-/// asked for events. What is taken here makes no event any more.
-fn make_way(served: &Served) {
-    if served.socket.make_way().unwrap_or(true) {
-        served.link.post(Command::Look(served.link.clone()));
-    }
-}
-
-/// A timeout that nobody waits for.
-const LONG: Timespec = Timespec { tv_sec: 1 << 30, tv_nsec: 0 };
 
 /// Readable when there is something to do. Call [`poll_once`](EventLoop::poll_once) until it answers 0
 /// before each sleep, the first one included.

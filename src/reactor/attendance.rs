@@ -1,5 +1,5 @@
-//! Whether somebody turns the loop: said by whoever leads, without a lock; looked at by a watcher, which sleeps as long
-//! as there is nothing to see.
+//! Whether somebody turns a loop that several threads have: said by whoever leads, without a lock; looked at by a
+//! watcher, which sleeps as long as there is nothing to see.
 //!
 //! ```text
 //!   leader                            watcher
@@ -14,7 +14,7 @@ use crate::parking::Barrier;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 #[derive(Debug)]
-pub(super) struct Attendance {
+pub(crate) struct Attendance {
     /// How often the loop was taken or left: odd while nobody turns it. Written by one thread at a time: whoever has
     /// the loop, or took it.
     turns: AtomicU32,
@@ -24,7 +24,11 @@ pub(super) struct Attendance {
 
 impl Attendance {
     /// Nobody turns the loop yet.
-    pub(super) fn new(barrier: Barrier) -> Self {
+    pub(crate) fn new() -> Self {
+        Self::with(Barrier::towards(Barrier::registered()))
+    }
+
+    pub(super) fn with(barrier: Barrier) -> Self {
         Self { turns: AtomicU32::new(1), asleep: AtomicBool::new(false), barrier }
     }
 
@@ -35,37 +39,37 @@ impl Attendance {
 
     /// The caller turns the loop from now on.
     #[inline]
-    pub(super) fn take(&self) {
+    pub(crate) fn take(&self) {
         self.turn();
     }
 
     /// The loop is left alone. True: the watcher sleeps.
     #[inline]
-    pub(super) fn leave(&self) -> bool {
+    pub(crate) fn leave(&self) -> bool {
         self.turn();
         self.barrier.light();
         self.asleep.load(Ordering::Relaxed)
     }
 
     /// How it stands: to be compared with a later look.
-    pub(super) fn look(&self) -> u32 {
+    pub(crate) fn look(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
 
     /// Whether nobody turned the loop then.
-    pub(super) fn is_left(look: u32) -> bool {
+    pub(crate) fn is_left(look: u32) -> bool {
         look % 2 == 1
     }
 
     /// The watcher is about to sleep, unless something has changed since that look. Then the answer is no.
-    pub(super) fn doze(&self, look: u32) -> bool {
+    pub(crate) fn doze(&self, look: u32) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         Barrier::heavy();
         self.look() == look
     }
 
     /// The watcher is awake.
-    pub(super) fn rise(&self) {
+    pub(crate) fn rise(&self) {
         self.asleep.store(false, Ordering::Relaxed);
     }
 }
