@@ -98,7 +98,7 @@ fn a_client_that_executes_makes_no_system_call() {
     println!("round {tried} was without a system call of the client's");
 }
 
-/// What a service that never sleeps may call: it looks for events of other links and of its listener every 20 µs, and its
+/// What a service that never sleeps may call: it looks for events of other links every 20 µs, of its listener every 100 µs, and its
 /// watcher naps. Both go by time, not by executions.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const BY_TIME: [(&str, &[libc::c_long]); 2] = [
