@@ -96,6 +96,8 @@ mod shm;
 mod sync;
 mod tensor;
 mod transport;
+#[cfg(feature = "triton")]
+pub mod triton;
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;

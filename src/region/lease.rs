@@ -82,6 +82,11 @@ impl Lease {
         self.extent.offset() - self.region.extent().offset()
     }
 
+    /// Whether it can be touched in place whatever its owner does.
+    pub fn is_sealed(&self) -> bool {
+        self.region.is_sealed()
+    }
+
     /// What the region is, now.
     pub fn status(&self) -> RegionStatus {
         self.region.status()

@@ -245,6 +245,10 @@ impl Region {
         }
     }
 
+    pub(super) fn is_sealed(&self) -> bool {
+        matches!(&self.backing, Backing::Host { windows, .. } if windows.footing() == Footing::Sealed)
+    }
+
     /// Copies a part, a range of the object, out.
     pub(super) fn read_at(&self, part: Extent, out: &mut [u8]) -> Result<()> {
         let (object, windows) = self.host()?;

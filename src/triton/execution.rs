@@ -1,0 +1,209 @@
+//! A request's way through: leases taken, inputs and outputs laid out, the model called, the response made.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::error::{Error, ErrorKind, RegionFault};
+use crate::region::{Lease, Registry};
+use crate::triton::check::{self, Checked};
+use crate::triton::front::Front;
+use crate::triton::inputs::{Fault, From, Held, Inputs};
+use crate::triton::model::{Model, ModelError};
+use crate::triton::outputs::{Outputs, Slot, To};
+use crate::triton::refusal::Refusal;
+use crate::triton::repository::{Computing, Found};
+use crate::triton::request::{InferRequest, InferResponse, InputData, RegionWindow};
+use crate::triton::statistics::Moments;
+
+/// Inline models run on the runtime's own thread for as many bytes: about what takes as long as handing the
+/// request to another thread and back does.
+const INLINE: usize = 64 << 10;
+
+/// A request that holds all that its model needs.
+struct Laid {
+    inputs: Inputs,
+    outputs: Outputs,
+    /// Bytes of inputs, and of windows of outputs.
+    len: u64,
+    batch: usize,
+}
+
+impl Front {
+    /// Executes a request, whichever wire it came by.
+    ///
+    /// # Errors
+    ///
+    /// What the client is to be told.
+    pub async fn infer(&self, request: InferRequest) -> Result<InferResponse, Refusal> {
+        let arrived = Instant::now();
+        let found = self.repository().find(&request.model, request.version.as_deref())?;
+        let done = self.execute(&found, request, arrived).await;
+        if done.is_err() {
+            found.statistics().failed(arrived);
+        }
+        done
+    }
+
+    async fn execute(
+        &self,
+        found: &Found,
+        request: InferRequest,
+        arrived: Instant,
+    ) -> Result<InferResponse, Refusal> {
+        let metadata = &found.entry.metadata;
+        if !found.entry.is_ready() {
+            return Err(Refusal::not_ready(&metadata.name));
+        }
+        let checked = check::check(metadata, &request)?;
+        let (model, id) = (request.model.clone(), request.id.clone());
+        let laid = self.lay_out(found, request, checked)?;
+        let batch = laid.batch;
+        let (outputs, moments) = self.compute(found, laid, arrived).await?;
+        let outputs = outputs.finish()?;
+        found.statistics().succeeded(moments, batch);
+        Ok(InferResponse { model, version: found.version.to_string(), id, outputs })
+    }
+
+    fn lay_out(
+        &self,
+        found: &Found,
+        request: InferRequest,
+        checked: Checked,
+    ) -> Result<Laid, Refusal> {
+        let shared = self.shared_memory();
+        let lease = |window: &RegionWindow| {
+            shared.check_allowed()?;
+            lease(shared.registry(), window)
+        };
+        let mut len = 0u64;
+        let mut held = Vec::with_capacity(request.inputs.len());
+        for (input, (dtype, shape)) in request.inputs.into_iter().zip(checked.inputs) {
+            let from = match input.data {
+                InputData::Inline(bytes) => {
+                    len = len.saturating_add(bytes.len() as u64);
+                    From::Inline(bytes)
+                }
+                InputData::Region(window) => {
+                    len = len.saturating_add(window.len);
+                    From::Region(lease(&window)?)
+                }
+            };
+            held.push(Held { name: input.name, dtype, shape, from });
+        }
+        let mut slots = Vec::with_capacity(checked.outputs.len());
+        for (spec, at) in checked.outputs {
+            let window = at.and_then(|at| request.outputs[at].region.as_ref());
+            let to = match window {
+                None => To::Inline(Vec::new()),
+                Some(window) => {
+                    len = len.saturating_add(window.len);
+                    To::Region(lease(window)?)
+                }
+            };
+            slots.push(Slot { spec, to, shape: None });
+        }
+        let (metadata, fault) = (found.entry.metadata.clone(), Arc::new(Fault::default()));
+        let in_place = self.in_place();
+        let inputs = Inputs { held, in_place, fault: fault.clone() };
+        let unwanted = Slot { spec: 0, to: To::Nowhere, shape: None };
+        let outputs = Outputs { metadata, slots, unwanted, in_place, fault };
+        Ok(Laid { inputs, outputs, len, batch: checked.batch })
+    }
+
+    async fn compute(
+        &self,
+        found: &Found,
+        laid: Laid,
+        arrived: Instant,
+    ) -> Result<(Outputs, Moments), Refusal> {
+        let name = found.entry.metadata.name.clone();
+        match &found.entry.computing {
+            Computing::Blocking(model)
+                if found.entry.metadata.inline && laid.len <= INLINE as u64 =>
+            {
+                run(&**model, &name, laid, arrived)
+            }
+            Computing::Blocking(model) => {
+                let (model, called) = (model.clone(), name.clone());
+                let run = move || run(&*model, &called, laid, arrived);
+                let done = tokio::task::spawn_blocking(run).await;
+                done.map_err(|_| Refusal::unavailable(format!("model '{name}' was stopped")))?
+            }
+            Computing::Async(model) => {
+                let Laid { inputs, mut outputs, .. } = laid;
+                let started = Instant::now();
+                let done = Contained(model.infer(&inputs, &mut outputs)).await;
+                let answer = done.unwrap_or_else(|()| Err(Refusal::model_panicked(&name).into()));
+                judge(&inputs, answer)?;
+                let computed = Instant::now();
+                Ok((outputs, Moments { arrived, started, ready: started, computed }))
+            }
+        }
+    }
+}
+
+/// Calls a model. Its panic ends the request.
+fn run(
+    model: &dyn Model,
+    name: &str,
+    laid: Laid,
+    arrived: Instant,
+) -> Result<(Outputs, Moments), Refusal> {
+    let Laid { inputs, mut outputs, .. } = laid;
+    let started = Instant::now();
+    // What a panic leaves of inputs and outputs is dropped, and not looked at.
+    let done = catch_unwind(AssertUnwindSafe(|| model.infer(&inputs, &mut outputs)));
+    judge(&inputs, done.unwrap_or_else(|_| Err(Refusal::model_panicked(name).into())))?;
+    let computed = Instant::now();
+    Ok((outputs, Moments { arrived, started, ready: started, computed }))
+}
+
+/// What a client is told: first of its own memory, if that failed.
+fn judge(inputs: &Inputs, answer: Result<(), ModelError>) -> Result<(), Refusal> {
+    match inputs.fault.get() {
+        Some(refusal) => Err(refusal.clone()),
+        None => Ok(answer?),
+    }
+}
+
+/// A future whose panic is an answer.
+struct Contained<F>(F);
+
+impl<F: Future + Unpin> Future for Contained<F> {
+    type Output = Result<F::Output, ()>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        let inner = std::pin::Pin::new(&mut self.0);
+        match catch_unwind(AssertUnwindSafe(|| inner.poll(context))) {
+            Ok(polled) => polled.map(Ok),
+            Err(_) => std::task::Poll::Ready(Err(())),
+        }
+    }
+}
+
+/// Takes a part of a region into use.
+fn lease(registry: &Registry, window: &RegionWindow) -> Result<Lease, Refusal> {
+    let RegionWindow { name, offset, len } = window;
+    registry.lease(name, *offset, *len).map_err(|error| leasing(window, &error))
+}
+
+fn leasing(window: &RegionWindow, error: &Error) -> Refusal {
+    let RegionWindow { name, offset, len } = window;
+    match error.kind() {
+        ErrorKind::Region(RegionFault::Unknown { .. }) => Refusal::region_unknown(name),
+        ErrorKind::Region(RegionFault::Overflow { .. }) => {
+            Refusal::region_overflow(name, *offset, *len)
+        }
+        ErrorKind::Region(RegionFault::Offset { .. }) => Refusal::region_offset(name),
+        // No byte of the region is at its very end.
+        ErrorKind::Region(RegionFault::Range { offset, size, .. }) if offset >= size => {
+            Refusal::region_offset(name)
+        }
+        ErrorKind::Region(RegionFault::Range { .. }) => Refusal::region_range(name),
+        _ => Refusal::region_failed(name),
+    }
+}

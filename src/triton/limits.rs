@@ -1,0 +1,54 @@
+//! How much a client may ask for.
+
+use std::time::Duration;
+
+/// What a server takes of its clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub(super) request_bytes: u64,
+    pub(super) json_bytes: usize,
+    pub(super) connections: usize,
+    pub(super) patience: Duration,
+}
+
+impl Limits {
+    /// The defaults: requests of 2 GiB - 1, of which 64 MiB are JSON; 1024 connections; 60 s.
+    pub fn new() -> Self {
+        Self {
+            request_bytes: i32::MAX as u64,
+            json_bytes: 64 << 20,
+            connections: 1024,
+            patience: Duration::from_secs(60),
+        }
+    }
+
+    /// Bytes of a request, after decompression. Tensors in shared memory do not count.
+    pub fn request_bytes(mut self, most: u64) -> Self {
+        self.request_bytes = most;
+        self
+    }
+
+    /// Bytes of JSON in a request, after decompression.
+    pub fn json_bytes(mut self, most: usize) -> Self {
+        self.json_bytes = most;
+        self
+    }
+
+    /// Connections of each address; more wait in the kernel's queue.
+    pub fn connections(mut self, most: usize) -> Self {
+        self.connections = most;
+        self
+    }
+
+    /// How long the head of a request may take, and how long no byte of its body may come.
+    pub fn patience(mut self, longest: Duration) -> Self {
+        self.patience = longest;
+        self
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
