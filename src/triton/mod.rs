@@ -37,6 +37,7 @@ pub use description::{
     IndexEntry, ModelDescription, ModelStatistics, ServerDescription, TensorDescription,
 };
 pub use front::{Front, FrontBuilder};
+pub use grpc::{GrpcHealth, GrpcService};
 pub use inputs::{Input, Inputs};
 pub use limits::Limits;
 pub use model::{AsyncModel, Inferring, Model, ModelError, ModelMetadata, TensorSpec};
