@@ -1,4 +1,4 @@
-//! `proto/*.proto` → `src/triton/grpc/generated/*.rs`, formatted as the rest of the crate.
+//! `proto/*.proto` → the service in `src/triton/grpc/generated/`, its clients in `tests/support/triton/`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -15,65 +15,68 @@ const BYTES: [&str; 2] = [
     ".inference.ModelInferResponse.raw_output_contents",
 ];
 
+/// Where code goes, whether it is a service's or a client's, and who decodes: seen from a module of its own inside of
+/// the generated file.
+const TARGETS: [(&str, bool, &str); 2] = [
+    ("src/triton/grpc/generated", true, "super::super::codec::WeighingCodec"),
+    ("tests/support/triton", false, "tonic_prost::ProstCodec"),
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     let check = env::args().skip(1).any(|argument| argument == "--check");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
-    let out = root.join("src/triton/grpc/generated");
     let scratch = env::temp_dir().join(format!("generate-{}", std::process::id()));
     fs::create_dir_all(&scratch)?;
-    let made = generate(&root, &scratch);
-    let differs = made.and_then(|files| place(files, &out, check));
+    let done = generate(&root, &scratch, check);
     fs::remove_dir_all(&scratch)?;
-    match differs? {
+    match done? {
         names if names.is_empty() => Ok(()),
         names => Err(format!("not what the protos give: {}", names.join(", ")).into()),
     }
 }
 
-/// Files in `scratch`, and the names that they get.
-fn generate(root: &Path, scratch: &Path) -> Result<Vec<(PathBuf, String)>, Box<dyn Error>> {
-    let mut made = Vec::new();
-    for (proto, package, name) in FILES {
-        let files = protox::compile([proto], [root.join("proto")])?;
-        let mut config = prost_build::Config::new();
-        config.bytes(BYTES);
-        // A map of one or two entries is a short tree, and is asked in no time.
-        config.btree_map(["."]);
-        tonic_prost_build::configure()
-            .out_dir(scratch)
-            // Connecting is the business of who has a client.
-            .build_transport(false)
-            .compile_fds_with_config(files, config)?;
-        let file = scratch.join(format!("{package}.rs"));
-        let formatted = Command::new("rustfmt")
-            .args(["--edition", "2024", "--config-path"])
-            .arg(root)
-            .arg(&file)
-            .status()?;
-        if !formatted.success() {
-            return Err("rustfmt failed".into());
-        }
-        made.push((file, format!("{name}.rs")));
-    }
-    Ok(made)
-}
-
-/// Puts the files where they belong, or tells which are not as they should be.
-fn place(
-    files: Vec<(PathBuf, String)>,
-    out: &Path,
-    check: bool,
-) -> Result<Vec<String>, Box<dyn Error>> {
+/// Makes every file by way of `scratch`. If it is to check, the names of those that differ.
+fn generate(root: &Path, scratch: &Path, check: bool) -> Result<Vec<String>, Box<dyn Error>> {
     let mut differing = Vec::new();
-    for (file, name) in files {
-        let fresh = fs::read(file)?;
-        let target = out.join(&name);
-        if check && fs::read(&target)? != fresh {
-            differing.push(name);
-        } else if !check {
-            fs::create_dir_all(out)?;
-            fs::write(target, fresh)?;
+    for (folder, is_service, codec) in TARGETS {
+        for (proto, package, name) in FILES {
+            let files = protox::compile([proto], [root.join("proto")])?;
+            let mut config = prost_build::Config::new();
+            config.bytes(BYTES);
+            // A map of one or two entries is a short tree, and is asked in no time.
+            config.btree_map(["."]);
+            tonic_prost_build::configure()
+                .out_dir(scratch)
+                .build_server(is_service)
+                .build_client(!is_service)
+                // Connecting is the business of who has a client.
+                .build_transport(false)
+                .codec_path(codec)
+                .compile_fds_with_config(files, config)?;
+            let file = scratch.join(format!("{package}.rs"));
+            format(root, &file)?;
+            let target = root.join(folder).join(format!("{name}.rs"));
+            if !place(&file, &target, check)? {
+                differing.push(format!("{folder}/{name}.rs"));
+            }
         }
     }
     Ok(differing)
+}
+
+fn format(root: &Path, file: &PathBuf) -> Result<(), Box<dyn Error>> {
+    let mut command = Command::new("rustfmt");
+    command.args(["--edition", "2024", "--config-path"]).arg(root).arg(file);
+    if command.status()?.success() { Ok(()) } else { Err("rustfmt failed".into()) }
+}
+
+/// Puts a file where it belongs, or tells whether it is there already.
+fn place(file: &Path, target: &Path, check: bool) -> Result<bool, Box<dyn Error>> {
+    let fresh = fs::read(file)?;
+    if check {
+        return Ok(fs::read(target).is_ok_and(|is| is == fresh));
+    }
+    fs::create_dir_all(target.parent().ok_or("no folder")?)?;
+    fs::write(target, fresh)?;
+    Ok(true)
 }

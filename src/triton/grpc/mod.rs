@@ -12,6 +12,7 @@
 //! 4. A status has the text of a refusal, and no more of it than a client's headers hold.
 
 mod calls;
+mod codec;
 mod connections;
 mod contents;
 mod gathered;
@@ -22,6 +23,7 @@ mod request;
 mod response;
 mod service;
 mod stream;
+mod weight;
 
 pub(super) use connections::serve;
 pub use service::{GrpcHealth, GrpcService};

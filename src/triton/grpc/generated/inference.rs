@@ -574,397 +574,6 @@ impl DataType {
         }
     }
 }
-/// Generated client implementations.
-pub mod grpc_inference_service_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value
-    )]
-    use tonic::codegen::http::Uri;
-    use tonic::codegen::*;
-    /// Health, metadata, inference, statistics and shared memory.
-    #[derive(Debug, Clone)]
-    pub struct GrpcInferenceServiceClient<T> {
-        inner: tonic::client::Grpc<T>,
-    }
-    impl<T> GrpcInferenceServiceClient<T>
-    where
-        T: tonic::client::GrpcService<tonic::body::Body>,
-        T::Error: Into<StdError>,
-        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
-        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
-    {
-        pub fn new(inner: T) -> Self {
-            let inner = tonic::client::Grpc::new(inner);
-            Self { inner }
-        }
-        pub fn with_origin(inner: T, origin: Uri) -> Self {
-            let inner = tonic::client::Grpc::with_origin(inner, origin);
-            Self { inner }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> GrpcInferenceServiceClient<InterceptedService<T, F>>
-        where
-            F: tonic::service::Interceptor,
-            T::ResponseBody: Default,
-            T: tonic::codegen::Service<
-                    http::Request<tonic::body::Body>,
-                    Response = http::Response<
-                        <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                    >,
-                >,
-            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
-                Into<StdError> + std::marker::Send + std::marker::Sync,
-        {
-            GrpcInferenceServiceClient::new(InterceptedService::new(inner, interceptor))
-        }
-        /// Compress requests with the given encoding.
-        ///
-        /// This requires the server to support it otherwise it might respond with an
-        /// error.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.send_compressed(encoding);
-            self
-        }
-        /// Enable decompressing responses.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.accept_compressed(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_decoding_message_size(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_encoding_message_size(limit);
-            self
-        }
-        /// Whether the process answers.
-        pub async fn server_live(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ServerLiveRequest>,
-        ) -> std::result::Result<tonic::Response<super::ServerLiveResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path =
-                http::uri::PathAndQuery::from_static("/inference.GRPCInferenceService/ServerLive");
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ServerLive"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Whether all models are ready.
-        pub async fn server_ready(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ServerReadyRequest>,
-        ) -> std::result::Result<tonic::Response<super::ServerReadyResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path =
-                http::uri::PathAndQuery::from_static("/inference.GRPCInferenceService/ServerReady");
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ServerReady"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Whether one version of a model is ready.
-        pub async fn model_ready(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ModelReadyRequest>,
-        ) -> std::result::Result<tonic::Response<super::ModelReadyResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path =
-                http::uri::PathAndQuery::from_static("/inference.GRPCInferenceService/ModelReady");
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ModelReady"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Name, version and extensions.
-        pub async fn server_metadata(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ServerMetadataRequest>,
-        ) -> std::result::Result<tonic::Response<super::ServerMetadataResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/ServerMetadata",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ServerMetadata"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// A model's inputs and outputs, batch dimension included.
-        pub async fn model_metadata(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ModelMetadataRequest>,
-        ) -> std::result::Result<tonic::Response<super::ModelMetadataResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/ModelMetadata",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ModelMetadata"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// One inference.
-        pub async fn model_infer(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ModelInferRequest>,
-        ) -> std::result::Result<tonic::Response<super::ModelInferResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path =
-                http::uri::PathAndQuery::from_static("/inference.GRPCInferenceService/ModelInfer");
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ModelInfer"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Any number of inferences, one response or error each.
-        pub async fn model_stream_infer(
-            &mut self,
-            request: impl tonic::IntoStreamingRequest<Message = super::ModelInferRequest>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::ModelStreamInferResponse>>,
-            tonic::Status,
-        > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/ModelStreamInfer",
-            );
-            let mut req = request.into_streaming_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ModelStreamInfer"));
-            self.inner.streaming(req, path, codec).await
-        }
-        /// A model's configuration, batch dimension left out.
-        pub async fn model_config(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ModelConfigRequest>,
-        ) -> std::result::Result<tonic::Response<super::ModelConfigResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path =
-                http::uri::PathAndQuery::from_static("/inference.GRPCInferenceService/ModelConfig");
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ModelConfig"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Counters of one model, or of all.
-        pub async fn model_statistics(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ModelStatisticsRequest>,
-        ) -> std::result::Result<tonic::Response<super::ModelStatisticsResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/ModelStatistics",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "ModelStatistics"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Every model that is known.
-        pub async fn repository_index(
-            &mut self,
-            request: impl tonic::IntoRequest<super::RepositoryIndexRequest>,
-        ) -> std::result::Result<tonic::Response<super::RepositoryIndexResponse>, tonic::Status>
-        {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/RepositoryIndex",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("inference.GRPCInferenceService", "RepositoryIndex"));
-            self.inner.unary(req, path, codec).await
-        }
-        /// One region of system memory, or all of them.
-        pub async fn system_shared_memory_status(
-            &mut self,
-            request: impl tonic::IntoRequest<super::SystemSharedMemoryStatusRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::SystemSharedMemoryStatusResponse>,
-            tonic::Status,
-        > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/SystemSharedMemoryStatus",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new(
-                "inference.GRPCInferenceService",
-                "SystemSharedMemoryStatus",
-            ));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Gives a range of a POSIX shared memory object a name.
-        pub async fn system_shared_memory_register(
-            &mut self,
-            request: impl tonic::IntoRequest<super::SystemSharedMemoryRegisterRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::SystemSharedMemoryRegisterResponse>,
-            tonic::Status,
-        > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/SystemSharedMemoryRegister",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new(
-                "inference.GRPCInferenceService",
-                "SystemSharedMemoryRegister",
-            ));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Takes one name back, or all of them.
-        pub async fn system_shared_memory_unregister(
-            &mut self,
-            request: impl tonic::IntoRequest<super::SystemSharedMemoryUnregisterRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::SystemSharedMemoryUnregisterResponse>,
-            tonic::Status,
-        > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/SystemSharedMemoryUnregister",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new(
-                "inference.GRPCInferenceService",
-                "SystemSharedMemoryUnregister",
-            ));
-            self.inner.unary(req, path, codec).await
-        }
-        /// One region of a GPU's memory, or all of them.
-        pub async fn cuda_shared_memory_status(
-            &mut self,
-            request: impl tonic::IntoRequest<super::CudaSharedMemoryStatusRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CudaSharedMemoryStatusResponse>,
-            tonic::Status,
-        > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/CudaSharedMemoryStatus",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new(
-                "inference.GRPCInferenceService",
-                "CudaSharedMemoryStatus",
-            ));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Gives memory behind a CUDA IPC handle a name.
-        pub async fn cuda_shared_memory_register(
-            &mut self,
-            request: impl tonic::IntoRequest<super::CudaSharedMemoryRegisterRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CudaSharedMemoryRegisterResponse>,
-            tonic::Status,
-        > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/CudaSharedMemoryRegister",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new(
-                "inference.GRPCInferenceService",
-                "CudaSharedMemoryRegister",
-            ));
-            self.inner.unary(req, path, codec).await
-        }
-        /// Takes one name back, or all of them.
-        pub async fn cuda_shared_memory_unregister(
-            &mut self,
-            request: impl tonic::IntoRequest<super::CudaSharedMemoryUnregisterRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::CudaSharedMemoryUnregisterResponse>,
-            tonic::Status,
-        > {
-            self.inner.ready().await.map_err(|e| {
-                tonic::Status::unknown(format!("Service was not ready: {}", e.into()))
-            })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/inference.GRPCInferenceService/CudaSharedMemoryUnregister",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new(
-                "inference.GRPCInferenceService",
-                "CudaSharedMemoryUnregister",
-            ));
-            self.inner.unary(req, path, codec).await
-        }
-    }
-}
 /// Generated server implementations.
 pub mod grpc_inference_service_server {
     #![allow(
@@ -1182,7 +791,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ServerLiveSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1224,7 +833,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ServerReadySvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1265,7 +874,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelReadySvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1307,7 +916,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ServerMetadataSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1349,7 +958,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelMetadataSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1390,7 +999,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelInferSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1435,7 +1044,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelStreamInferSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1477,7 +1086,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelConfigSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1519,7 +1128,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelStatisticsSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1561,7 +1170,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RepositoryIndexSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1606,7 +1215,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SystemSharedMemoryStatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1651,7 +1260,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SystemSharedMemoryRegisterSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1696,7 +1305,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SystemSharedMemoryUnregisterSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1741,7 +1350,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CudaSharedMemoryStatusSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1786,7 +1395,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CudaSharedMemoryRegisterSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1831,7 +1440,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CudaSharedMemoryUnregisterSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
+                        let codec = super::super::codec::WeighingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

@@ -1,7 +1,10 @@
 //! Made from `proto/` by `cargo run --manifest-path proto/generate/Cargo.toml`: messages, and the service as tonic
-//! calls it. Clients are made, too, for tests and benches, which include these files.
+//! calls it.
 
-#[allow(clippy::all, dead_code, missing_docs, unused_qualifications)]
+// By which they decode.
+use crate::triton::grpc::codec;
+
+#[allow(clippy::all, missing_docs)]
 pub(super) mod health;
-#[allow(clippy::all, dead_code, missing_docs, unused_qualifications)]
+#[allow(clippy::all, missing_docs)]
 pub(super) mod inference;
