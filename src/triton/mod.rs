@@ -22,6 +22,7 @@ mod front;
 mod grpc;
 mod http;
 mod inputs;
+mod json;
 mod limits;
 mod model;
 mod outputs;
@@ -37,6 +38,7 @@ pub use description::{
     IndexEntry, ModelDescription, ModelStatistics, ServerDescription, TensorDescription,
 };
 pub use front::{Front, FrontBuilder};
+pub use http::router as http_router;
 pub use inputs::{Input, Inputs};
 pub use limits::Limits;
 pub use model::{AsyncModel, Inferring, Model, ModelError, ModelMetadata, TensorSpec};
