@@ -38,6 +38,28 @@ pub struct TensorDescription {
     pub dims: Vec<i64>,
 }
 
+impl TensorDescription {
+    /// Its data type as configurations call it.
+    pub fn config_type(&self) -> &'static str {
+        match self.dtype {
+            DType::Bool => "TYPE_BOOL",
+            DType::Uint8 => "TYPE_UINT8",
+            DType::Uint16 => "TYPE_UINT16",
+            DType::Uint32 => "TYPE_UINT32",
+            DType::Uint64 => "TYPE_UINT64",
+            DType::Int8 => "TYPE_INT8",
+            DType::Int16 => "TYPE_INT16",
+            DType::Int32 => "TYPE_INT32",
+            DType::Int64 => "TYPE_INT64",
+            DType::Fp16 => "TYPE_FP16",
+            DType::Fp32 => "TYPE_FP32",
+            DType::Fp64 => "TYPE_FP64",
+            DType::Bytes => "TYPE_STRING",
+            DType::Bf16 => "TYPE_BF16",
+        }
+    }
+}
+
 /// What a model takes and gives, as its metadata or as its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelDescription {

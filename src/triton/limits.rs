@@ -9,16 +9,18 @@ pub struct Limits {
     pub(super) json_bytes: usize,
     pub(super) connections: usize,
     pub(super) patience: Duration,
+    pub(super) idle: Duration,
 }
 
 impl Limits {
-    /// The defaults: requests of 2 GiB - 1, of which 64 MiB are JSON; 1024 connections; 60 s.
+    /// The defaults: requests of 2 GiB - 1, of which 64 MiB are JSON; 1024 connections; 60 s, and 10 minutes.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
             json_bytes: 64 << 20,
             connections: 1024,
             patience: Duration::from_secs(60),
+            idle: Duration::from_secs(600),
         }
     }
 
@@ -40,9 +42,15 @@ impl Limits {
         self
     }
 
-    /// How long the head of a request may take, and how long no byte of its body may come.
+    /// How long no byte of a request's body may come.
     pub fn patience(mut self, longest: Duration) -> Self {
         self.patience = longest;
+        self
+    }
+
+    /// How long a connection may be without a whole head of a request.
+    pub fn idle(mut self, longest: Duration) -> Self {
+        self.idle = longest;
         self
     }
 }

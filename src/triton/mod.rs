@@ -22,6 +22,7 @@ mod front;
 mod grpc;
 mod http;
 mod inputs;
+mod json;
 mod limits;
 mod model;
 mod outputs;
@@ -38,6 +39,7 @@ pub use description::{
 };
 pub use front::{Front, FrontBuilder};
 pub use grpc::{GrpcHealth, GrpcService};
+pub use http::router as http_router;
 pub use inputs::{Input, Inputs};
 pub use limits::Limits;
 pub use model::{AsyncModel, Inferring, Model, ModelError, ModelMetadata, TensorSpec};

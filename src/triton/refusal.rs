@@ -389,3 +389,19 @@ impl Refusal {
         Self::unavailable(format!("no memory for a tensor of {bytes} bytes"))
     }
 }
+
+/// Of JSON.
+impl Refusal {
+    pub(crate) fn json_syntax(what: &str, at: usize) -> Self {
+        Self::internal(format!("failed to parse the request JSON buffer: {what} at {at}"))
+    }
+
+    pub(crate) fn json_depth(most: usize) -> Self {
+        Self::invalid(format!("JSON nesting depth exceeds maximum allowed limit ({most})"))
+    }
+
+    /// `wanted` with its "non-": `attempt to access JSON non-string as string`.
+    pub(crate) fn json_type(wanted: &str) -> Self {
+        Self::internal(format!("attempt to access JSON non-{wanted} as {wanted}"))
+    }
+}

@@ -49,7 +49,8 @@ pub(super) enum Socket {
 /// Told once that no more is to be taken up.
 pub(super) type Ending = watch::Receiver<bool>;
 
-/// A [`Front`] on addresses of its own. See [`http::router`](Front::router) for one inside of an application.
+/// A [`Front`] on addresses of its own. See [`http_router`](crate::triton::http_router)
+/// for one inside of an application.
 ///
 /// # Examples
 ///

@@ -209,7 +209,7 @@ def test_strings_of_any_bytes_come_back(front):
 
 
 def test_three_tensors_find_their_places(front):
-    tensors = [np.full((n + 1, n + 2), n, dtype=np.float32) for n in range(3)]
+    tensors = [np.full((1, n + 2), n, dtype=np.float32) for n in range(3)]
     inputs = [front.input(f"INPUT{n}", tensor) for n, tensor in enumerate(tensors)]
     with Region(front, 64) as region:
         inputs[1] = front.input("INPUT1", tensors[1], "shm", region, 8)

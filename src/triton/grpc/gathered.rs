@@ -37,8 +37,8 @@ struct Frames {
 }
 
 impl Frames {
-    /// Passes over what has come.
-    fn pass(&mut self, mut bytes: &[u8]) {
+    /// Passes over what has come, up to a message that is longer than `longest`: its length.
+    fn pass(&mut self, mut bytes: &[u8], longest: usize) -> Option<usize> {
         while !bytes.is_empty() {
             if self.left > 0 {
                 let passed = self.left.min(bytes.len());
@@ -54,8 +54,12 @@ impl Frames {
                 let [_, len @ ..] = self.head;
                 self.len = u32::from_be_bytes(len) as usize;
                 (self.left, self.have) = (self.len, 0);
+                if self.len > longest {
+                    return Some(self.len);
+                }
             }
         }
+        None
     }
 
     fn is_amid(&self) -> bool {
@@ -66,7 +70,7 @@ impl Frames {
 /// A body whose long messages are whole.
 pub(super) struct Gathered<B> {
     body: B,
-    /// Messages that are longer are refused by who decodes, at once.
+    /// Messages that are longer are refused at once.
     longest: usize,
     frames: Frames,
     held: VecDeque<Bytes>,
@@ -96,8 +100,7 @@ impl<B> Gathered<B> {
 
     /// Whether what has come is to wait for the rest of its message.
     fn is_to_wait(&self) -> bool {
-        let Frames { len, left, .. } = self.frames;
-        left > 0 && len > SHORT && len <= self.longest
+        self.frames.left > 0 && self.frames.len > SHORT
     }
 
     /// Out of patience, if a message is half there.
@@ -153,7 +156,11 @@ where
             };
             match frame.into_data() {
                 Ok(part) => {
-                    this.frames.pass(&part);
+                    if let Some(len) = this.frames.pass(&part, this.longest) {
+                        // As gRPC's own servers say it.
+                        let text = format!("Received message larger than max ({len} vs. {})", this.longest);
+                        return Poll::Ready(Some(Err(Status::resource_exhausted(text).into())));
+                    }
                     if this.held.is_empty() && !this.is_to_wait() {
                         return Poll::Ready(Some(Ok(Frame::data(part))));
                     }
@@ -245,10 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_handed_on_to_be_refused() {
-        let mut bytes = vec![0];
+    fn what_is_too_long_is_refused_by_its_head() {
+        let mut bytes = frame(3);
+        bytes.push(0);
         bytes.extend_from_slice(&(LONGEST as u32 + 1).to_be_bytes());
-        let mut body = gathered(&bytes, 5, false);
-        assert_eq!(run(next(&mut body)).unwrap().unwrap().len(), 5);
+        let mut body = gathered(&bytes, bytes.len(), false);
+        let failure = run(next(&mut body)).unwrap().unwrap_err();
+        let status = failure.downcast::<Status>().unwrap();
+        assert_eq!(status.message(), "Received message larger than max (1048577 vs. 1048576)");
     }
 }

@@ -1,11 +1,25 @@
 //! HTTP/REST.
+//!
+//! ```text
+//!   head ─▶ path ─▶ handle ─▶ describe, verbs ─────────────────────────▶ reply
+//!   body ─▶ coding ─▶ body ─▶ infer: head (JSON), data ─▶ Front::infer ─▶ reply ─▶ coding
+//! ```
+//!
+//! A body is streamed: its JSON is read whole, up to a limit, and then each tensor into a buffer of its own, once.
 
-use std::io;
+mod body;
+mod coding;
+mod data;
+mod describe;
+mod handle;
+mod head;
+mod infer;
+mod path;
+mod raw;
+mod refusal;
+mod reply;
+mod serve;
+mod verbs;
 
-use crate::triton::front::Front;
-use crate::triton::server::{Ending, Socket};
-
-/// Serves one address until the end is told.
-pub(super) async fn serve(_front: Front, _socket: Socket, _ending: Ending) -> io::Result<()> {
-    Err(io::Error::from(io::ErrorKind::Unsupported))
-}
+pub use handle::router;
+pub(super) use serve::serve;
