@@ -14,7 +14,7 @@ import tritonclient.grpc.aio as grpcclient_aio
 import tritonclient.http as httpclient
 import tritonclient.http.aio as httpclient_aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, serialized_byte_size
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 KINDS = ["http", "grpc", "aio-http", "aio-grpc"]
 
@@ -196,9 +196,7 @@ def stub(server):
 
 def size_of(array):
     """Bytes that an array takes on the wire."""
-    if array.dtype == np.object_:
-        return serialized_byte_size(array)
-    return array.nbytes
+    return len(wire(array))
 
 
 __all__ = ["CONTENTS", "KINDS", "Front", "Loop", "service_pb2", "size_of", "stub", "wire"]

@@ -20,4 +20,4 @@ def refused(front, http, grpc, text):
 
 def leaks(text):
     """Whether a text tells of paths or addresses."""
-    return "/dev/shm" in text or "/proc/" in text or "0x" in text or ".rs:" in text
+    return "/dev/shm" in text or "/proc/" in text or "0x7" in text or ".rs:" in text

@@ -435,7 +435,8 @@ def test_header_lengths(http):
     refused(ask(str(past)), 400, f"inference header size should be in range (0, {len(body)}), got: {past}")
     refused(ask(str(2**62)), 400, f"inference header size should be in range (0, {len(body)}), got: {2**62}")
     assert ask("-1")[0] == 400
-    for junk in ("abc", "1x", "0x10", "1.0", "", str(2**64), "99999999999999999999999999"):
+    assert ask(str(2**64))[0] == 400
+    for junk in ("abc", "1x", "0x10", "1.0", ""):
         refused(ask(junk), 400, "Unable to parse Inference-Header-Content-Length, got: ")
     assert ask(str(len(body) - 1))[0] in (400, 500)
     assert ask("1")[0] in (400, 500)
@@ -510,6 +511,10 @@ def test_a_raw_request_in_chunks(http):
 
 def shared(name, size=64, **rest):
     return {"parameters": {"shared_memory_region": name, "shared_memory_byte_size": size, **rest}}
+
+
+def test_reserved_parameters(http):
+    refused(http.infer("simple", simple(parameters={"triton_x": True})), 400, "'triton_'")
 
 
 def test_two_sources_and_none(http, client):

@@ -166,7 +166,8 @@ def test_two_regions_may_be_one_object(either_front):
     front = either_front
     with Region(front, 128) as region:
         front.register_system_shared_memory(region.name + "-again", region.key, 64, 64)
-        tensor = front.input("INPUT0", A, "shm", region, 64)
+        region.write(64, A.tobytes())
+        tensor = front.module.InferInput("INPUT0", [1, 16], "INT32")
         tensor.set_shared_memory(region.name + "-again", 64)
         result = front.infer("identity_int32", [tensor])
         assert (result.as_numpy("OUTPUT0") == A).all()

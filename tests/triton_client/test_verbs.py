@@ -1,5 +1,6 @@
 """The shared-memory verbs: register, status, unregister; of system and GPU memory; one name and all."""
 
+import base64
 import os
 
 import pytest
@@ -112,6 +113,8 @@ def test_a_key_is_told_as_it_was_given(front):
     ["with space", "a/b", "100%", "%2e%2e", "ü-ß-漢", "a?b=c#d", "..", "a+b&c", '"quoted"', "x" * 1000, "\\"],
 )
 def test_any_text_is_a_name(front, name):
+    if "/" in name and not front.is_grpc:
+        pytest.skip("these clients do not escape a slash, and no path of the protocol has one there")
     if name == ".." and front.kind == "aio-http":
         pytest.skip("this client normalises dots in a URL by itself")
     with Region(front, 64, register=False) as region:
@@ -224,11 +227,7 @@ HANDLE = bytes(range(64))
 def test_a_gpu_handle_is_refused_clearly_where_there_is_no_gpu(front):
     if os.path.exists("/dev/nvidia0"):
         pytest.skip("there is a GPU")
-    handle = HANDLE
-    if not front.is_grpc:
-        import base64
-
-        handle = base64.b64encode(HANDLE)
+    handle = base64.b64encode(HANDLE)
     with refused(front, 400, "INVALID_ARGUMENT", "failed to register shared memory region: invalid args"):
         front.register_cuda_shared_memory(fresh(), handle, 0, 64)
     assert front.cuda_status() == {}
@@ -236,11 +235,8 @@ def test_a_gpu_handle_is_refused_clearly_where_there_is_no_gpu(front):
 
 @pytest.mark.parametrize("length", [0, 1, 63, 65, 4096])
 def test_a_gpu_handle_of_another_length_is_refused(front, length):
-    handle = bytes(length)
-    if not front.is_grpc:
-        import base64
-
-        handle = base64.b64encode(handle)
+    # Over gRPC the clients themselves undo the base64.
+    handle = base64.b64encode(bytes(length))
     text = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
     with refused(front, 400, "INVALID_ARGUMENT", "" if front.is_grpc else text):
         front.register_cuda_shared_memory(fresh(), handle, 0, 64)

@@ -22,7 +22,7 @@ def closed():
 @pytest.mark.parametrize("kind", KINDS)
 def test_client_memory_is_switched_off(closed, kind):
     with Front(kind, closed) as front:
-        handle = bytes(64) if front.is_grpc else b"A" * 86 + b"=="
+        handle = b"A" * 86 + b"=="
         for verb in (
             lambda: front.register_system_shared_memory("a", "/a", 64),
             lambda: front.unregister_system_shared_memory("a"),

@@ -37,7 +37,7 @@ pub(super) fn window(
     let region = match parameters.get(REGION).map(choice) {
         None => None,
         Some(Some(ParameterChoice::StringParam(name))) => Some(name),
-        Some(_) => return Err(Refusal::parameter_type(REGION, tensor, "string_param")),
+        Some(_) => return Err(Refusal::parameter_unlike(REGION, tensor, "string_param")),
     };
     let offset = integer(tensor, parameters, OFFSET)?;
     let size = integer(tensor, parameters, SIZE)?;
@@ -63,7 +63,7 @@ fn integer(tensor: &str, parameters: &Parameters, name: &str) -> Result<Option<i
     match parameters.get(name).map(choice) {
         None => Ok(None),
         Some(Some(ParameterChoice::Int64Param(value))) => Ok(Some(*value)),
-        Some(_) => Err(Refusal::parameter_type(name, tensor, "int64_param")),
+        Some(_) => Err(Refusal::parameter_unlike(name, tensor, "int64_param")),
     }
 }
 

@@ -20,7 +20,7 @@ impl Refusal {
         ))
     }
 
-    pub(super) fn parameter_type(parameter: &str, tensor: &str, expected: &str) -> Self {
+    pub(super) fn parameter_unlike(parameter: &str, tensor: &str, expected: &str) -> Self {
         Self::invalid(format!(
             "invalid value type for '{parameter}' parameter for tensor '{tensor}', expected {expected}."
         ))
