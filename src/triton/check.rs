@@ -122,7 +122,7 @@ fn size(
             let count = shape.count().map_err(overflow)?;
             Strings::new(&input.name, Cow::Borrowed(bytes), count).map(|_| ())
         }
-        // Elements of BYTES in a region are judged when they are read.
+        // BYTES in a region are judged when the request is taken up.
         _ => Ok(()),
     }
 }

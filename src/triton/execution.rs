@@ -133,11 +133,13 @@ impl Front {
             Computing::Async(model) => {
                 let Laid { inputs, mut outputs, .. } = laid;
                 let started = Instant::now();
+                inputs.check_strings()?;
+                let ready = Instant::now();
                 let done = Contained(model.infer(&inputs, &mut outputs)).await;
                 let answer = done.unwrap_or_else(|()| Err(Refusal::model_panicked(&name).into()));
                 judge(&inputs, answer)?;
                 let computed = Instant::now();
-                Ok((outputs, Moments { arrived, started, ready: started, computed }))
+                Ok((outputs, Moments { arrived, started, ready, computed }))
             }
         }
     }
@@ -152,11 +154,13 @@ fn run(
 ) -> Result<(Outputs, Moments), Refusal> {
     let Laid { inputs, mut outputs, .. } = laid;
     let started = Instant::now();
+    inputs.check_strings()?;
+    let ready = Instant::now();
     // What a panic leaves of inputs and outputs is dropped, and not looked at.
     let done = catch_unwind(AssertUnwindSafe(|| model.infer(&inputs, &mut outputs)));
     judge(&inputs, done.unwrap_or_else(|_| Err(Refusal::model_panicked(name).into())))?;
     let computed = Instant::now();
-    Ok((outputs, Moments { arrived, started, ready: started, computed }))
+    Ok((outputs, Moments { arrived, started, ready, computed }))
 }
 
 /// What a client is told: first of its own memory, if that failed.

@@ -12,10 +12,13 @@ use crate::shm::Bytes;
 use crate::tensor::{DType, Element, Shape};
 use crate::triton::model::ModelError;
 use crate::triton::refusal::Refusal;
-use crate::triton::strings::{Strings, zeros};
+use crate::triton::strings::{Strings, Walk, zeros};
 
 /// Bytes of elements that are copied at a time.
 const CHUNK: usize = 4096;
+
+/// Bytes of BYTES in a region that are looked at at a time.
+const WALK: usize = 64 << 10;
 
 /// The first access to a client's region that failed. The request fails with it, whatever the model makes of it.
 #[derive(Debug, Default)]
@@ -85,6 +88,25 @@ impl Inputs {
     /// All of them, in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = Input<'_>> {
         self.held.iter().map(|held| self.view(held))
+    }
+
+    /// That what lies in regions as BYTES is BYTES. It may be something else a moment later; what came with the
+    /// request was judged before.
+    pub(super) fn check_strings(&self) -> Result<(), Refusal> {
+        let inputs = self.iter().filter(|input| input.dtype() == DType::Bytes);
+        for input in inputs.filter(|input| input.lease().is_some()) {
+            let mut walk = Walk::new(input.shape().count().unwrap_or(usize::MAX));
+            let mut chunk = vec![0; WALK.min(input.byte_len())];
+            let mut at = 0;
+            while at < input.byte_len() {
+                let len = chunk.len().min(input.byte_len() - at);
+                input.read_at(at, &mut chunk[..len])?;
+                walk.feed(input.name(), &chunk[..len])?;
+                at += len;
+            }
+            walk.finish(input.name())?;
+        }
+        Ok(())
     }
 
     fn view<'a>(&'a self, held: &'a Held) -> Input<'a> {
