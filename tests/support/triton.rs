@@ -116,6 +116,11 @@ impl Client {
         self.stream.write_all(bytes).is_ok()
     }
 
+    /// The server sees that no more comes.
+    pub fn stop_sending(&self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
     pub fn hang_up(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }

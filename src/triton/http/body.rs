@@ -6,8 +6,9 @@ use bytes::{Buf, Bytes};
 use http_body::Body;
 use hyper::header::{CONTENT_LENGTH, HeaderMap};
 
+use crate::triton::budget::Share;
+use crate::triton::front::Front;
 use crate::triton::http::coding::{Coding, Decoder};
-use crate::triton::limits::Limits;
 use crate::triton::refusal::Refusal;
 
 /// Room that is made for a tensor before its bytes are there, where nobody has said how many come in all.
@@ -34,13 +35,14 @@ pub(super) struct Reader<B> {
     /// Plain bytes in all, if that is known.
     length: Option<u64>,
     patience: Duration,
+    share: Share,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     pub(super) fn new(
         body: B,
         headers: &HeaderMap,
-        limits: &Limits,
+        front: &Front,
     ) -> Result<Self, (Self, Refusal)> {
         let coding = Coding::of_request(headers);
         let length =
@@ -58,8 +60,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             over: false,
             broken: false,
             count: 0,
-            most: limits.request_bytes,
-            patience: limits.patience,
+            most: front.limits().request_bytes,
+            patience: front.limits().patience,
+            share: front.share(),
         };
         match refused {
             None => Ok(reader),
@@ -127,6 +130,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             if self.count > self.most {
                 return Err(Refusal::body_too_long(self.most));
             }
+            self.share.take(self.plain.len() as u64)?;
         }
         Ok(true)
     }

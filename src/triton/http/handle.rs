@@ -50,7 +50,7 @@ pub(super) async fn handle<B: Body<Data = Bytes> + Unpin>(
     request: Request<B>,
 ) -> Reply {
     let (head, body) = request.into_parts();
-    let (mut body, refused) = match Reader::new(body, &head.headers, front.limits()) {
+    let (mut body, refused) = match Reader::new(body, &head.headers, front) {
         Ok(body) => (body, None),
         Err((body, refusal)) => (body, Some(refusal)),
     };
