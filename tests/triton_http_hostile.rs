@@ -1,6 +1,7 @@
 //! Clients that send anything over HTTP, slowly, or in part: the server answers or hangs up, and goes on.
 
 mod support;
+mod triton;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use slipring::triton::Limits;
 use support::census::descriptors;
-use support::triton::{Client, SIMPLE, Served, ints, request, simple_json, tensor, window};
 use support::wait_until;
+use triton::{Client, SIMPLE, Served, ints, request, simple_json, tensor, window};
 
 fn lives(served: &Served) {
     served.post(SIMPLE, &request(&simple_json(), &[])).ok();

@@ -1,6 +1,7 @@
 //! What clients do to their memory while a request runs: truncate it, unlink it, take it back. By copy and in place.
 
 mod support;
+mod triton;
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use slipring::triton::{Inputs, Model, ModelError, ModelMetadata, Outputs, TensorSpec};
 use slipring::{DType, PosixShm, SigbusGuard};
 use support::HANG;
-use support::triton::{Answer, Client, SIMPLE, Served, request, simple_json, tensor, window};
+use triton::{Answer, Client, SIMPLE, Served, request, simple_json, tensor, window};
 
 /// A copy that stops on its way until it is told to go on.
 struct Gate {

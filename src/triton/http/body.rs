@@ -21,6 +21,8 @@ const DRAIN: u64 = 256 << 20;
 pub(super) struct Reader<B> {
     body: B,
     decoder: Option<Decoder>,
+    /// Why it cannot be decoded, told to who wants to read it.
+    refused: Option<Refusal>,
     /// Compressed, and not yet decoded.
     coded: Bytes,
     /// Plain, and not yet taken.
@@ -39,22 +41,18 @@ pub(super) struct Reader<B> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
-    pub(super) fn new(
-        body: B,
-        headers: &HeaderMap,
-        front: &Front,
-    ) -> Result<Self, (Self, Refusal)> {
-        let coding = Coding::of_request(headers);
+    pub(super) fn new(body: B, headers: &HeaderMap, front: &Front) -> Self {
         let length =
             headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let (decoder, refused) = match coding {
-            Ok(coding) => (coding.map(Decoder::new), None),
+        let (coding, refused) = match Coding::of_request(headers) {
+            Ok(coding) => (coding, None),
             Err(refusal) => (None, Some(refusal)),
         };
-        let reader = Self {
+        Self {
             body,
-            length: if decoder.is_none() { length } else { None },
-            decoder,
+            length: if coding.is_none() { length } else { None },
+            decoder: coding.map(Decoder::new),
+            refused,
             coded: Bytes::new(),
             plain: Bytes::new(),
             over: false,
@@ -63,10 +61,6 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             most: front.limits().request_bytes,
             patience: front.limits().patience,
             share: front.share(),
-        };
-        match refused {
-            None => Ok(reader),
-            Some(refusal) => Err((reader, refusal)),
         }
     }
 
@@ -107,6 +101,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
 
     /// Makes sure that there are plain bytes, but at the end. `false`: it is the end.
     async fn fill(&mut self) -> Result<bool, Refusal> {
+        if let Some(refusal) = &self.refused {
+            return Err(refusal.clone());
+        }
         while self.plain.is_empty() {
             if self.over && self.coded.is_empty() {
                 return Ok(false);
