@@ -1,6 +1,7 @@
 //! What is served over HTTP: endpoints, and tensors wherever they come from and go.
 
 mod support;
+mod triton;
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use slipring::triton::{
     Front, Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Wire,
 };
 use slipring::{DType, PosixShm, Registry, Source};
-use support::triton::{SIMPLE, Served, ints, models, request, simple_json, tensor, window};
 use support::unique_name;
+use triton::{SIMPLE, Served, ints, models, request, simple_json, tensor, window};
 
 #[test]
 fn the_server_and_its_models_tell_what_they_are() {

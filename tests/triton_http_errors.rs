@@ -1,8 +1,9 @@
 //! Requests to infer that are refused over HTTP: every row of the table of texts, on connections that go on.
 
 mod support;
+mod triton;
 
-use support::triton::{Client, SIMPLE, Served, ints, request, simple_json, tensor, window};
+use triton::{Client, SIMPLE, Served, ints, request, simple_json, tensor, window};
 
 /// That the connection is in step.
 fn goes_on(client: &mut Client) {

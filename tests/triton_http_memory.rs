@@ -1,14 +1,15 @@
 //! The verbs of shared memory over HTTP: every row of what is promised of them.
 
 mod support;
+mod triton;
 
 use std::sync::Barrier;
 use std::thread;
 
 use slipring::{CudaHandle, PosixShm, Registry, Source};
 use support::census::descriptors;
-use support::triton::{SIMPLE, Served, ints, request, simple_json, tensor, window};
 use support::{unique_name, wait_until};
+use triton::{SIMPLE, Served, ints, request, simple_json, tensor, window};
 
 fn object(len: u64) -> PosixShm {
     PosixShm::create(&format!("/{}", unique_name()), len).unwrap()

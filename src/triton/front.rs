@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{ErrorKind, RegionFault, Result};
 use crate::region::{Registry, SigbusGuard};
+use crate::triton::budget::{Budget, Share};
 use crate::triton::limits::Limits;
 use crate::triton::model::{AsyncModel, Model};
 use crate::triton::repository::{Computing, Repository};
@@ -34,6 +35,7 @@ struct Inner {
     shared_memory: SharedMemory,
     in_place: bool,
     limits: Limits,
+    budget: Arc<Budget>,
 }
 
 impl Front {
@@ -62,6 +64,11 @@ impl Front {
     /// How much a client may ask for.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
+    }
+
+    /// What a request takes of the bytes under way.
+    pub(super) fn share(&self) -> Share {
+        self.inner.budget.share()
     }
 
     pub(super) fn repository(&self) -> &Repository {
@@ -157,7 +164,8 @@ impl FrontBuilder {
         let registry = self.registry.map_or_else(Registry::new, Ok)?;
         let shared_memory = SharedMemory::new(registry, self.client_shared_memory);
         let (in_place, limits) = (self.in_place, self.limits);
-        let inner = Inner { name: self.name, repository, shared_memory, in_place, limits };
+        let budget = Arc::new(Budget::new(limits.bytes_under_way));
+        let inner = Inner { name: self.name, repository, shared_memory, in_place, limits, budget };
         Ok(Front { inner: Arc::new(inner) })
     }
 }

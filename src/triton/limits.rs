@@ -7,17 +7,19 @@ use std::time::Duration;
 pub struct Limits {
     pub(super) request_bytes: u64,
     pub(super) json_bytes: usize,
+    pub(super) bytes_under_way: u64,
     pub(super) connections: usize,
     pub(super) patience: Duration,
     pub(super) idle: Duration,
 }
 
 impl Limits {
-    /// The defaults: requests of 2 GiB - 1, of which 64 MiB are JSON; 1024 connections; 60 s, and 10 minutes.
+    /// The defaults: requests of 2 GiB - 1, of which 64 MiB are JSON; 8 GiB of requests at once; 1024 connections; 60 s, and 10 minutes.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
             json_bytes: 64 << 20,
+            bytes_under_way: 8 << 30,
             connections: 1024,
             patience: Duration::from_secs(60),
             idle: Duration::from_secs(600),
@@ -33,6 +35,12 @@ impl Limits {
     /// Bytes of JSON in a request, after decompression.
     pub fn json_bytes(mut self, most: usize) -> Self {
         self.json_bytes = most;
+        self
+    }
+
+    /// Bytes of all requests that are being read or executed, after decompression. More are refused.
+    pub fn bytes_under_way(mut self, most: u64) -> Self {
+        self.bytes_under_way = most;
         self
     }
 

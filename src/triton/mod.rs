@@ -15,6 +15,7 @@
 //!    who truncates fails, and nothing else.
 //! 4. No text tells a key, path or address that its reader has not sent.
 
+mod budget;
 mod check;
 mod description;
 mod execution;

@@ -385,6 +385,10 @@ impl Refusal {
         ))
     }
 
+    pub(crate) fn too_many_bytes() -> Self {
+        Self::unavailable("as many bytes of requests as this server takes are under way")
+    }
+
     pub(crate) fn no_memory(bytes: usize) -> Self {
         Self::unavailable(format!("no memory for a tensor of {bytes} bytes"))
     }

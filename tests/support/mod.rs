@@ -23,8 +23,6 @@ pub mod stream;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod trace;
 pub mod traffic;
-#[cfg(feature = "triton")]
-pub mod triton;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;

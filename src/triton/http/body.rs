@@ -6,8 +6,9 @@ use bytes::{Buf, Bytes};
 use http_body::Body;
 use hyper::header::{CONTENT_LENGTH, HeaderMap};
 
+use crate::triton::budget::Share;
+use crate::triton::front::Front;
 use crate::triton::http::coding::{Coding, Decoder};
-use crate::triton::limits::Limits;
 use crate::triton::refusal::Refusal;
 
 /// Room that is made for a tensor before its bytes are there, where nobody has said how many come in all.
@@ -20,6 +21,8 @@ const DRAIN: u64 = 256 << 20;
 pub(super) struct Reader<B> {
     body: B,
     decoder: Option<Decoder>,
+    /// Why it cannot be decoded, told to who wants to read it.
+    refused: Option<Refusal>,
     /// Compressed, and not yet decoded.
     coded: Bytes,
     /// Plain, and not yet taken.
@@ -34,36 +37,30 @@ pub(super) struct Reader<B> {
     /// Plain bytes in all, if that is known.
     length: Option<u64>,
     patience: Duration,
+    share: Share,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
-    pub(super) fn new(
-        body: B,
-        headers: &HeaderMap,
-        limits: &Limits,
-    ) -> Result<Self, (Self, Refusal)> {
-        let coding = Coding::of_request(headers);
+    pub(super) fn new(body: B, headers: &HeaderMap, front: &Front) -> Self {
         let length =
             headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let (decoder, refused) = match coding {
-            Ok(coding) => (coding.map(Decoder::new), None),
+        let (coding, refused) = match Coding::of_request(headers) {
+            Ok(coding) => (coding, None),
             Err(refusal) => (None, Some(refusal)),
         };
-        let reader = Self {
+        Self {
             body,
-            length: if decoder.is_none() { length } else { None },
-            decoder,
+            length: if coding.is_none() { length } else { None },
+            decoder: coding.map(Decoder::new),
+            refused,
             coded: Bytes::new(),
             plain: Bytes::new(),
             over: false,
             broken: false,
             count: 0,
-            most: limits.request_bytes,
-            patience: limits.patience,
-        };
-        match refused {
-            None => Ok(reader),
-            Some(refusal) => Err((reader, refusal)),
+            most: front.limits().request_bytes,
+            patience: front.limits().patience,
+            share: front.share(),
         }
     }
 
@@ -104,6 +101,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
 
     /// Makes sure that there are plain bytes, but at the end. `false`: it is the end.
     async fn fill(&mut self) -> Result<bool, Refusal> {
+        if let Some(refusal) = &self.refused {
+            return Err(refusal.clone());
+        }
         while self.plain.is_empty() {
             if self.over && self.coded.is_empty() {
                 return Ok(false);
@@ -127,6 +127,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             if self.count > self.most {
                 return Err(Refusal::body_too_long(self.most));
             }
+            self.share.take(self.plain.len() as u64)?;
         }
         Ok(true)
     }

@@ -50,14 +50,8 @@ pub(super) async fn handle<B: Body<Data = Bytes> + Unpin>(
     request: Request<B>,
 ) -> Reply {
     let (head, body) = request.into_parts();
-    let (mut body, refused) = match Reader::new(body, &head.headers, front.limits()) {
-        Ok(body) => (body, None),
-        Err((body, refusal)) => (body, Some(refusal)),
-    };
-    let mut reply = match refused {
-        Some(refusal) => refusal.into(),
-        None => answer(front, &head, &mut body).await,
-    };
+    let mut body = Reader::new(body, &head.headers, front);
+    let mut reply = answer(front, &head, &mut body).await;
     body.drain().await;
     if body.is_broken() {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -8,6 +8,10 @@ use crate::triton::json::Node;
 use crate::triton::refusal::Refusal;
 use crate::triton::request::{InputData, RegionWindow, RequestInput, RequestedOutput};
 
+/// Inputs, or outputs, of a request at most, and dimensions of one: no model has so many, and each takes more
+/// memory than its text.
+const MOST: usize = 1024;
+
 /// What the JSON says, and what is yet to come.
 #[derive(Debug, Default)]
 pub(super) struct Head {
@@ -46,14 +50,14 @@ pub(super) fn read(text: &[u8]) -> Result<Head, Refusal> {
     head.id = head.id.filter(|id| !id.is_empty());
     let inputs = inputs.ok_or_else(|| Refusal::member_missing("inputs"));
     let inputs = inputs.and_then(array).map_err(|refusal| Refusal::parse("inputs", &refusal))?;
-    for value in inputs.items() {
+    for value in few(inputs, "inputs")? {
         let (input, tail) = input(value)?;
         head.inputs.push(input);
         head.tails.push(tail);
     }
     if let Some(outputs) = outputs {
         let outputs = array(outputs).map_err(|refusal| Refusal::parse("outputs", &refusal))?;
-        for value in outputs.items() {
+        for value in few(outputs, "outputs")? {
             let (output, binary) = output(value, head.binary_output)?;
             head.outputs.push(output);
             head.binary.push(binary);
@@ -64,6 +68,17 @@ pub(super) fn read(text: &[u8]) -> Result<Head, Refusal> {
 
 fn array(node: Node<'_>) -> Result<Node<'_>, Refusal> {
     if node.is_array() { Ok(node) } else { Err(Refusal::json_type("array")) }
+}
+
+/// The elements of an array that is not too long.
+fn few<'a>(
+    array: Node<'a>,
+    what: &str,
+) -> Result<impl Iterator<Item = Node<'a>> + use<'a>, Refusal> {
+    if array.items().nth(MOST).is_some() {
+        return Err(Refusal::too_many(what, MOST));
+    }
+    Ok(array.items())
 }
 
 /// A member that must be there, as `parse` reads it.
@@ -188,7 +203,7 @@ fn input(node: Node<'_>) -> Result<(RequestInput, Option<u64>), Refusal> {
 
 fn dims(node: Node<'_>) -> Result<Vec<i64>, Refusal> {
     let dim = |node: Node<'_>| node.integer().ok_or(Refusal::json_type("signed-integer"));
-    array(node)?.items().map(dim).collect()
+    few(array(node)?, "dimensions")?.map(dim).collect()
 }
 
 /// Data that is written as JSON.

@@ -58,6 +58,10 @@ impl Refusal {
         Self::internal(format!("attempt to access non-existing object member '{field}'"))
     }
 
+    pub(super) fn too_many(what: &str, most: usize) -> Self {
+        Self::invalid(format!("more than {most} {what}"))
+    }
+
     pub(super) fn data_sources(set: &[&str]) -> Self {
         let but = if set.is_empty() {
             "But no field is set".to_owned()

@@ -42,7 +42,7 @@ impl<'a> Node<'a> {
     }
 
     /// Names and values of an object; of anything else none.
-    pub(in crate::triton) fn members(&self) -> impl Iterator<Item = (Cow<'a, str>, Node<'a>)> {
+    pub(in crate::triton) fn members(self) -> impl Iterator<Item = (Cow<'a, str>, Node<'a>)> {
         let inside = if self.is_object() { &self.text[1..] } else { "" };
         let mut rest = inside.trim_start();
         std::iter::from_fn(move || {
@@ -63,7 +63,7 @@ impl<'a> Node<'a> {
     }
 
     /// The elements of an array; of anything else none.
-    pub(in crate::triton) fn items(&self) -> impl Iterator<Item = Node<'a>> {
+    pub(in crate::triton) fn items(self) -> impl Iterator<Item = Node<'a>> {
         let inside = if self.is_array() { &self.text[1..] } else { "" };
         let mut rest = inside.trim_start();
         std::iter::from_fn(move || {
@@ -77,7 +77,7 @@ impl<'a> Node<'a> {
     }
 
     /// What is in an array and the arrays in it, in order; objects as they are.
-    pub(in crate::triton) fn leaves(&self) -> impl Iterator<Item = Node<'a>> + Clone {
+    pub(in crate::triton) fn leaves(self) -> impl Iterator<Item = Node<'a>> + Clone {
         let mut rest = self.text;
         std::iter::from_fn(move || {
             rest = rest.trim_start_matches(['[', ']', ',', ' ', '\n', '\r', '\t']);

@@ -56,7 +56,8 @@ mod tests {
                 let expected = if written { number } else { f64::from(short) };
                 if expected.is_finite() {
                     let back: f64 = out.parse().unwrap();
-                    prop_assert!(if written { back == expected } else { back as f32 == short });
+                    let same = if written { back == expected } else { back as f32 == short };
+                    prop_assert!(same, "{}", out);
                     prop_assert!(serde_json::from_str::<f64>(&out).is_ok());
                 }
             }

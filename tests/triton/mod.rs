@@ -1,5 +1,8 @@
 //! The Triton front of this process, and a client that sends whatever bytes it is told.
 
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
 #[path = "../../examples/triton_server/models/mod.rs"]
 pub mod models;
 
@@ -12,7 +15,7 @@ use slipring::PosixShm;
 use slipring::triton::{Bound, Front, FrontBuilder, Server, Wire};
 use tokio::sync::oneshot;
 
-use super::{HANG, unique_name};
+use crate::support::{HANG, unique_name};
 
 /// A front on a port of its own, which ends on drop.
 pub struct Served {
@@ -114,6 +117,11 @@ impl Client {
     /// As [`send`](Self::send), to a server that may have hung up.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
+    }
+
+    /// The server sees that no more comes.
+    pub fn stop_sending(&self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
     pub fn hang_up(&self) {
