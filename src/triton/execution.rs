@@ -55,9 +55,11 @@ impl Front {
         if !found.entry.is_ready() {
             return Err(Refusal::not_ready(&metadata.name));
         }
+        // First: a window that its region does not have is told of as that, whatever its model expects of it.
+        let leases = self.lease_all(&request)?;
         let checked = check::check(metadata, &request)?;
         let (model, id) = (request.model.clone(), request.id.clone());
-        let laid = self.lay_out(found, request, checked)?;
+        let laid = self.lay_out(found, request, leases, checked);
         let batch = laid.batch;
         let (outputs, moments) = self.compute(found, laid, arrived).await?;
         let outputs = outputs.finish()?;
@@ -65,17 +67,30 @@ impl Front {
         Ok(InferResponse { model, version: found.version.to_string(), id, outputs })
     }
 
+    /// Takes the windows of a request into use: of its inputs, then of its outputs.
+    fn lease_all(&self, request: &InferRequest) -> Result<Vec<Lease>, Refusal> {
+        let inputs = request.inputs.iter().filter_map(|input| match &input.data {
+            InputData::Inline(_) => None,
+            InputData::Region(window) => Some(window),
+        });
+        let outputs = request.outputs.iter().filter_map(|output| output.region.as_ref());
+        let shared = self.shared_memory();
+        let leases = inputs.chain(outputs).map(|window| {
+            shared.check_allowed()?;
+            lease(shared.registry(), window)
+        });
+        leases.collect()
+    }
+
     fn lay_out(
         &self,
         found: &Found,
         request: InferRequest,
+        leases: Vec<Lease>,
         checked: Checked,
-    ) -> Result<Laid, Refusal> {
-        let shared = self.shared_memory();
-        let lease = |window: &RegionWindow| {
-            shared.check_allowed()?;
-            lease(shared.registry(), window)
-        };
+    ) -> Laid {
+        let mut leases = leases.into_iter();
+        let mut next = || leases.next().expect("each window was leased, in this order");
         let mut len = 0u64;
         let mut held = Vec::with_capacity(request.inputs.len());
         for (input, (dtype, shape)) in request.inputs.into_iter().zip(checked.inputs) {
@@ -86,7 +101,7 @@ impl Front {
                 }
                 InputData::Region(window) => {
                     len = len.saturating_add(window.len);
-                    From::Region(lease(&window)?)
+                    From::Region(next())
                 }
             };
             held.push(Held { name: input.name, dtype, shape, from });
@@ -98,7 +113,7 @@ impl Front {
                 None => To::Inline(Vec::new()),
                 Some(window) => {
                     len = len.saturating_add(window.len);
-                    To::Region(lease(window)?)
+                    To::Region(next())
                 }
             };
             slots.push(Slot { spec, to, shape: None });
@@ -108,7 +123,7 @@ impl Front {
         let inputs = Inputs { held, in_place, fault: fault.clone() };
         let unwanted = Slot { spec: 0, to: To::Nowhere, shape: None };
         let outputs = Outputs { metadata, slots, unwanted, in_place, fault };
-        Ok(Laid { inputs, outputs, len, batch: checked.batch })
+        Laid { inputs, outputs, len, batch: checked.batch }
     }
 
     async fn compute(

@@ -1,4 +1,4 @@
-//! `proto/*.proto` → the service in `src/triton/grpc/generated/`, its clients in `tests/support/triton/`.
+//! `proto/*.proto` → the service in `src/triton/grpc/generated/`, its clients in `tests/triton/`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const BYTES: [&str; 2] = [
 /// the generated file.
 const TARGETS: [(&str, bool, &str); 2] = [
     ("src/triton/grpc/generated", true, "super::super::codec::WeighingCodec"),
-    ("tests/support/triton", false, "tonic_prost::ProstCodec"),
+    ("tests/triton", false, "tonic_prost::ProstCodec"),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -55,10 +55,7 @@ impl GrpcInferenceService for Calls {
         Ok(Response::new(ServerReadyResponse { ready: true }))
     }
 
-    async fn model_ready(
-        &self,
-        request: Request<ModelReadyRequest>,
-    ) -> Answer<ModelReadyResponse> {
+    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
         let ModelReadyRequest { name, version } = request.into_inner();
         let ready = self.front.is_model_ready(&name, given(&version));
         Ok(Response::new(ModelReadyResponse { ready }))
@@ -83,10 +80,7 @@ impl GrpcInferenceService for Calls {
         Ok(Response::new(response::metadata(model)))
     }
 
-    async fn model_infer(
-        &self,
-        request: Request<ModelInferRequest>,
-    ) -> Answer<ModelInferResponse> {
+    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
         Ok(Response::new(self.infer(request.into_inner()).await?))
     }
 

@@ -93,7 +93,9 @@ impl<U: Message + Default + Weighed> Decoder for WeighingDecoder<U> {
         let (weight, most) = (U::weight(bytes), LIGHT.max(bytes.len().saturating_mul(HEAVY)));
         if weight > most {
             let len = bytes.len();
-            let text = format!("message of {len} bytes takes {weight} once decoded, at most {most} may be");
+            let text = format!(
+                "message of {len} bytes takes {weight} once decoded, at most {most} may be"
+            );
             return Err(Status::resource_exhausted(text));
         }
         U::decode(message).map(Some).map_err(|error| Status::internal(error.to_string()))

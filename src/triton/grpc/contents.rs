@@ -71,10 +71,7 @@ enum Made {
 }
 
 /// How many elements there are, and their bytes.
-fn made<T, const N: usize>(
-    elements: &[T],
-    of: impl Fn(&T) -> Option<[u8; N]>,
-) -> (usize, Made) {
+fn made<T, const N: usize>(elements: &[T], of: impl Fn(&T) -> Option<[u8; N]>) -> (usize, Made) {
     let made = filled(elements.len() * N, |room| {
         elements.iter().all(|element| match of(element) {
             Some(bytes) => {

@@ -158,7 +158,10 @@ where
                 Ok(part) => {
                     if let Some(len) = this.frames.pass(&part, this.longest) {
                         // As gRPC's own servers say it.
-                        let text = format!("Received message larger than max ({len} vs. {})", this.longest);
+                        let text = format!(
+                            "Received message larger than max ({len} vs. {})",
+                            this.longest
+                        );
                         return Poll::Ready(Some(Err(Status::resource_exhausted(text).into())));
                     }
                     if this.held.is_empty() && !this.is_to_wait() {

@@ -72,9 +72,8 @@ mod tests {
     use super::*;
 
     fn parameters(values: &[(&str, ParameterChoice)]) -> Parameters {
-        let parameter = |choice: &ParameterChoice| InferParameter {
-            parameter_choice: Some(choice.clone()),
-        };
+        let parameter =
+            |choice: &ParameterChoice| InferParameter { parameter_choice: Some(choice.clone()) };
         values.iter().map(|(name, choice)| ((*name).to_owned(), parameter(choice))).collect()
     }
 

@@ -51,9 +51,7 @@ impl Refusal {
     }
 
     pub(super) fn contents_type(input: &str, datatype: &str) -> Self {
-        Self::invalid(format!(
-            "contents of input '{input}' are not those of datatype '{datatype}'"
-        ))
+        Self::invalid(format!("contents of input '{input}' are not those of datatype '{datatype}'"))
     }
 
     pub(super) fn contents_unknown(input: &str, datatype: &str) -> Self {

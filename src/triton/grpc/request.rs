@@ -41,9 +41,7 @@ fn decode_input(
         (Some(_), Some(_)) => return Err(Refusal::contents_and_region(&name, model)),
         (Some(window), None) => InputData::Region(window),
         (None, Some(_)) if is_raw => return Err(Refusal::contents_and_raw(&name, model)),
-        (None, Some(contents)) => {
-            InputData::Inline(contents::bytes(&name, &datatype, &contents)?)
-        }
+        (None, Some(contents)) => InputData::Inline(contents::bytes(&name, &datatype, &contents)?),
         (None, None) => {
             InputData::Inline(raw.next().ok_or_else(|| Refusal::no_data(&name, model))?)
         }

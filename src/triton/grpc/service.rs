@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http_body::Body as HttpBody;
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{Service, http};
 use tonic::codec::CompressionEncoding;
+use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
 use crate::triton::front::Front;
