@@ -24,7 +24,9 @@ use slipring::triton::Limits;
 use support::{HANG, census, wait_until};
 use tonic::Code;
 use tonic::body::Body;
-use tonic::codegen::{Service, http};
+use tonic::codegen::http;
+use tonic::transport::Endpoint;
+use tower::ServiceExt;
 use triton::ints;
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
@@ -75,14 +77,14 @@ fn call(
     ends: bool,
     headers: &[(&str, &str)],
 ) -> (Code, String) {
-    let mut channel = served.channel();
+    let channel = served.channel();
     let mut request = http::Request::post(path).header("content-type", "application/grpc");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     let body = Body::new(Sent(Some(Bytes::copy_from_slice(body)), ends));
     served.run(async {
-        let response = channel.call(request.body(body).unwrap()).await.unwrap();
+        let response = channel.clone().oneshot(request.body(body).unwrap()).await.unwrap();
         let (head, body) = response.into_parts();
         let trailers = body.collect().await.ok().and_then(|body| body.trailers().cloned());
         let headers = trailers.unwrap_or(head.headers);
@@ -153,12 +155,12 @@ fn a_claim_of_many_bytes_takes_no_memory_and_no_more_than_patience() {
     let limits = Limits::new().patience(Duration::from_millis(200));
     let served = Served::with(|builder| builder.limits(limits));
     let before = mapped();
-    let mut channel = served.channel();
+    let channel = served.channel();
     let claims: Vec<_> = (0..64)
         .map(|_| {
             let body = Body::new(Sent(Some(frame(0, i32::MAX as u32, &[0; 100]).into()), false));
             let request = http::Request::post(INFER).header("content-type", "application/grpc");
-            channel.call(request.body(body).unwrap())
+            channel.clone().oneshot(request.body(body).unwrap())
         })
         .collect();
     served.run(async {
@@ -195,8 +197,8 @@ fn a_message_above_the_limit_is_refused_by_its_head() {
 fn a_bomb_takes_no_more_than_a_message_may() {
     let _alone = alone();
     let served = Served::with(|builder| builder.limits(Limits::new().request_bytes(4 << 20)));
-    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
-    (0..256).for_each(|_| bomb.write_all(&[0; 1 << 20]).unwrap());
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::fast());
+    (0..32).for_each(|_| bomb.write_all(&[0; 1 << 20]).unwrap());
     let bomb = bomb.finish().unwrap();
     let message = frame(1, bomb.len() as u32, &bomb);
     let (code, _) = call(&served, INFER, &message, true, &[("grpc-encoding", "gzip")]);
@@ -215,9 +217,9 @@ fn a_bomb_takes_no_more_than_a_message_may() {
 fn a_message_that_is_small_and_many_things_is_refused() {
     let _alone = alone();
     let served = Served::new();
-    // Ten million empty texts: 20 MB on the wire, 640 MB and more in memory.
+    // Five million empty texts: 10 MB on the wire, 320 MB and more in memory.
     let contents =
-        InferTensorContents { bytes_contents: vec![Vec::new(); 10_000_000], ..Default::default() };
+        InferTensorContents { bytes_contents: vec![Vec::new(); 5_000_000], ..Default::default() };
     let mut tensor = input("INPUT0", "BYTES", &[1, 1]);
     tensor.contents = Some(contents);
     let status = served.infer(request("identity_bytes", vec![tensor], &[])).unwrap_err();
@@ -299,24 +301,27 @@ fn more_connections_than_the_limit_wait() {
 fn clients_that_hang_up_lose_no_descriptor_and_hold_nobody_up() {
     let _alone = alone();
     let served = Served::new();
+    // A runtime of its own, which takes all that it does for a connection with it.
     let hang_up = || {
-        let mut channel = served.channel();
-        let head = framed(&identity(&ints(0..16)).encode_to_vec());
-        for path in [INFER, STREAM] {
-            let body = Body::new(Sent(Some(Bytes::copy_from_slice(&head[..20])), false));
-            let request = http::Request::post(path).header("content-type", "application/grpc");
-            let mut call = Box::pin(channel.call(request.body(body).unwrap()));
-            served.run(async {
-                let _ = tokio::time::timeout(Duration::from_millis(5), &mut call).await;
-            });
-        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let endpoint = Endpoint::from_shared(format!("http://{}", served.address)).unwrap();
+            let channel = endpoint.connect().await.unwrap();
+            let message = framed(&identity(&ints(0..16)).encode_to_vec());
+            for (path, sent) in [(INFER, 20), (STREAM, 20), (STREAM, message.len())] {
+                let body = Body::new(Sent(Some(Bytes::copy_from_slice(&message[..sent])), false));
+                let request = http::Request::post(path).header("content-type", "application/grpc");
+                let call = channel.clone().oneshot(request.body(body).unwrap());
+                let _ = tokio::time::timeout(Duration::from_millis(5), call).await;
+            }
+        });
     };
     hang_up();
     still_serves(&served);
     let before = census::descriptors();
     (0..20).for_each(|_| hang_up());
     still_serves(&served);
-    wait_until("as many descriptors as before", || census::descriptors() <= before + 4);
+    wait_until("as many descriptors as before", || census::descriptors() <= before);
 }
 
 #[test]
