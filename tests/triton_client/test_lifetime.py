@@ -17,13 +17,13 @@ VALUES = np.arange(1024, dtype=np.int32).reshape(1, 1024)
 class Slow(threading.Thread):
     """A request to the model that sleeps for 1.5 s before it reads its input."""
 
-    def __init__(self, kind, server, region, out=None):
+    def __init__(self, kind, server, region, out=None, wait=0.5):
         super().__init__(daemon=True)
         self.kind, self.server, self.region, self.out = kind, server, region, out
         self.result = self.error = None
         self.start()
         # The request is under way; the model has not read yet.
-        time.sleep(0.5)
+        time.sleep(wait)
 
     def run(self):
         with Front(self.kind, self.server) as front:
@@ -111,7 +111,7 @@ def test_an_object_is_truncated_under_a_request(either_front):
     front = either_front
     with Region(front, VALUES.nbytes) as region, Region(front, VALUES.nbytes) as out:
         region.write(0, VALUES.tobytes())
-        requests = [Slow(front.kind, front.server, region), Slow(front.kind, front.server, region, out)]
+        requests = [Slow(front.kind, front.server, region, wait=0), Slow(front.kind, front.server, region, out)]
         os.truncate(region.path, 64)
         for request in requests:
             request.end()
@@ -235,7 +235,7 @@ def test_many_clients_compute_at_once(either_server):
 def test_slow_requests_do_not_hold_others_up(front):
     with Region(front, VALUES.nbytes) as region:
         region.write(0, VALUES.tobytes())
-        requests = [Slow("grpc", front.server, region) for _ in range(2)]
+        requests = [Slow("grpc", front.server, region, wait=0.25) for _ in range(2)]
         started = time.monotonic()
         for _ in range(10):
             front.infer("identity_int32", [front.input("INPUT0", VALUES)])
