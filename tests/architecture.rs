@@ -49,7 +49,8 @@ const UNSAFE: [&str; 15] = [
 const LONGEST: usize = 400;
 
 /// Files that may be longer: up to how many lines, and why.
-const LONGER: [(&str, usize, &str); 0] = [];
+const LONGER: [(&str, usize, &str); 1] =
+    [("src/triton/grpc/generated/inference.rs", 1600, "made from proto/inference.proto")];
 
 /// A source file: as it is, and with comments and the insides of literals blanked out.
 struct Source {
