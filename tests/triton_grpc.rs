@@ -471,3 +471,42 @@ fn an_object_that_was_unlinked_stays_and_a_truncated_one_fails_its_requests() {
         assert!(served.infer(identity(&ints(0..16))).is_ok());
     }
 }
+
+#[test]
+fn a_tensor_is_copied_from_region_to_region_unless_either_is_truncated() {
+    const LEN: usize = 1 << 20;
+    let served = Served::new();
+    let (from, to) = (served.region("from", LEN as u64), served.region("to", LEN as u64 + 99));
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at / 7) as u8).collect();
+    from.write_at(0, &bytes).unwrap();
+    let mut asked =
+        request("identity_uint8", vec![input("INPUT0", "UINT8", &[1, LEN as i64])], &[]);
+    asked.inputs[0].parameters = window("from", 0, LEN as i64);
+    asked.outputs = vec![output("OUTPUT0")];
+    asked.outputs[0].parameters = window("to", 99, LEN as i64);
+    served.infer(asked.clone()).unwrap();
+    let mut room = vec![1; LEN + 99];
+    to.read_at(0, &mut room).unwrap();
+    assert!(room[..99] == [0; 99] && room[99..] == bytes);
+    for (name, object, len) in [("to", &to, LEN + 99), ("from", &from, LEN)] {
+        let path = format!("/dev/shm{}", object.key());
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        for left in [0, 4096, 100_000, len as u64 - 1] {
+            file.set_len(left).unwrap();
+            let refused = served.infer(asked.clone()).unwrap_err();
+            let text = format!("shared memory region '{name}' has become shorter");
+            assert!(refused.message().starts_with(&text), "{left}: {refused}");
+        }
+        file.set_len(len as u64).unwrap();
+        served.infer(asked.clone()).unwrap();
+    }
+    // The same region, overlapping: the bytes behind and before stay.
+    from.write_at(0, &bytes).unwrap();
+    asked.inputs[0].shape[1] = 100_000;
+    asked.inputs[0].parameters = window("from", 0, 100_000);
+    asked.outputs[0].parameters = window("from", 50_001, 100_000);
+    served.infer(asked).unwrap();
+    let mut room = vec![1; LEN];
+    from.read_at(0, &mut room).unwrap();
+    assert!(room[..50_001] == bytes[..50_001] && room[150_001..] == bytes[150_001..]);
+}
