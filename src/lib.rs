@@ -90,6 +90,8 @@ pub mod fuzzing;
 mod parking;
 mod pool;
 mod reactor;
+// What only the Triton front calls.
+#[cfg_attr(not(feature = "triton"), allow(dead_code, unused_imports))]
 mod region;
 mod ring;
 mod shm;

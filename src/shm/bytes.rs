@@ -5,6 +5,8 @@
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 
 use crate::shm::copy::{copy_across, copy_in, copy_out, load_byte, load_word};
 
@@ -230,6 +232,21 @@ impl<'a> BytesMut<'a> {
         // SAFETY: as many bytes are mapped writable there; `from` is private memory, because no
         // `&[u8]` to memory that others write exists.
         unsafe { copy_in(self.bytes.start, from) }
+    }
+
+    /// Overwrites the first bytes with those of a file at `offset`, by one system call: how many. The kernel
+    /// answers with an error where the mapping has no page, and no signal is raised.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn read_from(&self, fd: impl AsFd, offset: u64) -> io::Result<usize> {
+        let (fd, start) = (fd.as_fd().as_raw_fd(), self.bytes.start.as_ptr().cast());
+        let offset = libc::off64_t::try_from(offset).map_err(io::Error::other)?;
+        // SAFETY: the kernel writes at most `len` bytes from `start` on, which are mapped to write; nobody in
+        // this process has a reference to any of them.
+        let done = unsafe { libc::pread64(fd, start, self.bytes.len, offset) };
+        usize::try_from(done).map_err(|_| io::Error::last_os_error())
     }
 
     /// Overwrites all bytes with those of a view, which others may write, too. Where the two overlap, every byte

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, RegionFault};
-use crate::region::{Lease, Registry};
+use crate::region::{Lease, Registry, Unblocked};
 use crate::triton::check::{self, Checked};
 use crate::triton::front::Front;
 use crate::triton::inputs::{Fault, From, Held, Inputs};
@@ -58,7 +58,8 @@ impl Front {
         // First: a window that its region does not have is told of as that, whatever its model expects of it.
         let leases = self.lease_all(&request)?;
         let checked = check::check(metadata, &request)?;
-        let (model, id) = (request.model.clone(), request.id.clone());
+        let mut request = request;
+        let (model, id) = (std::mem::take(&mut request.model), request.id.take());
         let laid = self.lay_out(found, request, leases, checked);
         let batch = laid.batch;
         let (outputs, moments) = self.compute(found, laid, arrived).await?;
@@ -132,12 +133,12 @@ impl Front {
         laid: Laid,
         arrived: Instant,
     ) -> Result<(Outputs, Moments), Refusal> {
-        let name = found.entry.metadata.name.clone();
+        let name = &found.entry.metadata.name;
         match &found.entry.computing {
             Computing::Blocking(model)
                 if found.entry.metadata.inline && laid.len <= INLINE as u64 =>
             {
-                run(&**model, &name, laid, arrived)
+                run(&**model, name, laid, arrived)
             }
             Computing::Blocking(model) => {
                 let (model, called) = (model.clone(), name.clone());
@@ -151,8 +152,8 @@ impl Front {
                 inputs.check_strings()?;
                 let ready = Instant::now();
                 let done = Contained(model.infer(&inputs, &mut outputs)).await;
-                let answer = done.unwrap_or_else(|()| Err(Refusal::model_panicked(&name).into()));
-                judge(&inputs, answer)?;
+                let answer = done.unwrap_or_else(|()| Err(Refusal::model_panicked(name).into()));
+                judge(&inputs, &outputs, answer)?;
                 let computed = Instant::now();
                 Ok((outputs, Moments { arrived, started, ready, computed }))
             }
@@ -169,18 +170,38 @@ fn run(
 ) -> Result<(Outputs, Moments), Refusal> {
     let Laid { inputs, mut outputs, .. } = laid;
     let started = Instant::now();
+    // Once, and not for each access in place.
+    let _unblocked = inputs.in_place.then(Unblocked::start);
     inputs.check_strings()?;
     let ready = Instant::now();
     // What a panic leaves of inputs and outputs is dropped, and not looked at.
     let done = catch_unwind(AssertUnwindSafe(|| model.infer(&inputs, &mut outputs)));
-    judge(&inputs, done.unwrap_or_else(|_| Err(Refusal::model_panicked(name).into())))?;
+    judge(&inputs, &outputs, done.unwrap_or_else(|_| Err(Refusal::model_panicked(name).into())))?;
     let computed = Instant::now();
     Ok((outputs, Moments { arrived, started, ready, computed }))
 }
 
 /// What a client is told: first of its own memory, if that failed.
-fn judge(inputs: &Inputs, answer: Result<(), ModelError>) -> Result<(), Refusal> {
-    match inputs.fault.get() {
+fn judge(
+    inputs: &Inputs,
+    outputs: &Outputs,
+    answer: Result<(), ModelError>,
+) -> Result<(), Refusal> {
+    let fault = &inputs.fault;
+    if inputs.in_place && fault.get().is_none() {
+        // What was cut off within a page has raised no signal. Each region is asked once.
+        let leases = || inputs.leases().chain(outputs.leases()).enumerate();
+        for (at, lease) in leases() {
+            let mut others = leases().filter(|(other, _)| *other != at);
+            let covered = others.any(|(other, behind)| {
+                behind.ends_behind(lease) && (other < at || !lease.ends_behind(behind))
+            });
+            if !covered && let Err(error) = lease.holds() {
+                fault.keep(lease, &error);
+            }
+        }
+    }
+    match fault.get() {
         Some(refusal) => Err(refusal.clone()),
         None => Ok(answer?),
     }

@@ -109,6 +109,14 @@ impl Inputs {
         Ok(())
     }
 
+    /// The parts of regions that they lie in.
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.held.iter().filter_map(|held| match &held.from {
+            From::Region(lease) => Some(lease),
+            From::Inline(_) => None,
+        })
+    }
+
     fn view<'a>(&'a self, held: &'a Held) -> Input<'a> {
         Input { held, in_place: self.in_place, fault: &self.fault }
     }
@@ -182,7 +190,14 @@ impl<'a> Input<'a> {
                 Ok(())
             }
             From::Region(lease) => {
-                lease.read_at(offset as u64, out).map_err(|error| self.fault.keep(lease, &error))
+                let inside =
+                    offset.checked_add(out.len()).is_some_and(|end| end as u64 <= lease.len());
+                let read = if self.in_place && inside {
+                    lease.touch(|bytes| bytes.slice(offset, out.len()).copy_to(out))
+                } else {
+                    lease.read_at(offset as u64, out)
+                };
+                read.map_err(|error| self.fault.keep(lease, &error))
             }
         }
     }

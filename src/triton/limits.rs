@@ -56,7 +56,8 @@ impl Limits {
         self
     }
 
-    /// How long a connection may be without a whole head of a request.
+    /// How long a connection may be without a whole head of a request, after the last answer was ready. It is
+    /// looked for now and then, so up to a quarter of it may be added.
     pub fn idle(mut self, longest: Duration) -> Self {
         self.idle = longest;
         self

@@ -7,20 +7,13 @@ use bytes::Bytes as Owned;
 use zerocopy::IntoBytes;
 
 use crate::region::Lease;
-use crate::shm::BytesMut;
+use crate::shm::{Bytes, BytesMut};
 use crate::tensor::{DType, Element, Shape};
 use crate::triton::inputs::{Fault, Input};
 use crate::triton::model::{ModelError, ModelMetadata};
 use crate::triton::refusal::Refusal;
 use crate::triton::request::ResponseOutput;
 use crate::triton::strings::zeros;
-
-/// Bytes that are copied from region to region at a time, by way of a private buffer: they stay in the second
-/// level cache.
-const CHUNK: usize = 128 << 10;
-
-/// From this length on a copy in place is cheaper than one by the kernel, for all the calls around it.
-const IN_PLACE: usize = 16 << 10;
 
 /// Where an output goes.
 #[derive(Debug)]
@@ -155,6 +148,14 @@ impl Outputs {
         Ok(Output { slot, dtype, shape, len, in_place: self.in_place, fault: &self.fault })
     }
 
+    /// The parts of regions that they go to.
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.slots.iter().filter_map(|slot| match &slot.to {
+            To::Region(lease) => Some(lease),
+            To::Inline(_) | To::Nowhere => None,
+        })
+    }
+
     /// What the response has of them.
     pub(super) fn finish(self) -> Result<Vec<ResponseOutput>, Refusal> {
         let metadata = self.metadata;
@@ -256,7 +257,12 @@ impl Output<'_> {
                 room[offset..end].copy_from_slice(bytes);
             }
             To::Region(lease) => {
-                let written = lease.write_at(offset as u64, bytes);
+                let written = if self.in_place {
+                    let from = Bytes::of(bytes);
+                    lease.touch_mut(|room| room.slice(offset, from.len()).copy_from_bytes(from))
+                } else {
+                    lease.write_at(offset as u64, bytes)
+                };
                 written.map_err(|error| self.fault.keep(lease, &error))?;
             }
             To::Nowhere => {}
@@ -302,7 +308,7 @@ impl Output<'_> {
         }
     }
 
-    /// Copies an input of the same length, the cheapest way there is: in place once, or by way of a small buffer.
+    /// Copies an input of the same length, once.
     ///
     /// Where both lie in one region and overlap, the bytes are those of the input before, or of the output
     /// already, each of them.
@@ -322,34 +328,26 @@ impl Output<'_> {
             *room = zeros(self.len)?;
             return input.read_at(0, room);
         }
-        let direct = |lease: &Lease| self.in_place || lease.is_sealed();
-        if let (To::Region(to), Some(from)) = (&self.slot.to, input.lease())
-            && self.len >= IN_PLACE
-            && direct(to)
-            && direct(from)
-        {
-            let len = self.len;
-            let copied = to.in_place_mut(|room| {
-                input.in_place(|bytes| room.slice(0, len).copy_from_bytes(bytes))
-            });
-            return copied.map_err(|error| self.fault.keep(to, &error))?;
-        }
-        let mut chunk = [0; 512];
-        let mut long = Vec::new();
-        let chunk = if self.len <= chunk.len() {
-            &mut chunk[..]
-        } else {
-            long.resize(CHUNK.min(self.len), 0);
-            &mut long
-        };
-        let mut at = 0;
-        while at < self.len {
-            let part = (self.len - at).min(chunk.len());
-            input.read_at(at, &mut chunk[..part])?;
-            self.write_at(at, &chunk[..part])?;
-            at += part;
+        if let (To::Region(to), Some(from)) = (&self.slot.to, input.lease()) {
+            return self.across(to, from);
         }
         Ok(())
+    }
+
+    /// From region to region: once, in place or by the kernel.
+    fn across(&self, to: &Lease, from: &Lease) -> Result<(), ModelError> {
+        let direct = |lease: &Lease| self.in_place || lease.is_sealed();
+        if direct(to) && direct(from) {
+            let len = self.len;
+            let copied =
+                to.touch_mut(|room| from.touch(|bytes| room.slice(0, len).copy_from_bytes(bytes)));
+            let copied = copied.map_err(|error| self.fault.keep(to, &error))?;
+            return copied.map_err(|error| self.fault.keep(from, &error));
+        }
+        to.fill_from(from).map_err(|error| {
+            let failed = if from.holds().is_err() { from } else { to };
+            self.fault.keep(failed, &error)
+        })
     }
 }
 

@@ -1,5 +1,8 @@
 //! A request's body: plain bytes, as they come, counted.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -72,10 +75,16 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     /// Bytes as they travel; empty at the end.
     async fn frame(&mut self) -> Result<Bytes, Refusal> {
         loop {
-            let next = std::future::poll_fn(|context| {
-                std::pin::Pin::new(&mut self.body).poll_frame(context)
-            });
-            let frame = match tokio::time::timeout(self.patience, next).await {
+            // A timer only for what is not there yet.
+            let now = poll_fn(|context| Poll::Ready(Pin::new(&mut self.body).poll_frame(context)));
+            let next = match now.await {
+                Poll::Ready(next) => Ok(next),
+                Poll::Pending => {
+                    let next = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
+                    tokio::time::timeout(self.patience, next).await
+                }
+            };
+            let frame = match next {
                 Ok(None) => {
                     self.over = true;
                     return Ok(Bytes::new());

@@ -81,13 +81,41 @@ fn few<'a>(
     Ok(array.items())
 }
 
+/// The members of a tensor, the first of each name, found in one pass.
+#[derive(Default)]
+struct Members<'a> {
+    name: Option<Node<'a>>,
+    datatype: Option<Node<'a>>,
+    shape: Option<Node<'a>>,
+    parameters: Option<Node<'a>>,
+    data: Option<Node<'a>>,
+}
+
+impl<'a> Members<'a> {
+    fn of(node: Node<'a>) -> Self {
+        let mut members = Self::default();
+        for (name, value) in node.members() {
+            let member = match &*name {
+                "name" => &mut members.name,
+                "datatype" => &mut members.datatype,
+                "shape" => &mut members.shape,
+                "parameters" => &mut members.parameters,
+                "data" => &mut members.data,
+                _ => continue,
+            };
+            member.get_or_insert(value);
+        }
+        members
+    }
+}
+
 /// A member that must be there, as `parse` reads it.
 fn member<'a, T>(
-    node: Node<'a>,
+    node: Option<Node<'a>>,
     name: &str,
     parse: impl Fn(Node<'a>) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
-    let value = node.get(name).ok_or_else(|| Refusal::member_missing(name));
+    let value = node.ok_or_else(|| Refusal::member_missing(name));
     value.and_then(parse).map_err(|refusal| Refusal::parse(name, &refusal))
 }
 
@@ -134,9 +162,9 @@ struct Place {
 }
 
 impl Place {
-    fn read(tensor: Node<'_>) -> Result<Self, Refusal> {
+    fn read(parameters: Option<Node<'_>>) -> Result<Self, Refusal> {
         let mut place = Self::default();
-        let Some(parameters) = tensor.get("parameters") else { return Ok(place) };
+        let Some(parameters) = parameters else { return Ok(place) };
         if !parameters.is_object() {
             return Err(Refusal::parse("parameters", &Refusal::json_type("object")));
         }
@@ -160,11 +188,10 @@ impl Place {
     }
 
     /// The part of a region, if one is named.
-    fn window(&self, tensor: &str) -> Result<Option<RegionWindow>, Refusal> {
-        match (&self.region, self.byte_size, self.offset) {
+    fn window(&mut self, tensor: &str) -> Result<Option<RegionWindow>, Refusal> {
+        match (self.region.take(), self.byte_size, self.offset) {
             (Some(name), Some(len), offset) => {
-                let (name, offset) = (name.clone(), offset.unwrap_or(0));
-                Ok(Some(RegionWindow { name, offset, len }))
+                Ok(Some(RegionWindow { name, offset: offset.unwrap_or(0), len }))
             }
             (Some(_), None, _) => Err(Refusal::window_incomplete(tensor)),
             (None, Some(_), _) => {
@@ -179,19 +206,20 @@ impl Place {
 }
 
 fn input(node: Node<'_>) -> Result<(RequestInput, Option<u64>), Refusal> {
-    let name = member(node, "name", string)?;
-    let datatype = member(node, "datatype", string)?;
-    let shape = member(node, "shape", dims)?;
-    let (place, data) = (Place::read(node)?, node.get("data"));
+    let members = Members::of(node);
+    let name = member(members.name, "name", string)?;
+    let datatype = member(members.datatype, "datatype", string)?;
+    let shape = member(members.shape, "shape", dims)?;
+    let (mut place, data) = (Place::read(members.parameters)?, members.data);
     let window = place.window(&name)?;
     let sources = [
         (data.is_some(), "data"),
         (place.binary_data_size.is_some(), "binary_data_size"),
         (window.is_some(), "shared_memory_region"),
     ];
-    let set: Vec<&str> = sources.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
-    if set.len() != 1 {
-        return Err(Refusal::data_sources(&set));
+    let set = || sources.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
+    if set().count() != 1 {
+        return Err(Refusal::data_sources(&set().collect::<Vec<_>>()));
     }
     let bytes = match (window, data) {
         (Some(window), _) => InputData::Region(window),
@@ -219,8 +247,9 @@ fn written(name: &str, datatype: &str, shape: &[i64], data: Node<'_>) -> Result<
 }
 
 fn output(node: Node<'_>, binary_output: bool) -> Result<(RequestedOutput, bool), Refusal> {
-    let name = member(node, "name", string)?;
-    let place = Place::read(node)?;
+    let members = Members::of(node);
+    let name = member(members.name, "name", string)?;
+    let mut place = Place::read(members.parameters)?;
     let region = place.window(&name)?;
     if region.is_some() && place.binary_data == Some(true) {
         return Err(Refusal::output_places());

@@ -13,6 +13,7 @@ mod data;
 mod describe;
 mod handle;
 mod head;
+mod idlers;
 mod infer;
 mod path;
 mod raw;

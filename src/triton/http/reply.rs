@@ -41,7 +41,11 @@ impl Pieces {
     pub(super) fn join(self) -> Bytes {
         match self.rest.len() {
             0 | 1 => self.rest.into_iter().next().unwrap_or_default(),
-            _ => self.rest.iter().flat_map(|piece| piece.iter().copied()).collect(),
+            _ => {
+                let mut all = Vec::with_capacity(self.len() as usize);
+                self.rest.iter().for_each(|piece| all.extend_from_slice(piece));
+                all.into()
+            }
         }
     }
 

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::triton::front::Front;
 use crate::triton::http::handle::handle;
+use crate::triton::http::idlers::{Idler, Idlers};
 use crate::triton::server::{Ending, Socket};
 
 /// After an error of `accept`, such as a limit on descriptors: how long until the next try.
@@ -28,6 +29,7 @@ pub(in crate::triton) async fn serve(
 ) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(front.limits().connections));
     let mut connections = JoinSet::new();
+    let mut idlers = Idlers::new(front.limits().idle);
     while !*ending.borrow() {
         let accepted = async {
             // Never closed, so there is always one to wait for.
@@ -37,24 +39,32 @@ pub(in crate::triton) async fn serve(
         tokio::select! {
             _ = ending.changed() => break,
             Some(_) = connections.join_next() => {}
+            () = idlers.look() => {}
             (place, accepted) = accepted => match accepted {
                 Ok(stream) => {
                     let (front, ending) = (front.clone(), ending.clone());
-                    connections.spawn(async move {
+                    let idler = Idler::new();
+                    let watched = idler.clone();
+                    let served = connections.spawn(async move {
                         let _place = place;
                         match stream {
-                            Stream::Tcp(stream) => connection(front, stream, ending).await,
-                            Stream::Unix(stream) => connection(front, stream, ending).await,
+                            Stream::Tcp(stream) => connection(front, stream, idler, ending).await,
+                            Stream::Unix(stream) => connection(front, stream, idler, ending).await,
                         }
                     });
+                    idlers.watch(watched, served);
                 }
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
     }
     drop(socket);
-    while connections.join_next().await.is_some() {}
-    Ok(())
+    loop {
+        tokio::select! {
+            done = connections.join_next() => if done.is_none() { return Ok(()) },
+            () = idlers.look() => {}
+        }
+    }
 }
 
 enum Stream {
@@ -75,18 +85,24 @@ async fn accept(socket: &Socket) -> io::Result<Stream> {
 }
 
 /// Serves a connection until it ends. However it ends is its client's affair.
-async fn connection(front: Front, stream: impl AsyncRead + AsyncWrite + Unpin, mut ending: Ending) {
-    let limits = *front.limits();
+async fn connection(
+    front: Front,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    idler: Idler,
+    mut ending: Ending,
+) {
     let service = service_fn(|request| {
-        let front = &front;
-        async move { Ok::<_, Infallible>(handle(front, request).await) }
+        let (front, idler) = (&front, &idler);
+        async move {
+            idler.works();
+            let reply = handle(front, request).await;
+            idler.rests();
+            Ok::<_, Infallible>(reply)
+        }
     });
-    let mut served = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.idle)
-            .serve_connection(TokioIo::new(stream), service)
-    );
+    let mut builder = http1::Builder::new();
+    let served = builder.header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
+    let mut served = pin!(served);
     tokio::select! {
         _ = &mut served => return,
         _ = ending.wait_for(|end| *end) => {}
