@@ -1,5 +1,6 @@
 """`examples/triton_server` as a child process: started with ports of its own choice, ended whatever happens."""
 
+import contextlib
 import ctypes
 import os
 import re
@@ -67,6 +68,24 @@ class Server:
         """Bytes: what it has (`VmRSS`) or the most that it had (`VmHWM`)."""
         with open(f"/proc/{self.process.pid}/status") as status:
             return int(re.search(rf"{what}:\s+(\d+) kB", status.read())[1]) * 1024
+
+    @contextlib.contextmanager
+    def watched(self, what):
+        """By how much this memory grows at most while the body runs, as far as a look each millisecond tells."""
+        before = self.memory(what)
+        seen, end = [before], threading.Event()
+
+        def look():
+            while not end.wait(0.001):
+                seen.append(self.memory(what))
+
+        watcher = threading.Thread(target=look, daemon=True)
+        watcher.start()
+        try:
+            yield lambda: max(seen) - before
+        finally:
+            end.set()
+            watcher.join(10)
 
     def forget_peak(self):
         """From here on `VmHWM` counts anew."""
