@@ -90,12 +90,16 @@ pub mod fuzzing;
 mod parking;
 mod pool;
 mod reactor;
+// What only the Triton front calls.
+#[cfg_attr(not(feature = "triton"), allow(dead_code, unused_imports))]
 mod region;
 mod ring;
 mod shm;
 mod sync;
 mod tensor;
 mod transport;
+#[cfg(feature = "triton")]
+pub mod triton;
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Who may import whom (DESIGN, section 9). A new module is a new line here. `lib.rs` may import
 /// all of them.
-const IMPORTS: [(&str, &[&str]); 13] = [
+const IMPORTS: [(&str, &[&str]); 14] = [
     ("error", &[]),
     ("sync", &[]),
     ("shm", &["error", "sync"]),
@@ -26,6 +26,7 @@ const IMPORTS: [(&str, &[&str]); 13] = [
         "fuzzing", // of `cargo fuzz` alone
         &["sync", "shm", "ring", "pool", "parking", "transport", "commit"],
     ),
+    ("triton", &["error", "shm", "region", "tensor"]),
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
@@ -51,7 +52,8 @@ const UNSAFE: [&str; 15] = [
 const LONGEST: usize = 400;
 
 /// Files that may be longer: up to how many lines, and why.
-const LONGER: [(&str, usize, &str); 0] = [];
+const LONGER: [(&str, usize, &str); 1] =
+    [("src/triton/grpc/generated/inference.rs", 1600, "made from proto/inference.proto")];
 
 /// A source file: as it is, and with comments and the insides of literals blanked out.
 struct Source {

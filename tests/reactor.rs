@@ -187,7 +187,7 @@ fn no_wake_up_is_lost_between_an_own_loop_and_its_peer() {
             assert!(sleeper.sleep(LONG), "edge {edge}: lost after {next:?}");
         };
         end.unwrap();
-        assert_eq!(next.load(Ordering::Relaxed), ROUNDS.into());
+        assert_eq!(next.load(Ordering::Relaxed), u64::from(ROUNDS));
         peer.join().unwrap();
     }
 }

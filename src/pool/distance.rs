@@ -69,7 +69,7 @@ mod tests {
             }
         }
         assert_eq!((0..20).filter_map(|_| note(130)).collect::<Vec<_>>(), [true]);
-        assert_eq!((0..20).filter_map(|_| note(90)).collect::<Vec<_>>(), []);
+        assert_eq!((0..20).filter_map(|_| note(90)).count(), 0);
         assert_eq!((0..40).filter_map(|_| note(40)).collect::<Vec<_>>(), [false]);
     }
 }

@@ -17,6 +17,7 @@
 
 #![allow(unsafe_code)]
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -113,27 +114,40 @@ impl SigbusGuard {
 }
 
 /// A thread that takes `SIGBUS`, for a while: the kernel kills a thread that faults while it blocks it.
+///
+/// One inside of another costs no system call.
 #[derive(Debug)]
-pub(super) struct Unblocked {
+pub(crate) struct Unblocked {
     /// What the thread blocked before, if that was among it.
     before: Option<libc::sigset_t>,
     /// A mask is its thread's.
     thread: core::marker::PhantomData<*const ()>,
 }
 
+thread_local! {
+    /// How many [`Unblocked`] this thread has.
+    static UNBLOCKED: Cell<usize> = const { Cell::new(0) };
+}
+
 impl Unblocked {
-    pub(super) fn start() -> Self {
-        let mut before = no_signals();
-        // SAFETY: both sets are valid; the call changes this thread's mask only.
-        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &sigbus_alone(), &mut before) };
-        // SAFETY: a valid set.
-        let blocked = unsafe { libc::sigismember(&before, libc::SIGBUS) } == 1;
-        Self { before: blocked.then_some(before), thread: core::marker::PhantomData }
+    pub(crate) fn start() -> Self {
+        let outer = UNBLOCKED.replace(UNBLOCKED.get() + 1);
+        let mut blocked = None;
+        if outer == 0 {
+            let mut before = no_signals();
+            // SAFETY: both sets are valid; the call changes this thread's mask only.
+            unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &sigbus_alone(), &mut before) };
+            // SAFETY: a valid set.
+            let was = unsafe { libc::sigismember(&before, libc::SIGBUS) } == 1;
+            blocked = was.then_some(before);
+        }
+        Self { before: blocked, thread: core::marker::PhantomData }
     }
 }
 
 impl Drop for Unblocked {
     fn drop(&mut self) {
+        UNBLOCKED.set(UNBLOCKED.get() - 1);
         if self.before.is_some() {
             // SAFETY: a valid set; the call changes this thread's mask only.
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &sigbus_alone(), ptr::null_mut()) };

@@ -82,6 +82,11 @@ impl Lease {
         self.extent.offset() - self.region.extent().offset()
     }
 
+    /// Whether it can be touched in place whatever its owner does.
+    pub fn is_sealed(&self) -> bool {
+        self.region.is_sealed()
+    }
+
     /// What the region is, now.
     pub fn status(&self) -> RegionStatus {
         self.region.status()
@@ -143,6 +148,45 @@ impl Lease {
     /// written before the object was truncated may have reached it.
     pub fn in_place_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
         self.region.write_in_place(self.extent, write)
+    }
+
+    /// That the object still has all of the lease.
+    ///
+    /// # Errors
+    ///
+    /// [`Truncated`](crate::RegionFault::Truncated), [`OutOfReach`](crate::RegionFault::OutOfReach), and
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
+    pub fn holds(&self) -> Result<()> {
+        self.region.holds(self.extent)
+    }
+
+    /// Overwrites the first bytes of the lease with all of another one, by the kernel: once copied, and without
+    /// a signal, whoever truncates what. Where the two overlap, every byte is one that was there before or one
+    /// that was copied already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read_at`](Self::read_at) of `from` and [`write_at`](Self::write_at) of the lease.
+    /// [`holds`](Self::holds) tells which of them was truncated.
+    pub fn fill_from(&self, from: &Lease) -> Result<()> {
+        let part = self.extent.part(0, from.len())?;
+        self.region.fill_from(part, &from.region, from.extent)
+    }
+
+    /// As [`in_place`](Self::in_place), but that what was cut off from a page of which there is a rest reads as 0:
+    /// [`holds`](Self::holds), asked afterwards, tells.
+    pub(crate) fn touch<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
+        self.region.touch(self.extent, read)
+    }
+
+    /// As [`in_place_mut`](Self::in_place_mut), with what is said of [`touch`](Self::touch).
+    pub(crate) fn touch_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
+        self.region.touch_mut(self.extent, write)
+    }
+
+    /// Whether what the object has of this lease includes what it has of another one.
+    pub(crate) fn ends_behind(&self, other: &Lease) -> bool {
+        Arc::ptr_eq(&self.region, &other.region) && self.extent.end() >= other.extent.end()
     }
 
     /// The lease's bytes where they lie, if they are sealed: a memfd with `F_SEAL_SHRINK`, all of

@@ -40,6 +40,7 @@ mod table;
 mod window;
 
 pub use guard::SigbusGuard;
+pub(crate) use guard::Unblocked;
 pub use lease::Lease;
 pub use limits::RegionLimits;
 pub(crate) use named::Opened;

@@ -245,6 +245,10 @@ impl Region {
         }
     }
 
+    pub(super) fn is_sealed(&self) -> bool {
+        matches!(&self.backing, Backing::Host { windows, .. } if windows.footing() == Footing::Sealed)
+    }
+
     /// Copies a part, a range of the object, out.
     pub(super) fn read_at(&self, part: Extent, out: &mut [u8]) -> Result<()> {
         let (object, windows) = self.host()?;
@@ -269,10 +273,8 @@ impl Region {
         part: Extent,
         read: impl FnOnce(Bytes<'_>) -> R,
     ) -> Result<R> {
-        let (object, windows) = self.host()?;
-        let (start, len) = self.within(object, windows, part)?;
-        windows
-            .access(object, (self.extent, part), false, |mapping| read(mapping.bytes(start, len)))
+        self.holds(part)?;
+        self.touch(part, read)
     }
 
     pub(super) fn write_in_place<R>(
@@ -280,10 +282,63 @@ impl Region {
         part: Extent,
         write: impl FnOnce(BytesMut<'_>) -> R,
     ) -> Result<R> {
+        self.holds(part)?;
+        self.touch_mut(part, write)
+    }
+
+    /// As `read_in_place`, for who asks afterwards whether the object still has the part.
+    pub(super) fn touch<R>(&self, part: Extent, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
         let (object, windows) = self.host()?;
-        let (start, len) = self.within(object, windows, part)?;
+        let (start, len) = self.within(part);
+        windows
+            .access(object, (self.extent, part), false, |mapping| read(mapping.bytes(start, len)))
+    }
+
+    /// As `write_in_place`, with what is said of `touch`.
+    pub(super) fn touch_mut<R>(
+        &self,
+        part: Extent,
+        write: impl FnOnce(BytesMut<'_>) -> R,
+    ) -> Result<R> {
+        let (object, windows) = self.host()?;
+        let (start, len) = self.within(part);
         let act = |mapping: &ForeignMapping| write(mapping.bytes_mut(start, len));
         windows.access(object, (self.extent, part), true, act)
+    }
+
+    /// That the object still has a part.
+    pub(super) fn holds(&self, part: Extent) -> Result<()> {
+        let (object, windows) = self.host()?;
+        if windows.footing() == Footing::Loose { object.holds(part) } else { Ok(()) }
+    }
+
+    /// Copies another region's part into a part of the same length.
+    pub(super) fn fill_from(&self, part: Extent, other: &Region, from: Extent) -> Result<()> {
+        let ((object, windows), (source, theirs)) = (self.host()?, other.host()?);
+        if [windows, theirs].iter().any(|windows| windows.footing() == Footing::Fixed) {
+            // A dmabuf is read and written in place alone.
+            return self
+                .touch_mut(part, |to| other.touch(from, |from| to.copy_from_bytes(from)))?;
+        }
+        let room = windows.for_kernel(object, self.extent)?;
+        let (start, len) = self.within(part);
+        let mut done = 0;
+        while done < len {
+            let rest = room.bytes_mut(start + done, len - done);
+            match rest.read_from(source, from.offset() + done as u64) {
+                Ok(more) if more > 0 => done += more,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // Nothing more to read, or nowhere to put it: whichever was cut off.
+                _ => {
+                    other.holds(from)?;
+                    self.holds(part)?;
+                    let (there, len) = (done as u64, len as u64);
+                    return Err(RegionFault::Truncated { there, len }.into());
+                }
+            }
+        }
+        // What lies behind the end of an object that was cut off within a page is lost.
+        self.holds(part)
     }
 
     /// The mapping of sealed memory, and where in it a part lies.
@@ -292,16 +347,13 @@ impl Region {
         if windows.footing() != Footing::Sealed {
             return Err(RegionFault::Unsealed.into());
         }
-        let (start, len) = self.within(object, windows, part)?;
+        let (start, len) = self.within(part);
         Ok((windows.get(object, self.extent, false)?, start, len))
     }
 
-    /// Where a part lies in the mapping, if the object still has it.
-    fn within(&self, object: &Object, windows: &Windows, part: Extent) -> Result<(usize, usize)> {
-        if windows.footing() == Footing::Loose {
-            object.holds(part)?;
-        }
+    /// Where a part lies in the mapping.
+    fn within(&self, part: Extent) -> (usize, usize) {
         // The region is mapped as a whole, so both are addresses' distances.
-        Ok(((part.offset() - self.extent.offset()) as usize, part.len() as usize))
+        ((part.offset() - self.extent.offset()) as usize, part.len() as usize)
     }
 }

@@ -60,11 +60,18 @@ pub(super) struct Windows {
     footing: Footing,
     to_read: Mutex<Option<Arc<Window>>>,
     to_write: Mutex<Option<Arc<Window>>>,
+    /// One that is only ever given to the kernel, to write to.
+    for_kernel: Mutex<Option<Arc<ForeignMapping>>>,
 }
 
 impl Windows {
     pub(super) fn new(footing: Footing) -> Self {
-        Self { footing, to_read: Mutex::new(None), to_write: Mutex::new(None) }
+        Self {
+            footing,
+            to_read: Mutex::new(None),
+            to_write: Mutex::new(None),
+            for_kernel: Mutex::new(None),
+        }
     }
 
     pub(super) fn footing(&self) -> Footing {
@@ -79,6 +86,26 @@ impl Windows {
             None => {
                 let fresh = Arc::new(Window::open(object, region, self.footing, write)?);
                 Ok(window.insert(fresh).clone())
+            }
+        }
+    }
+
+    /// A mapping that nobody but the kernel touches, which needs no guard.
+    pub(super) fn for_kernel(
+        &self,
+        object: &Object,
+        region: Extent,
+    ) -> Result<Arc<ForeignMapping>> {
+        if !object.is_writable() {
+            return Err(RegionFault::ReadOnly.into());
+        }
+        let mut mapping = self.for_kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*mapping {
+            Some(mapping) => Ok(mapping.clone()),
+            None => {
+                let (offset, len) = (region.offset(), region.len() as usize);
+                let fresh = Arc::new(ForeignMapping::map(object, offset, len, true)?);
+                Ok(mapping.insert(fresh).clone())
             }
         }
     }

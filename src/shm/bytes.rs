@@ -5,8 +5,10 @@
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 
-use crate::shm::copy::{copy_in, copy_out, load_byte, load_word};
+use crate::shm::copy::{copy_across, copy_in, copy_out, load_byte, load_word};
 
 /// A view of bytes in a peer's memory, which an honest peer leaves alone and another one may change
 /// at any moment.
@@ -190,6 +192,12 @@ impl<'a> BytesMut<'a> {
         Self { bytes: Bytes { start, len, mapped: PhantomData } }
     }
 
+    /// A view of bytes that nobody else touches.
+    pub fn of(bytes: &'a mut [u8]) -> Self {
+        let len = bytes.len();
+        Self { bytes: Bytes { start: NonNull::from(bytes).cast(), len, mapped: PhantomData } }
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len
@@ -224,6 +232,33 @@ impl<'a> BytesMut<'a> {
         // SAFETY: as many bytes are mapped writable there; `from` is private memory, because no
         // `&[u8]` to memory that others write exists.
         unsafe { copy_in(self.bytes.start, from) }
+    }
+
+    /// Overwrites the first bytes with those of a file at `offset`, by one system call: how many. The kernel
+    /// answers with an error where the mapping has no page, and no signal is raised.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn read_from(&self, fd: impl AsFd, offset: u64) -> io::Result<usize> {
+        let (fd, start) = (fd.as_fd().as_raw_fd(), self.bytes.start.as_ptr().cast());
+        let offset = libc::off64_t::try_from(offset).map_err(io::Error::other)?;
+        // SAFETY: the kernel writes at most `len` bytes from `start` on, which are mapped to write; nobody in
+        // this process has a reference to any of them.
+        let done = unsafe { libc::pread64(fd, start, self.bytes.len, offset) };
+        usize::try_from(done).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Overwrites all bytes with those of a view, which others may write, too. Where the two overlap, every byte
+    /// is one that was there before or one that was copied already.
+    ///
+    /// # Panics
+    ///
+    /// If `from` has another length than this view.
+    pub fn copy_from_bytes(&self, from: Bytes<'_>) {
+        assert!(from.len == self.len(), "{} bytes into a view of {}", from.len, self.len());
+        // SAFETY: as many bytes are mapped there to read, and here to write.
+        unsafe { copy_across(from.start, self.bytes.start, from.len) }
     }
 
     /// The bytes as a slice to write, without a copy.

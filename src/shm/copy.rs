@@ -15,6 +15,10 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// (`copy_out`), Zen 4.
 const BULK: usize = 256;
 
+/// From this length on what is copied from region to region would only drive other things out of the caches. 16 MiB
+/// take 0.65 ms past them and 0.91 ms through them, 512 KiB 19 and 11 µs (Zen 5, 32 MiB of third level).
+const STREAM: usize = 8 << 20;
+
 /// Copies `out.len()` bytes from `from`.
 ///
 /// # Safety
@@ -35,12 +39,29 @@ pub(super) unsafe fn copy_out(from: NonNull<u8>, out: &mut [u8]) {
 /// # Safety
 ///
 /// As for [`copy_out`].
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn copy_bulk(from: NonNull<u8>, out: &mut [u8]) {
     let lines = out.len() / 64;
-    // SAFETY: reads `lines * 64` bytes that the caller vouches for and writes as many to `out`,
-    // which is exclusive; `lines` is not 0.
+    // SAFETY: the caller vouches for the bytes to read; those to write are `out`'s, which is exclusive.
+    unsafe { copy_lines(from, NonNull::from(&mut *out).cast(), lines) };
+    let done = lines * 64;
+    // SAFETY: `done <= out.len()`, inside of what the caller vouches for.
+    let rest = unsafe { from.add(done) };
+    // SAFETY: the caller's promise, for the last bytes.
+    unsafe { copy_words(rest, &mut out[done..]) }
+}
+
+/// Copies lines of 64 bytes. What lies in both ranges is written once it was read, or before: then it is
+/// copied as it was written.
+///
+/// # Safety
+///
+/// - `lines` is not 0, and as many lines at `from` are mapped readable, and at `to` writable, for the whole call.
+/// - Nobody in this process has a reference to any of them, but for the caller's own to `to`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_lines(from: NonNull<u8>, to: NonNull<u8>, lines: usize) {
+    // SAFETY: reads and writes `lines * 64` bytes that the caller vouches for.
     unsafe {
         core::arch::asm!(
             "2:",
@@ -61,25 +82,127 @@ unsafe fn copy_bulk(from: NonNull<u8>, out: &mut [u8]) {
             c = out(xmm_reg) _,
             d = out(xmm_reg) _,
             from = inout(reg) from.as_ptr() => _,
-            to = inout(reg) out.as_mut_ptr() => _,
+            to = inout(reg) to.as_ptr() => _,
             lines = inout(reg) lines => _,
             options(nostack),
         );
     }
-    let done = lines * 64;
-    // SAFETY: `done <= out.len()`, inside of what the caller vouches for.
-    let rest = unsafe { from.add(done) };
-    // SAFETY: the caller's promise, for the last bytes.
-    unsafe { copy_words(rest, &mut out[done..]) }
 }
 
 /// # Safety
 ///
-/// As for [`copy_out`].
+/// As above.
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_bulk(from: NonNull<u8>, out: &mut [u8]) {
+unsafe fn copy_lines(from: NonNull<u8>, to: NonNull<u8>, lines: usize) {
+    for index in 0..lines * 64 {
+        // SAFETY: inside of what the caller vouches for.
+        let byte = unsafe { load_byte(from, index) };
+        // SAFETY: inside of what the caller vouches for.
+        unsafe { store_byte(to, index, byte) };
+    }
+}
+
+/// As [`copy_lines`], past the caches.
+///
+/// # Safety
+///
+/// As for [`copy_lines`], and `to` is aligned to 16.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_lines(from: NonNull<u8>, to: NonNull<u8>, lines: usize) {
+    // SAFETY: reads and writes `lines * 64` bytes that the caller vouches for. The fence orders the stores,
+    // which are weaker than others, before whatever comes next.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "prefetchnta [{from} + 512]",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movntps [{to}], {a}",
+            "movntps [{to} + 16], {b}",
+            "movntps [{to} + 32], {c}",
+            "movntps [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {lines}",
+            "jnz 2b",
+            "sfence",
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            from = inout(reg) from.as_ptr() => _,
+            to = inout(reg) to.as_ptr() => _,
+            lines = inout(reg) lines => _,
+            options(nostack),
+        );
+    }
+}
+
+/// # Safety
+///
+/// As above.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stream_lines(from: NonNull<u8>, to: NonNull<u8>, lines: usize) {
     // SAFETY: the caller's promise is that function's.
-    unsafe { copy_words(from, out) }
+    unsafe { copy_lines(from, to, lines) }
+}
+
+/// Copies `len` bytes from memory that others write into memory that others write and read.
+///
+/// # Safety
+///
+/// - `from..from + len` is mapped readable and `to..to + len` writable for the whole call.
+/// - Nobody in this process has a reference to any of them, but for the caller's own.
+pub(super) unsafe fn copy_across(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
+    let mut done = 0;
+    if cfg!(all(target_arch = "x86_64", not(slipring_tsan))) && len >= BULK {
+        if len >= STREAM {
+            done = to.align_offset(16);
+            // SAFETY: `done` is less than 16, and `len` more.
+            unsafe { copy_short(from, to, done) };
+        }
+        let lines = (len - done) / 64;
+        // SAFETY: `done < len`, inside of what the caller vouches for.
+        let from = unsafe { from.add(done) };
+        // SAFETY: as above.
+        let to = unsafe { to.add(done) };
+        if len >= STREAM {
+            // SAFETY: as many lines are inside of what the caller vouches for; `done` aligns `to`.
+            unsafe { stream_lines(from, to, lines) };
+        } else {
+            // SAFETY: as many lines are inside of what the caller vouches for.
+            unsafe { copy_lines(from, to, lines) };
+        }
+        done += lines * 64;
+    }
+    // SAFETY: `done <= len`, inside of what the caller vouches for.
+    let from = unsafe { from.add(done) };
+    // SAFETY: as above.
+    let to = unsafe { to.add(done) };
+    // SAFETY: the caller's promise, for the last bytes.
+    unsafe { copy_short(from, to, len - done) }
+}
+
+/// # Safety
+///
+/// As for [`copy_across`].
+unsafe fn copy_short(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
+    let mut chunk = [0; BULK];
+    let mut done = 0;
+    while done < len {
+        let part = (len - done).min(chunk.len());
+        // SAFETY: `done < len`, inside of what the caller vouches for.
+        let from = unsafe { from.add(done) };
+        // SAFETY: as above.
+        let to = unsafe { to.add(done) };
+        // SAFETY: `done + part <= len`; `chunk` is private.
+        unsafe { copy_words(from, &mut chunk[..part]) };
+        // SAFETY: `done + part <= len`; `chunk` is private.
+        unsafe { copy_in(to, &chunk[..part]) };
+        done += part;
+    }
 }
 
 /// # Safety

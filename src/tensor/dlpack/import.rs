@@ -444,7 +444,7 @@ mod tests {
             it.dl_tensor.data = core::ptr::null_mut();
             it.deleter = None;
         });
-        assert_eq!(imported.unwrap().bytes(), []);
+        assert!(imported.unwrap().bytes().is_empty());
         assert_eq!(foreign.deleted(), 0);
     }
 

@@ -1,0 +1,200 @@
+//! Each call of the service, handed on to the front.
+
+use futures_util::stream::BoxStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::triton::front::Front;
+use crate::triton::grpc::generated::health::health_check_response::ServingStatus;
+use crate::triton::grpc::generated::health::health_server::Health;
+use crate::triton::grpc::generated::health::{HealthCheckRequest, HealthCheckResponse};
+use crate::triton::grpc::generated::inference::grpc_inference_service_server::GrpcInferenceService;
+use crate::triton::grpc::generated::inference::{
+    cuda_shared_memory_status_response as cuda, system_shared_memory_status_response as system, *,
+};
+use crate::triton::grpc::{request, response, stream};
+use crate::triton::refusal::Refusal;
+use crate::triton::server::Ending;
+
+/// The service that load balancers ask about by name.
+const SERVICE: &str = "inference.GRPCInferenceService";
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// The calls, on one front.
+#[derive(Debug, Clone)]
+pub(super) struct Calls {
+    pub(super) front: Front,
+    /// Told when streams are to end. `None`: whoever serves them ends them.
+    pub(super) ending: Option<Ending>,
+}
+
+impl Calls {
+    /// Executes a request.
+    pub(super) async fn infer(
+        &self,
+        message: ModelInferRequest,
+    ) -> Result<ModelInferResponse, Refusal> {
+        // A model that is not there is told of before whatever else is wrong with a request to it.
+        self.front.repository().find(&message.model_name, Some(&message.model_version))?;
+        let request = request::decode(message)?;
+        self.front.infer(request).await.map(response::infer)
+    }
+}
+
+fn given(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Calls {
+    async fn server_live(&self, _: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+        Ok(Response::new(ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
+        Ok(Response::new(ServerReadyResponse { ready: true }))
+    }
+
+    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+        let ModelReadyRequest { name, version } = request.into_inner();
+        let ready = self.front.is_model_ready(&name, given(&version));
+        Ok(Response::new(ModelReadyResponse { ready }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _: Request<ServerMetadataRequest>,
+    ) -> Answer<ServerMetadataResponse> {
+        let server = self.front.describe();
+        let extensions = server.extensions.into_iter().map(str::to_owned).collect();
+        let (name, version) = (server.name, server.version);
+        Ok(Response::new(ServerMetadataResponse { name, version, extensions }))
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<ModelMetadataRequest>,
+    ) -> Answer<ModelMetadataResponse> {
+        let ModelMetadataRequest { name, version } = request.into_inner();
+        let model = self.front.model_metadata(&name, given(&version))?;
+        Ok(Response::new(response::metadata(model)))
+    }
+
+    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+        Ok(Response::new(self.infer(request.into_inner()).await?))
+    }
+
+    type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Answer<Self::ModelStreamInferStream> {
+        Ok(Response::new(stream::answers(self.clone(), request)))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<ModelConfigRequest>,
+    ) -> Answer<ModelConfigResponse> {
+        let ModelConfigRequest { name, version } = request.into_inner();
+        let model = self.front.model_config(&name, given(&version))?;
+        Ok(Response::new(response::config(model)))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Answer<ModelStatisticsResponse> {
+        let ModelStatisticsRequest { name, version } = request.into_inner();
+        let all = self.front.statistics(given(&name), given(&version))?;
+        Ok(Response::new(response::statistics(all)))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Answer<RepositoryIndexResponse> {
+        let entries = self.front.index(request.into_inner().ready);
+        Ok(Response::new(response::index(entries)))
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<SystemSharedMemoryStatusRequest>,
+    ) -> Answer<SystemSharedMemoryStatusResponse> {
+        let all = self.front.shared_memory().system_status(&request.into_inner().name)?;
+        let regions = all.into_iter().map(|region| {
+            let name = region.name.clone();
+            let status = system::RegionStatus {
+                name: region.name,
+                key: region.key,
+                offset: region.offset,
+                byte_size: region.byte_size,
+            };
+            (name, status)
+        });
+        Ok(Response::new(SystemSharedMemoryStatusResponse { regions: regions.collect() }))
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<SystemSharedMemoryRegisterRequest>,
+    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+        let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } =
+            request.into_inner();
+        self.front.shared_memory().register_system(&name, &key, offset, byte_size)?;
+        Ok(Response::new(SystemSharedMemoryRegisterResponse {}))
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<SystemSharedMemoryUnregisterRequest>,
+    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+        self.front.shared_memory().unregister_system(&request.into_inner().name)?;
+        Ok(Response::new(SystemSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn cuda_shared_memory_status(
+        &self,
+        request: Request<CudaSharedMemoryStatusRequest>,
+    ) -> Answer<CudaSharedMemoryStatusResponse> {
+        let all = self.front.shared_memory().cuda_status(&request.into_inner().name)?;
+        let regions = all.into_iter().map(|region| {
+            let name = region.name.clone();
+            let (device_id, byte_size) = (region.device_id, region.byte_size);
+            (name, cuda::RegionStatus { name: region.name, device_id, byte_size })
+        });
+        Ok(Response::new(CudaSharedMemoryStatusResponse { regions: regions.collect() }))
+    }
+
+    async fn cuda_shared_memory_register(
+        &self,
+        request: Request<CudaSharedMemoryRegisterRequest>,
+    ) -> Answer<CudaSharedMemoryRegisterResponse> {
+        let CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } =
+            request.into_inner();
+        let shared = self.front.shared_memory();
+        shared.register_cuda(&name, &raw_handle, device_id, byte_size)?;
+        Ok(Response::new(CudaSharedMemoryRegisterResponse {}))
+    }
+
+    async fn cuda_shared_memory_unregister(
+        &self,
+        request: Request<CudaSharedMemoryUnregisterRequest>,
+    ) -> Answer<CudaSharedMemoryUnregisterResponse> {
+        self.front.shared_memory().unregister_cuda(&request.into_inner().name)?;
+        Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl Health for Calls {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Answer<HealthCheckResponse> {
+        let service = request.into_inner().service;
+        if !service.is_empty() && service != SERVICE {
+            return Err(Status::not_found("unknown service"));
+        }
+        Ok(Response::new(HealthCheckResponse { status: ServingStatus::Serving.into() }))
+    }
+}

@@ -1,0 +1,108 @@
+//! Parameters of a tensor and of a request, each of one of five types.
+
+use std::collections::BTreeMap;
+
+use crate::triton::grpc::generated::inference::InferParameter;
+use crate::triton::grpc::generated::inference::infer_parameter::ParameterChoice;
+use crate::triton::refusal::Refusal;
+use crate::triton::request::RegionWindow;
+
+const REGION: &str = "shared_memory_region";
+const OFFSET: &str = "shared_memory_offset";
+const SIZE: &str = "shared_memory_byte_size";
+
+/// By which a client of a stream asks to be told which response is the last. The one reserved name that it may send.
+const FINAL: &str = "triton_enable_empty_final_response";
+
+pub(super) type Parameters = BTreeMap<String, InferParameter>;
+
+/// Refuses what only the server may say.
+pub(super) fn check_request(parameters: &Parameters) -> Result<(), Refusal> {
+    let mut names = parameters.keys().filter(|name| *name != FINAL);
+    match names.find(|name| name.starts_with("triton_")) {
+        Some(name) => Err(Refusal::reserved_parameter(name)),
+        None => Ok(()),
+    }
+}
+
+/// Where in shared memory a tensor is, if it is there.
+pub(super) fn window(
+    tensor: &str,
+    parameters: &Parameters,
+) -> Result<Option<RegionWindow>, Refusal> {
+    // Most tensors have none.
+    if parameters.is_empty() {
+        return Ok(None);
+    }
+    let region = match parameters.get(REGION).map(choice) {
+        None => None,
+        Some(Some(ParameterChoice::StringParam(name))) => Some(name),
+        Some(_) => return Err(Refusal::parameter_unlike(REGION, tensor, "string_param")),
+    };
+    let offset = integer(tensor, parameters, OFFSET)?;
+    let size = integer(tensor, parameters, SIZE)?;
+    let Some(region) = region else {
+        return match (size, offset) {
+            (Some(_), _) => Err(Refusal::no_region(SIZE, tensor)),
+            (None, Some(_)) => Err(Refusal::no_region(OFFSET, tensor)),
+            (None, None) => Ok(None),
+        };
+    };
+    let size = size.ok_or_else(|| Refusal::no_region_size(tensor))?;
+    // Negative numbers are outside of every region; as unsigned ones they would be far behind it, or wrap.
+    let offset = u64::try_from(offset.unwrap_or(0)).map_err(|_| Refusal::region_offset(region))?;
+    let len = u64::try_from(size).map_err(|_| Refusal::region_range(region))?;
+    Ok(Some(RegionWindow { name: region.clone(), offset, len }))
+}
+
+fn choice(parameter: &InferParameter) -> Option<&ParameterChoice> {
+    parameter.parameter_choice.as_ref()
+}
+
+fn integer(tensor: &str, parameters: &Parameters, name: &str) -> Result<Option<i64>, Refusal> {
+    match parameters.get(name).map(choice) {
+        None => Ok(None),
+        Some(Some(ParameterChoice::Int64Param(value))) => Ok(Some(*value)),
+        Some(_) => Err(Refusal::parameter_unlike(name, tensor, "int64_param")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(values: &[(&str, ParameterChoice)]) -> Parameters {
+        let parameter =
+            |choice: &ParameterChoice| InferParameter { parameter_choice: Some(choice.clone()) };
+        values.iter().map(|(name, choice)| ((*name).to_owned(), parameter(choice))).collect()
+    }
+
+    fn text(name: &str) -> (&str, ParameterChoice) {
+        (REGION, ParameterChoice::StringParam(name.to_owned()))
+    }
+
+    #[test]
+    fn a_window_has_a_region_and_a_size_and_starts_at_its_beginning() {
+        let given = parameters(&[text("r"), (SIZE, ParameterChoice::Int64Param(i64::MAX))]);
+        let wanted = RegionWindow { name: "r".to_owned(), offset: 0, len: i64::MAX as u64 };
+        assert_eq!(window("t", &given), Ok(Some(wanted)));
+        assert_eq!(window("t", &Parameters::new()), Ok(None));
+    }
+
+    #[test]
+    fn negative_numbers_are_refused_and_never_wrap() {
+        for (offset, size) in [(-1, 64), (64, -32), (i64::MIN, i64::MIN), (0, -1)] {
+            let offset = (OFFSET, ParameterChoice::Int64Param(offset));
+            let size = (SIZE, ParameterChoice::Int64Param(size));
+            let refusal = window("t", &parameters(&[text("r"), offset, size])).unwrap_err();
+            assert!(refusal.text().starts_with("Invalid offset"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn one_reserved_name_may_be_sent() {
+        let yes = ParameterChoice::BoolParam(true);
+        assert!(check_request(&parameters(&[(FINAL, yes.clone()), ("t", yes.clone())])).is_ok());
+        assert!(check_request(&parameters(&[("triton_", yes)])).is_err());
+    }
+}

@@ -1,0 +1,222 @@
+//! Tensors as JSON, and back.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+
+use crate::tensor::{DType, Shape};
+use crate::triton::json::{self, Node};
+use crate::triton::refusal::Refusal;
+use crate::triton::request::ResponseOutput;
+
+/// The bytes of a tensor that is written as JSON, nested or flat.
+///
+/// They are counted before room is made for them.
+pub(super) fn read(dtype: DType, shape: &Shape, data: Node<'_>) -> Result<Bytes, Refusal> {
+    let elements = || data.leaves();
+    // No text is as long as a count that overflows.
+    let count = shape.count().unwrap_or(usize::MAX);
+    if !data.is_array() || elements().take(count.saturating_add(1)).count() != count {
+        return Err(Refusal::data_count());
+    }
+    if dtype == DType::Bytes {
+        let strings = elements().map(|leaf| leaf.string().ok_or(Refusal::json_type("string")));
+        let len: usize =
+            strings.clone().map(|string| string.map_or(0, |string| 4 + string.len())).sum();
+        let mut bytes = Vec::with_capacity(len);
+        for string in strings {
+            let string = string?;
+            // A text is at most 4 GiB long, as its limit is.
+            bytes.extend_from_slice(&(string.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(string.as_bytes());
+        }
+        return Ok(bytes.into());
+    }
+    let mut bytes = Vec::with_capacity(count * dtype.size().unwrap_or(1));
+    for leaf in elements() {
+        element(dtype, leaf, &mut bytes)?;
+    }
+    Ok(bytes.into())
+}
+
+fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal> {
+    let signed = || leaf.integer().ok_or_else(|| number(leaf, "signed-integer", dtype));
+    let unsigned = || leaf.unsigned().ok_or_else(|| number(leaf, "unsigned-integer", dtype));
+    let float = || leaf.float().ok_or(Refusal::json_type("number"));
+    let range = |_| Refusal::data_range(dtype.name());
+    match dtype {
+        DType::Bool => {
+            let value = leaf.boolean().ok_or(Refusal::json_type("boolean"))?;
+            to.push(value.into());
+        }
+        DType::Uint8 => to.push(u8::try_from(unsigned()?).map_err(range)?),
+        DType::Uint16 => to.extend(u16::try_from(unsigned()?).map_err(range)?.to_le_bytes()),
+        DType::Uint32 => to.extend(u32::try_from(unsigned()?).map_err(range)?.to_le_bytes()),
+        DType::Uint64 => to.extend(unsigned()?.to_le_bytes()),
+        DType::Int8 => to.extend(i8::try_from(signed()?).map_err(range)?.to_le_bytes()),
+        DType::Int16 => to.extend(i16::try_from(signed()?).map_err(range)?.to_le_bytes()),
+        DType::Int32 => to.extend(i32::try_from(signed()?).map_err(range)?.to_le_bytes()),
+        DType::Int64 => to.extend(signed()?.to_le_bytes()),
+        DType::Fp32 => to.extend((float()? as f32).to_le_bytes()),
+        DType::Fp64 => to.extend(float()?.to_le_bytes()),
+        // Refused before, with the tensor's name.
+        DType::Fp16 | DType::Bf16 | DType::Bytes => {}
+    }
+    Ok(())
+}
+
+/// Why what should be an integer is none.
+fn number(leaf: Node<'_>, wanted: &str, dtype: DType) -> Refusal {
+    match (leaf.integer(), leaf.unsigned()) {
+        (None, None) => Refusal::json_type(wanted),
+        _ => Refusal::data_range(dtype.name()),
+    }
+}
+
+/// Appends an output's elements as a flat array.
+pub(super) fn write(output: &ResponseOutput, bytes: &[u8], to: &mut String) -> Result<(), Refusal> {
+    to.push('[');
+    match output.dtype {
+        DType::Fp16 | DType::Bf16 => {
+            return Err(Refusal::json_output(output.dtype.name(), &output.name));
+        }
+        DType::Bytes => strings(bytes, to),
+        DType::Bool => list(bytes.as_chunks::<1>().0, to, |to, [byte]| {
+            to.push_str(if byte == 0 { "false" } else { "true" });
+        }),
+        DType::Uint8 => integers(bytes.as_chunks().0, to, u8::from_le_bytes),
+        DType::Uint16 => integers(bytes.as_chunks().0, to, u16::from_le_bytes),
+        DType::Uint32 => integers(bytes.as_chunks().0, to, u32::from_le_bytes),
+        DType::Uint64 => integers(bytes.as_chunks().0, to, u64::from_le_bytes),
+        DType::Int8 => integers(bytes.as_chunks().0, to, i8::from_le_bytes),
+        DType::Int16 => integers(bytes.as_chunks().0, to, i16::from_le_bytes),
+        DType::Int32 => integers(bytes.as_chunks().0, to, i32::from_le_bytes),
+        DType::Int64 => integers(bytes.as_chunks().0, to, i64::from_le_bytes),
+        DType::Fp32 => list(bytes.as_chunks().0, to, |to, element| {
+            json::float(to, f32::from_le_bytes(element));
+        }),
+        DType::Fp64 => list(bytes.as_chunks().0, to, |to, element| {
+            json::float(to, f64::from_le_bytes(element));
+        }),
+    }
+    to.push(']');
+    Ok(())
+}
+
+fn list<const N: usize>(
+    elements: &[[u8; N]],
+    to: &mut String,
+    write: impl Fn(&mut String, [u8; N]),
+) {
+    for (at, element) in elements.iter().enumerate() {
+        if at > 0 {
+            to.push(',');
+        }
+        write(to, *element);
+    }
+}
+
+fn integers<const N: usize, T: std::fmt::Display>(
+    elements: &[[u8; N]],
+    to: &mut String,
+    of: impl Fn([u8; N]) -> T,
+) {
+    list(elements, to, |to, element| {
+        let _ = write!(to, "{}", of(element));
+    });
+}
+
+/// BYTES as text. What is none shows where it is none.
+fn strings(bytes: &[u8], to: &mut String) {
+    let mut rest = bytes;
+    let mut first = true;
+    while let Some((len, behind)) = rest.split_first_chunk::<4>() {
+        let len = u32::from_le_bytes(*len) as usize;
+        let (element, behind) = behind.split_at(len.min(behind.len()));
+        if !first {
+            to.push(',');
+        }
+        json::string(to, &String::from_utf8_lossy(element));
+        (rest, first) = (behind, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_as(dtype: DType, dims: &[usize], text: &str) -> Result<Vec<u8>, String> {
+        let node = Node::document(text.as_bytes()).unwrap();
+        let read = read(dtype, &Shape::new(dims).unwrap(), node);
+        read.map(|bytes| bytes.to_vec()).map_err(|refusal| refusal.text().to_owned())
+    }
+
+    fn round(dtype: DType, dims: &[usize], text: &str) -> String {
+        let bytes = read_as(dtype, dims, text).unwrap();
+        let output = ResponseOutput {
+            name: "O".to_owned(),
+            dtype,
+            shape: Shape::new(dims).unwrap(),
+            data: None,
+        };
+        let mut out = String::new();
+        write(&output, &bytes, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn nested_and_flat_mean_the_same() {
+        for text in ["[[1,2],[3,-4]]", "[1,2,3,-4]", "[[[1],[2,3]],-4]"] {
+            assert_eq!(round(DType::Int16, &[2, 2], text), "[1,2,3,-4]");
+        }
+    }
+
+    #[test]
+    fn each_type_keeps_its_extremes() {
+        for (dtype, text) in [
+            (DType::Bool, "[true,false]"),
+            (DType::Uint8, "[0,255]"),
+            (DType::Uint64, "[0,18446744073709551615]"),
+            (DType::Int8, "[-128,127]"),
+            (DType::Int64, "[-9223372036854775808,9223372036854775807]"),
+            (DType::Fp32, "[0.1,-3.4028235e38]"),
+            (DType::Fp64, "[0.1,5e-324]"),
+            (DType::Fp64, "[NaN,-Infinity]"),
+            (DType::Bytes, "[\"\",\"ä\\\"\"]"),
+        ] {
+            assert_eq!(round(dtype, &[2], text), text);
+        }
+        assert_eq!(round(DType::Fp32, &[2], "[7,-1]"), "[7.0,-1.0]");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for (dtype, text) in [
+            (DType::Uint8, "[256]"),
+            (DType::Uint8, "[-1]"),
+            (DType::Int8, "[128]"),
+            (DType::Int64, "[9223372036854775808]"),
+        ] {
+            let text = read_as(dtype, &[1], text).unwrap_err();
+            assert_eq!(text, format!("a number is out of the range of {dtype}"));
+        }
+        let text = read_as(DType::Int32, &[1], "[1.0]").unwrap_err();
+        assert_eq!(text, "attempt to access JSON non-signed-integer as signed-integer");
+        assert!(read_as(DType::Bool, &[1], "[1]").is_err());
+        assert!(read_as(DType::Bytes, &[1], "[1]").is_err());
+        assert!(read_as(DType::Fp32, &[1], "[\"1\"]").is_err());
+        assert!(read_as(DType::Fp32, &[1], "[null]").is_err());
+        for (dims, text) in
+            [(&[2, 2][..], "[1,2,3]"), (&[2], "[1,2,3]"), (&[1], "1"), (&[0], "[1]")]
+        {
+            assert_eq!(
+                read_as(DType::Int32, dims, text).unwrap_err(),
+                "Shape does not match true shape of 'data' field"
+            );
+        }
+        // Refused by its count, before room is made.
+        let dims = [1 << 30, 1 << 30];
+        assert!(read_as(DType::Int32, &dims, "[1]").is_err());
+        assert!(read_as(DType::Int32, &[usize::MAX, 3], "[1]").is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! A request, from its head to its reply.
+
+use axum::Router;
+use axum::body::Body as AnyBody;
+use axum::extract::State;
+use axum::routing::any;
+use bytes::Bytes;
+use http_body::Body;
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+
+use crate::triton::front::Front;
+use crate::triton::http::body::Reader;
+use crate::triton::http::path::{About, Route, route};
+use crate::triton::http::reply::{self, Reply};
+use crate::triton::http::{describe, infer, verbs};
+use crate::triton::json::Node;
+use crate::triton::refusal::Refusal;
+
+/// Bytes of a request for the index at most.
+const LONGEST: usize = 64 << 10;
+
+/// What serves everything under `/v2`, to be merged into an application's own router.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::triton::{Front, http_router};
+///
+/// # fn main() -> slipring::Result<()> {
+/// let front = Front::builder().build()?;
+/// let application: axum::Router = axum::Router::new()
+///     .route("/metrics", axum::routing::get(|| async { "" }))
+///     .merge(http_router(front));
+/// # Ok(())
+/// # }
+/// ```
+pub fn router(front: Front) -> Router {
+    let serve = |State(front): State<Front>, request: Request<AnyBody>| async move {
+        let reply: Response<_> = handle(&front, request).await;
+        reply.map(AnyBody::new)
+    };
+    Router::new().route("/v2", any(serve)).route("/v2/{*rest}", any(serve)).with_state(front)
+}
+
+/// Serves one request.
+pub(super) async fn handle<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    request: Request<B>,
+) -> Reply {
+    let (head, body) = request.into_parts();
+    let mut body = Reader::new(body, &head.headers, front);
+    let mut reply = answer(front, &head, &mut body).await;
+    body.drain().await;
+    if body.is_broken() {
+        reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    reply
+}
+
+async fn answer<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    head: &Parts,
+    body: &mut Reader<B>,
+) -> Reply {
+    let path = head.uri.path();
+    let Some(route) = route(path) else {
+        return reply::error(StatusCode::NOT_FOUND, "Not Found");
+    };
+    if head.method != if route.is_read() { Method::GET } else { Method::POST } {
+        return reply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    }
+    let done = match &route {
+        Route::Memory { sort, name, verb } => {
+            let named = path.contains("/region/");
+            verbs::act(front, (*sort, *verb), name, named, body).await
+        }
+        Route::Model { name, version, about: About::Infer } => {
+            infer::infer(front, name, *version, &head.headers, body).await
+        }
+        Route::Index => index(front, body).await,
+        _ => look(front, &route),
+    };
+    done.unwrap_or_else(Reply::from)
+}
+
+/// What is asked for without a body.
+fn look(front: &Front, route: &Route<'_>) -> Result<Reply, Refusal> {
+    Ok(match route {
+        Route::Server => reply::json(describe::server(&front.describe())),
+        Route::Live | Route::Ready => reply::empty(),
+        Route::AllStatistics => reply::json(describe::statistics(&front.statistics(None, None)?)),
+        Route::Model { name, version, about } => match about {
+            About::Ready if front.is_model_ready(name, *version) => reply::empty(),
+            About::Ready => reply::with_status(StatusCode::BAD_REQUEST, ""),
+            About::Config => reply::json(describe::config(&front.model_config(name, *version)?)),
+            About::Statistics => {
+                reply::json(describe::statistics(&front.statistics(Some(name), *version)?))
+            }
+            About::Metadata | About::Infer => {
+                reply::json(describe::metadata(&front.model_metadata(name, *version)?))
+            }
+        },
+        Route::Index | Route::Memory { .. } => reply::empty(),
+    })
+}
+
+async fn index<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    body: &mut Reader<B>,
+) -> Result<Reply, Refusal> {
+    let text = body.rest(LONGEST).await?;
+    let mut ready = false;
+    if !text.is_empty()
+        && let Some(wanted) = Node::document(&text)?.get("ready")
+    {
+        ready = wanted.boolean().ok_or(Refusal::json_type("boolean"))?;
+    }
+    Ok(reply::json(describe::index(&front.index(ready))))
+}

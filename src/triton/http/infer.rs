@@ -1,0 +1,204 @@
+//! Inference over HTTP.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use http_body::Body;
+use hyper::HeaderMap;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+
+use crate::triton::front::Front;
+use crate::triton::http::body::Reader;
+use crate::triton::http::coding::Coding;
+use crate::triton::http::head::{self, Head};
+use crate::triton::http::reply::{self, HEADER_LENGTH, OCTETS, Pieces, Reply};
+use crate::triton::http::{data, raw};
+use crate::triton::json;
+use crate::triton::model::ModelMetadata;
+use crate::triton::refusal::Refusal;
+use crate::triton::request::{InferRequest, InferResponse, InputData};
+
+/// Bytes that are turned from or to JSON, or compressed, on the runtime's own thread: some hundred microseconds.
+const QUICK: usize = 64 << 10;
+
+/// Bodies up to this length are sent as one piece: copying them is cheaper than a vector of pieces.
+const SHORT: u64 = 16 << 10;
+
+/// Serves one request.
+pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    model: &str,
+    version: Option<&str>,
+    headers: &HeaderMap,
+    body: &mut Reader<B>,
+) -> Result<Reply, Refusal> {
+    let found = front.repository().find(model, version)?;
+    let metadata = &*found.entry.metadata;
+    let head = match header_length(headers, body).await? {
+        Some(0) => raw_head(metadata, body, front.limits().request_bytes).await?,
+        length => read_head(front, metadata, length, body).await?,
+    };
+    let Head { id, inputs, outputs, binary, binary_output, .. } = head;
+    let request = InferRequest {
+        model: model.to_owned(),
+        version: version.map(str::to_owned),
+        id,
+        inputs,
+        outputs,
+    };
+    let response = front.infer(request).await?;
+    let len: usize =
+        response.outputs.iter().filter_map(|output| output.data.as_ref()).map(Bytes::len).sum();
+    let coding = Coding::of_response(headers);
+    let is_binary = move |at: usize| binary.get(at).copied().unwrap_or(binary_output);
+    let is_work = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
+    let make = move || respond(response, is_binary, coding);
+    if is_work && len > QUICK { away(make).await } else { make() }
+}
+
+/// Does what takes long on another thread.
+async fn away<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(Refusal::internal("the request was stopped")))
+}
+
+/// The length of the JSON, if a header tells it.
+async fn header_length<B: Body<Data = Bytes> + Unpin>(
+    headers: &HeaderMap,
+    body: &mut Reader<B>,
+) -> Result<Option<usize>, Refusal> {
+    let Some(value) = headers.get(&HEADER_LENGTH) else { return Ok(None) };
+    let text = String::from_utf8_lossy(value.as_bytes());
+    let text = text.trim();
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Refusal::header_length_text(text));
+    }
+    match text.parse() {
+        Ok(length) => Ok(Some(length)),
+        // Negative, or longer than any body.
+        Err(_) => Err(Refusal::header_length_range(body.count_all().await?, text)),
+    }
+}
+
+async fn raw_head<B: Body<Data = Bytes> + Unpin>(
+    metadata: &ModelMetadata,
+    body: &mut Reader<B>,
+    most: u64,
+) -> Result<Head, Refusal> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX).min(isize::MAX as usize - 1);
+    let bytes = body.rest(most).await?;
+    let input = raw::input(metadata, bytes)?;
+    Ok(Head { inputs: vec![input], binary_output: true, ..Head::default() })
+}
+
+async fn read_head<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    metadata: &ModelMetadata,
+    length: Option<usize>,
+    body: &mut Reader<B>,
+) -> Result<Head, Refusal> {
+    let most = front.limits().json_bytes;
+    let text = match length {
+        None => body.rest(most).await?,
+        Some(length) => {
+            let text = if length > most { Bytes::new() } else { body.take(length).await? };
+            if text.len() < length {
+                let all = body.count_all().await?;
+                return Err(match all < length as u64 {
+                    true => Refusal::header_length_range(all, &length.to_string()),
+                    false => Refusal::json_too_long(most),
+                });
+            }
+            text
+        }
+    };
+    let mut head = match text.len() > QUICK {
+        true => away(move || head::read(&text)).await?,
+        false => head::read(&text)?,
+    };
+    for (input, tail) in head.inputs.iter_mut().zip(&head.tails) {
+        let Some(len) = *tail else { continue };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let bytes = body.take(len).await?;
+        if bytes.len() < len {
+            let missing = len - bytes.len();
+            return Err(Refusal::input_short(&input.name, missing, &metadata.name));
+        }
+        input.data = InputData::Inline(bytes);
+    }
+    if !body.is_at_end().await? {
+        return Err(Refusal::body_long(&metadata.name));
+    }
+    Ok(head)
+}
+
+/// Makes the response: its JSON, and behind it the outputs that are binary.
+fn respond(
+    response: InferResponse,
+    is_binary: impl Fn(usize) -> bool,
+    coding: Option<Coding>,
+) -> Result<Reply, Refusal> {
+    let mut text = String::with_capacity(256);
+    text.push('{');
+    if let Some(id) = &response.id {
+        text.push_str("\"id\":");
+        json::string(&mut text, id);
+        text.push(',');
+    }
+    text.push_str("\"model_name\":");
+    json::string(&mut text, &response.model);
+    text.push_str(",\"model_version\":");
+    json::string(&mut text, &response.version);
+    text.push_str(",\"outputs\":[");
+    let mut tail = Vec::new();
+    for (at, output) in response.outputs.iter().enumerate() {
+        if at > 0 {
+            text.push(',');
+        }
+        text.push_str("{\"name\":");
+        json::string(&mut text, &output.name);
+        let dims = output.shape.dims().iter().map(usize::to_string);
+        let dims = dims.collect::<Vec<_>>().join(",");
+        let _ = write!(text, ",\"datatype\":\"{}\",\"shape\":[{dims}]", output.dtype);
+        match &output.data {
+            None => {}
+            Some(bytes) if is_binary(at) => {
+                let _ = write!(text, ",\"parameters\":{{\"binary_data_size\":{}}}", bytes.len());
+                tail.push(bytes.clone());
+            }
+            Some(bytes) => {
+                text.push_str(",\"data\":");
+                data::write(output, bytes, &mut text)?;
+            }
+        }
+        text.push('}');
+    }
+    text.push_str("]}");
+    drop(response);
+    let header_len = text.len();
+    let mut pieces = Pieces::from(text);
+    tail.into_iter().for_each(|bytes| pieces.push(bytes));
+    let has_tail = pieces.len() > header_len as u64;
+    let mut reply = match coding {
+        None if pieces.len() <= SHORT => reply::json(pieces.join()),
+        None => Reply::new(pieces),
+        Some(coding) => {
+            let coded = coding.encode(&pieces);
+            let coded = coded.map_err(|_| Refusal::internal("failed to compress the response"))?;
+            let mut reply = reply::json(coded);
+            reply.headers_mut().insert(CONTENT_ENCODING, coding.header());
+            reply
+        }
+    };
+    let headers = reply.headers_mut();
+    if has_tail {
+        headers.insert(CONTENT_TYPE, OCTETS);
+        headers.insert(HEADER_LENGTH, HeaderValue::from(header_len));
+    } else {
+        headers.insert(CONTENT_TYPE, reply::JSON);
+    }
+    Ok(reply)
+}

@@ -1,0 +1,26 @@
+//! HTTP/REST.
+//!
+//! ```text
+//!   head ─▶ path ─▶ handle ─▶ describe, verbs ─────────────────────────▶ reply
+//!   body ─▶ coding ─▶ body ─▶ infer: head (JSON), data ─▶ Front::infer ─▶ reply ─▶ coding
+//! ```
+//!
+//! A body is streamed: its JSON is read whole, up to a limit, and then each tensor into a buffer of its own, once.
+
+mod body;
+mod coding;
+mod data;
+mod describe;
+mod handle;
+mod head;
+mod idlers;
+mod infer;
+mod path;
+mod raw;
+mod refusal;
+mod reply;
+mod serve;
+mod verbs;
+
+pub use handle::router;
+pub(super) use serve::serve;

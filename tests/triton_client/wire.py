@@ -1,0 +1,60 @@
+"""HTTP by hand, for what no well-meaning client sends."""
+
+import http.client
+import json
+import socket
+
+
+class Http:
+    """One connection that stays open."""
+
+    def __init__(self, server, timeout=20):
+        self.host, port = server.http.split(":")
+        self.connection = http.client.HTTPConnection(self.host, int(port), timeout=timeout)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.connection.close()
+
+    def ask(self, verb, path, body=None, headers=(), chunked=False):
+        """Status, headers, and the body's bytes."""
+        self.connection.request(verb, path, body=body, headers=dict(headers), encode_chunked=chunked)
+        response = self.connection.getresponse()
+        return response.status, response.headers, response.read()
+
+    def post(self, path, content, headers=()):
+        """JSON there and back: status and what came."""
+        if not isinstance(content, (bytes, str)):
+            content = json.dumps(content)
+        status, _, body = self.ask("POST", path, content, headers)
+        return status, json.loads(body) if body else None
+
+    def infer(self, model, content, headers=()):
+        return self.post(f"/v2/models/{model}/infer", content, headers)
+
+    def binary(self, model, header, tail, extra=()):
+        """An inference whose header is JSON (or bytes) and whose tail is binary: status, JSON, tail."""
+        header = header if isinstance(header, bytes) else json.dumps(header).encode()
+        headers = {"Inference-Header-Content-Length": str(len(header))} | dict(extra)
+        status, headers, body = self.ask("POST", f"/v2/models/{model}/infer", header + tail, headers)
+        length = headers.get("Inference-Header-Content-Length")
+        split = len(body) if length is None else int(length)
+        return status, json.loads(body[:split]), body[split:]
+
+
+def raw(server, data, shut=True, timeout=20):
+    """Bytes on a connection of their own, and all that comes back until the server closes."""
+    host, port = server.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+        connection.sendall(data)
+        if shut:
+            connection.shutdown(socket.SHUT_WR)
+        parts = []
+        try:
+            while part := connection.recv(65536):
+                parts.append(part)
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return b"".join(parts)
