@@ -174,14 +174,15 @@ fn length(text: &[u8]) -> usize {
 
 fn string_length(text: &[u8]) -> usize {
     let mut at = 1;
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
+    loop {
+        let rest = text.get(at..).unwrap_or_default();
+        match rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+            Some(len) if rest[len] == b'"' => return at + len + 1,
+            // What is escaped does not end it.
+            Some(len) => at += len + 2,
+            None => return text.len(),
         }
     }
-    text.len()
 }
 
 fn unescape(text: &str) -> String {
