@@ -1,7 +1,7 @@
 //! How much longer than its floor does the Triton front take over HTTP?
 //!
 //! ```text
-//! cargo bench --features triton --bench triton
+//! cargo bench --features triton --bench triton # `-- --rates`: the last mode alone
 //! ```
 //!
 //! The server is a process of its own with the runtime's default threads; so is each floor. The client runs on the
@@ -36,11 +36,16 @@ fn main() {
     if let Some(role) = std::env::args().skip_while(|argument| argument != "--serve").nth(1) {
         return serve::serve(&role);
     }
+    if !std::env::args().any(|argument| argument == "--rates") {
+        times();
+    }
+    rates();
+}
+
+fn times() {
     let servers = Servers::start(true);
     serve::pin(0);
-    let object =
-        PosixShm::create(&format!("/slipring-bench-{}", std::process::id()), 4 * LONG as u64);
-    let object = object.expect("shared memory");
+    let object = object();
     for address in [servers.in_place, servers.by_copy] {
         Client::new(address).register("bench", object.key(), 4 * LONG);
     }
@@ -82,7 +87,11 @@ fn main() {
 
     drop(servers);
     serve::unpin();
-    let servers = Servers::start(false);
+}
+
+fn rates() {
+    let (servers, jobs) = (Servers::start(false), jobs());
+    let object = object();
     Client::new(servers.in_place).register("bench", object.key(), 4 * LONG);
     let small = servers.floor(&jobs.shared, servers.in_place);
     let (mut subject, mut floor) = (Vec::new(), Vec::new());
@@ -91,7 +100,11 @@ fn main() {
         floor.push(rate(small, &jobs.shared));
     }
     tell("http-rps", "1/s", median(&mut subject), median(&mut floor));
-    drop(servers);
+}
+
+fn object() -> PosixShm {
+    let key = format!("/slipring-bench-{}", std::process::id());
+    PosixShm::create(&key, 4 * LONG as u64).expect("shared memory")
 }
 
 fn tell(mode: &str, unit: &str, subject: f64, floor: f64) {

@@ -20,7 +20,8 @@ pub(super) fn read(dtype: DType, shape: &Shape, data: Node<'_>) -> Result<Bytes,
         return Err(Refusal::data_count());
     }
     if dtype == DType::Bytes {
-        let strings = elements().map(|leaf| leaf.string().ok_or(Refusal::json_type("string")));
+        let strings =
+            elements().map(|leaf| leaf.string().ok_or_else(|| Refusal::json_type("string")));
         let len: usize =
             strings.clone().map(|string| string.map_or(0, |string| 4 + string.len())).sum();
         let mut bytes = Vec::with_capacity(len);
@@ -42,11 +43,11 @@ pub(super) fn read(dtype: DType, shape: &Shape, data: Node<'_>) -> Result<Bytes,
 fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal> {
     let signed = || leaf.integer().ok_or_else(|| number(leaf, "signed-integer", dtype));
     let unsigned = || leaf.unsigned().ok_or_else(|| number(leaf, "unsigned-integer", dtype));
-    let float = || leaf.float().ok_or(Refusal::json_type("number"));
+    let float = || leaf.float().ok_or_else(|| Refusal::json_type("number"));
     let range = |_| Refusal::data_range(dtype.name());
     match dtype {
         DType::Bool => {
-            let value = leaf.boolean().ok_or(Refusal::json_type("boolean"))?;
+            let value = leaf.boolean().ok_or_else(|| Refusal::json_type("boolean"))?;
             to.push(value.into());
         }
         DType::Uint8 => to.push(u8::try_from(unsigned()?).map_err(range)?),

@@ -115,7 +115,7 @@ async fn index<B: Body<Data = Bytes> + Unpin>(
     if !text.is_empty()
         && let Some(wanted) = Node::document(&text)?.get("ready")
     {
-        ready = wanted.boolean().ok_or(Refusal::json_type("boolean"))?;
+        ready = wanted.boolean().ok_or_else(|| Refusal::json_type("boolean"))?;
     }
     Ok(reply::json(describe::index(&front.index(ready))))
 }

@@ -38,7 +38,7 @@ pub(super) fn read(text: &[u8]) -> Result<Head, Refusal> {
     for (name, value) in root.members() {
         match &*name {
             "id" if head.id.is_none() => {
-                let id = value.string().ok_or(Refusal::json_type("string"));
+                let id = value.string().ok_or_else(|| Refusal::json_type("string"));
                 head.id = Some(id.map_err(|refusal| Refusal::parse("id", &refusal))?.into_owned());
             }
             "parameters" => head.binary_output = parameters(value)?,
@@ -50,18 +50,11 @@ pub(super) fn read(text: &[u8]) -> Result<Head, Refusal> {
     head.id = head.id.filter(|id| !id.is_empty());
     let inputs = inputs.ok_or_else(|| Refusal::member_missing("inputs"));
     let inputs = inputs.and_then(array).map_err(|refusal| Refusal::parse("inputs", &refusal))?;
-    for value in few(inputs, "inputs")? {
-        let (input, tail) = input(value)?;
-        head.inputs.push(input);
-        head.tails.push(tail);
-    }
+    (head.inputs, head.tails) = few(inputs, "inputs", input)?.into_iter().unzip();
     if let Some(outputs) = outputs {
         let outputs = array(outputs).map_err(|refusal| Refusal::parse("outputs", &refusal))?;
-        for value in few(outputs, "outputs")? {
-            let (output, binary) = output(value, head.binary_output)?;
-            head.outputs.push(output);
-            head.binary.push(binary);
-        }
+        let read = |value: Node<'_>| output(value, head.binary_output);
+        (head.outputs, head.binary) = few(outputs, "outputs", read)?.into_iter().unzip();
     }
     Ok(head)
 }
@@ -70,15 +63,20 @@ fn array(node: Node<'_>) -> Result<Node<'_>, Refusal> {
     if node.is_array() { Ok(node) } else { Err(Refusal::json_type("array")) }
 }
 
-/// The elements of an array that is not too long.
-fn few<'a>(
-    array: Node<'a>,
+/// The elements of an array, each as `read` reads it, if they are not too many.
+fn few<T>(
+    array: Node<'_>,
     what: &str,
-) -> Result<impl Iterator<Item = Node<'a>> + use<'a>, Refusal> {
-    if array.items().nth(MOST).is_some() {
-        return Err(Refusal::too_many(what, MOST));
+    mut read: impl FnMut(Node<'_>) -> Result<T, Refusal>,
+) -> Result<Vec<T>, Refusal> {
+    let mut all = Vec::new();
+    for value in array.items() {
+        if all.len() == MOST {
+            return Err(Refusal::too_many(what, MOST));
+        }
+        all.push(read(value)?);
     }
-    Ok(array.items())
+    Ok(all)
 }
 
 /// The members of a tensor, the first of each name, found in one pass.
@@ -120,11 +118,11 @@ fn member<'a, T>(
 }
 
 pub(super) fn string(node: Node<'_>) -> Result<String, Refusal> {
-    Ok(node.string().ok_or(Refusal::json_type("string"))?.into_owned())
+    Ok(node.string().ok_or_else(|| Refusal::json_type("string"))?.into_owned())
 }
 
 pub(super) fn unsigned(node: Node<'_>) -> Result<u64, Refusal> {
-    node.unsigned().ok_or(Refusal::json_type("unsigned-integer"))
+    node.unsigned().ok_or_else(|| Refusal::json_type("unsigned-integer"))
 }
 
 /// Those of the whole request: whether outputs are binary, if nothing else is said.
@@ -147,7 +145,7 @@ fn parameters(node: Node<'_>) -> Result<bool, Refusal> {
 }
 
 fn boolean(node: Node<'_>, name: &str) -> Result<bool, Refusal> {
-    let value = node.boolean().ok_or(Refusal::json_type("boolean"));
+    let value = node.boolean().ok_or_else(|| Refusal::json_type("boolean"));
     value.map_err(|refusal| Refusal::parse(name, &refusal))
 }
 
@@ -230,8 +228,8 @@ fn input(node: Node<'_>) -> Result<(RequestInput, Option<u64>), Refusal> {
 }
 
 fn dims(node: Node<'_>) -> Result<Vec<i64>, Refusal> {
-    let dim = |node: Node<'_>| node.integer().ok_or(Refusal::json_type("signed-integer"));
-    few(array(node)?, "dimensions")?.map(dim).collect()
+    let dim = |node: Node<'_>| node.integer().ok_or_else(|| Refusal::json_type("signed-integer"));
+    few(array(node)?, "dimensions", dim)
 }
 
 /// Data that is written as JSON.

@@ -141,7 +141,7 @@ fn respond(
     is_binary: impl Fn(usize) -> bool,
     coding: Option<Coding>,
 ) -> Result<Reply, Refusal> {
-    let mut text = String::with_capacity(256);
+    let mut text = String::with_capacity(512);
     text.push('{');
     if let Some(id) = &response.id {
         text.push_str("\"id\":");
@@ -160,9 +160,13 @@ fn respond(
         }
         text.push_str("{\"name\":");
         json::string(&mut text, &output.name);
-        let dims = output.shape.dims().iter().map(usize::to_string);
-        let dims = dims.collect::<Vec<_>>().join(",");
-        let _ = write!(text, ",\"datatype\":\"{}\",\"shape\":[{dims}]", output.dtype);
+        text.push_str(",\"datatype\":\"");
+        text.push_str(output.dtype.name());
+        text.push_str("\",\"shape\":[");
+        for (at, dim) in output.shape.dims().iter().enumerate() {
+            let _ = write!(text, "{}{dim}", if at > 0 { "," } else { "" });
+        }
+        text.push(']');
         match &output.data {
             None => {}
             Some(bytes) if is_binary(at) => {

@@ -104,6 +104,7 @@ async fn connection(
     let served = builder.header_read_timeout(None).serve_connection(TokioIo::new(stream), service);
     let mut served = pin!(served);
     tokio::select! {
+        biased;
         _ = &mut served => return,
         _ = ending.wait_for(|end| *end) => {}
     }

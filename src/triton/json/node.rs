@@ -26,7 +26,7 @@ impl<'a> Node<'a> {
     /// The value that `text` starts with, and what is behind it.
     fn split(text: &'a str) -> (Self, &'a str) {
         let len = length(text.as_bytes());
-        (Self { text: &text[..len] }, text[len..].trim_start())
+        (Self { text: &text[..len] }, skip(&text[len..]))
     }
 
     pub(in crate::triton) fn is_object(&self) -> bool {
@@ -44,15 +44,15 @@ impl<'a> Node<'a> {
     /// Names and values of an object; of anything else none.
     pub(in crate::triton) fn members(self) -> impl Iterator<Item = (Cow<'a, str>, Node<'a>)> {
         let inside = if self.is_object() { &self.text[1..] } else { "" };
-        let mut rest = inside.trim_start();
+        let mut rest = skip(inside);
         std::iter::from_fn(move || {
             if !rest.starts_with('"') {
                 return None;
             }
             let (key, behind) = Node::split(rest);
-            let behind = behind.strip_prefix(':').unwrap_or(behind).trim_start();
+            let behind = skip(behind.strip_prefix(':').unwrap_or(behind));
             let (value, behind) = Node::split(behind);
-            rest = behind.strip_prefix(',').unwrap_or(behind).trim_start();
+            rest = skip(behind.strip_prefix(',').unwrap_or(behind));
             Some((key.string().unwrap_or_default(), value))
         })
     }
@@ -65,13 +65,13 @@ impl<'a> Node<'a> {
     /// The elements of an array; of anything else none.
     pub(in crate::triton) fn items(self) -> impl Iterator<Item = Node<'a>> {
         let inside = if self.is_array() { &self.text[1..] } else { "" };
-        let mut rest = inside.trim_start();
+        let mut rest = skip(inside);
         std::iter::from_fn(move || {
             if rest.is_empty() || rest.starts_with(']') {
                 return None;
             }
             let (value, behind) = Node::split(rest);
-            rest = behind.strip_prefix(',').unwrap_or(behind).trim_start();
+            rest = skip(behind.strip_prefix(',').unwrap_or(behind));
             Some(value)
         })
     }
@@ -80,7 +80,10 @@ impl<'a> Node<'a> {
     pub(in crate::triton) fn leaves(self) -> impl Iterator<Item = Node<'a>> + Clone {
         let mut rest = self.text;
         std::iter::from_fn(move || {
-            rest = rest.trim_start_matches(['[', ']', ',', ' ', '\n', '\r', '\t']);
+            let between =
+                |byte: &u8| matches!(byte, b'[' | b']' | b',' | b' ' | b'\n' | b'\r' | b'\t');
+            let at = rest.as_bytes().iter().position(|byte| !between(byte));
+            rest = &rest[at.unwrap_or(rest.len())..];
             if rest.is_empty() {
                 return None;
             }
@@ -130,6 +133,15 @@ impl<'a> Node<'a> {
     }
 }
 
+/// What is behind the blanks that a text starts with.
+fn skip(text: &str) -> &str {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+    match text.as_bytes().iter().position(|byte| !blank(byte)) {
+        Some(at) => &text[at..],
+        None => "",
+    }
+}
+
 /// The length of the value that a judged text starts with.
 fn length(text: &[u8]) -> usize {
     match text.first() {
@@ -162,14 +174,15 @@ fn length(text: &[u8]) -> usize {
 
 fn string_length(text: &[u8]) -> usize {
     let mut at = 1;
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
+    loop {
+        let rest = text.get(at..).unwrap_or_default();
+        match rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+            Some(len) if rest[len] == b'"' => return at + len + 1,
+            // What is escaped does not end it.
+            Some(len) => at += len + 2,
+            None => return text.len(),
         }
     }
-    text.len()
 }
 
 fn unescape(text: &str) -> String {
