@@ -120,8 +120,10 @@ impl<J: Job> Crew<J> {
         if !self.quiet.load(Ordering::Relaxed) {
             return Err(events);
         }
+        // First: from the store on another thread may have the loop, and say so.
+        let asleep = self.attendance.leave();
         self.aside.store(Some(events));
-        if self.attendance.leave() {
+        if asleep {
             self.wake_watcher();
         }
         Ok(())
@@ -195,6 +197,7 @@ impl<J: Job> Crew<J> {
                 self.publish(&state);
                 return Task::Lead(events);
             }
+            self.publish(&state);
             state.idle += 1;
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;

@@ -121,7 +121,10 @@ impl Shared {
     #[inline]
     pub(super) fn execute(&self, place: Place) -> Result<()> {
         let Asked { mut desk, ticket } = self.start(place)?;
-        if let Some(mut receiver) = desk.receiver.take() {
+        // It may have been answered while the message waited for room.
+        if !desk.book.is_answered(ticket)
+            && let Some(mut receiver) = desk.receiver.take()
+        {
             drop(desk);
             // The usual answer needs no notes; any other is still the next one.
             let mut finished = false;
@@ -171,11 +174,21 @@ impl Shared {
     ) -> Result<MutexGuard<'a, Desk>> {
         match desk.sender.as_mut().map(|sender| sender.try_send(message)) {
             Some(Ok(())) => Ok(desk),
-            Some(Err(TrySendError::Failed(error))) => Err(unsent(desk, ticket, error)),
+            Some(Err(TrySendError::Failed(error))) => Err(self.unsent(desk, ticket, error)),
             Some(Err(TrySendError::Full { .. })) | None => {
                 self.send_patiently(desk, ticket, |sender| sender.send(message))
             }
         }
+    }
+
+    #[cold]
+    fn unsent(&self, mut desk: MutexGuard<'_, Desk>, ticket: u64, error: Error) -> Error {
+        desk.book.unask(ticket);
+        if is_end(error.kind()) {
+            desk.book.over.get_or_insert(error.kind().clone());
+            self.tell(&desk);
+        }
+        error
     }
 
     /// As [`send`](Self::send), without the lock.
@@ -204,7 +217,7 @@ impl Shared {
         self.tell(&desk);
         match sent {
             Ok(()) => Ok(desk),
-            Err(error) => Err(unsent(desk, ticket, error)),
+            Err(error) => Err(self.unsent(desk, ticket, error)),
         }
     }
 
@@ -340,7 +353,7 @@ impl Shared {
                 }
                 Ok(Some(_)) => Ok(Err(Fault::Field { field: "commit.kind", value: 1 })),
                 Ok(None) => Err(ErrorKind::PeerClosed.into()),
-                Err(TryRecvError::Failed(error)) if is_end(error.kind()) => Err(error),
+                Err(TryRecvError::Failed(error)) if !goes_on(error.kind()) => Err(error),
                 Err(other) => break (self.desk(), Some(other)),
             };
             let mut desk = self.desk();
@@ -382,20 +395,16 @@ impl Shared {
     }
 }
 
-#[cold]
-fn unsent(mut desk: MutexGuard<'_, Desk>, ticket: u64, error: Error) -> Error {
-    desk.book.unask(ticket);
-    if is_end(error.kind()) {
-        desk.book.over.get_or_insert(error.kind().clone());
-    }
-    error
-}
-
 fn decode(bytes: Bytes<'_>) -> Result<(u64, Answer), Fault> {
     match message::is_executed(bytes) {
         Some(ticket) => Ok((ticket, Answer::Executed { failures: Vec::new() })),
         None => Answer::decode(&bytes.to_vec()),
     }
+}
+
+/// Whether a receive that ended with this may be followed by others.
+fn goes_on(kind: &ErrorKind) -> bool {
+    matches!(kind, ErrorKind::TimedOut { .. } | ErrorKind::Forked)
 }
 
 /// Whether nothing comes after this.

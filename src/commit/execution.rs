@@ -17,7 +17,9 @@ pub type Outcomes = Vec<(u32, Result<()>)>;
 ///
 /// Its descriptor is the connection's: one for all executions of a client. Ask for it, then call
 /// [`try_wait`](Self::try_wait); as long as that gives `None`, the descriptor becomes readable when an answer has come.
-/// Do the same each time it is readable, for every execution that is waited for.
+/// Do the same each time it is readable, for every execution that is waited for. It stays silent about answers that
+/// another thread receives: one that waits for something of the same client, and is not woken by the descriptor. Whoever
+/// sleeps on it should be the client's only one to wait.
 #[derive(Debug)]
 pub struct Execution {
     ticket: Ticket,

@@ -27,6 +27,9 @@ const WRITES: usize = 32;
 /// The work between two ticks, in looks at a header: some microseconds. A message counts as 16.
 const TICK: usize = 1024;
 
+/// The work of whoever left the loop for something short of its own.
+const LEAVE: usize = 64;
+
 /// How long the loop turns without asking for events while links are armed; while only somebody may connect; and while
 /// neither may be.
 const EVENTS_EVERY: Duration = Duration::from_micros(20);
@@ -156,7 +159,7 @@ impl EventLoop {
     pub(crate) fn turn_until(&mut self, mut done: impl FnMut() -> bool) -> Result<bool> {
         let _turn = self.shared.enter();
         while !self.is_finished() {
-            if done() {
+            if shared::left() | done() {
                 return Ok(true);
             }
             if self.turn(usize::MAX)? > 0 {
@@ -274,7 +277,7 @@ impl EventLoop {
         }
         self.work = 0;
         if nap::nap(self.shared.epoll.as_fd()) && self.take_events(Some(Duration::ZERO))? > 0 {
-            self.idle_since = None;
+            (self.idle_since, self.idle) = (None, false);
         }
         Ok(())
     }
@@ -286,6 +289,9 @@ impl EventLoop {
             self.arm(&cooling, Mode::Armed);
         }
         let (mut done, mut at) = (0, std::mem::take(&mut self.stopped_at));
+        if at >= self.hot.len() {
+            at = 0;
+        }
         while let Some(ready) = self.hot.next_ready(at) {
             if done >= budget {
                 self.stopped_at = ready;
@@ -304,7 +310,8 @@ impl EventLoop {
             // Where its place is taken by another one, that is looked at in the next turn.
             self.conclude(place, outcome);
             if shared::is_leaving() {
-                (self.left_at, self.stopped_at) = (Some(place), ready);
+                (self.left_at, self.stopped_at) = (Some(place), at);
+                self.work += LEAVE;
                 break;
             }
         }
@@ -333,6 +340,9 @@ impl EventLoop {
         }
         let (_, outcome) = served.serve(SHARE, &self.shared);
         self.conclude(place, outcome);
+        if shared::is_leaving() {
+            self.rest(place);
+        }
         self.warm(place);
     }
 

@@ -123,17 +123,20 @@ impl Shared {
 
     /// From now on this thread is in a turn of the loop, until the guard is dropped.
     pub(super) fn enter(&self) -> Turn {
-        Turn { before: RUNNING.replace(self.number) }
+        Turn { before: RUNNING.replace(self.number), leaving: LEAVING.replace(false) }
     }
 }
 
 /// A turn of a loop on this thread.
 pub(super) struct Turn {
     before: u64,
+    /// What the turn around this one was told.
+    leaving: bool,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         RUNNING.set(self.before);
+        LEAVING.set(self.leaving);
     }
 }

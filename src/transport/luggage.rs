@@ -100,6 +100,9 @@ impl Luggage {
         if first != self.next {
             return Err(Fault::Field { field: "descriptors.first", value: first });
         }
+        if came.len() > count {
+            return Err(Fault::DescriptorCount { count: came.len(), expected: count });
+        }
         let held = self.held.len() + count;
         if held > self.limit {
             return Err(Fault::HeldDescriptors { count: held, limit: self.limit });
