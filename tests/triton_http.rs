@@ -421,6 +421,9 @@ fn a_native_region_is_the_clients_too_and_stays_ours() {
     assert_eq!(bytes[..], ints(0..16));
     // Clients neither see nor take back what is no POSIX region of theirs.
     assert_eq!(served.get("/v2/systemsharedmemory/status").ok(), serde_json::json!([]));
+    let status = served.get("/v2/systemsharedmemory/region/native/status");
+    status.is_error(404, "Unable to find system shared memory region: 'native'");
+    served.post("/v2/systemsharedmemory/region/native/unregister", "").is_ok();
     served.post("/v2/systemsharedmemory/unregister", "").is_ok();
     assert!(registry.status("native").is_ok());
     // What a client registers, the process finds.

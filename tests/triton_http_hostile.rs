@@ -4,13 +4,16 @@ mod support;
 mod triton;
 
 use std::io::Write;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use slipring::triton::Limits;
+use slipring::DType;
+use slipring::triton::{Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, TensorSpec};
 use support::census::descriptors;
-use support::wait_until;
+use support::{HANG, wait_until};
 use triton::{Client, SIMPLE, Served, ints, request, simple_json, tensor, window};
 
 fn lives(served: &Served) {
@@ -152,26 +155,46 @@ fn limits_bound_what_is_read() {
         .has_error(400, "more than");
 }
 
+/// A model that tells when it is called, and returns when it is told to.
+struct Gate {
+    metadata: ModelMetadata,
+    reached: Mutex<Sender<()>>,
+    go: Mutex<Receiver<()>>,
+}
+
+impl Model for Gate {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, _: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
+        self.reached.lock().unwrap().send(()).unwrap();
+        self.go.lock().unwrap().recv_timeout(HANG).unwrap();
+        Ok(())
+    }
+}
+
 #[test]
 fn bytes_under_way_are_bounded_together() {
+    let ((reached, hears), (go, told)) = (channel(), channel());
+    let spec = TensorSpec::new("I", DType::Uint8, [None]);
+    let metadata = ModelMetadata::new("gate").input(spec);
+    let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
     let limits = Limits::new().bytes_under_way(1 << 20);
-    let served = Served::with(|builder| builder.limits(limits));
+    let served = Served::with(|builder| builder.model(gate).limits(limits));
     let raw = "Inference-Header-Content-Length: 0\r\n";
     let path = "/v2/models/identity_uint8/infer";
     let bytes = vec![1; 600 << 10];
-    let head =
-        format!("POST {path} HTTP/1.1\r\nHost: x\r\n{raw}Content-Length: {}\r\n\r\n", bytes.len());
     let mut first = served.client();
-    first.send(&[head.as_bytes(), &bytes[..bytes.len() - 1]].concat());
+    first.start("POST", "/v2/models/gate/infer", raw, &bytes);
+    hears.recv_timeout(HANG).unwrap();
     let mut second = served.client();
-    let refused = || {
-        let answer = served.client().call_with("POST", path, raw, &bytes);
-        answer.status == 503
-    };
-    wait_until("the first is under way", refused);
-    first.send(&bytes[..1]);
+    let full = "as many bytes of requests as this server takes are under way";
+    second.call_with("POST", path, raw, &bytes).is_error(503, full);
+    second.call_with("POST", path, raw, &bytes[..400 << 10]).ok();
+    go.send(()).unwrap();
     first.answer().ok();
-    wait_until("the second has room", || second.call_with("POST", path, raw, &bytes).status == 200);
+    second.call_with("POST", path, raw, &bytes).ok();
 }
 
 /// The most memory that this process has had, in bytes.
