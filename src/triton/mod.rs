@@ -18,6 +18,7 @@
 mod budget;
 mod check;
 mod description;
+mod door;
 mod execution;
 mod front;
 mod grpc;

@@ -235,6 +235,18 @@ impl Refusal {
         Self::internal(format!("shared memory region '{name}' can not be accessed"))
     }
 
+    pub(crate) fn window_incomplete(tensor: &str) -> Self {
+        Self::invalid(format!(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'"
+        ))
+    }
+
+    pub(crate) fn window_without_region(parameter: &str, tensor: &str) -> Self {
+        Self::invalid(format!(
+            "'{parameter}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
+        ))
+    }
+
     pub(crate) fn window_too_small(output: &str, is: u64, needed: usize) -> Self {
         Self::internal(format!(
             "shared memory size specified with the request for output '{output}' ({is} bytes) should be at least {needed} bytes to hold the results"

@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::triton::door::Socket;
 use crate::triton::front::Front;
 use crate::triton::{grpc, http};
 
@@ -37,13 +38,6 @@ impl fmt::Display for Bound {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
-}
-
-/// A socket that clients connect to.
-#[derive(Debug)]
-pub(super) enum Socket {
-    Tcp(TcpListener),
-    Unix(UnixListener),
 }
 
 /// Told once that no more is to be taken up.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -11,15 +10,14 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tonic::codegen::{Service, http};
 
+use crate::triton::door::{Door, Socket, Stream};
 use crate::triton::front::Front;
 use crate::triton::grpc::service::GrpcService;
 use crate::triton::limits::Limits;
-use crate::triton::server::{Ending, Socket};
+use crate::triton::server::Ending;
 
 /// Bytes that a client may send before the server has taken them: of a call, and of a connection. The ways to and
 /// from another process are short; beyond this nothing gets faster.
@@ -37,9 +35,6 @@ const AHEAD: usize = 1 << 20;
 /// How often a silent client is asked whether it is there, and how long it may take to say so.
 const PINGS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
-/// After an error of `accept`, such as a limit on descriptors: how long until the next try.
-const PAUSE: Duration = Duration::from_millis(20);
-
 /// Serves one address until the end is told, and then until the calls under way are answered.
 pub(in crate::triton) async fn serve(
     front: Front,
@@ -48,52 +43,27 @@ pub(in crate::triton) async fn serve(
 ) -> io::Result<()> {
     let limits = *front.limits();
     let service = GrpcService::new(front, Some(ending.clone()));
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let door = Door::new(socket, limits.connections);
     let mut connections = JoinSet::new();
     while !*ending.borrow() {
-        let accepted = async {
-            // Never closed, so there is always one to wait for.
-            let place = places.clone().acquire_owned().await.ok();
-            (place, accept(&socket).await)
-        };
         tokio::select! {
             _ = ending.changed() => break,
             Some(_) = connections.join_next() => {}
-            (place, accepted) = accepted => match accepted {
-                Ok(stream) => {
-                    let (service, ending) = (service.clone(), ending.clone());
-                    connections.spawn(async move {
-                        let _place = place;
-                        match stream {
-                            Stream::Tcp(stream) => connection(service, stream, limits, ending).await,
-                            Stream::Unix(stream) => connection(service, stream, limits, ending).await,
-                        }
-                    });
-                }
-                Err(_) => tokio::time::sleep(PAUSE).await,
+            (place, stream) = door.next() => {
+                let (service, ending) = (service.clone(), ending.clone());
+                connections.spawn(async move {
+                    let _place = place;
+                    match stream {
+                        Stream::Tcp(stream) => connection(service, stream, limits, ending).await,
+                        Stream::Unix(stream) => connection(service, stream, limits, ending).await,
+                    }
+                });
             }
         }
     }
-    drop(socket);
+    drop(door);
     while connections.join_next().await.is_some() {}
     Ok(())
-}
-
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-async fn accept(socket: &Socket) -> io::Result<Stream> {
-    match socket {
-        Socket::Tcp(listener) => {
-            let (stream, _) = listener.accept().await?;
-            // A response must not wait for an acknowledgement.
-            let _ = stream.set_nodelay(true);
-            Ok(Stream::Tcp(stream))
-        }
-        Socket::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
-    }
 }
 
 /// Serves a connection until it ends. However it ends is its client's affair.

@@ -43,12 +43,12 @@ pub(super) fn window(
     let size = integer(tensor, parameters, SIZE)?;
     let Some(region) = region else {
         return match (size, offset) {
-            (Some(_), _) => Err(Refusal::no_region(SIZE, tensor)),
-            (None, Some(_)) => Err(Refusal::no_region(OFFSET, tensor)),
+            (Some(_), _) => Err(Refusal::window_without_region(SIZE, tensor)),
+            (None, Some(_)) => Err(Refusal::window_without_region(OFFSET, tensor)),
             (None, None) => Ok(None),
         };
     };
-    let size = size.ok_or_else(|| Refusal::no_region_size(tensor))?;
+    let size = size.ok_or_else(|| Refusal::window_incomplete(tensor))?;
     // Negative numbers are outside of every region; as unsigned ones they would be far behind it, or wrap.
     let offset = u64::try_from(offset.unwrap_or(0)).map_err(|_| Refusal::region_offset(region))?;
     let len = u64::try_from(size).map_err(|_| Refusal::region_range(region))?;

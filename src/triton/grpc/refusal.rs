@@ -8,18 +8,6 @@ use crate::triton::refusal::Refusal;
 const LONGEST: usize = 2048;
 
 impl Refusal {
-    pub(super) fn no_region_size(tensor: &str) -> Self {
-        Self::invalid(format!(
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'"
-        ))
-    }
-
-    pub(super) fn no_region(parameter: &str, tensor: &str) -> Self {
-        Self::invalid(format!(
-            "'{parameter}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
-        ))
-    }
-
     pub(super) fn parameter_unlike(parameter: &str, tensor: &str, expected: &str) -> Self {
         Self::invalid(format!(
             "invalid value type for '{parameter}' parameter for tensor '{tensor}', expected {expected}."

@@ -78,18 +78,6 @@ impl Refusal {
         Self::invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
     }
 
-    pub(super) fn window_incomplete(tensor: &str) -> Self {
-        Self::invalid(format!(
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{tensor}'"
-        ))
-    }
-
-    pub(super) fn window_without_region(parameter: &str, tensor: &str) -> Self {
-        Self::invalid(format!(
-            "'{parameter}' can not be specified without 'shared_memory_region' parameter for tensor '{tensor}'"
-        ))
-    }
-
     pub(super) fn classification() -> Self {
         let text = "the classification extension is not served";
         Self::new(RefusalKind::Unsupported, text)

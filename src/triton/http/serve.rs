@@ -3,23 +3,18 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::triton::door::{Door, Socket, Stream};
 use crate::triton::front::Front;
 use crate::triton::http::handle::handle;
 use crate::triton::http::idlers::{Idler, Idlers};
-use crate::triton::server::{Ending, Socket};
-
-/// After an error of `accept`, such as a limit on descriptors: how long until the next try.
-const PAUSE: Duration = Duration::from_millis(20);
+use crate::triton::server::Ending;
 
 /// Serves one address until the end is told, and then until the requests under way are answered.
 pub(in crate::triton) async fn serve(
@@ -27,60 +22,35 @@ pub(in crate::triton) async fn serve(
     socket: Socket,
     mut ending: Ending,
 ) -> io::Result<()> {
-    let places = Arc::new(Semaphore::new(front.limits().connections));
+    let door = Door::new(socket, front.limits().connections);
     let mut connections = JoinSet::new();
     let mut idlers = Idlers::new(front.limits().idle);
     while !*ending.borrow() {
-        let accepted = async {
-            // Never closed, so there is always one to wait for.
-            let place = places.clone().acquire_owned().await.ok();
-            (place, accept(&socket).await)
-        };
         tokio::select! {
             _ = ending.changed() => break,
             Some(_) = connections.join_next() => {}
             () = idlers.look() => {}
-            (place, accepted) = accepted => match accepted {
-                Ok(stream) => {
-                    let (front, ending) = (front.clone(), ending.clone());
-                    let idler = Idler::new();
-                    let watched = idler.clone();
-                    let served = connections.spawn(async move {
-                        let _place = place;
-                        match stream {
-                            Stream::Tcp(stream) => connection(front, stream, idler, ending).await,
-                            Stream::Unix(stream) => connection(front, stream, idler, ending).await,
-                        }
-                    });
-                    idlers.watch(watched, served);
-                }
-                Err(_) => tokio::time::sleep(PAUSE).await,
+            (place, stream) = door.next() => {
+                let (front, ending) = (front.clone(), ending.clone());
+                let idler = Idler::new();
+                let watched = idler.clone();
+                let served = connections.spawn(async move {
+                    let _place = place;
+                    match stream {
+                        Stream::Tcp(stream) => connection(front, stream, idler, ending).await,
+                        Stream::Unix(stream) => connection(front, stream, idler, ending).await,
+                    }
+                });
+                idlers.watch(watched, served);
             }
         }
     }
-    drop(socket);
+    drop(door);
     loop {
         tokio::select! {
             done = connections.join_next() => if done.is_none() { return Ok(()) },
             () = idlers.look() => {}
         }
-    }
-}
-
-enum Stream {
-    Tcp(tokio::net::TcpStream),
-    Unix(tokio::net::UnixStream),
-}
-
-async fn accept(socket: &Socket) -> io::Result<Stream> {
-    match socket {
-        Socket::Tcp(listener) => {
-            let (stream, _) = listener.accept().await?;
-            // A response must not wait for an acknowledgement.
-            let _ = stream.set_nodelay(true);
-            Ok(Stream::Tcp(stream))
-        }
-        Socket::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
     }
 }
 
