@@ -436,8 +436,8 @@ fn json_that_is_none_or_something_else() {
     let mut client = served.client();
     let parse = "failed to parse the request JSON buffer: ";
     for (body, status, text) in [
-        ("", 500, "failed to parse the request JSON buffer: The document is empty. at 0"),
-        ("{\"inputs\":[}", 500, "failed to parse the request JSON buffer: Invalid value. at 11"),
+        ("", 500, "failed to parse the request JSON buffer: EOF while parsing a value at 0"),
+        ("{\"inputs\":[}", 500, "failed to parse the request JSON buffer: expected value at 11"),
         ("[]", 500, "attempt to access JSON non-object as object"),
         ("7", 500, "attempt to access JSON non-object as object"),
         (

@@ -1,14 +1,18 @@
 //! A value in a text that was judged.
 
 use std::borrow::Cow;
+use std::str::FromStr;
 
-use crate::triton::json::judge::judge;
+use jiter::{Jiter, JsonValue, Peek};
+
+use crate::triton::json::judge::{judge, reader};
 use crate::triton::refusal::Refusal;
 
-/// A value: the text from its first byte to its last.
+/// A value: the text from its first byte to its last (a document's to the text's last), and what its first byte tells.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::triton) struct Node<'a> {
-    text: &'a str,
+    sort: Peek,
+    text: &'a [u8],
 }
 
 impl<'a> Node<'a> {
@@ -19,41 +23,41 @@ impl<'a> Node<'a> {
     /// It is no JSON, or too deep.
     pub(in crate::triton) fn document(text: &'a [u8]) -> Result<Self, Refusal> {
         judge(text)?;
-        // Judged to be UTF-8; what is empty is refused above.
-        Ok(Self { text: std::str::from_utf8(text).unwrap_or("null").trim() })
+        let mut reader = reader(text);
+        // What was judged is not empty.
+        let sort = reader.peek().unwrap_or(Peek::Null);
+        Ok(Self { sort, text: &text[reader.current_index()..] })
     }
 
-    /// The value that `text` starts with, and what is behind it.
-    fn split(text: &'a str) -> (Self, &'a str) {
-        let len = length(text.as_bytes());
-        (Self { text: &text[..len] }, skip(&text[len..]))
+    /// The value that comes next, which is stepped over. In a text that was judged there is none only at its end.
+    fn next(reader: &mut Jiter<'a>) -> Option<Self> {
+        let sort = reader.peek().ok()?;
+        let start = reader.current_index();
+        reader.known_skip(sort).ok()?;
+        Some(Self { sort, text: reader.slice_to_current(start) })
     }
 
     pub(in crate::triton) fn is_object(&self) -> bool {
-        self.text.starts_with('{')
+        self.sort == Peek::Object
     }
 
     pub(in crate::triton) fn is_array(&self) -> bool {
-        self.text.starts_with('[')
+        self.sort == Peek::Array
     }
 
     pub(in crate::triton) fn is_null(&self) -> bool {
-        self.text == "null"
+        self.sort == Peek::Null
     }
 
     /// Names and values of an object; of anything else none.
-    pub(in crate::triton) fn members(self) -> impl Iterator<Item = (Cow<'a, str>, Node<'a>)> {
-        let inside = if self.is_object() { &self.text[1..] } else { "" };
-        let mut rest = skip(inside);
+    pub(in crate::triton) fn members(self) -> impl Iterator<Item = (String, Node<'a>)> {
+        let mut reader = reader(self.text);
+        let mut entered = false;
         std::iter::from_fn(move || {
-            if !rest.starts_with('"') {
-                return None;
-            }
-            let (key, behind) = Node::split(rest);
-            let behind = skip(behind.strip_prefix(':').unwrap_or(behind));
-            let (value, behind) = Node::split(behind);
-            rest = skip(behind.strip_prefix(',').unwrap_or(behind));
-            Some((key.string().unwrap_or_default(), value))
+            let name = if entered { reader.next_key() } else { reader.next_object() };
+            let name = name.ok()??.to_owned();
+            entered = true;
+            Some((name, Node::next(&mut reader)?))
         })
     }
 
@@ -64,159 +68,76 @@ impl<'a> Node<'a> {
 
     /// The elements of an array; of anything else none.
     pub(in crate::triton) fn items(self) -> impl Iterator<Item = Node<'a>> {
-        let inside = if self.is_array() { &self.text[1..] } else { "" };
-        let mut rest = skip(inside);
+        let mut reader = reader(self.text);
+        let mut entered = false;
         std::iter::from_fn(move || {
-            if rest.is_empty() || rest.starts_with(']') {
-                return None;
-            }
-            let (value, behind) = Node::split(rest);
-            rest = skip(behind.strip_prefix(',').unwrap_or(behind));
-            Some(value)
+            let another = if entered { reader.array_step() } else { reader.next_array() };
+            another.ok()??;
+            entered = true;
+            Node::next(&mut reader)
         })
     }
 
     /// What is in an array and the arrays in it, in order; objects as they are.
     pub(in crate::triton) fn leaves(self) -> impl Iterator<Item = Node<'a>> + Clone {
-        let mut rest = self.text;
+        let mut reader = reader(self.text);
+        let mut depth = 0_usize;
+        let mut value = Some(self.sort);
         std::iter::from_fn(move || {
-            let between =
-                |byte: &u8| matches!(byte, b'[' | b']' | b',' | b' ' | b'\n' | b'\r' | b'\t');
-            let at = rest.as_bytes().iter().position(|byte| !between(byte));
-            rest = &rest[at.unwrap_or(rest.len())..];
-            if rest.is_empty() {
-                return None;
+            loop {
+                match value.take() {
+                    Some(Peek::Array) => {
+                        depth += 1;
+                        value = reader.known_array().ok()?;
+                    }
+                    Some(_) => return Node::next(&mut reader),
+                    None if depth == 0 => return None,
+                    None => value = reader.array_step().ok()?,
+                }
+                // No further value: the array is behind us.
+                depth -= usize::from(value.is_none());
             }
-            let (value, behind) = Node::split(rest);
-            rest = behind;
-            Some(value)
         })
     }
 
     /// The text of a string.
     pub(in crate::triton) fn string(&self) -> Option<Cow<'a, str>> {
-        let inside = self.text.strip_prefix('"')?.strip_suffix('"')?;
-        if inside.contains('\\') { Some(Cow::Owned(unescape(inside))) } else { Some(inside.into()) }
+        if self.sort != Peek::String {
+            return None;
+        }
+        // What is escaped is put together in a buffer, which would else grow to twice the text.
+        let longest = if self.text.contains(&b'\\') { self.text.len() } else { 0 };
+        match Jiter::with_tape(self.text, Vec::with_capacity(longest)).known_value(self.sort) {
+            Ok(JsonValue::Str(text)) => Some(text),
+            _ => None,
+        }
     }
 
     pub(in crate::triton) fn boolean(&self) -> Option<bool> {
-        match self.text {
-            "true" => Some(true),
-            "false" => Some(false),
-            _ => None,
-        }
+        reader(self.text).next_bool().ok()
     }
 
     /// A number without sign, point and exponent.
     pub(in crate::triton) fn unsigned(&self) -> Option<u64> {
-        self.text.parse().ok()
+        self.digits()
     }
 
     /// A number without point and exponent.
     pub(in crate::triton) fn integer(&self) -> Option<i64> {
-        self.text.parse().ok()
+        self.digits()
+    }
+
+    /// A number as it is written, which the reader's own integers are too short for.
+    fn digits<T: FromStr>(&self) -> Option<T> {
+        let mut reader = reader(self.text);
+        let digits = reader.next_number_bytes().ok()?;
+        std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
     /// Any number, the nearest that there is.
     pub(in crate::triton) fn float(&self) -> Option<f64> {
-        match self.text {
-            "NaN" => Some(f64::NAN),
-            "Infinity" | "Inf" => Some(f64::INFINITY),
-            "-Infinity" | "-Inf" => Some(f64::NEG_INFINITY),
-            number
-                if number.starts_with(['-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']) =>
-            {
-                number.parse().ok()
-            }
-            _ => None,
-        }
+        reader(self.text).next_float().ok()
     }
-}
-
-/// What is behind the blanks that a text starts with.
-fn skip(text: &str) -> &str {
-    let blank = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
-    match text.as_bytes().iter().position(|byte| !blank(byte)) {
-        Some(at) => &text[at..],
-        None => "",
-    }
-}
-
-/// The length of the value that a judged text starts with.
-fn length(text: &[u8]) -> usize {
-    match text.first() {
-        Some(b'"') => string_length(text),
-        Some(b'{' | b'[') => {
-            let (mut at, mut depth) = (0, 0);
-            while let Some(byte) = text.get(at) {
-                match byte {
-                    b'"' => {
-                        at += string_length(&text[at..]);
-                        continue;
-                    }
-                    b'{' | b'[' => depth += 1,
-                    b'}' | b']' => depth -= 1,
-                    _ => {}
-                }
-                at += 1;
-                if depth == 0 {
-                    break;
-                }
-            }
-            at
-        }
-        _ => {
-            let end = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b' ' | b'\n' | b'\r' | b'\t');
-            text.iter().position(end).unwrap_or(text.len())
-        }
-    }
-}
-
-fn string_length(text: &[u8]) -> usize {
-    let mut at = 1;
-    loop {
-        let rest = text.get(at..).unwrap_or_default();
-        match rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
-            Some(len) if rest[len] == b'"' => return at + len + 1,
-            // What is escaped does not end it.
-            Some(len) => at += len + 2,
-            None => return text.len(),
-        }
-    }
-}
-
-fn unescape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut units = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        units.clear();
-        while let Some(hex) = rest.strip_prefix("\\u").and_then(|rest| rest.get(..4)) {
-            units.push(u16::from_str_radix(hex, 16).unwrap_or(0xFFFD));
-            rest = &rest[6..];
-        }
-        out.extend(
-            char::decode_utf16(units.iter().copied())
-                .map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)),
-        );
-        if units.is_empty() {
-            let mut escaped = rest.chars();
-            escaped.next();
-            out.extend(escaped.next().map(|escape| match escape {
-                'b' => '\u{8}',
-                'f' => '\u{c}',
-                'n' => '\n',
-                'r' => '\r',
-                't' => '\t',
-                other => other,
-            }));
-            rest = escaped.as_str();
-        }
-    }
-    out.push_str(rest);
-    out
 }
 
 #[cfg(test)]
@@ -229,25 +150,31 @@ mod tests {
         Node::document(text.as_bytes()).unwrap()
     }
 
+    fn text(node: Node<'_>) -> &str {
+        std::str::from_utf8(node.text).unwrap()
+    }
+
     #[test]
     fn members_and_items_come_in_order() {
         let object = node(r#" { "a" : [ 1 , {"b":2} ,"]" ] ,"c":{ } , "d" : null} "#);
-        let names: Vec<_> = object.members().map(|(name, _)| name.into_owned()).collect();
+        let names: Vec<_> = object.members().map(|(name, _)| name).collect();
         assert_eq!(names, ["a", "c", "d"]);
-        let items: Vec<_> = object.get("a").unwrap().items().map(|item| item.text).collect();
+        let items: Vec<_> = object.get("a").unwrap().items().map(text).collect();
         assert_eq!(items, ["1", "{\"b\":2}", "\"]\""]);
         assert_eq!(node("[]").items().count() + node("[ ]").items().count(), 0);
+        assert!(node(" null ").is_null());
+        assert_eq!(node("\n\"a\\n\" ").string().as_deref(), Some("a\n"));
     }
 
     #[test]
     fn leaves_are_those_of_all_levels() {
-        let leaves =
-            |text| node(text).leaves().map(|leaf| leaf.text.to_owned()).collect::<Vec<_>>();
+        let leaves = |json| node(json).leaves().map(text).collect::<Vec<_>>();
         assert_eq!(
             leaves("[[1, 2],[ 3,[\"a]\"]], {\"x\":[4]}]"),
             ["1", "2", "3", "\"a]\"", "{\"x\":[4]}"]
         );
         assert!(leaves("[[],[[]]]").is_empty());
+        assert_eq!(leaves(" [ [ ] , [ 1 ] ] "), ["1"]);
         assert_eq!(leaves("7"), ["7"]);
     }
 
@@ -261,6 +188,20 @@ mod tests {
         assert_eq!(node("-9223372036854775808").integer(), Some(i64::MIN));
         assert_eq!(node("-Infinity").float(), Some(f64::NEG_INFINITY));
         assert_eq!((node("7").float(), node("\"7\"").float()), (Some(7.0), None));
+        assert_eq!((node("1e999").float(), node("true").float()), (Some(f64::INFINITY), None));
+        assert!(node("NaN").float().is_some_and(f64::is_nan));
+        for (text, value) in [("-0", Some(0)), ("1.0", None), ("NaN", None), ("[1]", None)] {
+            assert_eq!(node(text).integer(), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_a_name_is_taken_however_it_is_written() {
+        let object = node(r#"{"\u0061\n":1,"a\n":2,"":3}"#);
+        assert_eq!(object.get("a\n").and_then(|value| value.unsigned()), Some(1));
+        assert_eq!(object.get("").and_then(|value| value.unsigned()), Some(3));
+        assert!(node("[\"a\",1]").get("a").is_none() && node("7").get("a").is_none());
+        assert_eq!((node("{}").members().count(), node("\"a\"").items().count()), (0, 0));
     }
 
     proptest! {
@@ -273,6 +214,14 @@ mod tests {
             let escaped = format!("\"{escaped}\"");
             let back = node(&escaped).string();
             prop_assert_eq!(back.as_deref(), Some(&*text));
+        }
+
+        #[test]
+        fn a_number_is_the_nearest(text in "-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,900})?([eE][+-]?[0-9]{1,24})?") {
+            let nearest: f64 = text.parse().unwrap();
+            prop_assert_eq!(node(&text).float().map(f64::to_bits), Some(nearest.to_bits()));
+            prop_assert_eq!(node(&text).integer(), text.parse().ok());
+            prop_assert_eq!(node(&text).unsigned(), text.parse().ok());
         }
     }
 }
