@@ -15,10 +15,14 @@ BINARY = os.environ["SLIPRING_TRITON_SERVER"]
 STARTS_WITHIN = 30
 
 
+# Looked up here: between fork and exec of a process with threads there is little that can be done.
+PRCTL = ctypes.CDLL(None).prctl
+PR_SET_PDEATHSIG = 1
+
+
 def dies_with_its_parent():
     """Asked of the kernel, for a suite that is killed cannot end its servers."""
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Server:
