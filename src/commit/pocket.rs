@@ -1,7 +1,7 @@
 //! What whoever leads does itself as soon as it has left the loop: one short job, handed over without a lock, since a
 //! callback of the loop and its leader are one thread.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::reactor;
@@ -18,23 +18,23 @@ pub(super) trait Errand: Send + Sync {
 pub(super) type Carried = (Arc<dyn Errand>, u64);
 
 thread_local! {
-    static FULL: Cell<bool> = const { Cell::new(false) };
     static POCKET: RefCell<Option<Carried>> = const { RefCell::new(None) };
 }
 
 /// Puts it there, if nothing is.
 #[inline]
 pub(super) fn put(carried: Carried) -> Result<(), Carried> {
-    if FULL.replace(true) {
-        return Err(carried);
-    }
-    POCKET.set(Some(carried));
-    reactor::leave();
-    Ok(())
+    POCKET.with_borrow_mut(|pocket| {
+        if pocket.is_some() {
+            return Err(carried);
+        }
+        *pocket = Some(carried);
+        reactor::leave();
+        Ok(())
+    })
 }
 
 #[inline]
 pub(super) fn take() -> Option<Carried> {
-    FULL.set(false);
     POCKET.take()
 }
