@@ -235,6 +235,16 @@ impl Account {
 
     /// Takes back everything: the borrower is gone.
     pub(super) fn close(self) -> impl Iterator<Item = Lent> {
-        self.slots.into_iter().flatten().filter_map(|(_, loaned)| loaned.into_lent())
+        let Self { slots, borrower, .. } = self;
+        let entries = slots.into_iter().enumerate();
+        entries.filter_map(move |(slot, entry)| {
+            let (generation, loaned) = entry?;
+            if let Loaned::Shared(shared) = &loaned
+                && borrower.returned(slot as u32) != generation
+            {
+                shared.lose();
+            }
+            loaned.into_lent()
+        })
     }
 }

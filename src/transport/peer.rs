@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// What the kernel vouches for about a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -42,4 +44,14 @@ impl Peer {
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
+}
+
+/// Whether the process of a pidfd has ended, its descriptors closed and its memory given up.
+///
+/// The kernel tells so when the whole process is gone (`exit_notify` in `kernel/exit.c`), after it has closed
+/// its files and done what that put off.
+pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut asked = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+    // Interrupted, or out of memory: it is asked again.
+    matches!(poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(ready) if ready > 0)
 }

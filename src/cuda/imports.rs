@@ -1,0 +1,147 @@
+//! What a link keeps open of its peer's, so that the next tensor finds it open.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::cuda::device::Device;
+use crate::cuda::event::{Event, EventHandle};
+use crate::cuda::memory::{Memory, MemoryHandle};
+use crate::cuda::openings::Opening;
+use crate::error::Result;
+use crate::tensor::GpuLoan;
+use crate::transport::LentRange;
+
+/// Allocations that stay open though no view uses them. A peer whose tensors come from more chunks than this pays for
+/// opening them again.
+const IDLE: usize = 64;
+
+/// Events that stay open, likewise: each tensor on its way has two.
+const EVENTS: usize = 1024;
+
+/// How long to wait for what uses memory that is to be closed: what that waits for may be a peer's to do.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long to sleep between two looks.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Uses that may be running before one looks which are over.
+const RUNNING: usize = 32;
+
+/// It lies on the link's shelf. Events go before the memory whose users they tell of.
+#[derive(Debug, Default)]
+pub(super) struct Imports {
+    events: Mutex<HashMap<EventHandle, Arc<Opening<Event>>>>,
+    /// With when it was last asked for.
+    memory: Mutex<(u64, HashMap<MemoryHandle, (u64, Arc<Import>)>)>,
+}
+
+/// An allocation of a peer's. While it is open, the peer does not free it.
+#[derive(Debug)]
+pub(super) struct Import {
+    /// `None` while it is dropped.
+    memory: Option<Opening<Memory>>,
+    /// Returned when the memory was closed.
+    loan: Option<LentRange>,
+    /// Recorded behind the uses of it.
+    behind: Mutex<Vec<Arc<Opening<Event>>>>,
+}
+
+impl Imports {
+    /// The allocation that a tensor lies in.
+    pub(super) fn memory(&self, device: &Device, loan: &GpuLoan) -> Result<Arc<Import>> {
+        // Dropped, it tells that nothing was opened for it: another one tells for all when it is closed.
+        let mapping = loan.take_mapping();
+        let place = &loan.place;
+        let mut closed = Vec::new();
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, open) = &mut *memory;
+        *now += 1;
+        if let Some((last, import)) = open.get_mut(&place.handle) {
+            *last = *now;
+            import.memory().holds(place.allocation)?;
+            return Ok(import.clone());
+        }
+        let opened = device
+            .openings()
+            .memory
+            .get(place.handle, || Memory::open(device, place.handle, place.allocation))?;
+        opened.holds(place.allocation)?;
+        let import = Arc::new(Import::new(opened, mapping));
+        open.insert(place.handle, (*now, import.clone()));
+        let idle = open.values().filter(|(_, import)| Arc::strong_count(import) == 1);
+        if idle.count() > IDLE {
+            let oldest = open.iter().filter(|(_, (_, import))| Arc::strong_count(import) == 1);
+            let oldest = oldest.min_by_key(|(_, (last, _))| *last).map(|(handle, _)| *handle);
+            closed.extend(oldest.and_then(|handle| open.remove(&handle)));
+        }
+        drop(memory);
+        drop(closed);
+        Ok(import)
+    }
+
+    /// An event of the peer's.
+    pub(super) fn event(
+        &self,
+        device: &Device,
+        handle: EventHandle,
+    ) -> Result<Arc<Opening<Event>>> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = events.get(&handle) {
+            return Ok(event.clone());
+        }
+        let table = &device.openings().events;
+        let event = Arc::new(table.get(handle, || Event::open(device, handle))?);
+        if events.len() >= EVENTS {
+            events.retain(|_, event| Arc::strong_count(event) > 1);
+        }
+        events.insert(handle, event.clone());
+        Ok(event)
+    }
+}
+
+impl Import {
+    pub(super) fn new(memory: Opening<Memory>, loan: Option<LentRange>) -> Self {
+        Self { memory: Some(memory), loan, behind: Mutex::new(Vec::new()) }
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("there until it is dropped")
+    }
+
+    /// `event` was recorded behind a use of it.
+    pub(super) fn used_before(&self, event: &Arc<Opening<Event>>) {
+        let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+        if behind.iter().any(|known| Arc::ptr_eq(known, event)) {
+            return;
+        }
+        if behind.len() >= RUNNING {
+            behind.retain(|event| !is_over(event));
+        }
+        behind.push(event.clone());
+    }
+}
+
+/// Where the driver cannot tell, nothing runs any more.
+fn is_over(event: &Arc<Opening<Event>>) -> bool {
+    event.is_over().unwrap_or(true)
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        let behind = self.behind.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + PATIENCE;
+        while !behind.iter().all(is_over) {
+            if Instant::now() >= deadline {
+                tracing::warn!("a peer's memory stays open: what uses it does not end");
+                std::mem::forget(self.memory.take());
+                std::mem::forget(self.loan.take());
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        // Closed first, and then told.
+        drop(self.memory.take());
+        drop(self.loan.take());
+    }
+}

@@ -1,0 +1,291 @@
+//! Tensors in memory of a GPU: what travels of one, and how its loan comes back. No driver.
+//!
+//! ```text
+//!   owner                                  ‖ border ‖  borrower
+//!   GpuMemory ──lend──▶ GpuPlace + tickets ─────────▶  GpuLoan ──dropped──▶ both tickets go back
+//! ```
+//!
+//! A ticket is a block of the pool that nobody reads: it is lent with the tensor and comes back as every
+//! loan does, whether its borrower drops it, closes, or dies. One tells that the bytes are no longer
+//! used, the other that the mapping they lie in was closed.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, GpuUuid, Result, TensorFault};
+use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
+use crate::transport::{LentRange, Sender, Shelf, has_ended};
+
+/// Bytes of a ticket: the shortest block there is.
+const TICKET: usize = 64;
+
+/// Where a tensor's bytes are on a GPU: what its owner tells a borrower. `docs/wire.md` has the bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct GpuPlace {
+    /// The GPU's UUID, as `cuDeviceGetUuid_v2` gives it.
+    pub device: GpuUuid,
+    /// The allocation, as `cuIpcGetMemHandle` names it.
+    pub handle: [u8; 64],
+    /// The allocation's length in bytes.
+    pub allocation: u64,
+    /// Start, in bytes from the allocation's start.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The event after which the bytes can be read, as `cuIpcGetEventHandle` names it.
+    pub ready: [u8; 64],
+    /// The event that the borrower records behind its last use.
+    pub done: [u8; 64],
+}
+
+/// The handles open somebody's memory, so they are not shown.
+impl fmt::Debug for GpuPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { allocation, offset, len, .. } = self;
+        let mut shown = f.debug_struct("GpuPlace");
+        shown.field("allocation", allocation).field("offset", offset).field("len", len);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl GpuPlace {
+    /// Its length in bytes, encoded.
+    pub const LEN: usize = 16 + 64 + 3 * 8 + 2 * 64;
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let mut rest = &mut bytes[..];
+        let mut put = |field: &[u8]| {
+            let (to, behind) = std::mem::take(&mut rest).split_at_mut(field.len());
+            to.copy_from_slice(field);
+            rest = behind;
+        };
+        put(&self.device.0);
+        put(&self.handle);
+        for field in [self.allocation, self.offset, self.len] {
+            put(&field.to_le_bytes());
+        }
+        put(&self.ready);
+        put(&self.done);
+        bytes
+    }
+
+    /// What these bytes say.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::GpuRange`]: the range is not inside of the allocation.
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self> {
+        Ok(Self::judge(bytes)?)
+    }
+
+    fn judge(bytes: &[u8; Self::LEN]) -> Result<Self, TensorFault> {
+        fn take<'a, const N: usize>(left: &mut &'a [u8]) -> &'a [u8; N] {
+            // As many as `LEN` was added up from.
+            let (field, rest) = left.split_first_chunk().expect("the fields make the length");
+            *left = rest;
+            field
+        }
+        let left = &mut &bytes[..];
+        let (device, handle) = (GpuUuid(*take(left)), *take(left));
+        let mut word = || u64::from_le_bytes(*take(left));
+        let (allocation, offset, len) = (word(), word(), word());
+        let (ready, done) = (*take(left), *take(left));
+        if offset > allocation || len > allocation - offset {
+            return Err(TensorFault::GpuRange { offset, len, allocation });
+        }
+        Ok(Self { device, handle, allocation, offset, len, ready, done })
+    }
+}
+
+/// Memory of a GPU that this process owns, with a tensor in it.
+pub(crate) trait GpuMemory: Any + fmt::Debug + Send + Sync {
+    /// Its length in bytes.
+    fn len(&self) -> usize;
+
+    /// The GPU's UUID.
+    fn device(&self) -> GpuUuid;
+
+    /// Gets ready to be sent once. Where nothing comes of it the tickets are dropped, which is as good as
+    /// coming back.
+    fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel>;
+}
+
+/// What goes with a tensor that is sent once.
+#[derive(Debug)]
+pub(crate) struct GpuParcel {
+    pub(crate) place: GpuPlace,
+    /// Comes back when the bytes are no longer used.
+    pub(crate) bytes: Ticket,
+    /// Comes back when the allocation is no longer mapped.
+    pub(crate) mapping: Ticket,
+}
+
+/// Who is to get a tensor.
+pub(crate) struct GpuBorrower<'a> {
+    sender: &'a Sender,
+}
+
+impl<'a> GpuBorrower<'a> {
+    pub(super) fn of(sender: &'a Sender) -> Self {
+        Self { sender }
+    }
+
+    /// A ticket to go with what it gets. The first one takes a descriptor of its process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::alloc`](crate::Context::alloc).
+    pub(crate) fn ticket(&self) -> Result<Ticket> {
+        let (_, peer) = self.sender.borrower();
+        let life = peer.pidfd().map(|pidfd| pidfd.try_clone_to_owned()).transpose();
+        self.make(life.map_err(|error| Error::os("fcntl", error))?.map(Arc::new))
+    }
+
+    /// A ticket to go with another one that it has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::alloc`](crate::Context::alloc).
+    pub(crate) fn another(&self, ticket: &Ticket) -> Result<Ticket> {
+        self.make(ticket.life.clone())
+    }
+
+    fn make(&self, life: Option<Arc<OwnedFd>>) -> Result<Ticket> {
+        let (account, _) = self.sender.borrower();
+        let pool = self.sender.pool().clone();
+        let block = pool.alloc(TICKET)?.map_err(Error::from)?;
+        // It was not lent yet.
+        let block = block.share().ok_or(TensorFault::Unstable)?;
+        Ok(Ticket { block, pool, account, life })
+    }
+}
+
+/// What became of a ticket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Its borrower has it.
+    Out,
+    /// Its borrower gave it back, or never got it.
+    Back,
+    /// Its borrower's process has ended.
+    Dead,
+}
+
+/// A token that one borrower gives back when something is over.
+#[derive(Debug, Clone)]
+pub(crate) struct Ticket {
+    pub(super) block: SharedBlock,
+    pool: Pool,
+    account: BorrowerId,
+    /// The borrower's process. `None` where the kernel has no descriptor for it.
+    life: Option<Arc<OwnedFd>>,
+}
+
+impl Ticket {
+    /// Whether it is for this borrower.
+    pub(crate) fn is_for(&self, borrower: &GpuBorrower<'_>) -> bool {
+        let sender = borrower.sender;
+        self.block.is_of(sender.pool()) && sender.borrower().0 == self.account
+    }
+
+    /// Looks what has come back. Before any number of [`fate`](Self::fate)s.
+    pub(crate) fn settle<'a>(tickets: impl Iterator<Item = &'a Self>) {
+        let mut looked: Vec<&Pool> = Vec::new();
+        for Self { pool, .. } in tickets {
+            if !looked.iter().any(|known| known.is(pool)) {
+                pool.settle_all();
+                looked.push(pool);
+            }
+        }
+    }
+
+    /// What became of it, if this is the only handle that is left here.
+    ///
+    /// A link that has ended gives back nothing: whoever holds the ticket may still use what it stands for.
+    /// Then the end of its process tells.
+    pub(crate) fn fate(&mut self) -> Fate {
+        match (self.block.users(), &self.life) {
+            (Users::Others, _) => Fate::Out,
+            (Users::Nobody, _) => Fate::Back,
+            (Users::Lost, Some(life)) if !has_ended(life.as_fd()) => Fate::Out,
+            (Users::Lost, _) => Fate::Dead,
+        }
+    }
+}
+
+/// A tensor on a GPU, which a peer has lent.
+#[derive(Debug)]
+pub(crate) struct GpuLoan {
+    pub(crate) place: GpuPlace,
+    bytes: LentRange,
+    mapping: Mutex<Option<LentRange>>,
+    /// Whether the event of its end was recorded.
+    ended: Mutex<bool>,
+    /// What the link keeps open of its peer's.
+    shelf: Arc<Shelf>,
+}
+
+impl GpuLoan {
+    /// # Errors
+    ///
+    /// [`TensorFault::GpuRange`]
+    pub(super) fn new(
+        place: &[u8; GpuPlace::LEN],
+        bytes: LentRange,
+        mapping: LentRange,
+        shelf: Arc<Shelf>,
+    ) -> Result<Self, TensorFault> {
+        let (place, ended) = (GpuPlace::judge(place)?, Mutex::new(false));
+        Ok(Self { place, bytes, mapping: Mutex::new(Some(mapping)), ended, shelf })
+    }
+
+    /// What the link keeps open of its peer's.
+    pub(crate) fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// Whether the process that has lent it has ended.
+    pub(crate) fn lender_ended(&self) -> bool {
+        self.bytes.lender_ended()
+    }
+
+    /// The loan of the mapping, for whoever keeps it open. Once; dropped, it tells that there is none.
+    pub(crate) fn take_mapping(&self) -> Option<LentRange> {
+        self.mapping.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether the event of its end was recorded: one view after the other says so.
+    pub(crate) fn ended(&self) -> MutexGuard<'_, bool> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a tensor on a GPU comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum OnGpu {
+    /// From this process.
+    Own(Arc<dyn GpuMemory>),
+    /// From a peer.
+    Lent(Arc<GpuLoan>),
+}
+
+impl OnGpu {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Own(memory) => memory.len(),
+            // Judged against data type and shape, so it fits.
+            Self::Lent(loan) => loan.place.len as usize,
+        }
+    }
+
+    pub(super) fn device(&self) -> GpuUuid {
+        match self {
+            Self::Own(memory) => memory.device(),
+            Self::Lent(loan) => loan.place.device,
+        }
+    }
+}
