@@ -16,7 +16,7 @@ use crate::transport::LentRange;
 /// opening them again.
 const IDLE: usize = 64;
 
-/// Events that stay open, likewise: each tensor on its way has two.
+/// Events of an allocation that stay open, likewise: each tensor on its way has two.
 const EVENTS: usize = 1024;
 
 /// How long to wait for what uses memory that is to be closed: what that waits for may be a peer's to do.
@@ -25,26 +25,28 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long to sleep between two looks.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Uses that may be running before one looks which are over.
-const RUNNING: usize = 32;
-
-/// It lies on the link's shelf. Events go before the memory whose users they tell of.
+/// It lies on the link's shelf.
 #[derive(Debug, Default)]
 pub(super) struct Imports {
-    events: Mutex<HashMap<EventHandle, Arc<Opening<Event>>>>,
     /// With when it was last asked for.
     memory: Mutex<(u64, HashMap<MemoryHandle, (u64, Arc<Import>)>)>,
 }
 
-/// An allocation of a peer's. While it is open, the peer does not free it.
+/// An allocation of a peer's, and the events of the tensors in it. While they are open, the peer ends none of them.
 #[derive(Debug)]
 pub(super) struct Import {
     /// `None` while it is dropped.
     memory: Option<Opening<Memory>>,
-    /// Returned when the memory was closed.
+    /// Returned when all was closed.
     loan: Option<LentRange>,
-    /// Recorded behind the uses of it.
-    behind: Mutex<Vec<Arc<Opening<Event>>>>,
+    events: Mutex<HashMap<EventHandle, Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    event: Arc<Opening<Event>>,
+    /// It was recorded behind a use of the memory.
+    is_behind: bool,
 }
 
 impl Imports {
@@ -79,6 +81,16 @@ impl Imports {
         drop(closed);
         Ok(import)
     }
+}
+
+impl Import {
+    pub(super) fn new(memory: Opening<Memory>, loan: Option<LentRange>) -> Self {
+        Self { memory: Some(memory), loan, events: Mutex::default() }
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("there until it is dropped")
+    }
 
     /// An event of the peer's.
     pub(super) fn event(
@@ -87,53 +99,42 @@ impl Imports {
         handle: EventHandle,
     ) -> Result<Arc<Opening<Event>>> {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(event) = events.get(&handle) {
-            return Ok(event.clone());
+        if let Some(known) = events.get(&handle) {
+            return Ok(known.event.clone());
         }
         let table = &device.openings().events;
         let event = Arc::new(table.get(handle, || Event::open(device, handle))?);
         if events.len() >= EVENTS {
-            events.retain(|_, event| Arc::strong_count(event) > 1);
+            events.retain(|_, known| Arc::strong_count(&known.event) > 1 || known.is_running());
         }
-        events.insert(handle, event.clone());
+        events.insert(handle, Known { event: event.clone(), is_behind: false });
         Ok(event)
-    }
-}
-
-impl Import {
-    pub(super) fn new(memory: Opening<Memory>, loan: Option<LentRange>) -> Self {
-        Self { memory: Some(memory), loan, behind: Mutex::new(Vec::new()) }
-    }
-
-    pub(super) fn memory(&self) -> &Memory {
-        self.memory.as_ref().expect("there until it is dropped")
     }
 
     /// `event` was recorded behind a use of it.
     pub(super) fn used_before(&self, event: &Arc<Opening<Event>>) {
-        let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
-        if behind.iter().any(|known| Arc::ptr_eq(known, event)) {
-            return;
-        }
-        if behind.len() >= RUNNING {
-            behind.retain(|event| !is_over(event));
-        }
-        behind.push(event.clone());
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Known { event: event.clone(), is_behind: true };
+        events.entry(event.handle()).or_insert_with(new).is_behind = true;
     }
 }
 
-/// Where the driver cannot tell, nothing runs any more.
-fn is_over(event: &Arc<Opening<Event>>) -> bool {
-    event.is_over().unwrap_or(true)
+impl Known {
+    /// Whether a use before it may not be over.
+    fn is_running(&self) -> bool {
+        // Where the driver cannot tell, nothing runs any more.
+        self.is_behind && !self.event.is_over().unwrap_or(true)
+    }
 }
 
 impl Drop for Import {
     fn drop(&mut self) {
-        let behind = self.behind.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
         let deadline = Instant::now() + PATIENCE;
-        while !behind.iter().all(is_over) {
+        while events.values().any(Known::is_running) {
             if Instant::now() >= deadline {
                 tracing::warn!("a peer's memory stays open: what uses it does not end");
+                std::mem::forget(std::mem::take(events));
                 std::mem::forget(self.memory.take());
                 std::mem::forget(self.loan.take());
                 return;
@@ -141,6 +142,7 @@ impl Drop for Import {
             std::thread::sleep(PAUSE);
         }
         // Closed first, and then told.
+        events.clear();
         drop(self.memory.take());
         drop(self.loan.take());
     }

@@ -27,12 +27,12 @@ pub struct View {
     source: Source,
 }
 
-/// What the view keeps.
+/// What the view keeps. Events go before the memory whose users they tell of, and that before its loan.
 enum Source {
     /// Memory of this process.
     Own(Arc<Shared>),
     /// Memory that a peer has lent.
-    Lent { loan: Arc<GpuLoan>, import: Arc<Import>, done: Arc<Opening<Event>> },
+    Lent { done: Arc<Opening<Event>>, import: Arc<Import>, loan: Arc<GpuLoan> },
     /// A region.
     Region(Arc<Import>),
 }
@@ -72,8 +72,8 @@ impl Device {
                 // Only this module keeps anything there.
                 let imports = shelf.ok_or(CudaFault::OnHost)?;
                 let import = imports.memory(self, loan)?;
-                let ready = imports.event(self, place.ready)?;
-                let done = imports.event(self, place.done)?;
+                let ready = import.event(self, place.ready)?;
+                let done = import.event(self, place.done)?;
                 ready.hold_back(stream)?;
                 // Judged to lie inside, when it came.
                 let start = import.memory().start() + place.offset;
