@@ -300,7 +300,7 @@ fn two_streams_that_read_one_tensor_are_both_waited_for() {
 
 #[test]
 fn one_tensor_goes_to_many_and_is_read_at_home() {
-    let cuda = FakeCuda::new();
+    let cuda = FakeCuda::new().delay(SLOW);
     exchange(
         "one_tensor_goes_to_many_and_is_read_at_home",
         &cuda,
@@ -313,6 +313,12 @@ fn one_tensor_goes_to_many_and_is_read_at_home() {
             (0..3).for_each(|_| link.send_tensor(&tensor).unwrap());
             let home = device.to_host(&tensor, &stream).unwrap();
             assert_eq!(home.as_slice::<u32>().unwrap(), numbers(5, 1024));
+            // Another stream at home waits for the writer, too.
+            let mut slow = pool.alloc::<u8>([4096], &stream).unwrap();
+            slow.fill(1).unwrap();
+            slow.fill(7).unwrap();
+            let slow = device.to_host(&slow.share().unwrap(), &device.stream().unwrap()).unwrap();
+            assert_eq!(slow.as_slice::<u8>().unwrap(), [7; 4096]);
             hear(&mut link);
         },
         |mut link| {

@@ -31,6 +31,7 @@ pub use descriptor::{Descriptor, Place};
 pub use dtype::DType;
 pub use element::Element;
 pub use gpu::GpuPlace;
+#[cfg_attr(not(feature = "cuda"), allow(unused_imports))]
 pub(crate) use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, OnGpu, Ticket};
 pub use outgoing::Outgoing;
 pub use set::TensorSet;

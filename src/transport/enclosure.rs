@@ -92,6 +92,12 @@ impl Sender {
         (link.borrower, &link.identity)
     }
 
+    /// Ends the link as a peer at fault does.
+    #[cfg(test)]
+    pub(crate) fn fail_for_tests(&self, fault: crate::error::Fault) {
+        let _ = self.session.link.fail(fault);
+    }
+
     /// Sends a parcel. Where it cannot be sent now, the enclosures are as they were.
     #[inline]
     pub(crate) fn post(

@@ -14,6 +14,7 @@ pub(crate) struct Shelf {
 
 impl Shelf {
     /// What lies there, made by whoever asks first. `None`: it is of another kind.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.kept.get_or_init(|| Box::new(make())).downcast_ref()
     }
