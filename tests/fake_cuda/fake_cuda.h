@@ -48,6 +48,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* As in cuda.h, whose types are the interface. */
@@ -92,7 +93,8 @@ struct context {
 };
 
 extern struct settings {
-    int devices, version, delay_us;
+    int devices, version;
+    struct timespec delay;
     size_t bytes;
     const char *session;
     bool no_ipc, no_device;
