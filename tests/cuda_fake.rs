@@ -9,6 +9,7 @@ mod support;
 
 use std::time::Duration;
 
+use rustix::fs::SealFlags;
 use support::cuda_driver::*;
 use support::fake_cuda::FakeCuda;
 use support::other::{Other, fork, listen_for, run_here, say, wait_for_death};
@@ -47,12 +48,12 @@ fn the_driver_tells_of_its_devices() {
         FakeCuda::new().devices(2).uuid(uuid).version(12040).bytes(1 << 20)
     };
     let cuda = alone("the_driver_tells_of_its_devices", cuda, || {
-        assert_eq!(given(|version| cuDriverGetVersion(version)), 12040);
+        assert_eq!(given(cuDriverGetVersion), 12040);
         let mut count = 0;
         assert_eq!(cuDeviceGetCount(&mut count), 3);
         assert_eq!(cuInit(1), INVALID_VALUE);
         assert_eq!(cuInit(0), 0);
-        assert_eq!(given(|count| cuDeviceGetCount(count)), 2);
+        assert_eq!(given(cuDeviceGetCount), 2);
         assert_eq!(given(|device| cuDeviceGet(device, 1)), 1);
         assert_eq!(cuDeviceGet(&mut count, 2), INVALID_DEVICE);
         let uuid = |device| given(|uuid| cuDeviceGetUuid_v2(uuid, device));
@@ -118,13 +119,11 @@ fn contexts_are_current_to_a_thread_and_counted() {
         let first = begin(0);
         assert_eq!(begin(0), first);
         let second = begin(1);
-        assert_eq!(given(|context| cuCtxGetCurrent(context)), second);
-        std::thread::spawn(|| assert_eq!(given(|context| cuCtxGetCurrent(context)), 0))
-            .join()
-            .unwrap();
+        assert_eq!(given(cuCtxGetCurrent), second);
+        std::thread::spawn(|| assert_eq!(given(cuCtxGetCurrent), 0)).join().unwrap();
         // An event and a stream of two devices.
         let event = given(|event| cuEventCreate(event, 2));
-        assert_eq!(given(|context| cuCtxPopCurrent_v2(context)), second);
+        assert_eq!(given(cuCtxPopCurrent_v2), second);
         let stream = stream();
         assert_eq!(cuEventRecord(event, stream), INVALID_HANDLE);
         // To wait for another device is allowed.
@@ -421,7 +420,9 @@ fn each_misuse_within_a_process_is_told() {
         assert_eq!(copy(memory, memory, LEN), INVALID_VALUE);
         assert_eq!(copy(theirs, host.as_ptr() as u64, LEN), INVALID_CONTEXT);
         assert_eq!(cuStreamSynchronize(their_stream), INVALID_CONTEXT);
-        assert_eq!(cuStreamSynchronize(12345), INVALID_HANDLE);
+        let gone = stream();
+        assert_eq!(cuStreamDestroy_v2(gone), 0);
+        assert_eq!(cuStreamSynchronize(gone), INVALID_HANDLE);
         assert_eq!(cuEventQuery(their_event), INVALID_CONTEXT);
         assert_eq!(cuEventRecord(their_event, 0), INVALID_HANDLE);
         assert_eq!(cuEventDestroy_v2(event), 0);
@@ -635,13 +636,19 @@ fn allocations_are_exported_as_descriptors() {
             say(&format!("/proc/{}/fd/{fd}", std::process::id()));
             listen_for("written");
             assert_eq!(read(pointer, LEN), [6; LEN]);
+            // What is mapped was released, and counts.
+            assert_eq!(cuMemRelease(allocation), INVALID_VALUE);
+            assert_eq!(cuMemCreate(&mut 0, size, &prop, 0), 2);
             unmap(pointer);
+            assert_eq!(given(|more| cuMemCreate(more, size, &prop, 0)) % 16, 0);
             return;
         };
         use std::os::fd::AsRawFd;
         let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
         let other = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(import(other.as_raw_fd()).0, INVALID_VALUE);
+        let zeros = support::commit::memfd(size as u64 + 4096, SealFlags::SHRINK);
+        assert_eq!(import(zeros.as_raw_fd()).0, INVALID_VALUE);
         assert_eq!(import(-1).0, INVALID_VALUE);
         let (code, allocation) = import(file.as_raw_fd());
         assert_eq!(code, 0);
@@ -651,7 +658,7 @@ fn allocations_are_exported_as_descriptors() {
         write(pointer, &[6; LEN]);
         unmap(pointer);
     });
-    let cuda = FakeCuda::new();
+    let cuda = FakeCuda::new().bytes(3 << 20);
     let mut exporter = start(&cuda, TEST, "export");
     start(&cuda, TEST, &format!("import {}", exporter.hear())).succeeds();
     exporter.tell("written");
@@ -661,6 +668,7 @@ fn allocations_are_exported_as_descriptors() {
         "cuMemAddressFree: something is mapped there",
     ];
     expected.extend_from_within(..);
+    expected.push("cuMemRelease: no such allocation");
     let mut told = misuses(&cuda);
     told.sort();
     expected.sort();
