@@ -78,7 +78,8 @@ __attribute__((constructor)) static void load(void)
         settings.devices = 16;
     settings.version = number_of("FAKE_CUDA_VERSION", 13000);
     settings.bytes = number_of("FAKE_CUDA_BYTES", 4L << 30);
-    settings.delay_us = number_of("FAKE_CUDA_DELAY_US", 0);
+    long delay = number_of("FAKE_CUDA_DELAY_US", 0);
+    settings.delay = (struct timespec){delay / 1000000, delay % 1000000 * 1000};
     settings.no_ipc = number_of("FAKE_CUDA_NO_IPC", 0);
     settings.no_device = number_of("FAKE_CUDA_NO_DEVICE", 0);
     const char *session = getenv("FAKE_CUDA_SESSION");
@@ -121,14 +122,17 @@ CUresult enter(const char *name, enum needs needs)
     pthread_mutex_lock(&lock);
     if (forked)
         return NOT_INITIALIZED;
+    CUresult code = SUCCESS;
     for (size_t i = 0; i < 16; i++) {
         struct failure *failure = &failures[i];
         if (strcmp(failure->call, name) == 0) {
             failure->seen++;
             if (failure->seen >= failure->nth && failure->seen - failure->nth <= failure->more)
-                return failure->code;
+                code = failure->code;
         }
     }
+    if (code != SUCCESS)
+        return code;
     if (needs >= INIT && !initialised)
         return NOT_INITIALIZED;
     if (needs < CONTEXT)

@@ -7,8 +7,8 @@
  *   stream.c     streams that work by themselves, and events, within a process and between processes
  *   vmm.c        virtual memory: allocations that are exported as descriptors
  *
- * It is as strict as the driver, and stricter where CUDA leaves the outcome of a misuse undefined: then the trace gets a
- * line that starts with MISUSE. A device address is never an address of this process's memory: whoever touches it
+ * It is as strict as the driver, and stricter where CUDA leaves the outcome of a misuse undefined: then the trace gets
+ * a line that starts with MISUSE. A device address is never an address of this process's memory: whoever touches it
  * without a call dies of SIGSEGV, as with a real device. All processes live in one PID namespace.
  *
  * Read once, when the library is loaded:
@@ -24,7 +24,9 @@
  *   FAKE_CUDA_NO_IPC     1: devices cannot share memory or events
  *   FAKE_CUDA_NO_DEVICE  1: cuInit finds no device
  *
- * A line of the trace, written at once: `<pid> <tid> <device of the current context, or -> <call> <argument>... = <code>`.
+ * A line of the trace, written at once:
+ *   <pid> <tid> <device of the current context, or -> <call> <argument>... = <code>
+ *   MISUSE <pid> <tid> <call>: <what>
  * Arguments: dev:<ordinal> (and in place of a context), mem:<pid>.<number>[+<offset>], event:<pid>.<number>,
  * stream:<number> (0: the legacy stream), alloc:<pid>.<number>, `?` for what is none, and plain numbers. pid is the
  * process that made the object, so that all processes name it alike. What a call gives is an argument, too.
@@ -48,6 +50,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* As in cuda.h, whose types are the interface. */
@@ -92,7 +95,8 @@ struct context {
 };
 
 extern struct settings {
-    int devices, version, delay_us;
+    int devices, version;
+    struct timespec delay;
     size_t bytes;
     const char *session;
     bool no_ipc, no_device;

@@ -232,7 +232,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsi
     if (code == SUCCESS && !is_ours(token.uuid))
         code = INVALID_DEVICE;
     for (struct memory *memory = memories; memory && code == SUCCESS; memory = memory->next)
-        if (memory->kind == OPENED && memory->header->key == token.key && memory->number == token.number)
+        if (memory->kind == OPENED && memory->header->key == token.key && memory->pid == token.pid
+            && memory->number == token.number)
             code = misuse(ALREADY_MAPPED, "this process has the memory open");
     if (code == SUCCESS) {
         char *host = NULL;

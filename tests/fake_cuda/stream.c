@@ -26,8 +26,8 @@ struct operation {
 };
 
 /*
- * A stream is never freed, because a thread may wait for it while another destroys it. It is queued and done so many
- * operations; `first` is at work while it is in the list.
+ * A stream is in the table until its work is done, also when it was destroyed. It is never freed, because a thread may
+ * wait for it then. So many operations were queued, and are done; `first` is at work while it is in the list.
  */
 struct stream {
     struct stream *next;
@@ -72,8 +72,8 @@ static void wait_for(struct event *event, uint64_t count)
 
 static void run(struct operation *operation)
 {
-    if (operation->kind != WAIT && settings.delay_us > 0)
-        usleep(settings.delay_us);
+    if (operation->kind != WAIT)
+        nanosleep(&settings.delay, NULL);
     switch (operation->kind) {
     case COPY:
         memmove(operation->to, operation->from, operation->len);
@@ -119,6 +119,11 @@ static void *work(void *argument)
         stream->done++;
         pthread_cond_broadcast(&changed);
     }
+    for (struct stream **at = &streams; *at; at = &(*at)->next)
+        if (*at == stream) {
+            *at = stream->next;
+            break;
+        }
     pthread_mutex_unlock(&lock);
     return NULL;
 }
@@ -150,13 +155,8 @@ static struct stream *new_stream(struct context *context, uint64_t number)
     return stream;
 }
 
-static void remove_stream(struct stream *stream)
+static void close_stream(struct stream *stream)
 {
-    for (struct stream **at = &streams; *at; at = &(*at)->next)
-        if (*at == stream) {
-            *at = stream->next;
-            break;
-        }
     stream->closed = true;
     pthread_cond_broadcast(&changed);
 }
@@ -174,7 +174,7 @@ static struct stream *find_stream(CUstream handle, CUresult *code)
         return context->legacy;
     }
     for (struct stream *stream = streams; stream; stream = stream->next)
-        if (stream->handle == handle) {
+        if (stream->handle == handle && !stream->closed) {
             arg("stream:%llu", (unsigned long long)stream->number);
             if (is_current(stream->context, "stream"))
                 return stream;
@@ -255,7 +255,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     if (code == SUCCESS && stream == current()->legacy)
         code = misuse(INVALID_HANDLE, "the legacy stream stays");
     if (code == SUCCESS)
-        remove_stream(stream);
+        close_stream(stream);
     return leave(code);
 }
 
@@ -429,13 +429,11 @@ int end_work(struct context *context)
             remove_event(event);
         }
     }
-    for (struct stream *stream = streams, *next; stream; stream = next) {
-        next = stream->next;
-        if (stream->context == context) {
+    for (struct stream *stream = streams; stream; stream = stream->next)
+        if (stream->context == context && !stream->closed) {
             left += stream != context->legacy;
-            remove_stream(stream);
+            close_stream(stream);
         }
-    }
     context->legacy = NULL;
     return left;
 }

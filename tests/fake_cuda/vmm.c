@@ -15,7 +15,7 @@ typedef struct {
     int type, requestedHandleTypes;
     CUmemLocation location;
     void *win32HandleMetaData;
-    struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } flags;
+    unsigned char flags[8];
 } CUmemAllocationProp;
 
 enum { PINNED = 1, POSIX_FD = 1, DEVICE = 1 };

@@ -1,5 +1,6 @@
-//! The CUDA driver API as `cuda.h` has it, without the library's own binding: for tests that are one side of an exchange
-//! themselves. The symbols are those of `libcuda.so.1`, where the loader finds it ([`FakeCuda`](super::fake_cuda)).
+//! The CUDA driver API as `cuda.h` has it, without the library's own binding: for tests that are one side of an
+//! exchange themselves. The symbols are those of `libcuda.so.1`, where the loader finds it
+//! ([`FakeCuda`](super::fake_cuda)).
 //!
 //! Every call gives the driver's code; 0 is success.
 
@@ -8,6 +9,16 @@
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
+
+/// Codes of errors.
+pub const INVALID_VALUE: i32 = 1;
+pub const INVALID_DEVICE: i32 = 101;
+pub const INVALID_CONTEXT: i32 = 201;
+pub const ALREADY_MAPPED: i32 = 208;
+pub const INVALID_HANDLE: i32 = 400;
+pub const NOT_READY: i32 = 600;
+pub const OUT_OF_MEMORY: i32 = 2;
+pub const CONTEXT_IS_DESTROYED: i32 = 709;
 
 /// A handle of memory or of an event for other processes.
 pub type IpcHandle = [u8; 64];

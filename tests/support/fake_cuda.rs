@@ -6,7 +6,7 @@
 //! ```ignore
 //! run_here(TEST, |_| { /* the body, to which CUDA is there */ });
 //! let cuda = FakeCuda::new().delay(Duration::from_millis(2));
-//! Other::spawn_with(TEST, "", &cuda.command_env()).succeeds();
+//! cuda.start(TEST, "").succeeds();
 //! cuda.was_used_well();
 //! ```
 
@@ -18,6 +18,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use super::cuda_driver;
+use super::other::{Other, run_here, say, wait_for_death};
 
 /// A driver and what its processes have in common. A clone is of the same session, with an environment of its own:
 /// for a process that is to see other devices, or to meet other failures.
@@ -132,14 +135,37 @@ impl FakeCuda {
         environment
     }
 
+    /// Starts the other process of `test`.
+    pub fn start(&self, test: &str, argument: &str) -> Other {
+        Other::spawn_with(test, argument, &self.command_env())
+    }
+
+    /// Runs `body` in a process to which CUDA is as `cuda` says. Memory and events end with it.
+    pub fn alone(test: &str, cuda: impl FnOnce() -> Self, body: impl FnOnce()) -> Self {
+        run_here(test, |_| body());
+        let cuda = cuda();
+        cuda.start(test, "").succeeds();
+        assert!(cuda.objects().is_empty(), "{:?}", cuda.objects());
+        cuda
+    }
+
+    /// A process of `test` that has to call [`keep_gate`] for the argument "gate", and its event's handle as a word.
+    /// What waits for the event goes on when the process is killed.
+    pub fn gate(&self, test: &str) -> (Other, String) {
+        let keeper = self.clone().delay(Duration::from_secs(3600)).start(test, "gate");
+        let word = keeper.hear();
+        (keeper, word)
+    }
+
     /// Every call so far, in the order in which they ended, of all processes.
     pub fn trace(&self) -> Vec<Call> {
         self.lines().iter().filter(|line| !is_misuse(line)).map(|line| Call::parse(line)).collect()
     }
 
-    /// The lines that tell of a misuse.
+    /// Every misuse so far: `<call>: <what>`.
     pub fn misuses(&self) -> Vec<String> {
-        self.lines().into_iter().filter(|line| is_misuse(line)).collect()
+        let told = |line: &String| line.splitn(4, ' ').nth(3).expect(line).to_owned();
+        self.lines().iter().filter(|line| is_misuse(line)).map(told).collect()
     }
 
     /// That the driver was used at all, and never misused.
@@ -160,6 +186,16 @@ impl FakeCuda {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(str::to_owned).collect()
     }
+}
+
+/// In a process that is a [`FakeCuda::gate`] and has a current context: records an event after work that lasts until
+/// the process is killed, and says its handle.
+pub fn keep_gate() -> ! {
+    let event = cuda_driver::shared_event();
+    assert_eq!(cuda_driver::cuEventRecord(event, 0), 0);
+    let handle = cuda_driver::handle(|handle| cuda_driver::cuIpcGetEventHandle(handle, event));
+    say(&cuda_driver::to_word(handle));
+    wait_for_death();
 }
 
 fn is_misuse(line: &str) -> bool {
