@@ -1,11 +1,13 @@
 //! What goes wrong with GPUs: no driver, an old one, none that can share; calls that fail; peers that lie of their memory.
 
+#![allow(unsafe_code)]
+
 mod support;
 
 use slipring::cuda::{Device, PoolOptions};
 use slipring::{
-    Context, CudaFault, CudaHandle, DType, Descriptor, ErrorKind, Fault, GpuPlace, GpuUuid, Options,
-    Place, Registry, Result, Shape, Source, Tensor, TensorFault,
+    Context, CudaFault, CudaHandle, DType, Descriptor, ErrorKind, Fault, GpuPlace, GpuUuid,
+    Options, Place, Registry, Result, Shape, Source, Tensor, TensorFault,
 };
 
 use support::fake_cuda::FakeCuda;
@@ -21,7 +23,7 @@ const OUT_OF_MEMORY: u32 = 2;
 /// Runs `body` in a process with a driver.
 fn alone(test: &str, cuda: &FakeCuda, body: fn()) {
     run_here(test, |_| body());
-    Other::spawn_with(test, "", &cuda.command_env()).succeeds();
+    cuda.start(test, "").succeeds();
 }
 
 fn cuda_fault<T: std::fmt::Debug>(answer: Result<T>) -> CudaFault {
@@ -164,6 +166,7 @@ fn a_gpu_without_memory_is_an_error_and_what_is_idle_is_given_up_first() {
         let refused = pool.alloc::<u8>([1], &stream);
         assert_eq!(driver_fault(refused), ("cuMemAlloc_v2", OUT_OF_MEMORY));
         drop(drafts);
+        stream.synchronize().unwrap();
         // Four chunks that nobody uses make room for a long one.
         let long = pool.alloc::<u8>([16 << 20], &stream).unwrap();
         assert_eq!((pool.bytes(), long.byte_len()), (16 << 20, 16 << 20));
@@ -232,7 +235,8 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
             let status = child.wait();
             // A context that cannot be entered, or an event that cannot be recorded, when something ends is nobody's
             // error either.
-            let passes = status.success() || ["Push", "Record", "Synchronize"].iter().any(|part| name.contains(part));
+            let passes = status.success()
+                || ["Push", "Record", "Synchronize"].iter().any(|part| name.contains(part));
             assert!(passes, "{name} {nth}");
             assert_eq!(cuda.misuses(), [""; 0], "{name} {nth}");
         }
@@ -264,9 +268,8 @@ fn a_place_that_lies_ends_the_link() {
     let mut stage = Stage::new(Options::new());
     let honest = place(GpuUuid([1; 16]));
     let two = [TICKET, Lent { slot: 1, ..TICKET }];
-    let range = |offset, len, allocation| {
-        Fault::Tensor(TensorFault::GpuRange { offset, len, allocation })
-    };
+    let range =
+        |offset, len, allocation| Fault::Tensor(TensorFault::GpuRange { offset, len, allocation });
     let beyond = |offset, len, allocation| GpuPlace { offset, len, allocation, ..honest };
     let count = Fault::Tensor(TensorFault::Count { count: 1, expected: 0 });
     let none = count.clone();
@@ -347,13 +350,16 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
             link.send_tensor(draft.share().unwrap()).unwrap();
             assert!(link.recv_deadline(soon()).unwrap().is_none());
             drop(link);
-            support::wait_until("all is closed", || { pool.trim(); pool.bytes() == 0 });
+            support::wait_until("all is closed", || {
+                pool.trim();
+                pool.bytes() == 0
+            });
             return;
         }
         let mut honest = context.connect(name).unwrap();
         let tensor = honest.recv_tensor_deadline(soon()).unwrap().unwrap();
         // What the honest owner said is in the parcel; a liar says the same of more bytes.
-        let told = support::gpu_place(&tensor);
+        let told = *tensor.gpu_place().unwrap();
         let mut stage = Stage::new(Options::new());
         let (mut link, mut peer) = stage.link();
         peer.send_segment(1, 1 << 20);
@@ -407,7 +413,7 @@ fn a_region_of_a_gpu_is_checked_and_read() {
         }
         let mut link = context.connect(name).unwrap();
         let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
-        let told = support::gpu_place(&tensor);
+        let told = *tensor.gpu_place().unwrap();
         let handle = CudaHandle { raw: told.handle, device: 0 };
         let registry = Registry::new().unwrap();
         registry.register("gpu", Source::Cuda(handle), told.offset, told.len).unwrap();
@@ -432,12 +438,18 @@ fn a_region_of_a_gpu_is_checked_and_read() {
         let wrapping = device.region(&handle, u64::MAX, 2).unwrap_err();
         assert_eq!(*wrapping.kind(), ErrorKind::Tensor(TensorFault::Overflow));
         let forged = CudaHandle { raw: [1; 64], device: 0 };
-        assert_eq!(driver_fault(device.region(&forged, 0, 1)), ("cuIpcOpenMemHandle_v2", INVALID_VALUE));
+        assert_eq!(
+            driver_fault(device.region(&forged, 0, 1)),
+            ("cuIpcOpenMemHandle_v2", INVALID_VALUE)
+        );
         let memory = rustix::fs::memfd_create("host", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&memory, 4096).unwrap();
         let fd = std::os::fd::AsFd::as_fd(&memory);
         registry.register("host", Source::Memfd(fd), 0, 4096).unwrap();
-        assert_eq!(cuda_fault(device.lease(registry.lease("host", 0, 1).unwrap())), CudaFault::OnHost);
+        assert_eq!(
+            cuda_fault(device.lease(registry.lease("host", 0, 1).unwrap())),
+            CudaFault::OnHost
+        );
         drop(tensor);
         link.close().unwrap();
     });

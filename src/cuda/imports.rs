@@ -28,8 +28,14 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// It lies on the link's shelf.
 #[derive(Debug, Default)]
 pub(super) struct Imports {
-    /// With when it was last asked for.
-    memory: Mutex<(u64, HashMap<MemoryHandle, (u64, Arc<Import>)>)>,
+    open: Mutex<Open>,
+}
+
+/// How often something was asked for, and what is open, with when it was last asked for.
+#[derive(Debug, Default)]
+struct Open {
+    now: u64,
+    imports: HashMap<MemoryHandle, (u64, Arc<Import>)>,
 }
 
 /// An allocation of a peer's, and the events of the tensors in it. While they are open, the peer ends none of them.
@@ -56,8 +62,8 @@ impl Imports {
         let mapping = loan.take_mapping();
         let place = &loan.place;
         let mut closed = Vec::new();
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let (now, open) = &mut *memory;
+        let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let Open { now, imports: open } = &mut *memory;
         *now += 1;
         if let Some((last, import)) = open.get_mut(&place.handle) {
             *last = *now;
@@ -69,7 +75,12 @@ impl Imports {
             .memory
             .get(place.handle, || Memory::open(device, place.handle, place.allocation))?;
         opened.holds(place.allocation)?;
+        let is_told = mapping.is_some();
         let import = Arc::new(Import::new(opened, mapping));
+        if !is_told {
+            // It was open before for this tensor, and was closed. The loan of the bytes keeps it as long as a view does.
+            return Ok(import);
+        }
         open.insert(place.handle, (*now, import.clone()));
         let idle = open.values().filter(|(_, import)| Arc::strong_count(import) == 1);
         if idle.count() > IDLE {

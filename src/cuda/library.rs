@@ -40,7 +40,9 @@ macro_rules! calls {
         #[allow(non_snake_case)]
         pub(super) struct Calls {
             /// With a number instead of an `enum`, which the driver gave.
+            // SAFETY: to be called as `cuda.h` says, with room for a pointer.
             cuGetErrorName: unsafe extern "C" fn(Code, *mut *const c_char) -> Code,
+            // SAFETY: to be called as `cuda.h` says, with the device's context current where that says so.
             $(pub(super) $name: unsafe extern "C" fn($($kind),*) -> Code,)*
         }
 
@@ -57,7 +59,12 @@ macro_rules! calls {
         #[cfg(test)]
         fn calls_are_as_the_bindings_have_them() -> usize {
             use cudarc::driver::sys;
-            [$({ let _: unsafe fn($($kind),*) -> sys::CUresult = sys::$name; stringify!($name) },)*].len()
+            [$({
+                // # Safety: nothing is called.
+                let _: unsafe fn($($kind),*) -> sys::CUresult = sys::$name;
+                stringify!($name)
+            },)*]
+            .len()
         }
     };
 }
@@ -137,7 +144,9 @@ impl Driver {
         let library = unsafe { Library::open(Some(NAME), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| {
             let kind = ErrorKind::Cuda(CudaFault::NoLibrary);
-            Error::with_source(kind, std::io::Error::other(error.to_string()))
+            // What the loader says stands behind the first line.
+            let said = std::error::Error::source(&error).map(ToString::to_string);
+            Error::with_source(kind, std::io::Error::other(said.unwrap_or(error.to_string())))
         })?;
         let loaded = Calls::load(&library);
         // A driver has threads of its own and is not made to be unloaded.

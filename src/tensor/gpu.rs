@@ -363,7 +363,7 @@ mod tests {
     fn a_place_travels_and_its_tickets_come_back_one_by_one() {
         let (mut near, mut far) = pair();
         let memory = Arc::new(Nowhere::default());
-        near.send_tensor(&tensor(&memory)).unwrap();
+        near.send_tensor(tensor(&memory)).unwrap();
         let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
         assert_eq!((came.gpu(), came.byte_len()), (Some(place().device), 16));
         let lent = loan(&came);
@@ -399,14 +399,14 @@ mod tests {
         drop(far);
         let memory = Arc::new(Nowhere::default());
         let deadline = soon();
-        while near.send_tensor(&tensor(&memory)).is_ok() {
+        while near.send_tensor(tensor(&memory)).is_ok() {
             assert!(Instant::now() < deadline, "the peer has gone");
         }
         memory.tickets.lock().unwrap().drain(..).for_each(|mut ticket| {
             // Those that went out were lost with a link whose process lives.
             assert_ne!(ticket.fate(), Fate::Dead);
         });
-        near.send_tensor(&tensor(&memory)).unwrap_err();
+        near.send_tensor(tensor(&memory)).unwrap_err();
         assert_eq!(memory.fates(), [Fate::Back; 2]);
     }
 
@@ -414,7 +414,7 @@ mod tests {
     fn a_link_that_breaks_gives_nothing_back_while_the_borrower_lives() {
         let (mut near, mut far) = pair();
         let memory = Arc::new(Nowhere::default());
-        near.send_tensor(&tensor(&memory)).unwrap();
+        near.send_tensor(tensor(&memory)).unwrap();
         let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
         let lent = loan(&came);
         // Whoever lies is cut off, and has what it had.
@@ -437,7 +437,7 @@ mod tests {
     fn a_tensor_of_a_gpu_is_not_read_or_sent_on() {
         let (mut near, mut far) = pair();
         let memory = Arc::new(Nowhere::default());
-        near.send_tensor(&tensor(&memory)).unwrap();
+        near.send_tensor(tensor(&memory)).unwrap();
         let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
         assert!(came.is_loaned() && came.try_clone().is_none());
         let on_gpu = ErrorKind::Tensor(TensorFault::OnGpu);

@@ -14,7 +14,7 @@ use crate::shm::Bytes;
 use crate::tensor::descriptor::{MAX_NAME, judge_len};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
-use crate::tensor::gpu::OnGpu;
+use crate::tensor::gpu::{GpuPlace, OnGpu};
 use crate::tensor::shape::Shape;
 use crate::transport::LentRange;
 
@@ -200,6 +200,15 @@ impl Tensor {
     pub fn gpu(&self) -> Option<GpuUuid> {
         match &self.storage {
             Storage::Gpu(on) => Some(on.device()),
+            _ => None,
+        }
+    }
+
+    /// What a peer told of its memory on a GPU, for whoever opens it otherwise than by `cuda::Device::open`. `None`: it
+    /// does not lie on a peer's GPU.
+    pub fn gpu_place(&self) -> Option<&GpuPlace> {
+        match &self.storage {
+            Storage::Gpu(OnGpu::Lent(loan)) => Some(&loan.place),
             _ => None,
         }
     }
