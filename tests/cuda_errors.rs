@@ -23,7 +23,9 @@ const OUT_OF_MEMORY: u32 = 2;
 /// Runs `body` in a process with a driver.
 fn alone(test: &str, cuda: &FakeCuda, body: fn()) {
     run_here(test, |_| body());
-    cuda.start(test, "").succeeds();
+    if cuda.is_there(test) {
+        cuda.start(test, "").succeeds();
+    }
 }
 
 fn cuda_fault<T: std::fmt::Debug>(answer: Result<T>) -> CudaFault {
@@ -215,6 +217,9 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
         }
     });
     let whole = FakeCuda::new();
+    if !whole.tells(TEST) {
+        return;
+    }
     Other::spawn_with(TEST, "none", &whole.command_env()).succeeds();
     let trace = whole.trace();
     let mut names: Vec<&str> = trace.iter().map(|call| &*call.name).collect();
@@ -272,7 +277,7 @@ fn a_place_that_lies_ends_the_link() {
         |offset, len, allocation| Fault::Tensor(TensorFault::GpuRange { offset, len, allocation });
     let beyond = |offset, len, allocation| GpuPlace { offset, len, allocation, ..honest };
     let count = Fault::Tensor(TensorFault::Count { count: 1, expected: 0 });
-    let none = count.clone();
+    let none = count;
     let lies = [
         (&two[..], description(&beyond(4096, 64, 4096)), range(4096, 64, 4096)),
         (&two, description(&beyond(u64::MAX, 64, 4096)), range(u64::MAX, 64, 4096)),

@@ -130,6 +130,15 @@ impl View {
         self.area.start
     }
 
+    /// Copies its bytes to the host, and waits until they are there.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::Len`](crate::TensorFault::Len): `to` has more or fewer. [`CudaFault::Driver`].
+    pub fn read(&self, to: &mut [u8]) -> Result<()> {
+        self.area.copy_to_host(to, &self.stream)
+    }
+
     /// A private copy. Waits until it is made.
     ///
     /// # Errors
@@ -140,7 +149,7 @@ impl View {
         let reserved = bytes.try_reserve_exact(self.area.len);
         reserved.map_err(|_| ErrorKind::OutOfMemory { bytes: self.area.len as u64 })?;
         bytes.resize(self.area.len, 0);
-        self.area.copy_to_host(&mut bytes, &self.stream)?;
+        self.read(&mut bytes)?;
         Tensor::from_bytes(self.dtype, self.shape, &bytes)
     }
 

@@ -9,6 +9,8 @@
 //! cuda.start(TEST, "").succeeds();
 //! cuda.was_used_well();
 //! ```
+//!
+//! With `SLIPRING_GPU` in the environment the same tests use the machine's own driver and GPU.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -61,7 +63,7 @@ impl FakeCuda {
         let trace = scratch().join(format!("fake-cuda-trace-{name}"));
         // A process with the same number may have died here.
         let _ = fs::remove_file(&trace);
-        let library = build("", &[]);
+        let library = if is_real() { PathBuf::new() } else { build("", &[]) };
         Self { session: Arc::new(Session { name, trace }), library, environment: Vec::new() }
     }
 
@@ -118,8 +120,30 @@ impl FakeCuda {
         self
     }
 
+    /// Whether it can be had here: the machine's own driver fails by itself alone, and has the devices that it has.
+    /// Otherwise it says so.
+    pub fn is_there(&self, test: &str) -> bool {
+        let altered = self.environment.iter().any(|(name, _)| name != "FAKE_CUDA_DELAY_US");
+        if is_real() && altered {
+            eprintln!("skipped: {test} needs a driver that does as it is told");
+            return false;
+        }
+        true
+    }
+
+    /// Whether it tells what was called. Otherwise it says so.
+    pub fn tells(&self, test: &str) -> bool {
+        if is_real() {
+            eprintln!("skipped: {test} asks what was called, which a real driver does not tell");
+        }
+        !is_real()
+    }
+
     /// What a process has to be started with.
     pub fn command_env(&self) -> Vec<(String, String)> {
+        if is_real() {
+            return Vec::new();
+        }
         let mut path = self.library.parent().unwrap().to_str().unwrap().to_owned();
         if let Ok(before) = std::env::var("LD_LIBRARY_PATH")
             && !before.is_empty()
@@ -170,6 +194,9 @@ impl FakeCuda {
 
     /// That the driver was used at all, and never misused.
     pub fn was_used_well(&self) {
+        if is_real() {
+            return;
+        }
         assert!(!self.trace().is_empty(), "nobody has called the driver");
         let misuses = self.misuses();
         assert!(misuses.is_empty(), "{misuses:#?}, after\n{}", self.lines().join("\n"));
@@ -196,6 +223,11 @@ pub fn keep_gate() -> ! {
     let handle = cuda_driver::handle(|handle| cuda_driver::cuIpcGetEventHandle(handle, event));
     say(&cuda_driver::to_word(handle));
     wait_for_death();
+}
+
+/// Whether tests are to use the driver and the GPU of this machine.
+fn is_real() -> bool {
+    std::env::var_os("SLIPRING_GPU").is_some()
 }
 
 fn is_misuse(line: &str) -> bool {
