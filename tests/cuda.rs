@@ -501,3 +501,89 @@ fn two_ends_in_one_process_share_memory_without_opening_it() {
     let trace = cuda.trace();
     assert_eq!(calls(&trace, "cuIpcOpenMemHandle_v2") + calls(&trace, "cuIpcOpenEventHandle"), 0);
 }
+
+#[test]
+fn a_link_keeps_few_chunks_open_that_it_does_not_use() {
+    const TEST: &str = "a_link_keeps_few_chunks_open_that_it_does_not_use";
+    const CHUNKS: u32 = 80;
+    let cuda = FakeCuda::new();
+    exchange(
+        TEST,
+        &cuda,
+        |mut link| {
+            let device = device();
+            let stream = device.stream().unwrap();
+            let pools: Vec<Pool> = (0..CHUNKS).map(|_| small_pool(&device)).collect();
+            for round in 0..3 {
+                // The last ones are open, the first ones no longer.
+                let order: Vec<&Pool> =
+                    if round == 1 { pools.iter().rev().collect() } else { pools.iter().collect() };
+                for pool in order {
+                    let mut draft = pool.alloc::<u32>([1024], &stream).unwrap();
+                    draft.write(&numbers(round, 1024)).unwrap();
+                    link.send_tensor(draft.share().unwrap()).unwrap();
+                    hear(&mut link);
+                }
+            }
+            drop((pools, link));
+            wait_until("the peer closes them", || device.trim() == 0);
+        },
+        |mut link| {
+            let device = device();
+            let stream = device.stream().unwrap();
+            for at in 0..3 * CHUNKS {
+                let tensor = recv(&mut link);
+                let copy = device.to_host(&tensor, &stream).unwrap();
+                assert_eq!(copy.as_slice::<u32>().unwrap(), numbers(at / CHUNKS, 1024));
+                link.send(b"read").unwrap();
+            }
+        },
+    );
+    if !cuda.tells(TEST) {
+        return;
+    }
+    let (mut open, mut most) = (0i32, 0);
+    for call in cuda.trace() {
+        open += i32::from(call.name == "cuIpcOpenMemHandle_v2");
+        open -= i32::from(call.name == "cuIpcCloseMemHandle");
+        most = most.max(open);
+    }
+    assert_eq!(open, 0);
+    assert!((64..70).contains(&most), "{most} were open at once");
+}
+
+#[test]
+fn a_tensor_goes_through_a_reactor_and_waits_behind_messages() {
+    let cuda = FakeCuda::new();
+    exchange(
+        "a_tensor_goes_through_a_reactor_and_waits_behind_messages",
+        &cuda,
+        |link| {
+            let device = device();
+            let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+            let context = Context::new().unwrap();
+            let reactor = slipring::Reactor::spawn(&context).unwrap();
+            let link = reactor.adopt(link).unwrap();
+            let (say, said) = support::callbacks::diary();
+            link.on_message(move |_, message| say(message.bytes().to_vec()));
+            for round in 0..20 {
+                let mut draft = pool.alloc::<u32>([1024], &stream).unwrap();
+                draft.write(&numbers(round, 1024)).unwrap();
+                link.write_tensor(draft.share().unwrap());
+                link.write(b"behind");
+                assert_eq!(support::callbacks::hear(&said), b"read");
+            }
+        },
+        |mut link| {
+            let device = device();
+            let stream = device.stream().unwrap();
+            for round in 0..20 {
+                // The tensor comes first, and is set aside.
+                hear(&mut link);
+                let copy = device.to_host(&recv(&mut link), &stream).unwrap();
+                assert_eq!(copy.as_slice::<u32>().unwrap(), numbers(round, 1024));
+                link.send(b"read").unwrap();
+            }
+        },
+    );
+}
