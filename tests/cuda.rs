@@ -58,6 +58,9 @@ fn play(test: &str, owner: fn(Connection), borrower: fn(Connection)) {
         } else {
             owner(context.connect(name).unwrap());
         }
+        // Whatever happened, nothing stays behind.
+        let device = device();
+        wait_until("all is freed and closed", || device.trim().unwrap() == 0);
     });
 }
 
@@ -145,7 +148,7 @@ fn a_chunk_is_exported_and_opened_once_for_many_tensors() {
                 hear(&mut link);
             }
             drop((pool, link));
-            wait_until("the peer closes it", || device.trim() == 0);
+            wait_until("the peer closes it", || device.trim().unwrap() == 0);
         },
         |mut link| {
             let device = device();
@@ -182,7 +185,7 @@ fn nothing_of_the_hot_path_waits_or_opens() {
         |mut link| {
             let device = device();
             let (pool, stream) = (small_pool(&device), device.stream().unwrap());
-            for _ in 0..20 {
+            for _ in 0..100 {
                 let mut draft = pool.alloc::<u32>([1024], &stream).unwrap();
                 draft.fill(1).unwrap();
                 link.send_tensor(draft.share().unwrap()).unwrap();
@@ -192,20 +195,22 @@ fn nothing_of_the_hot_path_waits_or_opens() {
         |mut link| {
             let device = device();
             let stream = device.stream().unwrap();
-            for _ in 0..20 {
+            for _ in 0..100 {
                 drop(device.open(&recv(&mut link), &stream).unwrap());
                 link.send(b"read").unwrap();
             }
         },
     );
-    // Of the last ten rounds, what was called in either process.
+    // Of the last rounds, what was called in either process.
     if !cuda.tells("nothing_of_the_hot_path_waits_or_opens") {
         return;
     }
     let trace = cuda.trace();
     let shares: Vec<usize> =
         (0..trace.len()).filter(|at| trace[*at].name == "cuMemsetD8Async").collect();
-    let hot = &trace[shares[10]..shares[19]];
+    let hot = &trace[shares[70]..shares[99]];
+    let made = calls(hot, "cuEventCreate");
+    assert!(made < 6, "{made} events in 29 rounds");
     for call in hot {
         let name = call.name.as_str();
         let known = [
@@ -215,8 +220,9 @@ fn nothing_of_the_hot_path_waits_or_opens() {
             "cuEventRecord",
             "cuEventQuery",
             "cuStreamWaitEvent",
+            "cuStreamIsCapturing",
         ];
-        // Events may still be made while the first ones are under way.
+        // One loan more than ever before may be under way.
         let event = ["cuEventCreate", "cuIpcGetEventHandle", "cuIpcOpenEventHandle"];
         assert!(known.contains(&name) || event.contains(&name), "{name} on the hot path");
     }
@@ -349,7 +355,8 @@ fn one_tensor_goes_to_many_and_is_read_at_home() {
 
 #[test]
 fn a_borrower_s_death_brings_its_loans_back() {
-    let cuda = FakeCuda::new().delay(SLOW);
+    // It dies with its work under way, and with its loan returned: the event that it recorded is never over.
+    let cuda = FakeCuda::new().delay(SLOW).stuck();
     let mut two = Two::start(
         "a_borrower_s_death_brings_its_loans_back",
         [&cuda, &cuda],
@@ -365,14 +372,14 @@ fn a_borrower_s_death_brings_its_loans_back() {
             let until = std::time::Instant::now() + HANG;
             let dtype = slipring::DType::Uint8;
             pool.alloc_deadline(dtype, [2 << 20], &stream, until).unwrap();
-            pool.trim();
+            pool.trim().unwrap();
         },
         |mut link| {
             let device = device();
             let stream = device.stream().unwrap();
             let tensor = recv(&mut link);
-            let view = device.open(&tensor, &stream).unwrap();
-            drop(view);
+            drop(device.open(&tensor, &stream).unwrap());
+            drop(tensor);
             say("read");
             wait_for_death();
         },
@@ -418,13 +425,14 @@ fn an_owner_s_death_is_an_error_before_the_next_use() {
             let view = device.open(&first, &stream).unwrap();
             say("open");
             listen_for("it is dead");
+            assert_eq!(*link.recv().unwrap_err().kind(), ErrorKind::PeerDied);
             for tensor in [&first, &second] {
                 let refused = device.open(tensor, &stream).unwrap_err();
                 assert_eq!(*refused.kind(), ErrorKind::PeerDied);
             }
             drop(view);
             drop((first, second, link));
-            device.trim();
+            wait_until("all is closed", || device.trim().unwrap() == 0);
         },
     );
     two.owner.expect("sent");
@@ -454,13 +462,13 @@ fn a_pool_that_is_dropped_stays_until_all_is_back() {
             draft.write(&numbers(1, 1024)).unwrap();
             link.send_tensor(draft.share().unwrap()).unwrap();
             drop(pool);
-            assert_eq!(device.trim(), 1, "it is on loan");
+            assert_eq!(device.trim().unwrap(), 1, "it is on loan");
             link.send(b"dropped").unwrap();
             // Its bytes are back, and the chunk is still open there.
             hear(&mut link);
-            assert_eq!(device.trim(), 1, "it is open");
+            assert_eq!(device.trim().unwrap(), 1, "it is open");
             link.close().unwrap();
-            wait_until("the peer closes it", || device.trim() == 0);
+            wait_until("the peer closes it", || device.trim().unwrap() == 0);
         },
         |mut link| {
             let device = device();
@@ -526,7 +534,7 @@ fn a_link_keeps_few_chunks_open_that_it_does_not_use() {
                 }
             }
             drop((pools, link));
-            wait_until("the peer closes them", || device.trim() == 0);
+            wait_until("the peer closes them", || device.trim().unwrap() == 0);
         },
         |mut link| {
             let device = device();
@@ -549,7 +557,8 @@ fn a_link_keeps_few_chunks_open_that_it_does_not_use() {
         most = most.max(open);
     }
     assert_eq!(open, 0);
-    assert!((64..70).contains(&most), "{most} were open at once");
+    // Another thread closes what is too many.
+    assert!((64..80).contains(&most), "{most} were open at once");
 }
 
 #[test]

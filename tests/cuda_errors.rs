@@ -164,18 +164,18 @@ fn a_gpu_without_memory_is_an_error_and_what_is_idle_is_given_up_first() {
         let pool = device.pool(PoolOptions::new().chunk(4 << 20)).unwrap();
         let drafts: Vec<_> =
             (0..4).map(|_| pool.alloc::<u8>([4 << 20], &stream).unwrap()).collect();
-        assert_eq!(pool.bytes(), 16 << 20);
+        assert_eq!(pool.bytes().unwrap(), 16 << 20);
         let refused = pool.alloc::<u8>([1], &stream);
         assert_eq!(driver_fault(refused), ("cuMemAlloc_v2", OUT_OF_MEMORY));
         drop(drafts);
         stream.synchronize().unwrap();
         // Four chunks that nobody uses make room for a long one.
         let long = pool.alloc::<u8>([16 << 20], &stream).unwrap();
-        assert_eq!((pool.bytes(), long.byte_len()), (16 << 20, 16 << 20));
+        assert_eq!((pool.bytes().unwrap(), long.byte_len()), (16 << 20, 16 << 20));
         drop(long);
         stream.synchronize().unwrap();
-        pool.trim();
-        assert_eq!(pool.bytes(), 0);
+        pool.trim().unwrap();
+        assert_eq!(pool.bytes().unwrap(), 0);
         let chunk = |chunk, quota| device.pool(PoolOptions::new().chunk(chunk).quota(quota));
         assert!(matches!(chunk(0, 1 << 30).unwrap_err().kind(), ErrorKind::InvalidOption { .. }));
         assert!(chunk(1 << 20, 1 << 20).is_err() && chunk(u64::MAX, u64::MAX).is_err());
@@ -209,8 +209,22 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
         assert_eq!(copy.as_slice::<u32>()?, [0x0101_0101; 16]);
         Ok(())
     }
+    // What fails when something ends is nobody's error: it is waited for instead, or looked for again.
+    let may_be_silent = |name: &str| {
+        [
+            "Push",
+            "Record",
+            "Synchronize",
+            "EventCreate",
+            "CaptureMode",
+            "StreamQuery",
+            "GetEventHandle",
+        ]
+        .iter()
+        .any(|part| name.contains(part))
+    };
     run_here(TEST, |call| match way() {
-        Ok(()) => assert_eq!(call, "none"),
+        Ok(()) => assert!(call == "none" || may_be_silent(call), "{call} is silent"),
         Err(error) => {
             let text = error.to_string();
             assert!(text.starts_with(call) && text.ends_with("(999)"), "{text}");
@@ -236,13 +250,7 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
         // The first, one in the middle, the last but a few.
         for nth in [1, count / 2 + 1] {
             let cuda = FakeCuda::new().fail(&format!("{name}:999:{nth}"));
-            let mut child = Other::spawn_with(TEST, name, &cuda.command_env());
-            let status = child.wait();
-            // A context that cannot be entered, or an event that cannot be recorded, when something ends is nobody's
-            // error either.
-            let passes = status.success()
-                || ["Push", "Record", "Synchronize"].iter().any(|part| name.contains(part));
-            assert!(passes, "{name} {nth}");
+            Other::spawn_with(TEST, name, &cuda.command_env()).succeeds();
             assert_eq!(cuda.misuses(), [""; 0], "{name} {nth}");
         }
     }
@@ -356,8 +364,8 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
             assert!(link.recv_deadline(soon()).unwrap().is_none());
             drop(link);
             support::wait_until("all is closed", || {
-                pool.trim();
-                pool.bytes() == 0
+                pool.trim().unwrap();
+                pool.bytes().unwrap() == 0
             });
             return;
         }
@@ -456,6 +464,8 @@ fn a_region_of_a_gpu_is_checked_and_read() {
             CudaFault::OnHost
         );
         drop(tensor);
+        // Nothing tells the owner of a region: they agree upon it.
+        support::wait_until("all is closed", || device.trim().unwrap() == 0);
         link.close().unwrap();
     });
     let name = support::unique_name();

@@ -6,9 +6,10 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstreamCaptureMode, CUuuid};
 
-use crate::cuda::library::Driver;
+use crate::cuda::closer;
+use crate::cuda::library::{Driver, is_ours};
 use crate::cuda::openings::Openings;
 use crate::cuda::retired::Retired;
 use crate::error::{CudaFault, Error, GpuUuid, Result};
@@ -137,9 +138,15 @@ impl Device {
     }
 
     /// Frees what pools that are gone had lent, as far as it has come back. Everything that is done on a GPU
-    /// does so, too. Gives how many pools are left.
-    pub fn trim(&self) -> usize {
-        self.inner.retired.sweep()
+    /// does so, too. Gives how many pools are left, and how many chunks, of any GPU, are still being freed or closed by
+    /// the thread that does so.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked)
+    pub fn trim(&self) -> Result<usize> {
+        self.inner.driver.check_fork()?;
+        Ok(self.inner.retired.sweep() + closer::left())
     }
 
     pub(super) fn driver(&self) -> &'static Driver {
@@ -166,13 +173,19 @@ impl Device {
         // SAFETY: the context is retained for as long as `inner` lives.
         let code = unsafe { (driver.calls.cuCtxPushCurrent_v2)(self.inner.context) };
         driver.check("cuCtxPushCurrent_v2", code)?;
-        Ok(Entered { driver })
+        let mut entered = Entered { driver, capture: None };
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: `mode` is one, and gets the one that was before.
+        let code = unsafe { (driver.calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };
+        driver.check("cuThreadExchangeStreamCaptureMode", code)?;
+        entered.capture = Some(mode);
+        Ok(entered)
     }
 
     /// As [`enter`](Self::enter), to let go of something. `None`: there is no way to: this is a forked child, or
     /// the process is ending and the driver has gone before.
     pub(super) fn enter_to_end(&self) -> Option<Entered> {
-        self.inner.driver.is_ours().then(|| self.enter().ok()).flatten()
+        is_ours().then(|| self.enter().ok()).flatten()
     }
 }
 
@@ -185,13 +198,23 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The thread's current context is a device's.
+/// The thread's current context is a device's. And no graph that somebody captures, on this thread or another one, is
+/// spoilt by a query or an allocation: none of ours is part of it.
 pub(super) struct Entered {
     driver: &'static Driver,
+    /// What the thread had before.
+    capture: Option<CUstreamCaptureMode>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        if let Some(mut mode) = self.capture {
+            // SAFETY: `mode` is one that the driver gave.
+            let code = unsafe { (self.driver.calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };
+            if code != 0 {
+                tracing::warn!(code, "cuThreadExchangeStreamCaptureMode");
+            }
+        }
         let mut popped = std::ptr::null_mut();
         // SAFETY: `popped` has room for a pointer. It pops what `enter` has pushed.
         let code = unsafe { (self.driver.calls.cuCtxPopCurrent_v2)(&mut popped) };
@@ -223,7 +246,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.driver.is_ours() {
+        if !is_ours() {
             return;
         }
         // SAFETY: it was retained once by `new`, and everything made in it held this.

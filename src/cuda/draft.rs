@@ -74,11 +74,12 @@ impl<T: Element> Draft<T> {
     /// # Errors
     ///
     /// - [`TensorFault::Len`], [`TensorFault::DataType`]: it is another kind of tensor.
-    /// - [`CudaFault::OtherStream`](crate::CudaFault::OtherStream): the view is not of this draft's stream.
+    /// - [`CudaFault::TwoStreams`](crate::CudaFault::TwoStreams): the view is not of this draft's stream.
+    /// - [`CudaFault::OtherStream`](crate::CudaFault::OtherStream): it is on another GPU.
     pub fn copy_from(&mut self, view: &View) -> Result<()> {
         on(self.stream.device(), view.stream())?;
         if !view.stream().is(&self.stream) {
-            return Err(crate::CudaFault::OtherStream.into());
+            return Err(crate::CudaFault::TwoStreams.into());
         }
         if view.dtype() != self.dtype {
             let (is, wanted) = (view.dtype().name(), self.dtype.name());
@@ -91,8 +92,9 @@ impl<T: Element> Draft<T> {
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver)
+    /// [`CudaFault::Driver`](crate::CudaFault::Driver), [`CudaFault::Capturing`](crate::CudaFault::Capturing)
     pub fn share(mut self) -> Result<Tensor> {
+        self.stream.check_capture()?;
         self.held().set_ready(&self.stream)?;
         let hold = self.hold.take().expect("there until it is shared");
         let on = OnGpu::Own(Arc::new(Shared { hold }));

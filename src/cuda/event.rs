@@ -7,10 +7,10 @@ use std::fmt;
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUipcEventHandle};
 
 use crate::cuda::device::{Device, same};
-use crate::cuda::library::NOT_READY;
+use crate::cuda::library::{NOT_READY, ends_all};
 use crate::cuda::openings::Opening;
 use crate::cuda::stream::Stream;
-use crate::error::Result;
+use crate::error::{CudaFault, ErrorKind, Result};
 
 /// The name of an event, for other processes.
 pub(super) type EventHandle = [u8; 64];
@@ -28,16 +28,25 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// One that other processes can open.
-    fn new(device: &Device) -> Result<Self> {
-        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32
-            | CUevent_flags::CU_EVENT_INTERPROCESS as u32;
+    /// One that nobody else knows.
+    pub(super) fn private(device: &Device) -> Result<Self> {
+        Self::make(device, 0)
+    }
+
+    fn make(device: &Device, more: u32) -> Result<Self> {
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32 | more;
         let (driver, _entered) = (device.driver(), device.enter()?);
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` has room for an event, and the device's context is current.
         let code = unsafe { (driver.calls.cuEventCreate)(&mut raw, flags) };
         driver.check("cuEventCreate", code)?;
-        let mut event = Self { device: device.clone(), raw, handle: [0; 64] };
+        Ok(Self { device: device.clone(), raw, handle: [0; 64] })
+    }
+
+    /// One that other processes can open.
+    fn new(device: &Device) -> Result<Self> {
+        let mut event = Self::make(device, CUevent_flags::CU_EVENT_INTERPROCESS as u32)?;
+        let (driver, raw, _entered) = (device.driver(), event.raw, device.enter()?);
         let mut handle = CUipcEventHandle { reserved: [0; 64] };
         // SAFETY: `handle` has room for one, and the event was made for this.
         let code = unsafe { (driver.calls.cuIpcGetEventHandle)(&mut handle, raw) };
@@ -87,14 +96,17 @@ impl Event {
         driver.check("cuStreamWaitEvent", code)
     }
 
-    /// Whether it is over, or was never recorded.
-    pub(super) fn is_over(&self) -> Result<bool> {
-        let (driver, _entered) = (self.device.driver(), self.device.enter()?);
-        // SAFETY: it lives, in the context that is current.
-        match unsafe { (driver.calls.cuEventQuery)(self.raw) } {
-            NOT_READY => Ok(false),
-            code => driver.check("cuEventQuery", code).map(|()| true),
-        }
+    /// Whether it is over, or was never recorded. Not where the driver does not say.
+    pub(super) fn is_over(&self) -> bool {
+        let code = match self.device.enter() {
+            // SAFETY: it lives, in the context that is current.
+            Ok(_entered) => unsafe { (self.device.driver().calls.cuEventQuery)(self.raw) },
+            Err(error) => match error.kind() {
+                ErrorKind::Cuda(CudaFault::Driver { code, .. }) => *code,
+                _ => NOT_READY,
+            },
+        };
+        code == 0 || ends_all(code)
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
+use crate::cuda::closer::{self, Parked};
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, EventHandle};
 use crate::cuda::memory::{Memory, MemoryHandle};
 use crate::cuda::openings::Opening;
-use crate::error::Result;
+use crate::cuda::stream::Stream;
+use crate::error::{GpuUuid, Result};
+use crate::region::Lease;
 use crate::tensor::GpuLoan;
 use crate::transport::LentRange;
 
@@ -18,12 +20,6 @@ const IDLE: usize = 64;
 
 /// Events of an allocation that stay open, likewise: each tensor on its way has two.
 const EVENTS: usize = 1024;
-
-/// How long to wait for what uses memory that is to be closed: what that waits for may be a peer's to do.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long to sleep between two looks.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// It lies on the link's shelf.
 #[derive(Debug, Default)]
@@ -35,24 +31,28 @@ pub(super) struct Imports {
 #[derive(Debug, Default)]
 struct Open {
     now: u64,
-    imports: HashMap<MemoryHandle, (u64, Arc<Import>)>,
+    imports: HashMap<(GpuUuid, MemoryHandle), (u64, Arc<Import>)>,
 }
 
-/// An allocation of a peer's, and the events of the tensors in it. While they are open, the peer ends none of them.
+/// An allocation of somebody else's, and the events of the tensors in it. While they are open, a peer ends none of them.
 #[derive(Debug)]
 pub(super) struct Import {
     /// `None` while it is dropped.
-    memory: Option<Opening<Memory>>,
-    /// Returned when all was closed.
-    loan: Option<LentRange>,
-    events: Mutex<HashMap<EventHandle, Known>>,
+    open: Option<Opened>,
 }
 
+/// In the order in which they end.
 #[derive(Debug)]
-struct Known {
-    event: Arc<Opening<Event>>,
-    /// It was recorded behind a use of the memory.
-    is_behind: bool,
+struct Opened {
+    /// Ours alone, recorded behind the uses of the memory: what a peer does to its own events, or gives its own streams,
+    /// is nothing to wait for.
+    used: Mutex<Option<Event>>,
+    events: Mutex<HashMap<EventHandle, Arc<Opening<Event>>>>,
+    memory: Opening<Memory>,
+    /// Returned when all was closed.
+    _loan: Option<LentRange>,
+    /// Of a region, which is in use as long as its memory.
+    _lease: Option<Lease>,
 }
 
 impl Imports {
@@ -65,7 +65,9 @@ impl Imports {
         let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let Open { now, imports: open } = &mut *memory;
         *now += 1;
-        if let Some((last, import)) = open.get_mut(&place.handle) {
+        // The same handle may be told of two GPUs, by a peer that lies.
+        let key = (place.device, place.handle);
+        if let Some((last, import)) = open.get_mut(&key) {
             *last = *now;
             import.memory().holds(place.allocation)?;
             return Ok(import.clone());
@@ -76,12 +78,12 @@ impl Imports {
             .get(place.handle, || Memory::open(device, place.handle, place.allocation))?;
         opened.holds(place.allocation)?;
         let is_told = mapping.is_some();
-        let import = Arc::new(Import::new(opened, mapping));
+        let import = Arc::new(Import::new(opened, mapping, None));
         if !is_told {
             // It was open before for this tensor, and was closed. The loan of the bytes keeps it as long as a view does.
             return Ok(import);
         }
-        open.insert(place.handle, (*now, import.clone()));
+        open.insert(key, (*now, import.clone()));
         let idle = open.values().filter(|(_, import)| Arc::strong_count(import) == 1);
         if idle.count() > IDLE {
             let oldest = open.iter().filter(|(_, (_, import))| Arc::strong_count(import) == 1);
@@ -95,12 +97,21 @@ impl Imports {
 }
 
 impl Import {
-    pub(super) fn new(memory: Opening<Memory>, loan: Option<LentRange>) -> Self {
-        Self { memory: Some(memory), loan, events: Mutex::default() }
+    pub(super) fn new(
+        memory: Opening<Memory>,
+        loan: Option<LentRange>,
+        lease: Option<Lease>,
+    ) -> Self {
+        let (used, events) = Default::default();
+        Self { open: Some(Opened { used, events, memory, _loan: loan, _lease: lease }) }
+    }
+
+    fn opened(&self) -> &Opened {
+        self.open.as_ref().expect("there until it is dropped")
     }
 
     pub(super) fn memory(&self) -> &Memory {
-        self.memory.as_ref().expect("there until it is dropped")
+        &self.opened().memory
     }
 
     /// An event of the peer's.
@@ -109,52 +120,46 @@ impl Import {
         device: &Device,
         handle: EventHandle,
     ) -> Result<Arc<Opening<Event>>> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = events.get(&handle) {
-            return Ok(known.event.clone());
+        let events = &self.opened().events;
+        let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = events.get(&handle) {
+            return Ok(event.clone());
         }
         let table = &device.openings().events;
         let event = Arc::new(table.get(handle, || Event::open(device, handle))?);
         if events.len() >= EVENTS {
-            events.retain(|_, known| Arc::strong_count(&known.event) > 1 || known.is_running());
+            events.retain(|_, event| Arc::strong_count(event) > 1);
         }
-        events.insert(handle, Known { event: event.clone(), is_behind: false });
+        events.insert(handle, event.clone());
         Ok(event)
     }
 
-    /// `event` was recorded behind a use of it.
-    pub(super) fn used_before(&self, event: &Arc<Opening<Event>>) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Known { event: event.clone(), is_behind: true };
-        events.entry(event.handle()).or_insert_with(new).is_behind = true;
+    /// `stream` was given a use of it, which is not closed before that is over.
+    pub(super) fn used_by(&self, stream: &Stream) -> Result<()> {
+        let mut used = self.opened().used.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = match &*used {
+            Some(event) => {
+                // One event tells of all uses.
+                event.hold_back(stream)?;
+                event
+            }
+            None => used.insert(Event::private(stream.device())?),
+        };
+        event.record(stream)
     }
 }
 
-impl Known {
-    /// Whether a use before it may not be over.
-    fn is_running(&self) -> bool {
-        // Where the driver cannot tell, nothing runs any more.
-        self.is_behind && !self.event.is_over().unwrap_or(true)
+impl Parked for Opened {
+    fn is_over(&self) -> bool {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.as_ref().is_none_or(Event::is_over)
     }
 }
 
 impl Drop for Import {
     fn drop(&mut self) {
-        let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let deadline = Instant::now() + PATIENCE;
-        while events.values().any(Known::is_running) {
-            if Instant::now() >= deadline {
-                tracing::warn!("a peer's memory stays open: what uses it does not end");
-                std::mem::forget(std::mem::take(events));
-                std::mem::forget(self.memory.take());
-                std::mem::forget(self.loan.take());
-                return;
-            }
-            std::thread::sleep(PAUSE);
+        if let Some(opened) = self.open.take() {
+            closer::end(opened);
         }
-        // Closed first, and then told.
-        events.clear();
-        drop(self.memory.take());
-        drop(self.loan.take());
     }
 }

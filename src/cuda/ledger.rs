@@ -10,13 +10,17 @@
 //! 1. A range is free again when nobody uses it here, every ticket is back, and every event behind a use is over, that of
 //!    its writer included.
 //! 2. An event that a borrower records is not given to another one before its ticket is back and it is over. That of a
-//!    borrower that died is never used again: what it was to record may never be over.
+//!    borrower that died, before or after it gave its ticket back, is never used again: it may never be over. It stays, as
+//!    others that had it before may have it open.
 //! 3. The event that says when a range can be read is recorded once for as long as the range is in use.
 
 use std::collections::HashMap;
 
 use crate::cuda::space::{ALIGNMENT, Space};
 use crate::tensor::Fate;
+
+/// Ranges that are taken between two looks at least, where there is room.
+const OFTEN: usize = 16;
 
 /// Names a range in use; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,6 +44,19 @@ pub(super) struct Ledger<T, E> {
     next: u64,
     /// Events that nobody uses.
     spare: Vec<E>,
+    /// Events of borrowers that died, which may never be over. Others may have them open, so they stay.
+    lost: Vec<E>,
+    /// Ranges that were taken since somebody looked what came back, and how many were in use then.
+    since: (usize, usize),
+}
+
+/// What is known of an event behind a use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Running,
+    Over,
+    /// Whoever recorded it is dead, and what it ran with it; the event may never be over.
+    Lost,
 }
 
 #[derive(Debug)]
@@ -50,13 +67,14 @@ struct Entry<T, E> {
     /// After which it can be read.
     ready: Option<E>,
     loans: Vec<(T, E)>,
-    /// Recorded behind uses that have ended.
-    behind: Vec<E>,
+    /// Recorded behind uses that have ended, with the ticket of whoever was to record it, if that was not this process.
+    behind: Vec<(Option<T>, E)>,
 }
 
 impl<T, E> Ledger<T, E> {
     pub(super) fn new() -> Self {
-        Self { spaces: Vec::new(), ranges: HashMap::new(), next: 0, spare: Vec::new() }
+        let (spaces, ranges) = (Vec::new(), HashMap::new());
+        Self { spaces, ranges, next: 0, spare: Vec::new(), lost: Vec::new(), since: (0, 0) }
     }
 
     /// A chunk of `len` bytes is there. Gives its number.
@@ -103,6 +121,7 @@ impl<T, E> Ledger<T, E> {
         let range = Range { chunk, offset, len };
         let number = Number(self.next);
         self.next += 1;
+        self.since.0 += 1;
         let (loans, behind) = (Vec::new(), Vec::new());
         self.ranges.insert(number, Entry { range, uses: 1, ready: None, loans, behind });
         Some((number, range))
@@ -130,7 +149,14 @@ impl<T, E> Ledger<T, E> {
     /// A use of a range here is over when `event` is.
     pub(super) fn put_behind(&mut self, number: Number, event: E) {
         if let Some(entry) = self.ranges.get_mut(&number) {
-            entry.behind.push(event);
+            entry.behind.push((None, event));
+        }
+    }
+
+    /// A range stays in use for ever.
+    pub(super) fn keep(&mut self, number: Number) {
+        if let Some(entry) = self.ranges.get_mut(&number) {
+            entry.uses += 1;
         }
     }
 
@@ -156,25 +182,44 @@ impl<T, E> Ledger<T, E> {
         self.spare.push(event);
     }
 
-    /// Looks what came back. Gives the events that may never be over.
+    /// Whether enough was taken since the last look that another one costs each of them little.
+    pub(super) fn is_due(&self) -> bool {
+        let (taken, left) = self.since;
+        taken >= left.max(OFTEN)
+    }
+
+    /// As that, where no event is spare: one more costs more than a look.
+    pub(super) fn is_due_for_events(&self) -> bool {
+        let (taken, left) = self.since;
+        self.spare.is_empty() && taken > left / 2
+    }
+
+    /// Looks what came back, and what is over.
     pub(super) fn sweep(
         &mut self,
         mut fate: impl FnMut(&mut T) -> Fate,
-        mut is_over: impl FnMut(&E) -> bool,
-    ) -> Vec<E> {
-        let mut lost = Vec::new();
-        let Self { spaces, ranges, spare, .. } = self;
+        look: impl Fn(Option<&T>, &E) -> Look,
+    ) {
+        let Self { spaces, ranges, spare, lost, .. } = self;
         ranges.retain(|_, entry| {
             let Entry { range, uses, ready, loans, behind } = entry;
             let back = loans.extract_if(.., |(ticket, _)| fate(ticket) == Fate::Back);
-            behind.extend(back.map(|(_, done)| done));
+            behind.extend(back.map(|(ticket, done)| (Some(ticket), done)));
             let dead = loans.extract_if(.., |(ticket, _)| fate(ticket) == Fate::Dead);
             lost.extend(dead.map(|(_, done)| done));
             if *uses == 0 && loans.is_empty() {
                 // Whoever wrote it may not be done yet.
-                behind.extend(ready.take());
+                behind.extend(ready.take().map(|ready| (None, ready)));
             }
-            spare.extend(behind.extract_if(.., |event| is_over(event)));
+            let mut running = Vec::new();
+            for (ticket, event) in behind.drain(..) {
+                match look(ticket.as_ref(), &event) {
+                    Look::Running => running.push((ticket, event)),
+                    Look::Over => spare.push(event),
+                    Look::Lost => lost.push(event),
+                }
+            }
+            *behind = running;
             if *uses > 0 || !loans.is_empty() || !behind.is_empty() {
                 return true;
             }
@@ -183,7 +228,7 @@ impl<T, E> Ledger<T, E> {
             }
             false
         });
-        lost
+        self.since = (0, self.ranges.len());
     }
 }
 
@@ -211,6 +256,7 @@ mod tests {
         /// A borrower records its event and gives its ticket back.
         Return(usize),
         Die(usize),
+        DieLater(usize),
         /// A use here ends, with work still running.
         View(usize),
         Drop(usize),
@@ -226,6 +272,7 @@ mod tests {
             at().prop_map(Act::Lend),
             at().prop_map(Act::Return),
             at().prop_map(Act::Die),
+            at().prop_map(Act::DieLater),
             at().prop_map(Act::View),
             at().prop_map(Act::Drop),
             at().prop_map(Act::Finish),
@@ -310,6 +357,13 @@ mod tests {
                         ledger.lend(blocks[at].number, tickets, event);
                         blocks[at].loans.push((tickets, event, true));
                     }
+                    Act::DieLater(at) => {
+                        // It gave its ticket back before.
+                        let Some(at) = pick(&blocks, at, false) else { continue };
+                        let running = |loan: &&(u64, u64, bool)| !loan.2 && world.borrow().running.contains(&loan.1);
+                        let Some((ticket, event, _)) = blocks[at].loans.iter().find(running) else { continue };
+                        world.borrow_mut().dead.extend([*ticket, *event]);
+                    }
                     Act::Return(at) | Act::Die(at) => {
                         let Some(at) = pick(&blocks, at, false) else { continue };
                         let Some(loan) = blocks[at].loans.iter_mut().find(|loan| loan.2) else { continue };
@@ -349,17 +403,22 @@ mod tests {
                         }
                     }
                     Act::Sweep => {
-                        let lost = ledger.sweep(
+                        ledger.sweep(
                             |ticket| {
                                 let world = world.borrow();
                                 if world.back.contains(ticket) { Fate::Back }
                                 else if world.dead.contains(ticket) { Fate::Dead }
                                 else { Fate::Out }
                             },
-                            |event| !world.borrow().running.contains(event),
+                            |ticket, event| {
+                                let world = world.borrow();
+                                if !world.running.contains(event) { Look::Over }
+                                else if ticket.is_some_and(|ticket| world.dead.contains(ticket)) { Look::Lost }
+                                else { Look::Running }
+                            },
                         );
-                        for event in lost {
-                            prop_assert!(world.borrow().dead.contains(&event));
+                        for event in &ledger.lost {
+                            prop_assert!(world.borrow().dead.contains(event));
                         }
                         for block in &mut blocks {
                             // Nobody reads it any more: that it was written is nobody's concern.
@@ -383,12 +442,35 @@ mod tests {
         ledger.set_ready(number, "ready");
         ledger.lend(number, "ticket", "done");
         ledger.end_use(number);
-        assert!(ledger.sweep(|_| Fate::Out, |_| true).is_empty());
+        ledger.sweep(|_| Fate::Out, |_, _| Look::Over);
         assert!(ledger.take(1).is_none());
         // What the dead one was to record is never over.
-        assert_eq!(ledger.sweep(|_| Fate::Dead, |event| *event != "done"), ["done"]);
+        let never = |_: Option<&&str>, event: &&str| {
+            if *event == "done" { Look::Running } else { Look::Over }
+        };
+        ledger.sweep(|_| Fate::Dead, never);
+        assert_eq!(ledger.lost, ["done"]);
         assert_eq!(ledger.spare(), Some("ready"));
         assert!(ledger.spare().is_none() && ledger.take(1).is_some());
+    }
+
+    #[test]
+    fn a_borrower_that_dies_after_it_gave_back_holds_nothing() {
+        let mut ledger: Ledger<&str, &str> = Ledger::new();
+        ledger.add_chunk(ALIGNMENT);
+        let (number, _) = ledger.take(1).unwrap();
+        ledger.lend(number, "ticket", "done");
+        ledger.end_use(number);
+        ledger.sweep(|_| Fate::Back, |_, _| Look::Running);
+        assert!(ledger.take(1).is_none());
+        ledger.sweep(
+            |_| Fate::Back,
+            |ticket, _| match ticket {
+                Some(_) => Look::Lost,
+                None => Look::Running,
+            },
+        );
+        assert!(ledger.take(1).is_some() && ledger.spare().is_none());
     }
 
     #[test]
@@ -400,7 +482,7 @@ mod tests {
         ledger.drop_chunks(|_| true);
         assert_eq!(ledger.total(), 4096);
         ledger.end_use(number);
-        ledger.sweep(|_| Fate::Out, |_| true);
+        ledger.sweep(|_| Fate::Out, |_, _| Look::Over);
         ledger.drop_chunks(|_| false);
         assert_eq!(ledger.total(), 4096);
         ledger.drop_chunks(|_| true);

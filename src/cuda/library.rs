@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUipcEventHandle,
-    CUipcMemHandle, CUstream, CUuuid,
+    CUipcMemHandle, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 
@@ -33,6 +33,22 @@ pub(super) const OUT_OF_MEMORY: Code = 2;
 const NO_DEVICE: Code = 100;
 /// `CUDA_ERROR_NOT_READY`
 pub(super) const NOT_READY: Code = 600;
+
+/// Whether an error says that nothing runs any more in the context: it, or the whole driver, is over. Every other one
+/// says nothing of what was begun: a query that is forbidden while somebody captures a graph, for example. Source: the
+/// errors of `cuda.h` after which "the process must be terminated and relaunched", and those of the end.
+pub(super) fn ends_all(code: Code) -> bool {
+    const DEINITIALIZED: Code = 4;
+    const CONTEXT_IS_DESTROYED: Code = 709;
+    const ECC_UNCORRECTABLE: Code = 214;
+    const NVLINK_UNCORRECTABLE: Code = 220;
+    const ILLEGAL_ADDRESS: Code = 700;
+    const LAUNCH_TIMEOUT: Code = 702;
+    const ASSERT: Code = 710;
+    // HARDWARE_STACK_ERROR, ILLEGAL_INSTRUCTION, MISALIGNED_ADDRESS, INVALID_ADDRESS_SPACE, INVALID_PC, LAUNCH_FAILED
+    matches!(code, DEINITIALIZED | CONTEXT_IS_DESTROYED | ECC_UNCORRECTABLE | NVLINK_UNCORRECTABLE)
+        || matches!(code, ILLEGAL_ADDRESS | LAUNCH_TIMEOUT | ASSERT | 714..=719)
+}
 
 /// The calls that are used, each with its type as in `cuda.h`.
 macro_rules! calls {
@@ -99,6 +115,8 @@ calls! {
     cuStreamDestroy_v2(CUstream);
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
     cuStreamQuery(CUstream);
+    cuStreamIsCapturing(CUstream, *mut CUstreamCaptureStatus);
+    cuThreadExchangeStreamCaptureMode(*mut CUstreamCaptureMode);
     cuStreamSynchronize(CUstream);
     cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
     cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
@@ -119,6 +137,15 @@ pub(super) struct Driver {
     generation: Generation,
 }
 
+/// The driver, once it was loaded.
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+
+/// Whether this is the process that loaded the driver, if one did. A forked child must touch nothing of it, nor a lock
+/// that a thread of its parent's may have held.
+pub(super) fn is_ours() -> bool {
+    DRIVER.get().is_none_or(|driver| driver.generation.is_current())
+}
+
 impl Driver {
     /// The driver of this process.
     ///
@@ -127,7 +154,6 @@ impl Driver {
     /// - [`CudaFault`]: there is none, or it is too old, or has no GPU. Asked again it is looked for again.
     /// - [`ErrorKind::Forked`](crate::ErrorKind::Forked): a parent process had it: it does not work in a child.
     pub(super) fn get() -> Result<&'static Self> {
-        static DRIVER: OnceLock<Driver> = OnceLock::new();
         let driver = match DRIVER.get() {
             Some(driver) => driver,
             None => {
@@ -169,11 +195,6 @@ impl Driver {
     /// An error if a `fork` lies between the caller and the process that initialized the driver.
     pub(super) fn check_fork(&self) -> Result<()> {
         self.generation.check()
-    }
-
-    /// Whether the caller is the process that initialized the driver.
-    pub(super) fn is_ours(&self) -> bool {
-        self.generation.is_current()
     }
 
     /// The error of a call, if it gave one.

@@ -11,7 +11,8 @@
 //!    while the link's receiving half lives, and is not freed before.
 //! 2. Memory is used again when its ticket is back *and* the event behind every use of it is over, which is asked, not
 //!    waited for: a peer that lies about its event holds what it was lent, and nothing else.
-//! 3. No call here waits for a GPU, but those that copy from or to the host, and the closing of a peer's memory.
+//! 3. No call here waits for a GPU, but those that copy from or to the host. What the driver may wait for, to free and
+//!    close memory, a thread of its own does.
 //! 4. Every thing of the driver's lives in one object, which makes its context current, and ends it once.
 //! 5. The driver is loaded when somebody asks for a device. Without one every entry gives an error that says what is
 //!    lacking.
@@ -43,6 +44,7 @@
 //! # }
 //! ```
 
+mod closer;
 mod device;
 mod draft;
 mod event;

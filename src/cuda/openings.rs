@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use crate::cuda::event::Event;
+use crate::cuda::library::is_ours;
 use crate::cuda::memory::Memory;
-use crate::error::Result;
+use crate::error::{CudaFault, Result};
 
 /// A handle of the driver's.
 type Handle = [u8; 64];
@@ -19,47 +21,83 @@ pub(super) struct Openings {
     pub(super) events: Table<Event>,
 }
 
+/// How long to wait for a handle that is being closed: that may wait for the GPU.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Handle → what it opened.
 pub(super) struct Table<V> {
-    entries: Arc<Mutex<HashMap<Handle, Weak<V>>>>,
+    shared: Arc<Shared<V>>,
+}
+
+struct Shared<V> {
+    entries: Mutex<HashMap<Handle, Entry<V>>>,
+    closed: Condvar,
+}
+
+enum Entry<V> {
+    Open(Weak<V>),
+    /// Nobody uses it, and the driver is closing it: it is not opened again before.
+    Closing,
+}
+
+impl<V> Shared<V> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<Handle, Entry<V>>> {
+        // Every step leaves the table whole.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<V> Table<V> {
     /// What the handle names: what is there, or else what `open` gives.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Closing`], and those of `open`.
     pub(super) fn get(
         &self,
         handle: Handle,
         open: impl FnOnce() -> Result<V>,
     ) -> Result<Opening<V>> {
         // Held while it is opened: the driver opens nothing twice.
-        let mut entries = lock(&self.entries);
-        let value = match entries.get(&handle).and_then(Weak::upgrade) {
+        let mut entries = self.shared.entries();
+        let deadline = Instant::now() + PATIENCE;
+        let value = loop {
+            match entries.get(&handle) {
+                Some(Entry::Open(value)) => break value.upgrade(),
+                Some(Entry::Closing) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(CudaFault::Closing.into());
+                    }
+                    let waited = self.shared.closed.wait_timeout(entries, left);
+                    entries = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None => break None,
+            }
+        };
+        let value = match value {
             Some(value) => value,
             None => {
                 let value = Arc::new(open()?);
-                entries.insert(handle, Arc::downgrade(&value));
+                entries.insert(handle, Entry::Open(Arc::downgrade(&value)));
                 value
             }
         };
-        Ok(Opening { handle, value: Some(value), entries: self.entries.clone() })
+        Ok(Opening { handle, value: Some(value), shared: self.shared.clone() })
     }
 }
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        Self { entries: Arc::default() }
+        let shared = Shared { entries: Mutex::default(), closed: Condvar::new() };
+        Self { shared: Arc::new(shared) }
     }
 }
 
 impl<V> fmt::Debug for Table<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Table({} entries)", lock(&self.entries).len())
+        write!(f, "Table({} entries)", self.shared.entries().len())
     }
-}
-
-fn lock<V>(entries: &Mutex<HashMap<Handle, Weak<V>>>) -> MutexGuard<'_, HashMap<Handle, Weak<V>>> {
-    // Every step leaves the table whole.
-    entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A use of something that is open. The last one closes it.
@@ -67,7 +105,7 @@ pub(super) struct Opening<V> {
     handle: Handle,
     /// `None` while it is dropped.
     value: Option<Arc<V>>,
-    entries: Arc<Mutex<HashMap<Handle, Weak<V>>>>,
+    shared: Arc<Shared<V>>,
 }
 
 impl<V> Deref for Opening<V> {
@@ -80,13 +118,18 @@ impl<V> Deref for Opening<V> {
 
 impl<V> Drop for Opening<V> {
     fn drop(&mut self) {
-        // Closed under the lock: nobody finds it closed by half and opens it again.
-        let mut entries = lock(&self.entries);
-        let last = self.value.take().and_then(Arc::into_inner);
-        if last.is_some() {
-            entries.remove(&self.handle);
+        if !is_ours() {
+            std::mem::forget(self.value.take());
+            return;
         }
+        let mut entries = self.shared.entries();
+        let Some(last) = self.value.take().and_then(Arc::into_inner) else { return };
+        entries.insert(self.handle, Entry::Closing);
+        drop(entries);
+        // Not under the lock: it may wait for the GPU, and so for a peer.
         drop(last);
+        self.shared.entries().remove(&self.handle);
+        self.shared.closed.notify_all();
     }
 }
 
@@ -100,7 +143,6 @@ impl<V: fmt::Debug> fmt::Debug for Opening<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::CudaFault;
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -140,7 +182,7 @@ mod tests {
                 }
             }
             drop(uses);
-            prop_assert!(lock(&table.entries).is_empty());
+            prop_assert!(table.shared.entries().is_empty());
         }
     }
 

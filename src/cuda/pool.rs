@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cuda::device::Device;
 use crate::cuda::draft::Draft;
+use crate::cuda::library::is_ours;
 use crate::cuda::memory::{PAGE, on};
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
@@ -150,13 +151,21 @@ impl Pool {
     }
 
     /// Bytes that it has taken from the driver.
-    pub fn bytes(&self) -> u64 {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`]
+    pub fn bytes(&self) -> Result<u64> {
         self.store.used()
     }
 
-    /// Frees what nobody uses, and no peer has open.
-    pub fn trim(&self) {
-        self.store.trim();
+    /// Has freed what nobody uses, and no peer has open.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`]
+    pub fn trim(&self) -> Result<()> {
+        self.store.trim()
     }
 
     fn make<T: Element>(&self, dtype: DType, shape: Shape, stream: &Stream) -> Result<Draft<T>> {
@@ -177,6 +186,9 @@ fn waits(error: &crate::Error) -> bool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if !is_ours() {
+            return;
+        }
         let device = self.store.device().clone();
         device.retired().add(self.store.clone());
         device.retired().sweep();

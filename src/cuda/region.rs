@@ -18,8 +18,6 @@ pub struct Region {
     device: Device,
     import: Arc<Import>,
     area: Area,
-    /// In use, if a registry knows it.
-    _lease: Option<Lease>,
 }
 
 impl Device {
@@ -57,8 +55,8 @@ impl Device {
         let memory = memory.get(handle.raw, || Memory::open(self, handle.raw, end))?;
         memory.holds(end)?;
         let area = Area { start: memory.start() + offset, len: len as usize };
-        let import = Arc::new(Import::new(memory, None));
-        Ok(Region { device: self.clone(), import, area, _lease: lease })
+        let import = Arc::new(Import::new(memory, None, lease));
+        Ok(Region { device: self.clone(), import, area })
     }
 }
 

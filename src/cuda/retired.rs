@@ -16,7 +16,7 @@ impl Retired {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
     }
 
-    /// Frees those of which all is back. Gives how many are left.
+    /// Frees those of which all is back. Gives how many are left. In the process that lent it.
     pub(super) fn sweep(&self) -> usize {
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         if stores.is_empty() {

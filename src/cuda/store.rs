@@ -2,17 +2,22 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use crate::cuda::closer::{self, Parked};
 use crate::cuda::device::Device;
 use crate::cuda::event::Event;
-use crate::cuda::ledger::{Ledger, Number, Range};
-use crate::cuda::library::OUT_OF_MEMORY;
+use crate::cuda::ledger::{Ledger, Look, Number, Range};
+use crate::cuda::library::{OUT_OF_MEMORY, is_ours};
 use crate::cuda::memory::{Area, Memory, MemoryHandle, PAGE};
 use crate::cuda::openings::Opening;
 use crate::cuda::pool::PoolOptions;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
 use crate::tensor::{Fate, GpuBorrower, GpuMemory, GpuParcel, GpuPlace, Ticket};
+
+/// How long to wait for memory that is being freed, where there is no other.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Chunks of a GPU's memory, and the books about them.
 #[derive(Debug)]
@@ -27,6 +32,8 @@ struct Books {
     ledger: Ledger<Ticket, Opening<Event>>,
     /// By the number that the ledger gave.
     chunks: Vec<Option<Chunk>>,
+    /// Bytes of chunks that are being made.
+    coming: u64,
 }
 
 /// One allocation, exported once.
@@ -38,17 +45,21 @@ struct Chunk {
     exposed: Vec<Ticket>,
 }
 
-impl Chunk {
-    /// Whether nobody has it open. After a look at what came back.
-    fn is_closed(&mut self) -> bool {
-        self.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
-        self.exposed.is_empty()
+impl Parked for Chunk {
+    fn is_over(&self) -> bool {
+        // It is parked when it is.
+        true
     }
+}
+
+/// Freed by somebody who may wait for that.
+fn free(chunks: Vec<Chunk>) {
+    chunks.into_iter().for_each(closer::end);
 }
 
 impl Store {
     pub(super) fn new(device: &Device, options: PoolOptions) -> Self {
-        let books = Books { ledger: Ledger::new(), chunks: Vec::new() };
+        let books = Books { ledger: Ledger::new(), chunks: Vec::new(), coming: 0 };
         Self { device: device.clone(), options, books: Mutex::new(books) }
     }
 
@@ -62,57 +73,78 @@ impl Store {
     }
 
     /// Bytes of all chunks.
-    pub(super) fn used(&self) -> u64 {
-        self.books().ledger.total()
+    pub(super) fn used(&self) -> Result<u64> {
+        self.device.driver().check_fork()?;
+        Ok(self.books().ledger.total())
     }
 
-    /// Takes back what has come back. Then frees the chunks that nobody uses or has open.
-    pub(super) fn trim(&self) {
+    /// Takes back what has come back. Then has freed what nobody uses or has open.
+    pub(super) fn trim(&self) -> Result<()> {
+        self.device.driver().check_fork()?;
         let mut books = self.books();
         books.sweep();
         let freed = books.drop_chunks();
         drop(books);
-        drop(freed);
+        free(freed);
+        Ok(())
     }
 
-    /// Whether nothing is in use, and nobody has anything open.
+    /// Whether nothing is in use, and nobody has anything open. In the process that lent it.
     pub(super) fn is_over(&self) -> bool {
-        self.trim();
-        let books = self.books();
-        books.ledger.is_idle() && books.chunks.iter().all(Option::is_none)
+        self.trim().is_ok() && {
+            let books = self.books();
+            books.ledger.is_idle() && books.chunks.iter().all(Option::is_none)
+        }
     }
 
     /// A range of `len` bytes. Its number is used once, by the caller.
     fn take(&self, len: u64) -> Result<(Number, Range, u64)> {
+        self.device.driver().check_fork()?;
         self.device.retired().sweep();
         let mut books = self.books();
+        if books.ledger.is_due() {
+            books.sweep();
+        }
+        if let Some(taken) = books.take(len) {
+            return Ok(taken);
+        }
         books.sweep();
         if let Some(taken) = books.take(len) {
             return Ok(taken);
         }
-        let Some(needed) = len.max(1).checked_next_multiple_of(PAGE) else {
-            return Err(self.exhausted(len, books.ledger.total()));
+        let needed = len.max(1).checked_next_multiple_of(PAGE);
+        let Some(needed) = needed.filter(|needed| *needed <= self.options.quota) else {
+            return Err(self.exhausted(len, books.total()));
         };
         let mut size = needed.max(self.options.chunk);
-        let mut freed = Vec::new();
         if size > self.room(&books) {
-            // First by what others may need later, then by less than a whole chunk.
-            freed = books.drop_chunks();
-            size = size.min(self.room(&books)) / PAGE * PAGE;
+            free(books.drop_chunks());
+            // By less than a whole chunk, if there is no room for one.
+            size = size.min(self.room(&books) / PAGE * PAGE);
         }
         if size < needed {
-            return Err(self.exhausted(needed, books.ledger.total()));
+            return Err(self.exhausted(needed, books.total()));
         }
-        drop(freed);
-        let chunk = match self.make(size) {
-            Err(error) if is_out_of_memory(&error) => {
-                drop(books.drop_chunks());
-                self.make(needed)?
-            }
-            chunk => chunk?,
+        // Others see the quota as it will be, and need not wait for the driver.
+        books.coming += size;
+        drop(books);
+        let made = match self.make(size) {
+            Err(error) if is_out_of_memory(&error) => self.make_where_there_is_little(needed),
+            made => made,
         };
-        books.add(chunk);
-        books.take(len).ok_or_else(|| self.exhausted(needed, books.ledger.total()))
+        let mut books = self.books();
+        books.coming -= size;
+        books.add(made?);
+        books.take(len).ok_or_else(|| self.exhausted(needed, books.total()))
+    }
+
+    /// Gives up what is idle first, and takes no more than what is needed.
+    #[cold]
+    fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
+        let freed = self.books().drop_chunks();
+        free(freed);
+        closer::wait_for_all(PATIENCE);
+        self.make(needed)
     }
 
     fn make(&self, size: u64) -> Result<Chunk> {
@@ -124,7 +156,7 @@ impl Store {
     }
 
     fn room(&self, books: &Books) -> u64 {
-        self.options.quota.saturating_sub(books.ledger.total())
+        self.options.quota.saturating_sub(books.total())
     }
 
     fn exhausted(&self, needed: u64, used: u64) -> crate::Error {
@@ -139,15 +171,24 @@ impl Store {
 }
 
 impl Books {
-    /// Takes back what has come back.
+    /// Takes back what has come back. In the process that lent it.
     fn sweep(&mut self) {
-        let Self { ledger, chunks } = self;
+        let Self { ledger, chunks, .. } = self;
         let exposed = chunks.iter().flatten().flat_map(|chunk| &chunk.exposed);
         Ticket::settle(ledger.tickets().chain(exposed));
-        // Where the driver cannot tell, nothing runs any more: an error of the GPU ends all that was begun.
-        let over = |event: &Opening<Event>| event.is_over().unwrap_or(true);
-        // What a dead borrower was to record is recorded by nobody else.
-        drop(ledger.sweep(Ticket::fate, over));
+        for chunk in chunks.iter_mut().flatten() {
+            chunk.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
+        }
+        ledger.sweep(Ticket::fate, |ticket, event| match event.is_over() {
+            true => Look::Over,
+            false if ticket.is_some_and(Ticket::has_ended) => Look::Lost,
+            false => Look::Running,
+        });
+    }
+
+    /// Bytes of all chunks, and of those that are being made.
+    fn total(&self) -> u64 {
+        self.ledger.total() + self.coming
     }
 
     fn take(&mut self, len: u64) -> Option<(Number, Range, u64)> {
@@ -164,12 +205,12 @@ impl Books {
         self.chunks[at] = Some(chunk);
     }
 
-    /// Takes out what nobody uses or has open.
+    /// Takes out what nobody uses or has open, as far as one has [looked](Self::sweep).
     fn drop_chunks(&mut self) -> Vec<Chunk> {
-        let Self { ledger, chunks } = self;
+        let Self { ledger, chunks, .. } = self;
         let mut freed = Vec::new();
         ledger.drop_chunks(|at| {
-            let gone = chunks[at].take_if(Chunk::is_closed);
+            let gone = chunks[at].take_if(|chunk| chunk.exposed.is_empty());
             let is_gone = gone.is_some();
             freed.extend(gone);
             is_gone
@@ -179,6 +220,9 @@ impl Books {
 
     /// An event that nobody else uses.
     fn event(&mut self, device: &Device) -> Result<Opening<Event>> {
+        if self.ledger.is_due_for_events() {
+            self.sweep();
+        }
         match self.ledger.spare() {
             Some(event) => Ok(event),
             None => Event::of_device(device),
@@ -206,6 +250,7 @@ impl Hold {
 
     /// It can be read when `stream` has done what it was given so far.
     pub(super) fn set_ready(&self, stream: &Stream) -> Result<()> {
+        self.store.device.driver().check_fork()?;
         let mut books = self.store.books();
         let event = books.event(&self.store.device)?;
         match event.record(stream) {
@@ -220,12 +265,16 @@ impl Hold {
 
     /// What `stream` is given from now on begins when this can be read.
     pub(super) fn hold_back(&self, stream: &Stream) -> Result<()> {
+        self.store.device.driver().check_fork()?;
         let books = self.store.books();
         books.ledger.ready(self.number).map_or(Ok(()), |event| event.hold_back(stream))
     }
 
     /// `stream` has been given a use of this, after which nobody here uses it.
     pub(super) fn end_behind(&self, stream: &Stream) {
+        if !is_ours() {
+            return;
+        }
         let mut books = self.store.books();
         let recorded = books.event(&self.store.device).and_then(|event| {
             let recorded = event.record(stream);
@@ -233,25 +282,27 @@ impl Hold {
             recorded
         });
         drop(books);
-        if let Err(error) = recorded {
-            tracing::warn!(%error, "a use of a GPU's memory is waited for");
-            // Where this fails, too, nothing runs any more.
-            let _ = stream.synchronize();
+        let Err(error) = recorded else { return };
+        tracing::warn!(%error, "a use of a GPU's memory is waited for");
+        if !stream.wait_to_end() {
+            // What the stream was given may run for ever: then nobody gets the memory.
+            self.store.books().ledger.keep(self.number);
         }
     }
 
     fn lend(&self, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
         let Self { store, number, range, area } = self;
+        store.device.driver().check_fork()?;
         let mut books = store.books();
         let done = books.event(&store.device)?;
-        let Books { ledger, chunks } = &mut *books;
+        let Books { ledger, chunks, .. } = &mut *books;
         let made = (|| {
             let chunk = chunks[range.chunk].as_mut().ok_or(CudaFault::OnHost)?;
             let mapping = match chunk.exposed.iter().find(|ticket| ticket.is_for(to)) {
                 Some(ticket) => ticket.clone(),
                 None => to.ticket()?,
             };
-            let bytes = to.another(&mapping)?;
+            let bytes = to.ticket()?;
             let ready = ledger.ready(*number).map_or([0; 64], |event| event.handle());
             let place = GpuPlace {
                 device: store.device.uuid(),
@@ -277,6 +328,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if !is_ours() {
+            return;
+        }
         self.store.books().ledger.end_use(self.number);
     }
 }

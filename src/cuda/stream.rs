@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUstream, CUstream_flags};
+use cudarc::driver::sys::{CUstream, CUstream_flags, CUstreamCaptureStatus};
 
 use crate::cuda::device::Device;
-use crate::cuda::library::NOT_READY;
-use crate::error::{ErrorKind, Result};
+use crate::cuda::library::{NOT_READY, ends_all};
+use crate::error::{CudaFault, ErrorKind, Result};
 
 /// How long to sleep between two looks at a stream.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -60,7 +60,8 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// - `raw` is a `CUstream` of this GPU's primary context, or one of the numbers that stand for a default stream.
+    /// - `raw` is a `CUstream` of this GPU's primary context, or `CU_STREAM_LEGACY`. Not `CU_STREAM_PER_THREAD`, which is
+    ///   another stream on each thread.
     /// - It lives as long as the handle, its clones, and every view and tensor that was given one of them.
     pub unsafe fn stream_of_raw(&self, raw: *mut c_void) -> Stream {
         let inner = Inner { device: self.clone(), raw: raw.cast(), is_ours: false };
@@ -128,7 +129,40 @@ impl Stream {
     }
 
     pub(super) fn is(&self, other: &Stream) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+        self.raw() == other.raw() && self.device().is(other.device())
+    }
+
+    /// An error if what it is given becomes part of a graph.
+    pub(super) fn check_capture(&self) -> Result<()> {
+        let (driver, _entered) = (self.device().driver(), self.device().enter()?);
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: `status` has room for one, and the stream lives, in the context that is current.
+        let code = unsafe { (driver.calls.cuStreamIsCapturing)(self.raw(), &mut status) };
+        driver.check("cuStreamIsCapturing", code)?;
+        match status {
+            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
+            _ => Err(CudaFault::Capturing.into()),
+        }
+    }
+
+    /// Waits until all is done that it was given so far. False: that cannot be known.
+    pub(super) fn wait_to_end(&self) -> bool {
+        self.synchronize().map_or_else(
+            |error| match error.kind() {
+                ErrorKind::Cuda(CudaFault::Driver { code, .. }) => ends_all(*code),
+                _ => false,
+            },
+            |()| true,
+        )
+    }
+
+    /// As [`synchronize`](Self::synchronize), as long as `goes_on` gives no error.
+    pub(super) fn synchronize_while(&self, goes_on: impl Fn() -> Result<()>) -> Result<()> {
+        while !self.is_idle()? {
+            goes_on()?;
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::cuda::device::Device;
 use crate::cuda::event::Event;
 use crate::cuda::imports::{Import, Imports};
+use crate::cuda::library::is_ours;
 use crate::cuda::memory::{Area, on};
 use crate::cuda::openings::Opening;
 use crate::cuda::store::Shared;
@@ -46,9 +47,11 @@ impl Device {
     /// - [`CudaFault::OnHost`]: it does not lie on a GPU; [`CudaFault::OtherDevice`]: on another one.
     /// - [`ErrorKind::PeerDied`]: the process that has lent it has ended, and the memory with it.
     /// - [`CudaFault::Driver`]: what the peer says of its memory is no handle; [`CudaFault::Allocation`]: it is of less.
-    /// - [`CudaFault::OtherStream`]
+    /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]
     pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<View> {
         on(self, stream)?;
+        // First: a child has none of it.
+        stream.check_capture()?;
         self.retired().sweep();
         let Some((uuid, place)) = tensor.gpu().zip(tensor.on()) else {
             return Err(CudaFault::OnHost.into());
@@ -134,8 +137,17 @@ impl View {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Len`](crate::TensorFault::Len): `to` has more or fewer. [`CudaFault::Driver`].
+    /// - [`TensorFault::Len`](crate::TensorFault::Len): `to` has more or fewer.
+    /// - [`ErrorKind::PeerDied`], before its writer was done.
+    /// - [`CudaFault::Driver`]
+    ///
+    /// It waits as long as the writer lives and is not done; [`Stream::synchronize_deadline`] before it waits less.
     pub fn read(&self, to: &mut [u8]) -> Result<()> {
+        // A copy would wait within the driver, without an end.
+        self.stream.synchronize_while(|| match &self.source {
+            Source::Lent { loan, .. } if loan.lender_ended() => Err(ErrorKind::PeerDied.into()),
+            _ => Ok(()),
+        })?;
         self.area.copy_to_host(to, &self.stream)
     }
 
@@ -174,29 +186,31 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        match &self.source {
-            Source::Own(shared) => shared.hold.end_behind(&self.stream),
+        if !is_ours() {
+            return;
+        }
+        let ended = match &self.source {
+            Source::Own(shared) => return shared.hold.end_behind(&self.stream),
             Source::Lent { loan, import, done } => {
                 let mut ended = loan.ended();
                 // An earlier view's use ends first, as one event tells of both.
                 let chained = if *ended { done.hold_back(&self.stream) } else { Ok(()) };
-                let recorded = chained.and_then(|()| done.record(&self.stream));
-                if let Err(error) = recorded {
-                    tracing::warn!(%error, "a use of a peer's memory is waited for");
-                    // Where this fails, too, nothing runs any more.
-                    let _ = self.stream.synchronize();
-                }
                 *ended = true;
-                import.used_before(done);
+                let recorded = chained.and_then(|()| done.record(&self.stream));
+                recorded.and_then(|()| import.used_by(&self.stream))
             }
-            Source::Region(import) => {
-                let recorded = Event::of_device(self.stream.device())
-                    .and_then(|event| event.record(&self.stream).map(|()| event));
-                match recorded {
-                    Ok(event) => import.used_before(&Arc::new(event)),
-                    // As above.
-                    Err(_) => drop(self.stream.synchronize()),
+            Source::Region(import) => import.used_by(&self.stream),
+        };
+        let Err(error) = ended else { return };
+        tracing::warn!(%error, "a use of a peer's memory is waited for");
+        if !self.stream.wait_to_end() {
+            // What the stream was given may run for ever: then nobody gets the memory back, and nobody closes it.
+            match &self.source {
+                Source::Lent { loan, import, .. } => {
+                    std::mem::forget((loan.clone(), import.clone()));
                 }
+                Source::Region(import) => std::mem::forget(import.clone()),
+                Source::Own(_) => {}
             }
         }
     }

@@ -59,6 +59,15 @@ pub enum CudaFault {
     /// The stream belongs to another GPU.
     #[error("the stream belongs to another GPU")]
     OtherStream,
+    /// The stream is being captured into a graph, which is replayed: what is lent is lent once.
+    #[error("the stream is being captured into a graph")]
+    Capturing,
+    /// Another stream was to do it.
+    #[error("the draft and the view are of two streams")]
+    TwoStreams,
+    /// A handle is still being closed, which waits for the GPU.
+    #[error("the memory is still being closed: try again")]
+    Closing,
     /// The tensor lies in memory of the host.
     #[error("the tensor does not lie on a GPU")]
     OnHost,
@@ -84,7 +93,7 @@ pub enum CudaFault {
     },
 }
 
-/// A GPU's UUID, written as `nvidia-smi -L` writes it.
+/// A GPU's UUID, as `cuDeviceGetUuid_v2` gives it, written as `nvidia-smi -L` writes that of a whole GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Uuid(pub [u8; 16]);
 

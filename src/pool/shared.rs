@@ -82,7 +82,7 @@ impl SharedBlock {
         self.shared.home.segment
     }
 
-    /// Who else uses it, as far as the pool has [looked](Pool::settle_all).
+    /// Who else uses it, as far as the pool has [looked](Pool::look_at).
     pub(crate) fn users(&mut self) -> Users {
         match Arc::get_mut(&mut self.shared).map(|shared| *shared.lost.get_mut()) {
             None => Users::Others,

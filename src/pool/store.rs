@@ -360,9 +360,9 @@ impl Pool {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
-    /// Takes back what all borrowers have returned.
-    pub(crate) fn settle_all(&self) {
-        self.lock().reclaim_all();
+    /// Takes back what this borrower has returned.
+    pub(crate) fn look_at(&self, id: BorrowerId) {
+        self.lock().reclaim(id);
     }
 
     /// Drops every segment of which no block is in use. Gives the bytes that were dropped.

@@ -21,6 +21,10 @@ use crate::transport::{LentRange, Sender, Shelf, has_ended};
 /// Bytes of a ticket: the shortest block there is.
 const TICKET: usize = 64;
 
+/// What a tensor's start is a multiple of, in bytes: kernels take it for granted, as allocations begin so (CUDA C++
+/// Programming Guide, "Size and Alignment Requirement"), and one that reads it elsewhere ends the whole context.
+pub(crate) const ALIGNMENT: u64 = 256;
+
 /// Where a tensor's bytes are on a GPU: what its owner tells a borrower. `docs/wire.md` has the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct GpuPlace {
@@ -30,7 +34,7 @@ pub struct GpuPlace {
     pub handle: [u8; 64],
     /// The allocation's length in bytes.
     pub allocation: u64,
-    /// Start, in bytes from the allocation's start.
+    /// Start, in bytes from the allocation's start: a multiple of 256.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
@@ -77,7 +81,8 @@ impl GpuPlace {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::GpuRange`]: the range is not inside of the allocation.
+    /// [`TensorFault::GpuRange`]: the range is not inside of the allocation. [`TensorFault::Alignment`]: it does not start
+    /// at a multiple of 256.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self> {
         Ok(Self::judge(bytes)?)
     }
@@ -96,6 +101,9 @@ impl GpuPlace {
         let (ready, done) = (*take(left), *take(left));
         if offset > allocation || len > allocation - offset {
             return Err(TensorFault::GpuRange { offset, len, allocation });
+        }
+        if !offset.is_multiple_of(ALIGNMENT) {
+            return Err(TensorFault::Alignment { alignment: ALIGNMENT as usize });
         }
         Ok(Self { device, handle, allocation, offset, len, ready, done })
     }
@@ -134,33 +142,18 @@ impl<'a> GpuBorrower<'a> {
         Self { sender }
     }
 
-    /// A ticket to go with what it gets. The first one takes a descriptor of its process.
+    /// A ticket to go with what it gets.
     ///
     /// # Errors
     ///
     /// As [`Context::alloc`](crate::Context::alloc).
     pub(crate) fn ticket(&self) -> Result<Ticket> {
-        let (_, peer) = self.sender.borrower();
-        let life = peer.pidfd().map(|pidfd| pidfd.try_clone_to_owned()).transpose();
-        self.make(life.map_err(|error| Error::os("fcntl", error))?.map(Arc::new))
-    }
-
-    /// A ticket to go with another one that it has.
-    ///
-    /// # Errors
-    ///
-    /// As [`Context::alloc`](crate::Context::alloc).
-    pub(crate) fn another(&self, ticket: &Ticket) -> Result<Ticket> {
-        self.make(ticket.life.clone())
-    }
-
-    fn make(&self, life: Option<Arc<OwnedFd>>) -> Result<Ticket> {
-        let (account, _) = self.sender.borrower();
+        let (account, peer) = self.sender.borrower();
         let pool = self.sender.pool().clone();
         let block = pool.alloc(TICKET)?.map_err(Error::from)?;
         // It was not lent yet.
         let block = block.share().ok_or(TensorFault::Unstable)?;
-        Ok(Ticket { block, pool, account, life })
+        Ok(Ticket { block, pool, account, life: peer.life() })
     }
 }
 
@@ -192,15 +185,22 @@ impl Ticket {
         self.block.is_of(sender.pool()) && sender.borrower().0 == self.account
     }
 
-    /// Looks what has come back. Before any number of [`fate`](Self::fate)s.
+    /// Looks what has come back. Before any number of [`fate`](Self::fate)s, in the process that lent them.
     pub(crate) fn settle<'a>(tickets: impl Iterator<Item = &'a Self>) {
-        let mut looked: Vec<&Pool> = Vec::new();
-        for Self { pool, .. } in tickets {
-            if !looked.iter().any(|known| known.is(pool)) {
-                pool.settle_all();
-                looked.push(pool);
+        let mut looked: Vec<&Self> = Vec::new();
+        for ticket in tickets {
+            let is_known =
+                |known: &&Self| known.account == ticket.account && known.pool.is(&ticket.pool);
+            if !looked.iter().any(is_known) {
+                ticket.pool.look_at(ticket.account);
+                looked.push(ticket);
             }
         }
+    }
+
+    /// Whether its borrower's process has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| has_ended(life.as_fd()))
     }
 
     /// What became of it, if this is the only handle that is left here.
@@ -208,11 +208,11 @@ impl Ticket {
     /// A link that has ended gives back nothing: whoever holds the ticket may still use what it stands for.
     /// Then the end of its process tells.
     pub(crate) fn fate(&mut self) -> Fate {
-        match (self.block.users(), &self.life) {
-            (Users::Others, _) => Fate::Out,
-            (Users::Nobody, _) => Fate::Back,
-            (Users::Lost, Some(life)) if !has_ended(life.as_fd()) => Fate::Out,
-            (Users::Lost, _) => Fate::Dead,
+        match self.block.users() {
+            Users::Others => Fate::Out,
+            Users::Nobody => Fate::Back,
+            Users::Lost if self.life.is_some() && !self.has_ended() => Fate::Out,
+            Users::Lost => Fate::Dead,
         }
     }
 }
@@ -232,7 +232,7 @@ pub(crate) struct GpuLoan {
 impl GpuLoan {
     /// # Errors
     ///
-    /// [`TensorFault::GpuRange`]
+    /// As [`GpuPlace::decode`].
     pub(super) fn new(
         place: &[u8; GpuPlace::LEN],
         bytes: LentRange,
@@ -321,7 +321,7 @@ mod tests {
 
         fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
             let mapping = to.ticket()?;
-            let bytes = to.another(&mapping)?;
+            let bytes = to.ticket()?;
             assert!(bytes.is_for(to));
             self.tickets.lock().unwrap().extend([bytes.clone(), mapping.clone()]);
             Ok(GpuParcel { place: place(), bytes, mapping })
@@ -465,6 +465,7 @@ mod tests {
                 for at in [80, 88, 96] {
                     bytes[at + 2..at + 8].fill(0);
                 }
+                bytes[88] = 0;
             }
             match GpuPlace::decode(&bytes) {
                 Ok(place) => {
@@ -473,9 +474,10 @@ mod tests {
                     prop_assert!(end <= place.allocation.into());
                 }
                 Err(error) => {
-                    let is_range =
-                        matches!(error.kind(), ErrorKind::Tensor(TensorFault::GpuRange { .. }));
-                    prop_assert!(is_range);
+                    let ErrorKind::Tensor(fault) = error.kind() else { panic!("{error}") };
+                    let is_place =
+                        matches!(fault, TensorFault::GpuRange { .. } | TensorFault::Alignment { .. });
+                    prop_assert!(is_place);
                 }
             }
         }

@@ -108,10 +108,8 @@ impl LentRange {
     /// Whether the process that has lent it has ended.
     pub(crate) fn lender_ended(&self) -> bool {
         let link = &self.lender.session.link;
-        match link.identity.pidfd() {
-            Some(pidfd) => has_ended(pidfd),
-            None => !link.is_alive(),
-        }
+        // Nobody asks the kernel while the watcher has seen nothing.
+        !link.is_alive() && link.identity.pidfd().is_none_or(has_ended)
     }
 
     /// The bytes, which the peer can change at any moment.

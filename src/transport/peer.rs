@@ -1,6 +1,7 @@
 //! Who is on the other side.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -20,7 +21,7 @@ pub struct Credentials {
 #[derive(Debug)]
 pub struct Peer {
     pub(super) credentials: Credentials,
-    pub(super) pidfd: Option<OwnedFd>,
+    pub(super) pidfd: Option<Arc<OwnedFd>>,
 }
 
 impl Peer {
@@ -42,7 +43,12 @@ impl Peer {
     /// A descriptor of the peer's process, which no reuse of its pid can confuse. `None` where the
     /// kernel is older than 5.3, or than 6.5 and the peer in another pid namespace.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.pidfd.as_ref().map(AsFd::as_fd)
+        self.pidfd.as_ref().map(|pidfd| pidfd.as_fd())
+    }
+
+    /// That descriptor, also for when the link is over.
+    pub(crate) fn life(&self) -> Option<Arc<OwnedFd>> {
+        self.pidfd.clone()
     }
 }
 

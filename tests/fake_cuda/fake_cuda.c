@@ -78,6 +78,7 @@ __attribute__((constructor)) static void load(void)
         settings.devices = 16;
     settings.version = number_of("FAKE_CUDA_VERSION", 13000);
     settings.bytes = number_of("FAKE_CUDA_BYTES", 4L << 30);
+    settings.stuck = number_of("FAKE_CUDA_STUCK", 0) != 0;
     long delay = number_of("FAKE_CUDA_DELAY_US", 0);
     settings.delay = (struct timespec){delay / 1000000, delay % 1000000 * 1000};
     settings.no_ipc = number_of("FAKE_CUDA_NO_IPC", 0);

@@ -18,6 +18,7 @@
  *   FAKE_CUDA_VERSION    of the driver (13000)
  *   FAKE_CUDA_BYTES      memory of a device; each process has as much for itself (4 GiB)
  *   FAKE_CUDA_DELAY_US   how long a stream waits before each copy, memset and record (0)
+ *   FAKE_CUDA_STUCK      1: what a process had recorded when it died is never over (0)
  *   FAKE_CUDA_SESSION    objects are /dev/shm/fake-cuda-<session>-... ("none")
  *   FAKE_CUDA_TRACE      file that gets a line for each call
  *   FAKE_CUDA_FAIL       call:code[:nth[:more]],...  the nth (1) call of this process and `more` (0) after it fail
@@ -97,6 +98,7 @@ struct context {
 extern struct settings {
     int devices, version;
     struct timespec delay;
+    bool stuck;
     size_t bytes;
     const char *session;
     bool no_ipc, no_device;

@@ -60,7 +60,7 @@ static bool is_done(struct event *event, uint64_t count, bool look)
         return true;
     uint64_t recorder = state->recorder;
     /* It may have completed it before it died, and is not looked for in vain. */
-    return look && !alive(recorder) && recorder == state->recorder;
+    return look && !settings.stuck && !alive(recorder) && recorder == state->recorder;
 }
 
 static void wait_for(struct event *event, uint64_t count)
@@ -266,6 +266,27 @@ CUresult cuStreamQuery(CUstream handle)
     if (code == SUCCESS && stream->done < stream->queued)
         code = NOT_READY;
     return leave(code);
+}
+
+/* No stream is ever captured. The mode is kept, so that whoever changes it can put it back. */
+CUresult cuStreamIsCapturing(CUstream handle, int *status)
+{
+    struct stream *stream;
+    CUresult code = enter_stream("cuStreamIsCapturing", handle, &stream);
+    if (code == SUCCESS)
+        *status = 0;
+    return leave(code);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    static _Thread_local int current;
+    int before = current;
+    if (*mode < 0 || *mode > 2)
+        return INVALID_VALUE;
+    current = *mode;
+    *mode = before;
+    return SUCCESS;
 }
 
 CUresult cuStreamSynchronize(CUstream handle)

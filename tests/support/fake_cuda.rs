@@ -92,6 +92,11 @@ impl FakeCuda {
         self.with("FAKE_CUDA_DELAY_US", delay.as_micros())
     }
 
+    /// What a process had recorded when it died is never over, as with the driver of a GPU.
+    pub fn stuck(self) -> Self {
+        self.with("FAKE_CUDA_STUCK", 1)
+    }
+
     /// Lets calls fail: `call:code[:nth[:more]]`, separated by commas. The `nth` (1) call of this name in a process
     /// and `more` (0) after it give `code`, and do nothing.
     pub fn fail(self, plan: &str) -> Self {
@@ -123,7 +128,10 @@ impl FakeCuda {
     /// Whether it can be had here: the machine's own driver fails by itself alone, and has the devices that it has.
     /// Otherwise it says so.
     pub fn is_there(&self, test: &str) -> bool {
-        let altered = self.environment.iter().any(|(name, _)| name != "FAKE_CUDA_DELAY_US");
+        let altered = self
+            .environment
+            .iter()
+            .any(|(name, _)| !["FAKE_CUDA_DELAY_US", "FAKE_CUDA_STUCK"].contains(&name.as_str()));
         if is_real() && altered {
             eprintln!("skipped: {test} needs a driver that does as it is told");
             return false;
