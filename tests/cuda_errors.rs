@@ -103,6 +103,12 @@ fn a_forked_child_is_told_that_it_is_one() {
         let device = Device::new(0).unwrap();
         let (pool, stream) = (device.pool(PoolOptions::new()).unwrap(), device.stream().unwrap());
         let draft = pool.alloc::<u8>([10], &stream).unwrap();
+        // Something of the pool's is on loan.
+        let context = Context::new().unwrap();
+        let (mut near, mut far) = support::pair_of(&context, &Context::new().unwrap());
+        near.send_tensor(pool.alloc::<u8>([10], &stream).unwrap().share().unwrap()).unwrap();
+        let lent = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let view = device.open(&lent, &stream).unwrap();
         // SAFETY: the child calls nothing of libc's but `_exit`, and what it drops does nothing.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -111,7 +117,12 @@ fn a_forked_child_is_told_that_it_is_one() {
                 forked(Device::count().unwrap_err().kind()),
                 forked(device.stream().unwrap_err().kind()),
                 forked(draft.share().unwrap_err().kind()),
+                forked(pool.alloc::<u8>([1], &stream).unwrap_err().kind()),
+                forked(pool.trim().unwrap_err().kind()),
+                forked(device.trim().unwrap_err().kind()),
+                forked(device.open(&lent, &stream).unwrap_err().kind()),
             ];
+            drop((view, lent, near, far));
             drop((pool, stream, device));
             // SAFETY: it ends the process.
             unsafe { libc::_exit(told.iter().filter(|told| !**told).count() as i32) };
@@ -295,6 +306,11 @@ fn a_place_that_lies_ends_the_link() {
             description(&beyond(0, 60, 4096)),
             Fault::Tensor(TensorFault::Len { len: 60, expected: 64 }),
         ),
+        (
+            &two,
+            description(&GpuPlace { offset: 64, ..honest }),
+            Fault::Tensor(TensorFault::Alignment { alignment: 256 }),
+        ),
         // A place has two attachments.
         (&two[..1], description(&honest), count),
         (&[], description(&honest), none),
@@ -439,11 +455,16 @@ fn a_region_of_a_gpu_is_checked_and_read() {
         let beyond = region.read_at(57, &mut bytes, &stream).unwrap_err();
         assert_eq!(*beyond.kind(), ErrorKind::Tensor(range));
         region.write_at(0, &1f32.to_le_bytes(), &stream).unwrap();
+        (0..100).for_each(|_| drop(region.view(DType::Fp32, [2, 2], 0, &stream).unwrap()));
         let view = region.view(DType::Fp32, [2, 2], 0, &stream).unwrap();
         let copy = view.to_host().unwrap();
         assert_eq!(copy.as_slice::<f32>().unwrap(), [1.0, 0.5, 0.5, 0.5]);
         assert!(region.view(DType::Fp32, [17], 0, &stream).is_err());
-        drop((view, region));
+        // The lease lasts as long as a view of it.
+        drop(region);
+        let leased = registry.unregister("gpu").unwrap();
+        assert!(matches!(leased, slipring::Unregistered::Leased { .. }));
+        drop(view);
         // Too long, forged, wrapping, of the host, unknown.
         let len = told.allocation;
         let fault = CudaFault::Allocation { len, claimed: len + 1 };
@@ -474,6 +495,10 @@ fn a_region_of_a_gpu_is_checked_and_read() {
     Other::spawn_with(TEST, &format!("borrower {name}"), &cuda.command_env()).succeeds();
     owner.succeeds();
     cuda.was_used_well();
+    if cuda.tells(TEST) {
+        let made = cuda.trace().iter().filter(|call| call.name == "cuEventCreate").count();
+        assert!(made < 20, "{made} events for 100 views");
+    }
 }
 
 #[test]
@@ -505,4 +530,78 @@ fn a_view_travels_by_dlpack_and_its_loan_goes_back_with_the_deleter() {
         assert!(pool.alloc::<u8>([1], &stream).is_ok());
     });
     cuda.was_used_well();
+}
+
+#[test]
+fn an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end() {
+    // What a driver says to queries while another thread captures a graph: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+    let cuda =
+        FakeCuda::new().delay(std::time::Duration::from_millis(50)).fail("cuEventQuery:900:1:3");
+    alone("an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end", &cuda, || {
+        let device = Device::new(0).unwrap();
+        let stream = device.stream().unwrap();
+        let pool = device.pool(PoolOptions::new().chunk(2 << 20).quota(2 << 20)).unwrap();
+        let mut draft = pool.alloc::<u8>([2 << 20], &stream).unwrap();
+        draft.fill(1).unwrap();
+        drop(draft);
+        assert!(pool.alloc::<u8>([2 << 20], &stream).is_err(), "it is still being written");
+        stream.synchronize().unwrap();
+        support::wait_until("the driver tells", || pool.alloc::<u8>([2 << 20], &stream).is_ok());
+    });
+}
+
+#[test]
+fn one_handle_told_of_two_gpus_is_opened_on_each_or_not_at_all() {
+    const TEST: &str = "one_handle_told_of_two_gpus_is_opened_on_each_or_not_at_all";
+    let cuda = FakeCuda::new().devices(2);
+    run_here(TEST, |argument| {
+        let (role, name) = argument.split_once(' ').unwrap();
+        let context = Context::new().unwrap();
+        let (device, other) = (Device::new(0).unwrap(), Device::new(1).unwrap());
+        let (stream, others) = (device.stream().unwrap(), other.stream().unwrap());
+        if role == "owner" {
+            let mut listener = context.listen(name).unwrap();
+            support::other::say("listening");
+            let mut link = listener.accept_deadline(soon()).unwrap();
+            for (device, stream) in [(&device, &stream), (&other, &others)] {
+                let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
+                let mut draft = pool.alloc::<f32>([16], stream).unwrap();
+                draft.write(&[0.5; 16]).unwrap();
+                link.send_tensor(draft.share().unwrap()).unwrap();
+            }
+            assert!(link.recv_deadline(soon()).unwrap().is_none());
+            return;
+        }
+        let mut honest = context.connect(name).unwrap();
+        let first = honest.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let second = honest.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let (told, events) = (*first.gpu_place().unwrap(), *second.gpu_place().unwrap());
+        let mut stage = Stage::new(Options::new());
+        let (mut link, mut peer) = stage.link();
+        peer.send_segment(1, 1 << 20);
+        let two = [TICKET, Lent { slot: 1, ..TICKET }];
+        post(&mut peer, &two, &description(&told));
+        let true_one = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let view = device.open(&true_one, &stream).unwrap();
+        let lie = GpuPlace { device: other.uuid(), ready: events.ready, done: events.done, ..told };
+        post(&mut peer, &two, &description(&lie));
+        let lying = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+        // CUDA opens a handle on any GPU; what it must not give is another GPU's address.
+        if let Ok(opened) = other.open(&lying, &others) {
+            assert_ne!(opened.device_ptr(), view.device_ptr());
+        }
+        drop((view, true_one, lying, link, first, second));
+        support::wait_until("all is closed", || {
+            device.trim().unwrap() + other.trim().unwrap() == 0
+        });
+        honest.close().unwrap();
+    });
+    let name = support::unique_name();
+    if !cuda.is_there(TEST) {
+        return;
+    }
+    let mut owner = Other::spawn_with(TEST, &format!("owner {name}"), &cuda.command_env());
+    owner.expect("listening");
+    Other::spawn_with(TEST, &format!("borrower {name}"), &cuda.command_env()).succeeds();
+    owner.succeeds();
 }
