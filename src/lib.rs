@@ -83,6 +83,8 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
 pub mod commit;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
@@ -104,8 +106,8 @@ pub mod triton;
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
 pub use error::{
-    AddressFault, CommitFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault, Refusal,
-    RegionFault, Result, TensorFault,
+    AddressFault, CommitFault, CudaFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault,
+    GpuUuid, Refusal, RegionFault, Result, TensorFault,
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use region::{
@@ -114,8 +116,8 @@ pub use region::{
 };
 pub use shm::{Bytes, BytesMut, Lines};
 pub use tensor::{
-    Allocation, DType, Descriptor, Element, Outgoing, Place, Shape, Tensor, TensorMut, TensorSet,
-    TrustedConnection, codec, dlpack,
+    Allocation, DType, Descriptor, Element, GpuPlace, Outgoing, Place, Shape, Tensor, TensorMut,
+    TensorSet, TrustedConnection, codec, dlpack,
 };
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,

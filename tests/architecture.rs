@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Who may import whom (DESIGN, section 9). A new module is a new line here. `lib.rs` may import
 /// all of them.
-const IMPORTS: [(&str, &[&str]); 14] = [
+const IMPORTS: [(&str, &[&str]); 15] = [
     ("error", &[]),
     ("sync", &[]),
     ("shm", &["error", "sync"]),
@@ -26,12 +26,18 @@ const IMPORTS: [(&str, &[&str]); 14] = [
         "fuzzing", // of `cargo fuzz` alone
         &["sync", "shm", "ring", "pool", "parking", "transport", "commit"],
     ),
+    ("cuda", &["error", "shm", "region", "transport", "tensor"]),
     ("triton", &["error", "shm", "region", "tensor"]),
 ];
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
-const UNSAFE: [&str; 15] = [
+const UNSAFE: [&str; 20] = [
     "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
+    "src/cuda/device.rs",           // calls of the driver: devices and contexts
+    "src/cuda/event.rs",            // calls of the driver: events
+    "src/cuda/library.rs",          // the driver's library and its symbols
+    "src/cuda/memory.rs",           // calls of the driver: memory and copies
+    "src/cuda/stream.rs",           // calls of the driver: streams
     "src/region/dmabuf.rs",         // the ioctl that announces an access to a dmabuf
     "src/region/guard.rs",          // the handler of SIGBUS, and whom it passes the signal on to
     "src/shm/bytes.rs",             // views of a peer's bytes

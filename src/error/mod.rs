@@ -9,6 +9,7 @@
 //! memory.
 
 mod commit;
+mod cuda;
 mod dlpack;
 mod fault;
 mod panic;
@@ -20,6 +21,7 @@ use std::io;
 use std::time::Duration;
 
 pub use commit::{CommitFault, Direction, Unset};
+pub use cuda::{CudaFault, Uuid as GpuUuid};
 pub use dlpack::DlpackFault;
 pub use fault::{DescriptorFault, Fault};
 pub(crate) use panic::contain;
@@ -180,6 +182,9 @@ pub enum ErrorKind {
     /// What was to be done with a model, a session or an execution cannot be.
     #[error("{0}")]
     Commit(CommitFault),
+    /// What was to be done on a GPU cannot be.
+    #[error("{0}")]
+    Cuda(CudaFault),
     /// The kernel has no memory for a shared segment.
     #[error("no shared memory for {bytes} bytes")]
     OutOfMemory {
@@ -359,6 +364,12 @@ impl From<DescriptorFault> for Error {
 impl From<TensorFault> for Error {
     fn from(fault: TensorFault) -> Self {
         Self::new(ErrorKind::Tensor(fault))
+    }
+}
+
+impl From<CudaFault> for Error {
+    fn from(fault: CudaFault) -> Self {
+        Self::new(ErrorKind::Cuda(fault))
     }
 }
 

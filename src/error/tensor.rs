@@ -124,6 +124,22 @@ pub enum TensorFault {
     /// The bytes lie in a region that was not looked up yet.
     #[error("the tensor lies in a region, which is to be resolved first")]
     Unresolved,
+    /// The bytes lie in memory of a GPU, which the processor does not read.
+    #[error("the tensor lies on a GPU: open it there (cuda::Device), or copy it to the host")]
+    OnGpu,
+    /// The bytes lie in memory of a peer's GPU that is on loan, and such a loan goes to one process alone.
+    #[error("the tensor is on loan from a peer's GPU and cannot be sent on: copy it first")]
+    GpuLoan,
+    /// A range leads beyond the end of the allocation of a GPU that it lies in.
+    #[error("{len} bytes at offset {offset} of an allocation of {allocation} bytes")]
+    GpuRange {
+        /// Start, in bytes from the allocation's start.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// The allocation's length in bytes.
+        allocation: u64,
+    },
     /// A name has more bytes than there may be.
     #[error("name of {len} bytes, at most {max} may be")]
     NameTooLong {

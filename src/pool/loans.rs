@@ -20,6 +20,11 @@ const SAME_PAGE: u32 = 256;
 pub(crate) trait Borrower: Send + Sync {
     /// The generation that the borrower last wrote for `slot`: a relaxed load of a peer's word.
     fn returned(&self, slot: u32) -> u64;
+
+    /// Whether the borrower says that it holds nothing, and never will: what it has not returned it has never taken.
+    fn holds_nothing(&self) -> bool {
+        false
+    }
 }
 
 /// Names a borrower; never used twice in a pool.
@@ -235,6 +240,18 @@ impl Account {
 
     /// Takes back everything: the borrower is gone.
     pub(super) fn close(self) -> impl Iterator<Item = Lent> {
-        self.slots.into_iter().flatten().filter_map(|(_, loaned)| loaned.into_lent())
+        let Self { slots, borrower, .. } = self;
+        let is_released = borrower.holds_nothing();
+        let entries = slots.into_iter().enumerate();
+        entries.filter_map(move |(slot, entry)| {
+            let (generation, loaned) = entry?;
+            if let Loaned::Shared(shared) = &loaned
+                && !is_released
+                && borrower.returned(slot as u32) != generation
+            {
+                shared.lose();
+            }
+            loaned.into_lent()
+        })
     }
 }

@@ -35,5 +35,5 @@ pub(crate) use block::Block;
 pub(crate) use distance::time_to_come;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};
 pub(crate) use loans::{Borrower, BorrowerId, Loan, Promise};
-pub(crate) use shared::SharedBlock;
+pub(crate) use shared::{SharedBlock, Users};
 pub(crate) use store::{Exhausted, Lacking, Pool, PoolOptions};

@@ -1,6 +1,7 @@
 //! A block that is lent to many, or lent and still read here.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::pool::loans::Lent;
 use crate::pool::state::BlockHome;
@@ -15,12 +16,20 @@ pub(super) struct Shared {
     home: BlockHome,
     /// Weak, as the pool's accounts hold this.
     pool: WeakPool,
+    /// A borrower was gone before it returned this.
+    lost: AtomicBool,
 }
 
 impl Shared {
     pub(super) fn new(lent: Lent, pool: WeakPool) -> Arc<Self> {
         let home = lent.home;
-        Arc::new(Self { lent: Some(lent), home, pool })
+        Arc::new(Self { lent: Some(lent), home, pool, lost: AtomicBool::new(false) })
+    }
+
+    /// A borrower is gone that has not returned it.
+    pub(super) fn lose(&self) {
+        // Relaxed: whoever asks has seen the borrower's use of it end first, under the pool's lock.
+        self.lost.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn home(&self) -> BlockHome {
@@ -39,6 +48,17 @@ impl Drop for Shared {
             self.pool.put_back(lent);
         }
     }
+}
+
+/// Who uses a shared block beside the one who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// It is on loan, or used here.
+    Others,
+    /// It was returned by everybody.
+    Nobody,
+    /// Nobody holds it, but of somebody only because their link ended while they held it.
+    Lost,
 }
 
 /// A use of a shared block.
@@ -60,6 +80,15 @@ impl SharedBlock {
     /// The number of the block's segment.
     pub(crate) fn segment(&self) -> u32 {
         self.shared.home.segment
+    }
+
+    /// Who else uses it, as far as the pool has [looked](Pool::look_at).
+    pub(crate) fn users(&mut self) -> Users {
+        match Arc::get_mut(&mut self.shared).map(|shared| *shared.lost.get_mut()) {
+            None => Users::Others,
+            Some(true) => Users::Lost,
+            Some(false) => Users::Nobody,
+        }
     }
 
     /// Whether it lies in this pool.

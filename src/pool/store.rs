@@ -355,6 +355,16 @@ impl Pool {
         state.account(id).map_or(0, |account| account.outstanding())
     }
 
+    /// Whether it is the same one.
+    pub(crate) fn is(&self, other: &Pool) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
+    /// Takes back what this borrower has returned.
+    pub(crate) fn look_at(&self, id: BorrowerId) {
+        self.lock().reclaim(id);
+    }
+
     /// Drops every segment of which no block is in use. Gives the bytes that were dropped.
     pub(crate) fn trim(&self) -> u64 {
         let mut state = self.lock();

@@ -10,6 +10,7 @@
 
 use crate::error::{Result, TensorFault};
 use crate::tensor::dtype::DType;
+use crate::tensor::gpu::GpuPlace;
 use crate::tensor::shape::{MAX_RANK, Shape};
 use crate::transport::SINGLE;
 
@@ -23,6 +24,7 @@ const PLACE: u8 = 6;
 const ATTACHED: u8 = 0 << 1;
 const INLINE: u8 = 1 << 1;
 const REGION: u8 = 2 << 1;
+const GPU: u8 = 3 << 1;
 
 const HEAD: usize = 4;
 
@@ -43,6 +45,9 @@ pub enum Place<'a> {
         /// Length in bytes.
         len: u64,
     },
+    /// In memory of a GPU: the encoded [`GpuPlace`]. The message's next two attachments are the loans of
+    /// these bytes, and of the mapping that they lie in.
+    Gpu(&'a [u8; GpuPlace::LEN]),
 }
 
 /// What travels of a tensor: its name, data type and shape, and where its bytes are. Connections make and
@@ -112,6 +117,7 @@ impl<'a> Descriptor<'a> {
             Place::Attached => 0,
             Place::Inline(bytes) => 4 + bytes.len(),
             Place::Region { name, .. } => 17 + name.len(),
+            Place::Gpu(place) => place.len(),
         };
         HEAD + dims + place + self.name.len()
     }
@@ -129,6 +135,7 @@ impl<'a> Descriptor<'a> {
             Place::Attached => ATTACHED,
             Place::Inline(_) => INLINE,
             Place::Region { .. } => REGION,
+            Place::Gpu(_) => GPU,
         };
         let flags = place | if is_wide { WIDE } else { 0 };
         let mut out = Out(out);
@@ -156,6 +163,7 @@ impl<'a> Descriptor<'a> {
                 out.put(&[name_len(name)?]);
                 out.put(name.as_bytes());
             }
+            Place::Gpu(place) => out.put(place),
         }
         out.put(self.name.as_bytes());
         Ok(out.0)
@@ -200,7 +208,8 @@ impl<'a> Descriptor<'a> {
                 let [name_len] = left.take()?;
                 Place::Region { name: left.name(name_len)?, offset, len }
             }
-            _ => return Err(field(flags)),
+            // Two bits have no other value.
+            _ => Place::Gpu(left.array()?),
         };
         let name = left.name(name_len)?;
         Ok((Self { name, dtype, shape, place }, left.bytes))
@@ -293,6 +302,12 @@ impl<'a> Left<'a> {
         Ok(*taken)
     }
 
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], TensorFault> {
+        let Some((taken, rest)) = self.bytes.split_first_chunk() else { return Err(self.cut(N)) };
+        self.bytes = rest;
+        Ok(taken)
+    }
+
     #[inline(always)]
     fn slice(&mut self, len: usize) -> Result<&'a [u8], TensorFault> {
         let Some((taken, rest)) = self.bytes.split_at_checked(len) else {
@@ -366,7 +381,7 @@ mod tests {
         assert_eq!(lie(0, 0), TensorFault::DataTypeCode { code: 0 });
         assert_eq!(lie(0, 15), TensorFault::DataTypeCode { code: 15 });
         assert_eq!(lie(1, 9), TensorFault::Rank { rank: 9, max: 8 });
-        for flags in [6, 8, 16, 128, 255] {
+        for flags in [8, 16, 128, 255] {
             assert!(matches!(lie(2, flags), TensorFault::Field { field: "tensor.flags", .. }));
         }
         assert_eq!(lie(20, 0xFF), TensorFault::NameUtf8);
@@ -386,14 +401,19 @@ mod tests {
             name in "\\PC{0,40}",
             inline in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..100)),
             region in proptest::option::of(("[a-z_]{0,20}", any::<u64>(), any::<u64>())),
+            gpu in proptest::option::of(any::<[u8; 32]>()),
             rest in proptest::collection::vec(any::<u8>(), 0..8),
         ) {
-            let place = match (&inline, &region) {
-                (Some(bytes), _) => Place::Inline(bytes),
-                (None, Some((name, offset, len))) => {
+            let on_gpu = gpu.map(|bytes| {
+                std::array::from_fn::<u8, { GpuPlace::LEN }, _>(|at| bytes[at % 32])
+            });
+            let place = match (&inline, &region, &on_gpu) {
+                (Some(bytes), ..) => Place::Inline(bytes),
+                (None, Some((name, offset, len)), _) => {
                     Place::Region { name, offset: *offset, len: *len }
                 }
-                (None, None) => Place::Attached,
+                (None, None, Some(place)) => Place::Gpu(place),
+                (None, None, None) => Place::Attached,
             };
             let (dtype, shape) = (DType::from_code(code).unwrap(), Shape::of(&dims).unwrap());
             let descriptor = Descriptor { name: &name, dtype, shape, place };

@@ -1,5 +1,6 @@
 //! Tensors over a connection.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
@@ -7,6 +8,7 @@ use crate::pool::{BorrowerId, Pool, Promise};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Place};
 use crate::tensor::dtype::DType;
+use crate::tensor::gpu::{GpuLoan, OnGpu};
 use crate::tensor::outgoing::{Described, Outgoing, Sent};
 use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
@@ -162,7 +164,7 @@ impl Sender {
         }
         let Some(enclosure) = Described::enclosure(self.pool(), tensor) else {
             let mut described = Described::default();
-            described.add(self.pool(), "", tensor)?;
+            described.add(self, "", tensor)?;
             return self.put_described(described, patience);
         };
         self.put_one(&Descriptor::of(tensor), enclosure, patience)
@@ -207,7 +209,7 @@ impl Sender {
         }
         let mut described = Described::default();
         for (name, tensor) in tensors.iter() {
-            described.add(self.pool(), name, tensor)?;
+            described.add(self, name, tensor)?;
         }
         self.put_described(described, patience)
     }
@@ -399,6 +401,18 @@ fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage> {
             let whole = usize::try_from(len).map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
             head.judge_len(whole).map_err(Fault::Tensor)?;
             Storage::Named(Named { name: name.into(), offset, len })
+        }
+        Place::Gpu(place) => {
+            let (bytes, mapping) = (claims.claim()?, claims.claim()?);
+            let (Attachment::Lent(bytes), Attachment::Lent(mapping)) = (bytes, mapping) else {
+                return Err(Fault::Tensor(TensorFault::Unstable).into());
+            };
+            let loan =
+                GpuLoan::new(place, bytes, mapping, claims.shelf()).map_err(Fault::Tensor)?;
+            let len = usize::try_from(loan.place.len);
+            let len = len.map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
+            head.judge_len(len).map_err(Fault::Tensor)?;
+            Storage::Gpu(OnGpu::Lent(Arc::new(loan)))
         }
     })
 }

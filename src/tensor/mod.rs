@@ -16,6 +16,9 @@ pub mod dlpack;
 mod dtype;
 mod element;
 mod exchange;
+// What only the driver of a GPU calls.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, unused_imports))]
+mod gpu;
 mod outgoing;
 mod set;
 mod shape;
@@ -27,6 +30,9 @@ pub use connection::TrustedConnection;
 pub use descriptor::{Descriptor, Place};
 pub use dtype::DType;
 pub use element::Element;
+pub use gpu::GpuPlace;
+#[cfg_attr(not(feature = "cuda"), allow(unused_imports))]
+pub(crate) use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, OnGpu, Ticket};
 pub use outgoing::Outgoing;
 pub use set::TensorSet;
 pub use shape::Shape;

@@ -1,13 +1,14 @@
 //! What is given to be sent, and what of it travels.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::pool::{Block, Pool};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{Descriptor, Place};
 use crate::tensor::element::Element;
+use crate::tensor::gpu::{GpuBorrower, OnGpu};
 use crate::tensor::view::{Named, Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
-use crate::transport::Enclosure;
+use crate::transport::{Enclosure, Sender};
 
 /// What the start of memory that is sent is a multiple of, in bytes.
 pub(super) const ALIGNMENT: usize = crate::transport::ALIGNMENT as usize;
@@ -119,9 +120,9 @@ impl<'a> Described<'a> {
         }
     }
 
-    pub(super) fn add(&mut self, pool: &Pool, name: &str, tensor: &'a Tensor) -> Result<()> {
+    pub(super) fn add(&mut self, sender: &Sender, name: &str, tensor: &'a Tensor) -> Result<()> {
         let head = Descriptor { name, ..Descriptor::of(tensor) };
-        match Self::enclosure(pool, tensor) {
+        match Self::enclosure(sender.pool(), tensor) {
             Some(enclosure) => {
                 self.enclosures.push(enclosure);
                 self.describe(&head)
@@ -138,6 +139,13 @@ impl<'a> Described<'a> {
                     let place = Place::Region { name, offset: *offset, len: *len };
                     self.describe(&Descriptor { place, ..head })
                 }
+                Storage::Gpu(OnGpu::Own(memory)) => {
+                    let parcel = memory.clone().lend(&GpuBorrower::of(sender))?;
+                    let tickets = [parcel.bytes, parcel.mapping];
+                    self.enclosures.extend(tickets.map(|ticket| Enclosure::Ticket(ticket.block)));
+                    self.describe(&Descriptor { place: Place::Gpu(&parcel.place.encode()), ..head })
+                }
+                Storage::Gpu(OnGpu::Lent(_)) => Err(TensorFault::GpuLoan.into()),
                 _ => self.add_copy(head, tensor.bytes()?),
             },
         }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use crate::error::{ErrorKind, Result, TensorFault};
+use crate::error::{ErrorKind, GpuUuid, Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
 use crate::region::{Lease, Registry};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{MAX_NAME, judge_len};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
+use crate::tensor::gpu::{GpuPlace, OnGpu};
 use crate::tensor::shape::Shape;
 use crate::transport::LentRange;
 
@@ -29,6 +30,7 @@ const CHUNK: usize = 16 << 10;
 /// | [`Tensor::from_slice`], [`to_private`](Self::to_private) | private | no |
 /// | [`Receiver::recv_tensor`](crate::Receiver::recv_tensor) | in the sender's pool, on loan | the sender can, an honest one does not |
 /// | [`Tensor::in_region`], [`resolve`](Self::resolve) | in a region | whoever has the region can |
+/// | `cuda::Draft::share`, `recv_tensor` | on a GPU, where the processor does not reach | whoever has mapped it can |
 ///
 /// What cannot change is had as a slice. What is on loan is copied out, wholly or in chunks, or looked at by
 /// [`bytes`](Self::bytes); dropping it gives the loan back. It stays readable when the sender dies.
@@ -57,6 +59,8 @@ pub(super) enum Storage {
     Region(Lease),
     /// In a region that a peer has named.
     Named(Named),
+    /// In memory of a GPU.
+    Gpu(OnGpu),
 }
 
 /// A range of a region, by name.
@@ -177,6 +181,38 @@ impl Tensor {
         }
     }
 
+    /// A tensor in memory of a GPU.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn on_gpu(dtype: DType, shape: Shape, on: OnGpu) -> Self {
+        Self { dtype, shape, storage: Storage::Gpu(on) }
+    }
+
+    /// Where its bytes lie on a GPU, if they lie on one.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) fn on(&self) -> Option<&OnGpu> {
+        match &self.storage {
+            Storage::Gpu(on) => Some(on),
+            _ => None,
+        }
+    }
+
+    /// The UUID of the GPU that its bytes lie on, if they lie on one.
+    pub fn gpu(&self) -> Option<GpuUuid> {
+        match &self.storage {
+            Storage::Gpu(on) => Some(on.device()),
+            _ => None,
+        }
+    }
+
+    /// What a peer told of its memory on a GPU, for whoever opens it otherwise than by `cuda::Device::open`. `None`: it
+    /// does not lie on a peer's GPU.
+    pub fn gpu_place(&self) -> Option<&GpuPlace> {
+        match &self.storage {
+            Storage::Gpu(OnGpu::Lent(loan)) => Some(&loan.place),
+            _ => None,
+        }
+    }
+
     /// What its elements are.
     #[inline]
     pub fn dtype(&self) -> DType {
@@ -200,13 +236,14 @@ impl Tensor {
             // Judged against data type and shape, so it fits.
             Storage::Region(lease) => lease.len() as usize,
             Storage::Named(named) => named.len as usize,
+            Storage::Gpu(on) => on.len(),
         }
     }
 
     /// Whether its bytes are on loan from a peer, which gets them back when this is dropped.
     #[inline]
     pub fn is_loaned(&self) -> bool {
-        matches!(self.storage, Storage::Lent(_))
+        matches!(self.storage, Storage::Lent(_) | Storage::Gpu(OnGpu::Lent(_)))
     }
 
     /// Whether its bytes are sealed against writing, so that it is sent on without a copy.
@@ -235,6 +272,7 @@ impl Tensor {
                 Ok(bytes)
             }
             Storage::Named(_) => Err(TensorFault::Unresolved.into()),
+            Storage::Gpu(_) => Err(TensorFault::OnGpu.into()),
             _ => Ok(Bytes::of(self.as_bytes()?)),
         }
     }
@@ -243,6 +281,7 @@ impl Tensor {
     fn check_resolved(&self) -> Result<()> {
         match self.storage {
             Storage::Named(_) => Err(TensorFault::Unresolved.into()),
+            Storage::Gpu(_) => Err(TensorFault::OnGpu.into()),
             _ => Ok(()),
         }
     }
@@ -271,7 +310,7 @@ impl Tensor {
                 // has lent.
                 Some(unsafe { bytes.as_slice() })
             }
-            Storage::Lent(_) | Storage::Region(_) | Storage::Named(_) => None,
+            Storage::Lent(_) | Storage::Region(_) | Storage::Named(_) | Storage::Gpu(_) => None,
         }
     }
 
@@ -283,7 +322,15 @@ impl Tensor {
     /// lie in a region.
     #[inline]
     pub fn as_bytes(&self) -> Result<&[u8]> {
-        Ok(self.stable().ok_or(TensorFault::Unstable)?)
+        self.stable().ok_or_else(|| self.unstable().into())
+    }
+
+    #[cold]
+    fn unstable(&self) -> TensorFault {
+        match self.storage {
+            Storage::Gpu(_) => TensorFault::OnGpu,
+            _ => TensorFault::Unstable,
+        }
     }
 
     /// Its elements, without a copy.
@@ -378,7 +425,7 @@ impl Tensor {
     /// see [`to_private`](Self::to_private).
     pub fn try_clone(&self) -> Option<Self> {
         match self.storage {
-            Storage::Lent(_) | Storage::Region(_) => None,
+            Storage::Lent(_) | Storage::Region(_) | Storage::Gpu(OnGpu::Lent(_)) => None,
             _ => Some(self.another()),
         }
     }
@@ -395,6 +442,8 @@ impl Tensor {
             Storage::Named(named) => Storage::Named(named.clone()),
             Storage::Lent(range) => Storage::Private(Private::copy_of(range.bytes())),
             Storage::Region(lease) => Storage::Named(Named::of(lease)),
+            // A loan of a GPU's memory is refused when it is to be sent on.
+            Storage::Gpu(on) => Storage::Gpu(on.clone()),
         };
         Self { storage, ..*self }
     }

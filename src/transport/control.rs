@@ -6,6 +6,7 @@
 //!   0x048  sender state    whether this side's sender sleeps
 //!   0x080  data bell       rung for the peer's receiver, after a record was published
 //!   0x088  room bell       rung for the peer's sender, after room or a loan was given back
+//!   0x0c0  released        whether this side holds nothing of the peer's, and never will
 //!   0x100  (zero)
 //!  0x1000  returns         a word for each loan slot: the generation returned last
 //! ```
@@ -24,6 +25,9 @@ pub(super) const SENDER_STATE: usize = 0x048;
 pub(super) const DATA_BELL: usize = 0x080;
 /// Rung by our receiver, and by whoever returns a loan.
 pub(super) const ROOM_BELL: usize = 0x088;
+/// Not zero: this side is gone in order and holds nothing that the peer has lent, taken or not. Written once, by
+/// whoever lets go of the link last.
+pub(super) const RELEASED: usize = 0x0c0;
 /// Generations of returned loans.
 pub(super) const RETURNS: usize = 0x1000;
 

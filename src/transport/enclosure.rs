@@ -13,6 +13,7 @@ use crate::ring::Header;
 use crate::shm::Bytes;
 use crate::transport::link::Session;
 use crate::transport::parcel::{LONGEST, SHORT, SINGLE};
+use crate::transport::peer::Peer;
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::sender::{Patience, Sender, TrySendError};
 use crate::transport::sent::Offered;
@@ -26,6 +27,8 @@ pub(crate) enum Enclosure<'a> {
     /// To one receiver: it is nobody else's any more.
     Block(&'a mut Block),
     Shared(&'a SharedBlock),
+    /// As that, without bytes that anybody reads: whoever gets it gives it back when something is over.
+    Ticket(SharedBlock),
     /// The offset is a multiple of 64.
     Frozen {
         memory: &'a Arc<FrozenBlock>,
@@ -58,6 +61,7 @@ impl<'a> Enclosure<'a> {
         match self {
             Self::Block(block) => block.len(),
             Self::Shared(block) => block.bytes().len(),
+            Self::Ticket(block) => block.len(),
             Self::Frozen { len, .. } => *len,
             Self::Copy { bytes, .. } => bytes.len(),
         }
@@ -69,6 +73,7 @@ impl<'a> Enclosure<'a> {
         Ok(match self {
             Self::Block(block) => block.segment(),
             Self::Shared(block) => block.segment(),
+            Self::Ticket(block) => block.segment(),
             Self::Frozen { memory, .. } => memory.number_in(&session.core.pool)?,
             Self::Copy { block, .. } => block.as_ref().map_or(u32::MAX, Block::segment),
         })
@@ -79,6 +84,18 @@ impl Sender {
     /// The pool that this half lends from.
     pub(crate) fn pool(&self) -> &Pool {
         &self.session.core.pool
+    }
+
+    /// Who borrows from it, by its account and as the kernel knows it.
+    pub(crate) fn borrower(&self) -> (BorrowerId, &Peer) {
+        let link = &self.session.link;
+        (link.borrower, &link.identity)
+    }
+
+    /// Ends the link as a peer at fault does.
+    #[cfg(test)]
+    pub(crate) fn fail_for_tests(&self, fault: crate::error::Fault) {
+        let _ = self.session.link.fail(fault);
     }
 
     /// Sends a parcel. Where it cannot be sent now, the enclosures are as they were.
@@ -299,6 +316,7 @@ impl Sender {
             Enclosure::Block(block) => pool.lend(block, to),
             Enclosure::Copy { block: Some(block), .. } => pool.lend(block, to),
             Enclosure::Shared(block) => pool.lend_shared(block, to),
+            Enclosure::Ticket(block) => pool.lend_shared(block, to),
             Enclosure::Copy { block: None, .. } | Enclosure::Frozen { .. } => None,
         };
         let loan = lend().or_else(|| if pool.has_slots(to, 1) { lend() } else { None });

@@ -16,6 +16,7 @@ use crate::transport::link::{Link, Session};
 use crate::transport::parcel::LastLender;
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::receiver::{MessageKind, RecvStats, RequestId, TryRecvError};
+use crate::transport::shelf::Shelf;
 use crate::transport::standing::Health;
 use crate::transport::wait::{Patience, Waiter};
 
@@ -59,6 +60,8 @@ pub(super) struct Inbox {
     /// Whoever reads takes triggers, too.
     pub(super) takes_triggers: bool,
     pub(super) last_lender: LastLender,
+    /// Made when something is first kept there.
+    pub(super) shelf: Option<Arc<Shelf>>,
     pub(super) stats: RecvStats,
 }
 
@@ -118,6 +121,7 @@ impl Inbox {
             flow: Flow::Open,
             takes_triggers: false,
             last_lender: LastLender::default(),
+            shelf: None,
             stats: RecvStats::default(),
             generation: *link.own.generation(),
             link,

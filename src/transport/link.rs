@@ -11,7 +11,8 @@ use rustix::thread::futex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::parking::{Attention, Barrier, Waker};
 use crate::pool::{Borrower, BorrowerId};
-use crate::shm::{Mapping, PeerMapping, PeerWords};
+use crate::shm::{Mapping, OwnWords, PeerMapping, PeerWords};
+use crate::sync::Edge;
 use crate::transport::arrivals::Arrivals;
 use crate::transport::context::Core;
 use crate::transport::control;
@@ -287,6 +288,10 @@ impl Borrower for Returns {
     fn returned(&self, slot: u32) -> u64 {
         self.0.load(control::RETURNS + 8 * slot as usize)
     }
+
+    fn holds_nothing(&self) -> bool {
+        self.0.load(control::RELEASED) != 0
+    }
 }
 
 /// What the user of a link holds: while a half or a loan lives, the peer may expect answers. When
@@ -319,8 +324,6 @@ impl Session {
 
     /// Returns a loan of the peer's: its block may be used again.
     pub(super) fn return_loan(&self, slot: u32, generation: u64) {
-        use crate::shm::OwnWords;
-        use crate::sync::Edge;
         let link = &*self.link;
         if !link.own.generation().is_current() {
             return;
@@ -345,6 +348,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.link.own.generation().is_current() {
+            // No half and no loan is left: what was never taken is nobody's. The peer looks once it finds us gone.
+            self.link.own.store(control::RELEASED, 1, Edge::Return.store());
             socket::shutdown(&self.link.socket);
             self.core.retire(&self.link);
         }

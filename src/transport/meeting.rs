@@ -94,7 +94,8 @@ impl Theirs {
         let extents = Extents::of(&hello);
         let (len, prefault) = (extents.segment_len(), core.options.prefault);
         let segment = PeerSegment::attach(fd, len, extents.control, prefault)?;
-        Ok(Self { hello, segment, peer: Peer { credentials, pidfd } })
+        let peer = Peer { credentials, pidfd: pidfd.map(Arc::new) };
+        Ok(Self { hello, segment, peer })
     }
 }
 

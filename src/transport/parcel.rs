@@ -20,8 +20,10 @@ use crate::transport::arrivals::PoolSegment;
 use crate::transport::backlog::Letter;
 use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
+use crate::transport::peer::has_ended;
 use crate::transport::pooled::{self, NO_SLOT, Pooled};
 use crate::transport::receiver::{MessageKind, Receiver, TryRecvError};
+use crate::transport::shelf::Shelf;
 use crate::transport::wait::Patience;
 
 /// The longest payload of a parcel, in bytes, however large the ring is: 1024 tensors with names. Part of the
@@ -103,6 +105,13 @@ impl LentRange {
         self.lender.session.is_trusted()
     }
 
+    /// Whether the process that has lent it has ended.
+    pub(crate) fn lender_ended(&self) -> bool {
+        let link = &self.lender.session.link;
+        // Nobody asks the kernel while the watcher has seen nothing.
+        !link.is_alive() && link.identity.pidfd().is_none_or(has_ended)
+    }
+
     /// The bytes, which the peer can change at any moment.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> Bytes<'_> {
@@ -120,6 +129,7 @@ impl Drop for LentRange {
 /// The attachments of a parcel that is being opened, each to be taken once.
 pub(crate) struct Claims<'a> {
     origin: Origin<'a>,
+    shelf: &'a mut Option<Arc<Shelf>>,
 }
 
 enum Origin<'a> {
@@ -129,9 +139,14 @@ enum Origin<'a> {
     Kept(std::vec::IntoIter<Attachment>),
 }
 
-impl Claims<'_> {
-    pub(super) fn kept(attachments: Vec<Attachment>) -> Self {
-        Self { origin: Origin::Kept(attachments.into_iter()) }
+impl<'a> Claims<'a> {
+    pub(super) fn kept(attachments: Vec<Attachment>, shelf: &'a mut Option<Arc<Shelf>>) -> Self {
+        Self { origin: Origin::Kept(attachments.into_iter()), shelf }
+    }
+
+    /// What the receiving half keeps, for what was claimed.
+    pub(crate) fn shelf(&mut self) -> Arc<Shelf> {
+        self.shelf.get_or_insert_default().clone()
     }
 
     /// The next attachment.
@@ -293,6 +308,7 @@ impl Inbox {
         self.link.arrivals().open_window();
         let mut claims = Claims {
             origin: Origin::Ring { session: &self.session, last: &mut self.last_lender, table },
+            shelf: &mut self.shelf,
         };
         let opened = open(description, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))

@@ -1,6 +1,9 @@
 //! Who is on the other side.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What the kernel vouches for about a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub struct Credentials {
 #[derive(Debug)]
 pub struct Peer {
     pub(super) credentials: Credentials,
-    pub(super) pidfd: Option<OwnedFd>,
+    pub(super) pidfd: Option<Arc<OwnedFd>>,
 }
 
 impl Peer {
@@ -40,6 +43,21 @@ impl Peer {
     /// A descriptor of the peer's process, which no reuse of its pid can confuse. `None` where the
     /// kernel is older than 5.3, or than 6.5 and the peer in another pid namespace.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.pidfd.as_ref().map(AsFd::as_fd)
+        self.pidfd.as_ref().map(|pidfd| pidfd.as_fd())
     }
+
+    /// That descriptor, also for when the link is over.
+    pub(crate) fn life(&self) -> Option<Arc<OwnedFd>> {
+        self.pidfd.clone()
+    }
+}
+
+/// Whether the process of a pidfd has ended, its descriptors closed and its memory given up.
+///
+/// The kernel tells so when the whole process is gone (`exit_notify` in `kernel/exit.c`), after it has closed
+/// its files and done what that put off.
+pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut asked = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+    // Interrupted, or out of memory: it is asked again.
+    matches!(poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(ready) if ready > 0)
 }

@@ -398,7 +398,7 @@ impl Receiver {
         letter: Letter,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut claims = Claims::kept(letter.attachments);
+        let mut claims = Claims::kept(letter.attachments, &mut self.inbox.shelf);
         open(&letter.body, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))
             .map_err(|error| self.inbox.fail(error))

@@ -5,7 +5,8 @@
 //! a process holds, [`trace`] watches another process at its system calls, [`faulty`] lets them fail,
 //! [`steps`] stops it at its instructions, [`quiet`] forbids system calls. [`service`] has committed
 //! buffers, and [`commit`] those who lie to it. [`stream`] and [`traffic`] are what two ends exchange
-//! while something happens to one. [`dmabuf`] makes device memory.
+//! while something happens to one. [`dmabuf`] makes device memory. [`fake_cuda`] is a CUDA driver for processes that
+//! tests start, and [`cuda_driver`] calls it, or a real one.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -13,7 +14,9 @@
 pub mod callbacks;
 pub mod census;
 pub mod commit;
+pub mod cuda_driver;
 pub mod dmabuf;
+pub mod fake_cuda;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod faulty;
 pub mod other;

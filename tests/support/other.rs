@@ -35,8 +35,17 @@ impl Other {
 
     /// As [`start`](Self::start), also from within the other process.
     pub fn spawn(test: &str, argument: &str) -> Self {
-        let mut process =
-            command(test, argument).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Self::spawn_with(test, argument, &[])
+    }
+
+    /// As [`spawn`](Self::spawn), with more in the environment, such as where the loader finds libraries.
+    pub fn spawn_with(test: &str, argument: &str, environment: &[(String, String)]) -> Self {
+        let mut process = command(test, argument)
+            .envs(environment.iter().cloned())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let said = listen(process.stdout.take().unwrap());
         Self { to: process.stdin.take(), said, process }
     }

@@ -45,6 +45,11 @@ impl DLDevice {
     /// Memory of the host: `kDLCPU`.
     pub const CPU: Self = Self { device_type: 1, device_id: 0 };
 
+    /// Memory of a GPU: `kDLCUDA`.
+    pub fn cuda(ordinal: u32) -> Self {
+        Self { device_type: 2, device_id: ordinal as i32 }
+    }
+
     /// Pinned memory of the host: `kDLCUDAHost`.
     pub const CUDA_HOST: Self = Self { device_type: 3, device_id: 0 };
 }

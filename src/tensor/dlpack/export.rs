@@ -53,7 +53,20 @@ where
         let bytes = owner.as_ref();
         (bytes.as_ptr().cast_mut(), bytes.len())
     };
-    Ok(place(owner, find, dtype, shape, READ_ONLY)?)
+    Ok(place(DLDevice::CPU, owner, find, dtype, shape, READ_ONLY)?)
+}
+
+/// As [`export`], for memory of a GPU at an address there that `owner` keeps. Nothing here touches it.
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) fn export_on<O: Send + 'static>(
+    device: DLDevice,
+    owner: O,
+    (start, len): (u64, usize),
+    dtype: DType,
+    shape: &Shape,
+) -> Result<*mut DLManagedTensorVersioned> {
+    let start = ptr::without_provenance_mut(start as usize);
+    Ok(place(device, owner, |_| (start, len), dtype, shape, READ_ONLY)?)
 }
 
 /// As [`export`], for bytes that `owner` keeps alive at an address known to the caller, such as memory that
@@ -75,11 +88,12 @@ pub unsafe fn export_raw<O: Send + 'static>(
     shape: &Shape,
     flags: u64,
 ) -> Result<*mut DLManagedTensorVersioned> {
-    Ok(place(owner, |_| (data, len), dtype, shape, flags)?)
+    Ok(place(DLDevice::CPU, owner, |_| (data, len), dtype, shape, flags)?)
 }
 
 /// Puts the owner where it stays, and only then asks it where its bytes are: they may be within it.
 fn place<O: Send + 'static>(
+    device: DLDevice,
     owner: O,
     find: impl FnOnce(&O) -> (*mut u8, usize),
     dtype: DType,
@@ -92,7 +106,7 @@ fn place<O: Send + 'static>(
     let shape_at = dims.as_mut_ptr();
     let tensor = DLTensor {
         data: ptr::null_mut(),
-        device: DLDevice::CPU,
+        device,
         ndim: shape.rank() as i32,
         dtype: element,
         shape: shape_at,

@@ -26,5 +26,7 @@ mod tensor;
 pub use abi::{
     DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, IS_COPIED, READ_ONLY,
 };
+#[cfg_attr(not(feature = "cuda"), allow(unused_imports))]
+pub(crate) use export::export_on;
 pub use export::{export, export_raw};
 pub use import::Imported;

@@ -1,0 +1,192 @@
+//! How long a tensor on a GPU takes to another process: handed over, through the host, and by two copies on the GPU.
+//!
+//! ```text
+//! cargo run --release --features cuda --example cuda_bench
+//! cargo run --release --features cuda --example cuda_bench -- --sizes 4096,1073741824 --rounds 200 --json
+//! ```
+//!
+//! - Question: from the first call that hands a tensor over to the moment at which the other process has it open for its
+//!   stream and the answer is back, how long is it, by size?
+//! - Unit: microseconds a round trip, median and p99; the answer is an empty message, whose own round trip is the floor.
+//! - The modes take turns, round by round, between the same two processes:
+//!   `handle`: `send_tensor`, `Device::open`, the view dropped: no copy, nobody waits for the GPU.
+//!   `host`: copied to the host's shared memory, sent, copied to the other side's own memory of the GPU.
+//!   `staged`: TensorPipe's design: copied to a staging buffer on the GPU, waited for, copied out of it, waited for.
+//!
+//! Expect a line a size and mode. `handle` is flat; the others grow with the size.
+
+use std::error::Error;
+use std::process::{Child, Command, ExitCode};
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use slipring::cuda::{Device, Pool, PoolOptions, Stream};
+use slipring::{Address, Connection, Context, DType, Tensor};
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const MODES: [&str; 4] = ["floor", "handle", "host", "staged"];
+
+struct Options {
+    sizes: Vec<usize>,
+    rounds: u32,
+    json: bool,
+    /// Hidden: this is the other process, at this address.
+    follow: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let done = options().and_then(|options| match &options.follow {
+        Some(name) => follow(name),
+        None => lead(&options),
+    });
+    if let Err(error) = done {
+        eprintln!("cuda_bench: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn options() -> Outcome<Options> {
+    use lexopt::prelude::*;
+    let sizes = (12..=32).step_by(4).map(|shift| 1 << shift).collect();
+    let mut options = Options { sizes, rounds: 100, json: false, follow: None };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("sizes") => {
+                let list = parser.value()?.string()?;
+                let sizes: Result<_, _> = list.split(',').map(str::parse).collect();
+                options.sizes = sizes?;
+            }
+            Long("rounds") => options.rounds = parser.value()?.parse()?,
+            Long("json") => options.json = true,
+            Long("follow") => options.follow = Some(parser.value()?.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(options)
+}
+
+/// What one side works with.
+struct Side {
+    link: Connection,
+    device: Device,
+    pool: Pool,
+    stream: Stream,
+    context: Context,
+}
+
+impl Side {
+    fn new(context: Context, link: Connection) -> Outcome<Self> {
+        let device = Device::new(0)?;
+        let (pool, stream) = (device.pool(PoolOptions::new())?, device.stream()?);
+        Ok(Self { link, device, pool, stream, context })
+    }
+
+    /// One tensor's way, there and back.
+    fn lead(&mut self, mode: &str, tensor: &Tensor) -> Outcome<()> {
+        self.link.send(mode.as_bytes())?;
+        match mode {
+            "floor" => {}
+            "handle" => self.link.send_tensor(tensor)?,
+            "host" => {
+                let mut room =
+                    self.context.allocation().dtype(DType::Uint8, [tensor.byte_len()])?;
+                self.device.open(tensor, &self.stream)?.read(&mut room)?;
+                self.link.send_tensor(room)?;
+            }
+            _ => {
+                let mut staging = self.pool.alloc::<u8>([tensor.byte_len()], &self.stream)?;
+                staging.copy_from(&self.device.open(tensor, &self.stream)?)?;
+                let staging = staging.share()?;
+                self.stream.synchronize()?;
+                self.link.send_tensor(staging)?;
+            }
+        }
+        self.link.recv()?.ok_or("the other side has closed")?;
+        Ok(())
+    }
+
+    fn follow(&mut self, mode: &str) -> Outcome<()> {
+        if mode != "floor" {
+            let tensor = self.link.recv_tensor()?.ok_or("the other side has closed")?;
+            match mode {
+                "handle" => drop(self.device.open(&tensor, &self.stream)?),
+                "host" => drop(self.pool.copy_of(&tensor, &self.stream)?),
+                _ => {
+                    let mut own = self.pool.alloc::<u8>([tensor.byte_len()], &self.stream)?;
+                    own.copy_from(&self.device.open(&tensor, &self.stream)?)?;
+                    self.stream.synchronize()?;
+                }
+            }
+        }
+        Ok(self.link.send(b"")?)
+    }
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn lead(options: &Options) -> Outcome<()> {
+    let (context, address) = (Context::new()?, Address::fresh());
+    let mut listener = context.listen(&address)?;
+    let name = address.to_string();
+    let own = std::env::current_exe()?;
+    let follow = ["--follow", name.trim_start_matches('@')];
+    let _other = Killed(Command::new(own).args(follow).spawn()?);
+    let link = listener.accept_deadline(Instant::now() + std::time::Duration::from_secs(20))?;
+    let mut side = Side::new(context, link)?;
+    println!("# {:?}, {} rounds", side.device, options.rounds);
+    for &size in &options.sizes {
+        let mut draft = match side.pool.alloc::<u8>([size], &side.stream) {
+            Ok(draft) => draft,
+            Err(error) => {
+                println!("# {size} B left out: {error}");
+                continue;
+            }
+        };
+        draft.fill(1)?;
+        let tensor = draft.share()?;
+        let mut times: Vec<Histogram<u64>> = Vec::new();
+        times.resize(MODES.len(), Histogram::new(3)?);
+        for round in 0..options.rounds + 3 {
+            for (mode, times) in MODES.into_iter().zip(&mut times) {
+                let start = Instant::now();
+                side.lead(mode, &tensor)?;
+                // The first ones open what stays open.
+                if round >= 3 {
+                    times.record(start.elapsed().as_nanos() as u64)?;
+                }
+            }
+        }
+        for (mode, times) in MODES.into_iter().zip(&times) {
+            let [p50, p99] = [0.5, 0.99].map(|at| times.value_at_quantile(at) as f64 / 1e3);
+            if options.json {
+                let row = serde_json::json!({
+                    "what": "cuda", "mode": mode, "bytes": size, "p50_us": p50, "p99_us": p99,
+                });
+                println!("{row}");
+            } else {
+                println!("{size:>12} B  {mode:<7} p50 {p50:>10.2} us  p99 {p99:>10.2} us");
+            }
+        }
+    }
+    Ok(side.link.close()?)
+}
+
+fn follow(name: &str) -> Outcome<()> {
+    let context = Context::new()?;
+    let link = context.connect(name)?;
+    let mut side = Side::new(context, link)?;
+    while let Some(mode) = side.link.recv()? {
+        side.follow(std::str::from_utf8(&mode)?)?;
+    }
+    Ok(())
+}

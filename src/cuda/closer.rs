@@ -1,0 +1,78 @@
+//! The thread that frees and closes memory of GPUs: the driver may wait then for everything that runs there, and so for
+//! a peer. Nobody else is to wait for that.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use crate::cuda::library::is_ours;
+
+/// How long to sleep between two looks at what still runs: at first, and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
+
+/// What is to be ended.
+pub(super) trait Parked: Send {
+    /// Whether nothing uses it any more, so that it can be dropped.
+    fn is_over(&self) -> bool;
+}
+
+/// How many are not ended yet.
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
+/// Ends it as soon as nothing uses it, on that thread.
+pub(super) fn end(parked: impl Parked + 'static) {
+    static CLOSER: OnceLock<Option<Sender<Box<dyn Parked>>>> = OnceLock::new();
+    if !is_ours() {
+        return std::mem::forget(parked);
+    }
+    let closer = CLOSER.get_or_init(|| {
+        let (to, from) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("slipring-cuda".into());
+        thread.spawn(move || run(&from)).ok().map(|_| to)
+    });
+    LEFT.fetch_add(1, Ordering::Relaxed);
+    match closer {
+        // The thread never ends.
+        Some(closer) => drop(closer.send(Box::new(parked))),
+        None => {
+            tracing::warn!("no thread to close memory of GPUs: whoever drops it waits");
+            wait(|| parked.is_over(), None);
+            drop(parked);
+            LEFT.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How many are not ended yet.
+pub(super) fn left() -> usize {
+    LEFT.load(Ordering::Relaxed)
+}
+
+/// Waits until all are ended, but not longer than `patience`.
+pub(super) fn wait_for_all(patience: Duration) {
+    wait(|| left() == 0, Some(Instant::now() + patience));
+}
+
+fn wait(done: impl Fn() -> bool, deadline: Option<Instant>) {
+    let mut pause = PAUSE.0;
+    while !done() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE.1);
+    }
+}
+
+fn run(from: &Receiver<Box<dyn Parked>>) {
+    let mut parked: Vec<Box<dyn Parked>> = Vec::new();
+    let mut pause = PAUSE.0;
+    loop {
+        let next = if parked.is_empty() { from.recv().ok() } else { from.recv_timeout(pause).ok() };
+        pause = if next.is_some() { PAUSE.0 } else { (2 * pause).min(PAUSE.1) };
+        parked.extend(next);
+        parked.extend(from.try_iter());
+        for over in parked.extract_if(.., |parked| parked.is_over()) {
+            drop(over);
+            LEFT.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! GPUs that this process sees, and the context in which it uses them.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstreamCaptureMode, CUuuid};
+
+use crate::cuda::closer;
+use crate::cuda::library::{Driver, is_ours};
+use crate::cuda::openings::Openings;
+use crate::cuda::retired::Retired;
+use crate::error::{CudaFault, Error, GpuUuid, Result};
+
+/// A GPU, used in its primary context, as the CUDA runtime, PyTorch and CuPy use it. Handles are cheap to clone; all of
+/// one GPU share what was opened on it.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    driver: &'static Driver,
+    ordinal: u32,
+    raw: CUdevice,
+    uuid: GpuUuid,
+    name: String,
+    total: u64,
+    context: CUcontext,
+    openings: Openings,
+    retired: Retired,
+}
+
+// SAFETY: the driver's handles of contexts may be used by any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as above, and by several at once.
+unsafe impl Sync for Inner {}
+
+/// The GPUs that somebody uses now.
+static DEVICES: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+impl Device {
+    /// How many GPUs this process sees.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Cuda`](crate::ErrorKind::Cuda): there is no driver that can be used, and why;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked): the parent process has used it.
+    pub fn count() -> Result<u32> {
+        count(Driver::get()?)
+    }
+
+    /// All GPUs that this process sees, in the driver's order.
+    ///
+    /// # Errors
+    ///
+    /// As [`count`](Self::count) and [`new`](Self::new).
+    pub fn all() -> Result<Vec<Self>> {
+        (0..Self::count()?).map(Self::new).collect()
+    }
+
+    /// The GPU of this number, in the driver's order (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`).
+    ///
+    /// # Errors
+    ///
+    /// - As [`count`](Self::count).
+    /// - [`CudaFault::Ordinal`]: there are fewer.
+    /// - [`CudaFault::NoIpc`]: other processes cannot open what lies on it.
+    /// - [`CudaFault::Driver`]: its context cannot be had, for lack of memory perhaps.
+    pub fn new(ordinal: u32) -> Result<Self> {
+        let driver = Driver::get()?;
+        let count = count(driver)?;
+        if ordinal >= count {
+            return Err(CudaFault::Ordinal { ordinal, count }.into());
+        }
+        // Held while it is made: two would have two tables of what is open.
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.retain(|device| device.strong_count() > 0);
+        let known = devices.iter().filter_map(Weak::upgrade);
+        if let Some(inner) = { known }.find(|inner| inner.ordinal == ordinal) {
+            return Ok(Self { inner });
+        }
+        let inner = Arc::new(Inner::new(driver, ordinal)?);
+        devices.push(Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// The GPU of this UUID.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new). `None`: this process does not see it, as another container's or one that
+    /// `CUDA_VISIBLE_DEVICES` hides.
+    pub fn of_uuid(uuid: GpuUuid) -> Result<Option<Self>> {
+        let driver = Driver::get()?;
+        for ordinal in 0..count(driver)? {
+            if uuid_of(driver, raw(driver, ordinal)?)? == uuid {
+                return Self::new(ordinal).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Its number in the driver's order.
+    pub fn ordinal(&self) -> u32 {
+        self.inner.ordinal
+    }
+
+    /// What tells it from every other one, in every process.
+    pub fn uuid(&self) -> GpuUuid {
+        self.inner.uuid
+    }
+
+    /// What its maker calls it.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Its memory in bytes.
+    pub fn total_memory(&self) -> u64 {
+        self.inner.total
+    }
+
+    /// Whether its kernels can read the memory of another one.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Driver`]
+    pub fn can_access(&self, other: &Device) -> Result<bool> {
+        let Inner { driver, raw, .. } = &*self.inner;
+        let mut can = 0;
+        // SAFETY: `can` has room for an int, and both devices are the driver's.
+        let code = unsafe { (driver.calls.cuDeviceCanAccessPeer)(&mut can, *raw, other.inner.raw) };
+        driver.check("cuDeviceCanAccessPeer", code)?;
+        Ok(can != 0)
+    }
+
+    /// Frees what pools that are gone had lent, as far as it has come back. Everything that is done on a GPU
+    /// does so, too. Gives how many pools are left, and how many chunks, of any GPU, are still being freed or closed by
+    /// the thread that does so.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked)
+    pub fn trim(&self) -> Result<usize> {
+        self.inner.driver.check_fork()?;
+        Ok(self.inner.retired.sweep() + closer::left())
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.inner.driver
+    }
+
+    /// What is open on it, and what can be opened.
+    pub(super) fn openings(&self) -> &Openings {
+        &self.inner.openings
+    }
+
+    pub(super) fn retired(&self) -> &Retired {
+        &self.inner.retired
+    }
+
+    pub(super) fn is(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Makes its context the calling thread's, until what this gives is dropped.
+    pub(super) fn enter(&self) -> Result<Entered> {
+        let driver = self.inner.driver;
+        driver.check_fork()?;
+        // SAFETY: the context is retained for as long as `inner` lives.
+        let code = unsafe { (driver.calls.cuCtxPushCurrent_v2)(self.inner.context) };
+        driver.check("cuCtxPushCurrent_v2", code)?;
+        let mut entered = Entered { driver, capture: None };
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: `mode` is one, and gets the one that was before.
+        let code = unsafe { (driver.calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };
+        driver.check("cuThreadExchangeStreamCaptureMode", code)?;
+        entered.capture = Some(mode);
+        Ok(entered)
+    }
+
+    /// As [`enter`](Self::enter), to let go of something. `None`: there is no way to: this is a forked child, or
+    /// the process is ending and the driver has gone before.
+    pub(super) fn enter_to_end(&self) -> Option<Entered> {
+        is_ours().then(|| self.enter().ok()).flatten()
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { ordinal, uuid, name, .. } = &*self.inner;
+        let mut shown = f.debug_struct("Device");
+        shown.field("ordinal", ordinal).field("name", name);
+        shown.field("uuid", &format_args!("{uuid}")).finish_non_exhaustive()
+    }
+}
+
+/// The thread's current context is a device's. And no graph that somebody captures, on this thread or another one, is
+/// spoilt by a query or an allocation: none of ours is part of it.
+pub(super) struct Entered {
+    driver: &'static Driver,
+    /// What the thread had before.
+    capture: Option<CUstreamCaptureMode>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.capture {
+            // SAFETY: `mode` is one that the driver gave.
+            let code = unsafe { (self.driver.calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };
+            if code != 0 {
+                tracing::warn!(code, "cuThreadExchangeStreamCaptureMode");
+            }
+        }
+        let mut popped = std::ptr::null_mut();
+        // SAFETY: `popped` has room for a pointer. It pops what `enter` has pushed.
+        let code = unsafe { (self.driver.calls.cuCtxPopCurrent_v2)(&mut popped) };
+        if code != 0 {
+            tracing::warn!(code, "cuCtxPopCurrent_v2");
+        }
+    }
+}
+
+impl Inner {
+    fn new(driver: &'static Driver, ordinal: u32) -> Result<Self> {
+        let raw = raw(driver, ordinal)?;
+        let has = |which| attribute(driver, raw, which).map(|value| value != 0);
+        if !has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED)?
+            || !has(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)?
+        {
+            return Err(CudaFault::NoIpc { ordinal }.into());
+        }
+        let (uuid, name, total) =
+            (uuid_of(driver, raw)?, name_of(driver, raw)?, memory_of(driver, raw)?);
+        let mut context = std::ptr::null_mut();
+        // SAFETY: `context` has room for a pointer, and the device is the driver's.
+        let code = unsafe { (driver.calls.cuDevicePrimaryCtxRetain)(&mut context, raw) };
+        driver.check("cuDevicePrimaryCtxRetain", code)?;
+        let (openings, retired) = (Openings::default(), Retired::default());
+        Ok(Self { driver, ordinal, raw, uuid, name, total, context, openings, retired })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !is_ours() {
+            return;
+        }
+        // SAFETY: it was retained once by `new`, and everything made in it held this.
+        let code = unsafe { (self.driver.calls.cuDevicePrimaryCtxRelease_v2)(self.raw) };
+        if code != 0 {
+            tracing::warn!(code, "cuDevicePrimaryCtxRelease_v2");
+        }
+    }
+}
+
+fn count(driver: &Driver) -> Result<u32> {
+    let mut count = 0;
+    // SAFETY: `count` has room for an int.
+    let code = unsafe { (driver.calls.cuDeviceGetCount)(&mut count) };
+    driver.check("cuDeviceGetCount", code)?;
+    Ok(u32::try_from(count).unwrap_or(0))
+}
+
+fn raw(driver: &Driver, ordinal: u32) -> Result<CUdevice> {
+    let mut raw = 0;
+    // SAFETY: `raw` has room for a device.
+    let code = unsafe { (driver.calls.cuDeviceGet)(&mut raw, ordinal as c_int) };
+    driver.check("cuDeviceGet", code).map(|()| raw)
+}
+
+fn attribute(driver: &Driver, raw: CUdevice, which: CUdevice_attribute) -> Result<c_int> {
+    let mut value = 0;
+    // SAFETY: `value` has room for an int, and the device is the driver's.
+    let code = unsafe { (driver.calls.cuDeviceGetAttribute)(&mut value, which, raw) };
+    driver.check("cuDeviceGetAttribute", code).map(|()| value)
+}
+
+fn uuid_of(driver: &Driver, raw: CUdevice) -> Result<GpuUuid> {
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: `uuid` has room for one, and the device is the driver's.
+    let code = unsafe { (driver.calls.cuDeviceGetUuid_v2)(&mut uuid, raw) };
+    driver.check("cuDeviceGetUuid_v2", code)?;
+    Ok(GpuUuid(uuid.bytes.map(|byte| byte as u8)))
+}
+
+fn name_of(driver: &Driver, raw: CUdevice) -> Result<String> {
+    let mut name = [0u8; 256];
+    // SAFETY: `name` has room for as many characters as are said, and the device is the driver's.
+    let code = unsafe {
+        (driver.calls.cuDeviceGetName)(name.as_mut_ptr().cast(), name.len() as c_int, raw)
+    };
+    driver.check("cuDeviceGetName", code)?;
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+    Ok(name.to_string_lossy().into_owned())
+}
+
+fn memory_of(driver: &Driver, raw: CUdevice) -> Result<u64> {
+    let mut bytes = 0;
+    // SAFETY: `bytes` has room for a size, and the device is the driver's.
+    let code = unsafe { (driver.calls.cuDeviceTotalMem_v2)(&mut bytes, raw) };
+    driver.check("cuDeviceTotalMem_v2", code).map(|()| bytes as u64)
+}
+
+/// That a thing of one device is used with another.
+pub(super) fn same(device: &Device, other: &Device) -> Result<(), Error> {
+    if device.is(other) { Ok(()) } else { Err(CudaFault::OtherStream.into()) }
+}

@@ -1,0 +1,123 @@
+//! A tensor on a GPU as it is written.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use crate::cuda::memory::on;
+use crate::cuda::store::{Hold, Shared};
+use crate::cuda::stream::Stream;
+use crate::cuda::view::View;
+use crate::error::{Result, TensorFault};
+use crate::tensor::{DType, Element, OnGpu, Shape, Tensor};
+
+/// A tensor on a GPU that is being written, by one stream: row-major, without gaps. Ours alone until it is
+/// [shared](Self::share).
+pub struct Draft<T> {
+    /// `None` once it was shared.
+    pub(super) hold: Option<Hold>,
+    pub(super) dtype: DType,
+    pub(super) shape: Shape,
+    pub(super) stream: Stream,
+    pub(super) element: PhantomData<T>,
+}
+
+impl<T: Element> Draft<T> {
+    /// What its elements are.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The lengths of its dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Its length in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.held().area().len
+    }
+
+    /// The stream that writes it.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Its address on the GPU (`CUdeviceptr`), for kernels on [`stream`](Self::stream). Other streams must be done
+    /// with it, or be waited for by that one, before it is shared or dropped.
+    pub fn device_ptr(&self) -> u64 {
+        self.held().area().start
+    }
+
+    /// Copies elements from the host, and waits until they are there.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::Len`]: they are more or fewer. [`CudaFault::Driver`](crate::CudaFault::Driver).
+    pub fn write(&mut self, elements: &[T]) -> Result<()> {
+        self.held().area().copy_from_host(elements.as_bytes(), &self.stream)
+    }
+
+    /// Has the stream write `byte` everywhere.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Driver`](crate::CudaFault::Driver)
+    pub fn fill(&mut self, byte: u8) -> Result<()> {
+        self.held().area().fill(byte, &self.stream)
+    }
+
+    /// Has the stream copy another tensor of this GPU, such as one that a peer has lent.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::Len`], [`TensorFault::DataType`]: it is another kind of tensor.
+    /// - [`CudaFault::TwoStreams`](crate::CudaFault::TwoStreams): the view is not of this draft's stream.
+    /// - [`CudaFault::OtherStream`](crate::CudaFault::OtherStream): it is on another GPU.
+    pub fn copy_from(&mut self, view: &View) -> Result<()> {
+        on(self.stream.device(), view.stream())?;
+        if !view.stream().is(&self.stream) {
+            return Err(crate::CudaFault::TwoStreams.into());
+        }
+        if view.dtype() != self.dtype {
+            let (is, wanted) = (view.dtype().name(), self.dtype.name());
+            return Err(TensorFault::DataType { is, wanted }.into());
+        }
+        self.held().area().copy_from(view.area(), &self.stream)
+    }
+
+    /// Nobody writes it any more: it can be sent, to many, and read, when the stream has done what it was given.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Driver`](crate::CudaFault::Driver), [`CudaFault::Capturing`](crate::CudaFault::Capturing)
+    pub fn share(mut self) -> Result<Tensor> {
+        self.stream.check_capture()?;
+        self.held().set_ready(&self.stream)?;
+        let hold = self.hold.take().expect("there until it is shared");
+        let on = OnGpu::Own(Arc::new(Shared { hold }));
+        Ok(Tensor::on_gpu(self.dtype, self.shape, on))
+    }
+
+    fn held(&self) -> &Hold {
+        self.hold.as_ref().expect("there until it is shared")
+    }
+}
+
+impl<T> Drop for Draft<T> {
+    fn drop(&mut self) {
+        if let Some(hold) = &self.hold {
+            // What it was given may still run.
+            hold.end_behind(&self.stream);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Draft<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dtype, shape, .. } = self;
+        f.debug_struct("Draft").field("dtype", dtype).field("shape", shape).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,185 @@
+//! Memory of a GPU: allocated here, or opened by another process's handle; and copies from and to it.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+
+use cudarc::driver::sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle};
+
+use crate::cuda::device::{Device, same};
+use crate::cuda::stream::Stream;
+use crate::error::{CudaFault, Error, Result};
+
+/// What an allocation's length is a multiple of, in bytes: shorter ones share a page of the GPU with others, which
+/// whoever opens one could read, too (CUDA Driver API, `cuIpcGetMemHandle`; pages of 2 MiB).
+pub(super) const PAGE: u64 = 2 << 20;
+
+/// The name of an allocation, for other processes.
+pub(super) type MemoryHandle = [u8; 64];
+
+/// An allocation, mapped in this process.
+pub(super) struct Memory {
+    device: Device,
+    start: CUdeviceptr,
+    len: u64,
+    is_ours: bool,
+}
+
+impl Memory {
+    /// Allocates `len` bytes, a multiple of [`PAGE`].
+    pub(super) fn new(device: &Device, len: u64) -> Result<Self> {
+        let (driver, _entered) = (device.driver(), device.enter()?);
+        let mut start = 0;
+        // SAFETY: `start` has room for an address, and the device's context is current.
+        let code = unsafe { (driver.calls.cuMemAlloc_v2)(&mut start, len as usize) };
+        driver.check("cuMemAlloc_v2", code)?;
+        Ok(Self { device: device.clone(), start, len, is_ours: true })
+    }
+
+    /// Opens what another process has allocated: `claimed` bytes, it says.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Allocation`]: it is shorter. [`CudaFault::Driver`]: it is none.
+    pub(super) fn open(device: &Device, handle: MemoryHandle, claimed: u64) -> Result<Self> {
+        let (driver, _entered) = (device.driver(), device.enter()?);
+        let named = CUipcMemHandle { reserved: handle.map(|byte| byte as _) };
+        let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let mut start = 0;
+        // SAFETY: `start` has room for an address. The driver judges the handle.
+        let code = unsafe { (driver.calls.cuIpcOpenMemHandle_v2)(&mut start, named, flags) };
+        driver.check("cuIpcOpenMemHandle_v2", code)?;
+        // From here on it is closed when it is dropped.
+        let mut memory = Self { device: device.clone(), start, len: 0, is_ours: false };
+        memory.len = memory.measure()?;
+        memory.holds(claimed)?;
+        Ok(memory)
+    }
+
+    /// The name by which others open it.
+    pub(super) fn export(&self) -> Result<MemoryHandle> {
+        let (driver, _entered) = (self.device.driver(), self.device.enter()?);
+        let mut handle = CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: `handle` has room for one, and the memory is an allocation of this process.
+        let code = unsafe { (driver.calls.cuIpcGetMemHandle)(&mut handle, self.start) };
+        driver.check("cuIpcGetMemHandle", code)?;
+        Ok(handle.reserved.map(|byte| byte as u8))
+    }
+
+    /// How long the driver knows the allocation to be, from its start on.
+    fn measure(&self) -> Result<u64> {
+        let (driver, _entered) = (self.device.driver(), self.device.enter()?);
+        let (mut base, mut len) = (0, 0);
+        // SAFETY: `base` and `len` have room for an address and a size.
+        let code =
+            unsafe { (driver.calls.cuMemGetAddressRange_v2)(&mut base, &mut len, self.start) };
+        driver.check("cuMemGetAddressRange_v2", code)?;
+        Ok((len as u64).saturating_sub(self.start.saturating_sub(base)))
+    }
+
+    /// That as many bytes are there.
+    pub(super) fn holds(&self, claimed: u64) -> Result<()> {
+        let len = self.len;
+        if claimed > len { Err(CudaFault::Allocation { len, claimed }.into()) } else { Ok(()) }
+    }
+
+    /// Its address on the GPU.
+    pub(super) fn start(&self) -> CUdeviceptr {
+        self.start
+    }
+
+    /// Its length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Some(_entered) = self.device.enter_to_end() else { return };
+        let calls = &self.device.driver().calls;
+        let (call, code) = if self.is_ours {
+            // SAFETY: it was allocated once. Nobody uses it after this: what is lent of it keeps it.
+            ("cuMemFree_v2", unsafe { (calls.cuMemFree_v2)(self.start) })
+        } else {
+            // SAFETY: it was opened once. Nobody uses it after this: views of it keep it.
+            ("cuIpcCloseMemHandle", unsafe { (calls.cuIpcCloseMemHandle)(self.start) })
+        };
+        if code != 0 {
+            tracing::warn!(code, call);
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { len, is_ours, .. } = self;
+        f.debug_struct("Memory").field("len", len).field("is_ours", is_ours).finish_non_exhaustive()
+    }
+}
+
+/// A range of memory that its user keeps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Area {
+    pub(super) start: CUdeviceptr,
+    /// In bytes.
+    pub(super) len: usize,
+}
+
+impl Area {
+    /// Copies `from` here, and waits until it is done.
+    pub(super) fn copy_from_host(self, from: &[u8], stream: &Stream) -> Result<()> {
+        judge(self.len, from.len())?;
+        let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
+        let source = from.as_ptr().cast();
+        // SAFETY: both have as many bytes; those of the host stay until the stream is done, below.
+        let code = unsafe {
+            (driver.calls.cuMemcpyHtoDAsync_v2)(self.start, source, from.len(), stream.raw())
+        };
+        let copied = driver.check("cuMemcpyHtoDAsync_v2", code);
+        stream.synchronize().and(copied)
+    }
+
+    /// Copies this to the host, and waits until it is done.
+    pub(super) fn copy_to_host(self, to: &mut [u8], stream: &Stream) -> Result<()> {
+        judge(self.len, to.len())?;
+        let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
+        let target = to.as_mut_ptr().cast();
+        // SAFETY: both have as many bytes; those of the host stay until the stream is done, below.
+        let code = unsafe {
+            (driver.calls.cuMemcpyDtoHAsync_v2)(target, self.start, to.len(), stream.raw())
+        };
+        let copied = driver.check("cuMemcpyDtoHAsync_v2", code);
+        stream.synchronize().and(copied)
+    }
+
+    /// Has the stream copy `from` here. Both are kept until it has.
+    pub(super) fn copy_from(self, from: Area, stream: &Stream) -> Result<()> {
+        judge(self.len, from.len)?;
+        let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
+        // SAFETY: both are mapped and have as many bytes, and their users keep them until the stream is done.
+        let code = unsafe {
+            (driver.calls.cuMemcpyDtoDAsync_v2)(self.start, from.start, self.len, stream.raw())
+        };
+        driver.check("cuMemcpyDtoDAsync_v2", code)
+    }
+
+    /// Has the stream write `byte` everywhere.
+    pub(super) fn fill(self, byte: u8, stream: &Stream) -> Result<()> {
+        let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
+        // SAFETY: it is mapped and has as many bytes, and its user keeps it until the stream is done.
+        let code =
+            unsafe { (driver.calls.cuMemsetD8Async)(self.start, byte, self.len, stream.raw()) };
+        driver.check("cuMemsetD8Async", code)
+    }
+}
+
+fn judge(len: usize, other: usize) -> Result<(), Error> {
+    let fault = crate::error::TensorFault::Len { len: other as u64, expected: len as u64 };
+    if len == other { Ok(()) } else { Err(fault.into()) }
+}
+
+/// That a stream is one of a device's.
+pub(super) fn on(device: &Device, stream: &Stream) -> Result<()> {
+    same(device, stream.device())
+}

@@ -1,0 +1,210 @@
+//! What is open by its handle: once in a process, however many links name it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use crate::cuda::event::Event;
+use crate::cuda::library::is_ours;
+use crate::cuda::memory::Memory;
+use crate::error::{CudaFault, Result};
+
+/// A handle of the driver's.
+type Handle = [u8; 64];
+
+/// What is open on a GPU, and what of this process's own others may open.
+#[derive(Debug, Default)]
+pub(super) struct Openings {
+    pub(super) memory: Table<Memory>,
+    pub(super) events: Table<Event>,
+}
+
+/// How long to wait for a handle that is being closed: that may wait for the GPU.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Handle → what it opened.
+pub(super) struct Table<V> {
+    shared: Arc<Shared<V>>,
+}
+
+struct Shared<V> {
+    entries: Mutex<HashMap<Handle, Entry<V>>>,
+    closed: Condvar,
+}
+
+enum Entry<V> {
+    Open(Weak<V>),
+    /// Nobody uses it, and the driver is closing it: it is not opened again before.
+    Closing,
+}
+
+impl<V> Shared<V> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<Handle, Entry<V>>> {
+        // Every step leaves the table whole.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<V> Table<V> {
+    /// What the handle names: what is there, or else what `open` gives.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Closing`], and those of `open`.
+    pub(super) fn get(
+        &self,
+        handle: Handle,
+        open: impl FnOnce() -> Result<V>,
+    ) -> Result<Opening<V>> {
+        // Held while it is opened: the driver opens nothing twice.
+        let mut entries = self.shared.entries();
+        let deadline = Instant::now() + PATIENCE;
+        let value = loop {
+            match entries.get(&handle) {
+                Some(Entry::Open(value)) => break value.upgrade(),
+                Some(Entry::Closing) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(CudaFault::Closing.into());
+                    }
+                    let waited = self.shared.closed.wait_timeout(entries, left);
+                    entries = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None => break None,
+            }
+        };
+        let value = match value {
+            Some(value) => value,
+            None => {
+                let value = Arc::new(open()?);
+                entries.insert(handle, Entry::Open(Arc::downgrade(&value)));
+                value
+            }
+        };
+        Ok(Opening { handle, value: Some(value), shared: self.shared.clone() })
+    }
+}
+
+impl<V> Default for Table<V> {
+    fn default() -> Self {
+        let shared = Shared { entries: Mutex::default(), closed: Condvar::new() };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl<V> fmt::Debug for Table<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Table({} entries)", self.shared.entries().len())
+    }
+}
+
+/// A use of something that is open. The last one closes it.
+pub(super) struct Opening<V> {
+    handle: Handle,
+    /// `None` while it is dropped.
+    value: Option<Arc<V>>,
+    shared: Arc<Shared<V>>,
+}
+
+impl<V> Deref for Opening<V> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        self.value.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl<V> Drop for Opening<V> {
+    fn drop(&mut self) {
+        if !is_ours() {
+            std::mem::forget(self.value.take());
+            return;
+        }
+        let mut entries = self.shared.entries();
+        let Some(last) = self.value.take().and_then(Arc::into_inner) else { return };
+        entries.insert(self.handle, Entry::Closing);
+        drop(entries);
+        // Not under the lock: it may wait for the GPU, and so for a peer.
+        drop(last);
+        self.shared.entries().remove(&self.handle);
+        self.shared.closed.notify_all();
+    }
+}
+
+impl<V: fmt::Debug> fmt::Debug for Opening<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The handle opens somebody's memory, so it is not shown.
+        f.debug_tuple("Opening").field(&**self).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Something of which there may be one at a time.
+    struct Single(Arc<AtomicUsize>);
+
+    impl Single {
+        fn open(open: &Arc<AtomicUsize>) -> Result<Self> {
+            assert_eq!(open.fetch_add(1, Ordering::SeqCst), 0, "opened twice");
+            Ok(Self(open.clone()))
+        }
+    }
+
+    impl Drop for Single {
+        fn drop(&mut self) {
+            assert_eq!(self.0.fetch_sub(1, Ordering::SeqCst), 1, "closed twice");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_handle_is_open_once_and_for_as_long_as_it_is_used(
+            acts in proptest::collection::vec((0usize..3, any::<bool>()), 1..100),
+        ) {
+            let table = Table::default();
+            let open: [Arc<AtomicUsize>; 3] = Default::default();
+            let mut uses: [Vec<Opening<Single>>; 3] = Default::default();
+            for (at, more) in acts {
+                if more {
+                    let handle = [at as u8; 64];
+                    uses[at].push(table.get(handle, || Single::open(&open[at])).unwrap());
+                } else {
+                    uses[at].pop();
+                }
+                for (count, uses) in open.iter().zip(&uses) {
+                    prop_assert_eq!(count.load(Ordering::SeqCst), usize::from(!uses.is_empty()));
+                }
+            }
+            drop(uses);
+            prop_assert!(table.shared.entries().is_empty());
+        }
+    }
+
+    #[test]
+    fn threads_that_open_and_close_meet_one_at_most() {
+        let (table, open) = (Table::default(), Arc::default());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        drop(table.get([7; 64], || Single::open(&open)).unwrap());
+                    }
+                });
+            }
+        });
+        assert_eq!(open.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn what_could_not_be_opened_is_tried_again() {
+        let (table, open) = (Table::default(), Arc::default());
+        assert!(table.get([1; 64], || Err(CudaFault::NoDevice.into())).is_err());
+        assert!(table.get([1; 64], || Single::open(&open)).is_ok());
+    }
+}

@@ -1,0 +1,120 @@
+//! Regions of a GPU's memory, which somebody else's handle names: what Triton's clients register.
+
+use std::sync::Arc;
+
+use crate::cuda::device::Device;
+use crate::cuda::imports::Import;
+use crate::cuda::memory::{Area, Memory, on};
+use crate::cuda::stream::Stream;
+use crate::cuda::view::View;
+use crate::error::{CudaFault, Result, TensorFault};
+use crate::region::{CudaHandle, Lease};
+use crate::tensor::{DType, Shape};
+
+/// A range of an allocation of another process, open for as long as this or a view of it lives. Nothing tells when its
+/// owner frees or writes it: that is between the two, as it is with Triton.
+#[derive(Debug)]
+pub struct Region {
+    device: Device,
+    import: Arc<Import>,
+    area: Area,
+}
+
+impl Device {
+    /// Opens `len` bytes from `offset` on of the allocation that a handle names.
+    ///
+    /// # Errors
+    ///
+    /// - [`CudaFault::Driver`]: the handle is forged, or its memory was freed, or is not open to this process.
+    /// - [`CudaFault::Allocation`]: the allocation is shorter.
+    pub fn region(&self, handle: &CudaHandle, offset: u64, len: u64) -> Result<Region> {
+        self.map(handle, offset, len, None)
+    }
+
+    /// Opens a region that a [`Registry`](crate::Registry) knows, as far as it is leased.
+    ///
+    /// # Errors
+    ///
+    /// As [`region`](Self::region), and [`CudaFault::OnHost`]: it is no region of a GPU.
+    pub fn lease(&self, lease: Lease) -> Result<Region> {
+        let handle = lease.cuda_handle().ok_or(CudaFault::OnHost)?;
+        let offset = lease.status().offset.checked_add(lease.offset());
+        let offset = offset.ok_or(TensorFault::Overflow)?;
+        self.map(&handle, offset, lease.len(), Some(lease))
+    }
+
+    fn map(
+        &self,
+        handle: &CudaHandle,
+        offset: u64,
+        len: u64,
+        lease: Option<Lease>,
+    ) -> Result<Region> {
+        let end = offset.checked_add(len).ok_or(TensorFault::Overflow)?;
+        let memory = &self.openings().memory;
+        let memory = memory.get(handle.raw, || Memory::open(self, handle.raw, end))?;
+        memory.holds(end)?;
+        let area = Area { start: memory.start() + offset, len: len as usize };
+        let import = Arc::new(Import::new(memory, None, lease));
+        Ok(Region { device: self.clone(), import, area })
+    }
+}
+
+impl Region {
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.area.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.area.len == 0
+    }
+
+    /// Copies `to.len()` bytes from `offset` on to the host, and waits until they are there.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::GpuRange`]: they lead beyond its end. [`CudaFault::Driver`], [`CudaFault::OtherStream`].
+    pub fn read_at(&self, offset: usize, to: &mut [u8], stream: &Stream) -> Result<()> {
+        self.part(offset, to.len(), stream)?.copy_to_host(to, stream)
+    }
+
+    /// Copies `from` to `offset`, and waits until it is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](Self::read_at).
+    pub fn write_at(&self, offset: usize, from: &[u8], stream: &Stream) -> Result<()> {
+        self.part(offset, from.len(), stream)?.copy_from_host(from, stream)
+    }
+
+    /// A tensor in it, from `offset` on, for `stream` to read or write. The stream waits for nobody.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::GpuRange`]: it leads beyond the end. [`TensorFault::BytesLen`]: it has no length of its own.
+    /// - [`CudaFault::OtherStream`]
+    pub fn view(
+        &self,
+        dtype: DType,
+        shape: impl Into<Shape>,
+        offset: usize,
+        stream: &Stream,
+    ) -> Result<View> {
+        let shape = shape.into();
+        let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
+        let area = self.part(offset, len, stream)?;
+        Ok(View::of_region(self.import.clone(), (dtype, shape), area, stream))
+    }
+
+    fn part(&self, offset: usize, len: usize, stream: &Stream) -> Result<Area> {
+        on(&self.device, stream)?;
+        let Area { start, len: whole } = self.area;
+        if offset > whole || len > whole - offset {
+            let (offset, len, allocation) = (offset as u64, len as u64, whole as u64);
+            return Err(TensorFault::GpuRange { offset, len, allocation }.into());
+        }
+        Ok(Area { start: start + offset as u64, len })
+    }
+}

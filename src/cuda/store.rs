@@ -1,0 +1,362 @@
+//! What stands behind a pool: its chunks, who has them open, and what of them is lent.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::cuda::closer::{self, Parked};
+use crate::cuda::device::Device;
+use crate::cuda::event::Event;
+use crate::cuda::ledger::{Ledger, Look, Number, Range};
+use crate::cuda::library::{OUT_OF_MEMORY, is_ours};
+use crate::cuda::memory::{Area, Memory, MemoryHandle, PAGE};
+use crate::cuda::openings::Opening;
+use crate::cuda::pool::PoolOptions;
+use crate::cuda::stream::Stream;
+use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
+use crate::tensor::{Fate, GpuBorrower, GpuMemory, GpuParcel, GpuPlace, Ticket};
+
+/// How long to wait for memory that is being freed, where there is no other.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Chunks of a GPU's memory, and the books about them.
+#[derive(Debug)]
+pub(super) struct Store {
+    device: Device,
+    options: PoolOptions,
+    books: Mutex<Books>,
+}
+
+#[derive(Debug)]
+struct Books {
+    ledger: Ledger<Ticket, Opening<Event>>,
+    /// By the number that the ledger gave.
+    chunks: Vec<Option<Chunk>>,
+    /// Bytes of chunks that are being made.
+    coming: u64,
+}
+
+/// One allocation, exported once.
+#[derive(Debug)]
+struct Chunk {
+    memory: Opening<Memory>,
+    handle: MemoryHandle,
+    /// One for each borrower that was told of it, which comes back when that has closed it.
+    exposed: Vec<Ticket>,
+}
+
+impl Parked for Chunk {
+    fn is_over(&self) -> bool {
+        // It is parked when it is.
+        true
+    }
+}
+
+/// Freed by somebody who may wait for that.
+fn free(chunks: Vec<Chunk>) {
+    chunks.into_iter().for_each(closer::end);
+}
+
+impl Store {
+    pub(super) fn new(device: &Device, options: PoolOptions) -> Self {
+        let books = Books { ledger: Ledger::new(), chunks: Vec::new(), coming: 0 };
+        Self { device: device.clone(), options, books: Mutex::new(books) }
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Every step leaves the books whole.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of all chunks.
+    pub(super) fn used(&self) -> Result<u64> {
+        self.device.driver().check_fork()?;
+        Ok(self.books().ledger.total())
+    }
+
+    /// Takes back what has come back. Then has freed what nobody uses or has open.
+    pub(super) fn trim(&self) -> Result<()> {
+        self.device.driver().check_fork()?;
+        let mut books = self.books();
+        books.sweep();
+        let freed = books.drop_chunks();
+        drop(books);
+        free(freed);
+        Ok(())
+    }
+
+    /// Whether nothing is in use, and nobody has anything open. In the process that lent it.
+    pub(super) fn is_over(&self) -> bool {
+        self.trim().is_ok() && {
+            let books = self.books();
+            books.ledger.is_idle() && books.chunks.iter().all(Option::is_none)
+        }
+    }
+
+    /// A range of `len` bytes. Its number is used once, by the caller.
+    fn take(&self, len: u64) -> Result<(Number, Range, u64)> {
+        self.device.driver().check_fork()?;
+        self.device.retired().sweep();
+        let mut books = self.books();
+        if books.ledger.is_due() {
+            books.sweep();
+        }
+        if let Some(taken) = books.take(len) {
+            return Ok(taken);
+        }
+        books.sweep();
+        if let Some(taken) = books.take(len) {
+            return Ok(taken);
+        }
+        let needed = len.max(1).checked_next_multiple_of(PAGE);
+        let Some(needed) = needed.filter(|needed| *needed <= self.options.quota) else {
+            return Err(self.exhausted(len, books.total()));
+        };
+        let mut size = needed.max(self.options.chunk);
+        if size > self.room(&books) {
+            free(books.drop_chunks());
+            // By less than a whole chunk, if there is no room for one.
+            size = size.min(self.room(&books) / PAGE * PAGE);
+        }
+        if size < needed {
+            return Err(self.exhausted(needed, books.total()));
+        }
+        // Others see the quota as it will be, and need not wait for the driver.
+        books.coming += size;
+        drop(books);
+        let made = match self.make(size) {
+            Err(error) if is_out_of_memory(&error) => self.make_where_there_is_little(needed),
+            made => made,
+        };
+        let mut books = self.books();
+        books.coming -= size;
+        books.add(made?);
+        books.take(len).ok_or_else(|| self.exhausted(needed, books.total()))
+    }
+
+    /// Gives up what is idle first, and takes no more than what is needed.
+    #[cold]
+    fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
+        let freed = self.books().drop_chunks();
+        free(freed);
+        closer::wait_for_all(PATIENCE);
+        self.make(needed)
+    }
+
+    fn make(&self, size: u64) -> Result<Chunk> {
+        let memory = Memory::new(&self.device, size)?;
+        let handle = memory.export()?;
+        // Who gets it back in this process uses it as it is.
+        let memory = self.device.openings().memory.get(handle, || Ok(memory))?;
+        Ok(Chunk { memory, handle, exposed: Vec::new() })
+    }
+
+    fn room(&self, books: &Books) -> u64 {
+        self.options.quota.saturating_sub(books.total())
+    }
+
+    fn exhausted(&self, needed: u64, used: u64) -> crate::Error {
+        CudaFault::Exhausted { needed, used, quota: self.options.quota }.into()
+    }
+
+    /// Something that this process uses: a range, until it is dropped.
+    pub(super) fn hold(self: &Arc<Self>, len: usize) -> Result<Hold> {
+        let (number, range, start) = self.take(len as u64)?;
+        Ok(Hold { store: self.clone(), number, range, area: Area { start, len } })
+    }
+}
+
+impl Books {
+    /// Takes back what has come back. In the process that lent it.
+    fn sweep(&mut self) {
+        let Self { ledger, chunks, .. } = self;
+        let exposed = chunks.iter().flatten().flat_map(|chunk| &chunk.exposed);
+        Ticket::settle(ledger.tickets().chain(exposed));
+        for chunk in chunks.iter_mut().flatten() {
+            chunk.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
+        }
+        ledger.sweep(Ticket::fate, |ticket, event| match event.is_over() {
+            true => Look::Over,
+            false if ticket.is_some_and(Ticket::has_ended) => Look::Lost,
+            false => Look::Running,
+        });
+    }
+
+    /// Bytes of all chunks, and of those that are being made.
+    fn total(&self) -> u64 {
+        self.ledger.total() + self.coming
+    }
+
+    fn take(&mut self, len: u64) -> Option<(Number, Range, u64)> {
+        let (number, range) = self.ledger.take(len)?;
+        let chunk = self.chunks.get(range.chunk)?.as_ref()?;
+        Some((number, range, chunk.memory.start() + range.offset))
+    }
+
+    fn add(&mut self, chunk: Chunk) {
+        let at = self.ledger.add_chunk(chunk.memory.len());
+        if self.chunks.len() <= at {
+            self.chunks.resize_with(at + 1, || None);
+        }
+        self.chunks[at] = Some(chunk);
+    }
+
+    /// Takes out what nobody uses or has open, as far as one has [looked](Self::sweep).
+    fn drop_chunks(&mut self) -> Vec<Chunk> {
+        let Self { ledger, chunks, .. } = self;
+        let mut freed = Vec::new();
+        ledger.drop_chunks(|at| {
+            let gone = chunks[at].take_if(|chunk| chunk.exposed.is_empty());
+            let is_gone = gone.is_some();
+            freed.extend(gone);
+            is_gone
+        });
+        freed
+    }
+
+    /// An event that nobody else uses.
+    fn event(&mut self, device: &Device) -> Result<Opening<Event>> {
+        if self.ledger.is_due_for_events() {
+            self.sweep();
+        }
+        match self.ledger.spare() {
+            Some(event) => Ok(event),
+            None => Event::of_device(device),
+        }
+    }
+}
+
+fn is_out_of_memory(error: &crate::Error) -> bool {
+    use ErrorKind::Cuda;
+    matches!(error.kind(), Cuda(CudaFault::Driver { code: OUT_OF_MEMORY, .. }))
+}
+
+/// A range in use in this process.
+pub(super) struct Hold {
+    store: Arc<Store>,
+    number: Number,
+    range: Range,
+    area: Area,
+}
+
+impl Hold {
+    pub(super) fn area(&self) -> Area {
+        self.area
+    }
+
+    /// It can be read when `stream` has done what it was given so far.
+    pub(super) fn set_ready(&self, stream: &Stream) -> Result<()> {
+        self.store.device.driver().check_fork()?;
+        let mut books = self.store.books();
+        let event = books.event(&self.store.device)?;
+        match event.record(stream) {
+            Ok(()) => books.ledger.set_ready(self.number, event),
+            Err(error) => {
+                books.ledger.put_spare(event);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// What `stream` is given from now on begins when this can be read.
+    pub(super) fn hold_back(&self, stream: &Stream) -> Result<()> {
+        self.store.device.driver().check_fork()?;
+        let books = self.store.books();
+        books.ledger.ready(self.number).map_or(Ok(()), |event| event.hold_back(stream))
+    }
+
+    /// `stream` has been given a use of this, after which nobody here uses it.
+    pub(super) fn end_behind(&self, stream: &Stream) {
+        if !is_ours() {
+            return;
+        }
+        let mut books = self.store.books();
+        let recorded = books.event(&self.store.device).and_then(|event| {
+            let recorded = event.record(stream);
+            books.ledger.put_behind(self.number, event);
+            recorded
+        });
+        drop(books);
+        let Err(error) = recorded else { return };
+        tracing::warn!(%error, "a use of a GPU's memory is waited for");
+        if !stream.wait_to_end() {
+            // What the stream was given may run for ever: then nobody gets the memory.
+            self.store.books().ledger.keep(self.number);
+        }
+    }
+
+    fn lend(&self, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
+        let Self { store, number, range, area } = self;
+        store.device.driver().check_fork()?;
+        let mut books = store.books();
+        let done = books.event(&store.device)?;
+        let Books { ledger, chunks, .. } = &mut *books;
+        let made = (|| {
+            let chunk = chunks[range.chunk].as_mut().ok_or(CudaFault::OnHost)?;
+            let mapping = match chunk.exposed.iter().find(|ticket| ticket.is_for(to)) {
+                Some(ticket) => ticket.clone(),
+                None => to.ticket()?,
+            };
+            let bytes = to.ticket()?;
+            let ready = ledger.ready(*number).map_or([0; 64], |event| event.handle());
+            let place = GpuPlace {
+                device: store.device.uuid(),
+                handle: chunk.handle,
+                allocation: chunk.memory.len(),
+                offset: range.offset,
+                len: area.len as u64,
+                ready,
+                done: done.handle(),
+            };
+            if !chunk.exposed.iter().any(|ticket| ticket.is_for(to)) {
+                chunk.exposed.push(mapping.clone());
+            }
+            Ok(GpuParcel { place, bytes, mapping })
+        })();
+        match &made {
+            Ok(parcel) => ledger.lend(*number, parcel.bytes.clone(), done),
+            Err(_) => ledger.put_spare(done),
+        }
+        made
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !is_ours() {
+            return;
+        }
+        self.store.books().ledger.end_use(self.number);
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+/// A range that was written, as a tensor has it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) hold: Hold,
+}
+
+impl GpuMemory for Shared {
+    fn len(&self) -> usize {
+        self.hold.area.len
+    }
+
+    fn device(&self) -> GpuUuid {
+        self.hold.store.device.uuid()
+    }
+
+    fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
+        self.hold.lend(to)
+    }
+}

@@ -1,0 +1,187 @@
+//! Streams: work of a GPU that is done in order.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::{CUstream, CUstream_flags, CUstreamCaptureStatus};
+
+use crate::cuda::device::Device;
+use crate::cuda::library::{NOT_READY, ends_all};
+use crate::error::{CudaFault, ErrorKind, Result};
+
+/// How long to sleep between two looks at a stream.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// A stream of a GPU. Handles are cheap to clone; the stream lives as long as one of them, a view or a tensor that
+/// uses it.
+#[derive(Clone)]
+pub struct Stream {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: Device,
+    raw: CUstream,
+    is_ours: bool,
+}
+
+// SAFETY: the driver's streams may be used by any thread.
+unsafe impl Send for Inner {}
+// SAFETY: as above, and by several at once.
+unsafe impl Sync for Inner {}
+
+impl Device {
+    /// A stream of its own, which does not wait for the legacy default stream.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Driver`](crate::CudaFault::Driver)
+    pub fn stream(&self) -> Result<Stream> {
+        let (driver, _entered) = (self.driver(), self.enter()?);
+        let mut raw = std::ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: `raw` has room for a stream, and the device's context is current.
+        let code = unsafe { (driver.calls.cuStreamCreate)(&mut raw, flags) };
+        driver.check("cuStreamCreate", code)?;
+        Ok(Stream { inner: Arc::new(Inner { device: self.clone(), raw, is_ours: true }) })
+    }
+
+    /// The legacy default stream of its context, which PyTorch and CuPy use unless they are told otherwise.
+    pub fn default_stream(&self) -> Stream {
+        let raw = std::ptr::null_mut();
+        Stream { inner: Arc::new(Inner { device: self.clone(), raw, is_ours: false }) }
+    }
+
+    /// A stream that another library has made, which stays its own.
+    ///
+    /// # Safety
+    ///
+    /// - `raw` is a `CUstream` of this GPU's primary context, or `CU_STREAM_LEGACY`. Not `CU_STREAM_PER_THREAD`, which is
+    ///   another stream on each thread.
+    /// - It lives as long as the handle, its clones, and every view and tensor that was given one of them.
+    pub unsafe fn stream_of_raw(&self, raw: *mut c_void) -> Stream {
+        let inner = Inner { device: self.clone(), raw: raw.cast(), is_ours: false };
+        Stream { inner: Arc::new(inner) }
+    }
+}
+
+impl Stream {
+    /// The GPU whose work it is.
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    /// The `CUstream`, for other libraries.
+    pub fn as_raw(&self) -> *mut c_void {
+        self.inner.raw.cast()
+    }
+
+    /// Waits until all is done that it was given so far.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Driver`](crate::CudaFault::Driver): that has failed, or something before it.
+    pub fn synchronize(&self) -> Result<()> {
+        let (driver, _entered) = (self.device().driver(), self.device().enter()?);
+        // SAFETY: it lives, in the context that is current.
+        let code = unsafe { (driver.calls.cuStreamSynchronize)(self.raw()) };
+        driver.check("cuStreamSynchronize", code)
+    }
+
+    /// As [`synchronize`](Self::synchronize), but waits only until `deadline`: what a stream waits for may be a peer's
+    /// to do.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`synchronize`](Self::synchronize).
+    pub fn synchronize_deadline(&self, deadline: Instant) -> Result<()> {
+        let start = Instant::now();
+        while !self.is_idle()? {
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(ErrorKind::TimedOut { after: now - start }.into());
+            }
+            std::thread::sleep(PAUSE.min(deadline - now));
+        }
+        Ok(())
+    }
+
+    /// Whether all is done that it was given so far.
+    ///
+    /// # Errors
+    ///
+    /// As [`synchronize`](Self::synchronize).
+    pub fn is_idle(&self) -> Result<bool> {
+        let (driver, _entered) = (self.device().driver(), self.device().enter()?);
+        // SAFETY: it lives, in the context that is current.
+        match unsafe { (driver.calls.cuStreamQuery)(self.raw()) } {
+            NOT_READY => Ok(false),
+            code => driver.check("cuStreamQuery", code).map(|()| true),
+        }
+    }
+
+    pub(super) fn raw(&self) -> CUstream {
+        self.inner.raw
+    }
+
+    pub(super) fn is(&self, other: &Stream) -> bool {
+        self.raw() == other.raw() && self.device().is(other.device())
+    }
+
+    /// An error if what it is given becomes part of a graph.
+    pub(super) fn check_capture(&self) -> Result<()> {
+        let (driver, _entered) = (self.device().driver(), self.device().enter()?);
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: `status` has room for one, and the stream lives, in the context that is current.
+        let code = unsafe { (driver.calls.cuStreamIsCapturing)(self.raw(), &mut status) };
+        driver.check("cuStreamIsCapturing", code)?;
+        match status {
+            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
+            _ => Err(CudaFault::Capturing.into()),
+        }
+    }
+
+    /// Waits until all is done that it was given so far. False: that cannot be known.
+    pub(super) fn wait_to_end(&self) -> bool {
+        self.synchronize().map_or_else(
+            |error| match error.kind() {
+                ErrorKind::Cuda(CudaFault::Driver { code, .. }) => ends_all(*code),
+                _ => false,
+            },
+            |()| true,
+        )
+    }
+
+    /// As [`synchronize`](Self::synchronize), as long as `goes_on` gives no error.
+    pub(super) fn synchronize_while(&self, goes_on: impl Fn() -> Result<()>) -> Result<()> {
+        while !self.is_idle()? {
+            goes_on()?;
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.is_ours {
+            return;
+        }
+        let Some(_entered) = self.device.enter_to_end() else { return };
+        // SAFETY: it was made once, and nobody uses it after this. The driver does first what it was given.
+        let code = unsafe { (self.device.driver().calls.cuStreamDestroy_v2)(self.raw) };
+        if code != 0 {
+            tracing::warn!(code, "cuStreamDestroy_v2");
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream").field("device", &self.device().ordinal()).finish_non_exhaustive()
+    }
+}

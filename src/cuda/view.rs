@@ -1,0 +1,224 @@
+//! A tensor on a GPU as it is read.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::cuda::device::Device;
+use crate::cuda::event::Event;
+use crate::cuda::imports::{Import, Imports};
+use crate::cuda::library::is_ours;
+use crate::cuda::memory::{Area, on};
+use crate::cuda::openings::Opening;
+use crate::cuda::store::Shared;
+use crate::cuda::stream::Stream;
+use crate::error::{CudaFault, ErrorKind, Result};
+use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
+use crate::tensor::{DType, GpuLoan, OnGpu, Shape, Tensor, dlpack};
+
+/// A tensor on a GPU that one stream reads: row-major, without gaps. While it lives, and until the stream has done what
+/// it was given by then, its memory is not used for anything else.
+///
+/// Its owner and whoever else has mapped the memory can write it: CUDA has no read-only handles.
+pub struct View {
+    dtype: DType,
+    shape: Shape,
+    area: Area,
+    stream: Stream,
+    source: Source,
+}
+
+/// What the view keeps. Events go before the memory whose users they tell of, and that before its loan.
+enum Source {
+    /// Memory of this process.
+    Own(Arc<Shared>),
+    /// Memory that a peer has lent.
+    Lent { done: Arc<Opening<Event>>, import: Arc<Import>, loan: Arc<GpuLoan> },
+    /// A region.
+    Region(Arc<Import>),
+}
+
+impl Device {
+    /// A tensor that lies on this GPU, for `stream` to read. The stream waits, on the GPU, until its writer is done;
+    /// nothing waits here. The first tensor from a chunk of a peer's pool opens the chunk, which takes some 100 µs.
+    ///
+    /// # Errors
+    ///
+    /// - [`CudaFault::OnHost`]: it does not lie on a GPU; [`CudaFault::OtherDevice`]: on another one.
+    /// - [`ErrorKind::PeerDied`]: the process that has lent it has ended, and the memory with it.
+    /// - [`CudaFault::Driver`]: what the peer says of its memory is no handle; [`CudaFault::Allocation`]: it is of less.
+    /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]
+    pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<View> {
+        on(self, stream)?;
+        // First: a child has none of it.
+        stream.check_capture()?;
+        self.retired().sweep();
+        let Some((uuid, place)) = tensor.gpu().zip(tensor.on()) else {
+            return Err(CudaFault::OnHost.into());
+        };
+        if uuid != self.uuid() {
+            return Err(CudaFault::OtherDevice { is: uuid, asked: self.uuid() }.into());
+        }
+        let (area, source) = match place {
+            OnGpu::Own(memory) => {
+                let memory: Arc<dyn Any + Send + Sync> = memory.clone();
+                let shared = memory.downcast::<Shared>().map_err(|_| CudaFault::OnHost)?;
+                shared.hold.hold_back(stream)?;
+                (shared.hold.area(), Source::Own(shared))
+            }
+            OnGpu::Lent(loan) => {
+                if loan.lender_ended() {
+                    return Err(ErrorKind::PeerDied.into());
+                }
+                let place = &loan.place;
+                let shelf = loan.shelf().get(Imports::default);
+                // Only this module keeps anything there.
+                let imports = shelf.ok_or(CudaFault::OnHost)?;
+                let import = imports.memory(self, loan)?;
+                let ready = import.event(self, place.ready)?;
+                let done = import.event(self, place.done)?;
+                ready.hold_back(stream)?;
+                // Judged to lie inside, when it came.
+                let start = import.memory().start() + place.offset;
+                let area = Area { start, len: place.len as usize };
+                (area, Source::Lent { loan: loan.clone(), import, done })
+            }
+        };
+        let (dtype, shape) = (tensor.dtype(), *tensor.shape());
+        Ok(View { dtype, shape, area, stream: stream.clone(), source })
+    }
+
+    /// A private copy of a tensor that lies on this GPU. Waits until it is made.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), and [`ErrorKind::OutOfMemory`].
+    pub fn to_host(&self, tensor: &Tensor, stream: &Stream) -> Result<Tensor> {
+        self.open(tensor, stream)?.to_host()
+    }
+}
+
+impl View {
+    pub(super) fn of_region(
+        import: Arc<Import>,
+        (dtype, shape): (DType, Shape),
+        area: Area,
+        stream: &Stream,
+    ) -> Self {
+        Self { dtype, shape, area, stream: stream.clone(), source: Source::Region(import) }
+    }
+
+    /// What its elements are.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The lengths of its dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Its length in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.area.len
+    }
+
+    /// The stream that reads it.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Its address on the GPU (`CUdeviceptr`), for kernels on [`stream`](Self::stream).
+    pub fn device_ptr(&self) -> u64 {
+        self.area.start
+    }
+
+    /// Copies its bytes to the host, and waits until they are there.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::Len`](crate::TensorFault::Len): `to` has more or fewer.
+    /// - [`ErrorKind::PeerDied`], before its writer was done.
+    /// - [`CudaFault::Driver`]
+    ///
+    /// It waits as long as the writer lives and is not done; [`Stream::synchronize_deadline`] before it waits less.
+    pub fn read(&self, to: &mut [u8]) -> Result<()> {
+        // A copy would wait within the driver, without an end.
+        self.stream.synchronize_while(|| match &self.source {
+            Source::Lent { loan, .. } if loan.lender_ended() => Err(ErrorKind::PeerDied.into()),
+            _ => Ok(()),
+        })?;
+        self.area.copy_to_host(to, &self.stream)
+    }
+
+    /// A private copy. Waits until it is made.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaFault::Driver`], [`ErrorKind::OutOfMemory`]
+    pub fn to_host(&self) -> Result<Tensor> {
+        let mut bytes = Vec::new();
+        let reserved = bytes.try_reserve_exact(self.area.len);
+        reserved.map_err(|_| ErrorKind::OutOfMemory { bytes: self.area.len as u64 })?;
+        bytes.resize(self.area.len, 0);
+        self.read(&mut bytes)?;
+        Tensor::from_bytes(self.dtype, self.shape, &bytes)
+    }
+
+    /// Hands it to another library by DLPack, read-only and without a copy. That library is to use it on
+    /// [`stream`](Self::stream), as its own protocol has it: PyTorch calls `__dlpack__(stream)`, and the stream it
+    /// names is the one to open the tensor for. The loan goes back when it calls the deleter, behind what the stream
+    /// was given by then.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::BytesLen`](crate::TensorFault::BytesLen): DLPack has no BYTES.
+    pub fn into_dlpack(self) -> Result<*mut DLManagedTensorVersioned> {
+        let device = DLDevice::cuda(self.stream.device().ordinal());
+        let (dtype, shape, Area { start, len }) = (self.dtype, self.shape, self.area);
+        dlpack::export_on(device, self, (start, len), dtype, &shape)
+    }
+
+    pub(super) fn area(&self) -> Area {
+        self.area
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if !is_ours() {
+            return;
+        }
+        let ended = match &self.source {
+            Source::Own(shared) => return shared.hold.end_behind(&self.stream),
+            Source::Lent { loan, import, done } => {
+                let mut ended = loan.ended();
+                // An earlier view's use ends first, as one event tells of both.
+                let chained = if *ended { done.hold_back(&self.stream) } else { Ok(()) };
+                *ended = true;
+                let recorded = chained.and_then(|()| done.record(&self.stream));
+                recorded.and_then(|()| import.used_by(&self.stream))
+            }
+            Source::Region(import) => import.used_by(&self.stream),
+        };
+        let Err(error) = ended else { return };
+        tracing::warn!(%error, "a use of a peer's memory is waited for");
+        if !self.stream.wait_to_end() {
+            // What the stream was given may run for ever: then nobody gets the memory back, and nobody closes it.
+            match &self.source {
+                Source::Lent { loan, import, .. } => {
+                    std::mem::forget((loan.clone(), import.clone()));
+                }
+                Source::Region(import) => std::mem::forget(import.clone()),
+                Source::Own(_) => {}
+            }
+        }
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dtype, shape, .. } = self;
+        f.debug_struct("View").field("dtype", dtype).field("shape", shape).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,485 @@
+//! Tensors in memory of a GPU: what travels of one, and how its loan comes back. No driver.
+//!
+//! ```text
+//!   owner                                  ‖ border ‖  borrower
+//!   GpuMemory ──lend──▶ GpuPlace + tickets ─────────▶  GpuLoan ──dropped──▶ both tickets go back
+//! ```
+//!
+//! A ticket is a block of the pool that nobody reads: it is lent with the tensor and comes back as every
+//! loan does, whether its borrower drops it, closes, or dies. One tells that the bytes are no longer
+//! used, the other that the mapping they lie in was closed.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, GpuUuid, Result, TensorFault};
+use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
+use crate::transport::{LentRange, Sender, Shelf, has_ended};
+
+/// Bytes of a ticket: the shortest block there is.
+const TICKET: usize = 64;
+
+/// What a tensor's start is a multiple of, in bytes: kernels take it for granted, as allocations begin so (CUDA C++
+/// Programming Guide, "Size and Alignment Requirement"), and one that reads it elsewhere ends the whole context.
+pub(crate) const ALIGNMENT: u64 = 256;
+
+/// Where a tensor's bytes are on a GPU: what its owner tells a borrower. `docs/wire.md` has the bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct GpuPlace {
+    /// The GPU's UUID, as `cuDeviceGetUuid_v2` gives it.
+    pub device: GpuUuid,
+    /// The allocation, as `cuIpcGetMemHandle` names it.
+    pub handle: [u8; 64],
+    /// The allocation's length in bytes.
+    pub allocation: u64,
+    /// Start, in bytes from the allocation's start: a multiple of 256.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The event after which the bytes can be read, as `cuIpcGetEventHandle` names it.
+    pub ready: [u8; 64],
+    /// The event that the borrower records behind its last use.
+    pub done: [u8; 64],
+}
+
+/// The handles open somebody's memory, so they are not shown.
+impl fmt::Debug for GpuPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { allocation, offset, len, .. } = self;
+        let mut shown = f.debug_struct("GpuPlace");
+        shown.field("allocation", allocation).field("offset", offset).field("len", len);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl GpuPlace {
+    /// Its length in bytes, encoded.
+    pub const LEN: usize = 16 + 64 + 3 * 8 + 2 * 64;
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let mut rest = &mut bytes[..];
+        let mut put = |field: &[u8]| {
+            let (to, behind) = std::mem::take(&mut rest).split_at_mut(field.len());
+            to.copy_from_slice(field);
+            rest = behind;
+        };
+        put(&self.device.0);
+        put(&self.handle);
+        for field in [self.allocation, self.offset, self.len] {
+            put(&field.to_le_bytes());
+        }
+        put(&self.ready);
+        put(&self.done);
+        bytes
+    }
+
+    /// What these bytes say.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::GpuRange`]: the range is not inside of the allocation. [`TensorFault::Alignment`]: it does not start
+    /// at a multiple of 256.
+    pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self> {
+        Ok(Self::judge(bytes)?)
+    }
+
+    fn judge(bytes: &[u8; Self::LEN]) -> Result<Self, TensorFault> {
+        fn take<'a, const N: usize>(left: &mut &'a [u8]) -> &'a [u8; N] {
+            // As many as `LEN` was added up from.
+            let (field, rest) = left.split_first_chunk().expect("the fields make the length");
+            *left = rest;
+            field
+        }
+        let left = &mut &bytes[..];
+        let (device, handle) = (GpuUuid(*take(left)), *take(left));
+        let mut word = || u64::from_le_bytes(*take(left));
+        let (allocation, offset, len) = (word(), word(), word());
+        let (ready, done) = (*take(left), *take(left));
+        if offset > allocation || len > allocation - offset {
+            return Err(TensorFault::GpuRange { offset, len, allocation });
+        }
+        if !offset.is_multiple_of(ALIGNMENT) {
+            return Err(TensorFault::Alignment { alignment: ALIGNMENT as usize });
+        }
+        Ok(Self { device, handle, allocation, offset, len, ready, done })
+    }
+}
+
+/// Memory of a GPU that this process owns, with a tensor in it.
+pub(crate) trait GpuMemory: Any + fmt::Debug + Send + Sync {
+    /// Its length in bytes.
+    fn len(&self) -> usize;
+
+    /// The GPU's UUID.
+    fn device(&self) -> GpuUuid;
+
+    /// Gets ready to be sent once. Where nothing comes of it the tickets are dropped, which is as good as
+    /// coming back.
+    fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel>;
+}
+
+/// What goes with a tensor that is sent once.
+#[derive(Debug)]
+pub(crate) struct GpuParcel {
+    pub(crate) place: GpuPlace,
+    /// Comes back when the bytes are no longer used.
+    pub(crate) bytes: Ticket,
+    /// Comes back when the allocation is no longer mapped.
+    pub(crate) mapping: Ticket,
+}
+
+/// Who is to get a tensor.
+pub(crate) struct GpuBorrower<'a> {
+    sender: &'a Sender,
+}
+
+impl<'a> GpuBorrower<'a> {
+    pub(super) fn of(sender: &'a Sender) -> Self {
+        Self { sender }
+    }
+
+    /// A ticket to go with what it gets.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::alloc`](crate::Context::alloc).
+    pub(crate) fn ticket(&self) -> Result<Ticket> {
+        let (account, peer) = self.sender.borrower();
+        let pool = self.sender.pool().clone();
+        let block = pool.alloc(TICKET)?.map_err(Error::from)?;
+        // It was not lent yet.
+        let block = block.share().ok_or(TensorFault::Unstable)?;
+        Ok(Ticket { block, pool, account, life: peer.life() })
+    }
+}
+
+/// What became of a ticket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Its borrower has it.
+    Out,
+    /// Its borrower gave it back, or never got it.
+    Back,
+    /// Its borrower's process has ended.
+    Dead,
+}
+
+/// A token that one borrower gives back when something is over.
+#[derive(Debug, Clone)]
+pub(crate) struct Ticket {
+    pub(super) block: SharedBlock,
+    pool: Pool,
+    account: BorrowerId,
+    /// The borrower's process. `None` where the kernel has no descriptor for it.
+    life: Option<Arc<OwnedFd>>,
+}
+
+impl Ticket {
+    /// Whether it is for this borrower.
+    pub(crate) fn is_for(&self, borrower: &GpuBorrower<'_>) -> bool {
+        let sender = borrower.sender;
+        self.block.is_of(sender.pool()) && sender.borrower().0 == self.account
+    }
+
+    /// Looks what has come back. Before any number of [`fate`](Self::fate)s, in the process that lent them.
+    pub(crate) fn settle<'a>(tickets: impl Iterator<Item = &'a Self>) {
+        let mut looked: Vec<&Self> = Vec::new();
+        for ticket in tickets {
+            let is_known =
+                |known: &&Self| known.account == ticket.account && known.pool.is(&ticket.pool);
+            if !looked.iter().any(is_known) {
+                ticket.pool.look_at(ticket.account);
+                looked.push(ticket);
+            }
+        }
+    }
+
+    /// Whether its borrower's process has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| has_ended(life.as_fd()))
+    }
+
+    /// What became of it, if this is the only handle that is left here.
+    ///
+    /// A link that has ended gives back nothing: whoever holds the ticket may still use what it stands for.
+    /// Then the end of its process tells.
+    pub(crate) fn fate(&mut self) -> Fate {
+        match self.block.users() {
+            Users::Others => Fate::Out,
+            Users::Nobody => Fate::Back,
+            Users::Lost if self.life.is_some() && !self.has_ended() => Fate::Out,
+            Users::Lost => Fate::Dead,
+        }
+    }
+}
+
+/// A tensor on a GPU, which a peer has lent.
+#[derive(Debug)]
+pub(crate) struct GpuLoan {
+    pub(crate) place: GpuPlace,
+    bytes: LentRange,
+    mapping: Mutex<Option<LentRange>>,
+    /// Whether the event of its end was recorded.
+    ended: Mutex<bool>,
+    /// What the link keeps open of its peer's.
+    shelf: Arc<Shelf>,
+}
+
+impl GpuLoan {
+    /// # Errors
+    ///
+    /// As [`GpuPlace::decode`].
+    pub(super) fn new(
+        place: &[u8; GpuPlace::LEN],
+        bytes: LentRange,
+        mapping: LentRange,
+        shelf: Arc<Shelf>,
+    ) -> Result<Self, TensorFault> {
+        let (place, ended) = (GpuPlace::judge(place)?, Mutex::new(false));
+        Ok(Self { place, bytes, mapping: Mutex::new(Some(mapping)), ended, shelf })
+    }
+
+    /// What the link keeps open of its peer's.
+    pub(crate) fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// Whether the process that has lent it has ended.
+    pub(crate) fn lender_ended(&self) -> bool {
+        self.bytes.lender_ended()
+    }
+
+    /// The loan of the mapping, for whoever keeps it open. Once; dropped, it tells that there is none.
+    pub(crate) fn take_mapping(&self) -> Option<LentRange> {
+        self.mapping.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether the event of its end was recorded: one view after the other says so.
+    pub(crate) fn ended(&self) -> MutexGuard<'_, bool> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a tensor on a GPU comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum OnGpu {
+    /// From this process.
+    Own(Arc<dyn GpuMemory>),
+    /// From a peer.
+    Lent(Arc<GpuLoan>),
+}
+
+impl OnGpu {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Own(memory) => memory.len(),
+            // Judged against data type and shape, so it fits.
+            Self::Lent(loan) => loan.place.len as usize,
+        }
+    }
+
+    pub(super) fn device(&self) -> GpuUuid {
+        match self {
+            Self::Own(memory) => memory.device(),
+            Self::Lent(loan) => loan.place.device,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{ErrorKind, Fault};
+    use crate::{Address, Connection, Context, DType, Shape, Tensor};
+    use proptest::prelude::*;
+    use std::time::{Duration, Instant};
+
+    fn place() -> GpuPlace {
+        let (handle, ready, done) = ([2; 64], [3; 64], [4; 64]);
+        let (allocation, offset, len) = (4096, 512, 16);
+        GpuPlace { device: GpuUuid([1; 16]), handle, allocation, offset, len, ready, done }
+    }
+
+    /// Memory of no GPU, which keeps a copy of each ticket that it gives.
+    #[derive(Debug, Default)]
+    struct Nowhere {
+        tickets: Mutex<Vec<Ticket>>,
+    }
+
+    impl GpuMemory for Nowhere {
+        fn len(&self) -> usize {
+            place().len as usize
+        }
+
+        fn device(&self) -> GpuUuid {
+            place().device
+        }
+
+        fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel> {
+            let mapping = to.ticket()?;
+            let bytes = to.ticket()?;
+            assert!(bytes.is_for(to));
+            self.tickets.lock().unwrap().extend([bytes.clone(), mapping.clone()]);
+            Ok(GpuParcel { place: place(), bytes, mapping })
+        }
+    }
+
+    impl Nowhere {
+        fn fates(&self) -> Vec<Fate> {
+            let mut tickets = self.tickets.lock().unwrap();
+            Ticket::settle(tickets.iter());
+            tickets.iter_mut().map(Ticket::fate).collect()
+        }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    fn pair() -> (Connection, Connection) {
+        let address = Address::fresh();
+        let mut listener = Context::new().unwrap().listen(&address).unwrap();
+        let near = std::thread::spawn(move || Context::new().unwrap().connect(&address).unwrap());
+        let far = listener.accept_deadline(soon()).unwrap();
+        (near.join().unwrap(), far)
+    }
+
+    fn tensor(memory: &Arc<Nowhere>) -> Tensor {
+        Tensor::on_gpu(DType::Fp32, Shape::from([4]), OnGpu::Own(memory.clone()))
+    }
+
+    fn loan(tensor: &Tensor) -> Arc<GpuLoan> {
+        match tensor.on() {
+            Some(OnGpu::Lent(loan)) => loan.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_place_travels_and_its_tickets_come_back_one_by_one() {
+        let (mut near, mut far) = pair();
+        let memory = Arc::new(Nowhere::default());
+        near.send_tensor(tensor(&memory)).unwrap();
+        let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        assert_eq!((came.gpu(), came.byte_len()), (Some(place().device), 16));
+        let lent = loan(&came);
+        assert_eq!(lent.place, place());
+        assert!(!lent.lender_ended());
+        assert_eq!(memory.fates(), [Fate::Out, Fate::Out]);
+        // The mapping stays open longer than the tensor.
+        let mapping = lent.take_mapping();
+        assert!(mapping.is_some() && lent.take_mapping().is_none());
+        drop((came, lent));
+        assert_eq!(memory.fates(), [Fate::Back, Fate::Out]);
+        drop(mapping);
+        assert_eq!(memory.fates(), [Fate::Back, Fate::Back]);
+    }
+
+    #[test]
+    fn in_sets_each_tensor_has_tickets_of_its_own() {
+        let (mut near, mut far) = pair();
+        let memory = Arc::new(Nowhere::default());
+        let mut set = crate::TensorSet::default();
+        set.insert("a", tensor(&memory)).unwrap();
+        set.insert("b", tensor(&memory)).unwrap();
+        near.send_tensors(&set).unwrap();
+        let came = far.recv_tensors_deadline(soon()).unwrap().unwrap();
+        assert_eq!((came.len(), memory.fates()), (2, vec![Fate::Out; 4]));
+        drop(came);
+        assert_eq!(memory.fates(), [Fate::Back; 4]);
+    }
+
+    #[test]
+    fn what_was_not_sent_is_as_good_as_back() {
+        let (mut near, far) = pair();
+        drop(far);
+        let memory = Arc::new(Nowhere::default());
+        let deadline = soon();
+        while near.send_tensor(tensor(&memory)).is_ok() {
+            assert!(Instant::now() < deadline, "the peer has gone");
+        }
+        memory.tickets.lock().unwrap().drain(..).for_each(|mut ticket| {
+            // Those that went out were lost with a link whose process lives.
+            assert_ne!(ticket.fate(), Fate::Dead);
+        });
+        near.send_tensor(tensor(&memory)).unwrap_err();
+        assert_eq!(memory.fates(), [Fate::Back; 2]);
+    }
+
+    #[test]
+    fn a_link_that_breaks_gives_nothing_back_while_the_borrower_lives() {
+        let (mut near, mut far) = pair();
+        let memory = Arc::new(Nowhere::default());
+        near.send_tensor(tensor(&memory)).unwrap();
+        let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let lent = loan(&came);
+        // Whoever lies is cut off, and has what it had.
+        far.sender().fail_for_tests(Fault::Field { field: "test", value: 1 });
+        drop(near);
+        let deadline = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < deadline {
+            assert_eq!(memory.fates(), [Fate::Out; 2]);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let tickets = memory.tickets.lock().unwrap();
+        assert_eq!(tickets[0].clone().block.users(), Users::Others, "a clone is another user");
+        drop(tickets);
+        let mut tickets = std::mem::take(&mut *memory.tickets.lock().unwrap());
+        assert_eq!(tickets[0].block.users(), Users::Lost, "the account was closed");
+        drop((came, lent));
+    }
+
+    #[test]
+    fn a_tensor_of_a_gpu_is_not_read_or_sent_on() {
+        let (mut near, mut far) = pair();
+        let memory = Arc::new(Nowhere::default());
+        near.send_tensor(tensor(&memory)).unwrap();
+        let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        assert!(came.is_loaned() && came.try_clone().is_none());
+        let on_gpu = ErrorKind::Tensor(TensorFault::OnGpu);
+        assert_eq!(*came.as_bytes().unwrap_err().kind(), on_gpu);
+        assert_eq!(*came.bytes().unwrap_err().kind(), on_gpu);
+        assert_eq!(*came.to_vec::<f32>().unwrap_err().kind(), on_gpu);
+        assert_eq!(*came.copy_to(&mut [0f32; 4]).unwrap_err().kind(), on_gpu);
+        assert_eq!(*came.for_each_chunk::<f32>(|_| ()).unwrap_err().kind(), on_gpu);
+        assert_eq!(*came.to_private().unwrap_err().kind(), on_gpu);
+        assert_eq!(
+            *far.send_tensor(&came).unwrap_err().kind(),
+            ErrorKind::Tensor(TensorFault::GpuLoan)
+        );
+        assert_eq!(*came.into_dlpack().unwrap_err().kind(), on_gpu);
+    }
+
+    proptest! {
+        #[test]
+        fn a_place_survives_its_bytes_or_leads_beyond_the_end(
+            bytes in proptest::collection::vec(any::<u8>(), GpuPlace::LEN),
+            small in any::<bool>(),
+        ) {
+            let mut bytes: [u8; GpuPlace::LEN] = bytes.try_into().unwrap();
+            if small {
+                for at in [80, 88, 96] {
+                    bytes[at + 2..at + 8].fill(0);
+                }
+                bytes[88] = 0;
+            }
+            match GpuPlace::decode(&bytes) {
+                Ok(place) => {
+                    prop_assert_eq!(place.encode(), bytes);
+                    let end = u128::from(place.offset) + u128::from(place.len);
+                    prop_assert!(end <= place.allocation.into());
+                }
+                Err(error) => {
+                    let ErrorKind::Tensor(fault) = error.kind() else { panic!("{error}") };
+                    let is_place =
+                        matches!(fault, TensorFault::GpuRange { .. } | TensorFault::Alignment { .. });
+                    prop_assert!(is_place);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Everything about GPUs, on a machine that has one: the tests over its own driver, `cuda_pair` and `cuda_bench`.
+#
+#   tests/device.sh            builds and runs; needs a driver and a Rust toolchain (offline, if the crates are vendored)
+#   tests/device.sh bundle     builds alone: target/device then runs on a machine that has a driver and nothing else
+#   tests/device.sh run        runs what is in target/device
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bundle=$PWD/target/device
+
+build() {
+    local offline=()
+    if [ -d vendor ]; then offline=(--offline); fi
+    rm -rf "$bundle"
+    mkdir -p "$bundle"
+    cargo build "${offline[@]}" --release --features cuda --example cuda_pair --example cuda_bench
+    local target=${CARGO_TARGET_DIR:-$PWD/target}
+    cp "$target"/release/examples/{cuda_pair,cuda_bench} "$bundle"
+    cargo test "${offline[@]}" --no-run --features cuda --test cuda --test cuda_errors \
+        --message-format=json |
+        python3 -c '
+import json, shutil, sys
+for line in sys.stdin:
+    made = json.loads(line)
+    if made.get("executable") and made["profile"]["test"]:
+        shutil.copy(made["executable"], sys.argv[1] + "/test-" + made["target"]["name"])
+' "$bundle"
+    strip "$bundle"/* || true
+}
+
+run() {
+    command -v nvidia-smi >/dev/null && nvidia-smi -L
+    for test in "$bundle"/test-*; do
+        SLIPRING_GPU=1 "$test" --nocapture
+    done
+    local name=device-$$
+    "$bundle/cuda_pair" recv "$name" &
+    sleep 1
+    "$bundle/cuda_pair" send "$name" 1024 3
+    wait $!
+    "$bundle/cuda_bench"
+}
+
+case ${1:-all} in
+bundle) build ;;
+run) run ;;
+all)
+    build
+    run
+    ;;
+*)
+    sed -n '2,6p' "$0"
+    exit 2
+    ;;
+esac
