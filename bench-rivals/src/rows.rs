@@ -1,0 +1,45 @@
+//! Every system with every work that it does. Both processes have the same table.
+
+use std::sync::LazyLock;
+
+use crate::Outcome;
+use crate::exchange::{Exchange, Setup};
+use crate::runner::Pace;
+use crate::systems::{self, System};
+use crate::work::{self, Work};
+
+pub struct Row {
+    pub system: &'static dyn System,
+    pub work: Work,
+    pub pace: Pace,
+}
+
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let all = systems::ALL.iter().flat_map(|system| work::ALL.map(|work| (*system, work)));
+    let done = all.filter(|(system, work)| work.sizes().iter().any(|len| system.does(*work, *len)));
+    done.map(|(system, work)| Row { system, work, pace: work.pace() }).collect()
+});
+
+pub fn all() -> &'static [Row] {
+    &ROWS
+}
+
+pub fn row(index: usize) -> &'static Row {
+    &ROWS[index]
+}
+
+pub fn open(index: usize, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+    let Row { system, work, .. } = row(index);
+    let explain =
+        |error| format!("{}, {} of {} B: {error}", system.name(), work.name(), setup.bytes);
+    system.open(*work, setup).map_err(|error| explain(error).into())
+}
+
+pub fn variants(index: usize, bytes: usize) -> Vec<u64> {
+    row(index).system.variants(row(index).work, bytes)
+}
+
+/// The row of the writable line, by whose bounce the harness sees where the CPUs are.
+pub fn line() -> Option<usize> {
+    all().iter().position(|row| row.system.name() == "line")
+}
