@@ -78,7 +78,9 @@ impl Harness {
                 // prefetchers remember who was before.
                 let place = if round % 2 == 0 { place } else { count - 1 - place };
                 let entry = &mut entries[(place + round as usize / 2) % count];
-                self.visit(entry, round % TAILS_EVERY == TAILS_EVERY - 1)?;
+                let stamped = round % TAILS_EVERY == TAILS_EVERY - 1;
+                let name = entry.runner.row.system.name();
+                self.visit(entry, stamped).map_err(|error| format!("{name}: {error}"))?;
             }
             round += 1;
         }

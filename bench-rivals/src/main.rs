@@ -45,6 +45,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use figure::Results;
@@ -120,6 +121,7 @@ fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
     };
     let weights: f64 = groups.iter().map(Group::weight).sum();
     let least = if options.quick { 1 } else { 5 };
+    work::QUICK.store(options.quick, Ordering::Relaxed);
     let mut harness = Harness::start(options.cpus)?;
     for (number, group) in groups.iter().enumerate() {
         let share = (whole * group.weight() / weights.max(1.0)).min(60.0);

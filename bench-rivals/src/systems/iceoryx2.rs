@@ -85,7 +85,7 @@ impl System for Iceoryx2 {
                     Wait::Poll => None,
                     Wait::Sleep | Wait::Default => Some(Bell::open(&node, setup)?),
                 };
-                setup.meet()?;
+                notice(&subscriber, setup)?;
                 work::over(Slices { bell, publisher, subscriber, _node: node }, work, setup)
             }
         }
@@ -145,6 +145,14 @@ fn names(setup: &Setup) -> (String, String) {
         Role::Leader => (out, back),
         Role::Follower => (back, out),
     }
+}
+
+/// Has the subscriber take notice of the publisher, when both are there. What does not fit into the buffer of
+/// a subscriber that has not done so is lost, no overflow or not.
+fn notice(subscriber: &In, setup: &Setup) -> Outcome<()> {
+    setup.meet()?;
+    subscriber.has_samples()?;
+    setup.meet()
 }
 
 struct Slices {
@@ -279,6 +287,8 @@ fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
         setup.meet()?;
         return Ok(FanInPart::Receiver(Box::new(move |tally| {
             let _open = &node;
+            // As `notice`.
+            subscriber.has_samples()?;
             while !tally.is_done() {
                 if let Some(sample) = subscriber.receive()? {
                     tally.take(sample.payload().try_into()?);
@@ -341,12 +351,14 @@ struct Connect {
     name: String,
     role: Role,
     number: u64,
+    /// The follower's of the last round: the echo is lost with its publisher if the leader has not looked.
+    last: Option<(Out, In)>,
 }
 
 impl Connect {
     fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let (name, role) = (setup.name.to_owned(), setup.role);
-        Ok(Box::new(Connect { node: node()?, name, role, number: 0 }))
+        Ok(Box::new(Connect { node: node()?, name, role, number: 0, last: None }))
     }
 
     fn ports(&self) -> Outcome<(Out, In)> {
@@ -389,6 +401,8 @@ impl Exchange for Connect {
                 }
             };
             publish(&publisher, 8, |bytes| bytes.copy_from_slice(word.payload()))?;
+            drop(word);
+            self.last = Some((publisher, subscriber));
             self.number += 1;
         }
         Ok(())

@@ -22,6 +22,8 @@ pub mod stream;
 pub mod trip;
 pub mod wake;
 
+use std::sync::atomic::AtomicBool;
+
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
 use crate::runner::Pace;
@@ -52,6 +54,9 @@ pub enum Work {
     Idle,
     Footprint,
 }
+
+/// Whether this run only sees whether everything works. In the leader's process.
+pub static QUICK: AtomicBool = AtomicBool::new(false);
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
