@@ -73,9 +73,7 @@ struct Options {
 /// What all groups of a run take together, opening and closing not included.
 const WHOLE: f64 = 13.0 * 60.0;
 /// The same of those that a quick run does.
-const QUICK: f64 = 4.0;
-/// What is measured in a quick run.
-const QUICK_SIZES: [usize; 3] = [8, 64, 64 << 10];
+const QUICK: f64 = 2.0;
 
 fn main() -> ExitCode {
     match options().and_then(run) {
@@ -171,11 +169,21 @@ fn chosen(options: &Options) -> Outcome<Vec<Group>> {
         // Floors go with whatever is measured.
         let system = row.system.kind() == Kind::Floor || among(&options.only, row.system.name());
         let sizes = options.sizes.as_ref().is_none_or(|sizes| sizes.contains(&bytes));
-        let quick = !options.quick
-            || QUICK_SIZES.contains(&bytes) && !matches!(row.work, Work::Reactor(17..));
+        let quick = !options.quick || is_quick(row.work, bytes);
         system && among(&options.measures, row.work.name()) && sizes && quick
     });
     if groups.is_empty() { Err("nothing is left to measure".into()) } else { Ok(groups) }
+}
+
+/// Whether a quick run does it: every measure, at few sizes and with few links.
+fn is_quick(work: Work, bytes: usize) -> bool {
+    match work {
+        Work::Trip(_) => [64, 64 << 10].contains(&bytes),
+        Work::Stream => bytes == 64,
+        Work::FanOut => false,
+        Work::Reactor(links) => links <= 16,
+        _ => true,
+    }
 }
 
 fn list_groups(groups: &[Group]) -> Outcome<()> {

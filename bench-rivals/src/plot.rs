@@ -122,19 +122,25 @@ impl Curves<'_> {
             .x_label_formatter(&|bytes| size(*bytes as usize))
             .y_label_formatter(&|value| (self.label)(*value))
             .draw()?;
-        for (place, system) in systems(figures).iter().enumerate() {
+        for system in &systems(figures) {
             let mine = figures.iter().filter(|figure| figure.system == *system);
             let point = |figure: &&Figure| Some((figure.bytes as f64, (self.value)(figure)?));
             let points: Vec<(f64, f64)> = mine.clone().filter_map(point).collect();
-            let kind = mine.clone().next().map_or("", |figure| figure.kind.as_str());
-            let style = style(kind, place);
+            let Some(figure) = mine.clone().next() else { continue };
+            let (style, kind) = (style(figure), figure.kind.as_str());
+            let label = format!("{system} {}", figure.version.replace("Linux ", ""));
             let drawn = if kind == "floor" {
-                chart.draw_series(DashedLineSeries::new(points.clone(), 5, 4, style))?
+                chart.draw_series(DashedLineSeries::new(
+                    points.clone(),
+                    5,
+                    2 + 2 * place(figure) as u32 % 7,
+                    style,
+                ))?
             } else {
                 chart.draw_series(LineSeries::new(points.clone(), style))?
             };
             drawn
-                .label(system.as_str())
+                .label(label.trim())
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
             chart.draw_series(points.iter().map(|point| Circle::new(*point, 2, style.filled())))?;
         }
@@ -186,7 +192,7 @@ fn spread(results: &Results, measure: &str, bytes: usize, title: &str, path: &Pa
             })
             .draw()?;
         for (place, figure) in figures.iter().enumerate() {
-            let style = style(&figure.kind, place);
+            let style = style(figure);
             let points: Vec<_> = values(figure)
                 .iter()
                 .flatten()
@@ -212,11 +218,18 @@ fn systems(figures: &[&Figure]) -> Vec<String> {
     names
 }
 
+/// Where a system stands among all, so that it looks the same in every drawing.
+fn place(figure: &Figure) -> usize {
+    let known = crate::systems::ALL.iter().position(|system| system.name() == figure.system);
+    known.unwrap_or(crate::systems::ALL.len())
+}
+
 /// slipring black, floors grey, everybody else in colours.
-fn style(kind: &str, place: usize) -> ShapeStyle {
-    match kind {
-        "slipring" => BLACK.mix(if place == 0 { 1.0 } else { 0.6 }).stroke_width(3),
-        "floor" => RGBColor(120, 120, 120).mix(1.0 - 0.08 * (place % 6) as f64).stroke_width(1),
+fn style(figure: &Figure) -> ShapeStyle {
+    let place = place(figure);
+    match figure.kind.as_str() {
+        "slipring" => BLACK.mix(if place == 0 { 1.0 } else { 0.55 }).stroke_width(3),
+        "floor" => RGBColor(120, 120, 120).stroke_width(1),
         _ => Palette99::pick(place).stroke_width(2),
     }
 }

@@ -42,7 +42,7 @@ impl System for ShmemIpc {
     }
 
     fn options(&self, work: Work, bytes: usize) -> String {
-        let ring = capacity(bytes) * WORD >> 10;
+        let ring = (capacity(bytes) * WORD) >> 10;
         match work.waits() {
             Wait::Poll => format!("ring of {ring} KiB; polled, no signals"),
             Wait::Default | Wait::Sleep => format!("ring of {ring} KiB; block_until_readable"),
