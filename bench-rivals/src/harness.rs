@@ -79,8 +79,7 @@ impl Harness {
                 let place = if round % 2 == 0 { place } else { count - 1 - place };
                 let entry = &mut entries[(place + round as usize / 2) % count];
                 let stamped = round % TAILS_EVERY == TAILS_EVERY - 1;
-                let name = entry.runner.row.system.name();
-                self.visit(entry, stamped).map_err(|error| format!("{name}: {error}"))?;
+                self.visit(entry, stamped)?;
             }
             round += 1;
         }

@@ -30,9 +30,37 @@ pub fn row(index: usize) -> &'static Row {
 
 pub fn open(index: usize, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
     let Row { system, work, .. } = row(index);
-    let explain =
-        |error| format!("{}, {} of {} B: {error}", system.name(), work.name(), setup.bytes);
-    system.open(*work, setup).map_err(|error| explain(error).into())
+    let what = format!("{}, {} of {} B", system.name(), work.name(), setup.bytes);
+    let inner = explained(&what, system.open(*work, setup))?;
+    Ok(Box::new(Named { what, inner }))
+}
+
+/// Says who failed. A slice goes through it, a message does not.
+struct Named {
+    what: String,
+    inner: Box<dyn Exchange>,
+}
+
+impl Exchange for Named {
+    fn tune(&mut self, variant: u64) {
+        self.inner.tune(variant);
+    }
+
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        explained(&self.what, self.inner.lead(count))
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        explained(&self.what, self.inner.follow(count))
+    }
+
+    fn lead_stamped(&mut self, count: u64, stamps: &mut Vec<u64>) -> Outcome<()> {
+        explained(&self.what, self.inner.lead_stamped(count, stamps))
+    }
+}
+
+fn explained<T>(what: &str, outcome: Outcome<T>) -> Outcome<T> {
+    outcome.map_err(|error| format!("{what}: {error}").into())
 }
 
 pub fn variants(index: usize, bytes: usize) -> Vec<u64> {

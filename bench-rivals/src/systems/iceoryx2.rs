@@ -80,7 +80,7 @@ impl System for Iceoryx2 {
                 let node = if work == Work::Footprint { shared()? } else { node()? };
                 let lossless = work == Work::Stream;
                 let (publisher, subscriber) =
-                    ports(&node, setup, |name| service(&node, name, setup.bytes, lossless))?;
+                    ports(setup, |name| service(&node, name, setup.bytes, lossless))?;
                 let bell = match work.waits() {
                     Wait::Poll => None,
                     Wait::Sleep | Wait::Default => Some(Bell::open(&node, setup)?),
@@ -127,11 +127,7 @@ fn service(node: &Node1, name: &str, bytes: usize, lossless: bool) -> Outcome<Fa
 }
 
 /// A service each way.
-fn ports(
-    _node: &Node1,
-    setup: &Setup,
-    open: impl Fn(&str) -> Outcome<Factory>,
-) -> Outcome<(Out, In)> {
+fn ports(setup: &Setup, open: impl Fn(&str) -> Outcome<Factory>) -> Outcome<(Out, In)> {
     let (to, from) = names(setup);
     let publisher = open(&to)?.publisher_builder().initial_max_slice_len(setup.bytes).create()?;
     let subscriber = open(&from)?.subscriber_builder().create()?;
@@ -156,7 +152,6 @@ fn notice(subscriber: &In, setup: &Setup) -> Outcome<()> {
 }
 
 struct Slices {
-    // First, since it borrows from what is in it.
     bell: Option<Bell>,
     publisher: Out,
     subscriber: In,
