@@ -48,11 +48,13 @@ pub fn draw(results: &Results, folder: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// The states in which there are figures of a measure.
-fn states(results: &Results, measure: &str) -> Vec<&'static str> {
+/// The states in which there are enough figures of a measure, of a size where one is given.
+fn states(results: &Results, measure: &str, bytes: Option<usize>) -> Vec<&'static str> {
     let seen = |state: &&str| {
-        let is = |figure: &&Figure| figure.measure == measure && figure.state == **state;
-        results.figures.iter().any(|figure| is(&figure) && figure.slices >= ENOUGH)
+        results.figures.iter().any(|figure| {
+            let size = bytes.is_none_or(|bytes| figure.bytes == bytes);
+            size && figure.is(measure, figure.bytes, state) && figure.slices >= ENOUGH
+        })
     };
     ["near", "far"].into_iter().filter(seen).collect()
 }
@@ -86,7 +88,7 @@ struct Curves<'a> {
 
 impl Curves<'_> {
     fn draw(&self, results: &Results, path: &Path) -> Outcome<()> {
-        let states = states(results, self.measure);
+        let states = states(results, self.measure, None);
         if states.is_empty() {
             return Ok(());
         }
@@ -96,9 +98,8 @@ impl Curves<'_> {
                 figure.measure == self.measure && figure.state == state && figure.slices >= ENOUGH
             };
             self.panel(area, state, &results.figures.iter().filter(known).collect::<Vec<_>>())?;
-            area.present()?;
         }
-        Ok(())
+        finish(&areas)
     }
 
     fn panel(&self, area: &Area, state: &str, figures: &[&Figure]) -> Outcome<()> {
@@ -157,7 +158,7 @@ impl Curves<'_> {
 
 /// Median, p99 and p99.9 of each system on one line.
 fn spread(results: &Results, measure: &str, bytes: usize, title: &str, path: &Path) -> Outcome<()> {
-    let states = states(results, measure);
+    let states = states(results, measure, Some(bytes));
     if states.is_empty() {
         return Ok(());
     }
@@ -203,6 +204,13 @@ fn spread(results: &Results, measure: &str, bytes: usize, title: &str, path: &Pa
                 Circle::new(point, radius, if radius == 5 { style.filled() } else { style })
             }))?;
         }
+    }
+    finish(&areas)
+}
+
+/// Writes the file, of which the areas are parts.
+fn finish(areas: &[Area]) -> Outcome<()> {
+    for area in areas.iter().take(1) {
         area.present()?;
     }
     Ok(())
