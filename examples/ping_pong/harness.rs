@@ -14,25 +14,10 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::Outcome;
-use crate::peer::{Peer, Slice, Slot};
-use crate::rows::{self, Pace, Row};
-use crate::runner::{Runner, median};
-
-/// Where the CPUs are. `Close` is reported as near, but never mixed with it: there the bounce takes
-/// half as long, sealed pages cost nothing, and streams run several times as fast (two threads of one
-/// core, by all appearances).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
-    Close,
-    Near,
-    Far,
-}
-
-pub const STATES: usize = 3;
-
-/// Round trips of the writable line: close takes 53 to 56 ns, near 90 to 115, far 330 to 500.
-const CLOSE_BELOW: f64 = 75.0;
-const NEAR_BELOW: f64 = 200.0;
+use crate::peer::Peer;
+use crate::rows::{self, Row};
+use crate::runner::{Pace, Runner, median};
+use crate::state::{Bracket, State, Weather};
 
 /// Slices in one calibration, about; each variant has at least three.
 const TRIALS: usize = 30;
@@ -56,51 +41,34 @@ pub struct Record {
     pub n: usize,
 }
 
-/// How often the machine was seen in which state.
-#[derive(Default)]
-pub struct Weather {
-    pub brackets: [u64; STATES],
-    pub flips: u64,
-    pub pairs: u64,
-    pub dropped: u64,
-}
-
 pub struct Harness {
     peer: Peer,
-    line: Slot,
-    last: Option<State>,
-    lines: [Vec<f64>; STATES],
-    pub weather: Weather,
+    bracket: Bracket,
 }
 
 impl Harness {
     pub fn start(cpus: (usize, usize)) -> Outcome<Harness> {
         let mut peer = Peer::start(cpus)?;
-        let line = peer.open(rows::find("line").ok_or("no row is called line")?, 8)?;
-        Ok(Harness {
-            peer,
-            line,
-            last: None,
-            lines: Default::default(),
-            weather: Weather::default(),
-        })
+        let line = rows::find("line").ok_or("no row is called line")?;
+        let bracket = Bracket::open(&mut peer, line)?;
+        Ok(Harness { peer, bracket })
     }
 
     pub fn quit(self) -> Outcome<Weather> {
         self.peer.quit()?;
-        Ok(self.weather)
+        Ok(self.bracket.weather)
     }
 
     /// Measures a row at one size for so long, its floor beside it; the records of both.
     pub fn measure(&mut self, index: usize, bytes: usize, time: Duration) -> Outcome<Vec<Record>> {
         let deadline = Instant::now() + time;
-        self.lines = Default::default();
+        self.bracket.lines = Default::default();
         let mut subject = Runner::open(&mut self.peer, index, bytes)?;
         let mut beside = match rows::floor(index, bytes) {
             Some((index, bytes)) => Some(Runner::open(&mut self.peer, index, bytes)?),
             None => None,
         };
-        let mut state = self.bracket()?;
+        let mut state = self.bracket.take(&mut self.peer)?;
         let mut turn = 0;
         while Instant::now() < deadline {
             let known = |runner: &Runner| runner.figures[state as usize].best.is_some();
@@ -126,7 +94,7 @@ impl Harness {
         let near = if seen(State::Close) > seen(State::Near) { State::Close } else { State::Near };
         for state in [near, State::Far] {
             let Some(p50) = median(&subject.figures[state as usize].slices) else { continue };
-            let line = median(&self.lines[state as usize]).unwrap_or(f64::NAN);
+            let line = median(&self.bracket.lines[state as usize]).unwrap_or(f64::NAN);
             let below = beside.and_then(|floor| median(&floor.figures[state as usize].slices));
             let ratio = match (below, subject.row.pace) {
                 (Some(floor), Pace::Stream) => floor / p50,
@@ -134,31 +102,10 @@ impl Harness {
                 (None, _) => 1.0,
             };
             let named = beside.zip(below).map(|(floor, value)| (floor.row.mode, value));
-            records.push(subject.record(state, ratio, named, line));
-            records.extend(beside.map(|floor| floor.record(state, 1.0, None, line)));
+            records.push(record(subject, state, ratio, named, line));
+            records.extend(beside.map(|floor| record(floor, state, 1.0, None, line)));
         }
         records
-    }
-
-    /// Where the CPUs are now. The least of four short batches, so that an interrupt in one of them
-    /// is not taken for a move.
-    fn bracket(&mut self) -> Outcome<State> {
-        let slice = Slice { variant: 0, warm: 16, count: 250, asleep: false };
-        let mut least = f64::INFINITY;
-        for _ in 0..4 {
-            let elapsed = self.peer.run(self.line, slice)?;
-            least = least.min(elapsed.as_nanos() as f64 / slice.count as f64);
-        }
-        let state = match least {
-            least if least < CLOSE_BELOW => State::Close,
-            least if least < NEAR_BELOW => State::Near,
-            _ => State::Far,
-        };
-        self.lines[state as usize].push(least);
-        self.weather.brackets[state as usize] += 1;
-        self.weather.flips += u64::from(self.last.is_some_and(|last| last != state));
-        self.last = Some(state);
-        Ok(state)
     }
 
     /// A slice of the floor and a slice of the subject, which take turns to be first: caches and
@@ -181,15 +128,15 @@ impl Harness {
             let variant = runner.choice(before);
             let done = runner.slice(&mut self.peer, variant, stamped)?;
             slices.push((runner, done));
-            let after = self.bracket()?;
+            let after = self.bracket.take(&mut self.peer)?;
             // Once they have disagreed, `between` differs from the last state or from the first.
             between = if between == before { after } else { between };
         }
-        let after = self.last.unwrap_or(before);
+        let after = self.bracket.last().unwrap_or(before);
         let kept =
             between == before && after == before && slices.iter().all(|(_, done)| done.is_some());
-        self.weather.pairs += 1;
-        self.weather.dropped += u64::from(!kept);
+        self.bracket.weather.pairs += 1;
+        self.bracket.weather.dropped += u64::from(!kept);
         if kept {
             for (runner, done) in slices {
                 runner.keep(before, done)?;
@@ -201,7 +148,7 @@ impl Harness {
     /// One slice of each variant, each kept for the state that it was seen in; several times. A state
     /// whose variants all have been seen then has its best.
     fn calibrate(&mut self, runner: &mut Runner, deadline: Instant) -> Outcome<State> {
-        let mut before = self.bracket()?;
+        let mut before = self.bracket.take(&mut self.peer)?;
         if runner.variants.len() == 1 {
             runner.figures[before as usize].best = Some(0);
             return Ok(before);
@@ -210,7 +157,7 @@ impl Harness {
         for _ in 0..rounds {
             for variant in 0..runner.variants.len() {
                 let done = runner.slice(&mut self.peer, variant, false)?;
-                let after = self.bracket()?;
+                let after = self.bracket.take(&mut self.peer)?;
                 if before == after
                     && let Some(done) = done
                 {
@@ -226,5 +173,27 @@ impl Harness {
             figures.choose();
         }
         Ok(before)
+    }
+}
+
+fn record(
+    runner: &Runner,
+    state: State,
+    ratio: f64,
+    floor: Option<(&'static str, f64)>,
+    line: f64,
+) -> Record {
+    let figures = &runner.figures[state as usize];
+    Record {
+        row: runner.row,
+        bytes: runner.bytes,
+        state,
+        p50: median(&figures.slices).unwrap_or(f64::NAN),
+        stamps: figures.stamps.clone(),
+        ratio,
+        floor,
+        line,
+        variant: (runner.variants.len() > 1).then(|| runner.variants[runner.choice(state)]),
+        n: figures.slices.len(),
     }
 }

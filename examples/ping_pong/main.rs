@@ -31,6 +31,7 @@ mod rows;
 mod runner;
 #[cfg(feature = "tokio")]
 mod runtimes;
+mod state;
 mod subjects;
 mod tensors;
 

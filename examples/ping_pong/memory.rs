@@ -32,6 +32,8 @@ pub struct Mapping {
 
 // SAFETY: the mapping is not tied to the thread that made it, and `Mapping` owns it alone.
 unsafe impl Send for Mapping {}
+// SAFETY: shared, it gives out atomics only; whoever takes slices keeps others away.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Creates a segment of `len` bytes, allocated, mapped writable, and sealed if it has one writer.

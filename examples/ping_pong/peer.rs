@@ -32,6 +32,9 @@ use crate::rows;
 /// No command takes a tenth of this, on a machine that is merely busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Who says so when the peer ends early.
+const PROGRAM: &str = env!("CARGO_BIN_NAME");
+
 /// How often the watchdog looks.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -87,11 +90,12 @@ impl Peer {
             .arg(format!("--cpus={},{}", cpus.0, cpus.1))
             .stdin(Stdio::from(theirs))
             .spawn()?;
-        let pid = Pid::from_raw(child.id().cast_signed()).ok_or("the peer has no pid")?;
+
         let watch = Arc::new(Watch::new());
         let (mailbox, fd) = Mapping::create(PAGE, false)?;
         // From here on a failure drops `peer`, which ends the child.
         let peer = Peer { child, socket, mailbox, sequence: 0, slots: Slots::new(), watch };
+        let pid = Pid::from_raw(peer.id().cast_signed()).ok_or("the peer has no pid")?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         let watch = Arc::clone(&peer.watch);
         thread::spawn(move || watch.stand(&pidfd));
@@ -100,13 +104,18 @@ impl Peer {
         Ok(peer)
     }
 
+    /// The follower's process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Opens an exchange of this row on both sides.
     pub fn open(&mut self, row: usize, bytes: usize) -> Outcome<Slot> {
         let slot = self.slots.len();
         self.post(OPEN, slot, [row as u64, bytes as u64, 0, 0]);
         let name = name(std::process::id(), self.sequence);
         let setup = Setup { role: Role::Leader, bytes, name: &name, socket: self.socket.as_fd() };
-        let exchange = (rows::row(row).open)(&setup)?;
+        let exchange = rows::open(row, &setup)?;
         self.slots.push(Some(exchange));
         self.finish();
         Ok(Slot(slot))
@@ -220,7 +229,7 @@ impl Watch {
                 // A moment for an error of the leader's own, which says more.
                 thread::sleep(Duration::from_millis(100));
             } else if TICK * ticks as u32 > PATIENCE {
-                eprintln!("ping_pong: a step took longer than {} s", PATIENCE.as_secs());
+                eprintln!("{PROGRAM}: a step took longer than {} s", PATIENCE.as_secs());
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
             } else {
                 continue;
@@ -232,7 +241,7 @@ impl Watch {
             }
             let signal = status.ok().flatten().and_then(|status| status.terminating_signal());
             let how = signal.map_or(String::new(), |signal| format!(", killed by signal {signal}"));
-            eprintln!("ping_pong: the peer process ended early{how}");
+            eprintln!("{PROGRAM}: the peer process ended early{how}");
             std::process::exit(1);
         }
     }
@@ -262,7 +271,7 @@ pub fn follow(parent: u32, cpu: usize) -> Outcome<()> {
                 let bytes = detail[1] as usize;
                 let setup =
                     Setup { role: Role::Follower, bytes, name: &name, socket: socket.as_fd() };
-                slots.push(Some((rows::row(detail[0] as usize).open)(&setup)?));
+                slots.push(Some(rows::open(detail[0] as usize, &setup)?));
             }
             RUN => {
                 let exchange = slots[slot].as_mut().ok_or("the exchange is closed")?;
@@ -294,7 +303,7 @@ fn sleeps() -> u64 {
 }
 
 fn name(leader: u32, sequence: u64) -> String {
-    format!("slipring-ping-pong-{leader}-{sequence}")
+    format!("slipring-{PROGRAM}-{leader}-{sequence}")
 }
 
 fn pin(cpu: usize) -> Outcome<()> {

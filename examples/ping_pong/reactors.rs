@@ -74,7 +74,8 @@ impl Reactors {
         Self::messages(setup, 1000)
     }
 
-    fn messages(setup: &Setup, links: usize) -> Outcome<Box<dyn Exchange>> {
+    /// So many links, the middle one of which is used.
+    pub fn messages(setup: &Setup, links: usize) -> Outcome<Box<dyn Exchange>> {
         let reactors = Self::open(setup, links)?;
         let progress = reactors.progress.clone();
         reactors.hot.on_message(move |link, message| {

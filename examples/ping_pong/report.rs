@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
-use crate::harness::{Record, State, Weather};
-use crate::rows::{Pace, What};
+use crate::harness::Record;
+use crate::rows::What;
+use crate::runner::Pace;
+use crate::state::{State, Weather};
 
 /// One line of JSON. `null` where a row has no such figure (streams have no tails).
 pub fn json(record: &Record) -> String {

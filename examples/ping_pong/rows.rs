@@ -1,38 +1,15 @@
 //! The table of what is measured, and against what.
 
-use std::time::Duration;
-
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
 use crate::floors::{events, futex, line, relay, ring, uds};
+use crate::runner::Pace;
 use crate::{registered, subjects, tensors};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
     Slipring,
     Floor,
-}
-
-/// How a slice is made and what it says.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// Round trips timed as a whole; tails from slices of their own.
-    Batches,
-    /// One way: messages timed as a whole. No tails.
-    Stream,
-    /// Round trips of many microseconds: each is stamped, which costs them nothing, and the slice
-    /// says their median.
-    Each,
-    /// As `Each`, and both sides sleep. `lead` and `follow` call `futex::idle` before they send,
-    /// which is taken out; slices in which fewer than nine in ten slept are dropped.
-    Asleep,
-}
-
-impl Pace {
-    /// What each round trip idles, by design.
-    pub fn idle(self) -> Duration {
-        if self == Pace::Asleep { futex::GAP * 2 } else { Duration::ZERO }
-    }
 }
 
 pub struct Row {
@@ -141,6 +118,15 @@ pub fn all() -> impl Iterator<Item = &'static Row> {
 
 pub fn row(index: usize) -> &'static Row {
     all().nth(index).expect("both processes have the same table")
+}
+
+/// Sets one side of a row up.
+pub fn open(index: usize, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+    (row(index).open)(setup)
+}
+
+pub fn variants(index: usize, bytes: usize) -> Vec<u64> {
+    (row(index).variants)(bytes)
 }
 
 pub fn find(mode: &str) -> Option<usize> {

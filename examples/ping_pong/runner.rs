@@ -6,9 +6,10 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::Outcome;
-use crate::harness::{Record, STATES, State};
+use crate::floors::futex;
 use crate::peer::{Peer, Slice, Slot};
-use crate::rows::{self, Pace, Row};
+use crate::rows::{self, Row};
+use crate::state::{STATES, State};
 
 /// How long a slice should take: short against the seconds between two moves of the CPUs.
 const SLICE: Duration = Duration::from_millis(3);
@@ -19,11 +20,33 @@ const LONG_SLICE: Duration = Duration::from_millis(8);
 const LEAST: u64 = 1000;
 const SHORT: f64 = 3000.0;
 
+/// How a slice is made and what it says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Round trips timed as a whole; tails from slices of their own.
+    Batches,
+    /// One way: messages timed as a whole. No tails.
+    Stream,
+    /// Round trips of many microseconds: each is stamped, which costs them nothing, and the slice
+    /// says their median.
+    Each,
+    /// As `Each`, and both sides sleep. `lead` and `follow` call `futex::idle` before they send,
+    /// which is taken out; slices in which fewer than nine in ten slept are dropped.
+    Asleep,
+}
+
+impl Pace {
+    /// What each round trip idles, by design.
+    pub fn idle(self) -> Duration {
+        if self == Pace::Asleep { futex::GAP * 2 } else { Duration::ZERO }
+    }
+}
+
 /// One row at one size, open on both sides.
 pub struct Runner {
     pub row: &'static Row,
-    bytes: usize,
-    slot: Slot,
+    pub bytes: usize,
+    pub slot: Slot,
     pub variants: Vec<u64>,
     /// The last mean of each variant, from which the next slice's count follows.
     means: Vec<f64>,
@@ -35,7 +58,7 @@ pub struct Figures {
     /// Nanoseconds a round trip (a message in streams): one value a slice.
     pub slices: Vec<f64>,
     /// Stamps of single round trips, in nanoseconds.
-    stamps: Histogram<u64>,
+    pub stamps: Histogram<u64>,
     /// The best variant, once calibrated.
     pub best: Option<u64>,
     /// Slices of each variant during calibration.
@@ -51,7 +74,7 @@ pub struct Done {
 impl Runner {
     pub fn open(peer: &mut Peer, index: usize, bytes: usize) -> Outcome<Runner> {
         let row = rows::row(index);
-        let variants = (row.variants)(bytes);
+        let variants = rows::variants(index, bytes);
         let slot = peer.open(index, bytes)?;
         let figures =
             [Figures::new(&variants)?, Figures::new(&variants)?, Figures::new(&variants)?];
@@ -121,28 +144,6 @@ impl Runner {
             figures.stamps.record(stamp)?;
         }
         Ok(())
-    }
-
-    pub fn record(
-        &self,
-        state: State,
-        ratio: f64,
-        floor: Option<(&'static str, f64)>,
-        line: f64,
-    ) -> Record {
-        let figures = &self.figures[state as usize];
-        Record {
-            row: self.row,
-            bytes: self.bytes,
-            state,
-            p50: median(&figures.slices).unwrap_or(f64::NAN),
-            stamps: figures.stamps.clone(),
-            ratio,
-            floor,
-            line,
-            variant: (self.variants.len() > 1).then(|| self.variants[self.choice(state)]),
-            n: figures.slices.len(),
-        }
     }
 }
 

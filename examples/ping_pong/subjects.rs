@@ -9,7 +9,8 @@ use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
 use crate::reactors::{Crowd, Reactors};
 use crate::registered::Committed;
-use crate::rows::{Pace, Row, What, one};
+use crate::rows::{Row, What, one};
+use crate::runner::Pace;
 use crate::tensors;
 
 const KIB: usize = 1 << 10;

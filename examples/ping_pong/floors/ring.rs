@@ -5,7 +5,7 @@
 //! and summed. Nothing is checked but the sum of the batch.
 //!
 //! ```text
-//! leader's segment:    page: head | slot 0 (64 B) | slot 1 | …
+//! leader's segment:    page: head | slot 0 | slot 1 | …
 //! follower's segment:  page: tail | answer in the next line
 //! ```
 
@@ -18,19 +18,20 @@ use crate::exchange::{Exchange, Role, Setup};
 use crate::memory::{Mapping, PAGE};
 use crate::payload::{self, FROM_LEADER};
 
-const SLOT: usize = 64;
 const ANSWER: usize = 64;
-/// The largest of `capacities`.
-const MOST: usize = 16384;
 
 /// Slots in the ring: the harness takes the fastest.
-pub fn capacities(_bytes: usize) -> Vec<u64> {
-    vec![64, 256, 1024, 4096, MOST as u64]
+pub fn capacities(bytes: usize) -> Vec<u64> {
+    match bytes {
+        ..=1024 => vec![64, 256, 1024, 4096, 16384],
+        _ => vec![2, 4, 8, 16, 32, 64],
+    }
 }
 
 pub struct Ring {
     slots: Mapping,
     indices: Mapping,
+    bytes: usize,
     capacity: u64,
     /// Messages sent (leader) or received (follower), since the beginning.
     position: u64,
@@ -41,21 +42,28 @@ pub struct Ring {
 
 impl Ring {
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        if setup.bytes != SLOT {
-            return Err(format!("the bare ring carries {SLOT} bytes, not {}", setup.bytes).into());
-        }
-        let (mine, theirs) = setup.segments(PAGE + MOST * SLOT, false)?;
+        let bytes = setup.bytes;
+        let most = capacities(bytes).last().map_or(0, |most| *most as usize);
+        let (mine, theirs) = setup.segments(PAGE + most * bytes, false)?;
         let (slots, indices) = match setup.role {
             Role::Leader => (mine, theirs),
             Role::Follower => (theirs, mine),
         };
-        Ok(Box::new(Ring { slots, indices, capacity: 64, position: 0, cached: 0, batches: 0 }))
+        Ok(Box::new(Ring {
+            slots,
+            indices,
+            bytes,
+            capacity: 64,
+            position: 0,
+            cached: 0,
+            batches: 0,
+        }))
     }
 }
 
-fn slot(position: u64, capacity: u64) -> std::ops::Range<usize> {
-    let start = PAGE + (position & (capacity - 1)) as usize * SLOT;
-    start..start + SLOT
+fn slot(position: u64, capacity: u64, bytes: usize) -> std::ops::Range<usize> {
+    let start = PAGE + (position & (capacity - 1)) as usize * bytes;
+    start..start + bytes
 }
 
 impl Exchange for Ring {
@@ -64,7 +72,7 @@ impl Exchange for Ring {
     }
 
     fn lead(&mut self, count: u64) -> Outcome<()> {
-        let capacity = self.capacity;
+        let (capacity, bytes) = (self.capacity, self.bytes);
         let head = self.slots.word(0);
         let tail = self.indices.watch(0);
         // Between batches the ring is empty, so the tail stands at `position`.
@@ -75,8 +83,8 @@ impl Exchange for Ring {
             }
             // SAFETY: the reader has released this slot (its tail is past it) and looks at it again
             // only after the head below.
-            let bytes = unsafe { self.slots.bytes_mut(slot(position, capacity)) };
-            payload::fill(bytes, payload::seed(position, FROM_LEADER));
+            let buffer = unsafe { self.slots.bytes_mut(slot(position, capacity, bytes)) };
+            payload::fill(buffer, payload::seed(position, FROM_LEADER));
             position += 1;
             // Pairs with the fence in `follow`: the slot is filled before the head passes it.
             head.store(position, Ordering::Release);
@@ -89,7 +97,7 @@ impl Exchange for Ring {
     }
 
     fn follow(&mut self, count: u64) -> Outcome<()> {
-        let capacity = self.capacity;
+        let (capacity, bytes) = (self.capacity, self.bytes);
         let tail = self.indices.word(0);
         let head = self.slots.watch(0);
         let (mut position, mut cached) = (self.position, self.cached);
@@ -99,10 +107,10 @@ impl Exchange for Ring {
                 cached = head.until(|head| head != position);
             }
             // SAFETY: the head is past this slot, and the writer leaves it alone until the tail below.
-            let bytes = unsafe { self.slots.bytes(slot(position, capacity)) };
-            sum = sum.wrapping_add(payload::sum(bytes));
+            let buffer = unsafe { self.slots.bytes(slot(position, capacity, bytes)) };
+            sum = sum.wrapping_add(payload::sum(buffer));
             expected = expected
-                .wrapping_add(payload::expected(SLOT, payload::seed(position, FROM_LEADER)));
+                .wrapping_add(payload::expected(bytes, payload::seed(position, FROM_LEADER)));
             position += 1;
             // Pairs with the fence in `lead`: the slot is read before the tail gives it back.
             tail.store(position, Ordering::Release);

@@ -1,0 +1,238 @@
+//! slipring beside what else carries messages on one machine. README.md says how it measures.
+//!
+//! ```text
+//! cargo run --release                                # the table, and target/rivals.csv
+//! cargo run --release -- --quick
+//! cargo run --release -- --only slipring,iceoryx2 --measure trip-filled,stream --sizes 64 --minutes 2
+//! cargo run --release -- --list
+//! cargo run --release -- plot target/rivals.csv docs # drawings
+//! ```
+//!
+//! Expect about 15 minutes, and two CPUs that have nothing else to do.
+
+mod bars;
+mod figure;
+mod harness;
+mod machine;
+mod plot;
+mod rows;
+mod systems;
+mod table;
+mod work;
+
+// What examples/ping_pong measures with: written once, there.
+#[path = "../../examples/ping_pong/exchange.rs"]
+mod exchange;
+#[path = "../../examples/ping_pong/floors/mod.rs"]
+mod floors;
+#[allow(dead_code)]
+#[path = "../../examples/ping_pong/memory.rs"]
+mod memory;
+#[path = "../../examples/ping_pong/payload.rs"]
+mod payload;
+#[path = "../../examples/ping_pong/peer.rs"]
+mod peer;
+#[allow(dead_code)]
+#[path = "../../examples/ping_pong/reactors.rs"]
+mod reactors;
+#[path = "../../examples/ping_pong/runner.rs"]
+mod runner;
+#[path = "../../examples/ping_pong/state.rs"]
+mod state;
+
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use figure::Results;
+use harness::{Group, Harness};
+use systems::Kind;
+use work::Work;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+struct Options {
+    only: Option<Vec<String>>,
+    measures: Option<Vec<String>>,
+    sizes: Option<Vec<usize>>,
+    minutes: Option<f64>,
+    cpus: (usize, usize),
+    out: PathBuf,
+    quick: bool,
+    list: bool,
+    /// `plot FILE FOLDER`.
+    words: Vec<String>,
+    /// Hidden: this is the peer, of the process with this id.
+    follow: Option<u32>,
+}
+
+/// What all groups of a run take together, opening and closing not included.
+const WHOLE: f64 = 13.0 * 60.0;
+/// The same of those that a quick run does.
+const QUICK: f64 = 2.0;
+
+fn main() -> ExitCode {
+    match options().and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-rivals: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> Outcome<()> {
+    if let Some(parent) = options.follow {
+        return peer::follow(parent, options.cpus.1);
+    }
+    match options.words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => {}
+        ["plot", results, folder] => {
+            return plot::draw(&Results::read(results.as_ref())?, folder.as_ref());
+        }
+        ["table", results] => {
+            return show(&Results::read(results.as_ref())?);
+        }
+        _ => return Err("beside options there are: plot FILE FOLDER, and table FILE".into()),
+    }
+    let groups = chosen(&options)?;
+    if options.list {
+        return list_groups(&groups);
+    }
+    let results = measure(&options, &groups)?;
+    results.write(&options.out)?;
+    show(&results)?;
+    writeln!(std::io::stdout(), "\n{} has every figure", options.out.display())?;
+    Ok(())
+}
+
+fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
+    let mut results = Results { facts: machine::facts(), figures: Vec::new() };
+    let whole = match (options.minutes, options.quick) {
+        (Some(minutes), _) => minutes * 60.0,
+        (None, true) => QUICK,
+        (None, false) => WHOLE,
+    };
+    let weights: f64 = groups.iter().map(Group::weight).sum();
+    let least = if options.quick { 1 } else { 5 };
+    work::QUICK.store(options.quick, Ordering::Relaxed);
+    let mut harness = Harness::start(options.cpus)?;
+    for (number, group) in groups.iter().enumerate() {
+        let share = (whole * group.weight() / weights.max(1.0)).min(60.0);
+        let name = group.work.name();
+        eprintln!(
+            "{}/{}: {name}, {}, {share:.1} s",
+            number + 1,
+            groups.len(),
+            table::size(group.bytes)
+        );
+        results.figures.extend(if group.work == Work::Footprint {
+            harness.footprint(&group.indices)?
+        } else {
+            harness.measure(&group.indices, group.bytes, Duration::from_secs_f64(share), least)?
+        });
+    }
+    let weather = harness.quit()?;
+    let [close, near, far] = weather.brackets;
+    results.facts.push(format!(
+        "brackets: {close} close, {near} near, {far} far; the CPUs moved {} times; {} of {} slices dropped",
+        weather.flips, weather.dropped, weather.pairs
+    ));
+    Ok(results)
+}
+
+fn show(results: &Results) -> Outcome<()> {
+    let mut out = std::io::stdout().lock();
+    for fact in &results.facts {
+        writeln!(out, "{fact}")?;
+    }
+    table::print(&mut out, &results.figures)?;
+    bars::print(&mut out, &results.figures)
+}
+
+fn chosen(options: &Options) -> Outcome<Vec<Group>> {
+    let names: Vec<&str> = systems::ALL.iter().map(|system| system.name()).collect();
+    let measures: Vec<&str> = work::ALL.iter().map(|work| work.name()).collect();
+    for (asked, known) in [(&options.only, &names), (&options.measures, &measures)] {
+        if let Some(name) = asked.iter().flatten().find(|name| !known.contains(&name.as_str())) {
+            return Err(format!("no {name:?}, there are: {}", known.join("; ")).into());
+        }
+    }
+    let among = |asked: &Option<Vec<String>>, name: &str| {
+        asked.as_ref().is_none_or(|asked| asked.iter().any(|asked| asked == name))
+    };
+    let groups = Group::all(|row, bytes| {
+        // Floors go with whatever is measured.
+        let system = row.system.kind() == Kind::Floor || among(&options.only, row.system.name());
+        let sizes = options.sizes.as_ref().is_none_or(|sizes| sizes.contains(&bytes));
+        let quick = !options.quick || is_quick(row.work, bytes);
+        system && among(&options.measures, row.work.name()) && sizes && quick
+    });
+    if groups.is_empty() { Err("nothing is left to measure".into()) } else { Ok(groups) }
+}
+
+/// Whether a quick run does it: every measure, at few sizes and with few links.
+fn is_quick(work: Work, bytes: usize) -> bool {
+    match work {
+        Work::Trip(_) => [64, 64 << 10].contains(&bytes),
+        Work::Stream => bytes == 64,
+        Work::FanOut => false,
+        Work::Reactor(links) => links <= 16,
+        _ => true,
+    }
+}
+
+fn list_groups(groups: &[Group]) -> Outcome<()> {
+    let mut out = std::io::stdout().lock();
+    for group in groups {
+        let names: Vec<&str> =
+            group.indices.iter().map(|index| rows::row(*index).system.name()).collect();
+        let (work, size) = (group.work.name(), table::size(group.bytes));
+        writeln!(out, "{work}, {size}: {}", names.join("; "))?;
+    }
+    Ok(())
+}
+
+fn options() -> Outcome<Options> {
+    use lexopt::prelude::{Long, Value, ValueExt};
+    let mut options = Options {
+        only: None,
+        measures: None,
+        sizes: None,
+        minutes: None,
+        cpus: (0, 1),
+        out: "target/rivals.csv".into(),
+        quick: false,
+        list: false,
+        words: Vec::new(),
+        follow: None,
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("only") => options.only = Some(list(&parser.value()?.string()?)?),
+            Long("measure") => options.measures = Some(list(&parser.value()?.string()?)?),
+            Long("sizes") => options.sizes = Some(list(&parser.value()?.string()?)?),
+            Long("minutes") => options.minutes = Some(parser.value()?.parse()?),
+            Long("out") => options.out = parser.value()?.into(),
+            Long("quick") => options.quick = true,
+            Long("list") => options.list = true,
+            Long("cpus") => match list(&parser.value()?.string()?)?[..] {
+                [leader, follower] if leader != follower => options.cpus = (leader, follower),
+                _ => return Err("--cpus takes two different CPUs, as 0,1".into()),
+            },
+            Long("follow") => options.follow = Some(parser.value()?.parse()?),
+            Value(word) => options.words.push(word.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(options)
+}
+
+fn list<T: FromStr<Err: Error + Send + Sync + 'static>>(text: &str) -> Outcome<Vec<T>> {
+    text.split(',').map(|part| Ok(part.trim().parse()?)).collect()
+}

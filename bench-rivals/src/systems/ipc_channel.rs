@@ -1,0 +1,106 @@
+//! ipc-channel: its channels of bytes.
+
+use ipc_channel::ipc::{
+    IpcBytesReceiver, IpcBytesSender, IpcOneShotServer, IpcSender, bytes_channel,
+};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::{Kind, System};
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup};
+use crate::work::fan_in::{FanIn, Maker, Part as FanInPart, SENDERS, Send1};
+use crate::work::link::End;
+use crate::work::{self, Treatment, Work};
+
+pub struct IpcChannel;
+
+impl System for IpcChannel {
+    fn name(&self) -> &'static str {
+        "ipc-channel"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Rival
+    }
+
+    fn package(&self) -> Option<&'static str> {
+        Some("ipc-channel")
+    }
+
+    fn options(&self, _work: Work, _bytes: usize) -> String {
+        "IpcBytesSender, recv blocks".into()
+    }
+
+    fn does(&self, work: Work, _bytes: usize) -> bool {
+        !matches!(
+            work,
+            Work::Trip(Treatment::Untouched) | Work::Reactor(_) | Work::Connect | Work::FanOut
+        )
+    }
+
+    fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        if work == Work::FanIn {
+            return FanIn::open(setup, |setup, _| fan_in(setup));
+        }
+        let (sender, receiver) = channels(setup)?;
+        work::over(Channels { sender, receiver }, work, setup)
+    }
+}
+
+type Ends = (IpcBytesSender, IpcBytesReceiver);
+
+/// A channel each way: the follower makes both and sends two of the ends.
+fn channels(setup: &Setup) -> Outcome<Ends> {
+    if setup.role == Role::Leader {
+        let (server, name) = IpcOneShotServer::<Ends>::new()?;
+        rustix::net::send(setup.socket, name.as_bytes(), SendFlags::NOSIGNAL)?;
+        return Ok(server.accept()?.1);
+    }
+    let mut name = [0; 512];
+    let (got, _) = rustix::net::recv(setup.socket, &mut name, RecvFlags::empty())?;
+    let door = IpcSender::<Ends>::connect(str::from_utf8(&name[..got])?.to_owned())?;
+    let (to_leader, at_leader) = bytes_channel()?;
+    let (to_follower, at_follower) = bytes_channel()?;
+    door.send((to_follower, at_leader))?;
+    Ok((to_leader, at_follower))
+}
+
+struct Channels {
+    sender: IpcBytesSender,
+    receiver: IpcBytesReceiver,
+}
+
+impl End for Channels {
+    fn send(&mut self, message: &[u8]) -> Outcome<()> {
+        Ok(self.sender.send(message)?)
+    }
+
+    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+        message.copy_from_slice(&self.receiver.recv()?);
+        Ok(())
+    }
+
+    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+        Ok(crate::payload::sum(&self.receiver.recv()?))
+    }
+}
+
+/// One channel, its sender cloned.
+fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
+    let (sender, receiver) = channels(setup)?;
+    if setup.role == Role::Leader {
+        return Ok(FanInPart::Receiver(Box::new(move |tally| {
+            while !tally.is_done() {
+                tally.take(receiver.recv()?.as_slice().try_into()?);
+            }
+            Ok(())
+        })));
+    }
+    let maker = |_| {
+        let sender = sender.clone();
+        let make =
+            move || -> Outcome<Send1> { Ok(Box::new(move |message| Ok(sender.send(message)?))) };
+        Box::new(make) as Maker
+    };
+    Ok(FanInPart::Senders((0..SENDERS).map(maker).collect()))
+}

@@ -1,0 +1,111 @@
+//! Who is measured. One file a system; every one brings what it can do.
+
+mod floors;
+mod iceoryx2;
+mod ipc_channel;
+mod kernel;
+mod ringfire;
+mod shaq;
+mod shmem_ipc;
+mod sized;
+mod slipring;
+#[cfg(feature = "tachyon")]
+mod tachyon;
+
+use crate::Outcome;
+use crate::exchange::{Exchange, Setup};
+use crate::work::Work;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Slipring,
+    Rival,
+    /// What the kernel brings.
+    Kernel,
+    /// What the machine itself can do.
+    Floor,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Slipring => "slipring",
+            Kind::Rival => "rival",
+            Kind::Kernel => "kernel",
+            Kind::Floor => "floor",
+        }
+    }
+}
+
+pub trait System: Sync {
+    fn name(&self) -> &'static str;
+
+    fn kind(&self) -> Kind;
+
+    /// The package whose version the table shows.
+    fn package(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether both sides may write the memory that they share, so that a faulty peer can break it.
+    fn shares_writable(&self) -> bool {
+        false
+    }
+
+    /// What is not left at its default, or how it waits.
+    fn options(&self, work: Work, bytes: usize) -> String;
+
+    fn does(&self, work: Work, bytes: usize) -> bool;
+
+    /// What `tune` is given; where there are several, the best in each state of the machine counts.
+    fn variants(&self, _work: Work, _bytes: usize) -> Vec<u64> {
+        vec![0]
+    }
+
+    /// Called on both sides at the same time, for work that it does.
+    fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>>;
+}
+
+/// All of them, in the table's order.
+pub static ALL: &[&dyn System] = &[
+    &slipring::MESSAGES,
+    &slipring::TENSORS,
+    &iceoryx2::Iceoryx2,
+    &ringfire::Ringfire,
+    &shaq::Shaq,
+    &shmem_ipc::ShmemIpc,
+    #[cfg(feature = "tachyon")]
+    &tachyon::Tachyon,
+    &ipc_channel::IpcChannel,
+    &kernel::UNIX_POLLED,
+    &kernel::UNIX,
+    &kernel::PIPE,
+    &kernel::TCP,
+    &kernel::EVENTFD,
+    &floors::LINE,
+    &floors::LINE_RO,
+    &floors::MAILBOX,
+    &floors::ROTATE,
+    &floors::ROTATE_RO,
+    &floors::MEMCPY,
+    &floors::RING,
+    &floors::FUTEX,
+    &floors::UDS,
+];
+
+/// The version of a system's package in this crate's lock file, or the kernel's.
+pub fn version(system: &dyn System) -> String {
+    let Some(package) = system.package() else {
+        return match system.kind() {
+            Kind::Kernel => crate::machine::kernel(),
+            _ => String::new(),
+        };
+    };
+    let lock = include_str!("../../Cargo.lock");
+    let entry = lock.split("[[package]]").find(|entry| {
+        entry.lines().any(|line| line.strip_prefix("name = ") == Some(&format!("{package:?}")))
+    });
+    let line =
+        entry.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
+    line.map_or(String::new(), |version| version.trim_matches('"').to_owned())
+}

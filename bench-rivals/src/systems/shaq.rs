@@ -1,0 +1,184 @@
+//! shaq: queues of slots of one type in a shared file, in place.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::fs::MemfdFlags;
+use shaq::{mpmc, spsc};
+
+use super::sized::{Slot, by_size, slots};
+use super::{Kind, System};
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
+use crate::payload;
+use crate::work::fan_in::{self, FanIn, Maker, Part as FanInPart, SENDERS, Send1};
+use crate::work::link::End;
+use crate::work::{self, Wait, Work};
+
+pub struct Shaq;
+
+impl System for Shaq {
+    fn name(&self) -> &'static str {
+        "shaq"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Rival
+    }
+
+    fn package(&self) -> Option<&'static str> {
+        Some("shaq")
+    }
+
+    fn shares_writable(&self) -> bool {
+        true
+    }
+
+    fn options(&self, work: Work, bytes: usize) -> String {
+        match work {
+            Work::FanIn => format!("mpmc, {} slots; polled, a full sender yields", slots(bytes)),
+            Work::Wake | Work::Idle => {
+                format!("spsc, {} slots; reserve_read_batch_timeout", slots(bytes))
+            }
+            _ => format!("spsc, {} slots of {bytes} B; polled", slots(bytes)),
+        }
+    }
+
+    fn does(&self, work: Work, _bytes: usize) -> bool {
+        !matches!(work, Work::Reactor(_) | Work::Connect | Work::FanOut)
+    }
+
+    fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        if work == Work::FanIn {
+            return FanIn::open(setup, |setup, _| fan_in(setup));
+        }
+        by_size!(setup.bytes, [8, 64, 1024, 8192, 65536, 1048576, 16777216], open(work, setup))
+    }
+}
+
+/// A file of `len` bytes.
+fn file(len: usize) -> Outcome<File> {
+    let file = File::from(rustix::fs::memfd_create("shaq", MemfdFlags::CLOEXEC)?);
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
+fn open<const BYTES: usize>(work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+    let len = spsc::minimum_file_size::<Slot<BYTES>>(slots(BYTES));
+    let mine = file(len)?;
+    // SAFETY: a fresh file, of which this is the one that initializes it and the one producer; slots are
+    // plain bytes on both sides.
+    let producer = unsafe { spsc::Producer::<Slot<BYTES>>::create(&mine, len)? };
+    send_fd(setup.socket, 0, mine.as_fd())?;
+    let theirs = File::from(receive_fd(setup.socket)?.1);
+    // SAFETY: the peer has made it with the same type, and this is its one consumer.
+    let consumer = unsafe { spsc::Consumer::<Slot<BYTES>>::join(&theirs)? };
+    work::over(Queues { producer, consumer, wait: work.waits() }, work, setup)
+}
+
+struct Queues<const BYTES: usize> {
+    producer: spsc::Producer<Slot<BYTES>>,
+    consumer: spsc::Consumer<Slot<BYTES>>,
+    wait: Wait,
+}
+
+impl<const BYTES: usize> Queues<BYTES> {
+    #[inline]
+    fn write(&mut self, write: impl FnOnce(&mut [u8])) {
+        loop {
+            let mut batch = self.producer.write_batch();
+            // SAFETY: initialized below; any bytes are a slot, those of the mapping too.
+            if let Some(slot) = unsafe { batch.try_as_mut() } {
+                let slot = slot.as_mut_ptr().cast::<u8>();
+                // SAFETY: a slot has so many bytes, and is this producer's alone until the batch is dropped.
+                write(unsafe { std::slice::from_raw_parts_mut(slot, BYTES) });
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn read<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Outcome<R> {
+        loop {
+            let batch = match self.wait {
+                Wait::Poll => self.consumer.try_reserve_read_batch(NonZeroUsize::MIN),
+                Wait::Default | Wait::Sleep => {
+                    let patience = Duration::from_secs(10);
+                    self.consumer.reserve_read_batch_timeout(NonZeroUsize::MIN, patience).ok()
+                }
+            };
+            if let Some(batch) = batch {
+                return Ok(read(&batch.get(0).ok_or("an empty batch")?.0));
+            }
+        }
+    }
+}
+
+impl<const BYTES: usize> End for Queues<BYTES> {
+    fn send(&mut self, message: &[u8]) -> Outcome<()> {
+        self.write(|bytes| bytes.copy_from_slice(message));
+        Ok(())
+    }
+
+    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+        self.read(|bytes| message.copy_from_slice(bytes))
+    }
+
+    fn fill(&mut self, _private: &mut [u8], seed: u64) -> Outcome<()> {
+        self.write(|bytes| payload::fill(bytes, seed));
+        Ok(())
+    }
+
+    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+        self.read(payload::sum)
+    }
+
+    fn hand(&mut self, _len: usize) -> Outcome<()> {
+        self.write(|_| {});
+        Ok(())
+    }
+
+    fn take(&mut self, _len: usize) -> Outcome<()> {
+        self.read(|_| {})
+    }
+}
+
+/// One queue that all write.
+fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
+    type Message = Slot<{ fan_in::BYTES }>;
+    if setup.role == Role::Leader {
+        let len = mpmc::minimum_file_size::<Message>(slots(fan_in::BYTES));
+        let file = file(len)?;
+        // SAFETY: a fresh file that nobody else initializes; slots are plain bytes on both sides.
+        let consumer = unsafe { mpmc::Consumer::<Message>::create(&file, len)? };
+        send_fd(setup.socket, 0, file.as_fd())?;
+        return Ok(FanInPart::Receiver(Box::new(move |tally| {
+            while !tally.is_done() {
+                if let Some(slot) = consumer.try_reserve_read() {
+                    tally.take(&slot.as_ref().0);
+                }
+            }
+            Ok(())
+        })));
+    }
+    let file = File::from(receive_fd(setup.socket)?.1);
+    // SAFETY: the peer has made it with the same type.
+    let producer = unsafe { mpmc::Producer::<Message>::join(&file)? };
+    let maker = |_| {
+        let producer = producer.clone();
+        let make = move || -> Outcome<Send1> {
+            Ok(Box::new(move |message| {
+                while producer.try_write(Slot(*message)).is_err() {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            }))
+        };
+        Box::new(make) as Maker
+    };
+    Ok(FanInPart::Senders((0..SENDERS).map(maker).collect()))
+}

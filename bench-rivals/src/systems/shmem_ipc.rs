@@ -1,0 +1,150 @@
+//! shmem-ipc: a ring of words in a sealed memfd, in place. A message may go around the ring's end, and is
+//! then written and read in two parts.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use shmem_ipc::sharedring::{Receiver, Sender};
+
+use super::{Kind, System};
+use crate::Outcome;
+use crate::exchange::{Exchange, Setup, receive_fd, send_fd};
+use crate::payload;
+use crate::work::link::End;
+use crate::work::{self, Wait, Work};
+
+pub struct ShmemIpc;
+
+const WORD: usize = 8;
+
+/// Words in a ring: 1 MiB, or four messages.
+fn capacity(bytes: usize) -> usize {
+    (bytes * 4).max(1 << 20) / WORD
+}
+
+impl System for ShmemIpc {
+    fn name(&self) -> &'static str {
+        "shmem-ipc"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Rival
+    }
+
+    fn package(&self) -> Option<&'static str> {
+        Some("shmem-ipc")
+    }
+
+    fn shares_writable(&self) -> bool {
+        true
+    }
+
+    fn options(&self, work: Work, bytes: usize) -> String {
+        let ring = (capacity(bytes) * WORD) >> 10;
+        match work.waits() {
+            Wait::Poll => format!("ring of {ring} KiB; polled, no signals"),
+            Wait::Default | Wait::Sleep => format!("ring of {ring} KiB; block_until_readable"),
+        }
+    }
+
+    fn does(&self, work: Work, _bytes: usize) -> bool {
+        !matches!(work, Work::Reactor(_) | Work::Connect | Work::FanIn | Work::FanOut)
+    }
+
+    fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let capacity = capacity(setup.bytes);
+        let sender = Sender::new(capacity)?;
+        send_fd(setup.socket, 0, sender.memfd().as_file().as_fd())?;
+        send_fd(setup.socket, 0, sender.empty_signal().as_fd())?;
+        send_fd(setup.socket, 0, sender.full_signal().as_fd())?;
+        let next = || {
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(File::from(
+                receive_fd(setup.socket)?.1,
+            ))
+        };
+        let receiver = Receiver::open(capacity, next()?, next()?, next()?)?;
+        work::over(Ring { sender, receiver, sleeps: work.waits() != Wait::Poll }, work, setup)
+    }
+}
+
+struct Ring {
+    sender: Sender<u64>,
+    receiver: Receiver<u64>,
+    sleeps: bool,
+}
+
+impl Ring {
+    /// `write` is given parts of the message, and where each begins.
+    #[inline]
+    fn write(&mut self, len: usize, mut write: impl FnMut(&mut [u8], usize)) -> Outcome<()> {
+        let mut done = 0;
+        while done < len {
+            let part = |words: *mut u64, count: usize| {
+                let bytes = (len - done).min(count * WORD);
+                // SAFETY: so many words are this sender's until the closure returns.
+                write(unsafe { std::slice::from_raw_parts_mut(words.cast(), bytes) }, done);
+                done += bytes;
+                bytes / WORD
+            };
+            if self.sleeps {
+                self.sender.send_raw(part)?;
+            } else {
+                self.sender.sender_mut().send(part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `read` is shown parts of the message, and where each begins.
+    #[inline]
+    fn read(&mut self, len: usize, mut read: impl FnMut(&[u8], usize)) -> Outcome<()> {
+        let mut done = 0;
+        while done < len {
+            let part = |words: *const u64, count: usize| {
+                let bytes = (len - done).min(count * WORD);
+                // SAFETY: so many words are this receiver's until the closure returns.
+                read(unsafe { std::slice::from_raw_parts(words.cast(), bytes) }, done);
+                done += bytes;
+                bytes / WORD
+            };
+            if self.sleeps {
+                self.receiver.block_until_readable()?;
+                self.receiver.receive_raw(part)?;
+            } else {
+                self.receiver.receiver_mut().recv(part)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl End for Ring {
+    fn send(&mut self, message: &[u8]) -> Outcome<()> {
+        self.write(message.len(), |part, at| part.copy_from_slice(&message[at..at + part.len()]))
+    }
+
+    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+        self.read(message.len(), |part, at| message[at..at + part.len()].copy_from_slice(part))
+    }
+
+    fn fill(&mut self, private: &mut [u8], seed: u64) -> Outcome<()> {
+        let word = |at: usize| seed.wrapping_add((at / WORD) as u64);
+        self.write(private.len(), |part, at| payload::fill(part, word(at)))
+    }
+
+    fn sum(&mut self, private: &mut [u8]) -> Outcome<u64> {
+        let mut sum = 0u64;
+        self.read(private.len(), |part, _| sum = sum.wrapping_add(payload::sum(part)))?;
+        Ok(sum)
+    }
+
+    fn hand(&mut self, len: usize) -> Outcome<()> {
+        self.write(len, |_, _| {})
+    }
+
+    fn take(&mut self, len: usize) -> Outcome<()> {
+        self.read(len, |_, _| {})
+    }
+}

@@ -1,0 +1,331 @@
+//! slipring: its messages, and its tensors.
+
+use std::sync::OnceLock;
+
+use slipring::{
+    Address, Bytes, Connection, Context, EventLoop, Link, Listener, Options, Spin, Tensor,
+};
+
+use super::{Kind, System};
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup};
+use crate::payload::{self, FROM_LEADER};
+use crate::reactors::Reactors;
+use crate::work::fan_in::{BYTES, FanIn, Maker, Part as FanInPart, SENDERS, Send1, Tally};
+use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
+use crate::work::link::End;
+use crate::work::{self, Treatment, Wait, Work};
+
+pub struct Slipring {
+    name: &'static str,
+    tensors: bool,
+}
+
+pub const MESSAGES: Slipring = Slipring { name: "slipring", tensors: false };
+pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true };
+
+impl System for Slipring {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Slipring
+    }
+
+    fn package(&self) -> Option<&'static str> {
+        Some("slipring")
+    }
+
+    fn options(&self, work: Work, _bytes: usize) -> String {
+        let way = match (work, self.tensors) {
+            (Work::Wake, _) => "Spin::Never",
+            (Work::FanIn | Work::Reactor(_), _) => "defaults; reactor",
+            (Work::Trip(Treatment::Filled), false) | (Work::Stream, _) => "defaults; reserve, peek",
+            (Work::Trip(Treatment::Untouched), false) => "defaults; reserve, peek",
+            (_, false) => "defaults",
+            (_, true) => "defaults; a fresh tensor each time",
+        };
+        way.into()
+    }
+
+    fn does(&self, work: Work, bytes: usize) -> bool {
+        match work {
+            Work::Trip(Treatment::Copied) => !self.tensors,
+            Work::Trip(_) => !self.tensors || bytes >= 64,
+            Work::FanOut => self.tensors,
+            _ => !self.tensors,
+        }
+    }
+
+    fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        match work {
+            Work::Reactor(links) => Reactors::messages(setup, links),
+            Work::Connect => Connect::open(setup),
+            Work::FanIn => FanIn::open(setup, fan_in),
+            Work::FanOut => {
+                let part = fan_out(setup)?;
+                FanOut::over(part, setup)
+            }
+            _ => {
+                let spin = match work.waits() {
+                    Wait::Sleep => Options::new().spin(Spin::Never),
+                    Wait::Poll | Wait::Default => Options::new(),
+                };
+                let context = match work {
+                    Work::Footprint => shared()?.clone(),
+                    _ => Context::with_options(spin)?,
+                };
+                let link = meet(setup, &context, 1)?.swap_remove(0);
+                if self.tensors {
+                    work::over(Tensors { link, context }, work, setup)
+                } else {
+                    work::over(Messages { link }, work, setup)
+                }
+            }
+        }
+    }
+}
+
+/// The one of this process, for links whose footprint is looked at.
+fn shared() -> Outcome<&'static Context> {
+    static CONTEXT: OnceLock<Context> = OnceLock::new();
+    if CONTEXT.get().is_none() {
+        let _ = CONTEXT.set(Context::new()?);
+    }
+    Ok(CONTEXT.get().ok_or("no context")?)
+}
+
+/// So many links, the leader's in the order of the follower's.
+fn meet(setup: &Setup, context: &Context, links: usize) -> Outcome<Vec<Connection>> {
+    match setup.role {
+        Role::Follower => {
+            let mut listener = context.listen(setup.name)?;
+            setup.meet()?;
+            (0..links).map(|_| Ok(listener.accept()?)).collect()
+        }
+        Role::Leader => {
+            setup.meet()?;
+            (0..links).map(|_| Ok(context.connect(setup.name)?)).collect()
+        }
+    }
+}
+
+fn gone() -> &'static str {
+    "the peer has closed"
+}
+
+/// Sums every byte where it lies.
+#[inline]
+fn sum(bytes: Bytes<'_>) -> u64 {
+    let lines = bytes.lines();
+    let mut tail = [0; 64];
+    let rest = lines.remainder();
+    rest.copy_to(&mut tail[..rest.len()]);
+    let mut lanes = [0u64; 8];
+    for line in lines {
+        for (lane, word) in lanes.iter_mut().zip(line) {
+            *lane = lane.wrapping_add(word);
+        }
+    }
+    lanes.iter().fold(payload::sum(&tail), |sum, lane| sum.wrapping_add(*lane))
+}
+
+struct Messages {
+    link: Connection,
+}
+
+impl End for Messages {
+    fn send(&mut self, message: &[u8]) -> Outcome<()> {
+        Ok(self.link.send(message)?)
+    }
+
+    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+        let received = self.link.peek()?.ok_or_else(gone)?;
+        if received.len() != message.len() {
+            return Err(format!("a message of {} bytes", received.len()).into());
+        }
+        received.bytes().copy_to(message);
+        Ok(received.release()?)
+    }
+
+    fn fill(&mut self, private: &mut [u8], seed: u64) -> Outcome<()> {
+        let mut room = self.link.reserve(private.len())?;
+        payload::fill(&mut room, seed);
+        Ok(room.publish()?)
+    }
+
+    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+        let received = self.link.peek()?.ok_or_else(gone)?;
+        let got = sum(received.bytes());
+        received.release()?;
+        Ok(got)
+    }
+
+    fn hand(&mut self, len: usize) -> Outcome<()> {
+        Ok(self.link.reserve(len)?.publish()?)
+    }
+
+    fn take(&mut self, len: usize) -> Outcome<()> {
+        let received = self.link.peek()?.ok_or_else(gone)?;
+        let got = received.len();
+        received.release()?;
+        if got == len { Ok(()) } else { Err(format!("a message of {got} bytes").into()) }
+    }
+}
+
+/// A fresh tensor each time: allocated, sent, received, dropped.
+struct Tensors {
+    link: Connection,
+    context: Context,
+}
+
+impl Tensors {
+    fn receive(&mut self) -> Outcome<Tensor> {
+        Ok(self.link.recv_tensor()?.ok_or_else(gone)?)
+    }
+}
+
+impl End for Tensors {
+    fn send(&mut self, message: &[u8]) -> Outcome<()> {
+        let mut tensor = self.context.alloc::<u8>([message.len()])?;
+        tensor.copy_from_slice(message);
+        Ok(self.link.send_tensor(tensor)?)
+    }
+
+    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+        Ok(Tensors::receive(self)?.copy_to(message)?)
+    }
+
+    fn fill(&mut self, private: &mut [u8], seed: u64) -> Outcome<()> {
+        let mut tensor = self.context.alloc::<u8>([private.len()])?;
+        payload::fill(&mut tensor, seed);
+        Ok(self.link.send_tensor(tensor)?)
+    }
+
+    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+        Ok(sum(Tensors::receive(self)?.bytes()?))
+    }
+
+    fn hand(&mut self, len: usize) -> Outcome<()> {
+        Ok(self.link.send_tensor(self.context.alloc::<u8>([len])?)?)
+    }
+
+    fn take(&mut self, len: usize) -> Outcome<()> {
+        let got = Tensors::receive(self)?.byte_len();
+        if got == len { Ok(()) } else { Err(format!("a tensor of {got} bytes").into()) }
+    }
+}
+
+/// A reactor with 16 links; a thread with a connection each.
+fn fan_in(setup: &Setup, tally: &std::sync::Arc<Tally>) -> Outcome<FanInPart> {
+    let context = Context::new()?;
+    if setup.role == Role::Follower {
+        // The leader listens here: it is the one that receives.
+        setup.meet()?;
+        let maker = |_| {
+            let mut link = context.connect(setup.name)?;
+            let make =
+                move || -> Outcome<Send1> { Ok(Box::new(move |message| Ok(link.send(message)?))) };
+            Ok(Box::new(make) as Maker)
+        };
+        return Ok(FanInPart::Senders((0..SENDERS).map(maker).collect::<Outcome<_>>()?));
+    }
+    let mut listener = context.listen(setup.name)?;
+    setup.meet()?;
+    let mut events = EventLoop::new(&context)?;
+    let reactor = events.reactor();
+    let mut links: Vec<Link> = Vec::new();
+    for _ in 0..SENDERS {
+        let link = reactor.adopt(listener.accept()?)?;
+        let tally = tally.clone();
+        link.on_message(move |_, message| {
+            let mut bytes = [0; BYTES];
+            message.bytes().copy_to(&mut bytes);
+            tally.take(&bytes);
+        });
+        links.push(link);
+    }
+    Ok(FanInPart::Receiver(Box::new(move |tally| {
+        let _open = &links;
+        Ok(events.run_until(|| tally.is_done())?)
+    })))
+}
+
+/// One tensor, sent to all.
+fn fan_out(setup: &Setup) -> Outcome<FanOutPart> {
+    let context = Context::new()?;
+    let mut links = meet(setup, &context, RECEIVERS)?;
+    let bytes = setup.bytes;
+    if setup.role == Role::Leader {
+        return Ok(FanOutPart::Sender(Box::new(move |fill| {
+            let mut tensor = context.alloc::<u8>([bytes])?;
+            fill(&mut tensor);
+            let tensor = tensor.share()?;
+            for link in &mut links {
+                link.send_tensor(&tensor)?;
+            }
+            Ok(())
+        })));
+    }
+    let receiver = |mut link: Connection| {
+        Box::new(move |look: &mut dyn FnMut(&[u8]) -> Outcome<()>| {
+            let tensor = link.recv_tensor()?.ok_or_else(gone)?;
+            look(in_place(&tensor)?)
+        }) as Look
+    };
+    Ok(FanOutPart::Receivers(links.into_iter().map(receiver).collect()))
+}
+
+#[allow(unsafe_code)]
+fn in_place(tensor: &Tensor) -> Outcome<&[u8]> {
+    // SAFETY: the peer is this program, which writes a tensor before it sends it and never after.
+    Ok(unsafe { tensor.as_slice_unchecked()? })
+}
+
+/// Connect, handshake, first echo; a fresh link each time.
+struct Connect {
+    context: Context,
+    listener: Option<Listener>,
+    address: Address,
+    number: u64,
+}
+
+impl Connect {
+    fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let context = Context::new()?;
+        let address = Address::named(setup.name)?;
+        let listener = match setup.role {
+            Role::Leader => None,
+            Role::Follower => Some(context.listen(&address)?),
+        };
+        setup.meet()?;
+        Ok(Box::new(Connect { context, listener, address, number: 0 }))
+    }
+}
+
+impl Exchange for Connect {
+    fn lead(&mut self, count: u64) -> Outcome<()> {
+        for _ in 0..count {
+            let mut link = self.context.connect(&self.address)?;
+            let word = payload::seed(self.number, FROM_LEADER).to_ne_bytes();
+            link.send(&word)?;
+            let echo = link.recv()?.ok_or_else(gone)?;
+            payload::check(payload::sum(&echo), payload::sum(&word), self.number)?;
+            self.number += 1;
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, count: u64) -> Outcome<()> {
+        let listener = self.listener.as_mut().ok_or("only the follower listens")?;
+        for _ in 0..count {
+            let mut link = listener.accept()?;
+            let word = link.recv()?.ok_or_else(gone)?;
+            link.send(&word)?;
+            // The end of the link is not in the time.
+            link.recv()?;
+        }
+        Ok(())
+    }
+}

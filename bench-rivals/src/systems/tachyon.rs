@@ -1,0 +1,152 @@
+//! Tachyon: a ring in shared memory, in place. Compiled with the feature `tachyon`.
+
+#![allow(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use tachyon_ipc::{Bus, RxGuard};
+
+use super::{Kind, System};
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup};
+use crate::payload;
+use crate::work::link::End;
+use crate::work::{self, Wait, Work};
+
+pub struct Tachyon;
+
+/// It stalls for good in a ring of fewer than 33 messages, so rings have room for 64.
+fn capacity(bytes: usize) -> usize {
+    (bytes * 64).max(1 << 20).next_power_of_two()
+}
+
+/// Looks before its receiver sleeps.
+fn looks(wait: Wait) -> u32 {
+    match wait {
+        Wait::Poll => u32::MAX,
+        // What its README uses.
+        Wait::Default => 10_000,
+        Wait::Sleep => 1,
+    }
+}
+
+impl System for Tachyon {
+    fn name(&self) -> &'static str {
+        "tachyon"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Rival
+    }
+
+    fn package(&self) -> Option<&'static str> {
+        Some("tachyon-ipc")
+    }
+
+    fn shares_writable(&self) -> bool {
+        true
+    }
+
+    fn options(&self, work: Work, bytes: usize) -> String {
+        let spin = looks(work.waits());
+        format!("ring of {} KiB; acquire_rx({spin})", capacity(bytes) >> 10)
+    }
+
+    fn does(&self, work: Work, bytes: usize) -> bool {
+        bytes <= 1 << 20
+            && !matches!(work, Work::Reactor(_) | Work::Connect | Work::FanIn | Work::FanOut)
+    }
+
+    fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let path = |way: &str| format!("/tmp/{}-{way}.sock", setup.name);
+        let bytes = setup.bytes;
+        let listen = |way: &str| -> Outcome<Bus> {
+            let bus = Bus::listen(&path(way), capacity(bytes))?;
+            let _ = std::fs::remove_file(path(way));
+            Ok(bus)
+        };
+        let (sender, receiver) = match setup.role {
+            Role::Leader => {
+                let sender = listen("out")?;
+                (sender, connect(&path("back"))?)
+            }
+            Role::Follower => {
+                let receiver = connect(&path("out"))?;
+                (listen("back")?, receiver)
+            }
+        };
+        work::over(Buses { sender, receiver, looks: looks(work.waits()) }, work, setup)
+    }
+}
+
+/// Whoever connects is told nothing of when the other listens.
+fn connect(path: &str) -> Outcome<Bus> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match Bus::connect(path) {
+            Ok(bus) => return Ok(bus),
+            Err(error) if Instant::now() > deadline => return Err(error.to_string().into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+struct Buses {
+    sender: Bus,
+    receiver: Bus,
+    looks: u32,
+}
+
+impl Buses {
+    #[inline]
+    fn write(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> Outcome<()> {
+        loop {
+            match self.sender.acquire_tx(len) {
+                Ok(mut room) => {
+                    // SAFETY: the slot is this sender's alone until it is committed.
+                    write(unsafe { room.as_mut_slice() });
+                    return Ok(room.commit(len, 1)?);
+                }
+                Err(tachyon_ipc::TachyonError::BufferFull) => {}
+                Err(error) => return Err(error.to_string().into()),
+            }
+        }
+    }
+
+    #[inline]
+    fn next(&self) -> Outcome<RxGuard<'_>> {
+        Ok(self.receiver.acquire_rx(self.looks)?)
+    }
+}
+
+impl End for Buses {
+    fn send(&mut self, message: &[u8]) -> Outcome<()> {
+        self.write(message.len(), |bytes| bytes[..message.len()].copy_from_slice(message))
+    }
+
+    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+        let got = self.next()?;
+        message.copy_from_slice(got.data());
+        Ok(got.commit()?)
+    }
+
+    fn fill(&mut self, private: &mut [u8], seed: u64) -> Outcome<()> {
+        let len = private.len();
+        self.write(len, |bytes| payload::fill(&mut bytes[..len], seed))
+    }
+
+    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+        let got = self.next()?;
+        let sum = payload::sum(got.data());
+        got.commit()?;
+        Ok(sum)
+    }
+
+    fn hand(&mut self, len: usize) -> Outcome<()> {
+        self.write(len, |_| {})
+    }
+
+    fn take(&mut self, _len: usize) -> Outcome<()> {
+        Ok(self.next()?.commit()?)
+    }
+}
