@@ -44,7 +44,7 @@ pub(crate) use guard::Unblocked;
 pub use lease::Lease;
 pub use limits::RegionLimits;
 pub(crate) use named::Opened;
-pub use named::{CudaHandle, Source};
+pub use named::{CudaHandle, Reach, Source};
 pub(crate) use object::is_dmabuf;
 pub use posix_shm::PosixShm;
 pub use registry::Registry;

@@ -27,6 +27,33 @@ pub enum Source<'a> {
     Dmabuf(BorrowedFd<'a>),
     /// Memory of a GPU, which is not touched: as data.
     Cuda(CudaHandle),
+    /// Memory of a GPU that somebody has opened: it is read and written by copies.
+    Gpu(CudaHandle, &'a Arc<dyn Reach>),
+}
+
+/// Memory that only a driver reaches.
+pub trait Reach: fmt::Debug + Send + Sync {
+    /// Its length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `to.len()` bytes from `offset` on, which lie inside.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()>;
+
+    /// Copies `from` to `offset`, where there is room.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
 }
 
 impl Source<'_> {
@@ -36,7 +63,7 @@ impl Source<'_> {
             Self::Posix(_) => RegionKind::Posix,
             Self::Memfd(_) => RegionKind::Memfd,
             Self::Dmabuf(_) => RegionKind::Dmabuf,
-            Self::Cuda(_) => RegionKind::Cuda,
+            Self::Cuda(_) | Self::Gpu(..) => RegionKind::Cuda,
         }
     }
 }
@@ -61,8 +88,11 @@ impl fmt::Debug for CudaHandle {
 #[derive(Debug)]
 enum Backing {
     Host { object: Object, key: Option<String>, windows: Windows },
-    Cuda(CudaHandle),
+    Cuda(CudaHandle, Option<Arc<dyn Reach>>),
 }
+
+/// Bytes that are copied at a time between memory of the host and of a GPU.
+const PIECE: u64 = 4 << 20;
 
 /// A named range of an object, and what this process holds of it.
 #[derive(Debug)]
@@ -97,7 +127,13 @@ impl Opened {
             }
             Source::Memfd(fd) => (Object::duplicate(fd, RegionKind::Memfd)?, None),
             Source::Dmabuf(fd) => (Object::duplicate(fd, RegionKind::Dmabuf)?, None),
-            Source::Cuda(handle) => return Ok(Self { backing: Backing::Cuda(handle), extent }),
+            Source::Cuda(handle) => {
+                return Ok(Self { backing: Backing::Cuda(handle, None), extent });
+            }
+            Source::Gpu(handle, reach) => {
+                extent.inside(reach.len())?;
+                return Ok(Self { backing: Backing::Cuda(handle, Some(reach.clone())), extent });
+            }
         };
         extent.inside(object.size()?)?;
         let footing = match object.kind() {
@@ -113,7 +149,7 @@ impl Opened {
     pub(super) fn bytes(&self) -> u64 {
         match &self.backing {
             Backing::Host { .. } => self.extent.len(),
-            Backing::Cuda(_) => 0,
+            Backing::Cuda(..) => 0,
         }
     }
 
@@ -121,7 +157,7 @@ impl Opened {
     pub(crate) fn identity(&self) -> Result<Option<(u64, u64)>> {
         match &self.backing {
             Backing::Host { object, .. } => object.identity().map(Some),
-            Backing::Cuda(_) => Ok(None),
+            Backing::Cuda(..) => Ok(None),
         }
     }
 
@@ -129,7 +165,7 @@ impl Opened {
     pub(crate) fn is_writable(&self) -> bool {
         match &self.backing {
             Backing::Host { object, .. } => object.is_writable(),
-            Backing::Cuda(_) => false,
+            Backing::Cuda(..) => false,
         }
     }
 
@@ -145,7 +181,7 @@ impl Opened {
                 let (offset, len) = (self.extent.offset(), self.extent.len() as usize);
                 ForeignMapping::map(object, offset, len, writable).map(Some)
             }
-            Backing::Host { .. } | Backing::Cuda(_) => Ok(None),
+            Backing::Host { .. } | Backing::Cuda(..) => Ok(None),
         }
     }
 
@@ -178,7 +214,7 @@ impl Region {
     pub(super) fn kind(&self) -> RegionKind {
         match &self.backing {
             Backing::Host { object, .. } => object.kind(),
-            Backing::Cuda(_) => RegionKind::Cuda,
+            Backing::Cuda(..) => RegionKind::Cuda,
         }
     }
 
@@ -190,7 +226,7 @@ impl Region {
     pub(super) fn cuda(&self) -> Option<CudaHandle> {
         match &self.backing {
             Backing::Host { .. } => None,
-            Backing::Cuda(handle) => Some(*handle),
+            Backing::Cuda(handle, _) => Some(*handle),
         }
     }
 
@@ -199,7 +235,7 @@ impl Region {
             Backing::Host { object, key, windows } => {
                 (key.clone(), object.is_writable(), windows.footing() == Footing::Sealed)
             }
-            Backing::Cuda(_) => (None, false, false),
+            Backing::Cuda(..) => (None, false, false),
         };
         RegionStatus {
             name: self.name.clone(),
@@ -239,7 +275,7 @@ impl Region {
         self.generation.check()?;
         match &self.backing {
             Backing::Host { object, windows, .. } => Ok((object, windows)),
-            Backing::Cuda(_) => {
+            Backing::Cuda(..) => {
                 Err(RegionFault::OutOfReach { kind: RegionKind::Cuda.name() }.into())
             }
         }
@@ -251,6 +287,9 @@ impl Region {
 
     /// Copies a part, a range of the object, out.
     pub(super) fn read_at(&self, part: Extent, out: &mut [u8]) -> Result<()> {
+        if let Some(reach) = self.reach()? {
+            return reach.read_at(part.offset(), out);
+        }
         let (object, windows) = self.host()?;
         match windows.footing() {
             // There is no other way to read one.
@@ -261,6 +300,9 @@ impl Region {
 
     /// Copies into a part, a range of the object.
     pub(super) fn write_at(&self, part: Extent, bytes: &[u8]) -> Result<()> {
+        if let Some(reach) = self.reach()? {
+            return reach.write_at(part.offset(), bytes);
+        }
         let (object, windows) = self.host()?;
         match windows.footing() {
             Footing::Fixed => self.write_in_place(part, |room| room.copy_from(bytes)),
@@ -314,6 +356,9 @@ impl Region {
 
     /// Copies another region's part into a part of the same length.
     pub(super) fn fill_from(&self, part: Extent, other: &Region, from: Extent) -> Result<()> {
+        if self.reach()?.is_some() || other.reach()?.is_some() {
+            return self.fill_by_pieces(part, other, from);
+        }
         let ((object, windows), (source, theirs)) = (self.host()?, other.host()?);
         if [windows, theirs].iter().any(|windows| windows.footing() == Footing::Fixed) {
             // A dmabuf is read and written in place alone.
@@ -339,6 +384,29 @@ impl Region {
         }
         // What lies behind the end of an object that was cut off within a page is lost.
         self.holds(part)
+    }
+
+    /// As `fill_from`, where one of both is reached by a driver alone.
+    fn fill_by_pieces(&self, part: Extent, other: &Region, from: Extent) -> Result<()> {
+        let mut piece = vec![0; part.len().min(PIECE) as usize];
+        let mut done = 0;
+        while done < part.len() {
+            let len = (part.len() - done).min(PIECE);
+            let piece = &mut piece[..len as usize];
+            other.read_at(Extent::new(from.offset() + done, len)?, piece)?;
+            self.write_at(Extent::new(part.offset() + done, len)?, piece)?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Who reaches it, if a driver alone does.
+    fn reach(&self) -> Result<Option<&Arc<dyn Reach>>> {
+        self.generation.check()?;
+        match &self.backing {
+            Backing::Cuda(_, reach) => Ok(reach.as_ref()),
+            Backing::Host { .. } => Ok(None),
+        }
     }
 
     /// The mapping of sealed memory, and where in it a part lies.
