@@ -228,6 +228,10 @@ fn a_message_that_is_small_and_many_things_is_refused() {
     let message = [0x2a, 0].repeat(1_000_000);
     let (code, _) = call(&served, INFER, &framed(&message), true, &[]);
     assert_eq!(code, Code::ResourceExhausted);
+    // The same behind a group, a field of a kind that nobody uses.
+    let message = [&[0xa3, 0x06, 0xa4, 0x06][..], &message].concat();
+    let (code, _) = call(&served, INFER, &framed(&message), true, &[]);
+    assert_eq!(code, Code::ResourceExhausted);
     still_serves(&served);
 }
 

@@ -21,6 +21,9 @@ mod description;
 mod door;
 mod execution;
 mod front;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grpc;
 mod http;
 mod inputs;

@@ -15,6 +15,8 @@ mod calls;
 mod codec;
 mod connections;
 mod contents;
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod gathered;
 mod generated;
 mod parameters;

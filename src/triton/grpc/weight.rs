@@ -51,7 +51,9 @@ impl<'a> Iterator for Fields<'a> {
                 self.bytes(len).map(|bytes| Field(number, Some(bytes)))
             }
             5 => self.bytes(4).map(|_| Field(number, None)),
-            // Groups, which are skipped by who decodes: they take no memory, and end the counting.
+            // The start of a group and its end. Who decodes skips what is between, and here it counts as if it
+            // stood outside: a group must not hide what comes behind it.
+            3 | 4 => Some(Field(number, None)),
             _ => None,
         }
     }
@@ -132,6 +134,18 @@ mod tests {
         let raw_input_contents = vec![vec![0; 1 << 20].into(); 2];
         let request = ModelInferRequest { raw_input_contents, ..Default::default() };
         assert!(of_request(&request.encode_to_vec()) < 1000);
+    }
+
+    #[test]
+    fn a_group_hides_nothing() {
+        // Field 100 as a group with a number in it, one in another, and one that is open to the end.
+        let group = [0xa3, 0x06, 0x08, 0x01, 0xab, 0x06, 0xac, 0x06, 0xa4, 0x06];
+        let inputs = [0x2a, 0].repeat(10_000);
+        for before in [&group[..], &group[..2]] {
+            assert!(of_request(&[before, &inputs].concat()) >= 10_000 * TENSOR);
+        }
+        let decoded = ModelInferRequest::decode(&[&group[..], &inputs].concat()[..]).unwrap();
+        assert_eq!(decoded.inputs.len(), 10_000);
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod body;
 mod coding;
 mod data;
 mod describe;
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod handle;
 mod head;
 mod idlers;
