@@ -19,32 +19,64 @@ impl Budget {
 
     /// A share of nothing yet.
     pub(super) fn share(self: &Arc<Self>) -> Share {
-        Share { budget: self.clone(), taken: 0 }
+        Share(Arc::new(Taken { budget: self.clone(), bytes: AtomicU64::new(0) }))
     }
 }
 
-/// What one request has taken; given back on drop.
+/// What one request has taken. Clones are the same share; it is given back once there is none any more.
+#[derive(Debug, Clone)]
+pub(super) struct Share(Arc<Taken>);
+
 #[derive(Debug)]
-pub(super) struct Share {
+struct Taken {
     budget: Arc<Budget>,
-    taken: u64,
+    bytes: AtomicU64,
 }
 
+// Relaxed throughout: counts, by which nothing else is read.
 impl Share {
     /// Takes more.
-    pub(super) fn take(&mut self, bytes: u64) -> Result<(), Refusal> {
-        // Relaxed: a count, by which nothing else is read.
-        let before = self.budget.taken.fetch_add(bytes, Ordering::Relaxed);
-        self.taken += bytes;
-        if before.saturating_add(bytes) > self.budget.most {
+    pub(super) fn take(&self, bytes: u64) -> Result<(), Refusal> {
+        let budget = &self.0.budget;
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let before = budget.taken.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > budget.most {
             return Err(Refusal::too_many_bytes());
         }
         Ok(())
     }
+
+    /// Gives back all but so many, of which there are as many.
+    pub(super) fn keep(&self, bytes: u64) {
+        let before = self.0.bytes.swap(bytes, Ordering::Relaxed);
+        self.0.budget.taken.fetch_sub(before - bytes, Ordering::Relaxed);
+    }
 }
 
-impl Drop for Share {
+impl Drop for Taken {
     fn drop(&mut self) {
-        self.budget.taken.fetch_sub(self.taken, Ordering::Relaxed);
+        self.budget.taken.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_comes_back_with_the_last_who_holds_it() {
+        let budget = Arc::new(Budget::new(100));
+        let (first, second) = (budget.share(), budget.share());
+        first.take(60).unwrap();
+        assert!(second.take(60).is_err());
+        drop(second);
+        let held = first.clone();
+        drop(first);
+        assert!(budget.share().take(41).is_err());
+        held.keep(10);
+        budget.share().take(90).unwrap();
+        drop(held);
+        budget.share().take(100).unwrap();
+        assert_eq!(budget.taken.load(Ordering::Relaxed), 0);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, RegionFault};
 use crate::region::{Lease, Registry, Unblocked};
+use crate::triton::budget::Share;
 use crate::triton::check::{self, Checked};
 use crate::triton::front::Front;
 use crate::triton::inputs::{Fault, From, Held, Inputs};
@@ -27,6 +28,8 @@ struct Laid {
     /// Bytes of inputs, and of windows of outputs.
     len: u64,
     batch: usize,
+    /// What its bytes have taken of those under way: until they are dropped, even where nobody waits any more.
+    share: Share,
 }
 
 impl Front {
@@ -36,9 +39,18 @@ impl Front {
     ///
     /// What the client is to be told.
     pub async fn infer(&self, request: InferRequest) -> Result<InferResponse, Refusal> {
+        self.infer_holding(request, self.share()).await
+    }
+
+    /// As [`infer`](Self::infer), for a wire that has taken a share for the request's bytes.
+    pub(super) async fn infer_holding(
+        &self,
+        request: InferRequest,
+        share: Share,
+    ) -> Result<InferResponse, Refusal> {
         let arrived = Instant::now();
         let found = self.repository().find(&request.model, request.version.as_deref())?;
-        let done = self.execute(&found, request, arrived).await;
+        let done = self.execute(&found, request, share, arrived).await;
         if done.is_err() {
             found.statistics().failed(arrived);
         }
@@ -49,6 +61,7 @@ impl Front {
         &self,
         found: &Found,
         request: InferRequest,
+        share: Share,
         arrived: Instant,
     ) -> Result<InferResponse, Refusal> {
         let metadata = &found.entry.metadata;
@@ -60,7 +73,7 @@ impl Front {
         let checked = check::check(metadata, &request)?;
         let mut request = request;
         let (model, id) = (std::mem::take(&mut request.model), request.id.take());
-        let laid = self.lay_out(found, request, leases, checked);
+        let laid = self.lay_out(found, request, leases, checked, share);
         let batch = laid.batch;
         let (outputs, moments) = self.compute(found, laid, arrived).await?;
         let outputs = outputs.finish()?;
@@ -89,6 +102,7 @@ impl Front {
         request: InferRequest,
         leases: Vec<Lease>,
         checked: Checked,
+        share: Share,
     ) -> Laid {
         let mut leases = leases.into_iter();
         let mut next = || leases.next().expect("each window was leased, in this order");
@@ -124,7 +138,7 @@ impl Front {
         let inputs = Inputs { held, in_place, fault: fault.clone() };
         let unwanted = Slot { spec: 0, to: To::Nowhere, shape: None };
         let outputs = Outputs { metadata, slots, unwanted, in_place, fault };
-        Laid { inputs, outputs, len, batch: checked.batch }
+        Laid { inputs, outputs, len, batch: checked.batch, share }
     }
 
     async fn compute(
@@ -147,7 +161,7 @@ impl Front {
                 done.map_err(|_| Refusal::unavailable(format!("model '{name}' was stopped")))?
             }
             Computing::Async(model) => {
-                let Laid { inputs, mut outputs, .. } = laid;
+                let Laid { inputs, mut outputs, share: _share, .. } = laid;
                 let started = Instant::now();
                 inputs.check_strings()?;
                 let ready = Instant::now();
@@ -168,7 +182,7 @@ fn run(
     laid: Laid,
     arrived: Instant,
 ) -> Result<(Outputs, Moments), Refusal> {
-    let Laid { inputs, mut outputs, .. } = laid;
+    let Laid { inputs, mut outputs, share: _share, .. } = laid;
     let started = Instant::now();
     // Once, and not for each access in place.
     let _unblocked = inputs.in_place.then(Unblocked::start);

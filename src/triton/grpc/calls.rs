@@ -1,8 +1,9 @@
 //! Each call of the service, handed on to the front.
 
 use futures_util::stream::BoxStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Extensions, Request, Response, Status, Streaming};
 
+use crate::triton::budget::Share;
 use crate::triton::front::Front;
 use crate::triton::grpc::generated::health::health_check_response::ServingStatus;
 use crate::triton::grpc::generated::health::health_server::Health;
@@ -29,15 +30,21 @@ pub(super) struct Calls {
 }
 
 impl Calls {
+    /// What the bytes of a call have taken of those under way.
+    pub(super) fn share(&self, extensions: &Extensions) -> Share {
+        extensions.get().cloned().unwrap_or_else(|| self.front.share())
+    }
+
     /// Executes a request.
     pub(super) async fn infer(
         &self,
         message: ModelInferRequest,
+        share: Share,
     ) -> Result<ModelInferResponse, Refusal> {
         // A model that is not there is told of before whatever else is wrong with a request to it.
         self.front.repository().find(&message.model_name, Some(&message.model_version))?;
         let request = request::decode(message)?;
-        self.front.infer(request).await.map(response::infer)
+        self.front.infer_holding(request, share).await.map(response::infer)
     }
 }
 
@@ -81,7 +88,8 @@ impl GrpcInferenceService for Calls {
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        Ok(Response::new(self.infer(request.into_inner()).await?))
+        let share = self.share(request.extensions());
+        Ok(Response::new(self.infer(request.into_inner(), share).await?))
     }
 
     type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;

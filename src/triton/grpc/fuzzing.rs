@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use tonic::Streaming;
-use tonic::codec::Codec;
+use tonic::codec::{Codec, CompressionEncoding};
 
 use crate::triton::fuzzing::{front, run};
-use crate::triton::grpc::codec::WeighingCodec;
+use crate::triton::grpc::codec::{WeighingCodec, sharing};
 use crate::triton::grpc::gathered::Gathered;
 use crate::triton::grpc::generated::inference::infer_parameter::ParameterChoice;
 use crate::triton::grpc::generated::inference::*;
@@ -34,7 +33,7 @@ impl Body for Cut {
 }
 
 /// Frames of any bytes, or one frame with a message of any bytes: `flags | bytes at a time | body`. What is decoded
-/// takes about what it was weighed at, and is executed.
+/// takes about what it was weighed at, and is executed; afterwards nothing is under way.
 pub fn message(input: &[u8]) {
     let [flags, piece, rest @ ..] = input else { return };
     let longest = front().limits().request_bytes as usize;
@@ -51,9 +50,13 @@ pub fn message(input: &[u8]) {
     }
     body.extend_from_slice(rest);
     let pieces = body.chunks(usize::from(*piece) + 1).map(Bytes::copy_from_slice).collect();
-    let body = Gathered::new(Cut(pieces), longest, Duration::from_secs(1));
+    let codings = [None, Some(CompressionEncoding::Gzip), Some(CompressionEncoding::Deflate)];
+    let coding = codings[usize::from(flags >> 1) % codings.len()];
+    let share = front().share();
+    let is_stream = flags & 8 == 0;
+    let body = Gathered::new(Cut(pieces), coding, is_stream, front().limits(), share.clone());
     let mut codec = WeighingCodec::<ModelInferResponse, ModelInferRequest>::default();
-    run(async {
+    run(sharing(share, async {
         let mut messages = Streaming::new_request(codec.decoder(), body, None, Some(longest));
         while let Ok(Some(message)) = messages.message().await {
             let Ok(request) = request::decode(message) else { continue };
@@ -62,7 +65,8 @@ pub fn message(input: &[u8]) {
                 assert_eq!(response.outputs.len(), response.raw_output_contents.len());
             }
         }
-    });
+    }));
+    assert!(front().share().take(front().limits().bytes_under_way).is_ok(), "all is given back");
 }
 
 /// Bytes that a message has taken, without what each allocation takes besides.

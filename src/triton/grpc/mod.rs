@@ -19,6 +19,7 @@ mod contents;
 pub(super) mod fuzzing;
 mod gathered;
 mod generated;
+mod inflating;
 mod parameters;
 mod refusal;
 mod request;

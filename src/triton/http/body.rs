@@ -67,6 +67,11 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         }
     }
 
+    /// What its bytes have taken of those under way.
+    pub(super) fn share(&self) -> Share {
+        self.share.clone()
+    }
+
     /// Whether the connection is out of step, or at its end.
     pub(super) fn is_broken(&self) -> bool {
         self.broken

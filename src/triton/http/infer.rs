@@ -46,7 +46,7 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         inputs,
         outputs,
     };
-    let response = front.infer(request).await?;
+    let response = front.infer_holding(request, body.share()).await?;
     let len: usize =
         response.outputs.iter().filter_map(|output| output.data.as_ref()).map(Bytes::len).sum();
     let coding = Coding::of_response(headers);
