@@ -310,8 +310,7 @@ impl Output<'_> {
 
     /// Copies an input of the same length, once.
     ///
-    /// Where both lie in one region and overlap, the bytes are those of the input before, or of the output
-    /// already, each of them.
+    /// Where both are partly the same memory, the output gets what the input was before.
     ///
     /// # Errors
     ///
@@ -339,8 +338,12 @@ impl Output<'_> {
         let direct = |lease: &Lease| self.in_place || lease.is_sealed();
         if direct(to) && direct(from) {
             let len = self.len;
-            let copied =
-                to.touch_mut(|room| from.touch(|bytes| room.slice(0, len).copy_from_bytes(bytes)));
+            let order = to.order(from);
+            let copy = |room: BytesMut<'_>, bytes: Bytes<'_>| match order {
+                None => room.copy_from_bytes(bytes),
+                Some(order) => room.move_from_bytes(bytes, order),
+            };
+            let copied = to.touch_mut(|room| from.touch(|bytes| copy(room.slice(0, len), bytes)));
             let copied = copied.map_err(|error| self.fault.keep(to, &error))?;
             return copied.map_err(|error| self.fault.keep(from, &error));
         }
