@@ -1,8 +1,7 @@
 //! Tensors as JSON, and back.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
+use serde_core::Serialize;
 
 use crate::tensor::{DType, Shape};
 use crate::triton::json::{self, Node};
@@ -75,15 +74,19 @@ fn number(leaf: Node<'_>, wanted: &str, dtype: DType) -> Refusal {
 }
 
 /// Appends an output's elements as a flat array.
-pub(super) fn write(output: &ResponseOutput, bytes: &[u8], to: &mut String) -> Result<(), Refusal> {
-    to.push('[');
+pub(super) fn write(
+    output: &ResponseOutput,
+    bytes: &[u8],
+    to: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    to.push(b'[');
     match output.dtype {
         DType::Fp16 | DType::Bf16 => {
             return Err(Refusal::json_output(output.dtype.name(), &output.name));
         }
         DType::Bytes => strings(bytes, to),
         DType::Bool => list(bytes.as_chunks::<1>().0, to, |to, [byte]| {
-            to.push_str(if byte == 0 { "false" } else { "true" });
+            json::value(to, &(byte != 0));
         }),
         DType::Uint8 => integers(bytes.as_chunks().0, to, u8::from_le_bytes),
         DType::Uint16 => integers(bytes.as_chunks().0, to, u16::from_le_bytes),
@@ -100,44 +103,44 @@ pub(super) fn write(output: &ResponseOutput, bytes: &[u8], to: &mut String) -> R
             json::float(to, f64::from_le_bytes(element));
         }),
     }
-    to.push(']');
+    to.push(b']');
     Ok(())
 }
 
 fn list<const N: usize>(
     elements: &[[u8; N]],
-    to: &mut String,
-    write: impl Fn(&mut String, [u8; N]),
+    to: &mut Vec<u8>,
+    write: impl Fn(&mut Vec<u8>, [u8; N]),
 ) {
     for (at, element) in elements.iter().enumerate() {
         if at > 0 {
-            to.push(',');
+            to.push(b',');
         }
         write(to, *element);
     }
 }
 
-fn integers<const N: usize, T: std::fmt::Display>(
+fn integers<const N: usize, T: Serialize>(
     elements: &[[u8; N]],
-    to: &mut String,
+    to: &mut Vec<u8>,
     of: impl Fn([u8; N]) -> T,
 ) {
     list(elements, to, |to, element| {
-        let _ = write!(to, "{}", of(element));
+        json::value(to, &of(element));
     });
 }
 
 /// BYTES as text. What is none shows where it is none.
-fn strings(bytes: &[u8], to: &mut String) {
+fn strings(bytes: &[u8], to: &mut Vec<u8>) {
     let mut rest = bytes;
     let mut first = true;
     while let Some((len, behind)) = rest.split_first_chunk::<4>() {
         let len = u32::from_le_bytes(*len) as usize;
         let (element, behind) = behind.split_at(len.min(behind.len()));
         if !first {
-            to.push(',');
+            to.push(b',');
         }
-        json::string(to, &String::from_utf8_lossy(element));
+        json::value(to, &*String::from_utf8_lossy(element));
         (rest, first) = (behind, false);
     }
 }
@@ -160,9 +163,9 @@ mod tests {
             shape: Shape::new(dims).unwrap(),
             data: None,
         };
-        let mut out = String::new();
+        let mut out = Vec::new();
         write(&output, &bytes, &mut out).unwrap();
-        out
+        String::from_utf8(out).unwrap()
     }
 
     #[test]
@@ -180,7 +183,7 @@ mod tests {
             (DType::Uint64, "[0,18446744073709551615]"),
             (DType::Int8, "[-128,127]"),
             (DType::Int64, "[-9223372036854775808,9223372036854775807]"),
-            (DType::Fp32, "[0.1,-3.4028235e38]"),
+            (DType::Fp32, "[0.1,-3.4028235e+38]"),
             (DType::Fp64, "[0.1,5e-324]"),
             (DType::Fp64, "[NaN,-Infinity]"),
             (DType::Bytes, "[\"\",\"ä\\\"\"]"),

@@ -54,9 +54,9 @@ fn described(input: &RequestInput) -> Option<(DType, Shape)> {
 /// What becomes of a tensor that is written as JSON, and read.
 fn again(dtype: DType, shape: Shape, bytes: &[u8]) -> Bytes {
     let output = ResponseOutput { name: String::new(), dtype, shape, data: None };
-    let mut text = String::new();
+    let mut text = Vec::new();
     data::write(&output, bytes, &mut text).unwrap();
-    data::read(dtype, &shape, Node::document(text.as_bytes()).unwrap()).unwrap()
+    data::read(dtype, &shape, Node::document(&text).unwrap()).unwrap()
 }
 
 /// A body, in pieces, which ends or is cut.

@@ -88,18 +88,22 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
 /// What is asked for without a body.
 fn look(front: &Front, route: &Route<'_>) -> Result<Reply, Refusal> {
     Ok(match route {
-        Route::Server => reply::json(describe::server(&front.describe())),
+        Route::Server => reply::describing(&describe::server(&front.describe())),
         Route::Live | Route::Ready => reply::empty(),
-        Route::AllStatistics => reply::json(describe::statistics(&front.statistics(None, None)?)),
+        Route::AllStatistics => {
+            reply::describing(&describe::statistics(&front.statistics(None, None)?))
+        }
         Route::Model { name, version, about } => match about {
             About::Ready if front.is_model_ready(name, *version) => reply::empty(),
             About::Ready => reply::with_status(StatusCode::BAD_REQUEST, ""),
-            About::Config => reply::json(describe::config(&front.model_config(name, *version)?)),
+            About::Config => {
+                reply::describing(&describe::config(&front.model_config(name, *version)?))
+            }
             About::Statistics => {
-                reply::json(describe::statistics(&front.statistics(Some(name), *version)?))
+                reply::describing(&describe::statistics(&front.statistics(Some(name), *version)?))
             }
             About::Metadata | About::Infer => {
-                reply::json(describe::metadata(&front.model_metadata(name, *version)?))
+                reply::describing(&describe::metadata(&front.model_metadata(name, *version)?))
             }
         },
         Route::Index | Route::Memory { .. } => reply::empty(),
@@ -117,5 +121,5 @@ async fn index<B: Body<Data = Bytes> + Unpin>(
     {
         ready = wanted.boolean().ok_or_else(|| Refusal::json_type("boolean"))?;
     }
-    Ok(reply::json(describe::index(&front.index(ready))))
+    Ok(reply::describing(&describe::index(&front.index(ready))))
 }

@@ -1,11 +1,10 @@
 //! Inference over HTTP.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
 use http_body::Body;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use serde_core::Serialize;
 
 use crate::triton::front::Front;
 use crate::triton::http::body::Reader;
@@ -135,52 +134,48 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
     Ok(head)
 }
 
+/// Appends a member of an object, with what stands before its value.
+fn member<T: Serialize + ?Sized>(text: &mut Vec<u8>, name: &[u8], value: &T) {
+    text.extend_from_slice(name);
+    json::value(text, value);
+}
+
 /// Makes the response: its JSON, and behind it the outputs that are binary.
 fn respond(
     response: InferResponse,
     is_binary: impl Fn(usize) -> bool,
     coding: Option<Coding>,
 ) -> Result<Reply, Refusal> {
-    let mut text = String::with_capacity(512);
-    text.push('{');
+    let mut text = Vec::with_capacity(512);
     if let Some(id) = &response.id {
-        text.push_str("\"id\":");
-        json::string(&mut text, id);
-        text.push(',');
+        member(&mut text, b"{\"id\":", id);
+        member(&mut text, b",\"model_name\":", &response.model);
+    } else {
+        member(&mut text, b"{\"model_name\":", &response.model);
     }
-    text.push_str("\"model_name\":");
-    json::string(&mut text, &response.model);
-    text.push_str(",\"model_version\":");
-    json::string(&mut text, &response.version);
-    text.push_str(",\"outputs\":[");
+    member(&mut text, b",\"model_version\":", &response.version);
+    text.extend_from_slice(b",\"outputs\":[");
     let mut tail = Vec::new();
     for (at, output) in response.outputs.iter().enumerate() {
-        if at > 0 {
-            text.push(',');
-        }
-        text.push_str("{\"name\":");
-        json::string(&mut text, &output.name);
-        text.push_str(",\"datatype\":\"");
-        text.push_str(output.dtype.name());
-        text.push_str("\",\"shape\":[");
-        for (at, dim) in output.shape.dims().iter().enumerate() {
-            let _ = write!(text, "{}{dim}", if at > 0 { "," } else { "" });
-        }
-        text.push(']');
+        let start: &[u8] = if at > 0 { b",{\"name\":" } else { b"{\"name\":" };
+        member(&mut text, start, &output.name);
+        member(&mut text, b",\"datatype\":", output.dtype.name());
+        member(&mut text, b",\"shape\":", output.shape.dims());
         match &output.data {
             None => {}
             Some(bytes) if is_binary(at) => {
-                let _ = write!(text, ",\"parameters\":{{\"binary_data_size\":{}}}", bytes.len());
+                member(&mut text, b",\"parameters\":{\"binary_data_size\":", &bytes.len());
+                text.push(b'}');
                 tail.push(bytes.clone());
             }
             Some(bytes) => {
-                text.push_str(",\"data\":");
+                text.extend_from_slice(b",\"data\":");
                 data::write(output, bytes, &mut text)?;
             }
         }
-        text.push('}');
+        text.push(b'}');
     }
-    text.push_str("]}");
+    text.extend_from_slice(b"]}");
     drop(response);
     let header_len = text.len();
     let mut pieces = Pieces::from(text);

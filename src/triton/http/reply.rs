@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
 
 use crate::triton::json;
 use crate::triton::refusal::Refusal;
@@ -89,6 +90,13 @@ pub(super) fn json(text: impl Into<Bytes>) -> Reply {
     with_status(StatusCode::OK, text)
 }
 
+/// 200 with what was asked about.
+pub(super) fn describing(value: &Value) -> Reply {
+    let mut text = Vec::with_capacity(512);
+    json::value(&mut text, value);
+    json(text)
+}
+
 /// 200 with nothing.
 pub(super) fn empty() -> Reply {
     json(Bytes::new())
@@ -103,10 +111,8 @@ pub(super) fn with_status(status: StatusCode, text: impl Into<Bytes>) -> Reply {
 
 /// An error, as the protocol has it.
 pub(super) fn error(status: StatusCode, text: &str) -> Reply {
-    let mut body = String::with_capacity(text.len() + 16);
-    body.push_str("{\"error\":");
-    json::string(&mut body, text);
-    body.push('}');
+    let mut body = Vec::with_capacity(text.len() + 16);
+    json::value(&mut body, &json!({ "error": text }));
     with_status(status, body)
 }
 
