@@ -8,11 +8,7 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::shm::Order;
 use crate::shm::copy::{copy_across, copy_in, copy_out, load_byte, load_word};
-
-/// Bytes that are moved at a time from one view to an overlapping one.
-const MOVE: usize = 4096;
 
 /// A view of bytes in a peer's memory, which an honest peer leaves alone and another one may change
 /// at any moment.
@@ -263,17 +259,6 @@ impl<'a> BytesMut<'a> {
         assert!(from.len == self.len(), "{} bytes into a view of {}", from.len, self.len());
         // SAFETY: as many bytes are mapped there to read, and here to write.
         unsafe { copy_across(from.start, self.bytes.start, from.len) }
-    }
-
-    /// As [`copy_from_bytes`](Self::copy_from_bytes), of a view that is partly the same memory, perhaps by another
-    /// mapping: afterwards all bytes are those that `from` had before.
-    pub(crate) fn move_from_bytes(&self, from: Bytes<'_>, order: Order) {
-        let mut chunk = [0; MOVE];
-        for (at, len) in order.steps(self.len(), chunk.len()) {
-            let chunk = &mut chunk[..len];
-            from.slice(at, len).copy_to(chunk);
-            self.slice(at, len).copy_from(chunk);
-        }
     }
 
     /// The bytes as a slice to write, without a copy.

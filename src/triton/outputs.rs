@@ -7,13 +7,16 @@ use bytes::Bytes as Owned;
 use zerocopy::IntoBytes;
 
 use crate::region::Lease;
-use crate::shm::{Bytes, BytesMut};
+use crate::shm::{Bytes, BytesMut, Order};
 use crate::tensor::{DType, Element, Shape};
 use crate::triton::inputs::{Fault, Input};
 use crate::triton::model::{ModelError, ModelMetadata};
 use crate::triton::refusal::Refusal;
 use crate::triton::request::ResponseOutput;
 use crate::triton::strings::zeros;
+
+/// Bytes that are moved at a time to a place that overlaps theirs.
+const SHIFT: usize = 4096;
 
 /// Where an output goes.
 #[derive(Debug)]
@@ -341,7 +344,7 @@ impl Output<'_> {
             let order = to.order(from);
             let copy = |room: BytesMut<'_>, bytes: Bytes<'_>| match order {
                 None => room.copy_from_bytes(bytes),
-                Some(order) => room.move_from_bytes(bytes, order),
+                Some(order) => shift(room, bytes, order),
             };
             let copied = to.touch_mut(|room| from.touch(|bytes| copy(room.slice(0, len), bytes)));
             let copied = copied.map_err(|error| self.fault.keep(to, &error))?;
@@ -351,6 +354,16 @@ impl Output<'_> {
             let failed = if from.holds().is_err() { from } else { to };
             self.fault.keep(failed, &error)
         })
+    }
+}
+
+/// Copies views of partly the same memory, perhaps by two mappings: each byte is read before it is overwritten.
+fn shift(to: BytesMut<'_>, from: Bytes<'_>, order: Order) {
+    let mut chunk = [0; SHIFT];
+    for (at, len) in order.steps(to.len(), chunk.len()) {
+        let chunk = &mut chunk[..len];
+        from.slice(at, len).copy_to(chunk);
+        to.slice(at, len).copy_from(chunk);
     }
 }
 
