@@ -238,7 +238,7 @@ fn a_message_that_is_small_and_many_things_is_refused() {
 #[test]
 fn bytes_under_way_are_bounded_together() {
     let _alone = alone();
-    let limits = Limits::new().bytes_under_way(1 << 20);
+    let limits = Limits::new().bytes_under_way(3 << 20);
     let served = Served::with(|builder| builder.limits(limits));
     let of = |len: usize| {
         let tensor = input("INPUT0", "UINT8", &[1, len as i64]);
@@ -258,8 +258,8 @@ fn bytes_under_way_are_bounded_together() {
     served.run(async {
         let _ = tokio::time::timeout(Duration::from_millis(1), &mut amid).await;
     });
-    wait_until("half a message is under way", || served.infer(of(500 << 10)).is_err());
-    served.infer(of(300 << 10)).unwrap();
+    wait_until("half a message is under way", || served.infer(of(900 << 10)).is_err());
+    served.infer(of(700 << 10)).unwrap();
     drop(amid);
     wait_until("its bytes come back", || served.infer(of(1000 << 10)).is_ok());
     // Typed contents count with what they take: eight bytes for each number.
@@ -269,15 +269,15 @@ fn bytes_under_way_are_bounded_together() {
         tensor.contents = Some(InferTensorContents { int_contents, ..Default::default() });
         request("identity_int32", vec![tensor], &[])
     };
-    grpc::is_refused(served.infer(ints(150_000)), Code::Unavailable, full);
-    served.infer(ints(100_000)).unwrap();
+    grpc::is_refused(served.infer(ints(200_000)), Code::Unavailable, full);
+    served.infer(ints(150_000)).unwrap();
 }
 
 #[test]
 fn a_stream_is_under_way_with_one_message_at_a_time() {
     let _alone = alone();
-    // Ten messages of 600 KiB, and behind each a frame of 1 MiB at most, in which the next ones begin.
-    let limits = Limits::new().bytes_under_way(2 << 20);
+    // Ten messages of 600 KiB with their answers, and behind each a frame of 1 MiB at most, in which the next ones begin.
+    let limits = Limits::new().bytes_under_way(4 << 20);
     let served = Served::with(|builder| builder.limits(limits));
     let len = 600 << 10;
     let tensor = input("INPUT0", "UINT8", &[1, len as i64]);

@@ -180,7 +180,7 @@ fn bytes_under_way_are_bounded_together() {
     let spec = TensorSpec::new("I", DType::Uint8, [None]);
     let metadata = ModelMetadata::new("gate").input(spec);
     let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
-    let limits = Limits::new().bytes_under_way(1 << 20);
+    let limits = Limits::new().bytes_under_way(1500 << 10);
     let served = Served::with(|builder| builder.model(gate).limits(limits));
     let raw = "Inference-Header-Content-Length: 0\r\n";
     let path = "/v2/models/identity_uint8/infer";
@@ -203,7 +203,7 @@ fn what_runs_on_is_under_way_though_its_client_is_gone() {
     let spec = TensorSpec::new("I", DType::Uint8, [None]);
     let metadata = ModelMetadata::new("gate").input(spec);
     let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
-    let limits = Limits::new().bytes_under_way(1 << 20);
+    let limits = Limits::new().bytes_under_way(1500 << 10);
     let served = Served::with(|builder| builder.model(gate).limits(limits));
     let raw = "Inference-Header-Content-Length: 0\r\n";
     let path = "/v2/models/identity_uint8/infer";

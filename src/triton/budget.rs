@@ -1,7 +1,9 @@
-//! Bytes of all requests under way.
+//! Bytes of all requests under way, and of their answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
 
 use crate::triton::refusal::Refusal;
 
@@ -46,10 +48,35 @@ impl Share {
         Ok(())
     }
 
-    /// Gives back all but so many, of which there are as many.
+    /// Gives back as many, which were taken.
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.0.budget.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives back all but so many, which are there.
     pub(super) fn keep(&self, bytes: u64) {
         let before = self.0.bytes.swap(bytes, Ordering::Relaxed);
-        self.0.budget.taken.fetch_sub(before - bytes, Ordering::Relaxed);
+        self.0.budget.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+    }
+}
+
+/// Bytes of an answer, which are under way until the last who holds them is done with them.
+struct Held {
+    bytes: Bytes,
+    _share: Share,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Share {
+    /// These bytes, which hold the share.
+    pub(super) fn held_by(&self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Held { bytes, _share: self.clone() })
     }
 }
 

@@ -28,8 +28,6 @@ struct Laid {
     /// Bytes of inputs, and of windows of outputs.
     len: u64,
     batch: usize,
-    /// What its bytes have taken of those under way: until they are dropped, even where nobody waits any more.
-    share: Share,
 }
 
 impl Front {
@@ -135,10 +133,12 @@ impl Front {
         }
         let (metadata, fault) = (found.entry.metadata.clone(), Arc::new(Fault::default()));
         let in_place = self.in_place();
-        let inputs = Inputs { held, in_place, fault: fault.clone() };
+        let inputs = Inputs { held, in_place, fault: fault.clone(), share: share.clone() };
+        let most = self.limits().response_bytes;
         let unwanted = Slot { spec: 0, to: To::Nowhere, shape: None };
-        let outputs = Outputs { metadata, slots, unwanted, in_place, fault };
-        Laid { inputs, outputs, len, batch: checked.batch, share }
+        let outputs =
+            Outputs { metadata, slots, unwanted, in_place, fault, share, left: most, most };
+        Laid { inputs, outputs, len, batch: checked.batch }
     }
 
     async fn compute(
@@ -161,7 +161,7 @@ impl Front {
                 done.map_err(|_| Refusal::unavailable(format!("model '{name}' was stopped")))?
             }
             Computing::Async(model) => {
-                let Laid { inputs, mut outputs, share: _share, .. } = laid;
+                let Laid { inputs, mut outputs, .. } = laid;
                 let started = Instant::now();
                 inputs.check_strings()?;
                 let ready = Instant::now();
@@ -182,7 +182,7 @@ fn run(
     laid: Laid,
     arrived: Instant,
 ) -> Result<(Outputs, Moments), Refusal> {
-    let Laid { inputs, mut outputs, share: _share, .. } = laid;
+    let Laid { inputs, mut outputs, .. } = laid;
     let started = Instant::now();
     // Once, and not for each access in place.
     let _unblocked = inputs.in_place.then(Unblocked::start);

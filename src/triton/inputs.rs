@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, RegionFault};
 use crate::region::Lease;
 use crate::shm::Bytes;
 use crate::tensor::{DType, Element, Shape};
+use crate::triton::budget::Share;
 use crate::triton::model::ModelError;
 use crate::triton::refusal::Refusal;
 use crate::triton::strings::{Strings, Walk, zeros};
@@ -71,6 +72,8 @@ pub struct Inputs {
     /// Whether memory that its owner can truncate is touched where it lies.
     pub(super) in_place: bool,
     pub(super) fault: Arc<Fault>,
+    /// What its bytes have taken of those under way: until they are dropped, even where nobody waits any more.
+    pub(super) share: Share,
 }
 
 impl Inputs {
@@ -118,7 +121,7 @@ impl Inputs {
     }
 
     fn view<'a>(&'a self, held: &'a Held) -> Input<'a> {
-        Input { held, in_place: self.in_place, fault: &self.fault }
+        Input { held, in_place: self.in_place, fault: &self.fault, share: &self.share }
     }
 }
 
@@ -140,6 +143,7 @@ pub struct Input<'a> {
     held: &'a Held,
     in_place: bool,
     fault: &'a Fault,
+    share: &'a Share,
 }
 
 impl<'a> Input<'a> {
@@ -220,7 +224,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Its bytes; copied, if they lie in a region.
+    /// Its bytes; copied, if they lie in a region. The copy counts as bytes under way until the request ends.
     ///
     /// # Errors
     ///
@@ -229,6 +233,7 @@ impl<'a> Input<'a> {
         match &self.held.from {
             From::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
             From::Region(_) => {
+                self.share.take(self.byte_len() as u64)?;
                 let mut bytes = zeros(self.byte_len())?;
                 self.read_at(0, &mut bytes)?;
                 Ok(Cow::Owned(bytes))
@@ -247,6 +252,7 @@ impl<'a> Input<'a> {
             return Ok(Cow::Borrowed(slice));
         }
         let len = self.byte_len();
+        self.share.take(len as u64)?;
         let mut elements = Vec::new();
         elements.try_reserve_exact(len / size_of::<T>()).map_err(|_| Refusal::no_memory(len))?;
         elements.resize_with(len / size_of::<T>(), T::new_zeroed);

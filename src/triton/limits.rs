@@ -6,6 +6,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub(super) request_bytes: u64,
+    pub(super) response_bytes: u64,
     pub(super) json_bytes: usize,
     pub(super) bytes_under_way: u64,
     pub(super) connections: usize,
@@ -14,10 +15,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The defaults: requests of 2 GiB - 1, of which 64 MiB are JSON; 8 GiB of requests at once; 1024 connections; 60 s, and 10 minutes.
+    /// The defaults: requests and responses of 2 GiB - 1, of requests 64 MiB JSON; 8 GiB of both at once; 1024
+    /// connections; 60 s, and 10 minutes.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
+            response_bytes: i32::MAX as u64,
             json_bytes: 64 << 20,
             bytes_under_way: 8 << 30,
             connections: 1024,
@@ -32,13 +35,21 @@ impl Limits {
         self
     }
 
+    /// Bytes of a response, before and after compression. Tensors in shared memory do not count.
+    pub fn response_bytes(mut self, most: u64) -> Self {
+        self.response_bytes = most;
+        self
+    }
+
     /// Bytes of JSON in a request, after decompression.
     pub fn json_bytes(mut self, most: usize) -> Self {
         self.json_bytes = most;
         self
     }
 
-    /// Bytes of all requests that are being read or executed, after decompression. More are refused.
+    /// Bytes of all requests that are being read or executed, after decompression; of outputs that go into
+    /// responses, as JSON and compressed, too, until they are sent; and of what models copy out of regions. Who
+    /// needs more is refused.
     pub fn bytes_under_way(mut self, most: u64) -> Self {
         self.bytes_under_way = most;
         self

@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use crate::region::Lease;
 use crate::shm::{Bytes, BytesMut, Order};
 use crate::tensor::{DType, Element, Shape};
+use crate::triton::budget::Share;
 use crate::triton::inputs::{Fault, Input};
 use crate::triton::model::{ModelError, ModelMetadata};
 use crate::triton::refusal::Refusal;
@@ -17,6 +18,9 @@ use crate::triton::strings::zeros;
 
 /// Bytes that are moved at a time to a place that overlaps theirs.
 const SHIFT: usize = 4096;
+
+/// Bytes of BYTES that are written at a time.
+const PIECE: usize = 64 << 10;
 
 /// Where an output goes.
 #[derive(Debug)]
@@ -46,6 +50,10 @@ pub struct Outputs {
     pub(super) unwanted: Slot,
     pub(super) in_place: bool,
     pub(super) fault: Arc<Fault>,
+    pub(super) share: Share,
+    /// Bytes that may still go into the response, and how many in all.
+    pub(super) left: u64,
+    pub(super) most: u64,
 }
 
 impl Outputs {
@@ -107,16 +115,31 @@ impl Outputs {
         if shape.count().ok() != Some(strings.len()) {
             return Err(ModelError::new("an output has another number of elements than its shape"));
         }
+        if strings.iter().any(|string| u32::try_from(string.as_ref().len()).is_err()) {
+            return Err(ModelError::new("a BYTES element of 4 GiB or more"));
+        }
         let len: usize = strings.iter().map(|string| 4 + string.as_ref().len()).sum();
-        let mut bytes = Vec::with_capacity(len);
+        let mut output = self.output_of_len(name, shape, len)?;
+        // Many small writes to a region are as many calls of the system.
+        let mut piece = Vec::with_capacity(len.min(PIECE));
+        let mut at = 0;
         for string in strings {
             let string = string.as_ref();
-            let short = u32::try_from(string.len());
-            let short = short.map_err(|_| ModelError::new("a BYTES element of 4 GiB or more"))?;
-            bytes.extend_from_slice(&short.to_le_bytes());
-            bytes.extend_from_slice(string);
+            for part in [&(string.len() as u32).to_le_bytes()[..], string] {
+                if piece.len() + part.len() > PIECE {
+                    output.write_at(at, &piece)?;
+                    at += piece.len();
+                    piece.clear();
+                }
+                if part.len() > PIECE {
+                    output.write_at(at, part)?;
+                    at += part.len();
+                } else {
+                    piece.extend_from_slice(part);
+                }
+            }
         }
-        self.output_of_len(name, shape, len)?.write_bytes(&bytes)
+        output.write_at(at, &piece)
     }
 
     fn spec(&self, name: &str) -> Result<usize, ModelError> {
@@ -138,6 +161,10 @@ impl Outputs {
         match &mut slot.to {
             To::Inline(bytes) => {
                 bytes.clear();
+                let more = len.saturating_sub(bytes.capacity()) as u64;
+                let left = self.left.checked_sub(more);
+                self.left = left.ok_or_else(|| Refusal::response_too_long(self.most))?;
+                self.share.take(more)?;
                 bytes.try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
             }
             To::Region(lease) if lease.len() < len as u64 => {
@@ -148,7 +175,8 @@ impl Outputs {
         }
         slot.shape = Some((shape, len));
         let dtype = described.dtype;
-        Ok(Output { slot, dtype, shape, len, in_place: self.in_place, fault: &self.fault })
+        let (in_place, fault, share) = (self.in_place, &*self.fault, &self.share);
+        Ok(Output { slot, dtype, shape, len, in_place, fault, share })
     }
 
     /// The parts of regions that they go to.
@@ -169,6 +197,11 @@ impl Outputs {
             };
             let data = match slot.to {
                 To::Inline(mut bytes) => {
+                    if bytes.is_empty() {
+                        // Nothing was written: pages of 0 that nobody has touched.
+                        drop(bytes);
+                        bytes = zeros(len)?;
+                    }
                     bytes.resize(len, 0);
                     Some(Owned::from(bytes))
                 }
@@ -194,6 +227,7 @@ pub struct Output<'a> {
     len: usize,
     in_place: bool,
     fault: &'a Fault,
+    share: &'a Share,
 }
 
 impl Output<'_> {
@@ -291,12 +325,14 @@ impl Output<'_> {
                 written.map_err(|error| self.fault.keep(lease, &error))
             }
             To::Region(_) => {
-                let mut room = zeros(len)?;
-                let done = write(BytesMut::of(&mut room));
-                self.write_at(0, &room)?;
-                Ok(done)
+                let share = self.share;
+                aside(share, len, |room| {
+                    let done = write(BytesMut::of(room));
+                    self.write_at(0, room)?;
+                    Ok(done)
+                })
             }
-            To::Nowhere => Ok(write(BytesMut::of(&mut zeros(len)?))),
+            To::Nowhere => aside(self.share, len, |room| Ok(write(BytesMut::of(room)))),
         }
     }
 
@@ -327,6 +363,7 @@ impl Output<'_> {
             return self.write_at(0, bytes);
         }
         if let To::Inline(room) = &mut self.slot.to {
+            *room = Vec::new();
             *room = zeros(self.len)?;
             return input.read_at(0, room);
         }
@@ -365,6 +402,18 @@ fn shift(to: BytesMut<'_>, from: Bytes<'_>, order: Order) {
         from.slice(at, len).copy_to(chunk);
         to.slice(at, len).copy_from(chunk);
     }
+}
+
+/// Runs `act` over private bytes of 0, which are under way as long.
+fn aside<R>(
+    share: &Share,
+    len: usize,
+    act: impl FnOnce(&mut [u8]) -> Result<R, ModelError>,
+) -> Result<R, ModelError> {
+    share.take(len as u64)?;
+    let done = act(&mut zeros(len)?)?;
+    share.give_back(len as u64);
+    Ok(done)
 }
 
 impl fmt::Debug for Output<'_> {

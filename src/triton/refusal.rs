@@ -401,6 +401,10 @@ impl Refusal {
         Self::unavailable("as many bytes of requests as this server takes are under way")
     }
 
+    pub(crate) fn response_too_long(most: u64) -> Self {
+        Self::invalid(format!("response of more than {most} bytes"))
+    }
+
     pub(crate) fn no_memory(bytes: usize) -> Self {
         Self::unavailable(format!("no memory for a tensor of {bytes} bytes"))
     }

@@ -1,6 +1,7 @@
 //! Each call of the service, handed on to the front.
 
 use futures_util::stream::BoxStream;
+use prost::Message;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use crate::triton::budget::Share;
@@ -44,7 +45,16 @@ impl Calls {
         // A model that is not there is told of before whatever else is wrong with a request to it.
         self.front.repository().find(&message.model_name, Some(&message.model_version))?;
         let request = request::decode(message)?;
-        self.front.infer_holding(request, share).await.map(response::infer)
+        let response = self.front.infer_holding(request, share.clone()).await?;
+        let response = response::infer(response);
+        // It is encoded as a whole, into memory that cannot be asked for in a way that may fail.
+        let len = response.encoded_len();
+        if len as u64 > self.front.limits().response_bytes {
+            return Err(Refusal::response_too_long(self.front.limits().response_bytes));
+        }
+        share.take(len as u64)?;
+        Vec::<u8>::new().try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+        Ok(response)
     }
 }
 

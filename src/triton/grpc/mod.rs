@@ -12,6 +12,7 @@
 //! 3. Raw contents are cut out of their message, and not copied.
 //! 4. A status has the text of a refusal, and no more of it than a client's headers hold.
 
+mod answer;
 mod calls;
 mod codec;
 mod connections;

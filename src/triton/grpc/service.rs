@@ -15,6 +15,7 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
 use crate::triton::front::Front;
+use crate::triton::grpc::answer::Answer;
 use crate::triton::grpc::calls::Calls;
 use crate::triton::grpc::codec::sharing;
 use crate::triton::grpc::gathered::{self, Gathered};
@@ -94,8 +95,8 @@ impl GrpcService {
         let mut request =
             request.map(|body| Gathered::new(body, encoding, is_stream, limits, counted));
         request.extensions_mut().insert(share.clone());
-        let answering = self.answering(request, is_compressed);
-        Box::pin(sharing(share, answering))
+        let answering = sharing(share.clone(), self.answering(request, is_compressed));
+        Box::pin(async { Ok(answering.await?.map(|body| Body::new(Answer::new(body, share)))) })
     }
 
     fn answering<B>(

@@ -1,7 +1,10 @@
 //! Tensors as JSON, and back.
 
+use std::fmt::{self, Write};
+use std::io;
+
 use bytes::Bytes;
-use serde_core::Serialize;
+use serde_core::{Serialize, Serializer};
 
 use crate::tensor::{DType, Shape};
 use crate::triton::json::{self, Node};
@@ -77,77 +80,99 @@ fn number(leaf: Node<'_>, wanted: &str, dtype: DType) -> Refusal {
 pub(super) fn write(
     output: &ResponseOutput,
     bytes: &[u8],
-    to: &mut Vec<u8>,
-) -> Result<(), Refusal> {
-    to.push(b'[');
+    to: &mut impl io::Write,
+) -> io::Result<()> {
+    to.write_all(b"[")?;
     match output.dtype {
         DType::Fp16 | DType::Bf16 => {
-            return Err(Refusal::json_output(output.dtype.name(), &output.name));
+            let refusal = Refusal::json_output(output.dtype.name(), &output.name);
+            return Err(io::Error::other(refusal));
         }
-        DType::Bytes => strings(bytes, to),
-        DType::Bool => list(bytes.as_chunks::<1>().0, to, |to, [byte]| {
-            json::value(to, &(byte != 0));
-        }),
-        DType::Uint8 => integers(bytes.as_chunks().0, to, u8::from_le_bytes),
-        DType::Uint16 => integers(bytes.as_chunks().0, to, u16::from_le_bytes),
-        DType::Uint32 => integers(bytes.as_chunks().0, to, u32::from_le_bytes),
-        DType::Uint64 => integers(bytes.as_chunks().0, to, u64::from_le_bytes),
-        DType::Int8 => integers(bytes.as_chunks().0, to, i8::from_le_bytes),
-        DType::Int16 => integers(bytes.as_chunks().0, to, i16::from_le_bytes),
-        DType::Int32 => integers(bytes.as_chunks().0, to, i32::from_le_bytes),
-        DType::Int64 => integers(bytes.as_chunks().0, to, i64::from_le_bytes),
+        DType::Bytes => strings(bytes, to)?,
+        DType::Bool => {
+            list(bytes.as_chunks::<1>().0, to, |to, [byte]| json::value(to, &(byte != 0)))?
+        }
+        DType::Uint8 => integers(bytes.as_chunks().0, to, u8::from_le_bytes)?,
+        DType::Uint16 => integers(bytes.as_chunks().0, to, u16::from_le_bytes)?,
+        DType::Uint32 => integers(bytes.as_chunks().0, to, u32::from_le_bytes)?,
+        DType::Uint64 => integers(bytes.as_chunks().0, to, u64::from_le_bytes)?,
+        DType::Int8 => integers(bytes.as_chunks().0, to, i8::from_le_bytes)?,
+        DType::Int16 => integers(bytes.as_chunks().0, to, i16::from_le_bytes)?,
+        DType::Int32 => integers(bytes.as_chunks().0, to, i32::from_le_bytes)?,
+        DType::Int64 => integers(bytes.as_chunks().0, to, i64::from_le_bytes)?,
         DType::Fp32 => list(bytes.as_chunks().0, to, |to, element| {
-            json::float(to, f32::from_le_bytes(element));
-        }),
+            json::float(to, f32::from_le_bytes(element))
+        })?,
         DType::Fp64 => list(bytes.as_chunks().0, to, |to, element| {
-            json::float(to, f64::from_le_bytes(element));
-        }),
+            json::float(to, f64::from_le_bytes(element))
+        })?,
     }
-    to.push(b']');
-    Ok(())
+    to.write_all(b"]")
 }
 
-fn list<const N: usize>(
+fn list<const N: usize, W: io::Write>(
     elements: &[[u8; N]],
-    to: &mut Vec<u8>,
-    write: impl Fn(&mut Vec<u8>, [u8; N]),
-) {
+    to: &mut W,
+    write: impl Fn(&mut W, [u8; N]) -> io::Result<()>,
+) -> io::Result<()> {
     for (at, element) in elements.iter().enumerate() {
         if at > 0 {
-            to.push(b',');
+            to.write_all(b",")?;
         }
-        write(to, *element);
+        write(to, *element)?;
     }
+    Ok(())
 }
 
 fn integers<const N: usize, T: Serialize>(
     elements: &[[u8; N]],
-    to: &mut Vec<u8>,
+    to: &mut impl io::Write,
     of: impl Fn([u8; N]) -> T,
-) {
-    list(elements, to, |to, element| {
-        json::value(to, &of(element));
-    });
+) -> io::Result<()> {
+    list(elements, to, |to, element| json::value(to, &of(element)))
 }
 
-/// BYTES as text. What is none shows where it is none.
-fn strings(bytes: &[u8], to: &mut Vec<u8>) {
+/// Bytes as a text, written as they are looked at. What is none shows where it is none.
+struct Text<'a>(&'a [u8]);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.utf8_chunks().try_for_each(|chunk| {
+            f.write_str(chunk.valid())?;
+            let is_text = chunk.invalid().is_empty();
+            if is_text { Ok(()) } else { f.write_char(char::REPLACEMENT_CHARACTER) }
+        })
+    }
+}
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+fn strings(bytes: &[u8], to: &mut impl io::Write) -> io::Result<()> {
     let mut rest = bytes;
     let mut first = true;
     while let Some((len, behind)) = rest.split_first_chunk::<4>() {
         let len = u32::from_le_bytes(*len) as usize;
         let (element, behind) = behind.split_at(len.min(behind.len()));
         if !first {
-            to.push(b',');
+            to.write_all(b",")?;
         }
-        json::value(to, &*String::from_utf8_lossy(element));
+        json::value(&mut *to, &Text(element))?;
         (rest, first) = (behind, false);
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::triton::budget::Budget;
+    use crate::triton::http::room::{Allowance, Room, refusal};
 
     fn read_as(dtype: DType, dims: &[usize], text: &str) -> Result<Vec<u8>, String> {
         let node = Node::document(text.as_bytes()).unwrap();
@@ -191,6 +216,34 @@ mod tests {
             assert_eq!(round(dtype, &[2], text), text);
         }
         assert_eq!(round(DType::Fp32, &[2], "[7,-1]"), "[7.0,-1.0]");
+    }
+
+    #[test]
+    fn texts_that_are_none_show_where_they_are_none() {
+        let mut out = Vec::new();
+        json::value(&mut out, &Text(b"a\xff\xc3\"\xe4\xb8\xadz\xe4")).unwrap();
+        assert_eq!(str::from_utf8(&out).unwrap(), "\"a\u{fffd}\u{fffd}\\\"\u{4e2d}z\u{fffd}\"");
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_before_it_is_there() {
+        let most = 100_000;
+        for (dtype, bytes) in [
+            (DType::Uint8, vec![200; 40_000]),
+            (DType::Bytes, [&40_000u32.to_le_bytes()[..], &[1; 40_000]].concat()),
+            (DType::Bytes, [&40_000u32.to_le_bytes()[..], &[0xff; 40_000]].concat()),
+            (DType::Bytes, vec![0; 160_000]),
+        ] {
+            let (name, shape) = ("O".to_owned(), Shape::new(&[1]).unwrap());
+            let output = ResponseOutput { name, dtype, shape, data: None };
+            let refused = |share: u64, most: u64| {
+                let share = Arc::new(Budget::new(share)).share();
+                let mut room = Room::new(Allowance { share, most });
+                refusal(write(&output, &bytes, &mut room).unwrap_err()).text().to_owned()
+            };
+            assert_eq!(refused(u64::MAX, most), "response of more than 100000 bytes");
+            assert_eq!(refused(most, u64::MAX), Refusal::too_many_bytes().text());
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::triton::http::data;
 use crate::triton::http::handle::handle;
 use crate::triton::http::head::{self, Head};
 use crate::triton::http::reply::{HEADER_LENGTH, Pieces, Reply};
+use crate::triton::http::room::Allowance;
 use crate::triton::json::Node;
 use crate::triton::request::{InferRequest, InputData, RequestInput, ResponseOutput};
 
@@ -49,6 +50,10 @@ pub fn head(text: &[u8]) {
 
 fn described(input: &RequestInput) -> Option<(DType, Shape)> {
     Some((input.datatype.parse().ok()?, Shape::try_from(&input.shape[..]).ok()?))
+}
+
+fn allowance() -> Allowance {
+    Allowance { share: front().share(), most: u64::MAX }
 }
 
 /// What becomes of a tensor that is written as JSON, and read.
@@ -118,7 +123,9 @@ impl Way {
             request = request.header(HEADER_LENGTH, HeaderValue::from(len));
         }
         let coded = match self.coding {
-            Some(coding) if !self.is_coded => coding.encode(&Pieces::from(plain.to_vec())).unwrap(),
+            Some(coding) if !self.is_coded => {
+                coding.encode(&Pieces::from(plain.to_vec()), allowance()).unwrap().to_vec()
+            }
             _ => plain.to_vec(),
         };
         if self.is_told {

@@ -1,5 +1,7 @@
 //! Inference over HTTP.
 
+use std::io::{self, Write};
+
 use bytes::Bytes;
 use http_body::Body;
 use hyper::HeaderMap;
@@ -11,6 +13,7 @@ use crate::triton::http::body::Reader;
 use crate::triton::http::coding::Coding;
 use crate::triton::http::head::{self, Head};
 use crate::triton::http::reply::{self, HEADER_LENGTH, OCTETS, Pieces, Reply};
+use crate::triton::http::room::{Allowance, Room, refusal};
 use crate::triton::http::{data, raw};
 use crate::triton::json;
 use crate::triton::model::ModelMetadata;
@@ -45,13 +48,17 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         inputs,
         outputs,
     };
-    let response = front.infer_holding(request, body.share()).await?;
+    let share = body.share();
+    let response = front.infer_holding(request, share.clone()).await?;
     let len: usize =
         response.outputs.iter().filter_map(|output| output.data.as_ref()).map(Bytes::len).sum();
+    // The request's bytes are gone.
+    share.keep(len as u64);
+    let allowance = Allowance { share, most: front.limits().response_bytes };
     let coding = Coding::of_response(headers);
     let is_binary = move |at: usize| binary.get(at).copied().unwrap_or(binary_output);
     let is_work = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
-    let make = move || respond(response, is_binary, coding);
+    let make = move || respond(response, is_binary, coding, allowance).map_err(refusal);
     if is_work && len > QUICK { away(make).await } else { make() }
 }
 
@@ -135,9 +142,9 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
 }
 
 /// Appends a member of an object, with what stands before its value.
-fn member<T: Serialize + ?Sized>(text: &mut Vec<u8>, name: &[u8], value: &T) {
-    text.extend_from_slice(name);
-    json::value(text, value);
+fn member<T: Serialize + ?Sized>(text: &mut Room, name: &[u8], value: &T) -> io::Result<()> {
+    text.write_all(name)?;
+    json::value(text, value)
 }
 
 /// Makes the response: its JSON, and behind it the outputs that are binary.
@@ -145,53 +152,58 @@ fn respond(
     response: InferResponse,
     is_binary: impl Fn(usize) -> bool,
     coding: Option<Coding>,
-) -> Result<Reply, Refusal> {
-    let mut text = Vec::with_capacity(512);
+    allowance: Allowance,
+) -> io::Result<Reply> {
+    let mut text = Room::new(allowance.clone());
     if let Some(id) = &response.id {
-        member(&mut text, b"{\"id\":", id);
-        member(&mut text, b",\"model_name\":", &response.model);
+        member(&mut text, b"{\"id\":", id)?;
+        member(&mut text, b",\"model_name\":", &response.model)?;
     } else {
-        member(&mut text, b"{\"model_name\":", &response.model);
+        member(&mut text, b"{\"model_name\":", &response.model)?;
     }
-    member(&mut text, b",\"model_version\":", &response.version);
-    text.extend_from_slice(b",\"outputs\":[");
+    member(&mut text, b",\"model_version\":", &response.version)?;
+    text.write_all(b",\"outputs\":[")?;
     let mut tail = Vec::new();
     for (at, output) in response.outputs.iter().enumerate() {
         let start: &[u8] = if at > 0 { b",{\"name\":" } else { b"{\"name\":" };
-        member(&mut text, start, &output.name);
-        member(&mut text, b",\"datatype\":", output.dtype.name());
-        member(&mut text, b",\"shape\":", output.shape.dims());
+        member(&mut text, start, &output.name)?;
+        member(&mut text, b",\"datatype\":", output.dtype.name())?;
+        member(&mut text, b",\"shape\":", output.shape.dims())?;
         match &output.data {
             None => {}
             Some(bytes) if is_binary(at) => {
-                member(&mut text, b",\"parameters\":{\"binary_data_size\":", &bytes.len());
-                text.push(b'}');
+                member(&mut text, b",\"parameters\":{\"binary_data_size\":", &bytes.len())?;
+                text.write_all(b"}")?;
                 tail.push(bytes.clone());
             }
             Some(bytes) => {
-                text.extend_from_slice(b",\"data\":");
+                text.write_all(b",\"data\":")?;
                 data::write(output, bytes, &mut text)?;
             }
         }
-        text.push(b'}');
+        text.write_all(b"}")?;
     }
-    text.extend_from_slice(b"]}");
+    text.write_all(b"]}")?;
     drop(response);
+    let text = text.into_bytes();
     let header_len = text.len();
     let mut pieces = Pieces::from(text);
     tail.into_iter().for_each(|bytes| pieces.push(bytes));
     let has_tail = pieces.len() > header_len as u64;
-    let mut reply = match coding {
-        None if pieces.len() <= SHORT => reply::json(pieces.join()),
-        None => Reply::new(pieces),
-        Some(coding) => {
-            let coded = coding.encode(&pieces);
-            let coded = coded.map_err(|_| Refusal::internal("failed to compress the response"))?;
-            let mut reply = reply::json(coded);
-            reply.headers_mut().insert(CONTENT_ENCODING, coding.header());
-            reply
-        }
+    if let Some(coding) = coding {
+        pieces = coding.encode(&pieces, allowance.clone())?.into();
+    }
+    let len = pieces.len();
+    allowance.check(len).map_err(io::Error::other)?;
+    let mut reply = if len <= SHORT {
+        reply::json(pieces.join())
+    } else {
+        allowance.share.keep(len);
+        Reply::new(pieces.held_by(&allowance.share))
     };
+    if let Some(coding) = coding {
+        reply.headers_mut().insert(CONTENT_ENCODING, coding.header());
+    }
     let headers = reply.headers_mut();
     if has_tail {
         headers.insert(CONTENT_TYPE, OCTETS);

@@ -21,6 +21,7 @@ mod path;
 mod raw;
 mod refusal;
 mod reply;
+mod room;
 mod serve;
 mod verbs;
 
