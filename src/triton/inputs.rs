@@ -93,6 +93,15 @@ impl Inputs {
         self.held.iter().map(|held| self.view(held))
     }
 
+    /// Bytes of BYTES that lie in regions.
+    pub(super) fn strings_len(&self) -> u64 {
+        let lens = self.held.iter().map(|held| match &held.from {
+            From::Region(lease) if held.dtype == DType::Bytes => lease.len(),
+            _ => 0,
+        });
+        lens.sum()
+    }
+
     /// That what lies in regions as BYTES is BYTES. It may be something else a moment later; what came with the
     /// request was judged before.
     pub(super) fn check_strings(&self) -> Result<(), Refusal> {

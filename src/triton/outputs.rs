@@ -187,6 +187,15 @@ impl Outputs {
         })
     }
 
+    /// Bytes of the response that are to be filled up, behind some that were written.
+    pub(super) fn unwritten(&self) -> usize {
+        let rests = self.slots.iter().map(|slot| match (&slot.to, slot.shape) {
+            (To::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
+            _ => 0,
+        });
+        rests.sum()
+    }
+
     /// What the response has of them.
     pub(super) fn finish(self) -> Result<Vec<ResponseOutput>, Refusal> {
         let metadata = self.metadata;

@@ -5,6 +5,7 @@ use prost::Message;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use crate::triton::budget::Share;
+use crate::triton::execution::away;
 use crate::triton::front::Front;
 use crate::triton::grpc::generated::health::health_check_response::ServingStatus;
 use crate::triton::grpc::generated::health::health_server::Health;
@@ -16,6 +17,9 @@ use crate::triton::grpc::generated::inference::{
 use crate::triton::grpc::{request, response, stream};
 use crate::triton::refusal::Refusal;
 use crate::triton::server::Ending;
+
+/// Numbers and bytes of typed contents that are made into tensors on the runtime's own thread.
+const QUICK: usize = 16 << 10;
 
 /// The service that load balancers ask about by name.
 const SERVICE: &str = "inference.GRPCInferenceService";
@@ -44,7 +48,10 @@ impl Calls {
     ) -> Result<ModelInferResponse, Refusal> {
         // A model that is not there is told of before whatever else is wrong with a request to it.
         self.front.repository().find(&message.model_name, Some(&message.model_version))?;
-        let request = request::decode(message)?;
+        let request = match request::work(&message) {
+            ..=QUICK => request::decode(message)?,
+            _ => away(move || request::decode(message)).await?,
+        };
         let response = self.front.infer_holding(request, share.clone()).await?;
         let response = response::infer(response);
         // It is encoded as a whole, into memory that cannot be asked for in a way that may fail.

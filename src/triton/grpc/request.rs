@@ -8,6 +8,11 @@ use crate::triton::grpc::{contents, parameters};
 use crate::triton::refusal::Refusal;
 use crate::triton::request::{InferRequest, InputData, RequestInput, RequestedOutput};
 
+/// How much is to be made into tensors.
+pub(super) fn work(message: &ModelInferRequest) -> usize {
+    message.inputs.iter().filter_map(|input| input.contents.as_ref()).map(contents::work).sum()
+}
+
 /// What is asked for, or why it cannot be.
 pub(super) fn decode(message: ModelInferRequest) -> Result<InferRequest, Refusal> {
     let model = message.model_name;

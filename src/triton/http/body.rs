@@ -17,6 +17,9 @@ use crate::triton::refusal::Refusal;
 /// Room that is made for a tensor before its bytes are there, where nobody has said how many come in all.
 const ROOM: usize = 1 << 20;
 
+/// Bytes that are decoded before others have their turn: some tenths of a millisecond.
+const TURN: usize = 256 << 10;
+
 /// Bytes of a body that was refused which are read and dropped, so that the connection can go on.
 const DRAIN: u64 = 256 << 20;
 
@@ -30,6 +33,8 @@ pub(super) struct Reader<B> {
     coded: Bytes,
     /// Plain, and not yet taken.
     plain: Bytes,
+    /// Bytes that were decoded since others had their turn.
+    turn: usize,
     /// Whether the body has ended.
     over: bool,
     /// Whether its rest cannot be had, so that the connection is of no more use.
@@ -58,6 +63,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             refused,
             coded: Bytes::new(),
             plain: Bytes::new(),
+            turn: 0,
             over: false,
             broken: false,
             count: 0,
@@ -134,6 +140,12 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 Some(decoder) => {
                     let (taken, plain) = decoder.decode(&self.coded)?;
                     self.coded.advance(taken);
+                    self.turn += plain.len();
+                    if self.turn >= TURN {
+                        // All of it in a row would hold up every connection of the thread.
+                        self.turn = 0;
+                        tokio::task::yield_now().await;
+                    }
                     Bytes::from(plain)
                 }
             };
@@ -176,7 +188,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Err(Refusal::json_too_long(most));
         }
         // One more than may be, so that it shows.
-        let wanted = self.length.map_or(most + 1, |length| length as usize);
+        let wanted = self.length.map_or(most.saturating_add(1), |length| length as usize);
         let bytes = self.take(wanted).await?;
         if bytes.len() > most { Err(Refusal::json_too_long(most)) } else { Ok(bytes) }
     }

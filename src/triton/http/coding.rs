@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use flate2::Compression;
-use flate2::write::{GzDecoder, GzEncoder, ZlibDecoder, ZlibEncoder};
+use flate2::write::{GzEncoder, MultiGzDecoder, ZlibDecoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue};
 
 use crate::triton::http::reply::Pieces;
@@ -87,14 +87,15 @@ impl Coding {
 /// What turns coded bytes into plain ones.
 #[derive(Debug)]
 pub(super) enum Decoder {
-    Gzip(GzDecoder<Vec<u8>>),
+    /// Of any number of members.
+    Gzip(MultiGzDecoder<Vec<u8>>),
     Deflate(ZlibDecoder<Vec<u8>>),
 }
 
 impl Decoder {
     pub(super) fn new(coding: Coding) -> Self {
         match coding {
-            Coding::Gzip => Self::Gzip(GzDecoder::new(Vec::new())),
+            Coding::Gzip => Self::Gzip(MultiGzDecoder::new(Vec::new())),
             Coding::Deflate => Self::Deflate(ZlibDecoder::new(Vec::new())),
         }
     }
@@ -190,6 +191,27 @@ mod tests {
                 assert!(plain == body, "{coding:?} by {size}");
             }
         }
+    }
+
+    #[test]
+    fn every_member_of_a_gzip_body_is_decoded() {
+        let two = [encode(Coding::Gzip, b"one".to_vec()), encode(Coding::Gzip, b"two".to_vec())];
+        let coded = two.concat();
+        for size in [1, coded.len()] {
+            let (mut decoder, mut plain) = (Decoder::new(Coding::Gzip), Vec::new());
+            for mut part in coded.chunks(size) {
+                while !part.is_empty() {
+                    let (taken, out) = decoder.decode(part).unwrap();
+                    plain.extend(out);
+                    part = &part[taken..];
+                }
+            }
+            plain.extend(decoder.finish().unwrap());
+            assert_eq!(plain, b"onetwo");
+        }
+        let mut decoder = Decoder::new(Coding::Gzip);
+        let (taken, _) = decoder.decode(&coded[..coded.len() / 2]).unwrap();
+        assert!(decoder.decode(b"no member at all").is_err(), "behind {taken} bytes");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use serde_core::Serialize;
 
+use crate::triton::execution::away;
 use crate::triton::front::Front;
 use crate::triton::http::body::Reader;
 use crate::triton::http::coding::Coding;
@@ -60,14 +61,6 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     let is_work = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
     let make = move || respond(response, is_binary, coding, allowance).map_err(refusal);
     if is_work && len > QUICK { away(make).await } else { make() }
-}
-
-/// Does what takes long on another thread.
-async fn away<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Refusal::internal("the request was stopped")))
 }
 
 /// The length of the JSON, if a header tells it.
