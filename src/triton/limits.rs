@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// Bytes of a body that come in a second, at least. Links of this machine, and to its neighbours, are a thousand
+/// times as fast.
+const SLOWEST: u64 = 16 << 10;
+
 /// What a server takes of its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -12,11 +16,12 @@ pub struct Limits {
     pub(super) connections: usize,
     pub(super) patience: Duration,
     pub(super) idle: Duration,
+    pub(super) grace: Duration,
 }
 
 impl Limits {
     /// The defaults: requests and responses of 2 GiB - 1, of requests 64 MiB JSON; 8 GiB of both at once; 1024
-    /// connections; 60 s, and 10 minutes.
+    /// connections; patience of 60 s, idleness of 10 minutes, a grace of 20 s.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
@@ -26,6 +31,7 @@ impl Limits {
             connections: 1024,
             patience: Duration::from_secs(60),
             idle: Duration::from_secs(600),
+            grace: Duration::from_secs(20),
         }
     }
 
@@ -55,23 +61,38 @@ impl Limits {
         self
     }
 
-    /// Connections of each address; more wait in the kernel's queue.
+    /// Connections of each address. For one more, the one that has had no request for longest is closed, if that
+    /// is a second or more; else it waits.
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most;
         self
     }
 
-    /// How long no byte of a request's body may come.
+    /// How long no byte of a request's body may come, and no byte of a response be taken, and how long a connection
+    /// may be without its first request. Four times as long, and a second for each 16 KiB, all waiting for a body
+    /// may take together.
     pub fn patience(mut self, longest: Duration) -> Self {
         self.patience = longest;
         self
     }
 
-    /// How long a connection may be without a whole head of a request, after the last answer was ready. It is
-    /// looked for now and then, so up to a quarter of it may be added.
+    /// How long a connection of HTTP may be without a further request. It is looked for now and then, so up to a
+    /// quarter of the shorter one of this and [`patience`](Self::patience) may be added.
     pub fn idle(mut self, longest: Duration) -> Self {
         self.idle = longest;
         self
+    }
+
+    /// How long the requests that are under way when a server is told to end may take. Then their connections are
+    /// closed.
+    pub fn grace(mut self, longest: Duration) -> Self {
+        self.grace = longest;
+        self
+    }
+
+    /// How long all waiting for a body may take of which so many bytes have come.
+    pub(super) fn waiting(&self, came: u64) -> Duration {
+        self.patience.saturating_mul(4).saturating_add(Duration::from_secs(came / SLOWEST))
     }
 }
 

@@ -17,6 +17,7 @@
 
 mod budget;
 mod check;
+mod connections;
 mod description;
 mod door;
 mod execution;
@@ -26,6 +27,7 @@ mod front;
 pub mod fuzzing;
 mod grpc;
 mod http;
+mod idlers;
 mod inputs;
 mod json;
 mod limits;

@@ -98,7 +98,7 @@ impl Server {
     }
 
     /// Serves until `ended` is over; then takes no more connections and requests, and returns once the requests
-    /// under way are answered.
+    /// under way are answered, or [`Limits::grace`](crate::triton::Limits::grace) is over.
     ///
     /// # Errors
     ///
@@ -117,12 +117,12 @@ impl Server {
         loop {
             tokio::select! {
                 () = &mut ended => break,
-                Some(done) = wires.join_next() => done.map_err(io::Error::other)??,
+                Some(done) = wires.join_next() => done.map_err(io::Error::other)?,
             }
         }
         let _ = end.send(true);
         while let Some(done) = wires.join_next().await {
-            done.map_err(io::Error::other)??;
+            done.map_err(io::Error::other)?;
         }
         Ok(())
     }

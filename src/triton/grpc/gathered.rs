@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::Instant;
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
@@ -77,9 +77,11 @@ pub(super) struct Gathered<B> {
     ready: VecDeque<Bytes>,
     /// What came behind the data.
     last: Option<Frame<Bytes>>,
-    patience: Duration,
+    limits: Limits,
     /// While a message is half there.
     waits: Option<Pin<Box<Sleep>>>,
+    /// When the message at hand was first waited for.
+    since: Option<Instant>,
 }
 
 impl<B> Gathered<B> {
@@ -106,8 +108,9 @@ impl<B> Gathered<B> {
             inflating: None,
             ready: VecDeque::new(),
             last: None,
-            patience: limits.patience,
+            limits: *limits,
             waits: None,
+            since: None,
         }
     }
 
@@ -156,6 +159,7 @@ impl<B> Gathered<B> {
             return Err(Status::internal("more messages than one in a call that takes one"));
         }
         self.has_begun = true;
+        self.since = None;
         // Whoever wants another message is done with the one before.
         self.share.keep(self.rest.len() as u64);
         // What says that it is compressed where nobody has said how is for the decoder to refuse.
@@ -206,8 +210,10 @@ impl<B> Gathered<B> {
         if !self.is_amid() {
             return Poll::Pending;
         }
-        let patience = self.patience;
-        let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let since = self.since.get_or_insert_with(Instant::now).elapsed();
+        let came = self.len.saturating_sub(self.left) as u64;
+        let longest = self.limits.patience.min(self.limits.waiting(came).saturating_sub(since));
+        let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(longest)));
         waits.as_mut().poll(context)
     }
 }
@@ -264,6 +270,7 @@ where
 mod tests {
     use std::io::Write;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
@@ -383,6 +390,39 @@ mod tests {
         }
         drop(first);
         assert!(left(250_000));
+    }
+
+    /// A byte now and then, for ever.
+    struct Drops(Pin<Box<Sleep>>);
+
+    impl Body for Drops {
+        type Data = Bytes;
+        type Error = Failure;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+            ready!(self.0.as_mut().poll(context));
+            self.0 = Box::pin(tokio::time::sleep(Duration::from_millis(5)));
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0])))))
+        }
+    }
+
+    #[test]
+    fn a_message_that_comes_in_drops_is_not_waited_for_forever() {
+        let limits = Limits::new().patience(Duration::from_millis(100));
+        run(async {
+            let drops = Drops(Box::pin(tokio::time::sleep(Duration::ZERO)));
+            let share = Arc::new(Budget::new(u64::MAX)).share();
+            let mut body = Gathered::new(drops, None, true, &limits, share);
+            // The head of a message of 1 MiB, and then none of it to speak of.
+            body.receive(Bytes::from_static(&[0, 0, 16, 0, 0])).unwrap();
+            let next = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+            let failure = tokio::time::timeout(Duration::from_secs(20), next).await;
+            let failure = failure.expect("an end").unwrap().unwrap_err();
+            assert!(failure.to_string().contains("no more of a message"), "{failure}");
+        });
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
@@ -12,6 +12,7 @@ use hyper::header::{CONTENT_LENGTH, HeaderMap};
 use crate::triton::budget::Share;
 use crate::triton::front::Front;
 use crate::triton::http::coding::{Coding, Decoder};
+use crate::triton::limits::Limits;
 use crate::triton::refusal::Refusal;
 
 /// Room that is made for a tensor before its bytes are there, where nobody has said how many come in all.
@@ -39,12 +40,14 @@ pub(super) struct Reader<B> {
     over: bool,
     /// Whether its rest cannot be had, so that the connection is of no more use.
     broken: bool,
-    /// Plain bytes that have come, and how many may.
+    /// Plain bytes that have come.
     count: u64,
-    most: u64,
+    limits: Limits,
+    /// Bytes that have come as they travel, and how long they were waited for.
+    came: u64,
+    waited: Duration,
     /// Plain bytes in all, if that is known.
     length: Option<u64>,
-    patience: Duration,
     share: Share,
 }
 
@@ -67,8 +70,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             over: false,
             broken: false,
             count: 0,
-            most: front.limits().request_bytes,
-            patience: front.limits().patience,
+            limits: *front.limits(),
+            came: 0,
+            waited: Duration::ZERO,
             share: front.share(),
         }
     }
@@ -91,8 +95,12 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             let next = match now.await {
                 Poll::Ready(next) => Ok(next),
                 Poll::Pending => {
+                    let left = self.limits.waiting(self.came).saturating_sub(self.waited);
+                    let (longest, started) = (self.limits.patience.min(left), Instant::now());
                     let next = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
-                    tokio::time::timeout(self.patience, next).await
+                    let next = tokio::time::timeout(longest, next).await;
+                    self.waited += started.elapsed();
+                    next
                 }
             };
             let frame = match next {
@@ -114,6 +122,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
             {
+                self.came += data.len() as u64;
                 return Ok(data);
             }
         }
@@ -150,8 +159,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 }
             };
             self.count += self.plain.len() as u64;
-            if self.count > self.most {
-                return Err(Refusal::body_too_long(self.most));
+            if self.count > self.limits.request_bytes {
+                return Err(Refusal::body_too_long(self.limits.request_bytes));
             }
             self.share.take(self.plain.len() as u64)?;
         }
@@ -167,7 +176,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Ok(self.plain.split_to(len));
         }
         // Room for all of it where the client has said that so much comes: it is not touched before it does.
-        let known = self.length.is_some_and(|length| length >= len as u64 && length <= self.most);
+        let known = self
+            .length
+            .is_some_and(|length| length >= len as u64 && length <= self.limits.request_bytes);
         let mut bytes = Vec::new();
         let room = if known { len } else { len.min(ROOM) };
         bytes.try_reserve_exact(room).map_err(|_| Refusal::no_memory(len))?;

@@ -15,7 +15,6 @@ mod describe;
 pub(super) mod fuzzing;
 mod handle;
 mod head;
-mod idlers;
 mod infer;
 mod path;
 mod raw;
