@@ -45,6 +45,7 @@ fn accessing(name: &str, error: &Error) -> Refusal {
             Refusal::region_truncated(name)
         }
         ErrorKind::Region(RegionFault::ReadOnly) => Refusal::region_read_only(name),
+        ErrorKind::Region(RegionFault::GuardFull { .. }) => Refusal::region_unguarded(name),
         ErrorKind::Region(RegionFault::OutOfReach { .. }) => Refusal::region_out_of_reach(name),
         _ => Refusal::region_failed(name),
     }

@@ -194,6 +194,11 @@ impl ModelMetadata {
         self.inputs.iter().find(|spec| spec.name == name)
     }
 
+    /// The output of this name.
+    pub(super) fn output_of(&self, name: &str) -> Option<&TensorSpec> {
+        self.outputs.iter().find(|spec| spec.name == name)
+    }
+
     /// A tensor's dimensions as clients see them: that of the batch first, -1 for any length.
     pub(super) fn shape_of(&self, spec: &TensorSpec) -> Vec<i64> {
         let batch = (self.max_batch_size > 0).then_some(-1);

@@ -231,6 +231,12 @@ impl Refusal {
         ))
     }
 
+    pub(crate) fn region_unguarded(name: &str) -> Self {
+        Self::unavailable(format!(
+            "shared memory region '{name}' can not be accessed in place: as many as this server guards are in use"
+        ))
+    }
+
     pub(crate) fn region_failed(name: &str) -> Self {
         Self::internal(format!("shared memory region '{name}' can not be accessed"))
     }

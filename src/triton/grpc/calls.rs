@@ -35,6 +35,12 @@ pub(super) struct Calls {
 }
 
 impl Calls {
+    /// Whether all models take requests, and the server goes on.
+    fn is_ready(&self) -> bool {
+        let ends = self.ending.as_ref().is_some_and(|ending| *ending.borrow());
+        self.front.is_ready() && !ends
+    }
+
     /// What the bytes of a call have taken of those under way.
     pub(super) fn share(&self, extensions: &Extensions) -> Share {
         extensions.get().cloned().unwrap_or_else(|| self.front.share())
@@ -76,7 +82,7 @@ impl GrpcInferenceService for Calls {
     }
 
     async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
-        Ok(Response::new(ServerReadyResponse { ready: true }))
+        Ok(Response::new(ServerReadyResponse { ready: self.is_ready() }))
     }
 
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
@@ -220,6 +226,7 @@ impl Health for Calls {
         if !service.is_empty() && service != SERVICE {
             return Err(Status::not_found("unknown service"));
         }
-        Ok(Response::new(HealthCheckResponse { status: ServingStatus::Serving.into() }))
+        let is = if self.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        Ok(Response::new(HealthCheckResponse { status: is.into() }))
     }
 }

@@ -86,6 +86,17 @@ impl GrpcService {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Failure> + Send + 'static,
     {
+        let kind = request.headers().get("content-type").map(HeaderValue::as_bytes);
+        let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
+        if !is_grpc || request.method() != http::Method::POST {
+            let status = match is_grpc {
+                true => http::StatusCode::METHOD_NOT_ALLOWED,
+                false => http::StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            };
+            let mut response = http::Response::new(Body::empty());
+            *response.status_mut() = status;
+            return Box::pin(std::future::ready(Ok(response)));
+        }
         let name = request.headers().get("grpc-encoding").map(HeaderValue::as_bytes);
         let encoding = name.and_then(inflating::encoding);
         let is_compressed = name.is_some_and(|name| name != b"identity");

@@ -36,6 +36,7 @@ pub(super) struct Reader<B> {
     plain: Bytes,
     /// Bytes that were decoded since others had their turn.
     turn: usize,
+    has_begun: bool,
     /// Whether the body has ended.
     over: bool,
     /// Whether its rest cannot be had, so that the connection is of no more use.
@@ -67,6 +68,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             coded: Bytes::new(),
             plain: Bytes::new(),
             turn: 0,
+            has_begun: false,
             over: false,
             broken: false,
             count: 0,
@@ -87,8 +89,19 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         self.broken
     }
 
+    /// Whether anybody has asked for any of it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Leaves the rest where it is: the connection is of no more use.
+    pub(super) fn leave(&mut self) {
+        self.broken = true;
+    }
+
     /// Bytes as they travel; empty at the end.
     async fn frame(&mut self) -> Result<Bytes, Refusal> {
+        self.has_begun = true;
         loop {
             // A timer only for what is not there yet.
             let now = poll_fn(|context| Poll::Ready(Pin::new(&mut self.body).poll_frame(context)));

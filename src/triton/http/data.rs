@@ -46,6 +46,11 @@ fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal
     let signed = || leaf.integer().ok_or_else(|| number(leaf, "signed-integer", dtype));
     let unsigned = || leaf.unsigned().ok_or_else(|| number(leaf, "unsigned-integer", dtype));
     let float = || leaf.float().ok_or_else(|| Refusal::json_type("number"));
+    // Infinite is what is written so, and no number that is too large.
+    let fits = |is_finite: bool| match is_finite || leaf.is_word() {
+        true => Ok(()),
+        false => Err(Refusal::data_range(dtype.name())),
+    };
     let range = |_| Refusal::data_range(dtype.name());
     match dtype {
         DType::Bool => {
@@ -60,8 +65,16 @@ fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal
         DType::Int16 => to.extend(i16::try_from(signed()?).map_err(range)?.to_le_bytes()),
         DType::Int32 => to.extend(i32::try_from(signed()?).map_err(range)?.to_le_bytes()),
         DType::Int64 => to.extend(signed()?.to_le_bytes()),
-        DType::Fp32 => to.extend((float()? as f32).to_le_bytes()),
-        DType::Fp64 => to.extend(float()?.to_le_bytes()),
+        DType::Fp32 => {
+            let value = float()? as f32;
+            fits(value.is_finite())?;
+            to.extend(value.to_le_bytes());
+        }
+        DType::Fp64 => {
+            let value = float()?;
+            fits(value.is_finite())?;
+            to.extend(value.to_le_bytes());
+        }
         // Refused before, with the tensor's name.
         DType::Fp16 | DType::Bf16 | DType::Bytes => {}
     }
@@ -253,6 +266,9 @@ mod tests {
             (DType::Uint8, "[-1]"),
             (DType::Int8, "[128]"),
             (DType::Int64, "[9223372036854775808]"),
+            (DType::Fp32, "[1e39]"),
+            (DType::Fp32, "[-1e999]"),
+            (DType::Fp64, "[1e999]"),
         ] {
             let text = read_as(dtype, &[1], text).unwrap_err();
             assert_eq!(text, format!("a number is out of the range of {dtype}"));

@@ -35,7 +35,7 @@ pub(super) fn config(model: &ModelDescription) -> Value {
     json!({
         "name": model.name,
         "platform": model.platform,
-        "backend": "slipring",
+        "backend": ModelDescription::BACKEND,
         "version_policy": policy,
         "max_batch_size": model.max_batch_size,
         "input": all(&model.inputs, tensor),

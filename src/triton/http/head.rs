@@ -34,19 +34,21 @@ pub(super) fn read(text: &[u8]) -> Result<Head, Refusal> {
         return Err(Refusal::json_type("object"));
     }
     let mut head = Head::default();
-    let (mut inputs, mut outputs) = (None, None);
+    // Of two of one name, the first counts.
+    let (mut inputs, mut outputs, mut said) = (None, None, None);
     for (name, value) in root.members() {
         match &*name {
             "id" if head.id.is_none() => {
                 let id = value.string().ok_or_else(|| Refusal::json_type("string"));
                 head.id = Some(id.map_err(|refusal| Refusal::parse("id", &refusal))?.into_owned());
             }
-            "parameters" => head.binary_output = parameters(value)?,
+            "parameters" => said = said.or(Some(value)),
             "inputs" => inputs = inputs.or(Some(value)),
             "outputs" => outputs = outputs.or(Some(value)),
             _ => {}
         }
     }
+    head.binary_output = said.map_or(Ok(false), parameters)?;
     head.id = head.id.filter(|id| !id.is_empty());
     let inputs = inputs.ok_or_else(|| Refusal::member_missing("inputs"));
     let inputs = inputs.and_then(array).map_err(|refusal| Refusal::parse("inputs", &refusal))?;
@@ -130,18 +132,18 @@ fn parameters(node: Node<'_>) -> Result<bool, Refusal> {
     if !node.is_object() {
         return Err(Refusal::parse("parameters", &Refusal::json_type("object")));
     }
-    let mut binary = false;
+    let mut binary = None;
     for (name, value) in node.members() {
         if name.starts_with("triton_") {
             return Err(Refusal::reserved_parameter(&name));
         }
         if name == "binary_data_output" {
-            binary = boolean(value, &name)?;
+            binary = binary.or(Some(boolean(value, &name)?));
         } else if value.is_object() || value.is_array() || value.is_null() {
             return Err(Refusal::parameter_type(&name));
         }
     }
-    Ok(binary)
+    Ok(binary.unwrap_or(false))
 }
 
 fn boolean(node: Node<'_>, name: &str) -> Result<bool, Refusal> {
@@ -170,13 +172,19 @@ impl Place {
             let parsed = |refusal| Refusal::parse(&name, &refusal);
             match &*name {
                 "binary_data_size" => {
-                    place.binary_data_size = Some(unsigned(value).map_err(parsed)?);
+                    place.binary_data_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
-                "binary_data" => place.binary_data = Some(boolean(value, &name)?),
-                "shared_memory_region" => place.region = Some(string(value).map_err(parsed)?),
-                "shared_memory_offset" => place.offset = Some(unsigned(value).map_err(parsed)?),
+                "binary_data" => {
+                    place.binary_data.get_or_insert(boolean(value, &name)?);
+                }
+                "shared_memory_region" => {
+                    place.region.get_or_insert(string(value).map_err(parsed)?);
+                }
+                "shared_memory_offset" => {
+                    place.offset.get_or_insert(unsigned(value).map_err(parsed)?);
+                }
                 "shared_memory_byte_size" => {
-                    place.byte_size = Some(unsigned(value).map_err(parsed)?);
+                    place.byte_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
                 "classification" => return Err(Refusal::classification()),
                 _ => {}

@@ -8,6 +8,7 @@ use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use serde_core::Serialize;
 
+use crate::tensor::DType;
 use crate::triton::execution::away;
 use crate::triton::front::Front;
 use crate::triton::http::body::Reader;
@@ -17,7 +18,7 @@ use crate::triton::http::reply::{self, HEADER_LENGTH, OCTETS, Pieces, Reply};
 use crate::triton::http::room::{Allowance, Room, refusal};
 use crate::triton::http::{data, raw};
 use crate::triton::json;
-use crate::triton::model::ModelMetadata;
+use crate::triton::model::{ModelMetadata, TensorSpec};
 use crate::triton::refusal::Refusal;
 use crate::triton::request::{InferRequest, InferResponse, InputData};
 
@@ -41,6 +42,7 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         Some(0) => raw_head(metadata, body, front.limits().request_bytes).await?,
         length => read_head(front, metadata, length, body).await?,
     };
+    check_json(metadata, &head)?;
     let Head { id, inputs, outputs, binary, binary_output, .. } = head;
     let request = InferRequest {
         model: model.to_owned(),
@@ -61,6 +63,23 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     let is_work = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
     let make = move || respond(response, is_binary, coding, allowance).map_err(refusal);
     if is_work && len > QUICK { away(make).await } else { make() }
+}
+
+/// That no output is wanted as JSON whose elements JSON cannot tell. It would else be found out once the model has run,
+/// and has written other outputs to regions.
+fn check_json(metadata: &ModelMetadata, head: &Head) -> Result<(), Refusal> {
+    let half = |spec: &&TensorSpec| matches!(spec.dtype, DType::Fp16 | DType::Bf16);
+    let found = if head.outputs.is_empty() {
+        metadata.outputs.iter().filter(|_| !head.binary_output).find(half)
+    } else {
+        let asked = head.outputs.iter().zip(&head.binary);
+        let asked = asked.filter(|(output, binary)| !**binary && output.region.is_none());
+        asked.filter_map(|(output, _)| metadata.output_of(&output.name)).find(half)
+    };
+    match found {
+        Some(spec) => Err(Refusal::json_output(spec.dtype.name(), &spec.name)),
+        None => Ok(()),
+    }
 }
 
 /// The length of the JSON, if a header tells it.

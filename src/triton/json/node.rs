@@ -117,6 +117,11 @@ impl<'a> Node<'a> {
         reader(self.text).next_bool().ok()
     }
 
+    /// Whether it is a number that is written as a word: `NaN`, `Infinity`, `-Infinity`.
+    pub(in crate::triton) fn is_word(&self) -> bool {
+        matches!(self.text, [b'N' | b'I', ..] | [b'-', b'I', ..])
+    }
+
     /// A number without sign, point and exponent.
     pub(in crate::triton) fn unsigned(&self) -> Option<u64> {
         self.digits()
