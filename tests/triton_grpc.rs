@@ -417,7 +417,8 @@ fn a_unix_socket_serves_too() {
         assert_eq!(answer.unwrap().into_inner().raw_output_contents[1], [0u8; 64][..]);
         serving.abort();
     });
-    std::fs::remove_file(path).unwrap();
+    drop(runtime);
+    assert!(!path.exists(), "the file goes with the server");
 }
 
 #[test]

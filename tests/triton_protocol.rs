@@ -5,15 +5,18 @@ mod grpc;
 mod support;
 mod triton;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use grpc::health::HealthCheckRequest;
 use grpc::inference::*;
-use slipring::DType;
 use slipring::triton::{
-    Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, TensorSpec,
+    Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, Parameter, Server,
+    TensorSpec, Wire,
 };
+use slipring::{DType, ErrorKind};
 use triton::{SIMPLE, Served, request, simple_json, tensor, window};
 
 /// A model that is ready when it is told to be, and counts its calls: `I` to two outputs of the same type.
@@ -213,4 +216,122 @@ fn what_is_no_grpc_is_refused_by_its_status() {
         let answer = served.run(channel.oneshot(request)).unwrap();
         assert_eq!(answer.status().as_u16(), status, "{method} {kind}");
     }
+}
+
+/// A model that writes down what it is told besides tensors.
+struct Told {
+    metadata: ModelMetadata,
+    told: Arc<Mutex<Vec<Said>>>,
+}
+
+type Said = (u64, Option<String>, BTreeMap<String, Parameter>);
+
+impl Model for Told {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, inputs: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
+        let id = inputs.id().map(str::to_owned);
+        self.told.lock().unwrap().push((inputs.version(), id, inputs.parameters().clone()));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_model_is_told_version_id_and_parameters() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let metadata = ModelMetadata::new("told").versions([1, 3]);
+    let model = Told { metadata, told: told.clone() };
+    let front = Front::builder().model(model).build().unwrap();
+    let (http, grpc) = (Served::of(front.clone()), grpc::Served::of(front));
+    let parameters = r#"{"binary_data_output":true,"b":true,"i":-7,"u":18446744073709551615,"d":1.5,"t":"x","t":"y"}"#;
+    let body = format!(r#"{{"id":"seven","parameters":{parameters},"inputs":[]}}"#);
+    http.post("/v2/models/told/versions/1/infer", &body).ok();
+    http.post("/v2/models/told/infer", r#"{"inputs":[]}"#).ok();
+    let choices = [
+        ("b", infer_parameter::ParameterChoice::BoolParam(true)),
+        ("i", infer_parameter::ParameterChoice::Int64Param(-7)),
+        ("u", infer_parameter::ParameterChoice::Uint64Param(u64::MAX)),
+        ("d", infer_parameter::ParameterChoice::DoubleParam(1.5)),
+        ("t", infer_parameter::ParameterChoice::StringParam("x".to_owned())),
+    ];
+    let parameters = choices.map(|(name, choice)| (name.to_owned(), grpc::parameter(choice)));
+    let (model_version, id) = ("1".to_owned(), "seven".to_owned());
+    let parameters = parameters.into();
+    let request =
+        ModelInferRequest { model_version, id, parameters, ..grpc::request("told", vec![], &[]) };
+    grpc.infer(request).unwrap();
+    let said = BTreeMap::from([
+        ("b".to_owned(), Parameter::Bool(true)),
+        ("i".to_owned(), Parameter::Int(-7)),
+        ("u".to_owned(), Parameter::Uint(u64::MAX)),
+        ("d".to_owned(), Parameter::Double(1.5)),
+        ("t".to_owned(), Parameter::Text("x".to_owned())),
+    ]);
+    let full = (1, Some("seven".to_owned()), said);
+    let wanted = [full.clone(), (3, None, BTreeMap::new()), full];
+    assert_eq!(*told.lock().unwrap(), wanted);
+    for value in ["{}", "[1]", "null"] {
+        let body = format!(r#"{{"parameters":{{"x":{value}}},"inputs":[]}}"#);
+        http.post("/v2/models/told/infer", &body).has_error(400, "parameter 'x' has invalid type");
+    }
+}
+
+#[test]
+fn a_front_of_models_that_cannot_be_called_is_not_built() {
+    let built = |models: &[ModelMetadata]| {
+        let told = Arc::default();
+        let add = |builder: FrontBuilder, metadata: &ModelMetadata| {
+            builder.model(Told { metadata: metadata.clone(), told: Arc::clone(&told) })
+        };
+        models.iter().fold(Front::builder(), add).build().map(|_| ())
+    };
+    let (m, x) = (ModelMetadata::new("m"), TensorSpec::new("x", DType::Int8, [None]));
+    let nameless = TensorSpec::new("", DType::Int8, [None]);
+    for (models, name, wanted) in [
+        (vec![m.clone(), m.clone()], "m", "a name of its own"),
+        (vec![ModelMetadata::new("")], "", "a name"),
+        (vec![m.clone().versions([])], "m", "a version"),
+        (
+            vec![m.clone().input(x.clone()).input(x.clone())],
+            "m",
+            "a name of its own for each input",
+        ),
+        (
+            vec![m.clone().output(x.clone()).output(x.clone())],
+            "m",
+            "a name of its own for each output",
+        ),
+        (vec![m.clone().output(nameless)], "m", "a name of its own for each output"),
+    ] {
+        let error = built(&models).unwrap_err();
+        assert_eq!(error.to_string(), format!("model '{name}' must have {wanted}"));
+        assert!(matches!(error.kind(), ErrorKind::InvalidModel { model, .. } if model == name));
+    }
+    built(&[m.input(x.clone()).output(x), ModelMetadata::new("n")]).unwrap();
+}
+
+#[test]
+fn the_file_of_a_unix_socket_has_its_mode_and_goes_with_its_server() {
+    let path = std::env::temp_dir().join(support::unique_name());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _guard = runtime.enter();
+    for mode in [0o600, 0o660, 0o666] {
+        let mut server = Server::new(Front::builder().build().unwrap());
+        server.listen_unix_mode(Wire::Http, &path, mode).unwrap();
+        let is = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(is & 0o777, mode);
+        let taken = Server::new(Front::builder().build().unwrap()).listen_unix(Wire::Http, &path);
+        assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+        runtime.block_on(server.serve(async {})).unwrap();
+        assert!(!path.exists());
+    }
+    // Another one's file stays.
+    let mut server = Server::new(Front::builder().build().unwrap());
+    server.listen_unix(Wire::Http, &path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "").unwrap();
+    drop(server);
+    std::fs::remove_file(&path).unwrap();
 }

@@ -11,7 +11,7 @@ use crate::region::{Lease, Registry, Unblocked};
 use crate::triton::budget::Share;
 use crate::triton::check::{self, Checked};
 use crate::triton::front::Front;
-use crate::triton::inputs::{Fault, From, Held, Inputs};
+use crate::triton::inputs::{Fault, From, Held, Inputs, Said};
 use crate::triton::model::{AsyncModel, Model, ModelError};
 use crate::triton::outputs::{Outputs, Slot, To};
 use crate::triton::refusal::Refusal;
@@ -95,7 +95,7 @@ impl Front {
             Ok((request, checked))
         })
         .await?;
-        let (model, id) = (std::mem::take(&mut request.model), request.id.take());
+        let (model, id) = (std::mem::take(&mut request.model), request.id.clone());
         let laid = self.lay_out(request, leases, checked, share, counting);
         let outputs = compute(&entry, laid).await?;
         Ok(InferResponse { model, version: version.to_string(), id, outputs })
@@ -153,9 +153,11 @@ impl Front {
             };
             slots.push(Slot { spec, to, shape: None });
         }
+        let version = counting.found.version;
         let (metadata, fault) = (counting.found.entry.metadata.clone(), Arc::new(Fault::default()));
         let in_place = self.in_place();
-        let inputs = Inputs { held, in_place, fault: fault.clone(), share: share.clone() };
+        let said = Said { version, id: request.id, parameters: request.parameters };
+        let inputs = Inputs { said, held, in_place, fault: fault.clone(), share: share.clone() };
         let most = self.limits().response_bytes;
         let unwanted = Slot { spec: 0, to: To::Nowhere, shape: None };
         let outputs =

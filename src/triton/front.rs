@@ -162,19 +162,17 @@ impl FrontBuilder {
     /// # Errors
     ///
     /// - [`RegionFault::Unguarded`]: it shall work in place, and there is no guard.
-    /// - [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption): two models have one name, or one has no
-    ///   version.
+    /// - [`ErrorKind::InvalidModel`](crate::ErrorKind::InvalidModel): two models have one name; one has none, or no
+    ///   version, or inputs or outputs with one name or none.
     pub fn build(self) -> Result<Front> {
         if self.in_place && !SigbusGuard::is_installed() {
             return Err(RegionFault::Unguarded.into());
         }
         let mut repository = Repository::default();
-        for (at, model) in self.models.into_iter().enumerate() {
-            if !repository.add(model) {
-                let must = "a name of its own and a version";
-                let (name, value) = ("model", at as u64);
-                return Err(ErrorKind::InvalidOption { name, value, must }.into());
-            }
+        for model in self.models {
+            repository
+                .add(model)
+                .map_err(|(model, must)| ErrorKind::InvalidModel { model, must })?;
         }
         let registry = self.registry.map_or_else(Registry::new, Ok)?;
         let shared_memory = SharedMemory::new(registry, self.client_shared_memory);

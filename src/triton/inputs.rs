@@ -1,6 +1,7 @@
 //! What a model reads: tensors that came with the request, or lie in a client's region.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -13,6 +14,7 @@ use crate::tensor::{DType, Element, Shape};
 use crate::triton::budget::Share;
 use crate::triton::model::ModelError;
 use crate::triton::refusal::Refusal;
+use crate::triton::request::Parameter;
 use crate::triton::strings::{Strings, Walk, zeros};
 
 /// Bytes of elements that are copied at a time.
@@ -67,8 +69,17 @@ pub(super) struct Held {
     pub(super) from: From,
 }
 
+/// What a request says besides its tensors.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub(super) version: u64,
+    pub(super) id: Option<String>,
+    pub(super) parameters: BTreeMap<String, Parameter>,
+}
+
 /// The inputs of a request.
 pub struct Inputs {
+    pub(super) said: Said,
     pub(super) held: Vec<Held>,
     /// Whether memory that its owner can truncate is touched where it lies.
     pub(super) in_place: bool,
@@ -87,6 +98,21 @@ impl Inputs {
         let held = self.held.iter().find(|held| held.name == name);
         held.map(|held| self.view(held))
             .ok_or_else(|| ModelError::new(format!("the model has no input '{name}'")))
+    }
+
+    /// The model's version that is asked for; the last one, where the client names none.
+    pub fn version(&self) -> u64 {
+        self.said.version
+    }
+
+    /// What the client calls the request.
+    pub fn id(&self) -> Option<&str> {
+        self.said.id.as_deref()
+    }
+
+    /// What else the client says: the parameters of the request, without those of the protocol.
+    pub fn parameters(&self) -> &BTreeMap<String, Parameter> {
+        &self.said.parameters
     }
 
     /// All of them, in the order of the request.

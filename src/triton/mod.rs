@@ -53,7 +53,7 @@ pub use model::{AsyncModel, Inferring, Model, ModelError, ModelMetadata, TensorS
 pub use outputs::{Output, Outputs};
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{
-    InferRequest, InferResponse, InputData, RegionWindow, RequestInput, RequestedOutput,
+    InferRequest, InferResponse, InputData, Parameter, RegionWindow, RequestInput, RequestedOutput,
     ResponseOutput,
 };
 pub use server::{Bound, Server, Wire};

@@ -25,7 +25,7 @@ use crate::triton::request::{InferRequest, InputData, RequestInput, ResponseOutp
 /// model's check has passed is as long as its shape says.
 pub fn head(text: &[u8]) {
     let Ok(head) = head::read(text) else { return };
-    let Head { id, inputs, tails, outputs, binary, .. } = head;
+    let Head { id, parameters, inputs, tails, outputs, binary, .. } = head;
     assert_eq!((inputs.len(), outputs.len()), (tails.len(), binary.len()));
     inputs.iter().zip(&tails).filter(|(_, tail)| tail.is_none()).for_each(|(input, _)| {
         let Some((dtype, shape)) = described(input) else { return };
@@ -36,7 +36,7 @@ pub fn head(text: &[u8]) {
         }
     });
     let (model, version) = (String::new(), None);
-    let request = InferRequest { model, version, id, inputs, outputs };
+    let request = InferRequest { model, version, id, parameters, inputs, outputs };
     for model in models() {
         let Ok(checked) = check::check(&model.0, &request) else { continue };
         for (input, (dtype, shape)) in request.inputs.iter().zip(checked.inputs) {

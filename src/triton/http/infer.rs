@@ -43,11 +43,12 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         length => read_head(front, metadata, length, body).await?,
     };
     check_json(metadata, &head)?;
-    let Head { id, inputs, outputs, binary, binary_output, .. } = head;
+    let Head { id, parameters, inputs, outputs, binary, binary_output, .. } = head;
     let request = InferRequest {
         model: model.to_owned(),
         version: version.map(str::to_owned),
         id,
+        parameters,
         inputs,
         outputs,
     };
