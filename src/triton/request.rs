@@ -55,7 +55,7 @@ pub struct RequestInput {
 /// Where the bytes of an input are: row-major, little-endian.
 #[derive(Debug, Clone)]
 pub enum InputData {
-    /// They came with the request.
+    /// They came with the request: bytes of the crate `bytes`.
     Inline(Bytes),
     /// In a region that the client has registered.
     Region(RegionWindow),
