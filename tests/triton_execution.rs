@@ -155,23 +155,23 @@ impl Others {
     }
 }
 
-/// One element of BYTES.
-fn long_text() -> Vec<u8> {
-    let len = 1 << 20;
-    [&(len as u32).to_le_bytes()[..], &vec![b'x'; len]].concat()
+/// Texts that take a while to be looked at: so many of one byte.
+fn texts(count: usize) -> Vec<u8> {
+    [1, 0, 0, 0, b'x'].repeat(count)
 }
 
 #[test]
 fn others_have_their_turn_while_long_texts_are_looked_at() {
     let others = Others::new();
-    let text = long_text();
+    let count = 2_000_000;
+    let text = texts(count);
     let object = PosixShm::create(&format!("/{}", unique_name()), text.len() as u64).unwrap();
     object.write_at(0, &text).unwrap();
     let len = text.len() as u64;
     others.front.shared_memory().register_system("r", object.key(), 0, len).unwrap();
     let window = RegionWindow { name: "r".to_owned(), offset: 0, len };
     for data in [InputData::Inline(text.into()), InputData::Region(window)] {
-        let infer = others.front.infer(asked("texts", "BYTES", 1, data));
+        let infer = others.front.infer(asked("texts", "BYTES", count as i64, data));
         let (done, before, all) = others.beside(infer);
         done.unwrap();
         assert!(before > 0, "a long text was looked at in one turn");
