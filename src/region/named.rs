@@ -13,7 +13,10 @@ use crate::region::object::Object;
 use crate::region::window::{Footing, Window, Windows};
 use crate::region::{Lease, RegionKind, RegionStatus};
 use crate::shm::fork::Generation;
-use crate::shm::{Bytes, BytesMut, ForeignMapping};
+use crate::shm::{Bytes, BytesMut, ForeignMapping, Order};
+
+/// Bytes that are moved at a time from one place to an overlapping one, by two system calls.
+const SHIFT: u64 = 256 << 10;
 
 /// What a region is made of. Descriptors stay the caller's: the registry takes one of its own.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +63,23 @@ impl fmt::Debug for CudaHandle {
 /// Memory of this machine, or of a GPU.
 #[derive(Debug)]
 enum Backing {
-    Host { object: Object, key: Option<String>, windows: Windows },
+    /// `identity` tells its object from every other one: device and inode.
+    Host {
+        object: Object,
+        identity: (u64, u64),
+        key: Option<String>,
+        windows: Windows,
+    },
     Cuda(CudaHandle),
+}
+
+impl Backing {
+    fn identity(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Host { identity, .. } => Some(*identity),
+            Self::Cuda(_) => None,
+        }
+    }
 }
 
 /// A named range of an object, and what this process holds of it.
@@ -105,7 +123,8 @@ impl Opened {
             _ if object.is_sealed(extent.end()) => Footing::Sealed,
             _ => Footing::Loose,
         };
-        let backing = Backing::Host { object, key, windows: Windows::new(footing) };
+        let (identity, windows) = (object.identity()?, Windows::new(footing));
+        let backing = Backing::Host { object, identity, key, windows };
         Ok(Self { backing, extent })
     }
 
@@ -118,11 +137,8 @@ impl Opened {
     }
 
     /// What tells its object from every other one: device and inode. `None`: it is no memory of this machine.
-    pub(crate) fn identity(&self) -> Result<Option<(u64, u64)>> {
-        match &self.backing {
-            Backing::Host { object, .. } => object.identity().map(Some),
-            Backing::Cuda(_) => Ok(None),
-        }
+    pub(crate) fn identity(&self) -> Option<(u64, u64)> {
+        self.backing.identity()
     }
 
     /// Whether neither mode nor seals forbid to write.
@@ -196,7 +212,7 @@ impl Region {
 
     pub(super) fn status(&self) -> RegionStatus {
         let (key, writable, sealed) = match &self.backing {
-            Backing::Host { object, key, windows } => {
+            Backing::Host { object, key, windows, .. } => {
                 (key.clone(), object.is_writable(), windows.footing() == Footing::Sealed)
             }
             Backing::Cuda(_) => (None, false, false),
@@ -312,8 +328,22 @@ impl Region {
         if windows.footing() == Footing::Loose { object.holds(part) } else { Ok(()) }
     }
 
-    /// Copies another region's part into a part of the same length.
+    /// In which order a part is to be overwritten with another region's, of the same length, where they are partly
+    /// the same bytes of one object, whatever the two regions are called.
+    pub(super) fn order(&self, part: Extent, other: &Region, from: Extent) -> Option<Order> {
+        let is_one = self.backing.identity().is_some_and(|is| Some(is) == other.backing.identity());
+        if !is_one || !part.meets(from) {
+            return None;
+        }
+        Some(if part.offset() > from.offset() { Order::FromEnd } else { Order::FromStart })
+    }
+
+    /// Copies another region's part into a part of the same length, which gets what was there before even where
+    /// the two overlap.
     pub(super) fn fill_from(&self, part: Extent, other: &Region, from: Extent) -> Result<()> {
+        if let Some(order) = self.order(part, other, from) {
+            return self.shift(part, other, from, order);
+        }
         let ((object, windows), (source, theirs)) = (self.host()?, other.host()?);
         if [windows, theirs].iter().any(|windows| windows.footing() == Footing::Fixed) {
             // A dmabuf is read and written in place alone.
@@ -339,6 +369,18 @@ impl Region {
         }
         // What lies behind the end of an object that was cut off within a page is lost.
         self.holds(part)
+    }
+
+    /// As `fill_from`, of overlapping parts: by way of private bytes, each of which is read before it is
+    /// overwritten. In what order the kernel copies is its own affair.
+    fn shift(&self, part: Extent, other: &Region, from: Extent, order: Order) -> Result<()> {
+        let mut chunk = vec![0; part.len().min(SHIFT) as usize];
+        for (at, len) in order.steps(part.len() as usize, chunk.len()) {
+            let chunk = &mut chunk[..len];
+            other.read_at(from.part(at as u64, len as u64)?, chunk)?;
+            self.write_at(part.part(at as u64, len as u64)?, chunk)?;
+        }
+        Ok(())
     }
 
     /// The mapping of sealed memory, and where in it a part lies.
