@@ -492,17 +492,19 @@ fn more_mappings_than_can_be_guarded_are_refused_and_all_places_are_reused() {
         |key| {
             let object = PosixShm::create(key, PAGES * PAGE).unwrap();
             SigbusGuard::install().unwrap();
+            slipring::Context::raise_descriptor_limit().unwrap();
             for _ in 0..2 {
-                let limits = slipring::RegionLimits::new().regions(1100);
+                let limits = slipring::RegionLimits::new().regions(2100);
                 let registry = Registry::with_limits(limits).unwrap();
                 let mut refused = 0;
-                for number in 0..1030 {
+                for number in 0..2051 {
                     let name = number.to_string();
                     registry.register(&name, Source::Memfd(object.as_fd()), 0, PAGE).unwrap();
-                    match registry.lease(&name, 0, 8).unwrap().in_place(|bytes| bytes.byte(0)) {
-                        Ok(byte) => assert_eq!(byte, 0),
-                        answer => {
-                            assert_eq!(fault(answer), RegionFault::GuardFull { limit: 1024 });
+                    let lease = registry.lease(&name, 0, 8).unwrap();
+                    let read = lease.in_place(|bytes| assert_eq!(bytes.byte(0), 0));
+                    for answer in [read, lease.in_place_mut(|room| room.copy_from(&[0; 8]))] {
+                        if answer.is_err() {
+                            assert_eq!(fault(answer), RegionFault::GuardFull { limit: 4096 });
                             refused += 1;
                         }
                     }

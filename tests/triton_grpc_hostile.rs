@@ -228,7 +228,86 @@ fn a_message_that_is_small_and_many_things_is_refused() {
     let message = [0x2a, 0].repeat(1_000_000);
     let (code, _) = call(&served, INFER, &framed(&message), true, &[]);
     assert_eq!(code, Code::ResourceExhausted);
+    // The same behind a group, a field of a kind that nobody uses.
+    let message = [&[0xa3, 0x06, 0xa4, 0x06][..], &message].concat();
+    let (code, _) = call(&served, INFER, &framed(&message), true, &[]);
+    assert_eq!(code, Code::ResourceExhausted);
     still_serves(&served);
+}
+
+#[test]
+fn bytes_under_way_are_bounded_together() {
+    let _alone = alone();
+    let limits = Limits::new().bytes_under_way(3 << 20);
+    let served = Served::with(|builder| builder.limits(limits));
+    let of = |len: usize| {
+        let tensor = input("INPUT0", "UINT8", &[1, len as i64]);
+        request("identity_uint8", vec![tensor], &[&vec![1; len]])
+    };
+    let full = "as many bytes of requests as this server takes are under way";
+    for _ in 0..3 {
+        grpc::is_refused(served.infer(of(1 << 20)), Code::Unavailable, full);
+        served.infer(of(1000 << 10)).unwrap();
+    }
+    // One call that stays amid its message leaves no room for another.
+    let half = framed(&of(600 << 10).encode_to_vec());
+    let body = Body::new(Sent(Some(Bytes::copy_from_slice(&half[..590 << 10])), false));
+    let amid = http::Request::post(INFER).header("content-type", "application/grpc");
+    let amid = served.channel().oneshot(amid.body(body).unwrap());
+    let mut amid = Box::pin(amid);
+    served.run(async {
+        let _ = tokio::time::timeout(Duration::from_millis(1), &mut amid).await;
+    });
+    wait_until("half a message is under way", || served.infer(of(900 << 10)).is_err());
+    served.infer(of(700 << 10)).unwrap();
+    drop(amid);
+    wait_until("its bytes come back", || served.infer(of(1000 << 10)).is_ok());
+    // Typed contents count with what they take: eight bytes for each number.
+    let ints = |count: usize| {
+        let mut tensor = input("INPUT0", "INT32", &[1, count as i64]);
+        let int_contents = vec![1; count];
+        tensor.contents = Some(InferTensorContents { int_contents, ..Default::default() });
+        request("identity_int32", vec![tensor], &[])
+    };
+    grpc::is_refused(served.infer(ints(200_000)), Code::Unavailable, full);
+    served.infer(ints(150_000)).unwrap();
+}
+
+#[test]
+fn a_stream_is_under_way_with_one_message_at_a_time() {
+    let _alone = alone();
+    // Ten messages of 600 KiB with their answers, and behind each a frame of 1 MiB at most, in which the next ones begin.
+    let limits = Limits::new().bytes_under_way(4 << 20);
+    let served = Served::with(|builder| builder.limits(limits));
+    let len = 600 << 10;
+    let tensor = input("INPUT0", "UINT8", &[1, len as i64]);
+    let asked = request("identity_uint8", vec![tensor], &[&vec![1; len]]);
+    for encoding in [None, Some(tonic::codec::CompressionEncoding::Gzip)] {
+        let mut client = served.client();
+        if let Some(encoding) = encoding {
+            client = client.send_compressed(encoding);
+        }
+        let requests = futures_util::stream::iter(vec![asked.clone(); 10]);
+        let answers = served.run(async {
+            let mut answers = client.model_stream_infer(requests).await.unwrap().into_inner();
+            let mut count = 0;
+            while let Some(answer) = answers.message().await.unwrap() {
+                assert_eq!(answer.error_message, "");
+                count += 1;
+            }
+            count
+        });
+        assert_eq!(answers, 10);
+    }
+}
+
+#[test]
+fn a_call_that_takes_one_message_takes_no_second_one() {
+    let _alone = alone();
+    let served = Served::new();
+    let message = framed(&identity(&ints(0..16)).encode_to_vec());
+    let (code, text) = call(&served, INFER, &[&message[..], &message].concat(), true, &[]);
+    assert_eq!((code, text.contains("more messages than one")), (Code::Internal, true), "{text}");
 }
 
 #[test]

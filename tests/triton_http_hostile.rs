@@ -180,7 +180,7 @@ fn bytes_under_way_are_bounded_together() {
     let spec = TensorSpec::new("I", DType::Uint8, [None]);
     let metadata = ModelMetadata::new("gate").input(spec);
     let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
-    let limits = Limits::new().bytes_under_way(1 << 20);
+    let limits = Limits::new().bytes_under_way(1500 << 10);
     let served = Served::with(|builder| builder.model(gate).limits(limits));
     let raw = "Inference-Header-Content-Length: 0\r\n";
     let path = "/v2/models/identity_uint8/infer";
@@ -195,6 +195,31 @@ fn bytes_under_way_are_bounded_together() {
     go.send(()).unwrap();
     first.answer().ok();
     second.call_with("POST", path, raw, &bytes).ok();
+}
+
+#[test]
+fn what_runs_on_is_under_way_though_its_client_is_gone() {
+    let ((reached, hears), (go, told)) = (channel(), channel());
+    let spec = TensorSpec::new("I", DType::Uint8, [None]);
+    let metadata = ModelMetadata::new("gate").input(spec);
+    let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
+    let limits = Limits::new().bytes_under_way(1500 << 10);
+    let served = Served::with(|builder| builder.model(gate).limits(limits));
+    let raw = "Inference-Header-Content-Length: 0\r\n";
+    let path = "/v2/models/identity_uint8/infer";
+    let bytes = vec![1; 600 << 10];
+    let mut first = served.client();
+    first.start("POST", "/v2/models/gate/infer", raw, &bytes);
+    hears.recv_timeout(HANG).unwrap();
+    first.hang_up();
+    // Long enough that the server has noticed.
+    let mut second = served.client();
+    for _ in 0..50 {
+        second.call_with("POST", path, raw, &bytes).has_error(503, "under way");
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    go.send(()).unwrap();
+    wait_until("its bytes come back", || second.call_with("POST", path, raw, &bytes).status == 200);
 }
 
 /// The most memory that this process has had, in bytes.

@@ -173,8 +173,7 @@ fn check<S: Service>(
         if written && !opened.is_writable() {
             return Err(CommitFault::ReadOnly { region });
         }
-        let object = opened.identity().map_err(|error| in_words(region, &error))?;
-        let object = object.unwrap_or_default();
+        let object = opened.identity().unwrap_or_default();
         let serial = model.guest.host.number();
         let claim = Claim { serial, region, object, start: offset, end: offset + len, output };
         Ok(Checked { region, opened, written, claim })

@@ -29,6 +29,11 @@ impl Extent {
         self.offset + self.len
     }
 
+    /// Whether there is a byte in both.
+    pub(super) fn meets(self, other: Self) -> bool {
+        self.offset.max(other.offset) < self.end().min(other.end())
+    }
+
     /// That `size` bytes hold all of it.
     pub(super) fn inside(self, size: u64) -> Result<Self, RegionFault> {
         let Self { offset, len } = self;

@@ -8,7 +8,7 @@ use crate::region::extent::Extent;
 use crate::region::named::Region;
 use crate::region::window::Window;
 use crate::region::{CudaHandle, RegionKind, RegionStatus};
-use crate::shm::{Bytes, BytesMut};
+use crate::shm::{Bytes, BytesMut, Order};
 
 /// A range of a region in use: it keeps the region's memory for as long as it lives, also after
 /// the region was unregistered.
@@ -65,6 +65,11 @@ impl Lease {
     /// What kind of memory it is.
     pub fn kind(&self) -> RegionKind {
         self.region.kind()
+    }
+
+    /// Whether it lies on a GPU, where no processor reaches.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        self.kind() == RegionKind::Cuda
     }
 
     /// Length in bytes.
@@ -160,9 +165,8 @@ impl Lease {
         self.region.holds(self.extent)
     }
 
-    /// Overwrites the first bytes of the lease with all of another one, by the kernel: once copied, and without
-    /// a signal, whoever truncates what. Where the two overlap, every byte is one that was there before or one
-    /// that was copied already.
+    /// Overwrites the first bytes of the lease with all of another one, by the kernel: without a signal, whoever
+    /// truncates what. They are copied once; twice where the two overlap, which changes nothing else.
     ///
     /// # Errors
     ///
@@ -171,6 +175,13 @@ impl Lease {
     pub fn fill_from(&self, from: &Lease) -> Result<()> {
         let part = self.extent.part(0, from.len())?;
         self.region.fill_from(part, &from.region, from.extent)
+    }
+
+    /// In which order the first bytes of the lease are to be overwritten with all of another one where the two are
+    /// partly the same memory. `None`: they are not.
+    pub(crate) fn order(&self, from: &Lease) -> Option<Order> {
+        let part = self.extent.part(0, from.len()).ok()?;
+        self.region.order(part, &from.region, from.extent)
     }
 
     /// As [`in_place`](Self::in_place), but that what was cut off from a page of which there is a rest reads as 0:

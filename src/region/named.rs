@@ -11,9 +11,12 @@ use crate::region::key::Key;
 use crate::region::limits::Share;
 use crate::region::object::Object;
 use crate::region::window::{Footing, Window, Windows};
-use crate::region::{Lease, RegionKind, RegionStatus};
+use crate::region::{Lease, Reach, RegionKind, RegionStatus};
 use crate::shm::fork::Generation;
-use crate::shm::{Bytes, BytesMut, ForeignMapping};
+use crate::shm::{Bytes, BytesMut, ForeignMapping, Order};
+
+/// Bytes that are moved at a time from one place to an overlapping one, by two system calls.
+const SHIFT: u64 = 256 << 10;
 
 /// What a region is made of. Descriptors stay the caller's: the registry takes one of its own.
 #[derive(Debug, Clone, Copy)]
@@ -29,31 +32,6 @@ pub enum Source<'a> {
     Cuda(CudaHandle),
     /// Memory of a GPU that somebody has opened: it is read and written by copies.
     Gpu(CudaHandle, &'a Arc<dyn Reach>),
-}
-
-/// Memory that only a driver reaches.
-pub trait Reach: fmt::Debug + Send + Sync {
-    /// Its length in bytes.
-    fn len(&self) -> u64;
-
-    /// Whether there are no bytes.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Copies `to.len()` bytes from `offset` on, which lie inside.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
-    fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()>;
-
-    /// Copies `from` to `offset`, where there is room.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
-    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
 }
 
 impl Source<'_> {
@@ -87,12 +65,24 @@ impl fmt::Debug for CudaHandle {
 /// Memory of this machine, or of a GPU.
 #[derive(Debug)]
 enum Backing {
-    Host { object: Object, key: Option<String>, windows: Windows },
+    /// `identity` tells its object from every other one: device and inode.
+    Host {
+        object: Object,
+        identity: (u64, u64),
+        key: Option<String>,
+        windows: Windows,
+    },
     Cuda(CudaHandle, Option<Arc<dyn Reach>>),
 }
 
-/// Bytes that are copied at a time between memory of the host and of a GPU.
-const PIECE: u64 = 4 << 20;
+impl Backing {
+    fn identity(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Host { identity, .. } => Some(*identity),
+            Self::Cuda(..) => None,
+        }
+    }
+}
 
 /// A named range of an object, and what this process holds of it.
 #[derive(Debug)]
@@ -141,7 +131,8 @@ impl Opened {
             _ if object.is_sealed(extent.end()) => Footing::Sealed,
             _ => Footing::Loose,
         };
-        let backing = Backing::Host { object, key, windows: Windows::new(footing) };
+        let (identity, windows) = (object.identity()?, Windows::new(footing));
+        let backing = Backing::Host { object, identity, key, windows };
         Ok(Self { backing, extent })
     }
 
@@ -154,11 +145,8 @@ impl Opened {
     }
 
     /// What tells its object from every other one: device and inode. `None`: it is no memory of this machine.
-    pub(crate) fn identity(&self) -> Result<Option<(u64, u64)>> {
-        match &self.backing {
-            Backing::Host { object, .. } => object.identity().map(Some),
-            Backing::Cuda(..) => Ok(None),
-        }
+    pub(crate) fn identity(&self) -> Option<(u64, u64)> {
+        self.backing.identity()
     }
 
     /// Whether neither mode nor seals forbid to write.
@@ -232,7 +220,7 @@ impl Region {
 
     pub(super) fn status(&self) -> RegionStatus {
         let (key, writable, sealed) = match &self.backing {
-            Backing::Host { object, key, windows } => {
+            Backing::Host { object, key, windows, .. } => {
                 (key.clone(), object.is_writable(), windows.footing() == Footing::Sealed)
             }
             Backing::Cuda(..) => (None, false, false),
@@ -350,14 +338,30 @@ impl Region {
 
     /// That the object still has a part.
     pub(super) fn holds(&self, part: Extent) -> Result<()> {
+        if self.reach()?.is_some() {
+            return Ok(());
+        }
         let (object, windows) = self.host()?;
         if windows.footing() == Footing::Loose { object.holds(part) } else { Ok(()) }
     }
 
-    /// Copies another region's part into a part of the same length.
+    /// In which order a part is to be overwritten with another region's, of the same length, where they are partly
+    /// the same bytes of one object, whatever the two regions are called.
+    pub(super) fn order(&self, part: Extent, other: &Region, from: Extent) -> Option<Order> {
+        let is_one = self.backing.identity().is_some_and(|is| Some(is) == other.backing.identity());
+        if !is_one || !part.meets(from) {
+            return None;
+        }
+        Some(if part.offset() > from.offset() { Order::FromEnd } else { Order::FromStart })
+    }
+
+    /// Copies another region's part into a part of the same length, which gets what was there before even where
+    /// the two overlap.
     pub(super) fn fill_from(&self, part: Extent, other: &Region, from: Extent) -> Result<()> {
-        if self.reach()?.is_some() || other.reach()?.is_some() {
-            return self.fill_by_pieces(part, other, from);
+        let by_driver = self.reach()?.is_some() || other.reach()?.is_some();
+        let order = self.order(part, other, from);
+        if let Some(order) = order.or(by_driver.then_some(Order::FromStart)) {
+            return self.shift(part, other, from, order);
         }
         let ((object, windows), (source, theirs)) = (self.host()?, other.host()?);
         if [windows, theirs].iter().any(|windows| windows.footing() == Footing::Fixed) {
@@ -386,16 +390,14 @@ impl Region {
         self.holds(part)
     }
 
-    /// As `fill_from`, where one of both is reached by a driver alone.
-    fn fill_by_pieces(&self, part: Extent, other: &Region, from: Extent) -> Result<()> {
-        let mut piece = vec![0; part.len().min(PIECE) as usize];
-        let mut done = 0;
-        while done < part.len() {
-            let len = (part.len() - done).min(PIECE);
-            let piece = &mut piece[..len as usize];
-            other.read_at(Extent::new(from.offset() + done, len)?, piece)?;
-            self.write_at(Extent::new(part.offset() + done, len)?, piece)?;
-            done += len;
+    /// As `fill_from`, of overlapping parts, and of those that a driver alone reaches: by way of private bytes, each of which is read before it is
+    /// overwritten. In what order the kernel copies is its own affair.
+    fn shift(&self, part: Extent, other: &Region, from: Extent, order: Order) -> Result<()> {
+        let mut chunk = vec![0; part.len().min(SHIFT) as usize];
+        for (at, len) in order.steps(part.len() as usize, chunk.len()) {
+            let chunk = &mut chunk[..len];
+            other.read_at(from.part(at as u64, len as u64)?, chunk)?;
+            self.write_at(part.part(at as u64, len as u64)?, chunk)?;
         }
         Ok(())
     }

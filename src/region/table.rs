@@ -22,8 +22,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 
 use crate::error::RegionFault;
 
-/// As many regions as a registry takes by default.
-const PLACES: usize = 1024;
+/// For two registries of as many regions as they take by default, each of which is read and written.
+const PLACES: usize = 4096;
 
 struct Place {
     version: AtomicU64,

@@ -23,6 +23,7 @@ mod frozen;
 #[cfg(all(test, slipring_loom))]
 mod loom_words;
 mod mapping;
+mod order;
 mod segment;
 
 pub use bytes::{Bytes, BytesMut, Lines};
@@ -32,6 +33,7 @@ pub(crate) use loom_words::LoomWords;
 pub(crate) use mapping::{
     Area, ForeignMapping, Mapping, PeerMapping, node_of_caller, present_pages,
 };
+pub(crate) use order::Order;
 pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC, create_common};
 
 /// The 64-bit words of a segment that this side writes.

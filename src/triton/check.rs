@@ -20,6 +20,15 @@ pub(super) struct Checked {
     pub(super) batch: usize,
 }
 
+/// Bytes that are looked at for that: those of BYTES that came with the request.
+pub(super) fn work(request: &InferRequest) -> usize {
+    let lens = request.inputs.iter().map(|input| match &input.data {
+        InputData::Inline(bytes) if input.datatype == DType::Bytes.name() => bytes.len(),
+        _ => 0,
+    });
+    lens.sum()
+}
+
 /// Judges a request.
 pub(super) fn check(model: &ModelMetadata, request: &InferRequest) -> Result<Checked, Refusal> {
     let outputs = outputs(model, request)?;

@@ -77,6 +77,11 @@ pub struct ModelDescription {
     pub outputs: Vec<TensorDescription>,
 }
 
+impl ModelDescription {
+    /// What configurations call the server's side of a model.
+    pub(super) const BACKEND: &'static str = "slipring";
+}
+
 /// What became of the requests to a version of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelStatistics {
@@ -114,6 +119,11 @@ impl Front {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             extensions: EXTENSIONS.to_vec(),
         }
+    }
+
+    /// Whether all models take requests.
+    pub fn is_ready(&self) -> bool {
+        self.repository().models().all(|entry| entry.is_ready())
     }
 
     /// Whether a model, or a version of it, takes requests. One that is not there does not.

@@ -4,21 +4,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::task::JoinHandle;
+
 use crate::error::{Error, ErrorKind, RegionFault};
 use crate::region::{Lease, Registry, Unblocked};
+use crate::triton::budget::Share;
 use crate::triton::check::{self, Checked};
 use crate::triton::front::Front;
-use crate::triton::inputs::{Fault, From, Held, Inputs};
-use crate::triton::model::{Model, ModelError};
+use crate::triton::inputs::{Fault, From, Held, Inputs, Said};
+use crate::triton::model::{AsyncModel, Model, ModelError};
 use crate::triton::outputs::{Outputs, Slot, To};
 use crate::triton::refusal::Refusal;
-use crate::triton::repository::{Computing, Found};
-use crate::triton::request::{InferRequest, InferResponse, InputData, RegionWindow};
+use crate::triton::repository::{Computing, Entry, Found};
+use crate::triton::request::{
+    InferRequest, InferResponse, InputData, RegionWindow, ResponseOutput,
+};
 use crate::triton::statistics::Moments;
 
 /// Inline models run on the runtime's own thread for as many bytes. The kernel copies them in and out in some 25 µs;
 /// handing a request to another thread and back takes 20 (`docs/triton.md`).
 const INLINE: usize = 64 << 10;
+
+/// What a request takes of memory while it waits for a thread, besides its bytes: about that.
+const QUEUED: u64 = 4 << 10;
 
 /// A request that holds all that its model needs.
 struct Laid {
@@ -27,6 +35,34 @@ struct Laid {
     /// Bytes of inputs, and of windows of outputs.
     len: u64,
     batch: usize,
+    counting: Counting,
+}
+
+/// A request in its model's statistics, where it is counted once, however it ends: also where nobody waits for it.
+struct Counting {
+    found: Found,
+    arrived: Instant,
+    is_counted: bool,
+}
+
+impl Counting {
+    fn start(found: Found) -> Self {
+        Self { found, arrived: Instant::now(), is_counted: false }
+    }
+
+    fn succeeded(mut self, (started, ready, computed): (Instant, Instant, Instant), batch: usize) {
+        let moments = Moments { arrived: self.arrived, started, ready, computed };
+        self.found.statistics().succeeded(moments, batch);
+        self.is_counted = true;
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        if !self.is_counted {
+            self.found.statistics().failed(self.arrived);
+        }
+    }
 }
 
 impl Front {
@@ -36,36 +72,33 @@ impl Front {
     ///
     /// What the client is to be told.
     pub async fn infer(&self, request: InferRequest) -> Result<InferResponse, Refusal> {
-        let arrived = Instant::now();
-        let found = self.repository().find(&request.model, request.version.as_deref())?;
-        let done = self.execute(&found, request, arrived).await;
-        if done.is_err() {
-            found.statistics().failed(arrived);
-        }
-        done
+        self.infer_holding(request, self.share()).await
     }
 
-    async fn execute(
+    /// As [`infer`](Self::infer), for a wire that has taken a share for the request's bytes.
+    pub(super) async fn infer_holding(
         &self,
-        found: &Found,
         request: InferRequest,
-        arrived: Instant,
+        share: Share,
     ) -> Result<InferResponse, Refusal> {
-        let metadata = &found.entry.metadata;
-        if !found.entry.is_ready() {
-            return Err(Refusal::not_ready(&metadata.name));
+        let found = self.repository().find(&request.model, request.version.as_deref())?;
+        let (entry, version) = (found.entry.clone(), found.version);
+        let counting = Counting::start(found);
+        if !entry.is_ready() {
+            return Err(Refusal::not_ready(&entry.metadata.name));
         }
         // First: a window that its region does not have is told of as that, whatever its model expects of it.
         let leases = self.lease_all(&request)?;
-        let checked = check::check(metadata, &request)?;
-        let mut request = request;
-        let (model, id) = (std::mem::take(&mut request.model), request.id.take());
-        let laid = self.lay_out(found, request, leases, checked);
-        let batch = laid.batch;
-        let (outputs, moments) = self.compute(found, laid, arrived).await?;
-        let outputs = outputs.finish()?;
-        found.statistics().succeeded(moments, batch);
-        Ok(InferResponse { model, version: found.version.to_string(), id, outputs })
+        let metadata = entry.metadata.clone();
+        let (mut request, checked) = away_if(check::work(&request) > INLINE, move || {
+            let checked = check::check(&metadata, &request)?;
+            Ok((request, checked))
+        })
+        .await?;
+        let (model, id) = (std::mem::take(&mut request.model), request.id.clone());
+        let laid = self.lay_out(request, leases, checked, share, counting);
+        let outputs = compute(&entry, laid).await?;
+        Ok(InferResponse { model, version: version.to_string(), id, outputs })
     }
 
     /// Takes the windows of a request into use: of its inputs, then of its outputs.
@@ -85,10 +118,11 @@ impl Front {
 
     fn lay_out(
         &self,
-        found: &Found,
         request: InferRequest,
         leases: Vec<Lease>,
         checked: Checked,
+        share: Share,
+        counting: Counting,
     ) -> Laid {
         let mut leases = leases.into_iter();
         let mut next = || leases.next().expect("each window was leased, in this order");
@@ -119,66 +153,100 @@ impl Front {
             };
             slots.push(Slot { spec, to, shape: None });
         }
-        let (metadata, fault) = (found.entry.metadata.clone(), Arc::new(Fault::default()));
+        let version = counting.found.version;
+        let (metadata, fault) = (counting.found.entry.metadata.clone(), Arc::new(Fault::default()));
         let in_place = self.in_place();
-        let inputs = Inputs { held, in_place, fault: fault.clone() };
+        let said = Said { version, id: request.id, parameters: request.parameters };
+        let inputs = Inputs { said, held, in_place, fault: fault.clone(), share: share.clone() };
+        let most = self.limits().response_bytes;
         let unwanted = Slot { spec: 0, to: To::Nowhere, shape: None };
-        let outputs = Outputs { metadata, slots, unwanted, in_place, fault };
-        Laid { inputs, outputs, len, batch: checked.batch }
+        let outputs =
+            Outputs { metadata, slots, unwanted, in_place, fault, share, left: most, most };
+        Laid { inputs, outputs, len, batch: checked.batch, counting }
     }
+}
 
-    async fn compute(
-        &self,
-        found: &Found,
-        laid: Laid,
-        arrived: Instant,
-    ) -> Result<(Outputs, Moments), Refusal> {
-        let name = &found.entry.metadata.name;
-        match &found.entry.computing {
-            Computing::Blocking(model)
-                if found.entry.metadata.inline && laid.len <= INLINE as u64 =>
-            {
-                run(&**model, name, laid, arrived)
-            }
-            Computing::Blocking(model) => {
-                let (model, called) = (model.clone(), name.clone());
-                let run = move || run(&*model, &called, laid, arrived);
-                let done = tokio::task::spawn_blocking(run).await;
-                done.map_err(|_| Refusal::unavailable(format!("model '{name}' was stopped")))?
-            }
-            Computing::Async(model) => {
-                let Laid { inputs, mut outputs, .. } = laid;
-                let started = Instant::now();
-                inputs.check_strings()?;
-                let ready = Instant::now();
-                let done = Contained(model.infer(&inputs, &mut outputs)).await;
-                let answer = done.unwrap_or_else(|()| Err(Refusal::model_panicked(name).into()));
-                judge(&inputs, &outputs, answer)?;
-                let computed = Instant::now();
-                Ok((outputs, Moments { arrived, started, ready, computed }))
-            }
+async fn compute(entry: &Entry, laid: Laid) -> Result<Vec<ResponseOutput>, Refusal> {
+    match &entry.computing {
+        Computing::Blocking(model) if entry.metadata.inline && laid.len <= INLINE as u64 => {
+            run(&**model, laid)
         }
+        Computing::Blocking(model) => {
+            laid.inputs.share.take(QUEUED)?;
+            let model = model.clone();
+            away(move || run(&*model, laid)).await
+        }
+        Computing::Async(model) => run_async(&**model, laid).await,
     }
 }
 
 /// Calls a model. Its panic ends the request.
-fn run(
-    model: &dyn Model,
-    name: &str,
-    laid: Laid,
-    arrived: Instant,
-) -> Result<(Outputs, Moments), Refusal> {
-    let Laid { inputs, mut outputs, .. } = laid;
+fn run(model: &dyn Model, laid: Laid) -> Result<Vec<ResponseOutput>, Refusal> {
+    let Laid { inputs, mut outputs, batch, counting, .. } = laid;
     let started = Instant::now();
     // Once, and not for each access in place.
     let _unblocked = inputs.in_place.then(Unblocked::start);
     inputs.check_strings()?;
     let ready = Instant::now();
     // What a panic leaves of inputs and outputs is dropped, and not looked at.
-    let done = catch_unwind(AssertUnwindSafe(|| model.infer(&inputs, &mut outputs)));
-    judge(&inputs, &outputs, done.unwrap_or_else(|_| Err(Refusal::model_panicked(name).into())))?;
+    let done = contained(|| model.infer(&inputs, &mut outputs));
+    judge(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
     let computed = Instant::now();
-    Ok((outputs, Moments { arrived, started, ready, computed }))
+    let outputs = outputs.finish()?;
+    counting.succeeded((started, ready, computed), batch);
+    Ok(outputs)
+}
+
+/// The same on the runtime's own thread, which is held up by nothing but the model's own polls.
+async fn run_async(model: &dyn AsyncModel, laid: Laid) -> Result<Vec<ResponseOutput>, Refusal> {
+    let Laid { inputs, mut outputs, batch, counting, .. } = laid;
+    let started = Instant::now();
+    let inputs = away_if(inputs.strings_len() > INLINE as u64, move || {
+        inputs.check_strings()?;
+        Ok(inputs)
+    })
+    .await?;
+    let ready = Instant::now();
+    let (given, room) = (&inputs, &mut outputs);
+    // What comes before the future is the model's, too.
+    let done = match contained(move || model.infer(given, room)) {
+        Ok(inferring) => Contained(inferring).await,
+        Err(()) => Err(()),
+    };
+    judge(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
+    let computed = Instant::now();
+    let outputs = away_if(outputs.unwritten() > INLINE, move || outputs.finish()).await?;
+    counting.succeeded((started, ready, computed), batch);
+    Ok(outputs)
+}
+
+fn panicked(outputs: &Outputs) -> ModelError {
+    Refusal::model_panicked(&outputs.metadata.name).into()
+}
+
+/// Does what takes long on a thread for that. Where nobody waits any more before it has begun, it is not done.
+pub(super) async fn away<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let mut working = Working(tokio::task::spawn_blocking(work));
+    let done = (&mut working.0).await;
+    done.unwrap_or_else(|_| Err(Refusal::unavailable("the request was stopped")))
+}
+
+/// As [`away`], if it takes long.
+async fn away_if<T: Send + 'static>(
+    is_long: bool,
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    if is_long { away(work).await } else { work() }
+}
+
+struct Working<T>(JoinHandle<T>);
+
+impl<T> Drop for Working<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// What a client is told: first of its own memory, if that failed.
@@ -207,6 +275,11 @@ fn judge(
     }
 }
 
+/// What is called, or that it panicked.
+fn contained<T>(call: impl FnOnce() -> T) -> Result<T, ()> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(drop)
+}
+
 /// A future whose panic is an answer.
 struct Contained<F>(F);
 
@@ -218,9 +291,9 @@ impl<F: Future + Unpin> Future for Contained<F> {
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Self::Output> {
         let inner = std::pin::Pin::new(&mut self.0);
-        match catch_unwind(AssertUnwindSafe(|| inner.poll(context))) {
+        match contained(|| inner.poll(context)) {
             Ok(polled) => polled.map(Ok),
-            Err(_) => std::task::Poll::Ready(Err(())),
+            Err(()) => std::task::Poll::Ready(Err(())),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::triton::budget::{Budget, Share};
 use crate::triton::limits::Limits;
 use crate::triton::model::{AsyncModel, Model};
 use crate::triton::repository::{Computing, Repository};
-use crate::triton::shared_memory::SharedMemory;
+use crate::triton::shared_memory::{OpenGpu, SharedMemory};
 
 /// Models and regions, ready to be served by any number of wires. Clones are the same one.
 ///
@@ -34,6 +34,7 @@ struct Inner {
     repository: Repository,
     shared_memory: SharedMemory,
     in_place: bool,
+    browsers: bool,
     limits: Limits,
     budget: Arc<Budget>,
 }
@@ -46,7 +47,9 @@ impl Front {
             models: Vec::new(),
             registry: None,
             client_shared_memory: true,
+            gpus: None,
             in_place: false,
+            browsers: false,
             limits: Limits::new(),
         }
     }
@@ -75,6 +78,11 @@ impl Front {
         &self.inner.repository
     }
 
+    /// Whether web pages are served over HTTP.
+    pub(super) fn serves_browsers(&self) -> bool {
+        self.inner.browsers
+    }
+
     /// Whether memory that its owner can truncate is touched where it lies.
     pub(super) fn in_place(&self) -> bool {
         self.inner.in_place
@@ -93,7 +101,9 @@ pub struct FrontBuilder {
     models: Vec<Computing>,
     registry: Option<Registry>,
     client_shared_memory: bool,
+    gpus: Option<OpenGpu>,
     in_place: bool,
+    browsers: bool,
     limits: Limits,
 }
 
@@ -136,6 +146,20 @@ impl FrontBuilder {
         self
     }
 
+    /// How memory of a GPU is opened that clients register: `cuda::Device::reach`, with the feature `cuda`. Models get
+    /// it as copies, and what they write is copied to it. If nothing is said, registering it is refused.
+    pub fn gpus(mut self, open: OpenGpu) -> Self {
+        self.gpus = Some(open);
+        self
+    }
+
+    /// Whether web pages may ask over HTTP. They may not, if nothing else is said: requests with an `Origin` are
+    /// refused, because any page that is looked at on this machine can send them, also to `127.0.0.1`.
+    pub fn browsers(mut self, allowed: bool) -> Self {
+        self.browsers = allowed;
+        self
+    }
+
     /// How much a client may ask for.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -147,25 +171,24 @@ impl FrontBuilder {
     /// # Errors
     ///
     /// - [`RegionFault::Unguarded`]: it shall work in place, and there is no guard.
-    /// - [`ErrorKind::InvalidOption`](crate::ErrorKind::InvalidOption): two models have one name, or one has no
-    ///   version.
+    /// - [`ErrorKind::InvalidModel`](crate::ErrorKind::InvalidModel): two models have one name; one has none, or no
+    ///   version, or inputs or outputs with one name or none.
     pub fn build(self) -> Result<Front> {
         if self.in_place && !SigbusGuard::is_installed() {
             return Err(RegionFault::Unguarded.into());
         }
         let mut repository = Repository::default();
-        for (at, model) in self.models.into_iter().enumerate() {
-            if !repository.add(model) {
-                let must = "a name of its own and a version";
-                let (name, value) = ("model", at as u64);
-                return Err(ErrorKind::InvalidOption { name, value, must }.into());
-            }
+        for model in self.models {
+            repository
+                .add(model)
+                .map_err(|(model, must)| ErrorKind::InvalidModel { model, must })?;
         }
         let registry = self.registry.map_or_else(Registry::new, Ok)?;
-        let shared_memory = SharedMemory::new(registry, self.client_shared_memory);
-        let (in_place, limits) = (self.in_place, self.limits);
+        let shared_memory = SharedMemory::new(registry, self.client_shared_memory, self.gpus);
+        let (in_place, browsers, limits) = (self.in_place, self.browsers, self.limits);
         let budget = Arc::new(Budget::new(limits.bytes_under_way));
-        let inner = Inner { name: self.name, repository, shared_memory, in_place, limits, budget };
+        let name = self.name;
+        let inner = Inner { name, repository, shared_memory, in_place, browsers, limits, budget };
         Ok(Front { inner: Arc::new(inner) })
     }
 }

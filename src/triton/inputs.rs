@@ -1,6 +1,7 @@
 //! What a model reads: tensors that came with the request, or lie in a client's region.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -10,8 +11,10 @@ use crate::error::{Error, ErrorKind, RegionFault};
 use crate::region::Lease;
 use crate::shm::Bytes;
 use crate::tensor::{DType, Element, Shape};
+use crate::triton::budget::Share;
 use crate::triton::model::ModelError;
 use crate::triton::refusal::Refusal;
+use crate::triton::request::Parameter;
 use crate::triton::strings::{Strings, Walk, zeros};
 
 /// Bytes of elements that are copied at a time.
@@ -44,6 +47,7 @@ fn accessing(name: &str, error: &Error) -> Refusal {
             Refusal::region_truncated(name)
         }
         ErrorKind::Region(RegionFault::ReadOnly) => Refusal::region_read_only(name),
+        ErrorKind::Region(RegionFault::GuardFull { .. }) => Refusal::region_unguarded(name),
         ErrorKind::Region(RegionFault::OutOfReach { .. }) => Refusal::region_out_of_reach(name),
         _ => Refusal::region_failed(name),
     }
@@ -65,12 +69,23 @@ pub(super) struct Held {
     pub(super) from: From,
 }
 
+/// What a request says besides its tensors.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub(super) version: u64,
+    pub(super) id: Option<String>,
+    pub(super) parameters: BTreeMap<String, Parameter>,
+}
+
 /// The inputs of a request.
 pub struct Inputs {
+    pub(super) said: Said,
     pub(super) held: Vec<Held>,
     /// Whether memory that its owner can truncate is touched where it lies.
     pub(super) in_place: bool,
     pub(super) fault: Arc<Fault>,
+    /// What its bytes have taken of those under way: until they are dropped, even where nobody waits any more.
+    pub(super) share: Share,
 }
 
 impl Inputs {
@@ -85,9 +100,33 @@ impl Inputs {
             .ok_or_else(|| ModelError::new(format!("the model has no input '{name}'")))
     }
 
+    /// The model's version that is asked for; the last one, where the client names none.
+    pub fn version(&self) -> u64 {
+        self.said.version
+    }
+
+    /// What the client calls the request.
+    pub fn id(&self) -> Option<&str> {
+        self.said.id.as_deref()
+    }
+
+    /// What else the client says: the parameters of the request, without those of the protocol.
+    pub fn parameters(&self) -> &BTreeMap<String, Parameter> {
+        &self.said.parameters
+    }
+
     /// All of them, in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = Input<'_>> {
         self.held.iter().map(|held| self.view(held))
+    }
+
+    /// Bytes of BYTES that lie in regions.
+    pub(super) fn strings_len(&self) -> u64 {
+        let lens = self.held.iter().map(|held| match &held.from {
+            From::Region(lease) if held.dtype == DType::Bytes => lease.len(),
+            _ => 0,
+        });
+        lens.sum()
     }
 
     /// That what lies in regions as BYTES is BYTES. It may be something else a moment later; what came with the
@@ -118,7 +157,7 @@ impl Inputs {
     }
 
     fn view<'a>(&'a self, held: &'a Held) -> Input<'a> {
-        Input { held, in_place: self.in_place, fault: &self.fault }
+        Input { held, in_place: self.in_place, fault: &self.fault, share: &self.share }
     }
 }
 
@@ -140,6 +179,7 @@ pub struct Input<'a> {
     held: &'a Held,
     in_place: bool,
     fault: &'a Fault,
+    share: &'a Share,
 }
 
 impl<'a> Input<'a> {
@@ -192,7 +232,7 @@ impl<'a> Input<'a> {
             From::Region(lease) => {
                 let inside =
                     offset.checked_add(out.len()).is_some_and(|end| end as u64 <= lease.len());
-                let read = if self.in_place && inside {
+                let read = if self.in_place && inside && !lease.is_on_gpu() {
                     lease.touch(|bytes| bytes.slice(offset, out.len()).copy_to(out))
                 } else {
                     lease.read_at(offset as u64, out)
@@ -200,6 +240,11 @@ impl<'a> Input<'a> {
                 read.map_err(|error| self.fault.keep(lease, &error))
             }
         }
+    }
+
+    /// Whether a region's bytes are touched where they lie.
+    fn touches(&self, lease: &Lease) -> bool {
+        (self.in_place && !lease.is_on_gpu()) || lease.is_sealed()
     }
 
     /// Runs `read` over its bytes: where they lie, if nothing that its owner does can hurt, or the server works in
@@ -213,14 +258,14 @@ impl<'a> Input<'a> {
     pub fn in_place<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R, ModelError> {
         match &self.held.from {
             From::Inline(bytes) => Ok(read(Bytes::of(bytes))),
-            From::Region(lease) if self.in_place || lease.is_sealed() => {
+            From::Region(lease) if self.touches(lease) => {
                 lease.in_place(read).map_err(|error| self.fault.keep(lease, &error))
             }
             From::Region(_) => Ok(read(Bytes::of(&self.bytes()?))),
         }
     }
 
-    /// Its bytes; copied, if they lie in a region.
+    /// Its bytes; copied, if they lie in a region. The copy counts as bytes under way until the request ends.
     ///
     /// # Errors
     ///
@@ -229,6 +274,7 @@ impl<'a> Input<'a> {
         match &self.held.from {
             From::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
             From::Region(_) => {
+                self.share.take(self.byte_len() as u64)?;
                 let mut bytes = zeros(self.byte_len())?;
                 self.read_at(0, &mut bytes)?;
                 Ok(Cow::Owned(bytes))
@@ -247,6 +293,7 @@ impl<'a> Input<'a> {
             return Ok(Cow::Borrowed(slice));
         }
         let len = self.byte_len();
+        self.share.take(len as u64)?;
         let mut elements = Vec::new();
         elements.try_reserve_exact(len / size_of::<T>()).map_err(|_| Refusal::no_memory(len))?;
         elements.resize_with(len / size_of::<T>(), T::new_zeroed);

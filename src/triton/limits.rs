@@ -2,27 +2,36 @@
 
 use std::time::Duration;
 
+/// Bytes of a body that come in a second, at least. Links of this machine, and to its neighbours, are a thousand
+/// times as fast.
+const SLOWEST: u64 = 16 << 10;
+
 /// What a server takes of its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub(super) request_bytes: u64,
+    pub(super) response_bytes: u64,
     pub(super) json_bytes: usize,
     pub(super) bytes_under_way: u64,
     pub(super) connections: usize,
     pub(super) patience: Duration,
     pub(super) idle: Duration,
+    pub(super) grace: Duration,
 }
 
 impl Limits {
-    /// The defaults: requests of 2 GiB - 1, of which 64 MiB are JSON; 8 GiB of requests at once; 1024 connections; 60 s, and 10 minutes.
+    /// The defaults: requests and responses of 2 GiB - 1, of requests 64 MiB JSON; 8 GiB of both at once; 1024
+    /// connections; patience of 60 s, idleness of 10 minutes, a grace of 20 s.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
+            response_bytes: i32::MAX as u64,
             json_bytes: 64 << 20,
             bytes_under_way: 8 << 30,
             connections: 1024,
             patience: Duration::from_secs(60),
             idle: Duration::from_secs(600),
+            grace: Duration::from_secs(20),
         }
     }
 
@@ -32,35 +41,58 @@ impl Limits {
         self
     }
 
+    /// Bytes of a response, before and after compression. Tensors in shared memory do not count.
+    pub fn response_bytes(mut self, most: u64) -> Self {
+        self.response_bytes = most;
+        self
+    }
+
     /// Bytes of JSON in a request, after decompression.
     pub fn json_bytes(mut self, most: usize) -> Self {
         self.json_bytes = most;
         self
     }
 
-    /// Bytes of all requests that are being read or executed, after decompression. More are refused.
+    /// Bytes of all requests that are being read or executed, after decompression; of outputs that go into
+    /// responses, as JSON and compressed, too, until they are sent; and of what models copy out of regions. Who
+    /// needs more is refused.
     pub fn bytes_under_way(mut self, most: u64) -> Self {
         self.bytes_under_way = most;
         self
     }
 
-    /// Connections of each address; more wait in the kernel's queue.
+    /// Connections of each address. For one more, the one that has had no request for longest is closed, if that
+    /// is a second or more; else it waits.
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most;
         self
     }
 
-    /// How long no byte of a request's body may come.
+    /// How long no byte of a request's body may come, and no byte of a response be taken, and how long a connection
+    /// may be without its first request. Four times as long, and a second for each 16 KiB, all waiting for a body
+    /// may take together.
     pub fn patience(mut self, longest: Duration) -> Self {
         self.patience = longest;
         self
     }
 
-    /// How long a connection may be without a whole head of a request, after the last answer was ready. It is
-    /// looked for now and then, so up to a quarter of it may be added.
+    /// How long a connection of HTTP may be without a further request. It is looked for now and then, so up to a
+    /// quarter of the shorter one of this and [`patience`](Self::patience) may be added.
     pub fn idle(mut self, longest: Duration) -> Self {
         self.idle = longest;
         self
+    }
+
+    /// How long the requests that are under way when a server is told to end may take. Then their connections are
+    /// closed.
+    pub fn grace(mut self, longest: Duration) -> Self {
+        self.grace = longest;
+        self
+    }
+
+    /// How long all waiting for a body may take of which so many bytes have come.
+    pub(super) fn waiting(&self, came: u64) -> Duration {
+        self.patience.saturating_mul(4).saturating_add(Duration::from_secs(came / SLOWEST))
     }
 }
 

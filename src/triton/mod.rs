@@ -17,12 +17,17 @@
 
 mod budget;
 mod check;
+mod connections;
 mod description;
 mod door;
 mod execution;
 mod front;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grpc;
 mod http;
+mod idlers;
 mod inputs;
 mod json;
 mod limits;
@@ -48,10 +53,10 @@ pub use model::{AsyncModel, Inferring, Model, ModelError, ModelMetadata, TensorS
 pub use outputs::{Output, Outputs};
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{
-    InferRequest, InferResponse, InputData, RegionWindow, RequestInput, RequestedOutput,
+    InferRequest, InferResponse, InputData, Parameter, RegionWindow, RequestInput, RequestedOutput,
     ResponseOutput,
 };
 pub use server::{Bound, Server, Wire};
-pub use shared_memory::{CudaRegion, SharedMemory, SystemRegion};
+pub use shared_memory::{CudaRegion, OpenGpu, SharedMemory, SystemRegion};
 pub use statistics::{BatchStatistics, Counts, Tally};
 pub use strings::Strings;

@@ -189,9 +189,30 @@ impl ModelMetadata {
         &self.name
     }
 
+    /// What it must have, and has not.
+    pub(super) fn lacks(&self) -> Option<&'static str> {
+        let named = |specs: &[TensorSpec]| {
+            let mut names: Vec<&str> = specs.iter().map(|spec| &*spec.name).collect();
+            names.sort_unstable();
+            names.first() != Some(&"") && names.windows(2).all(|pair| pair[0] != pair[1])
+        };
+        match self {
+            _ if self.name.is_empty() => Some("a name"),
+            _ if self.versions.is_empty() => Some("a version"),
+            _ if !named(&self.inputs) => Some("a name of its own for each input"),
+            _ if !named(&self.outputs) => Some("a name of its own for each output"),
+            _ => None,
+        }
+    }
+
     /// The input of this name.
     pub(super) fn input_of(&self, name: &str) -> Option<&TensorSpec> {
         self.inputs.iter().find(|spec| spec.name == name)
+    }
+
+    /// The output of this name.
+    pub(super) fn output_of(&self, name: &str) -> Option<&TensorSpec> {
+        self.outputs.iter().find(|spec| spec.name == name)
     }
 
     /// A tensor's dimensions as clients see them: that of the batch first, -1 for any length.

@@ -7,13 +7,20 @@ use bytes::Bytes as Owned;
 use zerocopy::IntoBytes;
 
 use crate::region::Lease;
-use crate::shm::{Bytes, BytesMut};
+use crate::shm::{Bytes, BytesMut, Order};
 use crate::tensor::{DType, Element, Shape};
+use crate::triton::budget::Share;
 use crate::triton::inputs::{Fault, Input};
 use crate::triton::model::{ModelError, ModelMetadata};
 use crate::triton::refusal::Refusal;
 use crate::triton::request::ResponseOutput;
 use crate::triton::strings::zeros;
+
+/// Bytes that are moved at a time to a place that overlaps theirs.
+const SHIFT: usize = 4096;
+
+/// Bytes of BYTES that are written at a time.
+const PIECE: usize = 64 << 10;
 
 /// Where an output goes.
 #[derive(Debug)]
@@ -43,6 +50,10 @@ pub struct Outputs {
     pub(super) unwanted: Slot,
     pub(super) in_place: bool,
     pub(super) fault: Arc<Fault>,
+    pub(super) share: Share,
+    /// Bytes that may still go into the response, and how many in all.
+    pub(super) left: u64,
+    pub(super) most: u64,
 }
 
 impl Outputs {
@@ -104,16 +115,31 @@ impl Outputs {
         if shape.count().ok() != Some(strings.len()) {
             return Err(ModelError::new("an output has another number of elements than its shape"));
         }
+        if strings.iter().any(|string| u32::try_from(string.as_ref().len()).is_err()) {
+            return Err(ModelError::new("a BYTES element of 4 GiB or more"));
+        }
         let len: usize = strings.iter().map(|string| 4 + string.as_ref().len()).sum();
-        let mut bytes = Vec::with_capacity(len);
+        let mut output = self.output_of_len(name, shape, len)?;
+        // Many small writes to a region are as many calls of the system.
+        let mut piece = Vec::with_capacity(len.min(PIECE));
+        let mut at = 0;
         for string in strings {
             let string = string.as_ref();
-            let short = u32::try_from(string.len());
-            let short = short.map_err(|_| ModelError::new("a BYTES element of 4 GiB or more"))?;
-            bytes.extend_from_slice(&short.to_le_bytes());
-            bytes.extend_from_slice(string);
+            for part in [&(string.len() as u32).to_le_bytes()[..], string] {
+                if piece.len() + part.len() > PIECE {
+                    output.write_at(at, &piece)?;
+                    at += piece.len();
+                    piece.clear();
+                }
+                if part.len() > PIECE {
+                    output.write_at(at, part)?;
+                    at += part.len();
+                } else {
+                    piece.extend_from_slice(part);
+                }
+            }
         }
-        self.output_of_len(name, shape, len)?.write_bytes(&bytes)
+        output.write_at(at, &piece)
     }
 
     fn spec(&self, name: &str) -> Result<usize, ModelError> {
@@ -135,6 +161,10 @@ impl Outputs {
         match &mut slot.to {
             To::Inline(bytes) => {
                 bytes.clear();
+                let more = len.saturating_sub(bytes.capacity()) as u64;
+                let left = self.left.checked_sub(more);
+                self.left = left.ok_or_else(|| Refusal::response_too_long(self.most))?;
+                self.share.take(more)?;
                 bytes.try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
             }
             To::Region(lease) if lease.len() < len as u64 => {
@@ -145,7 +175,8 @@ impl Outputs {
         }
         slot.shape = Some((shape, len));
         let dtype = described.dtype;
-        Ok(Output { slot, dtype, shape, len, in_place: self.in_place, fault: &self.fault })
+        let (in_place, fault, share) = (self.in_place, &*self.fault, &self.share);
+        Ok(Output { slot, dtype, shape, len, in_place, fault, share })
     }
 
     /// The parts of regions that they go to.
@@ -154,6 +185,15 @@ impl Outputs {
             To::Region(lease) => Some(lease),
             To::Inline(_) | To::Nowhere => None,
         })
+    }
+
+    /// Bytes of the response that are to be filled up, behind some that were written.
+    pub(super) fn unwritten(&self) -> usize {
+        let rests = self.slots.iter().map(|slot| match (&slot.to, slot.shape) {
+            (To::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
+            _ => 0,
+        });
+        rests.sum()
     }
 
     /// What the response has of them.
@@ -166,6 +206,11 @@ impl Outputs {
             };
             let data = match slot.to {
                 To::Inline(mut bytes) => {
+                    if bytes.is_empty() {
+                        // Nothing was written: pages of 0 that nobody has touched.
+                        drop(bytes);
+                        bytes = zeros(len)?;
+                    }
                     bytes.resize(len, 0);
                     Some(Owned::from(bytes))
                 }
@@ -191,6 +236,7 @@ pub struct Output<'a> {
     len: usize,
     in_place: bool,
     fault: &'a Fault,
+    share: &'a Share,
 }
 
 impl Output<'_> {
@@ -257,7 +303,7 @@ impl Output<'_> {
                 room[offset..end].copy_from_slice(bytes);
             }
             To::Region(lease) => {
-                let written = if self.in_place {
+                let written = if self.in_place && !lease.is_on_gpu() {
                     let from = Bytes::of(bytes);
                     lease.touch_mut(|room| room.slice(offset, from.len()).copy_from_bytes(from))
                 } else {
@@ -283,17 +329,19 @@ impl Output<'_> {
                 room.resize(len, 0);
                 Ok(write(BytesMut::of(room)))
             }
-            To::Region(lease) if in_place || lease.is_sealed() => {
+            To::Region(lease) if (in_place && !lease.is_on_gpu()) || lease.is_sealed() => {
                 let written = lease.in_place_mut(|room| write(room.slice(0, len)));
                 written.map_err(|error| self.fault.keep(lease, &error))
             }
             To::Region(_) => {
-                let mut room = zeros(len)?;
-                let done = write(BytesMut::of(&mut room));
-                self.write_at(0, &room)?;
-                Ok(done)
+                let share = self.share;
+                aside(share, len, |room| {
+                    let done = write(BytesMut::of(room));
+                    self.write_at(0, room)?;
+                    Ok(done)
+                })
             }
-            To::Nowhere => Ok(write(BytesMut::of(&mut zeros(len)?))),
+            To::Nowhere => aside(self.share, len, |room| Ok(write(BytesMut::of(room)))),
         }
     }
 
@@ -310,8 +358,7 @@ impl Output<'_> {
 
     /// Copies an input of the same length, once.
     ///
-    /// Where both lie in one region and overlap, the bytes are those of the input before, or of the output
-    /// already, each of them.
+    /// Where both are partly the same memory, the output gets what the input was before.
     ///
     /// # Errors
     ///
@@ -325,6 +372,7 @@ impl Output<'_> {
             return self.write_at(0, bytes);
         }
         if let To::Inline(room) = &mut self.slot.to {
+            *room = Vec::new();
             *room = zeros(self.len)?;
             return input.read_at(0, room);
         }
@@ -336,11 +384,15 @@ impl Output<'_> {
 
     /// From region to region: once, in place or by the kernel.
     fn across(&self, to: &Lease, from: &Lease) -> Result<(), ModelError> {
-        let direct = |lease: &Lease| self.in_place || lease.is_sealed();
+        let direct = |lease: &Lease| (self.in_place && !lease.is_on_gpu()) || lease.is_sealed();
         if direct(to) && direct(from) {
             let len = self.len;
-            let copied =
-                to.touch_mut(|room| from.touch(|bytes| room.slice(0, len).copy_from_bytes(bytes)));
+            let order = to.order(from);
+            let copy = |room: BytesMut<'_>, bytes: Bytes<'_>| match order {
+                None => room.copy_from_bytes(bytes),
+                Some(order) => shift(room, bytes, order),
+            };
+            let copied = to.touch_mut(|room| from.touch(|bytes| copy(room.slice(0, len), bytes)));
             let copied = copied.map_err(|error| self.fault.keep(to, &error))?;
             return copied.map_err(|error| self.fault.keep(from, &error));
         }
@@ -349,6 +401,28 @@ impl Output<'_> {
             self.fault.keep(failed, &error)
         })
     }
+}
+
+/// Copies views of partly the same memory, perhaps by two mappings: each byte is read before it is overwritten.
+fn shift(to: BytesMut<'_>, from: Bytes<'_>, order: Order) {
+    let mut chunk = [0; SHIFT];
+    for (at, len) in order.steps(to.len(), chunk.len()) {
+        let chunk = &mut chunk[..len];
+        from.slice(at, len).copy_to(chunk);
+        to.slice(at, len).copy_from(chunk);
+    }
+}
+
+/// Runs `act` over private bytes of 0, which are under way as long.
+fn aside<R>(
+    share: &Share,
+    len: usize,
+    act: impl FnOnce(&mut [u8]) -> Result<R, ModelError>,
+) -> Result<R, ModelError> {
+    share.take(len as u64)?;
+    let done = act(&mut zeros(len)?)?;
+    share.give_back(len as u64);
+    Ok(done)
 }
 
 impl fmt::Debug for Output<'_> {

@@ -231,6 +231,12 @@ impl Refusal {
         ))
     }
 
+    pub(crate) fn region_unguarded(name: &str) -> Self {
+        Self::unavailable(format!(
+            "shared memory region '{name}' can not be accessed in place: as many as this server guards are in use"
+        ))
+    }
+
     pub(crate) fn region_failed(name: &str) -> Self {
         Self::internal(format!("shared memory region '{name}' can not be accessed"))
     }
@@ -399,6 +405,10 @@ impl Refusal {
 
     pub(crate) fn too_many_bytes() -> Self {
         Self::unavailable("as many bytes of requests as this server takes are under way")
+    }
+
+    pub(crate) fn response_too_long(most: u64) -> Self {
+        Self::invalid(format!("response of more than {most} bytes"))
     }
 
     pub(crate) fn no_memory(bytes: usize) -> Self {

@@ -76,15 +76,19 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    /// Adds a model. `false`: there is one of this name, or this one has no version.
-    pub(super) fn add(&mut self, computing: Computing) -> bool {
+    /// Adds a model, or tells its name and what it must have.
+    pub(super) fn add(&mut self, computing: Computing) -> Result<(), (String, &'static str)> {
         let entry = Entry::new(computing);
         let name = entry.metadata.name.clone();
-        if entry.metadata.versions.is_empty() || self.models.contains_key(&name) {
-            return false;
-        }
-        self.models.insert(name, Arc::new(entry));
-        true
+        let must = match entry.metadata.lacks() {
+            None if self.models.contains_key(&name) => "a name of its own",
+            None => {
+                self.models.insert(name, Arc::new(entry));
+                return Ok(());
+            }
+            Some(must) => must,
+        };
+        Err((name, must))
     }
 
     pub(super) fn models(&self) -> impl Iterator<Item = &Arc<Entry>> {

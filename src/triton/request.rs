@@ -1,5 +1,7 @@
 //! A request to infer and its response, whichever wire they travel by.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use crate::tensor::{DType, Shape};
@@ -13,10 +15,28 @@ pub struct InferRequest {
     pub version: Option<String>,
     /// What the client calls this request; echoed.
     pub id: Option<String>,
+    /// What else the client says to the model.
+    pub parameters: BTreeMap<String, Parameter>,
     /// The inputs, in any order.
     pub inputs: Vec<RequestInput>,
     /// What is asked for. None: all outputs of the model, inline.
     pub outputs: Vec<RequestedOutput>,
+}
+
+/// The value of a parameter.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Parameter {
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A whole number that is too large for [`Int`](Self::Int); over gRPC, any that is sent as unsigned.
+    Uint(u64),
+    /// Any other number.
+    Double(f64),
+    /// A text.
+    Text(String),
 }
 
 /// An input of a request.
@@ -35,7 +55,7 @@ pub struct RequestInput {
 /// Where the bytes of an input are: row-major, little-endian.
 #[derive(Debug, Clone)]
 pub enum InputData {
-    /// They came with the request.
+    /// They came with the request: bytes of the crate `bytes`.
     Inline(Bytes),
     /// In a region that the client has registered.
     Region(RegionWindow),

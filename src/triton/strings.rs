@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
+use zerocopy::FromZeros;
+
 use crate::triton::refusal::Refusal;
 
 /// So many bytes of 0, or the refusal of a process that has no room for them: how many, a client has said.
 pub(super) fn zeros(len: usize) -> Result<Vec<u8>, Refusal> {
-    // Zeroed memory cannot be asked for in a way that may fail; so room is tried for first.
-    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
-    Ok(vec![0; len])
+    u8::new_vec_zeroed(len).map_err(|_| Refusal::no_memory(len))
 }
 
 /// The elements of a tensor of BYTES.

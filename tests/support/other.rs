@@ -122,6 +122,16 @@ impl Drop for Other {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        remove_objects_of(self.process.id());
+    }
+}
+
+/// Removes what a process that is gone has left in /dev/shm: it may have been killed, or failed to remove it.
+pub fn remove_objects_of(pid: u32) {
+    let of = format!("slipring-test-{pid}-");
+    let objects = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    for object in objects.filter(|object| object.file_name().to_string_lossy().starts_with(&of)) {
+        let _ = std::fs::remove_file(object.path());
     }
 }
 

@@ -132,8 +132,11 @@ pub fn run(test: &str, argument: &str, plan: Plan) -> Option<Outcome> {
     let watchdog = Watchdog::over(&child);
     let mut tracer = Tracer::new(child.id() as libc::pid_t, plan);
     tracer.follow();
-    assert!(!watchdog.bit(), "{test} {argument}: does not end, after {:?}", start.elapsed());
-    let outcome = Outcome { took: start.elapsed(), ..tracer.outcome };
+    let took = start.elapsed();
+    // Where calls fail, objects stay.
+    other::remove_objects_of(child.id());
+    assert!(!watchdog.bit(), "{test} {argument}: does not end, after {took:?}");
+    let outcome = Outcome { took, ..tracer.outcome };
     if outcome.code == Some(NOT_PERMITTED) || tracer.deaf {
         eprintln!("skipped: ptrace is not permitted here, or the kernel is older than 5.3");
         return None;

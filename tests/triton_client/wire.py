@@ -1,5 +1,6 @@
 """HTTP by hand, for what no well-meaning client sends."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -50,7 +51,9 @@ def raw(server, data, shut=True, timeout=20):
     with socket.create_connection((host, int(port)), timeout=timeout) as connection:
         connection.sendall(data)
         if shut:
-            connection.shutdown(socket.SHUT_WR)
+            # A hint, which a server that has answered and closed no longer needs.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
         parts = []
         try:
             while part := connection.recv(65536):

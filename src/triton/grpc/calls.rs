@@ -1,8 +1,11 @@
 //! Each call of the service, handed on to the front.
 
 use futures_util::stream::BoxStream;
-use tonic::{Request, Response, Status, Streaming};
+use prost::Message;
+use tonic::{Extensions, Request, Response, Status, Streaming};
 
+use crate::triton::budget::Share;
+use crate::triton::execution::away;
 use crate::triton::front::Front;
 use crate::triton::grpc::generated::health::health_check_response::ServingStatus;
 use crate::triton::grpc::generated::health::health_server::Health;
@@ -14,6 +17,9 @@ use crate::triton::grpc::generated::inference::{
 use crate::triton::grpc::{request, response, stream};
 use crate::triton::refusal::Refusal;
 use crate::triton::server::Ending;
+
+/// Numbers and bytes of typed contents that are made into tensors on the runtime's own thread.
+const QUICK: usize = 16 << 10;
 
 /// The service that load balancers ask about by name.
 const SERVICE: &str = "inference.GRPCInferenceService";
@@ -29,15 +35,39 @@ pub(super) struct Calls {
 }
 
 impl Calls {
+    /// Whether all models take requests, and the server goes on.
+    fn is_ready(&self) -> bool {
+        let ends = self.ending.as_ref().is_some_and(|ending| *ending.borrow());
+        self.front.is_ready() && !ends
+    }
+
+    /// What the bytes of a call have taken of those under way.
+    pub(super) fn share(&self, extensions: &Extensions) -> Share {
+        extensions.get().cloned().unwrap_or_else(|| self.front.share())
+    }
+
     /// Executes a request.
     pub(super) async fn infer(
         &self,
         message: ModelInferRequest,
+        share: Share,
     ) -> Result<ModelInferResponse, Refusal> {
         // A model that is not there is told of before whatever else is wrong with a request to it.
         self.front.repository().find(&message.model_name, Some(&message.model_version))?;
-        let request = request::decode(message)?;
-        self.front.infer(request).await.map(response::infer)
+        let request = match request::work(&message) {
+            ..=QUICK => request::decode(message)?,
+            _ => away(move || request::decode(message)).await?,
+        };
+        let response = self.front.infer_holding(request, share.clone()).await?;
+        let response = response::infer(response);
+        // It is encoded as a whole, into memory that cannot be asked for in a way that may fail.
+        let len = response.encoded_len();
+        if len as u64 > self.front.limits().response_bytes {
+            return Err(Refusal::response_too_long(self.front.limits().response_bytes));
+        }
+        share.take(len as u64)?;
+        Vec::<u8>::new().try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+        Ok(response)
     }
 }
 
@@ -52,7 +82,7 @@ impl GrpcInferenceService for Calls {
     }
 
     async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
-        Ok(Response::new(ServerReadyResponse { ready: true }))
+        Ok(Response::new(ServerReadyResponse { ready: self.is_ready() }))
     }
 
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
@@ -81,7 +111,8 @@ impl GrpcInferenceService for Calls {
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        Ok(Response::new(self.infer(request.into_inner()).await?))
+        let share = self.share(request.extensions());
+        Ok(Response::new(self.infer(request.into_inner(), share).await?))
     }
 
     type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;
@@ -195,6 +226,7 @@ impl Health for Calls {
         if !service.is_empty() && service != SERVICE {
             return Err(Status::not_found("unknown service"));
         }
-        Ok(Response::new(HealthCheckResponse { status: ServingStatus::Serving.into() }))
+        let is = if self.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        Ok(Response::new(HealthCheckResponse { status: is.into() }))
     }
 }

@@ -8,9 +8,20 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
+use crate::triton::budget::Share;
 use crate::triton::grpc::generated::health::*;
 use crate::triton::grpc::generated::inference::*;
 use crate::triton::grpc::weight;
+
+tokio::task_local! {
+    /// Of the call whose messages are decoded: the codec is made by generated code, which knows of no call.
+    static SHARE: Share;
+}
+
+/// Runs what decodes messages of a call. What they take in memory beyond their bytes is taken from its share.
+pub(super) fn sharing<F: Future>(share: Share, decoding: F) -> impl Future<Output = F::Output> {
+    SHARE.scope(share, decoding)
+}
 
 /// A message that a client sends.
 pub trait Weighed {
@@ -97,6 +108,10 @@ impl<U: Message + Default + Weighed> Decoder for WeighingDecoder<U> {
                 "message of {len} bytes takes {weight} once decoded, at most {most} may be"
             );
             return Err(Status::resource_exhausted(text));
+        }
+        if weight > 0 {
+            let taken = SHARE.try_with(|share| share.take(weight as u64));
+            taken.unwrap_or(Ok(()))?;
         }
         U::decode(message).map(Some).map_err(|error| Status::internal(error.to_string()))
     }

@@ -1,22 +1,26 @@
 //! Connections of HTTP/2, from their acceptance to their orderly end.
 
-use std::io;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::body::Body;
 use tonic::codegen::{Service, http};
 
-use crate::triton::door::{Door, Socket, Stream};
+use crate::triton::connections;
+use crate::triton::door::{Socket, Stream};
 use crate::triton::front::Front;
 use crate::triton::grpc::service::GrpcService;
-use crate::triton::limits::Limits;
+use crate::triton::idlers::{Busy, Idler};
 use crate::triton::server::Ending;
 
 /// Bytes that a client may send before the server has taken them: of a call, and of a connection. The ways to and
@@ -36,47 +40,36 @@ const AHEAD: usize = 1 << 20;
 const PINGS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
 /// Serves one address until the end is told, and then until the calls under way are answered.
-pub(in crate::triton) async fn serve(
-    front: Front,
-    socket: Socket,
-    mut ending: Ending,
-) -> io::Result<()> {
+pub(in crate::triton) async fn serve(front: Front, socket: Socket, ending: Ending) {
     let limits = *front.limits();
     let service = GrpcService::new(front, Some(ending.clone()));
-    let door = Door::new(socket, limits.connections);
-    let mut connections = JoinSet::new();
-    while !*ending.borrow() {
-        tokio::select! {
-            _ = ending.changed() => break,
-            Some(_) = connections.join_next() => {}
-            (place, stream) = door.next() => {
-                let (service, ending) = (service.clone(), ending.clone());
-                connections.spawn(async move {
-                    let _place = place;
-                    match stream {
-                        Stream::Tcp(stream) => connection(service, stream, limits, ending).await,
-                        Stream::Unix(stream) => connection(service, stream, limits, ending).await,
-                    }
-                });
+    let serve = |stream, idler: Idler| {
+        let (service, ending) = (service.clone(), ending.clone());
+        async move {
+            match stream {
+                Stream::Tcp(stream) => connection(service, stream, idler, ending).await,
+                Stream::Unix(stream) => connection(service, stream, idler, ending).await,
             }
         }
-    }
-    drop(door);
-    while connections.join_next().await.is_some() {}
-    Ok(())
+    };
+    // Who has called, and answers pings, may stay: its next call would else meet a closed connection.
+    connections::serve(socket, &limits, None, ending.clone(), serve).await;
 }
 
 /// Serves a connection until it ends. However it ends is its client's affair.
 async fn connection(
     service: GrpcService,
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    limits: Limits,
+    idler: Idler,
     mut ending: Ending,
 ) {
-    let asked = AtomicBool::new(false);
     let answer = service_fn(|request: http::Request<Incoming>| {
-        asked.store(true, Ordering::Relaxed);
-        service.clone().call(request)
+        let busy = idler.works();
+        let called = service.clone().call(request);
+        async move {
+            let answer = called.await?;
+            Ok::<_, Infallible>(answer.map(|body| Answering { body, _busy: busy }))
+        }
     });
     let mut served = pin!(
         http2::Builder::new(TokioExecutor::new())
@@ -90,18 +83,39 @@ async fn connection(
             .keep_alive_timeout(PINGS.1)
             .serve_connection(TokioIo::new(stream), answer)
     );
-    loop {
-        tokio::select! {
-            _ = &mut served => return,
-            _ = ending.wait_for(|end| *end) => break,
-            // Pings begin once a client has said what it is. Who never does has no business here.
-            () = tokio::time::sleep(limits.patience), if !asked.load(Ordering::Relaxed) => {
-                if !asked.load(Ordering::Relaxed) {
-                    return;
-                }
-            }
-        }
+    tokio::select! {
+        _ = &mut served => return,
+        _ = ending.wait_for(|end| *end) => {}
     }
-    served.as_mut().graceful_shutdown();
-    let _ = served.await;
+    // Who has not even said what it is has nothing to wait for.
+    if idler.has_asked() {
+        served.as_mut().graceful_shutdown();
+        let _ = served.await;
+    }
+}
+
+/// The body of an answer: its connection is busy until it has ended.
+struct Answering {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Answering {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -6,6 +6,21 @@ use crate::tensor::DType;
 use crate::triton::grpc::generated::inference::InferTensorContents;
 use crate::triton::refusal::Refusal;
 
+/// How many numbers there are, and bytes of texts.
+pub(super) fn work(contents: &InferTensorContents) -> usize {
+    let texts = contents.bytes_contents.iter().map(|text| 4 + text.len()).sum::<usize>();
+    let numbers = [
+        contents.bool_contents.len(),
+        contents.int_contents.len(),
+        contents.int64_contents.len(),
+        contents.uint_contents.len(),
+        contents.uint64_contents.len(),
+        contents.fp32_contents.len(),
+        contents.fp64_contents.len(),
+    ];
+    texts + numbers.iter().sum::<usize>()
+}
+
 /// The bytes of an input: little-endian, BYTES elements behind their lengths.
 pub(super) fn bytes(
     input: &str,

@@ -1,22 +1,27 @@
 //! gRPC: the protocol's service as a tonic service, and connections that serve it.
 //!
 //! ```text
-//!   HTTP/2 ─▶ gathered ─▶ codec ─▶ calls, stream ─▶ request, contents ─▶ Front::infer
-//!             (frames)    (protobuf)                (InferRequest)            │
-//!                                    response ◀──────────────────────────────┘
+//!   HTTP/2 ─▶ gathered ──▶ codec ─▶ calls, stream ─▶ request, contents ─▶ Front::infer
+//!             (frames)     (protobuf)                (InferRequest)            │
+//!             inflating               response ◀──────────────────────────────┘
 //! ```
 //!
-//! 1. Memory for a message is taken as its bytes come, whatever length it claims.
+//! 1. Memory for a message is taken as its bytes come, whatever length it claims, and counted; so is what it becomes
+//!    when it is made plain and decoded.
 //! 2. A message is weighed before it is decoded: what takes many times its size in memory is refused.
 //! 3. Raw contents are cut out of their message, and not copied.
 //! 4. A status has the text of a refusal, and no more of it than a client's headers hold.
 
+mod answer;
 mod calls;
 mod codec;
 mod connections;
 mod contents;
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod gathered;
 mod generated;
+mod inflating;
 mod parameters;
 mod refusal;
 mod request;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::triton::grpc::generated::inference::InferParameter;
 use crate::triton::grpc::generated::inference::infer_parameter::ParameterChoice;
 use crate::triton::refusal::Refusal;
-use crate::triton::request::RegionWindow;
+use crate::triton::request::{Parameter, RegionWindow};
 
 const REGION: &str = "shared_memory_region";
 const OFFSET: &str = "shared_memory_offset";
@@ -16,12 +16,24 @@ const FINAL: &str = "triton_enable_empty_final_response";
 
 pub(super) type Parameters = BTreeMap<String, InferParameter>;
 
-/// Refuses what only the server may say.
-pub(super) fn check_request(parameters: &Parameters) -> Result<(), Refusal> {
-    let mut names = parameters.keys().filter(|name| *name != FINAL);
-    match names.find(|name| name.starts_with("triton_")) {
-        Some(name) => Err(Refusal::reserved_parameter(name)),
-        None => Ok(()),
+/// What a model is told of. What only the server may say is refused.
+pub(super) fn of_request(parameters: Parameters) -> Result<BTreeMap<String, Parameter>, Refusal> {
+    let told = parameters.into_iter().filter(|(name, _)| name != FINAL);
+    let told = told.map(|(name, parameter)| match parameter.parameter_choice {
+        _ if name.starts_with("triton_") => Err(Refusal::reserved_parameter(&name)),
+        Some(choice) => Ok(Some((name, value(choice)))),
+        None => Ok(None),
+    });
+    told.filter_map(Result::transpose).collect()
+}
+
+fn value(choice: ParameterChoice) -> Parameter {
+    match choice {
+        ParameterChoice::BoolParam(value) => Parameter::Bool(value),
+        ParameterChoice::Int64Param(value) => Parameter::Int(value),
+        ParameterChoice::Uint64Param(value) => Parameter::Uint(value),
+        ParameterChoice::DoubleParam(value) => Parameter::Double(value),
+        ParameterChoice::StringParam(value) => Parameter::Text(value),
     }
 }
 
@@ -102,7 +114,8 @@ mod tests {
     #[test]
     fn one_reserved_name_may_be_sent() {
         let yes = ParameterChoice::BoolParam(true);
-        assert!(check_request(&parameters(&[(FINAL, yes.clone()), ("t", yes.clone())])).is_ok());
-        assert!(check_request(&parameters(&[("triton_", yes)])).is_err());
+        let told = of_request(parameters(&[(FINAL, yes.clone()), ("t", yes.clone())])).unwrap();
+        assert_eq!(told, BTreeMap::from([("t".to_owned(), Parameter::Bool(true))]));
+        assert!(of_request(parameters(&[("triton_", yes)])).is_err());
     }
 }

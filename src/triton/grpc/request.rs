@@ -8,10 +8,15 @@ use crate::triton::grpc::{contents, parameters};
 use crate::triton::refusal::Refusal;
 use crate::triton::request::{InferRequest, InputData, RequestInput, RequestedOutput};
 
+/// How much is to be made into tensors.
+pub(super) fn work(message: &ModelInferRequest) -> usize {
+    message.inputs.iter().filter_map(|input| input.contents.as_ref()).map(contents::work).sum()
+}
+
 /// What is asked for, or why it cannot be.
 pub(super) fn decode(message: ModelInferRequest) -> Result<InferRequest, Refusal> {
     let model = message.model_name;
-    parameters::check_request(&message.parameters)?;
+    let parameters = parameters::of_request(message.parameters)?;
     let got = message.raw_input_contents.len();
     let mut raw = message.raw_input_contents.into_iter();
     let inputs: Vec<RequestInput> = message
@@ -26,7 +31,7 @@ pub(super) fn decode(message: ModelInferRequest) -> Result<InferRequest, Refusal
         message.outputs.into_iter().map(decode_output).collect::<Result<Vec<_>, Refusal>>()?;
     let given = |text: String| (!text.is_empty()).then_some(text);
     let (version, id) = (given(message.model_version), given(message.id));
-    Ok(InferRequest { model, version, id, inputs, outputs })
+    Ok(InferRequest { model, version, id, parameters, inputs, outputs })
 }
 
 /// `raw` are the raw contents that no input before has taken.

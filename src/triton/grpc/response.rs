@@ -5,7 +5,7 @@ use crate::triton::description::{IndexEntry, ModelDescription, ModelStatistics};
 use crate::triton::grpc::generated::inference as proto;
 use crate::triton::grpc::generated::inference::model_infer_response::InferOutputTensor;
 use crate::triton::grpc::generated::inference::model_metadata_response::TensorMetadata;
-use crate::triton::grpc::generated::inference::model_version_policy::{PolicyChoice, Specific};
+use crate::triton::grpc::generated::inference::model_version_policy::{All, Latest, PolicyChoice};
 use crate::triton::grpc::generated::inference::repository_index_response::ModelIndex;
 use crate::triton::request::InferResponse;
 use crate::triton::statistics::Tally;
@@ -63,11 +63,13 @@ pub(super) fn config(model: ModelDescription) -> proto::ModelConfigResponse {
         data_type: data_type(tensor.dtype),
         dims: tensor.dims,
     });
-    let versions = model.versions.iter().filter_map(|version| version.parse().ok()).collect();
-    let policy = PolicyChoice::Specific(Specific { versions });
+    let policy = match model.versions.len() {
+        1 => PolicyChoice::Latest(Latest { num_versions: 1 }),
+        _ => PolicyChoice::All(All {}),
+    };
     let config = proto::ModelConfig {
         name: model.name,
-        backend: model.platform.clone(),
+        backend: ModelDescription::BACKEND.to_owned(),
         platform: model.platform,
         version_policy: Some(proto::ModelVersionPolicy { policy_choice: Some(policy) }),
         max_batch_size: i32::try_from(model.max_batch_size).unwrap_or(i32::MAX),

@@ -10,15 +10,18 @@ use http_body::Body as HttpBody;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codec::CompressionEncoding;
+use tonic::codegen::http::HeaderValue;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
 use crate::triton::front::Front;
+use crate::triton::grpc::answer::Answer;
 use crate::triton::grpc::calls::Calls;
-use crate::triton::grpc::gathered::Gathered;
+use crate::triton::grpc::codec::sharing;
+use crate::triton::grpc::gathered::{self, Gathered};
 use crate::triton::grpc::generated::health::health_server::HealthServer;
 use crate::triton::grpc::generated::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
-use crate::triton::limits::Limits;
+use crate::triton::grpc::inflating;
 use crate::triton::server::Ending;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -53,7 +56,7 @@ impl Front {
 /// The service of [`Front::service`]. Clones serve the same front.
 #[derive(Debug, Clone)]
 pub struct GrpcService {
-    limits: Limits,
+    front: Front,
     plain: GrpcInferenceServiceServer<Calls>,
     /// For requests that are compressed: their answers are, too, if the client takes that.
     compressing: GrpcInferenceServiceServer<Calls>,
@@ -62,9 +65,8 @@ pub struct GrpcService {
 
 impl GrpcService {
     pub(super) fn new(front: Front, ending: Option<Ending>) -> Self {
-        let limits = *front.limits();
-        let most = longest(&limits);
-        let calls = Calls { front, ending };
+        let most = gathered::longest(front.limits());
+        let calls = Calls { front: front.clone(), ending };
         // A client that is able to take compressed answers says so always, and seldom wants to wait for them.
         let plain = GrpcInferenceServiceServer::new(calls.clone())
             .max_decoding_message_size(most)
@@ -75,7 +77,7 @@ impl GrpcService {
             .clone()
             .send_compressed(CompressionEncoding::Gzip)
             .send_compressed(CompressionEncoding::Deflate);
-        Self { limits, plain, compressing, health: HealthServer::new(calls) }
+        Self { front, plain, compressing, health: HealthServer::new(calls) }
     }
 
     /// Hands a call on to whom it is for.
@@ -84,27 +86,51 @@ impl GrpcService {
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<Failure> + Send + 'static,
     {
-        let Limits { patience, .. } = self.limits;
-        let longest = longest(&self.limits);
-        let request = request.map(|body| Gathered::new(body, longest, patience));
-        let compressed = request.headers().get("grpc-encoding");
+        let kind = request.headers().get("content-type").map(HeaderValue::as_bytes);
+        let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
+        if !is_grpc || request.method() != http::Method::POST {
+            let status = match is_grpc {
+                true => http::StatusCode::METHOD_NOT_ALLOWED,
+                false => http::StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            };
+            let mut response = http::Response::new(Body::empty());
+            *response.status_mut() = status;
+            return Box::pin(std::future::ready(Ok(response)));
+        }
+        let name = request.headers().get("grpc-encoding").map(HeaderValue::as_bytes);
+        let encoding = name.and_then(inflating::encoding);
+        let is_compressed = name.is_some_and(|name| name != b"identity");
+        let share = self.front.share();
+        let is_stream = request.uri().path().ends_with("/ModelStreamInfer");
+        let (limits, counted) = (self.front.limits(), share.clone());
+        let mut request =
+            request.map(|body| Gathered::new(body, encoding, is_stream, limits, counted));
+        request.extensions_mut().insert(share.clone());
+        let answering = sharing(share.clone(), self.answering(request, is_compressed));
+        Box::pin(async { Ok(answering.await?.map(|body| Body::new(Answer::new(body, share)))) })
+    }
+
+    fn answering<B>(
+        &mut self,
+        request: http::Request<Gathered<B>>,
+        is_compressed: bool,
+    ) -> Answering
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Failure> + Send + 'static,
+    {
         let path = request.uri().path();
         if path.starts_with("/grpc.health.v1.Health/") {
             self.health.call(request)
         } else if !path.starts_with("/inference.GRPCInferenceService/") {
             let text = "no service of this name";
             Box::pin(std::future::ready(Ok(Status::unimplemented(text).into_http())))
-        } else if compressed.is_some_and(|encoding| encoding != "identity") {
+        } else if is_compressed {
             self.compressing.call(request)
         } else {
             self.plain.call(request)
         }
     }
-}
-
-/// Bytes of a message that is taken.
-fn longest(limits: &Limits) -> usize {
-    usize::try_from(limits.request_bytes).unwrap_or(usize::MAX)
 }
 
 impl NamedService for GrpcService {

@@ -8,7 +8,9 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tonic::{Request, Status, Streaming};
 
+use crate::triton::budget::Share;
 use crate::triton::grpc::calls::Calls;
+use crate::triton::grpc::codec::sharing;
 use crate::triton::grpc::generated::inference::infer_parameter::ParameterChoice;
 use crate::triton::grpc::generated::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
@@ -24,6 +26,7 @@ const FINAL: &str = "triton_final_response";
 struct Conversation {
     calls: Calls,
     requests: Streaming<ModelInferRequest>,
+    share: Share,
     /// Whether an error ends it.
     is_strict: bool,
 }
@@ -34,8 +37,9 @@ pub(super) fn answers(
     request: Request<Streaming<ModelInferRequest>>,
 ) -> BoxStream<'static, Result<ModelStreamInferResponse, Status>> {
     let is_strict = request.metadata().get(STRICT).is_some_and(|value| value == "true");
+    let share = calls.share(request.extensions());
     let requests = request.into_inner();
-    let conversation = Conversation { calls, requests, is_strict };
+    let conversation = Conversation { calls, requests, share, is_strict };
     stream::unfold(Some(conversation), |conversation| async {
         let mut conversation = conversation?;
         match conversation.next().await? {
@@ -51,7 +55,7 @@ impl Conversation {
     async fn next(&mut self) -> Option<Result<ModelStreamInferResponse, Status>> {
         let ending = ended(self.calls.ending.as_mut());
         let message = tokio::select! {
-            message = self.requests.message() => message,
+            message = sharing(self.share.clone(), self.requests.message()) => message,
             () = ending => return Some(Err(Status::unavailable("the server is going away"))),
         };
         let message = match message {
@@ -59,7 +63,7 @@ impl Conversation {
             Err(status) => return Some(Err(status)),
         };
         let id = message.id.clone();
-        let answer = match self.calls.infer(message).await {
+        let answer = match self.calls.infer(message, self.share.clone()).await {
             Ok(mut response) => {
                 let yes = Some(ParameterChoice::BoolParam(true));
                 let yes = InferParameter { parameter_choice: yes };

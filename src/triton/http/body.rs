@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
@@ -12,10 +12,14 @@ use hyper::header::{CONTENT_LENGTH, HeaderMap};
 use crate::triton::budget::Share;
 use crate::triton::front::Front;
 use crate::triton::http::coding::{Coding, Decoder};
+use crate::triton::limits::Limits;
 use crate::triton::refusal::Refusal;
 
 /// Room that is made for a tensor before its bytes are there, where nobody has said how many come in all.
 const ROOM: usize = 1 << 20;
+
+/// Bytes that are decoded before others have their turn: some tenths of a millisecond.
+const TURN: usize = 256 << 10;
 
 /// Bytes of a body that was refused which are read and dropped, so that the connection can go on.
 const DRAIN: u64 = 256 << 20;
@@ -30,16 +34,21 @@ pub(super) struct Reader<B> {
     coded: Bytes,
     /// Plain, and not yet taken.
     plain: Bytes,
+    /// Bytes that were decoded since others had their turn.
+    turn: usize,
+    has_begun: bool,
     /// Whether the body has ended.
     over: bool,
     /// Whether its rest cannot be had, so that the connection is of no more use.
     broken: bool,
-    /// Plain bytes that have come, and how many may.
+    /// Plain bytes that have come.
     count: u64,
-    most: u64,
+    limits: Limits,
+    /// Bytes that have come as they travel, and how long they were waited for.
+    came: u64,
+    waited: Duration,
     /// Plain bytes in all, if that is known.
     length: Option<u64>,
-    patience: Duration,
     share: Share,
 }
 
@@ -58,13 +67,21 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             refused,
             coded: Bytes::new(),
             plain: Bytes::new(),
+            turn: 0,
+            has_begun: false,
             over: false,
             broken: false,
             count: 0,
-            most: front.limits().request_bytes,
-            patience: front.limits().patience,
+            limits: *front.limits(),
+            came: 0,
+            waited: Duration::ZERO,
             share: front.share(),
         }
+    }
+
+    /// What its bytes have taken of those under way.
+    pub(super) fn share(&self) -> Share {
+        self.share.clone()
     }
 
     /// Whether the connection is out of step, or at its end.
@@ -72,16 +89,31 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         self.broken
     }
 
+    /// Whether anybody has asked for any of it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Leaves the rest where it is: the connection is of no more use.
+    pub(super) fn leave(&mut self) {
+        self.broken = true;
+    }
+
     /// Bytes as they travel; empty at the end.
     async fn frame(&mut self) -> Result<Bytes, Refusal> {
+        self.has_begun = true;
         loop {
             // A timer only for what is not there yet.
             let now = poll_fn(|context| Poll::Ready(Pin::new(&mut self.body).poll_frame(context)));
             let next = match now.await {
                 Poll::Ready(next) => Ok(next),
                 Poll::Pending => {
+                    let left = self.limits.waiting(self.came).saturating_sub(self.waited);
+                    let (longest, started) = (self.limits.patience.min(left), Instant::now());
                     let next = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
-                    tokio::time::timeout(self.patience, next).await
+                    let next = tokio::time::timeout(longest, next).await;
+                    self.waited += started.elapsed();
+                    next
                 }
             };
             let frame = match next {
@@ -103,6 +135,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
             {
+                self.came += data.len() as u64;
                 return Ok(data);
             }
         }
@@ -129,12 +162,18 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 Some(decoder) => {
                     let (taken, plain) = decoder.decode(&self.coded)?;
                     self.coded.advance(taken);
+                    self.turn += plain.len();
+                    if self.turn >= TURN {
+                        // All of it in a row would hold up every connection of the thread.
+                        self.turn = 0;
+                        tokio::task::yield_now().await;
+                    }
                     Bytes::from(plain)
                 }
             };
             self.count += self.plain.len() as u64;
-            if self.count > self.most {
-                return Err(Refusal::body_too_long(self.most));
+            if self.count > self.limits.request_bytes {
+                return Err(Refusal::body_too_long(self.limits.request_bytes));
             }
             self.share.take(self.plain.len() as u64)?;
         }
@@ -150,7 +189,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Ok(self.plain.split_to(len));
         }
         // Room for all of it where the client has said that so much comes: it is not touched before it does.
-        let known = self.length.is_some_and(|length| length >= len as u64 && length <= self.most);
+        let known = self
+            .length
+            .is_some_and(|length| length >= len as u64 && length <= self.limits.request_bytes);
         let mut bytes = Vec::new();
         let room = if known { len } else { len.min(ROOM) };
         bytes.try_reserve_exact(room).map_err(|_| Refusal::no_memory(len))?;
@@ -171,7 +212,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             return Err(Refusal::json_too_long(most));
         }
         // One more than may be, so that it shows.
-        let wanted = self.length.map_or(most + 1, |length| length as usize);
+        let wanted = self.length.map_or(most.saturating_add(1), |length| length as usize);
         let bytes = self.take(wanted).await?;
         if bytes.len() > most { Err(Refusal::json_too_long(most)) } else { Ok(bytes) }
     }

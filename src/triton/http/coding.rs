@@ -2,11 +2,13 @@
 
 use std::io::{self, Write};
 
+use bytes::Bytes;
 use flate2::Compression;
-use flate2::write::{GzDecoder, GzEncoder, ZlibDecoder, ZlibEncoder};
+use flate2::write::{GzEncoder, MultiGzDecoder, ZlibDecoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue};
 
 use crate::triton::http::reply::Pieces;
+use crate::triton::http::room::{Allowance, Room};
 use crate::triton::refusal::Refusal;
 
 /// Compressed bytes that are decoded at a time. A byte becomes at most 1032 (RFC 1951: 258 bytes by two bits), so
@@ -64,33 +66,36 @@ impl Coding {
     }
 
     /// A body as it travels.
-    pub(super) fn encode(self, body: &Pieces) -> io::Result<Vec<u8>> {
-        match self {
+    pub(super) fn encode(self, body: &Pieces, allowance: Allowance) -> io::Result<Bytes> {
+        let coded = Room::new(allowance);
+        let done = match self {
             Self::Gzip => {
-                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-                body.iter().try_for_each(|piece| encoder.write_all(piece))?;
-                encoder.finish()
+                let mut encoder = GzEncoder::new(coded, Compression::fast());
+                let mut written = body.iter().map(|piece| encoder.write_all(piece));
+                written.find(Result::is_err).unwrap_or(Ok(())).and_then(|()| encoder.finish())
             }
             Self::Deflate => {
-                let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-                body.iter().try_for_each(|piece| encoder.write_all(piece))?;
-                encoder.finish()
+                let mut encoder = ZlibEncoder::new(coded, Compression::fast());
+                let mut written = body.iter().map(|piece| encoder.write_all(piece));
+                written.find(Result::is_err).unwrap_or(Ok(())).and_then(|()| encoder.finish())
             }
-        }
+        };
+        done.map(Room::into_bytes)
     }
 }
 
 /// What turns coded bytes into plain ones.
 #[derive(Debug)]
 pub(super) enum Decoder {
-    Gzip(GzDecoder<Vec<u8>>),
+    /// Of any number of members.
+    Gzip(MultiGzDecoder<Vec<u8>>),
     Deflate(ZlibDecoder<Vec<u8>>),
 }
 
 impl Decoder {
     pub(super) fn new(coding: Coding) -> Self {
         match coding {
-            Coding::Gzip => Self::Gzip(GzDecoder::new(Vec::new())),
+            Coding::Gzip => Self::Gzip(MultiGzDecoder::new(Vec::new())),
             Coding::Deflate => Self::Deflate(ZlibDecoder::new(Vec::new())),
         }
     }
@@ -120,7 +125,34 @@ impl Decoder {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::triton::budget::Budget;
+    use crate::triton::http::room::refusal;
+    use crate::triton::refusal::RefusalKind;
+
+    fn encode(coding: Coding, body: Vec<u8>) -> Bytes {
+        coding.encode(&Pieces::from(body), allowance(u64::MAX)).unwrap()
+    }
+
+    fn allowance(most: u64) -> Allowance {
+        Allowance { share: Arc::new(Budget::new(most)).share(), most }
+    }
+
+    #[test]
+    fn what_becomes_too_long_is_refused() {
+        let mut state = 1_u32;
+        let random = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        });
+        let body = Pieces::from(random.take(200_000).collect::<Vec<u8>>());
+        for coding in [Coding::Gzip, Coding::Deflate] {
+            let refusal = refusal(coding.encode(&body, allowance(100_000)).unwrap_err());
+            assert_eq!(refusal.kind(), RefusalKind::Unavailable, "{refusal}");
+        }
+    }
 
     fn headers(name: hyper::header::HeaderName, value: &'static str) -> HeaderMap {
         [(name, HeaderValue::from_static(value))].into_iter().collect()
@@ -144,7 +176,7 @@ mod tests {
     fn what_is_encoded_is_decoded_however_it_is_cut() {
         let body: Vec<u8> = (0..100_000u32).flat_map(|word| (word % 1000).to_le_bytes()).collect();
         for coding in [Coding::Gzip, Coding::Deflate] {
-            let coded = coding.encode(&Pieces::from(body.clone())).unwrap();
+            let coded = encode(coding, body.clone());
             for size in [1, 7, 1000, usize::MAX] {
                 let mut decoder = Decoder::new(coding);
                 let mut plain = Vec::new();
@@ -162,8 +194,29 @@ mod tests {
     }
 
     #[test]
+    fn every_member_of_a_gzip_body_is_decoded() {
+        let two = [encode(Coding::Gzip, b"one".to_vec()), encode(Coding::Gzip, b"two".to_vec())];
+        let coded = two.concat();
+        for size in [1, coded.len()] {
+            let (mut decoder, mut plain) = (Decoder::new(Coding::Gzip), Vec::new());
+            for mut part in coded.chunks(size) {
+                while !part.is_empty() {
+                    let (taken, out) = decoder.decode(part).unwrap();
+                    plain.extend(out);
+                    part = &part[taken..];
+                }
+            }
+            plain.extend(decoder.finish().unwrap());
+            assert_eq!(plain, b"onetwo");
+        }
+        let mut decoder = Decoder::new(Coding::Gzip);
+        let (taken, _) = decoder.decode(&coded[..coded.len() / 2]).unwrap();
+        assert!(decoder.decode(b"no member at all").is_err(), "behind {taken} bytes");
+    }
+
+    #[test]
     fn a_step_of_a_bomb_is_bounded() {
-        let coded = Coding::Gzip.encode(&Pieces::from(vec![0; 64 << 20])).unwrap();
+        let coded = encode(Coding::Gzip, vec![0; 64 << 20]);
         let mut decoder = Decoder::new(Coding::Gzip);
         let mut rest = &coded[..];
         while !rest.is_empty() {

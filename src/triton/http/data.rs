@@ -1,8 +1,10 @@
 //! Tensors as JSON, and back.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::io;
 
 use bytes::Bytes;
+use serde_core::{Serialize, Serializer};
 
 use crate::tensor::{DType, Shape};
 use crate::triton::json::{self, Node};
@@ -44,6 +46,11 @@ fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal
     let signed = || leaf.integer().ok_or_else(|| number(leaf, "signed-integer", dtype));
     let unsigned = || leaf.unsigned().ok_or_else(|| number(leaf, "unsigned-integer", dtype));
     let float = || leaf.float().ok_or_else(|| Refusal::json_type("number"));
+    // Infinite is what is written so, and no number that is too large.
+    let fits = |is_finite: bool| match is_finite || leaf.is_word() {
+        true => Ok(()),
+        false => Err(Refusal::data_range(dtype.name())),
+    };
     let range = |_| Refusal::data_range(dtype.name());
     match dtype {
         DType::Bool => {
@@ -58,8 +65,16 @@ fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal
         DType::Int16 => to.extend(i16::try_from(signed()?).map_err(range)?.to_le_bytes()),
         DType::Int32 => to.extend(i32::try_from(signed()?).map_err(range)?.to_le_bytes()),
         DType::Int64 => to.extend(signed()?.to_le_bytes()),
-        DType::Fp32 => to.extend((float()? as f32).to_le_bytes()),
-        DType::Fp64 => to.extend(float()?.to_le_bytes()),
+        DType::Fp32 => {
+            let value = float()? as f32;
+            fits(value.is_finite())?;
+            to.extend(value.to_le_bytes());
+        }
+        DType::Fp64 => {
+            let value = float()?;
+            fits(value.is_finite())?;
+            to.extend(value.to_le_bytes());
+        }
         // Refused before, with the tensor's name.
         DType::Fp16 | DType::Bf16 | DType::Bytes => {}
     }
@@ -75,76 +90,102 @@ fn number(leaf: Node<'_>, wanted: &str, dtype: DType) -> Refusal {
 }
 
 /// Appends an output's elements as a flat array.
-pub(super) fn write(output: &ResponseOutput, bytes: &[u8], to: &mut String) -> Result<(), Refusal> {
-    to.push('[');
+pub(super) fn write(
+    output: &ResponseOutput,
+    bytes: &[u8],
+    to: &mut impl io::Write,
+) -> io::Result<()> {
+    to.write_all(b"[")?;
     match output.dtype {
         DType::Fp16 | DType::Bf16 => {
-            return Err(Refusal::json_output(output.dtype.name(), &output.name));
+            let refusal = Refusal::json_output(output.dtype.name(), &output.name);
+            return Err(io::Error::other(refusal));
         }
-        DType::Bytes => strings(bytes, to),
-        DType::Bool => list(bytes.as_chunks::<1>().0, to, |to, [byte]| {
-            to.push_str(if byte == 0 { "false" } else { "true" });
-        }),
-        DType::Uint8 => integers(bytes.as_chunks().0, to, u8::from_le_bytes),
-        DType::Uint16 => integers(bytes.as_chunks().0, to, u16::from_le_bytes),
-        DType::Uint32 => integers(bytes.as_chunks().0, to, u32::from_le_bytes),
-        DType::Uint64 => integers(bytes.as_chunks().0, to, u64::from_le_bytes),
-        DType::Int8 => integers(bytes.as_chunks().0, to, i8::from_le_bytes),
-        DType::Int16 => integers(bytes.as_chunks().0, to, i16::from_le_bytes),
-        DType::Int32 => integers(bytes.as_chunks().0, to, i32::from_le_bytes),
-        DType::Int64 => integers(bytes.as_chunks().0, to, i64::from_le_bytes),
+        DType::Bytes => strings(bytes, to)?,
+        DType::Bool => {
+            list(bytes.as_chunks::<1>().0, to, |to, [byte]| json::value(to, &(byte != 0)))?
+        }
+        DType::Uint8 => integers(bytes.as_chunks().0, to, u8::from_le_bytes)?,
+        DType::Uint16 => integers(bytes.as_chunks().0, to, u16::from_le_bytes)?,
+        DType::Uint32 => integers(bytes.as_chunks().0, to, u32::from_le_bytes)?,
+        DType::Uint64 => integers(bytes.as_chunks().0, to, u64::from_le_bytes)?,
+        DType::Int8 => integers(bytes.as_chunks().0, to, i8::from_le_bytes)?,
+        DType::Int16 => integers(bytes.as_chunks().0, to, i16::from_le_bytes)?,
+        DType::Int32 => integers(bytes.as_chunks().0, to, i32::from_le_bytes)?,
+        DType::Int64 => integers(bytes.as_chunks().0, to, i64::from_le_bytes)?,
         DType::Fp32 => list(bytes.as_chunks().0, to, |to, element| {
-            json::float(to, f32::from_le_bytes(element));
-        }),
+            json::float(to, f32::from_le_bytes(element))
+        })?,
         DType::Fp64 => list(bytes.as_chunks().0, to, |to, element| {
-            json::float(to, f64::from_le_bytes(element));
-        }),
+            json::float(to, f64::from_le_bytes(element))
+        })?,
     }
-    to.push(']');
+    to.write_all(b"]")
+}
+
+fn list<const N: usize, W: io::Write>(
+    elements: &[[u8; N]],
+    to: &mut W,
+    write: impl Fn(&mut W, [u8; N]) -> io::Result<()>,
+) -> io::Result<()> {
+    for (at, element) in elements.iter().enumerate() {
+        if at > 0 {
+            to.write_all(b",")?;
+        }
+        write(to, *element)?;
+    }
     Ok(())
 }
 
-fn list<const N: usize>(
+fn integers<const N: usize, T: Serialize>(
     elements: &[[u8; N]],
-    to: &mut String,
-    write: impl Fn(&mut String, [u8; N]),
-) {
-    for (at, element) in elements.iter().enumerate() {
-        if at > 0 {
-            to.push(',');
-        }
-        write(to, *element);
+    to: &mut impl io::Write,
+    of: impl Fn([u8; N]) -> T,
+) -> io::Result<()> {
+    list(elements, to, |to, element| json::value(to, &of(element)))
+}
+
+/// Bytes as a text, written as they are looked at. What is none shows where it is none.
+struct Text<'a>(&'a [u8]);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.utf8_chunks().try_for_each(|chunk| {
+            f.write_str(chunk.valid())?;
+            let is_text = chunk.invalid().is_empty();
+            if is_text { Ok(()) } else { f.write_char(char::REPLACEMENT_CHARACTER) }
+        })
     }
 }
 
-fn integers<const N: usize, T: std::fmt::Display>(
-    elements: &[[u8; N]],
-    to: &mut String,
-    of: impl Fn([u8; N]) -> T,
-) {
-    list(elements, to, |to, element| {
-        let _ = write!(to, "{}", of(element));
-    });
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
 }
 
-/// BYTES as text. What is none shows where it is none.
-fn strings(bytes: &[u8], to: &mut String) {
+fn strings(bytes: &[u8], to: &mut impl io::Write) -> io::Result<()> {
     let mut rest = bytes;
     let mut first = true;
     while let Some((len, behind)) = rest.split_first_chunk::<4>() {
         let len = u32::from_le_bytes(*len) as usize;
         let (element, behind) = behind.split_at(len.min(behind.len()));
         if !first {
-            to.push(',');
+            to.write_all(b",")?;
         }
-        json::string(to, &String::from_utf8_lossy(element));
+        json::value(&mut *to, &Text(element))?;
         (rest, first) = (behind, false);
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::triton::budget::Budget;
+    use crate::triton::http::room::{Allowance, Room, refusal};
 
     fn read_as(dtype: DType, dims: &[usize], text: &str) -> Result<Vec<u8>, String> {
         let node = Node::document(text.as_bytes()).unwrap();
@@ -160,9 +201,9 @@ mod tests {
             shape: Shape::new(dims).unwrap(),
             data: None,
         };
-        let mut out = String::new();
+        let mut out = Vec::new();
         write(&output, &bytes, &mut out).unwrap();
-        out
+        String::from_utf8(out).unwrap()
     }
 
     #[test]
@@ -180,7 +221,7 @@ mod tests {
             (DType::Uint64, "[0,18446744073709551615]"),
             (DType::Int8, "[-128,127]"),
             (DType::Int64, "[-9223372036854775808,9223372036854775807]"),
-            (DType::Fp32, "[0.1,-3.4028235e38]"),
+            (DType::Fp32, "[0.1,-3.4028235e+38]"),
             (DType::Fp64, "[0.1,5e-324]"),
             (DType::Fp64, "[NaN,-Infinity]"),
             (DType::Bytes, "[\"\",\"ä\\\"\"]"),
@@ -191,12 +232,43 @@ mod tests {
     }
 
     #[test]
+    fn texts_that_are_none_show_where_they_are_none() {
+        let mut out = Vec::new();
+        json::value(&mut out, &Text(b"a\xff\xc3\"\xe4\xb8\xadz\xe4")).unwrap();
+        assert_eq!(str::from_utf8(&out).unwrap(), "\"a\u{fffd}\u{fffd}\\\"\u{4e2d}z\u{fffd}\"");
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_before_it_is_there() {
+        let most = 100_000;
+        for (dtype, bytes) in [
+            (DType::Uint8, vec![200; 40_000]),
+            (DType::Bytes, [&40_000u32.to_le_bytes()[..], &[1; 40_000]].concat()),
+            (DType::Bytes, [&40_000u32.to_le_bytes()[..], &[0xff; 40_000]].concat()),
+            (DType::Bytes, vec![0; 160_000]),
+        ] {
+            let (name, shape) = ("O".to_owned(), Shape::new(&[1]).unwrap());
+            let output = ResponseOutput { name, dtype, shape, data: None };
+            let refused = |share: u64, most: u64| {
+                let share = Arc::new(Budget::new(share)).share();
+                let mut room = Room::new(Allowance { share, most });
+                refusal(write(&output, &bytes, &mut room).unwrap_err()).text().to_owned()
+            };
+            assert_eq!(refused(u64::MAX, most), "response of more than 100000 bytes");
+            assert_eq!(refused(most, u64::MAX), Refusal::too_many_bytes().text());
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         for (dtype, text) in [
             (DType::Uint8, "[256]"),
             (DType::Uint8, "[-1]"),
             (DType::Int8, "[128]"),
             (DType::Int64, "[9223372036854775808]"),
+            (DType::Fp32, "[1e39]"),
+            (DType::Fp32, "[-1e999]"),
+            (DType::Fp64, "[1e999]"),
         ] {
             let text = read_as(dtype, &[1], text).unwrap_err();
             assert_eq!(text, format!("a number is out of the range of {dtype}"));

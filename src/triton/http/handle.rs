@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::routing::any;
 use bytes::Bytes;
 use http_body::Body;
-use hyper::header::{CONNECTION, HeaderValue};
+use hyper::header::{CONNECTION, EXPECT, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 
@@ -52,6 +52,10 @@ pub(super) async fn handle<B: Body<Data = Bytes> + Unpin>(
     let (head, body) = request.into_parts();
     let mut body = Reader::new(body, &head.headers, front);
     let mut reply = answer(front, &head, &mut body).await;
+    if head.headers.contains_key(EXPECT) && !body.has_begun() {
+        // It is sent only if it is wanted.
+        body.leave();
+    }
     body.drain().await;
     if body.is_broken() {
         reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -64,6 +68,9 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
     head: &Parts,
     body: &mut Reader<B>,
 ) -> Reply {
+    if head.headers.contains_key(ORIGIN) && !front.serves_browsers() {
+        return reply::error(StatusCode::FORBIDDEN, "requests of web pages are not served");
+    }
     let path = head.uri.path();
     let Some(route) = route(path) else {
         return reply::error(StatusCode::NOT_FOUND, "Not Found");
@@ -88,18 +95,24 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
 /// What is asked for without a body.
 fn look(front: &Front, route: &Route<'_>) -> Result<Reply, Refusal> {
     Ok(match route {
-        Route::Server => reply::json(describe::server(&front.describe())),
-        Route::Live | Route::Ready => reply::empty(),
-        Route::AllStatistics => reply::json(describe::statistics(&front.statistics(None, None)?)),
+        Route::Server => reply::describing(&describe::server(&front.describe())),
+        Route::Live => reply::empty(),
+        Route::Ready if front.is_ready() => reply::empty(),
+        Route::Ready => reply::with_status(StatusCode::BAD_REQUEST, ""),
+        Route::AllStatistics => {
+            reply::describing(&describe::statistics(&front.statistics(None, None)?))
+        }
         Route::Model { name, version, about } => match about {
             About::Ready if front.is_model_ready(name, *version) => reply::empty(),
             About::Ready => reply::with_status(StatusCode::BAD_REQUEST, ""),
-            About::Config => reply::json(describe::config(&front.model_config(name, *version)?)),
+            About::Config => {
+                reply::describing(&describe::config(&front.model_config(name, *version)?))
+            }
             About::Statistics => {
-                reply::json(describe::statistics(&front.statistics(Some(name), *version)?))
+                reply::describing(&describe::statistics(&front.statistics(Some(name), *version)?))
             }
             About::Metadata | About::Infer => {
-                reply::json(describe::metadata(&front.model_metadata(name, *version)?))
+                reply::describing(&describe::metadata(&front.model_metadata(name, *version)?))
             }
         },
         Route::Index | Route::Memory { .. } => reply::empty(),
@@ -117,5 +130,5 @@ async fn index<B: Body<Data = Bytes> + Unpin>(
     {
         ready = wanted.boolean().ok_or_else(|| Refusal::json_type("boolean"))?;
     }
-    Ok(reply::json(describe::index(&front.index(ready))))
+    Ok(reply::describing(&describe::index(&front.index(ready))))
 }

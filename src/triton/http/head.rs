@@ -1,14 +1,16 @@
 //! The JSON of a request to infer.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use crate::tensor::{DType, Shape};
 use crate::triton::http::data;
 use crate::triton::json::Node;
 use crate::triton::refusal::Refusal;
-use crate::triton::request::{InputData, RegionWindow, RequestInput, RequestedOutput};
+use crate::triton::request::{InputData, Parameter, RegionWindow, RequestInput, RequestedOutput};
 
-/// Inputs, or outputs, of a request at most, and dimensions of one: no model has so many, and each takes more
+/// Inputs, outputs or parameters of a request at most, and dimensions of one: no model has so many, and each takes more
 /// memory than its text.
 const MOST: usize = 1024;
 
@@ -16,6 +18,8 @@ const MOST: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Head {
     pub(super) id: Option<String>,
+    /// What else the client says to the model.
+    pub(super) parameters: BTreeMap<String, Parameter>,
     /// Those whose bytes come behind the JSON hold none yet.
     pub(super) inputs: Vec<RequestInput>,
     /// How many bytes of each input come behind the JSON. `None`: its data is elsewhere.
@@ -34,18 +38,22 @@ pub(super) fn read(text: &[u8]) -> Result<Head, Refusal> {
         return Err(Refusal::json_type("object"));
     }
     let mut head = Head::default();
-    let (mut inputs, mut outputs) = (None, None);
+    // Of two of one name, the first counts.
+    let (mut inputs, mut outputs, mut said) = (None, None, None);
     for (name, value) in root.members() {
         match &*name {
             "id" if head.id.is_none() => {
                 let id = value.string().ok_or_else(|| Refusal::json_type("string"));
                 head.id = Some(id.map_err(|refusal| Refusal::parse("id", &refusal))?.into_owned());
             }
-            "parameters" => head.binary_output = parameters(value)?,
+            "parameters" => said = said.or(Some(value)),
             "inputs" => inputs = inputs.or(Some(value)),
             "outputs" => outputs = outputs.or(Some(value)),
             _ => {}
         }
+    }
+    if let Some(said) = said {
+        (head.binary_output, head.parameters) = parameters(said)?;
     }
     head.id = head.id.filter(|id| !id.is_empty());
     let inputs = inputs.ok_or_else(|| Refusal::member_missing("inputs"));
@@ -125,23 +133,36 @@ pub(super) fn unsigned(node: Node<'_>) -> Result<u64, Refusal> {
     node.unsigned().ok_or_else(|| Refusal::json_type("unsigned-integer"))
 }
 
-/// Those of the whole request: whether outputs are binary, if nothing else is said.
-fn parameters(node: Node<'_>) -> Result<bool, Refusal> {
+/// Those of the whole request: whether outputs are binary, if nothing else is said, and what the model is told.
+fn parameters(node: Node<'_>) -> Result<(bool, BTreeMap<String, Parameter>), Refusal> {
     if !node.is_object() {
         return Err(Refusal::parse("parameters", &Refusal::json_type("object")));
     }
-    let mut binary = false;
+    let (mut binary, mut told) = (None, BTreeMap::new());
     for (name, value) in node.members() {
         if name.starts_with("triton_") {
             return Err(Refusal::reserved_parameter(&name));
         }
         if name == "binary_data_output" {
-            binary = boolean(value, &name)?;
-        } else if value.is_object() || value.is_array() || value.is_null() {
-            return Err(Refusal::parameter_type(&name));
+            binary = binary.or(Some(boolean(value, &name)?));
+        } else {
+            let value = parameter(value).ok_or_else(|| Refusal::parameter_type(&name))?;
+            if told.len() == MOST {
+                return Err(Refusal::too_many("parameters", MOST));
+            }
+            told.entry(name).or_insert(value);
         }
     }
-    Ok(binary)
+    Ok((binary.unwrap_or(false), told))
+}
+
+fn parameter(node: Node<'_>) -> Option<Parameter> {
+    if let Some(text) = node.string() {
+        return Some(Parameter::Text(text.into_owned()));
+    }
+    let whole = node.integer().map(Parameter::Int).or_else(|| node.unsigned().map(Parameter::Uint));
+    let other = || node.boolean().map(Parameter::Bool);
+    whole.or_else(other).or_else(|| node.float().map(Parameter::Double))
 }
 
 fn boolean(node: Node<'_>, name: &str) -> Result<bool, Refusal> {
@@ -170,13 +191,19 @@ impl Place {
             let parsed = |refusal| Refusal::parse(&name, &refusal);
             match &*name {
                 "binary_data_size" => {
-                    place.binary_data_size = Some(unsigned(value).map_err(parsed)?);
+                    place.binary_data_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
-                "binary_data" => place.binary_data = Some(boolean(value, &name)?),
-                "shared_memory_region" => place.region = Some(string(value).map_err(parsed)?),
-                "shared_memory_offset" => place.offset = Some(unsigned(value).map_err(parsed)?),
+                "binary_data" => {
+                    place.binary_data.get_or_insert(boolean(value, &name)?);
+                }
+                "shared_memory_region" => {
+                    place.region.get_or_insert(string(value).map_err(parsed)?);
+                }
+                "shared_memory_offset" => {
+                    place.offset.get_or_insert(unsigned(value).map_err(parsed)?);
+                }
                 "shared_memory_byte_size" => {
-                    place.byte_size = Some(unsigned(value).map_err(parsed)?);
+                    place.byte_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
                 "classification" => return Err(Refusal::classification()),
                 _ => {}

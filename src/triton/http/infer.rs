@@ -1,20 +1,24 @@
 //! Inference over HTTP.
 
-use std::fmt::Write;
+use std::io::{self, Write};
 
 use bytes::Bytes;
 use http_body::Body;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use serde_core::Serialize;
 
+use crate::tensor::DType;
+use crate::triton::execution::away;
 use crate::triton::front::Front;
 use crate::triton::http::body::Reader;
 use crate::triton::http::coding::Coding;
 use crate::triton::http::head::{self, Head};
 use crate::triton::http::reply::{self, HEADER_LENGTH, OCTETS, Pieces, Reply};
+use crate::triton::http::room::{Allowance, Room, refusal};
 use crate::triton::http::{data, raw};
 use crate::triton::json;
-use crate::triton::model::ModelMetadata;
+use crate::triton::model::{ModelMetadata, TensorSpec};
 use crate::triton::refusal::Refusal;
 use crate::triton::request::{InferRequest, InferResponse, InputData};
 
@@ -38,30 +42,45 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         Some(0) => raw_head(metadata, body, front.limits().request_bytes).await?,
         length => read_head(front, metadata, length, body).await?,
     };
-    let Head { id, inputs, outputs, binary, binary_output, .. } = head;
+    check_json(metadata, &head)?;
+    let Head { id, parameters, inputs, outputs, binary, binary_output, .. } = head;
     let request = InferRequest {
         model: model.to_owned(),
         version: version.map(str::to_owned),
         id,
+        parameters,
         inputs,
         outputs,
     };
-    let response = front.infer(request).await?;
+    let share = body.share();
+    let response = front.infer_holding(request, share.clone()).await?;
     let len: usize =
         response.outputs.iter().filter_map(|output| output.data.as_ref()).map(Bytes::len).sum();
+    // The request's bytes are gone.
+    share.keep(len as u64);
+    let allowance = Allowance { share, most: front.limits().response_bytes };
     let coding = Coding::of_response(headers);
     let is_binary = move |at: usize| binary.get(at).copied().unwrap_or(binary_output);
     let is_work = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
-    let make = move || respond(response, is_binary, coding);
+    let make = move || respond(response, is_binary, coding, allowance).map_err(refusal);
     if is_work && len > QUICK { away(make).await } else { make() }
 }
 
-/// Does what takes long on another thread.
-async fn away<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Refusal::internal("the request was stopped")))
+/// That no output is wanted as JSON whose elements JSON cannot tell. It would else be found out once the model has run,
+/// and has written other outputs to regions.
+fn check_json(metadata: &ModelMetadata, head: &Head) -> Result<(), Refusal> {
+    let half = |spec: &&TensorSpec| matches!(spec.dtype, DType::Fp16 | DType::Bf16);
+    let found = if head.outputs.is_empty() {
+        metadata.outputs.iter().filter(|_| !head.binary_output).find(half)
+    } else {
+        let asked = head.outputs.iter().zip(&head.binary);
+        let asked = asked.filter(|(output, binary)| !**binary && output.region.is_none());
+        asked.filter_map(|(output, _)| metadata.output_of(&output.name)).find(half)
+    };
+    match found {
+        Some(spec) => Err(Refusal::json_output(spec.dtype.name(), &spec.name)),
+        None => Ok(()),
+    }
 }
 
 /// The length of the JSON, if a header tells it.
@@ -135,68 +154,69 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
     Ok(head)
 }
 
+/// Appends a member of an object, with what stands before its value.
+fn member<T: Serialize + ?Sized>(text: &mut Room, name: &[u8], value: &T) -> io::Result<()> {
+    text.write_all(name)?;
+    json::value(text, value)
+}
+
 /// Makes the response: its JSON, and behind it the outputs that are binary.
 fn respond(
     response: InferResponse,
     is_binary: impl Fn(usize) -> bool,
     coding: Option<Coding>,
-) -> Result<Reply, Refusal> {
-    let mut text = String::with_capacity(512);
-    text.push('{');
+    allowance: Allowance,
+) -> io::Result<Reply> {
+    let mut text = Room::new(allowance.clone());
     if let Some(id) = &response.id {
-        text.push_str("\"id\":");
-        json::string(&mut text, id);
-        text.push(',');
+        member(&mut text, b"{\"id\":", id)?;
+        member(&mut text, b",\"model_name\":", &response.model)?;
+    } else {
+        member(&mut text, b"{\"model_name\":", &response.model)?;
     }
-    text.push_str("\"model_name\":");
-    json::string(&mut text, &response.model);
-    text.push_str(",\"model_version\":");
-    json::string(&mut text, &response.version);
-    text.push_str(",\"outputs\":[");
+    member(&mut text, b",\"model_version\":", &response.version)?;
+    text.write_all(b",\"outputs\":[")?;
     let mut tail = Vec::new();
     for (at, output) in response.outputs.iter().enumerate() {
-        if at > 0 {
-            text.push(',');
-        }
-        text.push_str("{\"name\":");
-        json::string(&mut text, &output.name);
-        text.push_str(",\"datatype\":\"");
-        text.push_str(output.dtype.name());
-        text.push_str("\",\"shape\":[");
-        for (at, dim) in output.shape.dims().iter().enumerate() {
-            let _ = write!(text, "{}{dim}", if at > 0 { "," } else { "" });
-        }
-        text.push(']');
+        let start: &[u8] = if at > 0 { b",{\"name\":" } else { b"{\"name\":" };
+        member(&mut text, start, &output.name)?;
+        member(&mut text, b",\"datatype\":", output.dtype.name())?;
+        member(&mut text, b",\"shape\":", output.shape.dims())?;
         match &output.data {
             None => {}
             Some(bytes) if is_binary(at) => {
-                let _ = write!(text, ",\"parameters\":{{\"binary_data_size\":{}}}", bytes.len());
+                member(&mut text, b",\"parameters\":{\"binary_data_size\":", &bytes.len())?;
+                text.write_all(b"}")?;
                 tail.push(bytes.clone());
             }
             Some(bytes) => {
-                text.push_str(",\"data\":");
+                text.write_all(b",\"data\":")?;
                 data::write(output, bytes, &mut text)?;
             }
         }
-        text.push('}');
+        text.write_all(b"}")?;
     }
-    text.push_str("]}");
+    text.write_all(b"]}")?;
     drop(response);
+    let text = text.into_bytes();
     let header_len = text.len();
     let mut pieces = Pieces::from(text);
     tail.into_iter().for_each(|bytes| pieces.push(bytes));
     let has_tail = pieces.len() > header_len as u64;
-    let mut reply = match coding {
-        None if pieces.len() <= SHORT => reply::json(pieces.join()),
-        None => Reply::new(pieces),
-        Some(coding) => {
-            let coded = coding.encode(&pieces);
-            let coded = coded.map_err(|_| Refusal::internal("failed to compress the response"))?;
-            let mut reply = reply::json(coded);
-            reply.headers_mut().insert(CONTENT_ENCODING, coding.header());
-            reply
-        }
+    if let Some(coding) = coding {
+        pieces = coding.encode(&pieces, allowance.clone())?.into();
+    }
+    let len = pieces.len();
+    allowance.check(len).map_err(io::Error::other)?;
+    let mut reply = if len <= SHORT {
+        reply::json(pieces.join())
+    } else {
+        allowance.share.keep(len);
+        Reply::new(pieces.held_by(&allowance.share))
     };
+    if let Some(coding) = coding {
+        reply.headers_mut().insert(CONTENT_ENCODING, coding.header());
+    }
     let headers = reply.headers_mut();
     if has_tail {
         headers.insert(CONTENT_TYPE, OCTETS);

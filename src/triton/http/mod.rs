@@ -11,14 +11,16 @@ mod body;
 mod coding;
 mod data;
 mod describe;
+#[cfg(fuzzing)]
+pub(super) mod fuzzing;
 mod handle;
 mod head;
-mod idlers;
 mod infer;
 mod path;
 mod raw;
 mod refusal;
 mod reply;
+mod room;
 mod serve;
 mod verbs;
 

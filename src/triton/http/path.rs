@@ -79,7 +79,8 @@ fn model(path: &str) -> Option<Route<'_>> {
     let mut version = None;
     if let Some(versioned) = rest.and_then(|rest| rest.strip_prefix("versions/")) {
         let (number, behind) = cut(versioned);
-        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_number || number.parse::<u64>().is_err() {
             return None;
         }
         version = Some(number);
@@ -157,6 +158,8 @@ mod tests {
             ("/v2/models/M/ready", named("M", None, About::Ready)),
             ("/v2/models/a%2Fb/config", named("a/b", None, About::Config)),
             ("/v2/models/M/versions/3", named("M", Some("3"), About::Metadata)),
+            ("/v2/models/M/versions/18446744073709551616", None),
+            ("/v2/models/M/versions/+3", None),
             ("/v2/models/M/versions/3/infer", named("M", Some("3"), About::Infer)),
             ("/v2/models/M/stats", named("M", None, About::Statistics)),
             ("/v2/systemsharedmemory/status", memory(Sort::System, "", Verb::Status)),

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
 
+use crate::triton::budget::Share;
 use crate::triton::json;
 use crate::triton::refusal::Refusal;
 
@@ -47,6 +49,11 @@ impl Pieces {
                 all.into()
             }
         }
+    }
+
+    /// The same bytes, which hold a share until they are sent.
+    pub(super) fn held_by(self, share: &Share) -> Self {
+        Self { rest: self.rest.into_iter().map(|piece| share.held_by(piece)).collect() }
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -89,6 +96,14 @@ pub(super) fn json(text: impl Into<Bytes>) -> Reply {
     with_status(StatusCode::OK, text)
 }
 
+/// 200 with what was asked about.
+pub(super) fn describing(value: &Value) -> Reply {
+    let mut text = Vec::with_capacity(512);
+    // Memory takes whatever is written.
+    let _ = json::value(&mut text, value);
+    json(text)
+}
+
 /// 200 with nothing.
 pub(super) fn empty() -> Reply {
     json(Bytes::new())
@@ -103,10 +118,8 @@ pub(super) fn with_status(status: StatusCode, text: impl Into<Bytes>) -> Reply {
 
 /// An error, as the protocol has it.
 pub(super) fn error(status: StatusCode, text: &str) -> Reply {
-    let mut body = String::with_capacity(text.len() + 16);
-    body.push_str("{\"error\":");
-    json::string(&mut body, text);
-    body.push('}');
+    let mut body = Vec::with_capacity(text.len() + 16);
+    let _ = json::value(&mut body, &json!({ "error": text }));
     with_status(status, body)
 }
 

@@ -1,20 +1,19 @@
 //! The verbs of shared memory over HTTP.
 
-use std::fmt::Write;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body::Body;
+use serde_json::json;
 
 use crate::triton::front::Front;
 use crate::triton::http::body::Reader;
 use crate::triton::http::head::{string, unsigned};
 use crate::triton::http::path::Verb;
 use crate::triton::http::reply::{self, Reply};
-use crate::triton::json::{self, Node};
+use crate::triton::json::Node;
 use crate::triton::refusal::{Refusal, Sort};
-use crate::triton::shared_memory::SharedMemory;
+use crate::triton::shared_memory::{CudaRegion, SharedMemory, SystemRegion};
 
 /// Bytes of a registration at most: a name, a key, some numbers.
 const LONGEST: usize = 64 << 10;
@@ -73,26 +72,17 @@ fn register(
 }
 
 fn system(shared: &SharedMemory, name: &str) -> Result<Reply, Refusal> {
-    let mut text = String::from("[");
-    for (at, region) in shared.system_status(name)?.iter().enumerate() {
-        text.push_str(if at > 0 { ",{\"name\":" } else { "{\"name\":" });
-        json::string(&mut text, &region.name);
-        text.push_str(",\"key\":");
-        json::string(&mut text, &region.key);
-        let _ = write!(text, ",\"offset\":{},\"byte_size\":{}}}", region.offset, region.byte_size);
-    }
-    text.push(']');
-    Ok(reply::json(text))
+    let regions = shared.system_status(name)?.into_iter().map(|region| {
+        let SystemRegion { name, key, offset, byte_size } = region;
+        json!({ "name": name, "key": key, "offset": offset, "byte_size": byte_size })
+    });
+    Ok(reply::describing(&regions.collect()))
 }
 
 fn cuda(shared: &SharedMemory, name: &str) -> Result<Reply, Refusal> {
-    let mut text = String::from("[");
-    for (at, region) in shared.cuda_status(name)?.iter().enumerate() {
-        text.push_str(if at > 0 { ",{\"name\":" } else { "{\"name\":" });
-        json::string(&mut text, &region.name);
-        let (device, byte_size) = (region.device_id, region.byte_size);
-        let _ = write!(text, ",\"device_id\":{device},\"byte_size\":{byte_size}}}");
-    }
-    text.push(']');
-    Ok(reply::json(text))
+    let regions = shared.cuda_status(name)?.into_iter().map(|region| {
+        let CudaRegion { name, device_id, byte_size } = region;
+        json!({ "name": name, "device_id": device_id, "byte_size": byte_size })
+    });
+    Ok(reply::describing(&regions.collect()))
 }

@@ -3,11 +3,11 @@
 //!
 //! `jiter` reads it. A text is judged once as a whole, in one pass that keeps nothing. After that a [`Node`] is a part
 //! of the text, looked at where it is needed: a tensor's data goes from the text straight into its buffer, however long
-//! it is.
+//! it is. `serde_json` writes.
 
 mod judge;
 mod node;
 mod write;
 
 pub(super) use node::Node;
-pub(super) use write::{float, string};
+pub(super) use write::{float, value};

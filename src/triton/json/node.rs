@@ -45,10 +45,6 @@ impl<'a> Node<'a> {
         self.sort == Peek::Array
     }
 
-    pub(in crate::triton) fn is_null(&self) -> bool {
-        self.sort == Peek::Null
-    }
-
     /// Names and values of an object; of anything else none.
     pub(in crate::triton) fn members(self) -> impl Iterator<Item = (String, Node<'a>)> {
         let mut reader = reader(self.text);
@@ -117,6 +113,11 @@ impl<'a> Node<'a> {
         reader(self.text).next_bool().ok()
     }
 
+    /// Whether it is a number that is written as a word: `NaN`, `Infinity`, `-Infinity`.
+    pub(in crate::triton) fn is_word(&self) -> bool {
+        matches!(self.text, [b'N' | b'I', ..] | [b'-', b'I', ..])
+    }
+
     /// A number without sign, point and exponent.
     pub(in crate::triton) fn unsigned(&self) -> Option<u64> {
         self.digits()
@@ -162,7 +163,7 @@ mod tests {
         let items: Vec<_> = object.get("a").unwrap().items().map(text).collect();
         assert_eq!(items, ["1", "{\"b\":2}", "\"]\""]);
         assert_eq!(node("[]").items().count() + node("[ ]").items().count(), 0);
-        assert!(node(" null ").is_null());
+        assert!(node(" null ").boolean().is_none() && node(" null ").float().is_none());
         assert_eq!(node("\n\"a\\n\" ").string().as_deref(), Some("a\n"));
     }
 

@@ -1,0 +1,43 @@
+//! In which order bytes are copied to a place that overlaps the one where they are.
+
+/// Where to begin, so that each byte is read before it is overwritten. What decides is how the two places lie in their
+/// memory, which may be mapped twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// They are moved towards the start.
+    FromStart,
+    /// They are moved towards the end.
+    FromEnd,
+}
+
+impl Order {
+    /// The steps of at most `step` bytes in which `len` bytes are copied: where each begins, and its length.
+    pub(crate) fn steps(self, len: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let next = step.min(len - done);
+            let at = match self {
+                Self::FromStart => done,
+                Self::FromEnd => len - done - next,
+            };
+            done += next;
+            (next > 0).then_some((at, next))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_all_bytes_once() {
+        let steps = |order: Order, len, step| order.steps(len, step).collect::<Vec<_>>();
+        assert_eq!(steps(Order::FromStart, 10, 4), [(0, 4), (4, 4), (8, 2)]);
+        assert_eq!(steps(Order::FromEnd, 10, 4), [(6, 4), (2, 4), (0, 2)]);
+        for order in [Order::FromStart, Order::FromEnd] {
+            assert_eq!(steps(order, 4, 4), [(0, 4)]);
+            assert_eq!(steps(order, 0, 0), []);
+        }
+    }
+}
