@@ -111,8 +111,8 @@ pub use error::{
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
 pub use region::{
-    CudaHandle, Lease, PosixShm, RegionKind, RegionLimits, RegionStatus, Registry, SigbusGuard,
-    Source, Unregistered,
+    CudaHandle, Lease, PosixShm, Reach, RegionKind, RegionLimits, RegionStatus, Registry,
+    SigbusGuard, Source, Unregistered,
 };
 pub use shm::{Bytes, BytesMut, Lines};
 pub use tensor::{

@@ -87,7 +87,9 @@ impl Process {
             say(&format!("{} {}", http.address, grpc.address));
             wait_for_death();
         });
-        let other = Other::spawn(test, &format!("{in_place} {under_way}"));
+        // What one thread has freed may otherwise stay with it, while another takes more: up to twice as much, by chance.
+        let allocator = [("MALLOC_ARENA_MAX".to_owned(), "1".to_owned())];
+        let other = Other::spawn_with(test, &format!("{in_place} {under_way}"), &allocator);
         let addresses = other.hear();
         let (http, grpc) = addresses.split_once(' ').unwrap();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -289,10 +291,8 @@ fn a_bomb_takes_no_more_than_what_may_be_under_way() {
     let bomb = bomb.finish().unwrap();
     let frame = [&[1][..], &(bomb.len() as u32).to_be_bytes(), &bomb].concat();
     let before = process.settled();
-    for _ in 0..3 {
-        let status = refusal(&process, frame.clone());
-        assert_eq!(status.code(), Code::Unavailable, "{status}");
-    }
+    let status = refusal(&process, frame);
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
     let grown = process.peak() - before;
     eprintln!("{} KiB for a bomb of 1 GiB", grown / KIB);
     assert!(grown <= 64 * MIB + BESIDES, "{grown} bytes");

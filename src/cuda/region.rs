@@ -8,7 +8,7 @@ use crate::cuda::memory::{Area, Memory, on};
 use crate::cuda::stream::Stream;
 use crate::cuda::view::View;
 use crate::error::{CudaFault, Result, TensorFault};
-use crate::region::{CudaHandle, Lease};
+use crate::region::{CudaHandle, Lease, Reach};
 use crate::tensor::{DType, Shape};
 
 /// A range of an allocation of another process, open for as long as this or a view of it lives. Nothing tells when its
@@ -43,6 +43,15 @@ impl Device {
         self.map(&handle, offset, lease.len(), Some(lease))
     }
 
+    /// Opens what Triton's clients register, on the GPU whose number they say: for `triton::SharedMemory`.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new) and [`region`](Self::region).
+    pub fn reach(handle: &CudaHandle, len: u64) -> Result<Arc<dyn Reach>> {
+        Ok(Arc::new(Self::new(handle.device)?.region(handle, 0, len)?))
+    }
+
     fn map(
         &self,
         handle: &CudaHandle,
@@ -57,6 +66,21 @@ impl Device {
         let area = Area { start: memory.start() + offset, len: len as usize };
         let import = Arc::new(Import::new(memory, None, lease));
         Ok(Region { device: self.clone(), import, area })
+    }
+}
+
+/// For a [`Registry`](crate::Registry): each copy by a stream of its own, which it waits for.
+impl Reach for Region {
+    fn len(&self) -> u64 {
+        self.area.len as u64
+    }
+
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
+        Region::read_at(self, offset as usize, to, &self.device.stream()?)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
+        Region::write_at(self, offset as usize, from, &self.device.stream()?)
     }
 }
 

@@ -67,6 +67,11 @@ impl Lease {
         self.region.kind()
     }
 
+    /// Whether it lies on a GPU, where no processor reaches.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        self.kind() == RegionKind::Cuda
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.extent.len()

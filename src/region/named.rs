@@ -11,7 +11,7 @@ use crate::region::key::Key;
 use crate::region::limits::Share;
 use crate::region::object::Object;
 use crate::region::window::{Footing, Window, Windows};
-use crate::region::{Lease, RegionKind, RegionStatus};
+use crate::region::{Lease, Reach, RegionKind, RegionStatus};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut, ForeignMapping, Order};
 
@@ -30,6 +30,8 @@ pub enum Source<'a> {
     Dmabuf(BorrowedFd<'a>),
     /// Memory of a GPU, which is not touched: as data.
     Cuda(CudaHandle),
+    /// Memory of a GPU that somebody has opened: it is read and written by copies.
+    Gpu(CudaHandle, &'a Arc<dyn Reach>),
 }
 
 impl Source<'_> {
@@ -39,7 +41,7 @@ impl Source<'_> {
             Self::Posix(_) => RegionKind::Posix,
             Self::Memfd(_) => RegionKind::Memfd,
             Self::Dmabuf(_) => RegionKind::Dmabuf,
-            Self::Cuda(_) => RegionKind::Cuda,
+            Self::Cuda(_) | Self::Gpu(..) => RegionKind::Cuda,
         }
     }
 }
@@ -70,14 +72,14 @@ enum Backing {
         key: Option<String>,
         windows: Windows,
     },
-    Cuda(CudaHandle),
+    Cuda(CudaHandle, Option<Arc<dyn Reach>>),
 }
 
 impl Backing {
     fn identity(&self) -> Option<(u64, u64)> {
         match self {
             Self::Host { identity, .. } => Some(*identity),
-            Self::Cuda(_) => None,
+            Self::Cuda(..) => None,
         }
     }
 }
@@ -115,7 +117,13 @@ impl Opened {
             }
             Source::Memfd(fd) => (Object::duplicate(fd, RegionKind::Memfd)?, None),
             Source::Dmabuf(fd) => (Object::duplicate(fd, RegionKind::Dmabuf)?, None),
-            Source::Cuda(handle) => return Ok(Self { backing: Backing::Cuda(handle), extent }),
+            Source::Cuda(handle) => {
+                return Ok(Self { backing: Backing::Cuda(handle, None), extent });
+            }
+            Source::Gpu(handle, reach) => {
+                extent.inside(reach.len())?;
+                return Ok(Self { backing: Backing::Cuda(handle, Some(reach.clone())), extent });
+            }
         };
         extent.inside(object.size()?)?;
         let footing = match object.kind() {
@@ -132,7 +140,7 @@ impl Opened {
     pub(super) fn bytes(&self) -> u64 {
         match &self.backing {
             Backing::Host { .. } => self.extent.len(),
-            Backing::Cuda(_) => 0,
+            Backing::Cuda(..) => 0,
         }
     }
 
@@ -145,7 +153,7 @@ impl Opened {
     pub(crate) fn is_writable(&self) -> bool {
         match &self.backing {
             Backing::Host { object, .. } => object.is_writable(),
-            Backing::Cuda(_) => false,
+            Backing::Cuda(..) => false,
         }
     }
 
@@ -161,7 +169,7 @@ impl Opened {
                 let (offset, len) = (self.extent.offset(), self.extent.len() as usize);
                 ForeignMapping::map(object, offset, len, writable).map(Some)
             }
-            Backing::Host { .. } | Backing::Cuda(_) => Ok(None),
+            Backing::Host { .. } | Backing::Cuda(..) => Ok(None),
         }
     }
 
@@ -194,7 +202,7 @@ impl Region {
     pub(super) fn kind(&self) -> RegionKind {
         match &self.backing {
             Backing::Host { object, .. } => object.kind(),
-            Backing::Cuda(_) => RegionKind::Cuda,
+            Backing::Cuda(..) => RegionKind::Cuda,
         }
     }
 
@@ -206,7 +214,7 @@ impl Region {
     pub(super) fn cuda(&self) -> Option<CudaHandle> {
         match &self.backing {
             Backing::Host { .. } => None,
-            Backing::Cuda(handle) => Some(*handle),
+            Backing::Cuda(handle, _) => Some(*handle),
         }
     }
 
@@ -215,7 +223,7 @@ impl Region {
             Backing::Host { object, key, windows, .. } => {
                 (key.clone(), object.is_writable(), windows.footing() == Footing::Sealed)
             }
-            Backing::Cuda(_) => (None, false, false),
+            Backing::Cuda(..) => (None, false, false),
         };
         RegionStatus {
             name: self.name.clone(),
@@ -255,7 +263,7 @@ impl Region {
         self.generation.check()?;
         match &self.backing {
             Backing::Host { object, windows, .. } => Ok((object, windows)),
-            Backing::Cuda(_) => {
+            Backing::Cuda(..) => {
                 Err(RegionFault::OutOfReach { kind: RegionKind::Cuda.name() }.into())
             }
         }
@@ -267,6 +275,9 @@ impl Region {
 
     /// Copies a part, a range of the object, out.
     pub(super) fn read_at(&self, part: Extent, out: &mut [u8]) -> Result<()> {
+        if let Some(reach) = self.reach()? {
+            return reach.read_at(part.offset(), out);
+        }
         let (object, windows) = self.host()?;
         match windows.footing() {
             // There is no other way to read one.
@@ -277,6 +288,9 @@ impl Region {
 
     /// Copies into a part, a range of the object.
     pub(super) fn write_at(&self, part: Extent, bytes: &[u8]) -> Result<()> {
+        if let Some(reach) = self.reach()? {
+            return reach.write_at(part.offset(), bytes);
+        }
         let (object, windows) = self.host()?;
         match windows.footing() {
             Footing::Fixed => self.write_in_place(part, |room| room.copy_from(bytes)),
@@ -324,6 +338,9 @@ impl Region {
 
     /// That the object still has a part.
     pub(super) fn holds(&self, part: Extent) -> Result<()> {
+        if self.reach()?.is_some() {
+            return Ok(());
+        }
         let (object, windows) = self.host()?;
         if windows.footing() == Footing::Loose { object.holds(part) } else { Ok(()) }
     }
@@ -341,7 +358,9 @@ impl Region {
     /// Copies another region's part into a part of the same length, which gets what was there before even where
     /// the two overlap.
     pub(super) fn fill_from(&self, part: Extent, other: &Region, from: Extent) -> Result<()> {
-        if let Some(order) = self.order(part, other, from) {
+        let by_driver = self.reach()?.is_some() || other.reach()?.is_some();
+        let order = self.order(part, other, from);
+        if let Some(order) = order.or(by_driver.then_some(Order::FromStart)) {
             return self.shift(part, other, from, order);
         }
         let ((object, windows), (source, theirs)) = (self.host()?, other.host()?);
@@ -371,7 +390,7 @@ impl Region {
         self.holds(part)
     }
 
-    /// As `fill_from`, of overlapping parts: by way of private bytes, each of which is read before it is
+    /// As `fill_from`, of overlapping parts, and of those that a driver alone reaches: by way of private bytes, each of which is read before it is
     /// overwritten. In what order the kernel copies is its own affair.
     fn shift(&self, part: Extent, other: &Region, from: Extent, order: Order) -> Result<()> {
         let mut chunk = vec![0; part.len().min(SHIFT) as usize];
@@ -381,6 +400,15 @@ impl Region {
             self.write_at(part.part(at as u64, len as u64)?, chunk)?;
         }
         Ok(())
+    }
+
+    /// Who reaches it, if a driver alone does.
+    fn reach(&self) -> Result<Option<&Arc<dyn Reach>>> {
+        self.generation.check()?;
+        match &self.backing {
+            Backing::Cuda(_, reach) => Ok(reach.as_ref()),
+            Backing::Host { .. } => Ok(None),
+        }
     }
 
     /// The mapping of sealed memory, and where in it a part lies.

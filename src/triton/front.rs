@@ -9,7 +9,7 @@ use crate::triton::budget::{Budget, Share};
 use crate::triton::limits::Limits;
 use crate::triton::model::{AsyncModel, Model};
 use crate::triton::repository::{Computing, Repository};
-use crate::triton::shared_memory::SharedMemory;
+use crate::triton::shared_memory::{OpenGpu, SharedMemory};
 
 /// Models and regions, ready to be served by any number of wires. Clones are the same one.
 ///
@@ -47,6 +47,7 @@ impl Front {
             models: Vec::new(),
             registry: None,
             client_shared_memory: true,
+            gpus: None,
             in_place: false,
             browsers: false,
             limits: Limits::new(),
@@ -100,6 +101,7 @@ pub struct FrontBuilder {
     models: Vec<Computing>,
     registry: Option<Registry>,
     client_shared_memory: bool,
+    gpus: Option<OpenGpu>,
     in_place: bool,
     browsers: bool,
     limits: Limits,
@@ -144,6 +146,13 @@ impl FrontBuilder {
         self
     }
 
+    /// How memory of a GPU is opened that clients register: `cuda::Device::reach`, with the feature `cuda`. Models get
+    /// it as copies, and what they write is copied to it. If nothing is said, registering it is refused.
+    pub fn gpus(mut self, open: OpenGpu) -> Self {
+        self.gpus = Some(open);
+        self
+    }
+
     /// Whether web pages may ask over HTTP. They may not, if nothing else is said: requests with an `Origin` are
     /// refused, because any page that is looked at on this machine can send them, also to `127.0.0.1`.
     pub fn browsers(mut self, allowed: bool) -> Self {
@@ -175,7 +184,7 @@ impl FrontBuilder {
                 .map_err(|(model, must)| ErrorKind::InvalidModel { model, must })?;
         }
         let registry = self.registry.map_or_else(Registry::new, Ok)?;
-        let shared_memory = SharedMemory::new(registry, self.client_shared_memory);
+        let shared_memory = SharedMemory::new(registry, self.client_shared_memory, self.gpus);
         let (in_place, browsers, limits) = (self.in_place, self.browsers, self.limits);
         let budget = Arc::new(Budget::new(limits.bytes_under_way));
         let name = self.name;

@@ -232,7 +232,7 @@ impl<'a> Input<'a> {
             From::Region(lease) => {
                 let inside =
                     offset.checked_add(out.len()).is_some_and(|end| end as u64 <= lease.len());
-                let read = if self.in_place && inside {
+                let read = if self.in_place && inside && !lease.is_on_gpu() {
                     lease.touch(|bytes| bytes.slice(offset, out.len()).copy_to(out))
                 } else {
                     lease.read_at(offset as u64, out)
@@ -240,6 +240,11 @@ impl<'a> Input<'a> {
                 read.map_err(|error| self.fault.keep(lease, &error))
             }
         }
+    }
+
+    /// Whether a region's bytes are touched where they lie.
+    fn touches(&self, lease: &Lease) -> bool {
+        (self.in_place && !lease.is_on_gpu()) || lease.is_sealed()
     }
 
     /// Runs `read` over its bytes: where they lie, if nothing that its owner does can hurt, or the server works in
@@ -253,7 +258,7 @@ impl<'a> Input<'a> {
     pub fn in_place<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R, ModelError> {
         match &self.held.from {
             From::Inline(bytes) => Ok(read(Bytes::of(bytes))),
-            From::Region(lease) if self.in_place || lease.is_sealed() => {
+            From::Region(lease) if self.touches(lease) => {
                 lease.in_place(read).map_err(|error| self.fault.keep(lease, &error))
             }
             From::Region(_) => Ok(read(Bytes::of(&self.bytes()?))),

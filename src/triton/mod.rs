@@ -57,6 +57,6 @@ pub use request::{
     ResponseOutput,
 };
 pub use server::{Bound, Server, Wire};
-pub use shared_memory::{CudaRegion, SharedMemory, SystemRegion};
+pub use shared_memory::{CudaRegion, OpenGpu, SharedMemory, SystemRegion};
 pub use statistics::{BatchStatistics, Counts, Tally};
 pub use strings::Strings;

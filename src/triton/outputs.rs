@@ -303,7 +303,7 @@ impl Output<'_> {
                 room[offset..end].copy_from_slice(bytes);
             }
             To::Region(lease) => {
-                let written = if self.in_place {
+                let written = if self.in_place && !lease.is_on_gpu() {
                     let from = Bytes::of(bytes);
                     lease.touch_mut(|room| room.slice(offset, from.len()).copy_from_bytes(from))
                 } else {
@@ -329,7 +329,7 @@ impl Output<'_> {
                 room.resize(len, 0);
                 Ok(write(BytesMut::of(room)))
             }
-            To::Region(lease) if in_place || lease.is_sealed() => {
+            To::Region(lease) if (in_place && !lease.is_on_gpu()) || lease.is_sealed() => {
                 let written = lease.in_place_mut(|room| write(room.slice(0, len)));
                 written.map_err(|error| self.fault.keep(lease, &error))
             }
@@ -384,7 +384,7 @@ impl Output<'_> {
 
     /// From region to region: once, in place or by the kernel.
     fn across(&self, to: &Lease, from: &Lease) -> Result<(), ModelError> {
-        let direct = |lease: &Lease| self.in_place || lease.is_sealed();
+        let direct = |lease: &Lease| (self.in_place && !lease.is_on_gpu()) || lease.is_sealed();
         if direct(to) && direct(from) {
             let len = self.len;
             let order = to.order(from);

@@ -3,8 +3,10 @@
 //! They act on one [`Registry`], which connections of this process may share. A remote client sees and takes back
 //! POSIX regions alone; memfds and dmabufs of the process can be referred to in requests, and no more.
 
+use std::sync::Arc;
+
 use crate::error::{Error, ErrorKind, RegionFault};
-use crate::region::{RegionKind, RegionStatus, Registry, Source};
+use crate::region::{CudaHandle, Reach, RegionKind, RegionStatus, Registry, Source};
 use crate::triton::refusal::{Refusal, Sort};
 
 /// Bytes of a CUDA IPC handle.
@@ -34,16 +36,20 @@ pub struct CudaRegion {
     pub byte_size: u64,
 }
 
+/// Opens memory of a GPU by its handle, so many bytes of it: `cuda::Device::reach`, with the feature `cuda`.
+pub type OpenGpu = fn(&CudaHandle, u64) -> Result<Arc<dyn Reach>, Error>;
+
 /// What clients may do with regions.
 #[derive(Debug, Clone)]
 pub struct SharedMemory {
     registry: Registry,
     allowed: bool,
+    gpus: Option<OpenGpu>,
 }
 
 impl SharedMemory {
-    pub(super) fn new(registry: Registry, allowed: bool) -> Self {
-        Self { registry, allowed }
+    pub(super) fn new(registry: Registry, allowed: bool, gpus: Option<OpenGpu>) -> Self {
+        Self { registry, allowed, gpus }
     }
 
     /// The regions' names.
@@ -76,7 +82,8 @@ impl SharedMemory {
         done.map_err(|error| registering(name, key, &error))
     }
 
-    /// Registers memory of a GPU: of no use here, as there is none.
+    /// Registers memory of a GPU, if the front was built with [`gpus`](super::FrontBuilder::gpus): opens it, and sees to
+    /// it that it is as long as is said.
     ///
     /// # Errors
     ///
@@ -85,8 +92,8 @@ impl SharedMemory {
         &self,
         name: &str,
         raw_handle: &[u8],
-        _device_id: i64,
-        _byte_size: u64,
+        device_id: i64,
+        byte_size: u64,
     ) -> Result<(), Refusal> {
         self.check_allowed()?;
         if name.is_empty() {
@@ -95,10 +102,17 @@ impl SharedMemory {
         if self.registry.status(name).is_ok() {
             return Err(Refusal::already_registered(name));
         }
-        if raw_handle.len() != CUDA_HANDLE_LEN {
-            return Err(Refusal::cuda_handle());
-        }
-        Err(Refusal::cuda_unopened())
+        let raw = <[u8; CUDA_HANDLE_LEN]>::try_from(raw_handle);
+        let raw = raw.map_err(|_| Refusal::cuda_handle())?;
+        let device = u32::try_from(device_id).map_err(|_| Refusal::cuda_unopened())?;
+        let open = self.gpus.ok_or_else(Refusal::cuda_unopened)?;
+        let handle = CudaHandle { raw, device };
+        let opened = open(&handle, byte_size).map_err(|error| {
+            tracing::debug!(%error, name, "a client's memory of a GPU");
+            Refusal::cuda_unopened()
+        })?;
+        let done = self.registry.register(name, Source::Gpu(handle, &opened), 0, byte_size);
+        done.map_err(|error| registering(name, "", &error))
     }
 
     /// The region of this name, or all of them if it is empty.
