@@ -657,3 +657,30 @@ fn links_that_come_and_go_leave_nothing_with_a_tensor_that_stays() {
     cuda.start(test, "").succeeds();
     cuda.was_used_well();
 }
+
+#[test]
+fn a_tensor_that_is_sent_again_and_again_takes_no_more_with_time() {
+    const TEST: &str = "a_tensor_that_is_sent_again_and_again_takes_no_more_with_time";
+    let cuda = FakeCuda::new();
+    run_here(TEST, |_| {
+        let context = Context::new().unwrap();
+        let device = device();
+        let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+        let mut draft = pool.alloc::<u32>([1024], &stream).unwrap();
+        draft.write(&numbers(1, 1024)).unwrap();
+        let tensor = draft.share().unwrap();
+        let (mut near, mut far) = support::pair_of(&context, &Context::new().unwrap());
+        for _ in 0..500 {
+            near.send_tensor(&tensor).unwrap();
+            drop(device.open(&recv(&mut far), &stream).unwrap());
+            drop(device.open(&tensor, &stream).unwrap());
+            stream.synchronize().unwrap();
+        }
+    });
+    cuda.start(TEST, "").succeeds();
+    cuda.was_used_well();
+    if cuda.tells(TEST) {
+        let made = calls(&cuda.trace(), "cuEventCreate");
+        assert!(made < 40, "{made} events");
+    }
+}

@@ -95,3 +95,48 @@ fn a_gpu_s_memory_is_registered_read_and_written() {
     client.succeeds();
     cuda.was_used_well();
 }
+
+/// Memory of the host that is reached as a GPU's is.
+#[derive(Debug)]
+struct Reached(std::sync::Mutex<Vec<u8>>);
+
+impl slipring::Reach for Reached {
+    fn len(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+
+    fn read_at(&self, offset: u64, to: &mut [u8]) -> slipring::Result<()> {
+        to.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..to.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> slipring::Result<()> {
+        self.0.lock().unwrap()[offset as usize..][..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+}
+
+#[test]
+fn overlapping_windows_of_a_gpu_are_moved_whatever_they_are_called() {
+    const LEN: u64 = 2 << 20;
+    let bytes: Vec<u8> = (0..2 * LEN).map(|at| (at / 1000) as u8).collect();
+    let reached: std::sync::Arc<dyn slipring::Reach> =
+        std::sync::Arc::new(Reached(std::sync::Mutex::new(bytes.clone())));
+    let registry = slipring::Registry::new().unwrap();
+    let handle = CudaHandle { raw: [1; 64], device: 0 };
+    for name in ["one", "two"] {
+        let source = slipring::Source::Gpu(handle, &reached);
+        registry.register(name, source, 0, 2 * LEN).unwrap();
+    }
+    let lease = |name, offset| registry.lease(name, offset, LEN).unwrap();
+    lease("two", LEN / 2).fill_from(&lease("one", 0)).unwrap();
+    let mut moved = vec![0; LEN as usize];
+    lease("one", LEN / 2).read_at(0, &mut moved).unwrap();
+    assert_eq!(moved, bytes[..LEN as usize]);
+    lease("one", 0).fill_from(&lease("two", LEN / 2)).unwrap();
+    lease("two", 0).read_at(0, &mut moved).unwrap();
+    assert_eq!(moved, bytes[..LEN as usize]);
+    // Further than it is long.
+    let source = slipring::Source::Gpu(handle, &reached);
+    assert!(registry.register("three", source, 1, 2 * LEN).is_err());
+}

@@ -32,15 +32,16 @@ pub(super) fn end(parked: impl Parked + 'static) {
         thread.spawn(move || run(&from)).ok().map(|_| to)
     });
     LEFT.fetch_add(1, Ordering::Relaxed);
-    match closer {
-        // The thread never ends.
-        Some(closer) => drop(closer.send(Box::new(parked))),
-        None => {
-            tracing::warn!("no thread to close memory of GPUs: whoever drops it waits");
-            wait(|| parked.is_over(), None);
-            drop(parked);
-            LEFT.fetch_sub(1, Ordering::Relaxed);
-        }
+    let parked: Box<dyn Parked> = Box::new(parked);
+    let parked = match closer {
+        Some(closer) => closer.send(parked).err().map(|unsent| unsent.0),
+        None => Some(parked),
+    };
+    if let Some(parked) = parked {
+        tracing::warn!("no thread to close memory of GPUs: whoever drops it waits");
+        wait(|| parked.is_over(), None);
+        drop(parked);
+        LEFT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -49,15 +49,24 @@ struct Opened {
     used: Mutex<Option<Event>>,
     events: Mutex<HashMap<EventHandle, Arc<Opening<Event>>>>,
     memory: Opening<Memory>,
-    /// Returned when all was closed.
-    _loan: Option<LentRange>,
+    _keeps: Keeps,
+}
+
+/// What is given back when all was closed.
+#[derive(Debug, Default)]
+#[expect(dead_code, reason = "nothing but their ends matters")]
+pub(super) struct Keeps {
+    /// The loan of the mapping.
+    pub(super) mapping: Option<LentRange>,
+    /// That of the bytes.
+    pub(super) bytes: Option<Arc<GpuLoan>>,
     /// Of a region, which is in use as long as its memory.
-    _lease: Option<Lease>,
+    pub(super) lease: Option<Lease>,
 }
 
 impl Imports {
     /// The allocation that a tensor lies in.
-    pub(super) fn memory(&self, device: &Device, loan: &GpuLoan) -> Result<Arc<Import>> {
+    pub(super) fn memory(&self, device: &Device, loan: &Arc<GpuLoan>) -> Result<Arc<Import>> {
         // Dropped, it tells that nothing was opened for it: another one tells for all when it is closed.
         let mapping = loan.take_mapping();
         let place = &loan.place;
@@ -72,15 +81,21 @@ impl Imports {
             import.memory().holds(place.allocation)?;
             return Ok(import.clone());
         }
-        let opened = device
-            .openings()
-            .memory
-            .get(place.handle, || Memory::open(device, place.handle, place.allocation))?;
-        opened.holds(place.allocation)?;
+        let table = &device.openings().memory;
+        let opened = match table.get(place.handle, || Memory::open(device, place.handle)) {
+            Ok(opened) => opened,
+            Err(error) => {
+                loan.put_mapping(mapping);
+                return Err(error);
+            }
+        };
+        // Without a loan of its own it was open for this tensor before, and is told of as closed: that of the bytes keeps it.
         let is_told = mapping.is_some();
-        let import = Arc::new(Import::new(opened, mapping, None));
+        let bytes = (!is_told).then(|| loan.clone());
+        let import = Import::new(opened, Keeps { mapping, bytes, ..Keeps::default() });
+        let import = Arc::new(import);
+        import.memory().holds(place.allocation)?;
         if !is_told {
-            // It was open before for this tensor, and was closed. The loan of the bytes keeps it as long as a view does.
             return Ok(import);
         }
         open.insert(key, (*now, import.clone()));
@@ -97,13 +112,9 @@ impl Imports {
 }
 
 impl Import {
-    pub(super) fn new(
-        memory: Opening<Memory>,
-        loan: Option<LentRange>,
-        lease: Option<Lease>,
-    ) -> Self {
+    pub(super) fn new(memory: Opening<Memory>, keeps: Keeps) -> Self {
         let (used, events) = Default::default();
-        Self { open: Some(Opened { used, events, memory, _loan: loan, _lease: lease }) }
+        Self { open: Some(Opened { used, events, memory, _keeps: keeps }) }
     }
 
     fn opened(&self) -> &Opened {

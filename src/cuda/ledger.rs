@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use crate::cuda::space::{ALIGNMENT, Space};
 use crate::tensor::Fate;
 
-/// Ranges that are taken between two looks at least, where there is room.
+/// Ranges, loans and uses between two looks at least, where there is room.
 const OFTEN: usize = 16;
 
 /// Names a range in use; never used twice.
@@ -46,7 +46,7 @@ pub(super) struct Ledger<T, E> {
     spare: Vec<E>,
     /// Events of borrowers that died, which may never be over. Others may have them open, so they stay.
     lost: Vec<E>,
-    /// Ranges that were taken since somebody looked what came back, and how many were in use then.
+    /// Ranges, loans and uses since somebody looked what came back, and how many there were then.
     since: (usize, usize),
 }
 
@@ -143,6 +143,7 @@ impl<T, E> Ledger<T, E> {
     pub(super) fn lend(&mut self, number: Number, ticket: T, done: E) {
         if let Some(entry) = self.ranges.get_mut(&number) {
             entry.loans.push((ticket, done));
+            self.since.0 += 1;
         }
     }
 
@@ -150,6 +151,7 @@ impl<T, E> Ledger<T, E> {
     pub(super) fn put_behind(&mut self, number: Number, event: E) {
         if let Some(entry) = self.ranges.get_mut(&number) {
             entry.behind.push((None, event));
+            self.since.0 += 1;
         }
     }
 
@@ -184,14 +186,14 @@ impl<T, E> Ledger<T, E> {
 
     /// Whether enough was taken since the last look that another one costs each of them little.
     pub(super) fn is_due(&self) -> bool {
-        let (taken, left) = self.since;
-        taken >= left.max(OFTEN)
+        let (more, left) = self.since;
+        more >= left.max(OFTEN)
     }
 
     /// As that, where no event is spare: one more costs more than a look.
     pub(super) fn is_due_for_events(&self) -> bool {
-        let (taken, left) = self.since;
-        self.spare.is_empty() && taken > left / 2
+        let (more, left) = self.since;
+        self.spare.is_empty() && more > left / 2
     }
 
     /// Looks what came back, and what is over.
@@ -228,7 +230,8 @@ impl<T, E> Ledger<T, E> {
             }
             false
         });
-        self.since = (0, self.ranges.len());
+        let out = |entry: &Entry<T, E>| 1 + entry.loans.len() + entry.behind.len();
+        self.since = (0, self.ranges.values().map(out).sum());
     }
 }
 

@@ -1,9 +1,9 @@
 //! Regions of a GPU's memory, which somebody else's handle names: what Triton's clients register.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::cuda::device::Device;
-use crate::cuda::imports::Import;
+use crate::cuda::imports::{Import, Keeps};
 use crate::cuda::memory::{Area, Memory, on};
 use crate::cuda::stream::Stream;
 use crate::cuda::view::View;
@@ -18,6 +18,8 @@ pub struct Region {
     device: Device,
     import: Arc<Import>,
     area: Area,
+    /// For copies that name none.
+    stream: OnceLock<Stream>,
 }
 
 impl Device {
@@ -59,28 +61,30 @@ impl Device {
         len: u64,
         lease: Option<Lease>,
     ) -> Result<Region> {
+        // First: a child may find the table locked for ever.
+        self.driver().check_fork()?;
         let end = offset.checked_add(len).ok_or(TensorFault::Overflow)?;
         let memory = &self.openings().memory;
-        let memory = memory.get(handle.raw, || Memory::open(self, handle.raw, end))?;
-        memory.holds(end)?;
-        let area = Area { start: memory.start() + offset, len: len as usize };
-        let import = Arc::new(Import::new(memory, None, lease));
-        Ok(Region { device: self.clone(), import, area })
+        let memory = memory.get(handle.raw, || Memory::open(self, handle.raw))?;
+        let import = Arc::new(Import::new(memory, Keeps { lease, ..Keeps::default() }));
+        import.memory().holds(end)?;
+        let area = Area { start: import.memory().start() + offset, len: len as usize };
+        Ok(Region { device: self.clone(), import, area, stream: OnceLock::new() })
     }
 }
 
-/// For a [`Registry`](crate::Registry): each copy by a stream of its own, which it waits for.
+/// For a [`Registry`](crate::Registry): copies by a stream of its own, each of which is waited for.
 impl Reach for Region {
     fn len(&self) -> u64 {
         self.area.len as u64
     }
 
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()> {
-        Region::read_at(self, offset as usize, to, &self.device.stream()?)
+        Region::read_at(self, offset as usize, to, self.own_stream()?)
     }
 
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
-        Region::write_at(self, offset as usize, from, &self.device.stream()?)
+        Region::write_at(self, offset as usize, from, self.own_stream()?)
     }
 }
 
@@ -126,10 +130,21 @@ impl Region {
         offset: usize,
         stream: &Stream,
     ) -> Result<View> {
+        stream.check_capture()?;
         let shape = shape.into();
         let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
         let area = self.part(offset, len, stream)?;
         Ok(View::of_region(self.import.clone(), (dtype, shape), area, stream))
+    }
+
+    fn own_stream(&self) -> Result<&Stream> {
+        match self.stream.get() {
+            Some(stream) => Ok(stream),
+            None => {
+                let stream = self.device.stream()?;
+                Ok(self.stream.get_or_init(|| stream))
+            }
+        }
     }
 
     fn part(&self, offset: usize, len: usize, stream: &Stream) -> Result<Area> {

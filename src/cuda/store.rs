@@ -1,7 +1,7 @@
 //! What stands behind a pool: its chunks, who has them open, and what of them is lent.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cuda::closer::{self, Parked};
@@ -25,6 +25,8 @@ pub(super) struct Store {
     device: Device,
     options: PoolOptions,
     books: Mutex<Books>,
+    /// A chunk was made, or could not be.
+    made: Condvar,
 }
 
 #[derive(Debug)]
@@ -60,7 +62,8 @@ fn free(chunks: Vec<Chunk>) {
 impl Store {
     pub(super) fn new(device: &Device, options: PoolOptions) -> Self {
         let books = Books { ledger: Ledger::new(), chunks: Vec::new(), coming: 0 };
-        Self { device: device.clone(), options, books: Mutex::new(books) }
+        let (books, made) = (Mutex::new(books), Condvar::new());
+        Self { device: device.clone(), options, books, made }
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -101,30 +104,37 @@ impl Store {
     fn take(&self, len: u64) -> Result<(Number, Range, u64)> {
         self.device.driver().check_fork()?;
         self.device.retired().sweep();
+        let needed = len.max(1).checked_next_multiple_of(PAGE);
+        let needed = needed.filter(|needed| *needed <= self.options.quota);
         let mut books = self.books();
         if books.ledger.is_due() {
             books.sweep();
         }
-        if let Some(taken) = books.take(len) {
-            return Ok(taken);
-        }
-        books.sweep();
-        if let Some(taken) = books.take(len) {
-            return Ok(taken);
-        }
-        let needed = len.max(1).checked_next_multiple_of(PAGE);
-        let Some(needed) = needed.filter(|needed| *needed <= self.options.quota) else {
-            return Err(self.exhausted(len, books.total()));
+        let size = loop {
+            if let Some(taken) = books.take(len) {
+                return Ok(taken);
+            }
+            books.sweep();
+            if let Some(taken) = books.take(len) {
+                return Ok(taken);
+            }
+            let Some(needed) = needed else { return Err(self.exhausted(len, books.total())) };
+            let mut size = needed.max(self.options.chunk);
+            if size > self.room(&books) {
+                free(books.drop_chunks());
+                // By less than a whole chunk, if there is no room for one.
+                size = size.min(self.room(&books) / PAGE * PAGE);
+            }
+            if size >= needed {
+                break size;
+            }
+            if books.coming == 0 {
+                return Err(self.exhausted(needed, books.total()));
+            }
+            // Another thread makes a chunk right now, which may have room.
+            books = self.made.wait(books).unwrap_or_else(PoisonError::into_inner);
         };
-        let mut size = needed.max(self.options.chunk);
-        if size > self.room(&books) {
-            free(books.drop_chunks());
-            // By less than a whole chunk, if there is no room for one.
-            size = size.min(self.room(&books) / PAGE * PAGE);
-        }
-        if size < needed {
-            return Err(self.exhausted(needed, books.total()));
-        }
+        let needed = needed.unwrap_or(size);
         // Others see the quota as it will be, and need not wait for the driver.
         books.coming += size;
         drop(books);
@@ -134,6 +144,7 @@ impl Store {
         };
         let mut books = self.books();
         books.coming -= size;
+        self.made.notify_all();
         books.add(made?);
         books.take(len).ok_or_else(|| self.exhausted(needed, books.total()))
     }
@@ -274,6 +285,13 @@ impl Hold {
     pub(super) fn end_behind(&self, stream: &Stream) {
         if !is_ours() {
             return;
+        }
+        if stream.is_capturing() {
+            // Recorded, the event would become part of the graph, and tell nothing of what ran before.
+            tracing::warn!(
+                "a use of a GPU's memory ends while its stream is captured: it is not used again"
+            );
+            return self.store.books().ledger.keep(self.number);
         }
         let mut books = self.store.books();
         let recorded = books.event(&self.store.device).and_then(|event| {

@@ -145,6 +145,12 @@ impl Stream {
         }
     }
 
+    /// Whether what it is given becomes part of a graph.
+    pub(super) fn is_capturing(&self) -> bool {
+        let refused = self.check_capture();
+        refused.is_err_and(|error| matches!(error.kind(), ErrorKind::Cuda(CudaFault::Capturing)))
+    }
+
     /// Waits until all is done that it was given so far. False: that cannot be known.
     pub(super) fn wait_to_end(&self) -> bool {
         self.synchronize().map_or_else(

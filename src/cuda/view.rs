@@ -189,29 +189,48 @@ impl Drop for View {
         if !is_ours() {
             return;
         }
-        let ended = match &self.source {
-            Source::Own(shared) => return shared.hold.end_behind(&self.stream),
+        if let Source::Own(shared) = &self.source {
+            return shared.hold.end_behind(&self.stream);
+        }
+        if self.stream.is_capturing() {
+            // Recorded, an event would become part of the graph, and tell nothing of what ran before.
+            tracing::warn!(
+                "a use of a peer's memory ends while its stream is captured: it is kept"
+            );
+            return self.keep();
+        }
+        if let Err(error) = self.end() {
+            tracing::warn!(%error, "a use of a peer's memory is waited for");
+            if !self.stream.wait_to_end() {
+                self.keep();
+            }
+        }
+    }
+}
+
+impl View {
+    /// Records what tells that the stream's use is over.
+    fn end(&self) -> Result<()> {
+        match &self.source {
+            Source::Own(_) => Ok(()),
             Source::Lent { loan, import, done } => {
                 let mut ended = loan.ended();
                 // An earlier view's use ends first, as one event tells of both.
                 let chained = if *ended { done.hold_back(&self.stream) } else { Ok(()) };
                 *ended = true;
-                let recorded = chained.and_then(|()| done.record(&self.stream));
-                recorded.and_then(|()| import.used_by(&self.stream))
+                chained.and_then(|()| done.record(&self.stream))?;
+                import.used_by(&self.stream)
             }
             Source::Region(import) => import.used_by(&self.stream),
-        };
-        let Err(error) = ended else { return };
-        tracing::warn!(%error, "a use of a peer's memory is waited for");
-        if !self.stream.wait_to_end() {
-            // What the stream was given may run for ever: then nobody gets the memory back, and nobody closes it.
-            match &self.source {
-                Source::Lent { loan, import, .. } => {
-                    std::mem::forget((loan.clone(), import.clone()));
-                }
-                Source::Region(import) => std::mem::forget(import.clone()),
-                Source::Own(_) => {}
-            }
+        }
+    }
+
+    /// What the stream was given may run for ever: nobody gets the memory back, and nobody closes it.
+    fn keep(&self) {
+        match &self.source {
+            Source::Lent { loan, import, .. } => std::mem::forget((loan.clone(), import.clone())),
+            Source::Region(import) => std::mem::forget(import.clone()),
+            Source::Own(_) => {}
         }
     }
 }

@@ -348,7 +348,11 @@ impl Region {
     /// In which order a part is to be overwritten with another region's, of the same length, where they are partly
     /// the same bytes of one object, whatever the two regions are called.
     pub(super) fn order(&self, part: Extent, other: &Region, from: Extent) -> Option<Order> {
-        let is_one = self.backing.identity().is_some_and(|is| Some(is) == other.backing.identity());
+        let is_one = match self.cuda() {
+            // An allocation has one handle.
+            Some(handle) => Some(handle) == other.cuda(),
+            None => self.backing.identity().is_some_and(|is| Some(is) == other.backing.identity()),
+        };
         if !is_one || !part.meets(from) {
             return None;
         }

@@ -258,6 +258,11 @@ impl GpuLoan {
         self.mapping.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// The mapping was not opened after all.
+    pub(crate) fn put_mapping(&self, mapping: Option<LentRange>) {
+        *self.mapping.lock().unwrap_or_else(PoisonError::into_inner) = mapping;
+    }
+
     /// Whether the event of its end was recorded: one view after the other says so.
     pub(crate) fn ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
