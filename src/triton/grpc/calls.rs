@@ -205,8 +205,9 @@ impl GrpcInferenceService for Calls {
     ) -> Answer<CudaSharedMemoryRegisterResponse> {
         let CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } =
             request.into_inner();
-        let shared = self.front.shared_memory();
-        shared.register_cuda(&name, &raw_handle, device_id, byte_size)?;
+        let shared = self.front.shared_memory().clone();
+        // The driver may make a context first, or wait for one that closes the same memory.
+        away(move || shared.register_cuda(&name, &raw_handle, device_id, byte_size)).await?;
         Ok(Response::new(CudaSharedMemoryRegisterResponse {}))
     }
 
@@ -214,7 +215,8 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<CudaSharedMemoryUnregisterRequest>,
     ) -> Answer<CudaSharedMemoryUnregisterResponse> {
-        self.front.shared_memory().unregister_cuda(&request.into_inner().name)?;
+        let shared = self.front.shared_memory().clone();
+        away(move || shared.unregister_cuda(&request.into_inner().name)).await?;
         Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
     }
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http_body::Body;
 use serde_json::json;
 
+use crate::triton::execution::away;
 use crate::triton::front::Front;
 use crate::triton::http::body::Reader;
 use crate::triton::http::head::{string, unsigned};
@@ -36,13 +37,24 @@ pub(super) async fn act<B: Body<Data = Bytes> + Unpin>(
                 return Err(Refusal::name_missing(sort));
             }
             let text = body.rest(LONGEST).await?;
-            register(shared, sort, name, Node::document(&text)?)?;
+            match sort {
+                Sort::System => register(shared, sort, name, Node::document(&text)?)?,
+                Sort::Cuda => {
+                    // The driver may make a context first, or wait for one that closes the same memory.
+                    let (shared, name, text) = (shared.clone(), name.to_owned(), text.to_vec());
+                    away(move || register(&shared, sort, &name, Node::document(&text)?)).await?;
+                }
+            }
             Ok(reply::empty())
         }
         // There is no region without a name.
         (Verb::Unregister, _) if named && name.is_empty() => Ok(reply::empty()),
         (Verb::Unregister, Sort::System) => shared.unregister_system(name).map(|()| reply::empty()),
-        (Verb::Unregister, Sort::Cuda) => shared.unregister_cuda(name).map(|()| reply::empty()),
+        (Verb::Unregister, Sort::Cuda) => {
+            let (shared, name) = (shared.clone(), name.to_owned());
+            away(move || shared.unregister_cuda(&name)).await?;
+            Ok(reply::empty())
+        }
     }
 }
 
