@@ -7,14 +7,12 @@ mod triton;
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use slipring::DType;
-use slipring::triton::{Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, TensorSpec};
+use slipring::triton::Limits;
 use support::HANG;
-use triton::{Client, SIMPLE, Served, ints, request, simple_json};
+use triton::{Client, Gate, SIMPLE, Served, ints, request, simple_json};
 
 /// Far longer than any of this may take.
 const NEVER: Duration = Duration::from_secs(600);
@@ -82,30 +80,9 @@ fn silent_connections_make_room_for_who_asks() {
     drop(silent);
 }
 
-/// A model that tells when it is called, and returns when it is told to.
-struct Gate {
-    metadata: ModelMetadata,
-    reached: Mutex<Sender<()>>,
-    go: Mutex<Receiver<()>>,
-}
-
-impl Model for Gate {
-    fn metadata(&self) -> &ModelMetadata {
-        &self.metadata
-    }
-
-    fn infer(&self, _: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
-        self.reached.lock().unwrap().send(()).unwrap();
-        self.go.lock().unwrap().recv_timeout(HANG).unwrap();
-        Ok(())
-    }
-}
-
 #[test]
 fn who_waits_for_an_answer_keeps_its_place() {
-    let ((reached, hears), (go, told)) = (channel(), channel());
-    let metadata = ModelMetadata::new("gate").input(TensorSpec::new("I", DType::Uint8, [None]));
-    let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
+    let (gate, hears, go) = Gate::new();
     let limits = Limits::new().connections(1);
     let served = Served::with(|builder| builder.model(gate).limits(limits));
     let mut first = served.client();

@@ -1,13 +1,14 @@
 //! Which thread does what: nobody is held up, nobody's panic is anybody else's, and every request is counted.
 
 mod support;
+mod triton;
 
 use std::future::poll_fn;
 use std::io::Write;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use axum::body::Body;
@@ -15,12 +16,13 @@ use axum::http::{Request, StatusCode};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use slipring::triton::{
-    AsyncModel, Counts, Front, InferRequest, Inferring, InputData, Inputs, Model, ModelError,
-    ModelMetadata, Outputs, RegionWindow, RequestInput, TensorSpec, http_router,
+    AsyncModel, Counts, Front, InferRequest, Inferring, InputData, Inputs, ModelMetadata, Outputs,
+    RegionWindow, RequestInput, TensorSpec, http_router,
 };
 use slipring::{DType, PosixShm};
 use support::{HANG, unique_name, wait_until};
 use tower::ServiceExt;
+use triton::Gate;
 
 /// A runtime of one thread, and one for blocking work.
 fn runtime() -> tokio::runtime::Runtime {
@@ -43,30 +45,9 @@ fn counts(front: &Front, model: &str) -> Counts {
     front.statistics(Some(model), None).unwrap()[0].counts.clone()
 }
 
-/// A model that tells when it is called, and returns when it is told to.
-struct Gate {
-    metadata: ModelMetadata,
-    reached: Mutex<Sender<()>>,
-    go: Mutex<Receiver<()>>,
-}
-
-impl Model for Gate {
-    fn metadata(&self) -> &ModelMetadata {
-        &self.metadata
-    }
-
-    fn infer(&self, _: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
-        self.reached.lock().unwrap().send(()).unwrap();
-        self.go.lock().unwrap().recv_timeout(HANG).unwrap();
-        Ok(())
-    }
-}
-
 #[test]
 fn what_nobody_waits_for_is_counted_and_is_not_begun() {
-    let ((reached, hears), (go, told)) = (channel(), channel());
-    let metadata = ModelMetadata::new("gate").input(TensorSpec::new("I", DType::Uint8, [None]));
-    let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
+    let (gate, hears, go) = Gate::new();
     let front = Front::builder().model(gate).build().unwrap();
     let request = || asked("gate", "UINT8", 1, InputData::Inline(vec![1].into()));
     runtime().block_on(async {

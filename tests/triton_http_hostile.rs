@@ -4,17 +4,14 @@ mod support;
 mod triton;
 
 use std::io::Write;
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use slipring::DType;
-use slipring::triton::{Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, TensorSpec};
+use slipring::triton::Limits;
 use support::census::descriptors;
 use support::{HANG, wait_until};
-use triton::{Client, SIMPLE, Served, ints, request, simple_json, tensor, window};
+use triton::{Client, Gate, SIMPLE, Served, ints, request, simple_json, tensor, window};
 
 fn lives(served: &Served) {
     served.post(SIMPLE, &request(&simple_json(), &[])).ok();
@@ -155,31 +152,9 @@ fn limits_bound_what_is_read() {
         .has_error(400, "more than");
 }
 
-/// A model that tells when it is called, and returns when it is told to.
-struct Gate {
-    metadata: ModelMetadata,
-    reached: Mutex<Sender<()>>,
-    go: Mutex<Receiver<()>>,
-}
-
-impl Model for Gate {
-    fn metadata(&self) -> &ModelMetadata {
-        &self.metadata
-    }
-
-    fn infer(&self, _: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
-        self.reached.lock().unwrap().send(()).unwrap();
-        self.go.lock().unwrap().recv_timeout(HANG).unwrap();
-        Ok(())
-    }
-}
-
 #[test]
 fn bytes_under_way_are_bounded_together() {
-    let ((reached, hears), (go, told)) = (channel(), channel());
-    let spec = TensorSpec::new("I", DType::Uint8, [None]);
-    let metadata = ModelMetadata::new("gate").input(spec);
-    let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
+    let (gate, hears, go) = Gate::new();
     let limits = Limits::new().bytes_under_way(1500 << 10);
     let served = Served::with(|builder| builder.model(gate).limits(limits));
     let raw = "Inference-Header-Content-Length: 0\r\n";
@@ -199,10 +174,7 @@ fn bytes_under_way_are_bounded_together() {
 
 #[test]
 fn what_runs_on_is_under_way_though_its_client_is_gone() {
-    let ((reached, hears), (go, told)) = (channel(), channel());
-    let spec = TensorSpec::new("I", DType::Uint8, [None]);
-    let metadata = ModelMetadata::new("gate").input(spec);
-    let gate = Gate { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
+    let (gate, hears, go) = Gate::new();
     let limits = Limits::new().bytes_under_way(1500 << 10);
     let served = Served::with(|builder| builder.model(gate).limits(limits));
     let raw = "Inference-Header-Content-Length: 0\r\n";

@@ -12,7 +12,7 @@ use crate::cuda::closer;
 use crate::cuda::library::{Driver, is_ours};
 use crate::cuda::openings::Openings;
 use crate::cuda::retired::Retired;
-use crate::error::{CudaFault, Error, GpuUuid, Result};
+use crate::error::{CudaFault, GpuUuid, Result};
 
 /// A GPU, used in its primary context, as the CUDA runtime, PyTorch and CuPy use it. Handles are cheap to clone; all of
 /// one GPU share what was opened on it.
@@ -303,9 +303,4 @@ fn memory_of(driver: &Driver, raw: CUdevice) -> Result<u64> {
     // SAFETY: `bytes` has room for a size, and the device is the driver's.
     let code = unsafe { (driver.calls.cuDeviceTotalMem_v2)(&mut bytes, raw) };
     driver.check("cuDeviceTotalMem_v2", code).map(|()| bytes as u64)
-}
-
-/// That a thing of one device is used with another.
-pub(super) fn same(device: &Device, other: &Device) -> Result<(), Error> {
-    if device.is(other) { Ok(()) } else { Err(CudaFault::OtherStream.into()) }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use crate::cuda::memory::on;
 use crate::cuda::store::{Hold, Shared};
 use crate::cuda::stream::Stream;
 use crate::cuda::view::View;
@@ -77,7 +76,7 @@ impl<T: Element> Draft<T> {
     /// - [`CudaFault::TwoStreams`](crate::CudaFault::TwoStreams): the view is not of this draft's stream.
     /// - [`CudaFault::OtherStream`](crate::CudaFault::OtherStream): it is on another GPU.
     pub fn copy_from(&mut self, view: &View) -> Result<()> {
-        on(self.stream.device(), view.stream())?;
+        view.stream().check_device(self.stream.device())?;
         if !view.stream().is(&self.stream) {
             return Err(crate::CudaFault::TwoStreams.into());
         }

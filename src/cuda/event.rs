@@ -6,7 +6,7 @@ use std::fmt;
 
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUipcEventHandle};
 
-use crate::cuda::device::{Device, same};
+use crate::cuda::device::Device;
 use crate::cuda::library::{NOT_READY, ends_all};
 use crate::cuda::openings::Opening;
 use crate::cuda::stream::Stream;
@@ -80,7 +80,7 @@ impl Event {
 
     /// It is over when all is that `stream` was given so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<()> {
-        same(&self.device, stream.device())?;
+        stream.check_device(&self.device)?;
         let (driver, _entered) = (self.device.driver(), self.device.enter()?);
         // SAFETY: both live, in the context that is current.
         let code = unsafe { (driver.calls.cuEventRecord)(self.raw, stream.raw()) };
@@ -89,7 +89,7 @@ impl Event {
 
     /// What `stream` is given from now on begins when this is over.
     pub(super) fn hold_back(&self, stream: &Stream) -> Result<()> {
-        same(&self.device, stream.device())?;
+        stream.check_device(&self.device)?;
         let (driver, _entered) = (self.device.driver(), self.device.enter()?);
         // SAFETY: both live, in the context that is current.
         let code = unsafe { (driver.calls.cuStreamWaitEvent)(stream.raw(), self.raw, 0) };

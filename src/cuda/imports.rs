@@ -70,7 +70,6 @@ impl Imports {
         // Dropped, it tells that nothing was opened for it: another one tells for all when it is closed.
         let mapping = loan.take_mapping();
         let place = &loan.place;
-        let mut closed = Vec::new();
         let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let Open { now, imports: open } = &mut *memory;
         *now += 1;
@@ -89,7 +88,8 @@ impl Imports {
                 return Err(error);
             }
         };
-        // Without a loan of its own it was open for this tensor before, and is told of as closed: that of the bytes keeps it.
+        // Without a loan of its own it was open for this tensor before, and is told of as closed: that of the bytes
+        // keeps it.
         let is_told = mapping.is_some();
         let bytes = (!is_told).then(|| loan.clone());
         let import = Import::new(opened, Keeps { mapping, bytes, ..Keeps::default() });
@@ -99,14 +99,12 @@ impl Imports {
             return Ok(import);
         }
         open.insert(key, (*now, import.clone()));
-        let idle = open.values().filter(|(_, import)| Arc::strong_count(import) == 1);
-        if idle.count() > IDLE {
-            let oldest = open.iter().filter(|(_, (_, import))| Arc::strong_count(import) == 1);
-            let oldest = oldest.min_by_key(|(_, (last, _))| *last).map(|(handle, _)| *handle);
-            closed.extend(oldest.and_then(|handle| open.remove(&handle)));
+        let idle = open.iter().filter(|(_, (_, import))| Arc::strong_count(import) == 1);
+        if idle.clone().count() > IDLE {
+            let oldest = idle.min_by_key(|(_, (last, _))| *last).map(|(key, _)| *key);
+            // Another thread closes it.
+            oldest.and_then(|key| open.remove(&key));
         }
-        drop(memory);
-        drop(closed);
         Ok(import)
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   free ──take──▶ in use here ──lend──▶ on loan ──ticket back──▶ behind an event ──over──▶ free
-//!                      │  ▲                 │                          ▲
-//!                      │  └── more uses     └── borrower's process died: nothing to wait for
-//!                      └──────── last use here ends, with the event behind it ─┘
+//!                      │                    │                          ▲
+//!                      │                    └── borrower's process died: nothing to wait for
+//!                      └──────── the use here ends, with the event behind it ─┘
 //! ```
 //!
 //! 1. A range is free again when nobody uses it here, every ticket is back, and every event behind a use is over, that of

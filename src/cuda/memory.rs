@@ -6,7 +6,7 @@ use std::fmt;
 
 use cudarc::driver::sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle};
 
-use crate::cuda::device::{Device, same};
+use crate::cuda::device::Device;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, Error, Result};
 
@@ -176,9 +176,4 @@ impl Area {
 fn judge(len: usize, other: usize) -> Result<(), Error> {
     let fault = crate::error::TensorFault::Len { len: other as u64, expected: len as u64 };
     if len == other { Ok(()) } else { Err(fault.into()) }
-}
-
-/// That a stream is one of a device's.
-pub(super) fn on(device: &Device, stream: &Stream) -> Result<()> {
-    same(device, stream.device())
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::cuda::device::Device;
 use crate::cuda::draft::Draft;
 use crate::cuda::library::is_ours;
-use crate::cuda::memory::{PAGE, on};
+use crate::cuda::memory::PAGE;
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result, TensorFault};
@@ -169,7 +169,7 @@ impl Pool {
     }
 
     fn make<T: Element>(&self, dtype: DType, shape: Shape, stream: &Stream) -> Result<Draft<T>> {
-        on(self.device(), stream)?;
+        stream.check_device(self.device())?;
         let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
         let hold = self.store.hold(len)?;
         Ok(Draft { hold: Some(hold), dtype, shape, stream: stream.clone(), element: PhantomData })

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::cuda::device::Device;
 use crate::cuda::imports::{Import, Keeps};
-use crate::cuda::memory::{Area, Memory, on};
+use crate::cuda::memory::{Area, Memory};
 use crate::cuda::stream::Stream;
 use crate::cuda::view::View;
 use crate::error::{CudaFault, Result, TensorFault};
@@ -148,7 +148,7 @@ impl Region {
     }
 
     fn part(&self, offset: usize, len: usize, stream: &Stream) -> Result<Area> {
-        on(&self.device, stream)?;
+        stream.check_device(&self.device)?;
         let Area { start, len: whole } = self.area;
         if offset > whole || len > whole - offset {
             let (offset, len, allocation) = (offset as u64, len as u64, whole as u64);

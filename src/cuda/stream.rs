@@ -128,6 +128,11 @@ impl Stream {
         self.inner.raw
     }
 
+    /// An error unless it is one of this GPU's.
+    pub(super) fn check_device(&self, device: &Device) -> Result<()> {
+        if self.device().is(device) { Ok(()) } else { Err(CudaFault::OtherStream.into()) }
+    }
+
     pub(super) fn is(&self, other: &Stream) -> bool {
         self.raw() == other.raw() && self.device().is(other.device())
     }

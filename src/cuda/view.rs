@@ -8,7 +8,7 @@ use crate::cuda::device::Device;
 use crate::cuda::event::Event;
 use crate::cuda::imports::{Import, Imports};
 use crate::cuda::library::is_ours;
-use crate::cuda::memory::{Area, on};
+use crate::cuda::memory::Area;
 use crate::cuda::openings::Opening;
 use crate::cuda::store::Shared;
 use crate::cuda::stream::Stream;
@@ -49,7 +49,7 @@ impl Device {
     /// - [`CudaFault::Driver`]: what the peer says of its memory is no handle; [`CudaFault::Allocation`]: it is of less.
     /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]
     pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<View> {
-        on(self, stream)?;
+        stream.check_device(self)?;
         // First: a child has none of it.
         stream.check_capture()?;
         self.retired().sweep();

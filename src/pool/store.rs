@@ -392,6 +392,7 @@ fn unlock(mut state: MutexGuard<'_, State>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Users;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     struct Peer(Vec<AtomicU64>);
@@ -422,6 +423,37 @@ mod tests {
 
     fn other(pool: &Pool) -> BorrowerId {
         pool.open(Arc::new(Peer(vec![AtomicU64::new(0)])), 1)
+    }
+
+    /// Says that it holds nothing, whatever it has returned.
+    struct Released;
+
+    impl Borrower for Released {
+        fn returned(&self, _slot: u32) -> u64 {
+            u64::MAX
+        }
+
+        fn holds_nothing(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn what_a_lost_borrower_held_is_told_from_what_it_never_took() {
+        let (pool, peer, returns) = pool(1 << 20);
+        let (breaks, released) = (other(&pool), pool.open(Arc::new(Released), 1));
+        for (id, then) in
+            [(returns, Users::Nobody), (breaks, Users::Lost), (released, Users::Nobody)]
+        {
+            let mut block = pool.alloc(64).unwrap().unwrap().share().unwrap();
+            let loan = pool.lend_shared(&block, id).unwrap();
+            assert_eq!(block.users(), Users::Others);
+            if id == returns {
+                peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+            }
+            pool.close(id);
+            assert_eq!(block.users(), then);
+        }
     }
 
     #[test]

@@ -394,8 +394,8 @@ impl Region {
         self.holds(part)
     }
 
-    /// As `fill_from`, of overlapping parts, and of those that a driver alone reaches: by way of private bytes, each of which is read before it is
-    /// overwritten. In what order the kernel copies is its own affair.
+    /// As `fill_from`, of overlapping parts, and of those that a driver alone reaches: by way of private bytes, each
+    /// of which is read before it is overwritten. In what order the kernel copies is its own affair.
     fn shift(&self, part: Extent, other: &Region, from: Extent, order: Order) -> Result<()> {
         let mut chunk = vec![0; part.len().min(SHIFT) as usize];
         for (at, len) in order.steps(part.len() as usize, chunk.len()) {

@@ -8,11 +8,15 @@ pub mod models;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use slipring::PosixShm;
-use slipring::triton::{Bound, Front, FrontBuilder, Server, Wire};
+use slipring::triton::{
+    Bound, Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, Server,
+    TensorSpec, Wire,
+};
+use slipring::{DType, PosixShm};
 use tokio::sync::oneshot;
 
 use crate::support::{HANG, unique_name};
@@ -318,4 +322,33 @@ pub fn simple_json() -> [String; 2] {
         tensor("INPUT0", "INT32", "[1,16]", &data(0..16)),
         tensor("INPUT1", "INT32", "[1,16]", &data(100..116)),
     ]
+}
+
+/// A model called "gate" of one input "I", bytes, which tells when it was reached and waits until it may go on.
+pub struct Gate {
+    metadata: ModelMetadata,
+    reached: Mutex<mpsc::Sender<()>>,
+    go: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Gate {
+    /// With who hears of it, and who lets it go on.
+    pub fn new() -> (Self, mpsc::Receiver<()>, mpsc::Sender<()>) {
+        let ((reached, hears), (go, told)) = (mpsc::channel(), mpsc::channel());
+        let metadata = ModelMetadata::new("gate").input(TensorSpec::new("I", DType::Uint8, [None]));
+        let gate = Self { metadata, reached: Mutex::new(reached), go: Mutex::new(told) };
+        (gate, hears, go)
+    }
+}
+
+impl Model for Gate {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, _: &Inputs, _: &mut Outputs) -> Result<(), ModelError> {
+        self.reached.lock().unwrap().send(()).unwrap();
+        self.go.lock().unwrap().recv_timeout(HANG).unwrap();
+        Ok(())
+    }
 }
