@@ -185,8 +185,11 @@ fn nothing_of_the_hot_path_waits_or_opens() {
         |mut link| {
             let device = device();
             let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+            // Four of them are all of the pool: so many loans are under way at most.
             for _ in 0..100 {
-                let mut draft = pool.alloc::<u32>([1024], &stream).unwrap();
+                let draft =
+                    pool.alloc_deadline(slipring::DType::Uint32, [128 << 10], &stream, soon());
+                let mut draft = draft.unwrap();
                 draft.fill(1).unwrap();
                 link.send_tensor(draft.share().unwrap()).unwrap();
                 hear(&mut link);
@@ -209,8 +212,9 @@ fn nothing_of_the_hot_path_waits_or_opens() {
     let shares: Vec<usize> =
         (0..trace.len()).filter(|at| trace[*at].name == "cuMemsetD8Async").collect();
     let hot = &trace[shares[70]..shares[99]];
-    let made = calls(hot, "cuEventCreate");
-    assert!(made < 20, "{made} events in 29 rounds, each of which needs two");
+    // One for each of the four loans on either side, and what is just being taken back.
+    let made = calls(&trace, "cuEventCreate");
+    assert!(made <= 12, "{made} events in 100 rounds, each of which needs two");
     for call in hot {
         let name = call.name.as_str();
         let known = [
