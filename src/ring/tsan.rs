@@ -1,9 +1,8 @@
 //! Both ends of a ring in one process, for ThreadSanitizer: is every payload access ordered?
 //!
 //! ```text
-//! RUSTC_BOOTSTRAP=1 TSAN_OPTIONS="suppressions=$PWD/.ci/tsan.supp" \
-//! RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg slipring_tsan" \
-//! cargo test --target x86_64-unknown-linux-gnu --lib tsan
+//! TSAN_OPTIONS="suppressions=$PWD/.ci/tsan.supp" RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/tsan-rustc \
+//! cargo test --lib tsan
 //! ```
 //!
 //! The writer writes its payload as plain memory, the reader copies it out with the library's one
@@ -14,7 +13,8 @@
 //! two memories to ThreadSanitizer. It does not know fences either, so with `--cfg slipring_tsan`
 //! loads of a peer's words acquire by themselves (`shm/mapping.rs`): the places of the fences are
 //! the models' matter (`ring/models.rs`). The standard library is not built with it, so what its locks
-//! order is suppressed. Without the sanitizer this is a plain stress test.
+//! order is suppressed; nor are dependencies, none of which touches the ring here. Without the
+//! sanitizer this is a plain stress test.
 
 use std::thread;
 
