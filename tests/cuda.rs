@@ -7,95 +7,18 @@ mod support;
 
 use std::time::Duration;
 
-use slipring::cuda::{Device, Pool, PoolOptions};
-use slipring::{Connection, Context, CudaFault, ErrorKind, Tensor, TensorFault};
+use slipring::cuda::{Pool, PoolOptions};
+use slipring::{Context, CudaFault, ErrorKind, Tensor, TensorFault};
 
-use support::fake_cuda::{Call, FakeCuda};
-use support::other::{Other, listen_for, run_here, say, wait_for_death};
-use support::{HANG, soon, unique_name, wait_until};
+use support::fake_cuda::FakeCuda;
+use support::gpus::{
+    Two, alone, calls, device, exchange, hear, hear_out, is_closed, numbers, recv, small_pool,
+};
+use support::other::{listen_for, say, wait_for_death};
+use support::{HANG, soon, wait_until};
 
 /// A stream's pause before each of its acts: longer than everything else that happens meanwhile.
 const SLOW: Duration = Duration::from_millis(20);
-
-/// Two processes: what they do, by the test's name.
-struct Two {
-    owner: Other,
-    borrower: Other,
-}
-
-impl Two {
-    /// Runs both sides, each with a driver.
-    fn start(
-        test: &str,
-        [near, far]: [&FakeCuda; 2],
-        owner: fn(Connection),
-        borrower: fn(Connection),
-    ) -> Self {
-        play(test, owner, borrower);
-        let name = unique_name();
-        let mut borrower = Other::spawn_with(test, &format!("borrower {name}"), &far.command_env());
-        borrower.expect("listening");
-        let owner = Other::spawn_with(test, &format!("owner {name}"), &near.command_env());
-        let _ = &mut borrower;
-        Self { owner, borrower }
-    }
-
-    fn succeed(mut self) {
-        self.owner.succeeds();
-        self.borrower.succeeds();
-    }
-}
-
-/// In one of the two processes: plays its part, and ends.
-fn play(test: &str, owner: fn(Connection), borrower: fn(Connection)) {
-    run_here(test, |argument| {
-        let (role, name) = argument.split_once(' ').unwrap();
-        let context = Context::new().unwrap();
-        if role == "borrower" {
-            let mut listener = context.listen(name).unwrap();
-            say("listening");
-            borrower(listener.accept_deadline(soon()).unwrap());
-        } else {
-            owner(context.connect(name).unwrap());
-        }
-        // Whatever happened, nothing stays behind.
-        let device = device();
-        wait_until("all is freed and closed", || device.trim().unwrap() == 0);
-    });
-}
-
-/// One exchange between two processes with a driver each, which nobody misuses.
-fn exchange(test: &str, cuda: &FakeCuda, owner: fn(Connection), borrower: fn(Connection)) {
-    Two::start(test, [cuda, cuda], owner, borrower).succeed();
-    cuda.was_used_well();
-    assert!(cuda.objects().is_empty(), "left behind: {:?}", cuda.objects());
-}
-
-fn device() -> Device {
-    Device::new(0).unwrap()
-}
-
-/// A pool of one chunk of 2 MiB.
-fn small_pool(device: &Device) -> Pool {
-    device.pool(PoolOptions::new().chunk(2 << 20).quota(2 << 20)).unwrap()
-}
-
-fn numbers(first: u32, count: u32) -> Vec<u32> {
-    (first..first + count).collect()
-}
-
-fn recv(link: &mut Connection) -> Tensor {
-    link.recv_tensor_deadline(soon()).unwrap().expect("a tensor")
-}
-
-/// Waits for a word of the peer.
-fn hear(link: &mut Connection) {
-    link.recv_deadline(soon()).unwrap().expect("a word");
-}
-
-fn calls(trace: &[Call], name: &str) -> usize {
-    trace.iter().filter(|call| call.name == name).count()
-}
 
 #[test]
 fn a_tensor_arrives_bit_by_bit_behind_its_writer() {
@@ -148,7 +71,7 @@ fn a_chunk_is_exported_and_opened_once_for_many_tensors() {
                 hear(&mut link);
             }
             drop((pool, link));
-            wait_until("the peer closes it", || device.trim().unwrap() == 0);
+            is_closed(&device);
         },
         |mut link| {
             let device = device();
@@ -363,7 +286,7 @@ fn a_borrower_s_death_brings_its_loans_back() {
     let cuda = FakeCuda::new().delay(SLOW).stuck();
     let mut two = Two::start(
         "a_borrower_s_death_brings_its_loans_back",
-        [&cuda, &cuda],
+        &cuda,
         |mut link| {
             let device = device();
             let (pool, stream) = (small_pool(&device), device.stream().unwrap());
@@ -410,7 +333,7 @@ fn an_owner_s_death_is_an_error_before_the_next_use() {
     let cuda = FakeCuda::new();
     let mut two = Two::start(
         "an_owner_s_death_is_an_error_before_the_next_use",
-        [&cuda, &cuda],
+        &cuda,
         |mut link| {
             let device = device();
             let (pool, stream) = (small_pool(&device), device.stream().unwrap());
@@ -436,7 +359,7 @@ fn an_owner_s_death_is_an_error_before_the_next_use() {
             }
             drop(view);
             drop((first, second, link));
-            wait_until("all is closed", || device.trim().unwrap() == 0);
+            is_closed(&device);
         },
     );
     two.owner.expect("sent");
@@ -472,7 +395,7 @@ fn a_pool_that_is_dropped_stays_until_all_is_back() {
             hear(&mut link);
             assert_eq!(device.trim().unwrap(), 1, "it is open");
             link.close().unwrap();
-            wait_until("the peer closes it", || device.trim().unwrap() == 0);
+            is_closed(&device);
         },
         |mut link| {
             let device = device();
@@ -483,7 +406,7 @@ fn a_pool_that_is_dropped_stays_until_all_is_back() {
             assert_eq!(copy.as_slice::<u32>().unwrap(), numbers(1, 1024));
             drop(tensor);
             link.send(b"read").unwrap();
-            assert!(link.recv_deadline(soon()).unwrap().is_none());
+            hear_out(&mut link);
         },
     );
 }
@@ -492,7 +415,7 @@ fn a_pool_that_is_dropped_stays_until_all_is_back() {
 fn two_ends_in_one_process_share_memory_without_opening_it() {
     let cuda = FakeCuda::new();
     let test = "two_ends_in_one_process_share_memory_without_opening_it";
-    run_here(test, |_| {
+    alone(test, &cuda, || {
         let context = Context::new().unwrap();
         let (mut near, mut far) = support::pair_of(&context, &Context::new().unwrap());
         let device = device();
@@ -505,7 +428,6 @@ fn two_ends_in_one_process_share_memory_without_opening_it() {
             assert_eq!(copy.as_slice::<u32>().unwrap(), numbers(round, 1024));
         }
     });
-    Other::spawn_with(test, "", &cuda.command_env()).succeeds();
     cuda.was_used_well();
     if !cuda.tells("two_ends_in_one_process_share_memory_without_opening_it") {
         return;
@@ -538,7 +460,7 @@ fn a_link_keeps_few_chunks_open_that_it_does_not_use() {
                 }
             }
             drop((pools, link));
-            wait_until("the peer closes them", || device.trim().unwrap() == 0);
+            is_closed(&device);
         },
         |mut link| {
             let device = device();
@@ -606,7 +528,7 @@ fn what_was_never_taken_comes_back_with_an_orderly_close() {
     let cuda = FakeCuda::new();
     let mut two = Two::start(
         "what_was_never_taken_comes_back_with_an_orderly_close",
-        [&cuda, &cuda],
+        &cuda,
         |mut link| {
             let device = device();
             let (pool, stream) = (small_pool(&device), device.stream().unwrap());
@@ -614,7 +536,7 @@ fn what_was_never_taken_comes_back_with_an_orderly_close() {
             link.send_tensor(draft.share().unwrap()).unwrap();
             link.send(b"behind it").unwrap();
             // Wherever the peer goes on living.
-            assert!(link.recv_deadline(soon()).unwrap().is_none());
+            hear_out(&mut link);
             let (until, dtype) = (soon(), slipring::DType::Uint8);
             drop(pool.alloc_deadline(dtype, [2 << 20], &stream, until).unwrap());
         },
@@ -634,7 +556,7 @@ fn what_was_never_taken_comes_back_with_an_orderly_close() {
 fn links_that_come_and_go_leave_nothing_with_a_tensor_that_stays() {
     let cuda = FakeCuda::new();
     let test = "links_that_come_and_go_leave_nothing_with_a_tensor_that_stays";
-    run_here(test, |_| {
+    alone(test, &cuda, || {
         let context = Context::new().unwrap();
         let device = device();
         let (pool, stream) = (small_pool(&device), device.stream().unwrap());
@@ -658,7 +580,6 @@ fn links_that_come_and_go_leave_nothing_with_a_tensor_that_stays() {
         // The last ones may be looked at before their links are over.
         wait_until("all is closed", || settled() && support::census::descriptors() <= before);
     });
-    cuda.start(test, "").succeeds();
     cuda.was_used_well();
 }
 
@@ -666,7 +587,7 @@ fn links_that_come_and_go_leave_nothing_with_a_tensor_that_stays() {
 fn a_tensor_that_is_sent_again_and_again_takes_no_more_with_time() {
     const TEST: &str = "a_tensor_that_is_sent_again_and_again_takes_no_more_with_time";
     let cuda = FakeCuda::new();
-    run_here(TEST, |_| {
+    alone(TEST, &cuda, || {
         let context = Context::new().unwrap();
         let device = device();
         let (pool, stream) = (small_pool(&device), device.stream().unwrap());
@@ -681,7 +602,6 @@ fn a_tensor_that_is_sent_again_and_again_takes_no_more_with_time() {
             stream.synchronize().unwrap();
         }
     });
-    cuda.start(TEST, "").succeeds();
     cuda.was_used_well();
     if cuda.tells(TEST) {
         let made = calls(&cuda.trace(), "cuEventCreate");

@@ -4,13 +4,14 @@
 
 mod support;
 
-use slipring::cuda::{Device, PoolOptions};
+use slipring::cuda::{Device, PoolOptions, Stream};
 use slipring::{
     Context, CudaFault, CudaHandle, DType, Descriptor, ErrorKind, Fault, GpuPlace, GpuUuid,
     Options, Place, Registry, Result, Shape, Source, Tensor, TensorFault,
 };
 
 use support::fake_cuda::FakeCuda;
+use support::gpus::{Two, alone, cuda_fault, driver_fault, exchange, hear_out, is_closed, recv};
 use support::other::{Other, run_here};
 use support::raw::Lent;
 use support::{Stage, fault, soon};
@@ -20,26 +21,10 @@ const INVALID_VALUE: u32 = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 const OUT_OF_MEMORY: u32 = 2;
 
-/// Runs `body` in a process with a driver.
-fn alone(test: &str, cuda: &FakeCuda, body: fn()) {
-    run_here(test, |_| body());
-    if cuda.is_there(test) {
-        cuda.start(test, "").succeeds();
-    }
-}
-
-fn cuda_fault<T: std::fmt::Debug>(answer: Result<T>) -> CudaFault {
-    match answer.unwrap_err().kind() {
-        ErrorKind::Cuda(fault) => fault.clone(),
-        other => panic!("{other}"),
-    }
-}
-
-fn driver_fault<T: std::fmt::Debug>(answer: Result<T>) -> (&'static str, u32) {
-    match cuda_fault(answer) {
-        CudaFault::Driver { call, code, .. } => (call, code),
-        other => panic!("{other}"),
-    }
+fn device_and_stream(ordinal: u32) -> (Device, Stream) {
+    let device = Device::new(ordinal).unwrap();
+    let stream = device.stream().unwrap();
+    (device, stream)
 }
 
 #[test]
@@ -364,137 +349,119 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
     const TEST: &str = "an_allocation_that_is_shorter_than_said_is_refused_and_closed";
     // One process exports, and tells the other by a plain message; that one lets a raw peer lie about it.
     let cuda = FakeCuda::new();
-    run_here(TEST, |argument| {
-        let (role, name) = argument.split_once(' ').unwrap();
-        let context = Context::new().unwrap();
-        let device = Device::new(0).unwrap();
-        let stream = device.stream().unwrap();
-        if role == "owner" {
-            let mut listener = context.listen(name).unwrap();
-            support::other::say("listening");
-            let mut link = listener.accept_deadline(soon()).unwrap();
+    exchange(
+        TEST,
+        &cuda,
+        |mut link| {
+            let (device, stream) = device_and_stream(0);
             let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
             let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
             draft.write(&[0.5; 16]).unwrap();
             link.send_tensor(draft.share().unwrap()).unwrap();
-            assert!(link.recv_deadline(soon()).unwrap().is_none());
+            hear_out(&mut link);
             drop(link);
             support::wait_until("all is closed", || {
                 pool.trim().unwrap();
                 pool.bytes().unwrap() == 0
             });
-            return;
-        }
-        let mut honest = context.connect(name).unwrap();
-        let tensor = honest.recv_tensor_deadline(soon()).unwrap().unwrap();
-        // What the honest owner said is in the parcel; a liar says the same of more bytes.
-        let told = *tensor.gpu_place().unwrap();
-        let mut stage = Stage::new(Options::new());
-        let (mut link, mut peer) = stage.link();
-        peer.send_segment(1, 1 << 20);
-        let lie = GpuPlace { allocation: told.allocation + 1, ..told };
-        post(&mut peer, &[TICKET, Lent { slot: 1, ..TICKET }], &description(&lie));
-        let lying = link.recv_tensor_deadline(soon()).unwrap().unwrap();
-        let len = told.allocation;
-        let fault = CudaFault::Allocation { len, claimed: len + 1 };
-        assert_eq!(cuda_fault(device.open(&lying, &stream)), fault);
-        // The honest one is read all the same, before and after.
-        let copy = device.to_host(&tensor, &stream).unwrap();
-        assert_eq!(copy.as_slice::<f32>().unwrap(), [0.5; 16]);
-        assert_eq!(cuda_fault(device.open(&lying, &stream)), fault);
-        // A forged event behind a true allocation.
-        let forged = GpuPlace { ready: [7; 64], ..told };
-        post(&mut peer, &[TICKET, Lent { slot: 1, ..TICKET }], &description(&forged));
-        let forged = link.recv_tensor_deadline(soon()).unwrap().unwrap();
-        let refused = driver_fault(device.open(&forged, &stream));
-        assert_eq!(refused, ("cuIpcOpenEventHandle", INVALID_VALUE));
-        drop((lying, forged, link, tensor));
-        honest.close().unwrap();
-    });
-    let name = support::unique_name();
-    let mut owner = Other::spawn_with(TEST, &format!("owner {name}"), &cuda.command_env());
-    owner.expect("listening");
-    Other::spawn_with(TEST, &format!("borrower {name}"), &cuda.command_env()).succeeds();
-    owner.succeeds();
-    cuda.was_used_well();
+        },
+        |mut honest| {
+            let (device, stream) = device_and_stream(0);
+            let tensor = recv(&mut honest);
+            // What the honest owner said is in the parcel; a liar says the same of more bytes.
+            let told = *tensor.gpu_place().unwrap();
+            let mut stage = Stage::new(Options::new());
+            let (mut link, mut peer) = stage.link();
+            peer.send_segment(1, 1 << 20);
+            let lie = GpuPlace { allocation: told.allocation + 1, ..told };
+            post(&mut peer, &[TICKET, Lent { slot: 1, ..TICKET }], &description(&lie));
+            let lying = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let len = told.allocation;
+            let fault = CudaFault::Allocation { len, claimed: len + 1 };
+            assert_eq!(cuda_fault(device.open(&lying, &stream)), fault);
+            // The honest one is read all the same, before and after.
+            let copy = device.to_host(&tensor, &stream).unwrap();
+            assert_eq!(copy.as_slice::<f32>().unwrap(), [0.5; 16]);
+            assert_eq!(cuda_fault(device.open(&lying, &stream)), fault);
+            // A forged event behind a true allocation.
+            let forged = GpuPlace { ready: [7; 64], ..told };
+            post(&mut peer, &[TICKET, Lent { slot: 1, ..TICKET }], &description(&forged));
+            let forged = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let refused = driver_fault(device.open(&forged, &stream));
+            assert_eq!(refused, ("cuIpcOpenEventHandle", INVALID_VALUE));
+            drop((lying, forged, link, tensor));
+            honest.close().unwrap();
+        },
+    );
 }
 
 #[test]
 fn a_region_of_a_gpu_is_checked_and_read() {
     const TEST: &str = "a_region_of_a_gpu_is_checked_and_read";
     let cuda = FakeCuda::new();
-    run_here(TEST, |argument| {
-        let (role, name) = argument.split_once(' ').unwrap();
-        let context = Context::new().unwrap();
-        let device = Device::new(0).unwrap();
-        let stream = device.stream().unwrap();
-        if role == "owner" {
-            let mut listener = context.listen(name).unwrap();
-            support::other::say("listening");
-            let mut link = listener.accept_deadline(soon()).unwrap();
+    exchange(
+        TEST,
+        &cuda,
+        |mut link| {
+            let (device, stream) = device_and_stream(0);
             let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
             let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
             draft.write(&[0.5; 16]).unwrap();
             let tensor = draft.share().unwrap();
             link.send_tensor(&tensor).unwrap();
-            assert!(link.recv_deadline(soon()).unwrap().is_none());
-            return;
-        }
-        let mut link = context.connect(name).unwrap();
-        let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
-        let told = *tensor.gpu_place().unwrap();
-        let handle = CudaHandle { raw: told.handle, device: 0 };
-        let registry = Registry::new().unwrap();
-        registry.register("gpu", Source::Cuda(handle), told.offset, told.len).unwrap();
-        let region = device.lease(registry.lease("gpu", 0, told.len).unwrap()).unwrap();
-        assert_eq!((region.len(), region.is_empty()), (64, false));
-        let mut bytes = [0; 8];
-        region.read_at(56, &mut bytes, &stream).unwrap();
-        assert_eq!(bytes, [0, 0, 0, 0x3f, 0, 0, 0, 0x3f]);
-        let range = TensorFault::GpuRange { offset: 57, len: 8, allocation: 64 };
-        let beyond = region.read_at(57, &mut bytes, &stream).unwrap_err();
-        assert_eq!(*beyond.kind(), ErrorKind::Tensor(range));
-        region.write_at(0, &1f32.to_le_bytes(), &stream).unwrap();
-        (0..100).for_each(|_| drop(region.view(DType::Fp32, [2, 2], 0, &stream).unwrap()));
-        let view = region.view(DType::Fp32, [2, 2], 0, &stream).unwrap();
-        let copy = view.to_host().unwrap();
-        assert_eq!(copy.as_slice::<f32>().unwrap(), [1.0, 0.5, 0.5, 0.5]);
-        assert!(region.view(DType::Fp32, [17], 0, &stream).is_err());
-        // The lease lasts as long as a view of it.
-        drop(region);
-        let leased = registry.unregister("gpu").unwrap();
-        assert!(matches!(leased, slipring::Unregistered::Leased { .. }));
-        drop(view);
-        // Too long, forged, wrapping, of the host, unknown.
-        let len = told.allocation;
-        let fault = CudaFault::Allocation { len, claimed: len + 1 };
-        assert_eq!(cuda_fault(device.region(&handle, 0, len + 1)), fault);
-        let wrapping = device.region(&handle, u64::MAX, 2).unwrap_err();
-        assert_eq!(*wrapping.kind(), ErrorKind::Tensor(TensorFault::Overflow));
-        let forged = CudaHandle { raw: [1; 64], device: 0 };
-        assert_eq!(
-            driver_fault(device.region(&forged, 0, 1)),
-            ("cuIpcOpenMemHandle_v2", INVALID_VALUE)
-        );
-        let memory = rustix::fs::memfd_create("host", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&memory, 4096).unwrap();
-        let fd = std::os::fd::AsFd::as_fd(&memory);
-        registry.register("host", Source::Memfd(fd), 0, 4096).unwrap();
-        assert_eq!(
-            cuda_fault(device.lease(registry.lease("host", 0, 1).unwrap())),
-            CudaFault::OnHost
-        );
-        drop(tensor);
-        // Nothing tells the owner of a region: they agree upon it.
-        support::wait_until("all is closed", || device.trim().unwrap() == 0);
-        link.close().unwrap();
-    });
-    let name = support::unique_name();
-    let mut owner = Other::spawn_with(TEST, &format!("owner {name}"), &cuda.command_env());
-    owner.expect("listening");
-    Other::spawn_with(TEST, &format!("borrower {name}"), &cuda.command_env()).succeeds();
-    owner.succeeds();
-    cuda.was_used_well();
+            hear_out(&mut link);
+        },
+        |mut link| {
+            let (device, stream) = device_and_stream(0);
+            let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let told = *tensor.gpu_place().unwrap();
+            let handle = CudaHandle { raw: told.handle, device: 0 };
+            let registry = Registry::new().unwrap();
+            registry.register("gpu", Source::Cuda(handle), told.offset, told.len).unwrap();
+            let region = device.lease(registry.lease("gpu", 0, told.len).unwrap()).unwrap();
+            assert_eq!((region.len(), region.is_empty()), (64, false));
+            let mut bytes = [0; 8];
+            region.read_at(56, &mut bytes, &stream).unwrap();
+            assert_eq!(bytes, [0, 0, 0, 0x3f, 0, 0, 0, 0x3f]);
+            let range = TensorFault::GpuRange { offset: 57, len: 8, allocation: 64 };
+            let beyond = region.read_at(57, &mut bytes, &stream).unwrap_err();
+            assert_eq!(*beyond.kind(), ErrorKind::Tensor(range));
+            region.write_at(0, &1f32.to_le_bytes(), &stream).unwrap();
+            (0..100).for_each(|_| drop(region.view(DType::Fp32, [2, 2], 0, &stream).unwrap()));
+            let view = region.view(DType::Fp32, [2, 2], 0, &stream).unwrap();
+            let copy = view.to_host().unwrap();
+            assert_eq!(copy.as_slice::<f32>().unwrap(), [1.0, 0.5, 0.5, 0.5]);
+            assert!(region.view(DType::Fp32, [17], 0, &stream).is_err());
+            // The lease lasts as long as a view of it.
+            drop(region);
+            let leased = registry.unregister("gpu").unwrap();
+            assert!(matches!(leased, slipring::Unregistered::Leased { .. }));
+            drop(view);
+            // Too long, forged, wrapping, of the host, unknown.
+            let len = told.allocation;
+            let fault = CudaFault::Allocation { len, claimed: len + 1 };
+            assert_eq!(cuda_fault(device.region(&handle, 0, len + 1)), fault);
+            let wrapping = device.region(&handle, u64::MAX, 2).unwrap_err();
+            assert_eq!(*wrapping.kind(), ErrorKind::Tensor(TensorFault::Overflow));
+            let forged = CudaHandle { raw: [1; 64], device: 0 };
+            assert_eq!(
+                driver_fault(device.region(&forged, 0, 1)),
+                ("cuIpcOpenMemHandle_v2", INVALID_VALUE)
+            );
+            let memory = rustix::fs::memfd_create("host", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&memory, 4096).unwrap();
+            let fd = std::os::fd::AsFd::as_fd(&memory);
+            registry.register("host", Source::Memfd(fd), 0, 4096).unwrap();
+            assert_eq!(
+                cuda_fault(device.lease(registry.lease("host", 0, 1).unwrap())),
+                CudaFault::OnHost
+            );
+            drop(tensor);
+            // Nothing tells the owner of a region: they agree upon it.
+            is_closed(&device);
+            link.close().unwrap();
+        },
+    );
     if cuda.tells(TEST) {
         let made = cuda.trace().iter().filter(|call| call.name == "cuEventCreate").count();
         assert!(made < 20, "{made} events for 100 views");
@@ -554,54 +521,49 @@ fn an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end() {
 fn one_handle_told_of_two_gpus_is_opened_on_each_or_not_at_all() {
     const TEST: &str = "one_handle_told_of_two_gpus_is_opened_on_each_or_not_at_all";
     let cuda = FakeCuda::new().devices(2);
-    run_here(TEST, |argument| {
-        let (role, name) = argument.split_once(' ').unwrap();
-        let context = Context::new().unwrap();
-        let (device, other) = (Device::new(0).unwrap(), Device::new(1).unwrap());
-        let (stream, others) = (device.stream().unwrap(), other.stream().unwrap());
-        if role == "owner" {
-            let mut listener = context.listen(name).unwrap();
-            support::other::say("listening");
-            let mut link = listener.accept_deadline(soon()).unwrap();
-            for (device, stream) in [(&device, &stream), (&other, &others)] {
-                let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
-                let mut draft = pool.alloc::<f32>([16], stream).unwrap();
-                draft.write(&[0.5; 16]).unwrap();
-                link.send_tensor(draft.share().unwrap()).unwrap();
-            }
-            assert!(link.recv_deadline(soon()).unwrap().is_none());
-            return;
-        }
-        let mut honest = context.connect(name).unwrap();
-        let first = honest.recv_tensor_deadline(soon()).unwrap().unwrap();
-        let second = honest.recv_tensor_deadline(soon()).unwrap().unwrap();
-        let (told, events) = (*first.gpu_place().unwrap(), *second.gpu_place().unwrap());
-        let mut stage = Stage::new(Options::new());
-        let (mut link, mut peer) = stage.link();
-        peer.send_segment(1, 1 << 20);
-        let two = [TICKET, Lent { slot: 1, ..TICKET }];
-        post(&mut peer, &two, &description(&told));
-        let true_one = link.recv_tensor_deadline(soon()).unwrap().unwrap();
-        let view = device.open(&true_one, &stream).unwrap();
-        let lie = GpuPlace { device: other.uuid(), ready: events.ready, done: events.done, ..told };
-        post(&mut peer, &two, &description(&lie));
-        let lying = link.recv_tensor_deadline(soon()).unwrap().unwrap();
-        // CUDA opens a handle on any GPU; what it must not give is another GPU's address.
-        if let Ok(opened) = other.open(&lying, &others) {
-            assert_ne!(opened.device_ptr(), view.device_ptr());
-        }
-        drop((view, true_one, lying, link, first, second));
-        support::wait_until("all is closed", || {
-            device.trim().unwrap() + other.trim().unwrap() == 0
-        });
-        honest.close().unwrap();
-    });
-    let name = support::unique_name();
     if !cuda.is_there(TEST) {
         return;
     }
-    let mut owner = Other::spawn_with(TEST, &format!("owner {name}"), &cuda.command_env());
-    owner.expect("listening");
-    Other::spawn_with(TEST, &format!("borrower {name}"), &cuda.command_env()).succeeds();
-    owner.succeeds();
+    // The driver without a GPU calls the lie a misuse.
+    Two::start(
+        TEST,
+        &cuda,
+        |mut link| {
+            for at in 0..2 {
+                let (device, stream) = device_and_stream(at);
+                let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
+                let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
+                draft.write(&[0.5; 16]).unwrap();
+                link.send_tensor(draft.share().unwrap()).unwrap();
+            }
+            hear_out(&mut link);
+        },
+        |mut honest| {
+            let ((device, stream), (other, others)) = (device_and_stream(0), device_and_stream(1));
+            let first = recv(&mut honest);
+            let second = recv(&mut honest);
+            let (told, events) = (*first.gpu_place().unwrap(), *second.gpu_place().unwrap());
+            let mut stage = Stage::new(Options::new());
+            let (mut link, mut peer) = stage.link();
+            peer.send_segment(1, 1 << 20);
+            let two = [TICKET, Lent { slot: 1, ..TICKET }];
+            post(&mut peer, &two, &description(&told));
+            let true_one = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let view = device.open(&true_one, &stream).unwrap();
+            let lie =
+                GpuPlace { device: other.uuid(), ready: events.ready, done: events.done, ..told };
+            post(&mut peer, &two, &description(&lie));
+            let lying = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            // CUDA opens a handle on any GPU; what it must not give is another GPU's address.
+            if let Ok(opened) = other.open(&lying, &others) {
+                assert_ne!(opened.device_ptr(), view.device_ptr());
+            }
+            drop((view, true_one, lying, link, first, second));
+            support::wait_until("all is closed", || {
+                device.trim().unwrap() + other.trim().unwrap() == 0
+            });
+            honest.close().unwrap();
+        },
+    )
+    .succeed();
 }

@@ -5,95 +5,89 @@ mod triton;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use slipring::cuda::{Device, PoolOptions};
-use slipring::{Context, CudaHandle};
+use slipring::CudaHandle;
+use slipring::cuda::Device;
 use support::fake_cuda::FakeCuda;
-use support::other::{Other, run_here, say};
-use support::{soon, unique_name, wait_until};
+use support::gpus::{device, exchange, hear, hear_out, is_closed, recv, small_pool};
 use triton::{SIMPLE, Served, request, tensor as described, window};
 
 #[test]
 fn a_gpu_s_memory_is_registered_read_and_written() {
     const TEST: &str = "a_gpu_s_memory_is_registered_read_and_written";
     let cuda = FakeCuda::new();
-    run_here(TEST, |argument| {
-        let (role, name) = argument.split_once(' ').unwrap();
-        let context = Context::new().unwrap();
-        let device = Device::new(0).unwrap();
-        let stream = device.stream().unwrap();
-        if role == "client" {
-            let mut listener = context.listen(name).unwrap();
-            say("listening");
-            let mut link = listener.accept_deadline(soon()).unwrap();
-            let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
+    exchange(
+        TEST,
+        &cuda,
+        // The client.
+        |mut link| {
+            let device = device();
+            let stream = device.stream().unwrap();
+            let pool = small_pool(&device);
             let mut draft = pool.alloc::<i32>([64], &stream).unwrap();
             draft.write(&std::array::from_fn::<i32, 64, _>(|at| at as i32)).unwrap();
             let tensor = draft.share().unwrap();
             link.send_tensor(&tensor).unwrap();
-            link.recv_deadline(soon()).unwrap().expect("a word");
+            hear(&mut link);
             // Sums and differences, where the client wanted them.
             let copy = device.to_host(&tensor, &stream).unwrap();
             let copy = copy.as_slice::<i32>().unwrap();
             assert_eq!(copy[..32], std::array::from_fn::<i32, 32, _>(|at| at as i32));
             assert_eq!(copy[32..48], std::array::from_fn::<i32, 16, _>(|at| 2 * at as i32 + 16));
             assert_eq!(copy[48..], [-16; 16]);
-            assert!(link.recv_deadline(soon()).unwrap().is_none());
-            return;
-        }
-        let mut link = context.connect(name).unwrap();
-        let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
-        let told = *tensor.gpu_place().unwrap();
-        assert_eq!(told.offset, 0);
-        let served = Served::with(|builder| builder.gpus(Device::reach));
-        let register = |name: &str, handle: &[u8], device: i64, len: u64| {
-            let handle = STANDARD.encode(handle);
-            let body = format!(
-                r#"{{"raw_handle":{{"b64":"{handle}"}},"device_id":{device},"byte_size":{len}}}"#
-            );
-            served.post(&format!("/v2/cudasharedmemory/region/{name}/register"), &body)
-        };
-        let refused = "failed to register shared memory region: invalid args";
-        register("gpu", &[7; 64], 0, 256).is_error(400, refused);
-        register("gpu", &told.handle, 1, 256).is_error(400, refused);
-        register("gpu", &told.handle, 0, told.allocation + 1).is_error(400, refused);
-        register("gpu", &told.handle[..63], 0, 256)
-            .is_error(400, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t");
-        register("gpu", &told.handle, 0, 256).is_ok();
-        register("gpu", &told.handle, 0, 256)
-            .is_error(400, "shared memory region 'gpu' already in manager");
-        let status = served.get("/v2/cudasharedmemory/status").ok();
-        let region = serde_json::json!([{"name": "gpu", "device_id": 0, "byte_size": 256}]);
-        assert_eq!(status, region);
+            hear_out(&mut link);
+        },
+        // The server.
+        |mut link| {
+            let tensor = recv(&mut link);
+            let told = *tensor.gpu_place().unwrap();
+            assert_eq!(told.offset, 0);
+            let served = Served::with(|builder| builder.gpus(Device::reach));
+            let register = |name: &str, handle: &[u8], device: i64, len: u64| {
+                let handle = STANDARD.encode(handle);
+                let body = format!(
+                    r#"{{"raw_handle":{{"b64":"{handle}"}},"device_id":{device},"byte_size":{len}}}"#
+                );
+                served.post(&format!("/v2/cudasharedmemory/region/{name}/register"), &body)
+            };
+            let refused = "failed to register shared memory region: invalid args";
+            register("gpu", &[7; 64], 0, 256).is_error(400, refused);
+            register("gpu", &told.handle, 1, 256).is_error(400, refused);
+            register("gpu", &told.handle, 0, told.allocation + 1).is_error(400, refused);
+            register("gpu", &told.handle[..63], 0, 256)
+                .is_error(400, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t");
+            register("gpu", &told.handle, 0, 256).is_ok();
+            register("gpu", &told.handle, 0, 256)
+                .is_error(400, "shared memory region 'gpu' already in manager");
+            let status = served.get("/v2/cudasharedmemory/status").ok();
+            let region = serde_json::json!([{"name": "gpu", "device_id": 0, "byte_size": 256}]);
+            assert_eq!(status, region);
 
-        let input = |name, offset| described(name, "INT32", "[1,16]", &window("gpu", offset, 64));
-        let output = |name, offset| format!(r#"{{"name":"{name}",{}}}"#, window("gpu", offset, 64));
-        let inputs = [input("INPUT0", 0), input("INPUT1", 64)];
-        let outputs = [output("OUTPUT0", 128), output("OUTPUT1", 192)];
-        let answer = served.post(SIMPLE, &request(&inputs, &outputs)).ok();
-        assert!(answer["outputs"][0]["data"].is_null(), "it lies in the region");
-        // Into the request, too.
-        let answer = served.post(SIMPLE, &request(&inputs, &[])).ok();
-        let sums: Vec<i64> = (0..16).map(|at| 2 * at + 16).collect();
-        assert_eq!(answer["outputs"][0]["data"], serde_json::json!(sums));
-        // A native peer leases the same region.
-        let registry = served.front.shared_memory().registry().clone();
-        let mut bytes = [0; 8];
-        registry.lease("gpu", 0, 8).unwrap().read_at(0, &mut bytes).unwrap();
-        assert_eq!(bytes, [0, 0, 0, 0, 1, 0, 0, 0]);
-        let handle = registry.lease("gpu", 0, 8).unwrap().cuda_handle();
-        assert_eq!(handle, Some(CudaHandle { raw: told.handle, device: 0 }));
-        served.post("/v2/cudasharedmemory/region/gpu/unregister", "").is_ok();
-        link.send(b"written").unwrap();
-        drop((tensor, served));
-        wait_until("all is closed", || device.trim().unwrap() == 0);
-        link.close().unwrap();
-    });
-    let name = unique_name();
-    let mut client = Other::spawn_with(TEST, &format!("client {name}"), &cuda.command_env());
-    client.expect("listening");
-    Other::spawn_with(TEST, &format!("server {name}"), &cuda.command_env()).succeeds();
-    client.succeeds();
-    cuda.was_used_well();
+            let input =
+                |name, offset| described(name, "INT32", "[1,16]", &window("gpu", offset, 64));
+            let output =
+                |name, offset| format!(r#"{{"name":"{name}",{}}}"#, window("gpu", offset, 64));
+            let inputs = [input("INPUT0", 0), input("INPUT1", 64)];
+            let outputs = [output("OUTPUT0", 128), output("OUTPUT1", 192)];
+            let answer = served.post(SIMPLE, &request(&inputs, &outputs)).ok();
+            assert!(answer["outputs"][0]["data"].is_null(), "it lies in the region");
+            // Into the request, too.
+            let answer = served.post(SIMPLE, &request(&inputs, &[])).ok();
+            let sums: Vec<i64> = (0..16).map(|at| 2 * at + 16).collect();
+            assert_eq!(answer["outputs"][0]["data"], serde_json::json!(sums));
+            // A native peer leases the same region.
+            let registry = served.front.shared_memory().registry().clone();
+            let mut bytes = [0; 8];
+            registry.lease("gpu", 0, 8).unwrap().read_at(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [0, 0, 0, 0, 1, 0, 0, 0]);
+            let handle = registry.lease("gpu", 0, 8).unwrap().cuda_handle();
+            assert_eq!(handle, Some(CudaHandle { raw: told.handle, device: 0 }));
+            served.post("/v2/cudasharedmemory/region/gpu/unregister", "").is_ok();
+            link.send(b"written").unwrap();
+            drop((tensor, served));
+            is_closed(&device());
+            link.close().unwrap();
+        },
+    );
 }
 
 /// Memory of the host that is reached as a GPU's is.

@@ -6,7 +6,7 @@
 //! [`steps`] stops it at its instructions, [`quiet`] forbids system calls. [`service`] has committed
 //! buffers, and [`commit`] those who lie to it. [`stream`] and [`traffic`] are what two ends exchange
 //! while something happens to one. [`dmabuf`] makes device memory. [`fake_cuda`] is a CUDA driver for processes that
-//! tests start, and [`cuda_driver`] calls it, or a real one.
+//! tests start, [`cuda_driver`] calls it, or a real one, and `gpus` has two processes exchange over it.
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -19,6 +19,8 @@ pub mod dmabuf;
 pub mod fake_cuda;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod faulty;
+#[cfg(feature = "cuda")]
+pub mod gpus;
 pub mod other;
 pub mod python;
 pub mod quiet;

@@ -3,7 +3,8 @@
 
 #![allow(unsafe_code)]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -40,14 +41,32 @@ impl Other {
 
     /// As [`spawn`](Self::spawn), with more in the environment, such as where the loader finds libraries.
     pub fn spawn_with(test: &str, argument: &str, environment: &[(String, String)]) -> Self {
-        let mut process = command(test, argument)
-            .envs(environment.iter().cloned())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::begin(command(test, argument).envs(environment.iter().cloned())).unwrap()
+    }
+
+    /// As [`spawn_with`](Self::spawn_with), in a namespace of its own. `None`, said aloud: that is not permitted here.
+    pub fn spawn_apart(
+        test: &str,
+        argument: &str,
+        environment: &[(String, String)],
+        namespace: Namespace,
+    ) -> Option<Self> {
+        let mut command = command(test, argument);
+        // SAFETY: it makes system calls alone.
+        unsafe { command.pre_exec(move || namespace.enter()) };
+        match Self::begin(command.envs(environment.iter().cloned())) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                eprintln!("skipped: {test} needs a namespace of its own, which is not permitted");
+                None
+            }
+            other => Some(other.unwrap()),
+        }
+    }
+
+    fn begin(command: &mut Command) -> io::Result<Self> {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let said = listen(process.stdout.take().unwrap());
-        Self { to: process.stdin.take(), said, process }
+        Ok(Self { to: process.stdin.take(), said, process })
     }
 
     /// Waits until the other process says `word`.
@@ -91,6 +110,49 @@ impl Other {
     pub fn succeeds(&mut self) {
         let status = self.wait();
         assert!(status.success(), "the other process failed: {status}");
+    }
+}
+
+/// What a process has for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespace {
+    /// System V IPC and message queues.
+    Ipc,
+    /// Process ids.
+    Pid,
+}
+
+impl Namespace {
+    /// Between `fork` and `exec`.
+    fn enter(self) -> io::Result<()> {
+        let flag = match self {
+            Self::Ipc => libc::CLONE_NEWIPC,
+            Self::Pid => libc::CLONE_NEWPID,
+        };
+        // SAFETY: changes this process, which has one thread, and its children to come.
+        if unsafe { libc::unshare(flag) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if self == Self::Ipc {
+            return Ok(());
+        }
+        // A child is the first process of the new namespace, and this one waits for it and ends as it does.
+        // SAFETY: both make system calls alone until they end or call `exec`.
+        let child = unsafe { libc::fork() };
+        match child {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => return Ok(()),
+            _ => {}
+        }
+        // Whoever has started this one waits for the end of a pipe.
+        // SAFETY: nothing here uses a descriptor any more.
+        unsafe { libc::close_range(0, libc::c_uint::MAX, 0) };
+        let mut status = 0;
+        // SAFETY: the child is this process's, and `status` has room for an int.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 101 };
+        // SAFETY: it ends the process, and runs nothing of its parent's.
+        unsafe { libc::_exit(code) }
     }
 }
 

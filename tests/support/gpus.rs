@@ -1,0 +1,142 @@
+//! Two processes that hand each other tensors of a GPU, and what tests of GPUs ask of errors and of traces.
+//!
+//! ```ignore
+//! let cuda = FakeCuda::new();
+//! exchange(TEST, &cuda, |link| { /* the owner */ }, |link| { /* the borrower */ });
+//! ```
+
+use slipring::cuda::{Device, Pool, PoolOptions};
+use slipring::{Connection, Context, CudaFault, ErrorKind, Result, Tensor};
+
+use super::fake_cuda::{Call, FakeCuda};
+use super::other::{Namespace, Other, run_here, say};
+use super::{soon, unique_name, wait_until};
+
+/// Two processes: what they do, by the test's name.
+#[derive(Debug)]
+pub struct Two {
+    pub owner: Other,
+    pub borrower: Other,
+}
+
+impl Two {
+    /// Runs both sides, each with a driver.
+    pub fn start(
+        test: &str,
+        cuda: &FakeCuda,
+        owner: fn(Connection),
+        borrower: fn(Connection),
+    ) -> Self {
+        play(test, owner, borrower);
+        let name = unique_name();
+        let borrower = cuda.start(test, &format!("borrower {name}"));
+        borrower.expect("listening");
+        let owner = cuda.start(test, &format!("owner {name}"));
+        Self { owner, borrower }
+    }
+
+    /// As [`start`](Self::start), with the borrower in a namespace of its own. `None`, said aloud: that is not permitted
+    /// here.
+    pub fn start_apart(
+        test: &str,
+        cuda: &FakeCuda,
+        namespace: Namespace,
+        owner: fn(Connection),
+        borrower: fn(Connection),
+    ) -> Option<Self> {
+        play(test, owner, borrower);
+        let name = unique_name();
+        let argument = format!("borrower {name}");
+        let borrower = Other::spawn_apart(test, &argument, &cuda.command_env(), namespace)?;
+        borrower.expect("listening");
+        let owner = cuda.start(test, &format!("owner {name}"));
+        Some(Self { owner, borrower })
+    }
+
+    pub fn succeed(mut self) {
+        self.owner.succeeds();
+        self.borrower.succeeds();
+    }
+}
+
+/// In one of the two processes: plays its part, and ends.
+fn play(test: &str, owner: fn(Connection), borrower: fn(Connection)) {
+    run_here(test, |argument| {
+        let (role, name) = argument.split_once(' ').unwrap();
+        let context = Context::new().unwrap();
+        if role == "borrower" {
+            let mut listener = context.listen(name).unwrap();
+            say("listening");
+            borrower(listener.accept_deadline(soon()).unwrap());
+        } else {
+            owner(context.connect(name).unwrap());
+        }
+        // Whatever happened, nothing stays behind.
+        is_closed(&device());
+    });
+}
+
+/// One exchange between two processes with a driver each, which nobody misuses.
+pub fn exchange(test: &str, cuda: &FakeCuda, owner: fn(Connection), borrower: fn(Connection)) {
+    Two::start(test, cuda, owner, borrower).succeed();
+    cuda.was_used_well();
+    assert!(cuda.objects().is_empty(), "left behind: {:?}", cuda.objects());
+}
+
+/// Runs `body` in a process with a driver, where such a driver can be had.
+pub fn alone(test: &str, cuda: &FakeCuda, body: fn()) {
+    run_here(test, |_| body());
+    if cuda.is_there(test) {
+        cuda.start(test, "").succeeds();
+    }
+}
+
+/// Waits until nothing of this GPU is lent by pools that are gone, and all that nobody uses is freed and closed.
+pub fn is_closed(device: &Device) {
+    wait_until("all is freed and closed", || device.trim().unwrap() == 0);
+}
+
+pub fn device() -> Device {
+    Device::new(0).unwrap()
+}
+
+/// A pool of one chunk of 2 MiB.
+pub fn small_pool(device: &Device) -> Pool {
+    device.pool(PoolOptions::new().chunk(2 << 20).quota(2 << 20)).unwrap()
+}
+
+pub fn numbers(first: u32, count: u32) -> Vec<u32> {
+    (first..first + count).collect()
+}
+
+pub fn recv(link: &mut Connection) -> Tensor {
+    link.recv_tensor_deadline(soon()).unwrap().expect("a tensor")
+}
+
+/// Waits for a word of the peer.
+pub fn hear(link: &mut Connection) {
+    link.recv_deadline(soon()).unwrap().expect("a word");
+}
+
+/// Waits until the peer closes.
+pub fn hear_out(link: &mut Connection) {
+    assert!(link.recv_deadline(soon()).unwrap().is_none());
+}
+
+pub fn calls(trace: &[Call], name: &str) -> usize {
+    trace.iter().filter(|call| call.name == name).count()
+}
+
+pub fn cuda_fault<T: std::fmt::Debug>(answer: Result<T>) -> CudaFault {
+    match answer.unwrap_err().kind() {
+        ErrorKind::Cuda(fault) => fault.clone(),
+        other => panic!("{other}"),
+    }
+}
+
+pub fn driver_fault<T: std::fmt::Debug>(answer: Result<T>) -> (&'static str, u32) {
+    match cuda_fault(answer) {
+        CudaFault::Driver { call, code, .. } => (call, code),
+        other => panic!("{other}"),
+    }
+}
