@@ -332,8 +332,7 @@ fn forged_handles_are_errors_and_their_tickets_go_back() {
             if uuid == device.uuid() {
                 assert_eq!(driver_fault(refused), ("cuIpcOpenMemHandle_v2", INVALID_VALUE));
             } else {
-                let fault = CudaFault::OtherDevice { is: uuid, asked: device.uuid() };
-                assert_eq!(cuda_fault(refused), fault);
+                assert_eq!(cuda_fault(refused), CudaFault::HiddenDevice { is: uuid });
             }
             drop(tensor);
             let returned = [0, 8].map(|at| peer.theirs().load(support::raw::RETURNS + at));

@@ -94,13 +94,12 @@ impl Device {
     /// As [`new`](Self::new). `None`: this process does not see it, as another container's or one that
     /// `CUDA_VISIBLE_DEVICES` hides.
     pub fn of_uuid(uuid: GpuUuid) -> Result<Option<Self>> {
-        let driver = Driver::get()?;
-        for ordinal in 0..count(driver)? {
-            if uuid_of(driver, raw(driver, ordinal)?)? == uuid {
-                return Self::new(ordinal).map(Some);
-            }
-        }
-        Ok(None)
+        ordinal_of(Driver::get()?, uuid)?.map(Self::new).transpose()
+    }
+
+    /// Whether this process sees the GPU of this UUID.
+    pub(super) fn sees(uuid: GpuUuid) -> Result<bool> {
+        Ok(ordinal_of(Driver::get()?, uuid)?.is_some())
     }
 
     /// Its number in the driver's order.
@@ -270,6 +269,15 @@ fn raw(driver: &Driver, ordinal: u32) -> Result<CUdevice> {
     // SAFETY: `raw` has room for a device.
     let code = unsafe { (driver.calls.cuDeviceGet)(&mut raw, ordinal as c_int) };
     driver.check("cuDeviceGet", code).map(|()| raw)
+}
+
+fn ordinal_of(driver: &Driver, uuid: GpuUuid) -> Result<Option<u32>> {
+    for ordinal in 0..count(driver)? {
+        if uuid_of(driver, raw(driver, ordinal)?)? == uuid {
+            return Ok(Some(ordinal));
+        }
+    }
+    Ok(None)
 }
 
 fn attribute(driver: &Driver, raw: CUdevice, which: CUdevice_attribute) -> Result<c_int> {

@@ -50,6 +50,12 @@ pub(super) fn ends_all(code: Code) -> bool {
         || matches!(code, ILLEGAL_ADDRESS | LAUNCH_TIMEOUT | ASSERT | 714..=719)
 }
 
+/// Whether an error is of what was asked for, and not of a context that is over or has no memory left: a handle that
+/// cannot be opened.
+pub(super) fn is_refusal(code: Code) -> bool {
+    !ends_all(code) && code != OUT_OF_MEMORY
+}
+
 /// The calls that are used, each with its type as in `cuda.h`.
 macro_rules! calls {
     ($($name:ident($($kind:ty),*);)*) => {

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use crate::cuda::device::Device;
 use crate::cuda::event::Event;
 use crate::cuda::imports::{Import, Imports};
-use crate::cuda::library::is_ours;
+use crate::cuda::library::{is_ours, is_refusal};
 use crate::cuda::memory::Area;
 use crate::cuda::openings::Opening;
 use crate::cuda::store::Shared;
 use crate::cuda::stream::Stream;
-use crate::error::{CudaFault, ErrorKind, Result};
+use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
 use crate::tensor::{DType, GpuLoan, OnGpu, Shape, Tensor, dlpack};
+use crate::transport::Peer;
 
 /// A tensor on a GPU that one stream reads: row-major, without gaps. While it lives, and until the stream has done what
 /// it was given by then, its memory is not used for anything else.
@@ -44,9 +45,11 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// - [`CudaFault::OnHost`]: it does not lie on a GPU; [`CudaFault::OtherDevice`]: on another one.
+    /// - [`CudaFault::OnHost`]: it does not lie on a GPU; [`CudaFault::OtherDevice`]: on another one;
+    ///   [`CudaFault::HiddenDevice`]: on one that this process does not see.
     /// - [`ErrorKind::PeerDied`]: the process that has lent it has ended, and the memory with it.
     /// - [`CudaFault::Driver`]: what the peer says of its memory is no handle; [`CudaFault::Allocation`]: it is of less.
+    /// - [`CudaFault::OtherNamespace`]: it cannot be opened, and the peer lives in another container.
     /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]
     pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<View> {
         stream.check_device(self)?;
@@ -57,7 +60,10 @@ impl Device {
             return Err(CudaFault::OnHost.into());
         };
         if uuid != self.uuid() {
-            return Err(CudaFault::OtherDevice { is: uuid, asked: self.uuid() }.into());
+            let (is, asked) = (uuid, self.uuid());
+            let is_seen = Self::sees(uuid)?;
+            let other = CudaFault::OtherDevice { is, asked };
+            return Err(if is_seen { other } else { CudaFault::HiddenDevice { is } }.into());
         }
         let (area, source) = match place {
             OnGpu::Own(memory) => {
@@ -74,9 +80,10 @@ impl Device {
                 let shelf = loan.shelf().get(Imports::default);
                 // Only this module keeps anything there.
                 let imports = shelf.ok_or(CudaFault::OnHost)?;
-                let import = imports.memory(self, loan)?;
-                let ready = import.event(self, place.ready)?;
-                let done = import.event(self, place.done)?;
+                let foreign = |error| tell_of_namespace(error, loan.lender());
+                let import = imports.memory(self, loan).map_err(foreign)?;
+                let ready = import.event(self, place.ready).map_err(foreign)?;
+                let done = import.event(self, place.done).map_err(foreign)?;
                 ready.hold_back(stream)?;
                 // Judged to lie inside, when it came.
                 let start = import.memory().start() + place.offset;
@@ -95,6 +102,27 @@ impl Device {
     /// As [`open`](Self::open), and [`ErrorKind::OutOfMemory`].
     pub fn to_host(&self, tensor: &Tensor, stream: &Stream) -> Result<Tensor> {
         self.open(tensor, stream)?.to_host()
+    }
+}
+
+/// The namespaces that CUDA's handles mean nothing outside of. A handle holds its maker's pid, and the driver takes one
+/// with the opener's own for its own (README of Triton's clients, "--pid host"); UCX-Py demands the IPC namespace
+/// ("NVLink and Docker/Kubernetes").
+const NAMESPACES: [&str; 2] = ["pid", "ipc"];
+
+/// What the driver said of a handle, or that its maker lives where handles are others.
+#[cold]
+fn tell_of_namespace(error: Error, maker: &Peer) -> Error {
+    match error.kind() {
+        ErrorKind::Cuda(CudaFault::Driver { code, .. }) if is_refusal(*code) => {}
+        _ => return error,
+    }
+    match maker.other_namespace(&NAMESPACES) {
+        Some(namespace) => {
+            let kind = ErrorKind::Cuda(CudaFault::OtherNamespace { namespace });
+            Error::with_source(kind, std::io::Error::other(error))
+        }
+        None => error,
     }
 }
 

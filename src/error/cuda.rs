@@ -56,6 +56,22 @@ pub enum CudaFault {
         /// The UUID of the one that was asked.
         asked: Uuid,
     },
+    /// The tensor lies on a GPU that this process does not see: its container has others, or `CUDA_VISIBLE_DEVICES`
+    /// hides it.
+    #[error("the tensor lies on GPU {is}, which this process does not see")]
+    HiddenDevice {
+        /// The UUID of the tensor's.
+        is: Uuid,
+    },
+    /// A peer's memory or event cannot be opened, and the peer lives in another namespace, as another container's
+    /// processes do: CUDA opens handles within one. The source says what the driver said.
+    #[error(
+        "the peer has another {namespace} namespace, and CUDA opens what lies within one (docker run --{namespace})"
+    )]
+    OtherNamespace {
+        /// `pid` or `ipc`, as `/proc/pid/ns` names it.
+        namespace: &'static str,
+    },
     /// The stream belongs to another GPU.
     #[error("the stream belongs to another GPU")]
     OtherStream,

@@ -20,7 +20,7 @@ use crate::transport::arrivals::PoolSegment;
 use crate::transport::backlog::Letter;
 use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
-use crate::transport::peer::has_ended;
+use crate::transport::peer::{Peer, has_ended};
 use crate::transport::pooled::{self, NO_SLOT, Pooled};
 use crate::transport::receiver::{MessageKind, Receiver, TryRecvError};
 use crate::transport::shelf::Shelf;
@@ -110,6 +110,11 @@ impl LentRange {
         let link = &self.lender.session.link;
         // Nobody asks the kernel while the watcher has seen nothing.
         !link.is_alive() && link.identity.pidfd().is_none_or(has_ended)
+    }
+
+    /// Who has lent it.
+    pub(crate) fn lender(&self) -> &Peer {
+        &self.lender.session.link.identity
     }
 
     /// The bytes, which the peer can change at any moment.

@@ -1,6 +1,8 @@
 //! Who is on the other side.
 
+use std::fs::read_link;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,6 +51,28 @@ impl Peer {
     /// That descriptor, also for when the link is over.
     pub(crate) fn life(&self) -> Option<Arc<OwnedFd>> {
         self.pidfd.clone()
+    }
+
+    /// The first namespace of these, as `/proc/pid/ns` names them, that this process and the peer each have for
+    /// themselves. `None`: there is none, or `/proc` does not tell.
+    pub(crate) fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
+        let Some(pid) = self.credentials.pid else {
+            // The kernel gives no pid of a process whose namespace is neither ours nor within it (`pid_vnr`).
+            return of.iter().copied().find(|name| *name == "pid");
+        };
+        // Another namespace's `/proc` has other processes under our numbers.
+        if read_link("/proc/self").ok()? != Path::new(&std::process::id().to_string()) {
+            return None;
+        }
+        let differs = |name: &&&str| {
+            let ours = read_link(format!("/proc/self/ns/{name}"));
+            let theirs = read_link(format!("/proc/{pid}/ns/{name}"));
+            matches!((ours, theirs), (Ok(ours), Ok(theirs)) if ours != theirs)
+        };
+        let other = of.iter().find(differs).copied()?;
+        // Once it has ended, its number may be another process's.
+        let lives = self.pidfd().is_some_and(|pidfd| !has_ended(pidfd));
+        lives.then_some(other)
     }
 }
 
