@@ -16,7 +16,7 @@ build() {
     cargo build "${offline[@]}" --release --features cuda --example cuda_pair --example cuda_bench
     local target=${CARGO_TARGET_DIR:-$PWD/target}
     cp "$target"/release/examples/{cuda_pair,cuda_bench} "$bundle"
-    cargo test "${offline[@]}" --no-run --features cuda --test cuda --test cuda_errors --test cuda_containers \
+    cargo test "${offline[@]}" --no-run --features cuda --test cuda --test cuda_errors --test cuda_containers --test cuda_copies \
         --message-format=json |
         python3 -c '
 import json, shutil, sys

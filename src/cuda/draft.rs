@@ -3,11 +3,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
 use crate::cuda::store::{Hold, Shared};
-use crate::cuda::stream::Stream;
+use crate::cuda::stream::{Stream, Until};
 use crate::cuda::view::View;
 use crate::error::{Result, TensorFault};
 use crate::tensor::{DType, Element, OnGpu, Shape, Tensor};
@@ -54,9 +55,23 @@ impl<T: Element> Draft<T> {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Len`]: they are more or fewer. [`CudaFault::Driver`](crate::CudaFault::Driver).
+    /// [`TensorFault::Len`]: they are more or fewer. [`CudaFault::Driver`](crate::CudaFault::Driver),
+    /// [`CudaFault::Capturing`](crate::CudaFault::Capturing).
     pub fn write(&mut self, elements: &[T]) -> Result<()> {
         self.held().area().copy_from_host(elements.as_bytes(), &self.stream)
+    }
+
+    /// As [`write`](Self::write), but waits only until `deadline`: first for what the stream was given so far, then for the
+    /// copy, as [`View::read_deadline`] does. Nothing writes to the draft after this has returned but what the stream is
+    /// given; after an error, some of it may have been written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut), and as [`write`](Self::write).
+    pub fn write_deadline(&mut self, elements: &[T], deadline: Instant) -> Result<()> {
+        let (until, stream) = (Until::new(deadline), &self.stream);
+        stream.settle(until)?;
+        self.held().area().copy_from_host_until(elements.as_bytes(), stream.device(), until)
     }
 
     /// Has the stream write `byte` everywhere.

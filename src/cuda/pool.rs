@@ -150,6 +150,24 @@ impl Pool {
         Ok(draft)
     }
 
+    /// As [`copy_of`](Self::copy_of), but waits only until `deadline`: for memory that others hold, as
+    /// [`alloc_deadline`](Self::alloc_deadline) does, and for the stream and the copy, as [`Draft::write_deadline`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`copy_of`](Self::copy_of).
+    pub fn copy_of_deadline(
+        &self,
+        tensor: &Tensor,
+        stream: &Stream,
+        deadline: Instant,
+    ) -> Result<Draft<u8>> {
+        let private = tensor.to_private()?;
+        let mut draft = self.alloc_deadline(tensor.dtype(), *tensor.shape(), stream, deadline)?;
+        draft.write_deadline(private.as_bytes()?, deadline)?;
+        Ok(draft)
+    }
+
     /// Bytes that it has taken from the driver.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
 //! Regions of a GPU's memory, which somebody else's handle names: what Triton's clients register.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use crate::cuda::device::Device;
 use crate::cuda::imports::{Import, Keeps};
 use crate::cuda::memory::{Area, Memory};
-use crate::cuda::stream::Stream;
+use crate::cuda::stream::{Stream, Until};
 use crate::cuda::view::View;
 use crate::error::{CudaFault, Result, TensorFault};
 use crate::region::{CudaHandle, Lease, Reach};
@@ -103,9 +104,27 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::GpuRange`]: they lead beyond its end. [`CudaFault::Driver`], [`CudaFault::OtherStream`].
+    /// [`TensorFault::GpuRange`]: they lead beyond its end. [`CudaFault::Driver`], [`CudaFault::OtherStream`],
+    /// [`CudaFault::Capturing`].
     pub fn read_at(&self, offset: usize, to: &mut [u8], stream: &Stream) -> Result<()> {
         self.part(offset, to.len(), stream)?.copy_to_host(to, stream)
+    }
+
+    /// As [`read_at`](Self::read_at), but waits only until `deadline`, as [`View::read_deadline`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut), and as [`read_at`](Self::read_at).
+    pub fn read_at_deadline(
+        &self,
+        offset: usize,
+        to: &mut [u8],
+        stream: &Stream,
+        deadline: Instant,
+    ) -> Result<()> {
+        let (until, part) = (Until::new(deadline), self.part(offset, to.len(), stream)?);
+        stream.settle(until)?;
+        part.copy_to_host_until(to, &self.device, until)
     }
 
     /// Copies `from` to `offset`, and waits until it is there.
@@ -115,6 +134,24 @@ impl Region {
     /// As [`read_at`](Self::read_at).
     pub fn write_at(&self, offset: usize, from: &[u8], stream: &Stream) -> Result<()> {
         self.part(offset, from.len(), stream)?.copy_from_host(from, stream)
+    }
+
+    /// As [`write_at`](Self::write_at), but waits only until `deadline`, as [`Draft::write_deadline`](crate::cuda::Draft::write_deadline)
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at_deadline`](Self::read_at_deadline).
+    pub fn write_at_deadline(
+        &self,
+        offset: usize,
+        from: &[u8],
+        stream: &Stream,
+        deadline: Instant,
+    ) -> Result<()> {
+        let (until, part) = (Until::new(deadline), self.part(offset, from.len(), stream)?);
+        stream.settle(until)?;
+        part.copy_from_host_until(from, &self.device, until)
     }
 
     /// A tensor in it, from `offset` on, for `stream` to read or write. The stream waits for nobody.

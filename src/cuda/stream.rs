@@ -11,7 +11,7 @@ use cudarc::driver::sys::{CUstream, CUstream_flags, CUstreamCaptureStatus};
 
 use crate::cuda::device::Device;
 use crate::cuda::library::{NOT_READY, ends_all};
-use crate::error::{CudaFault, ErrorKind, Result};
+use crate::error::{CudaFault, Error, ErrorKind, Result};
 
 /// How long to sleep between two looks at a stream.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -99,15 +99,7 @@ impl Stream {
     ///
     /// [`ErrorKind::TimedOut`], and as [`synchronize`](Self::synchronize).
     pub fn synchronize_deadline(&self, deadline: Instant) -> Result<()> {
-        let start = Instant::now();
-        while !self.is_idle()? {
-            let now = Instant::now();
-            if now >= deadline {
-                return Err(ErrorKind::TimedOut { after: now - start }.into());
-            }
-            std::thread::sleep(PAUSE.min(deadline - now));
-        }
-        Ok(())
+        self.synchronize_while(Some(Until::new(deadline)), || Ok(()))
     }
 
     /// Whether all is done that it was given so far.
@@ -158,23 +150,69 @@ impl Stream {
 
     /// Waits until all is done that it was given so far. False: that cannot be known.
     pub(super) fn wait_to_end(&self) -> bool {
-        self.synchronize().map_or_else(
-            |error| match error.kind() {
-                ErrorKind::Cuda(CudaFault::Driver { code, .. }) => ends_all(*code),
-                _ => false,
-            },
-            |()| true,
-        )
+        // An error may be of something else, and say nothing of what runs. Then the driver is asked again.
+        let mut idle = self.synchronize().map(|()| true);
+        if idle.as_ref().is_err_and(|error| !ends_work(error)) {
+            idle = self.is_idle();
+        }
+        loop {
+            match idle {
+                Ok(true) => return true,
+                Ok(false) => std::thread::sleep(PAUSE),
+                Err(error) => return ends_work(&error),
+            }
+            idle = self.is_idle();
+        }
     }
 
-    /// As [`synchronize`](Self::synchronize), as long as `goes_on` gives no error.
-    pub(super) fn synchronize_while(&self, goes_on: impl Fn() -> Result<()>) -> Result<()> {
+    /// Waits for what it was given so far, as long as time is left, before somebody else goes on with the same memory.
+    pub(super) fn settle(&self, until: Until) -> Result<()> {
+        self.check_capture()?;
+        self.synchronize_while(Some(until), || Ok(()))
+    }
+
+    /// As [`synchronize`](Self::synchronize), as long as time is left and `goes_on` gives no error.
+    pub(super) fn synchronize_while(
+        &self,
+        until: Option<Until>,
+        goes_on: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         while !self.is_idle()? {
             goes_on()?;
-            std::thread::sleep(PAUSE);
+            let left = until.map_or(Ok(PAUSE), |until| until.left())?;
+            std::thread::sleep(PAUSE.min(left));
         }
         Ok(())
     }
+}
+
+/// How long somebody waits for a stream.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Until {
+    start: Instant,
+    deadline: Instant,
+}
+
+impl Until {
+    /// From now on.
+    pub(super) fn new(deadline: Instant) -> Self {
+        Self { start: Instant::now(), deadline }
+    }
+
+    /// How much is left. An error once there is none.
+    pub(super) fn left(self) -> Result<Duration> {
+        let now = Instant::now();
+        if now < self.deadline {
+            return Ok(self.deadline - now);
+        }
+        let late = Error::new(ErrorKind::TimedOut { after: now - self.start });
+        Err(late.waiting_for("the stream's work, which may wait for a peer"))
+    }
+}
+
+/// Whether an error says that nothing runs any more.
+fn ends_work(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Cuda(CudaFault::Driver { code, .. }) if ends_all(*code))
 }
 
 impl Drop for Inner {

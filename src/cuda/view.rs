@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::cuda::device::Device;
 use crate::cuda::event::Event;
@@ -11,7 +12,7 @@ use crate::cuda::library::{is_ours, is_refusal};
 use crate::cuda::memory::Area;
 use crate::cuda::openings::Opening;
 use crate::cuda::store::Shared;
-use crate::cuda::stream::Stream;
+use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
 use crate::tensor::{DType, GpuLoan, OnGpu, Shape, Tensor, dlpack};
@@ -103,6 +104,21 @@ impl Device {
     pub fn to_host(&self, tensor: &Tensor, stream: &Stream) -> Result<Tensor> {
         self.open(tensor, stream)?.to_host()
     }
+
+    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`View::read_deadline`] does. Who tries again
+    /// keeps a [`View`]: each time that a tensor is opened its stream is given one more wait.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`to_host`](Self::to_host).
+    pub fn to_host_deadline(
+        &self,
+        tensor: &Tensor,
+        stream: &Stream,
+        deadline: Instant,
+    ) -> Result<Tensor> {
+        self.open(tensor, stream)?.to_host_deadline(deadline)
+    }
 }
 
 /// The namespaces that CUDA's handles mean nothing outside of. A handle holds its maker's pid, and the driver takes one
@@ -167,30 +183,63 @@ impl View {
     ///
     /// - [`TensorFault::Len`](crate::TensorFault::Len): `to` has more or fewer.
     /// - [`ErrorKind::PeerDied`], before its writer was done.
-    /// - [`CudaFault::Driver`]
+    /// - [`CudaFault::Driver`], [`CudaFault::Capturing`]
     ///
-    /// It waits as long as the writer lives and is not done; [`Stream::synchronize_deadline`] before it waits less.
+    /// It waits as long as the writer lives and is not done; [`read_deadline`](Self::read_deadline) waits less.
     pub fn read(&self, to: &mut [u8]) -> Result<()> {
-        // A copy would wait within the driver, without an end.
-        self.stream.synchronize_while(|| match &self.source {
-            Source::Lent { loan, .. } if loan.lender_ended() => Err(ErrorKind::PeerDied.into()),
-            _ => Ok(()),
-        })?;
+        self.wait(None)?;
         self.area.copy_to_host(to, &self.stream)
+    }
+
+    /// As [`read`](Self::read), but waits only until `deadline`: first for what the stream was given so far, and nothing
+    /// is given to it meanwhile; then for the copy, in pieces of 4 MiB, on a stream of its own that is made each time.
+    ///
+    /// Nothing writes to `to` after this has returned. A piece that was begun is waited for, and by so much the deadline
+    /// may be passed: 4 MiB take a millisecond or less. After an error some of `to` may have been written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`read`](Self::read).
+    pub fn read_deadline(&self, to: &mut [u8], deadline: Instant) -> Result<()> {
+        let until = Until::new(deadline);
+        self.wait(Some(until))?;
+        self.area.copy_to_host_until(to, self.stream.device(), until)
     }
 
     /// A private copy. Waits until it is made.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`], [`ErrorKind::OutOfMemory`]
+    /// As [`read`](Self::read), and [`ErrorKind::OutOfMemory`].
     pub fn to_host(&self) -> Result<Tensor> {
+        self.copy_by(|to| self.read(to))
+    }
+
+    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`read_deadline`](Self::read_deadline) does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`to_host`](Self::to_host).
+    pub fn to_host_deadline(&self, deadline: Instant) -> Result<Tensor> {
+        self.copy_by(|to| self.read_deadline(to, deadline))
+    }
+
+    fn copy_by(&self, read: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Tensor> {
         let mut bytes = Vec::new();
         let reserved = bytes.try_reserve_exact(self.area.len);
         reserved.map_err(|_| ErrorKind::OutOfMemory { bytes: self.area.len as u64 })?;
         bytes.resize(self.area.len, 0);
-        self.read(&mut bytes)?;
+        read(&mut bytes)?;
         Tensor::from_bytes(self.dtype, self.shape, &bytes)
+    }
+
+    /// Waits for what the stream was given: a copy would wait within the driver, without an end.
+    fn wait(&self, until: Option<Until>) -> Result<()> {
+        self.stream.check_capture()?;
+        self.stream.synchronize_while(until, || match &self.source {
+            Source::Lent { loan, .. } if loan.lender_ended() => Err(ErrorKind::PeerDied.into()),
+            _ => Ok(()),
+        })
     }
 
     /// Hands it to another library by DLPack, read-only and without a copy. That library is to use it on

@@ -83,6 +83,7 @@ __attribute__((constructor)) static void load(void)
     settings.delay = (struct timespec){delay / 1000000, delay % 1000000 * 1000};
     settings.no_ipc = number_of("FAKE_CUDA_NO_IPC", 0);
     settings.no_device = number_of("FAKE_CUDA_NO_DEVICE", 0);
+    settings.capturing = number_of("FAKE_CUDA_CAPTURING", 0);
     const char *session = getenv("FAKE_CUDA_SESSION");
     settings.session = strdup(session && *session && strlen(session) < 100 ? session : "none");
     const char *file = getenv("FAKE_CUDA_TRACE");

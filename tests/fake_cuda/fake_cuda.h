@@ -24,6 +24,7 @@
  *   FAKE_CUDA_FAIL       call:code[:nth[:more]],...  the nth (1) call of this process and `more` (0) after it fail
  *   FAKE_CUDA_NO_IPC     1: devices cannot share memory or events
  *   FAKE_CUDA_NO_DEVICE  1: cuInit finds no device
+ *   FAKE_CUDA_CAPTURING  1: every stream is being captured into a graph, and what it is given is a misuse
  *
  * A line of the trace, written at once:
  *   <pid> <tid> <device of the current context, or -> <call> <argument>... = <code>
@@ -101,7 +102,7 @@ extern struct settings {
     bool stuck;
     size_t bytes;
     const char *session;
-    bool no_ipc, no_device;
+    bool no_ipc, no_device, capturing;
 } settings;
 
 extern struct context contexts[16];

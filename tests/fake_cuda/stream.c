@@ -189,6 +189,8 @@ static struct stream *find_stream(CUstream handle, CUresult *code)
 /* Queues what is not zero of an operation. */
 static CUresult queue(struct stream *stream, struct operation operation)
 {
+    if (settings.capturing)
+        misuse(0, "it becomes part of a graph");
     struct operation *queued = malloc(sizeof *queued);
     if (!queued)
         return OUT_OF_MEMORY;
@@ -268,13 +270,13 @@ CUresult cuStreamQuery(CUstream handle)
     return leave(code);
 }
 
-/* No stream is ever captured. The mode is kept, so that whoever changes it can put it back. */
+/* All streams are captured, or none. The mode is kept, so that whoever changes it can put it back. */
 CUresult cuStreamIsCapturing(CUstream handle, int *status)
 {
     struct stream *stream;
     CUresult code = enter_stream("cuStreamIsCapturing", handle, &stream);
     if (code == SUCCESS)
-        *status = 0;
+        *status = settings.capturing;
     return leave(code);
 }
 

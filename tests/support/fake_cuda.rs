@@ -113,6 +113,11 @@ impl FakeCuda {
         self.with("FAKE_CUDA_NO_DEVICE", 1)
     }
 
+    /// Every stream is being captured into a graph.
+    pub fn capturing(self) -> Self {
+        self.with("FAKE_CUDA_CAPTURING", 1)
+    }
+
     /// A library that has no `cuIpcGetEventHandle`.
     pub fn without_ipc_events(mut self) -> Self {
         self.library = build("-without-ipc-events", &["-DWITHOUT_IPC_EVENTS"]);

@@ -27,11 +27,21 @@ impl Two {
         owner: fn(Connection),
         borrower: fn(Connection),
     ) -> Self {
+        Self::start_with(test, [cuda, cuda], owner, borrower)
+    }
+
+    /// As [`start`](Self::start), with two drivers of one session: the owner's, and the borrower's.
+    pub fn start_with(
+        test: &str,
+        [near, far]: [&FakeCuda; 2],
+        owner: fn(Connection),
+        borrower: fn(Connection),
+    ) -> Self {
         play(test, owner, borrower);
         let name = unique_name();
-        let borrower = cuda.start(test, &format!("borrower {name}"));
+        let borrower = far.start(test, &format!("borrower {name}"));
         borrower.expect("listening");
-        let owner = cuda.start(test, &format!("owner {name}"));
+        let owner = near.start(test, &format!("owner {name}"));
         Self { owner, borrower }
     }
 
