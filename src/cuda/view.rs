@@ -195,7 +195,7 @@ impl View {
     /// is given to it meanwhile; then for the copy, in pieces of 4 MiB, on a stream of its own that is made each time.
     ///
     /// Nothing writes to `to` after this has returned. A piece that was begun is waited for, and by so much the deadline
-    /// may be passed: 4 MiB take a millisecond or less. After an error some of `to` may have been written.
+    /// may be passed: 0.2 ms at 20 GB/s, 2 ms at 2 GB/s. After an error some of `to` may have been written.
     ///
     /// # Errors
     ///
