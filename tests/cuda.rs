@@ -10,6 +10,7 @@ use std::time::Duration;
 use slipring::cuda::{Pool, PoolOptions};
 use slipring::{Context, CudaFault, ErrorKind, Tensor, TensorFault};
 
+use support::cuda_driver as driver;
 use support::fake_cuda::FakeCuda;
 use support::gpus::{
     Two, alone, calls, device, exchange, hear, hear_out, is_closed, numbers, recv, small_pool,
@@ -143,6 +144,7 @@ fn nothing_of_the_hot_path_waits_or_opens() {
         let known = [
             "cuCtxPushCurrent_v2",
             "cuCtxPopCurrent_v2",
+            "cuThreadExchangeStreamCaptureMode",
             "cuMemsetD8Async",
             "cuEventRecord",
             "cuEventQuery",
@@ -606,5 +608,57 @@ fn a_tensor_that_is_sent_again_and_again_takes_no_more_with_time() {
     if cuda.tells(TEST) {
         let made = calls(&cuda.trace(), "cuEventCreate");
         assert!(made < 40, "{made} events");
+    }
+}
+
+#[test]
+fn an_operation_enters_the_context_once_and_leaves_the_callers_as_it_was() {
+    const TEST: &str = "an_operation_enters_the_context_once_and_leaves_the_callers_as_it_was";
+    const ROUNDS: usize = 200;
+    let cuda = FakeCuda::new().devices(2);
+    alone(TEST, &cuda, || {
+        // Of another GPU, and in another mode than this library's.
+        let theirs = driver::begin(1);
+        let mut mode = 1;
+        assert_eq!(driver::cuThreadExchangeStreamCaptureMode(&mut mode), 0);
+        let is_theirs = || {
+            let mut mode = 1;
+            assert_eq!(driver::cuThreadExchangeStreamCaptureMode(&mut mode), 0);
+            driver::given(driver::cuCtxGetCurrent) == theirs && mode == 1
+        };
+        let device = device();
+        let (pool, stream) = (small_pool(&device), device.stream().unwrap());
+        let context = Context::new().unwrap();
+        let (mut near, mut far) = support::pair_of(&context, &Context::new().unwrap());
+        for round in 0..ROUNDS {
+            let mut draft = pool.alloc::<u32>([1024], &stream).unwrap();
+            assert!(is_theirs());
+            draft.write(&numbers(round as u32, 1024)).unwrap();
+            assert!(is_theirs());
+            near.send_tensor(draft.share().unwrap()).unwrap();
+            assert!(is_theirs());
+            let tensor = recv(&mut far);
+            let view = device.open(&tensor, &stream).unwrap();
+            assert!(is_theirs());
+            drop(view);
+            assert!(is_theirs());
+            drop(tensor);
+            // It is over when it is asked for.
+            stream.synchronize().unwrap();
+        }
+        drop((pool, stream, near, far));
+        is_closed(&device);
+        assert!(is_theirs());
+        assert_eq!(driver::cuCtxPopCurrent_v2(&mut 0), 0);
+        assert_eq!(driver::cuDevicePrimaryCtxRelease_v2(1), 0);
+    });
+    cuda.was_used_well();
+    if cuda.tells(TEST) {
+        let trace = cuda.trace();
+        let [pushed, popped] =
+            ["cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"].map(|name| calls(&trace, name));
+        assert_eq!(pushed, popped);
+        // Writing, sharing, opening, dropping, synchronizing; taking back now and then; and what is made once.
+        assert!(pushed < 6 * ROUNDS + 60, "{pushed} in {ROUNDS} rounds");
     }
 }

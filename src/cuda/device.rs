@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -165,25 +166,31 @@ impl Device {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Makes its context the calling thread's, until what this gives is dropped.
-    pub(super) fn enter(&self) -> Result<Entered> {
+    /// Makes its context the calling thread's, until what this gives is dropped. Whoever makes several calls of the
+    /// driver enters once around them all: within, this costs nothing.
+    pub(super) fn enter(&self) -> Result<Entered<'_>> {
         let driver = self.inner.driver;
         driver.check_fork()?;
+        let inner = Arc::as_ptr(&self.inner);
+        if ENTERED.get() == inner {
+            return Ok(Entered { device: self, left: None });
+        }
         // SAFETY: the context is retained for as long as `inner` lives.
         let code = unsafe { (driver.calls.cuCtxPushCurrent_v2)(self.inner.context) };
         driver.check("cuCtxPushCurrent_v2", code)?;
-        let mut entered = Entered { driver, capture: None };
+        // From here on it is left when it is dropped.
+        let mut left = Left { driver, outer: ENTERED.replace(inner), capture: None };
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `mode` is one, and gets the one that was before.
         let code = unsafe { (driver.calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };
         driver.check("cuThreadExchangeStreamCaptureMode", code)?;
-        entered.capture = Some(mode);
-        Ok(entered)
+        left.capture = Some(mode);
+        Ok(Entered { device: self, left: Some(left) })
     }
 
     /// As [`enter`](Self::enter), to let go of something. `None`: there is no way to: this is a forked child, or
     /// the process is ending and the driver has gone before.
-    pub(super) fn enter_to_end(&self) -> Option<Entered> {
+    pub(super) fn enter_to_end(&self) -> Option<Entered<'_>> {
         is_ours().then(|| self.enter().ok()).flatten()
     }
 }
@@ -197,16 +204,33 @@ impl fmt::Debug for Device {
     }
 }
 
+thread_local! {
+    /// Whose context this module has made this thread's last, and not left since: it is current, as nothing of a user's
+    /// runs in between but subscribers of `tracing`, which leave it as it was. Null: none.
+    static ENTERED: Cell<*const Inner> = const { Cell::new(std::ptr::null()) };
+}
+
 /// The thread's current context is a device's. And no graph that somebody captures, on this thread or another one, is
 /// spoilt by a query or an allocation: none of ours is part of it.
-pub(super) struct Entered {
+pub(super) struct Entered<'a> {
+    /// While it is borrowed, nothing else gets its address.
+    #[expect(dead_code, reason = "nothing but its borrow matters")]
+    device: &'a Device,
+    /// `None` within another one of the same device.
+    #[expect(dead_code, reason = "nothing but its end matters")]
+    left: Option<Left>,
+}
+
+/// What a thread goes back to. It stays there: pointers are not sent.
+struct Left {
     driver: &'static Driver,
-    /// What the thread had before.
+    outer: *const Inner,
     capture: Option<CUstreamCaptureMode>,
 }
 
-impl Drop for Entered {
+impl Drop for Left {
     fn drop(&mut self) {
+        ENTERED.set(self.outer);
         if let Some(mut mode) = self.capture {
             // SAFETY: `mode` is one that the driver gave.
             let code = unsafe { (self.driver.calls.cuThreadExchangeStreamCaptureMode)(&mut mode) };

@@ -108,6 +108,8 @@ impl<T: Element> Draft<T> {
     ///
     /// [`CudaFault::Driver`](crate::CudaFault::Driver), [`CudaFault::Capturing`](crate::CudaFault::Capturing)
     pub fn share(mut self) -> Result<Tensor> {
+        let device = self.stream.device().clone();
+        let _entered = device.enter()?;
         self.stream.check_capture()?;
         self.held().set_ready(&self.stream)?;
         let hold = self.hold.take().expect("there until it is shared");

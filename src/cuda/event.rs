@@ -45,11 +45,11 @@ impl Event {
 
     /// One that other processes can open.
     fn new(device: &Device) -> Result<Self> {
+        let (driver, _entered) = (device.driver(), device.enter()?);
         let mut event = Self::make(device, CUevent_flags::CU_EVENT_INTERPROCESS as u32)?;
-        let (driver, raw, _entered) = (device.driver(), event.raw, device.enter()?);
         let mut handle = CUipcEventHandle { reserved: [0; 64] };
         // SAFETY: `handle` has room for one, and the event was made for this.
-        let code = unsafe { (driver.calls.cuIpcGetEventHandle)(&mut handle, raw) };
+        let code = unsafe { (driver.calls.cuIpcGetEventHandle)(&mut handle, event.raw) };
         driver.check("cuIpcGetEventHandle", code)?;
         event.handle = handle.reserved.map(|byte| byte as u8);
         Ok(event)

@@ -133,9 +133,9 @@ impl Area {
     /// Copies `from` here, and waits until it is done.
     pub(super) fn copy_from_host(self, from: &[u8], stream: &Stream) -> Result<()> {
         judge(self.len, from.len())?;
+        let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
         // A graph would read them again when it is replayed.
         stream.check_capture()?;
-        let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
         let source = from.as_ptr().cast();
         // SAFETY: both have as many bytes; those of the host stay until the stream is done, below.
         let code = unsafe {
@@ -148,9 +148,9 @@ impl Area {
     /// Copies this to the host, and waits until it is done.
     pub(super) fn copy_to_host(self, to: &mut [u8], stream: &Stream) -> Result<()> {
         judge(self.len, to.len())?;
+        let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
         // A graph would write there again when it is replayed.
         stream.check_capture()?;
-        let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
         let target = to.as_mut_ptr().cast();
         // SAFETY: both have as many bytes; those of the host stay until the stream is done, below.
         let code = unsafe {
@@ -219,6 +219,7 @@ fn in_time<P>(
     until: Until,
     copy: impl Fn(P, &Stream) -> Result<()>,
 ) -> Result<()> {
+    let _entered = device.enter()?;
     // Nobody gives it anything to wait for, and it waits for no other one, as the default stream does.
     let own = device.stream()?;
     for (at, piece) in pieces.enumerate() {

@@ -1,5 +1,6 @@
 //! What stands behind a pool: its chunks, who has them open, and what of them is lent.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,7 +86,7 @@ impl Store {
     pub(super) fn trim(&self) -> Result<()> {
         self.device.driver().check_fork()?;
         let mut books = self.books();
-        books.sweep();
+        books.sweep(&self.device);
         let freed = books.drop_chunks();
         drop(books);
         free(freed);
@@ -108,13 +109,13 @@ impl Store {
         let needed = needed.filter(|needed| *needed <= self.options.quota);
         let mut books = self.books();
         if books.ledger.is_due() {
-            books.sweep();
+            books.sweep(&self.device);
         }
         let size = loop {
             if let Some(taken) = books.take(len) {
                 return Ok(taken);
             }
-            books.sweep();
+            books.sweep(&self.device);
             if let Some(taken) = books.take(len) {
                 return Ok(taken);
             }
@@ -159,6 +160,7 @@ impl Store {
     }
 
     fn make(&self, size: u64) -> Result<Chunk> {
+        let _entered = self.device.enter()?;
         let memory = Memory::new(&self.device, size)?;
         let handle = memory.export()?;
         // Who gets it back in this process uses it as it is.
@@ -183,17 +185,22 @@ impl Store {
 
 impl Books {
     /// Takes back what has come back. In the process that lent it.
-    fn sweep(&mut self) {
+    fn sweep(&mut self, device: &Device) {
         let Self { ledger, chunks, .. } = self;
         let exposed = chunks.iter().flatten().flat_map(|chunk| &chunk.exposed);
         Ticket::settle(ledger.tickets().chain(exposed));
         for chunk in chunks.iter_mut().flatten() {
             chunk.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
         }
-        ledger.sweep(Ticket::fate, |ticket, event| match event.is_over() {
-            true => Look::Over,
-            false if ticket.is_some_and(Ticket::has_ended) => Look::Lost,
-            false => Look::Running,
+        // Before the first event is asked, if any is.
+        let entered = OnceCell::new();
+        ledger.sweep(Ticket::fate, |ticket, event| {
+            entered.get_or_init(|| device.enter());
+            match event.is_over() {
+                true => Look::Over,
+                false if ticket.is_some_and(Ticket::has_ended) => Look::Lost,
+                false => Look::Running,
+            }
         });
     }
 
@@ -232,7 +239,7 @@ impl Books {
     /// An event that nobody else uses.
     fn event(&mut self, device: &Device) -> Result<Opening<Event>> {
         if self.ledger.is_due_for_events() {
-            self.sweep();
+            self.sweep(device);
         }
         match self.ledger.spare() {
             Some(event) => Ok(event),
@@ -286,6 +293,7 @@ impl Hold {
         if !is_ours() {
             return;
         }
+        let _entered = stream.device().enter();
         if stream.is_capturing() {
             // Recorded, the event would become part of the graph, and tell nothing of what ran before.
             tracing::warn!(

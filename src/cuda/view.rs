@@ -55,6 +55,7 @@ impl Device {
     pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<View> {
         stream.check_device(self)?;
         // First: a child has none of it.
+        let _entered = self.enter()?;
         stream.check_capture()?;
         self.retired().sweep();
         let Some((uuid, place)) = tensor.gpu().zip(tensor.on()) else {
@@ -269,6 +270,7 @@ impl Drop for View {
         if let Source::Own(shared) = &self.source {
             return shared.hold.end_behind(&self.stream);
         }
+        let _entered = self.stream.device().enter();
         if self.stream.is_capturing() {
             // Recorded, an event would become part of the graph, and tell nothing of what ran before.
             tracing::warn!(

@@ -283,12 +283,16 @@ CUresult cuStreamIsCapturing(CUstream handle, int *status)
 CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
     static _Thread_local int current;
-    int before = current;
-    if (*mode < 0 || *mode > 2)
-        return INVALID_VALUE;
-    current = *mode;
-    *mode = before;
-    return SUCCESS;
+    CUresult code = enter("cuThreadExchangeStreamCaptureMode", INIT);
+    if (code == SUCCESS && (*mode < 0 || *mode > 2))
+        code = INVALID_VALUE;
+    if (code == SUCCESS) {
+        int before = current;
+        current = *mode;
+        *mode = before;
+        arg("%d", current);
+    }
+    return leave(code);
 }
 
 CUresult cuStreamSynchronize(CUstream handle)

@@ -126,6 +126,7 @@ calls! {
     cuStreamDestroy_v2(stream: usize);
     cuStreamWaitEvent(stream: usize, event: usize, flags: u32);
     cuStreamQuery(stream: usize);
+    cuThreadExchangeStreamCaptureMode(mode: *mut i32);
     cuStreamSynchronize(stream: usize);
     cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, len: usize, stream: usize);
     cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, len: usize, stream: usize);
