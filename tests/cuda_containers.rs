@@ -22,7 +22,8 @@ fn lend(mut link: Connection) {
     is_closed(&device);
 }
 
-/// That a tensor cannot be opened for the reason that is expected, twice: nothing of a handle that was refused is kept.
+/// That a tensor cannot be opened for the reason that is expected, twice: nothing of a handle that was refused is
+/// kept.
 fn is_told_of(mut link: Connection, namespace: &'static str, code: u32) {
     let device = device();
     let stream = device.stream().unwrap();

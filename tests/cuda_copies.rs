@@ -1,4 +1,5 @@
-//! Copies between a GPU and the host that wait for a while and no longer: what a deadline leaves behind, and what not.
+//! Copies between a GPU and the host that wait for a while and no longer: what a deadline leaves behind, and what
+//! not.
 
 mod support;
 

@@ -241,7 +241,8 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
     let mut names: Vec<&str> = trace.iter().map(|call| &*call.name).collect();
     names.sort_unstable();
     names.dedup();
-    // What ends something has nobody to tell; it is logged, and so is a look at an event. The first is the test's own.
+    // What ends something has nobody to tell; it is logged, and so is a look at an event. The first is the test's
+    // own.
     let silent = |name: &&str| {
         ["GetCurrent", "Free", "Destroy", "Release", "Pop", "EventQuery", "GetErrorName"]
             .iter()

@@ -205,8 +205,8 @@ impl fmt::Debug for Device {
 }
 
 thread_local! {
-    /// Whose context this module has made this thread's last, and not left since: it is current, as nothing of a user's
-    /// runs in between but subscribers of `tracing`, which leave it as it was. Null: none.
+    /// Whose context this module has made this thread's last, and not left since: it is current, as nothing of a
+    /// user's runs in between but subscribers of `tracing`, which leave it as it was. Null: none.
     static ENTERED: Cell<*const Inner> = const { Cell::new(std::ptr::null()) };
 }
 

@@ -61,9 +61,9 @@ impl<T: Element> Draft<T> {
         self.held().area().copy_from_host(elements.as_bytes(), &self.stream)
     }
 
-    /// As [`write`](Self::write), but waits only until `deadline`: first for what the stream was given so far, then for the
-    /// copy, as [`View::read_deadline`] does. Nothing writes to the draft after this has returned but what the stream is
-    /// given; after an error, some of it may have been written.
+    /// As [`write`](Self::write), but waits only until `deadline`: first for what the stream was given so far, then
+    /// for the copy, as [`View::read_deadline`] does. Nothing writes to the draft after this has returned but what
+    /// the stream is given; after an error, some of it may have been written.
     ///
     /// # Errors
     ///

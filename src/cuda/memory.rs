@@ -14,8 +14,8 @@ use crate::error::{CudaFault, Error, Result};
 /// whoever opens one could read, too (CUDA Driver API, `cuIpcGetMemHandle`; pages of 2 MiB).
 pub(super) const PAGE: u64 = 2 << 20;
 
-/// What a copy with a deadline gives the driver at once, in bytes: memory of the host is in use until that is done. The
-/// call costs some 10 µs, and 4 MiB take 200 µs at the 20 GB/s of PCIe 4.0.
+/// What a copy with a deadline gives the driver at once, in bytes: memory of the host is in use until that is done.
+/// 4 MiB take 200 µs at the 20 GB/s of PCIe 4.0, beside which a call of some microseconds is little.
 const PIECE: usize = 4 << 20;
 
 /// The name of an allocation, for other processes.
@@ -231,8 +231,8 @@ fn in_time<P>(
     Ok(())
 }
 
-/// Waits until the stream is done with memory of the host. Where the driver cannot tell, it is: the driver does not keep
-/// pageable memory beyond a call (CUDA Driver API, "API synchronization behavior").
+/// Waits until the stream is done with memory of the host. Where the driver cannot tell, it is: the driver does not
+/// keep pageable memory beyond a call (CUDA Driver API, "API synchronization behavior").
 fn finish(stream: &Stream) -> Result<()> {
     let done = stream.synchronize();
     if done.is_err() {

@@ -13,8 +13,8 @@
 //!    waited for: a peer that lies about its event holds what it was lent, and nothing else.
 //! 3. No call here waits for a GPU, but those that copy from or to the host. What the driver may wait for, to free and
 //!    close memory, a thread of its own does.
-//! 4. Every thing of the driver's lives in one object, which makes its context current, and ends it once. An operation of
-//!    several of them enters the context around them all, and leaves the caller's as it was.
+//! 4. Every thing of the driver's lives in one object, which makes its context current, and ends it once. An
+//!    operation of several of them enters the context around them all, and leaves the caller's as it was.
 //! 5. The driver is loaded when somebody asks for a device. Without one every entry gives an error that says what is
 //!    lacking.
 //!

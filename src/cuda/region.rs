@@ -136,8 +136,8 @@ impl Region {
         self.part(offset, from.len(), stream)?.copy_from_host(from, stream)
     }
 
-    /// As [`write_at`](Self::write_at), but waits only until `deadline`, as [`Draft::write_deadline`](crate::cuda::Draft::write_deadline)
-    /// does.
+    /// As [`write_at`](Self::write_at), but waits only until `deadline`, as
+    /// [`Draft::write_deadline`](crate::cuda::Draft::write_deadline) does.
     ///
     /// # Errors
     ///

@@ -165,7 +165,8 @@ impl Stream {
         }
     }
 
-    /// Waits for what it was given so far, as long as time is left, before somebody else goes on with the same memory.
+    /// Waits for what it was given so far, as long as time is left, before somebody else goes on with the same
+    /// memory.
     pub(super) fn settle(&self, until: Until) -> Result<()> {
         self.check_capture()?;
         self.synchronize_while(Some(until), || Ok(()))

@@ -16,7 +16,6 @@ use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
 use crate::tensor::{DType, GpuLoan, OnGpu, Shape, Tensor, dlpack};
-use crate::transport::Peer;
 
 /// A tensor on a GPU that one stream reads: row-major, without gaps. While it lives, and until the stream has done what
 /// it was given by then, its memory is not used for anything else.
@@ -82,7 +81,7 @@ impl Device {
                 let shelf = loan.shelf().get(Imports::default);
                 // Only this module keeps anything there.
                 let imports = shelf.ok_or(CudaFault::OnHost)?;
-                let foreign = |error| tell_of_namespace(error, loan.lender());
+                let foreign = |error| tell_of_namespace(error, loan);
                 let import = imports.memory(self, loan).map_err(foreign)?;
                 let ready = import.event(self, place.ready).map_err(foreign)?;
                 let done = import.event(self, place.done).map_err(foreign)?;
@@ -106,8 +105,8 @@ impl Device {
         self.open(tensor, stream)?.to_host()
     }
 
-    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`View::read_deadline`] does. Who tries again
-    /// keeps a [`View`]: each time that a tensor is opened its stream is given one more wait.
+    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`View::read_deadline`] does. Who tries
+    /// again keeps a [`View`]: each time that a tensor is opened its stream is given one more wait.
     ///
     /// # Errors
     ///
@@ -122,19 +121,19 @@ impl Device {
     }
 }
 
-/// The namespaces that CUDA's handles mean nothing outside of. A handle holds its maker's pid, and the driver takes one
-/// with the opener's own for its own (README of Triton's clients, "--pid host"); UCX-Py demands the IPC namespace
+/// The namespaces that CUDA's handles mean nothing outside of. A handle holds its maker's pid, and the driver takes
+/// one with the opener's own for its own (README of Triton's clients, "--pid host"); UCX-Py demands the IPC namespace
 /// ("NVLink and Docker/Kubernetes").
 const NAMESPACES: [&str; 2] = ["pid", "ipc"];
 
 /// What the driver said of a handle, or that its maker lives where handles are others.
 #[cold]
-fn tell_of_namespace(error: Error, maker: &Peer) -> Error {
+fn tell_of_namespace(error: Error, loan: &GpuLoan) -> Error {
     match error.kind() {
         ErrorKind::Cuda(CudaFault::Driver { code, .. }) if is_refusal(*code) => {}
         _ => return error,
     }
-    match maker.other_namespace(&NAMESPACES) {
+    match loan.other_namespace(&NAMESPACES) {
         Some(namespace) => {
             let kind = ErrorKind::Cuda(CudaFault::OtherNamespace { namespace });
             Error::with_source(kind, std::io::Error::other(error))
@@ -192,11 +191,12 @@ impl View {
         self.area.copy_to_host(to, &self.stream)
     }
 
-    /// As [`read`](Self::read), but waits only until `deadline`: first for what the stream was given so far, and nothing
-    /// is given to it meanwhile; then for the copy, in pieces of 4 MiB, on a stream of its own that is made each time.
+    /// As [`read`](Self::read), but waits only until `deadline`: first for what the stream was given so far, and
+    /// nothing is given to it meanwhile; then for the copy, in pieces of 4 MiB, on a stream of its own that is made
+    /// each time.
     ///
-    /// Nothing writes to `to` after this has returned. A piece that was begun is waited for, and by so much the deadline
-    /// may be passed: 0.2 ms at 20 GB/s, 2 ms at 2 GB/s. After an error some of `to` may have been written.
+    /// Nothing writes to `to` after this has returned. A piece that was begun is waited for, and by so much the
+    /// deadline may be passed: 0.2 ms at 20 GB/s, 2 ms at 2 GB/s. After an error some of `to` may have been written.
     ///
     /// # Errors
     ///
@@ -216,7 +216,8 @@ impl View {
         self.copy_by(|to| self.read(to))
     }
 
-    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`read_deadline`](Self::read_deadline) does.
+    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`read_deadline`](Self::read_deadline)
+    /// does.
     ///
     /// # Errors
     ///

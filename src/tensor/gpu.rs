@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, GpuUuid, Result, TensorFault};
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
-use crate::transport::{LentRange, Peer, Sender, Shelf, has_ended};
+use crate::transport::{LentRange, Sender, Shelf, has_ended};
 
 /// Bytes of a ticket: the shortest block there is.
 const TICKET: usize = 64;
@@ -253,9 +253,9 @@ impl GpuLoan {
         self.bytes.lender_ended()
     }
 
-    /// Who has lent it.
-    pub(crate) fn lender(&self) -> &Peer {
-        self.bytes.lender()
+    /// The first namespace of these that this process and the lender each have for themselves.
+    pub(crate) fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
+        self.bytes.lender().other_namespace(of)
     }
 
     /// The loan of the mapping, for whoever keeps it open. Once; dropped, it tells that there is none.

@@ -45,8 +45,8 @@ impl Two {
         Self { owner, borrower }
     }
 
-    /// As [`start`](Self::start), with the borrower in a namespace of its own. `None`, said aloud: that is not permitted
-    /// here.
+    /// As [`start`](Self::start), with the borrower in a namespace of its own. `None`, said aloud: that is not
+    /// permitted here.
     pub fn start_apart(
         test: &str,
         cuda: &FakeCuda,

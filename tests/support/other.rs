@@ -44,7 +44,8 @@ impl Other {
         Self::begin(command(test, argument).envs(environment.iter().cloned())).unwrap()
     }
 
-    /// As [`spawn_with`](Self::spawn_with), in a namespace of its own. `None`, said aloud: that is not permitted here.
+    /// As [`spawn_with`](Self::spawn_with), in a namespace of its own. `None`, said aloud: that is not permitted
+    /// here.
     pub fn spawn_apart(
         test: &str,
         argument: &str,
