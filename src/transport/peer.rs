@@ -85,3 +85,26 @@ pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     // Interrupted, or out of memory: it is asked again.
     matches!(poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(ready) if ready > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    const BOTH: [&str; 2] = ["pid", "ipc"];
+
+    /// A peer with this pid, and this process's life.
+    fn peer(pid: Option<u32>) -> Peer {
+        let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).ok().map(Arc::new);
+        Peer { credentials: Credentials { pid, uid: 0, gid: 0 }, pidfd }
+    }
+
+    #[test]
+    fn a_namespace_is_another_one_only_where_that_is_seen() {
+        assert_eq!(peer(Some(std::process::id())).other_namespace(&BOTH), None);
+        // No number of a process (`PID_MAX_LIMIT` is 2²²): nothing can be read of it.
+        assert_eq!(peer(Some(u32::MAX / 2)).other_namespace(&BOTH), None);
+        assert_eq!(peer(None).other_namespace(&BOTH), Some("pid"));
+        assert_eq!(peer(None).other_namespace(&["ipc"]), None);
+    }
+}
