@@ -20,17 +20,27 @@ const NEAR: u64 = 75;
 /// that were already here.
 const STEP: u64 = 16;
 
-/// A place in the first page of a message that is not in its first lines, in bytes.
+/// What blocks start at multiples of, in bytes: a page on most machines.
+const PAGE: usize = 4096;
+
+/// From a line to another one of the same page, in bytes.
 const SAME_PAGE: usize = 2048;
 
-/// How long the first line of a message takes to come from the peer's core; it must come anyway,
-/// and there is one.
-/// Another line before it brings the page's address, which is not what is to be timed.
-pub(crate) fn time_to_come(message: Bytes<'_>) -> Duration {
-    std::hint::black_box(message.byte((message.len() - 1).min(SAME_PAGE)));
+/// How long one of the last lines of a message takes to come from the peer's core: those were written last, and lie
+/// in that core's caches, where the first ones of a long message have left them. Another line of its page before it
+/// brings the page's address, which is not what is to be timed. `None`: the message is too short.
+pub(crate) fn time_to_come(message: Bytes<'_>) -> Option<Duration> {
+    let last = probe(message.len())?;
+    std::hint::black_box(message.byte(last - SAME_PAGE));
     let start = Instant::now();
-    std::hint::black_box(message.byte(0));
-    start.elapsed()
+    std::hint::black_box(message.byte(last));
+    Some(start.elapsed())
+}
+
+/// The last byte of a message that is so far behind another one of its page.
+fn probe(len: usize) -> Option<usize> {
+    let last = len.checked_sub(1)?;
+    if last % PAGE >= SAME_PAGE { Some(last) } else { (last / PAGE * PAGE).checked_sub(1) }
 }
 
 /// A running median of distances, of all peers of a pool.
@@ -55,6 +65,17 @@ impl Distance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_lines_of_one_page_are_looked_at_or_none() {
+        for len in 0..3 * PAGE {
+            let looked_at = probe(len);
+            assert_eq!(looked_at.is_none(), len <= SAME_PAGE, "{len}");
+            if let Some(last) = looked_at {
+                assert!(last < len && (last - SAME_PAGE) / PAGE == last / PAGE, "{len}");
+            }
+        }
+    }
 
     #[test]
     fn distance_follows_the_most_and_not_the_outliers() {

@@ -1,7 +1,7 @@
 //! The reader's end of a ring, over any memory that has words.
 
 use crate::error::Fault;
-use crate::ring::cursor::ConsumerCursor;
+use crate::ring::cursor::{ConsumerCursor, LINE};
 use crate::ring::header::Header;
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::Edge;
@@ -62,13 +62,36 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         }))
     }
 
+    /// The word at the position, not judged: 0 while nothing is published there.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> u64 {
+        self.peer.load(self.next_header())
+    }
+
+    /// Brings the line behind the header's.
+    #[inline(always)]
+    pub(crate) fn touch(&self) {
+        std::hint::black_box(self.peer.load(self.next_header() + LINE as usize));
+    }
+
+    /// The record that such a word is the header of, if it is a plain message of up to `max` bytes, at
+    /// most what fits into the ring. `None`: [`peek`](Self::peek) says what it is.
+    #[inline(always)]
+    pub(crate) fn plain(&self, word: u64, max: u64) -> Option<Record> {
+        // As in `peek`.
+        Edge::Peek.acquire();
+        let header = self.cursor.judge_plain(word, max)?;
+        Some(Record { header, offset: self.next_header() + self.cursor.lead(header) as usize })
+    }
+
     /// Whether something stands at the position, judged or not. The cheapest look.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
-        self.peer.load(self.data + (self.cursor.position() & self.mask) as usize) != 0
+        self.word() != 0
     }
 
     /// Where the next record's header will stand in the peer's segment, in bytes.
+    #[inline(always)]
     pub(crate) fn next_header(&self) -> usize {
         self.data + (self.cursor.position() & self.mask) as usize
     }

@@ -14,7 +14,7 @@ pub(crate) const HEADER: u64 = 8;
 const RESERVED: u64 = 2 * LINE;
 
 /// The longest payload that shares its header's line.
-const SHORT: u64 = LINE - HEADER;
+pub(crate) const SHORT: u64 = LINE - HEADER;
 
 /// The longest payload that fits into an empty ring of `capacity` bytes.
 pub(crate) fn largest_payload(capacity: u64) -> u64 {
@@ -42,6 +42,12 @@ fn next(position: u64, header: Header, in_batch: bool) -> u64 {
     end.wrapping_add(unit - 1) & !(unit - 1)
 }
 
+/// As [`next`], of a short plain message that ends its batch if it is of one: [`Header::is_line`].
+#[inline(always)]
+fn next_line(position: u64, len: u64) -> u64 {
+    position.wrapping_add(HEADER + len + LINE - 1) & !(LINE - 1)
+}
+
 /// The ring has no room now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full {
@@ -59,7 +65,8 @@ pub(crate) struct ProducerCursor {
     head: u64,
     /// The reader's position as last seen.
     tail: u64,
-    /// A position beyond `head` whose word is known to be zero, or `head` itself.
+    /// Bytes from `head` to a word beyond it that is known to be zero, or 0. While records of one length
+    /// follow each other it stays the same, and need not be stored.
     clear: u64,
 }
 
@@ -75,7 +82,7 @@ pub(crate) struct Clearing {
 impl ProducerCursor {
     /// A cursor at `start`, a multiple of the capacity; all words of the ring are zero.
     pub(crate) fn new(capacity: u64, start: u64) -> Self {
-        Self { capacity, head: start, tail: start, clear: start }
+        Self { capacity, head: start, tail: start, clear: 0 }
     }
 
     /// Where the next record starts.
@@ -129,6 +136,16 @@ impl ProducerCursor {
         if needed <= free { Ok(next) } else { Err(Full { free, needed }) }
     }
 
+    /// Where the record after a plain message of up to [`SHORT`] bytes would start, if that fits and the
+    /// word there is known to be zero.
+    #[inline(always)]
+    pub(crate) fn fits_line(&self, len: u64) -> Option<u64> {
+        let next = next_line(self.head, len);
+        let used = next.wrapping_sub(self.tail);
+        let is_clear = self.clear == next.wrapping_sub(self.head);
+        (is_clear && used <= self.capacity - RESERVED).then_some(next)
+    }
+
     /// Takes in a position that the reader published.
     ///
     /// # Errors
@@ -148,8 +165,8 @@ impl ProducerCursor {
     /// known to be zero is known no more.
     #[inline(always)]
     pub(crate) fn claim(&mut self, next: u64) {
-        if self.clear.wrapping_sub(self.head) < next.wrapping_sub(self.head) {
-            self.clear = self.head;
+        if self.clear != 0 && self.clear < next.wrapping_sub(self.head) {
+            self.clear = 0;
         }
     }
 
@@ -157,13 +174,17 @@ impl ProducerCursor {
     #[inline(always)]
     pub(crate) fn advance(&mut self, next: u64) -> Clearing {
         let bytes = next.wrapping_sub(self.head);
-        let before = if self.clear == next { None } else { Some(next) };
+        let before = if self.clear == bytes { None } else { Some(next) };
+        self.head = next;
         // The successor of a record of the same size, if that place is free already.
         let after = next.wrapping_add(bytes);
         let in_use = after.wrapping_add(HEADER).wrapping_sub(self.tail);
-        self.head = next;
-        self.clear = if in_use <= self.capacity { after } else { next };
-        Clearing { before, after: (self.clear == after).then_some(after) }
+        let is_free = in_use <= self.capacity;
+        let clear = if is_free { bytes } else { 0 };
+        if self.clear != clear {
+            self.clear = clear;
+        }
+        Clearing { before, after: is_free.then_some(after) }
     }
 
     /// Moves the head over the closing record, for which there is always room, once.
@@ -199,7 +220,15 @@ impl ConsumerCursor {
     /// Bytes from the next record's header to its payload.
     #[inline(always)]
     pub(crate) fn lead(&self, header: Header) -> u64 {
-        lead(header, self.promised)
+        if header.is_line() { HEADER } else { lead(header, self.promised) }
+    }
+
+    /// Judges a word that is a plain message of up to `max` bytes, at most what fits into the ring.
+    /// `None`: it is something else, or nothing.
+    #[inline(always)]
+    pub(crate) fn judge_plain(&self, word: u64, max: u64) -> Option<Header> {
+        let header = Header::plain_from_word(word)?;
+        (header.len() <= max).then_some(header)
     }
 
     /// Judges the word at the position. `None`: no record yet.
@@ -225,8 +254,12 @@ impl ConsumerCursor {
     /// part of the ring waits to be given back.
     #[inline(always)]
     pub(crate) fn release(&mut self, header: Header) -> Option<u64> {
-        self.position = next(self.position, header, self.promised);
-        self.promised = header.more();
+        if !self.promised && header.is_line() {
+            self.position = next_line(self.position, header.len());
+        } else {
+            self.position = next(self.position, header, self.promised);
+            self.promised = header.more();
+        }
         let waiting = self.position.wrapping_sub(self.published);
         if waiting >= self.capacity / 8 { self.publish() } else { None }
     }
@@ -339,7 +372,7 @@ mod tests {
         assert_eq!(writer.advance(64).after, Some(128));
         writer.claim(128);
         assert_eq!(writer.advance(128).before, None);
-        assert_eq!(writer.clear, 192);
+        assert_eq!(writer.clear, 64);
         writer.claim(200);
         assert_eq!(writer.advance(192).before, Some(192));
     }

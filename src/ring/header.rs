@@ -11,6 +11,7 @@
 //! half alone tells.
 
 use crate::error::Fault;
+use crate::ring::cursor::SHORT;
 
 /// What a record's payload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +112,22 @@ impl Header {
         if is_known { Ok(Self(word)) } else { Self::from_rare(word) }
     }
 
+    /// The header in a word that a peer wrote, if it is one of a plain message whose payload lies in the
+    /// ring: what [`from_word`](Self::from_word) gives for it, sooner.
+    #[inline(always)]
+    pub(crate) fn plain_from_word(word: u64) -> Option<Self> {
+        let low = word & 0xFFFF_FFFF & !(TIGHT | MORE);
+        (low == Kind::Message as u64).then_some(Self(word))
+    }
+
+    /// Whether this is a plain message that shares its header's line, and ends its batch if it is of one.
+    #[inline(always)]
+    pub(crate) fn is_line(self) -> bool {
+        // With the low half above the length, one comparison judges both.
+        let len = self.0.rotate_left(32).wrapping_sub((Kind::Message as u64) << 32);
+        len <= SHORT
+    }
+
     fn from_rare(word: u64) -> Result<Self, Fault> {
         const PARCEL: u64 = KNOWN & !POOLED | 0xFF << ATTACHMENTS | 0xFF << VERSION;
         let is_parcel = word & 0xFF == Kind::Parcel as u64 && word & !PARCEL == 0;
@@ -194,6 +211,12 @@ mod tests {
                 }
                 assert!(plain.with_more().more() && !plain.more());
                 assert!(pooled.is_pooled() && !plain.is_pooled());
+                for header in [plain, pooled, plain.with_more(), pooled.with_more()] {
+                    let sooner = Header::plain_from_word(header.to_word());
+                    assert_eq!(sooner.is_some(), header.is_plain());
+                    let is_alone = header.is_plain() && !header.more();
+                    assert_eq!(header.is_line(), is_alone && u64::from(len) <= SHORT);
+                }
                 assert_eq!(plain.with_more().is_plain(), kind == Kind::Message);
                 assert!(!pooled.is_plain());
             }
@@ -206,6 +229,7 @@ mod tests {
         assert_eq!(Header::from_word(close).map(Header::kind), Ok(Kind::Close));
         for bit in 11..32 {
             assert!(Header::from_word(1 | 1 << bit).is_err(), "bit {bit} must be zero");
+            assert!(Header::plain_from_word(1 | 1 << bit).is_none(), "bit {bit}");
         }
         let parcel = Header::parcel(3, 100);
         assert_eq!(Header::from_word(parcel.to_word()), Ok(parcel));
@@ -216,6 +240,7 @@ mod tests {
         }
         for kind in (8..=255).chain([0]) {
             assert!(Header::from_word(kind | 8 << 32).is_err(), "kind {kind} is none");
+            assert!(Header::plain_from_word(kind | 8 << 32).is_none(), "kind {kind}");
         }
         for word in [close | MORE, close | POOLED, close | TIGHT, close | 1 << 32] {
             assert!(Header::from_word(word).is_err(), "a close has neither flags nor payload");

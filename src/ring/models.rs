@@ -85,6 +85,13 @@ impl Writer {
 
     /// Sends a message if there is room.
     fn try_send(&mut self, payload: &[u64]) -> bool {
+        let len = 8 * payload.len() as u32;
+        let line = if payload.len() <= 7 { self.producer.line(len) } else { None };
+        if let Some(offset) = line {
+            self.write(offset, payload);
+            self.producer.publish_line(len);
+            return true;
+        }
         match self.producer.reserve(header(payload.len())).expect("the reader is honest") {
             Ok(offset) => {
                 self.write(offset, payload);
@@ -128,7 +135,10 @@ impl Reader {
     }
 
     fn take(&mut self, load: fn(&LoomWords, usize) -> u64) -> Option<Payload> {
-        let record = self.consumer.peek().expect("a header is seen with the one before it")?;
+        let record = match self.consumer.plain(self.consumer.word(), CAPACITY) {
+            Some(record) => record,
+            None => self.consumer.peek().expect("a header is seen with the one before it")?,
+        };
         assert_eq!(record.header.kind(), Kind::Message, "the writer sends messages");
         let words = record.header.len() as usize / 8;
         let payload = (0..words).map(|index| load(&self.ring, mirrored(record.offset + 8 * index)));

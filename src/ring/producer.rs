@@ -1,7 +1,7 @@
 //! The writer's end of a ring: headers and clearing, over any memory that has words.
 
 use crate::error::Fault;
-use crate::ring::cursor::{Clearing, Full, ProducerCursor};
+use crate::ring::cursor::{Clearing, Full, HEADER, ProducerCursor};
 use crate::ring::header::{Header, Kind};
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, compiler_fence};
@@ -132,6 +132,30 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         if let Ok(next) = fits {
             let clearing = self.cursor.advance(next);
             self.store(position, header.to_word(), clearing);
+        }
+    }
+
+    /// Where the payload of a plain message of `len` bytes, at most [`SHORT`](crate::ring::SHORT), goes, in
+    /// bytes from the start of the data section. `None`: there is no room for it that needs nothing done
+    /// first; see [`Self::reserve`].
+    #[inline(always)]
+    pub(crate) fn line(&self, len: u32) -> Option<usize> {
+        // As in `reserve`. Nothing is claimed: no word before the next header is taken to be zero later.
+        compiler_fence(Ordering::SeqCst);
+        self.cursor.fits_line(len.into())?;
+        Some((self.cursor.head() & self.mask) as usize + HEADER as usize)
+    }
+
+    /// Makes a plain message visible whose payload was written where [`Self::line`] said.
+    #[inline(always)]
+    pub(crate) fn publish_line(&mut self, len: u32) {
+        let position = self.cursor.head();
+        let next = self.cursor.fits_line(len.into());
+        debug_assert!(next.is_some(), "there is room for it");
+        if let Some(next) = next {
+            let after = self.cursor.advance(next).after;
+            let header = Header::new(Kind::Message, len);
+            self.store(position, header.to_word(), Clearing { before: None, after });
         }
     }
 

@@ -43,6 +43,7 @@ mod options;
 mod parcel;
 mod peer;
 mod pooled;
+mod rare;
 mod receiver;
 mod reservation;
 mod roll;

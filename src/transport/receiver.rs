@@ -309,14 +309,15 @@ impl Receiver {
         message: &mut Vec<u8>,
         patience: Patience,
     ) -> Result<Option<usize>, TryRecvError> {
-        if self.backlog.is_empty()
-            && let Some(head) = self.inbox.head(patience)?
-            && head.header.kind() == Kind::Message
-        {
-            message.resize(head.len, 0);
-            self.inbox.bytes(&head).copy_to(message);
-            self.inbox.release(&head);
-            return Ok(Some(head.len));
+        if self.backlog.is_empty() {
+            if let Some(head) = self.inbox.plain(patience) {
+                return Ok(Some(self.inbox.copy_out(&head, message)));
+            }
+            if let Some(head) = self.inbox.rare_head(patience)?
+                && head.header.kind() == Kind::Message
+            {
+                return Ok(Some(self.inbox.copy_out(&head, message)));
+            }
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
         Ok(self.letter(wanted, patience)?.map(|letter| {
@@ -406,7 +407,10 @@ impl Receiver {
 
     #[inline(always)]
     fn peek_with(&mut self, patience: Patience) -> Result<Option<Received<'_>>, TryRecvError> {
-        let head = self.inbox.head(patience)?;
+        if let Some(head) = self.inbox.plain(patience) {
+            return Ok(Some(Received { head, receiver: self }));
+        }
+        let head = self.inbox.rare_head(patience)?;
         Ok(head.map(|head| Received { head, receiver: self }))
     }
 

@@ -32,17 +32,9 @@ impl Reservation<'_> {
     #[inline(always)]
     pub fn publish(self) -> Result<()> {
         if self.offset == POOLED {
-            return self.publish_pooled();
+            return publish_pooled(self.sender, self.len);
         }
         self.sender.finish(self.header, self.len)
-    }
-
-    #[cold]
-    fn publish_pooled(self) -> Result<()> {
-        match self.sender.pending.take() {
-            Some(room) => self.sender.finish_pooled(room, PLAIN, self.len),
-            None => Ok(()),
-        }
     }
 
     /// Shortens the message to its first `len` bytes.
@@ -64,25 +56,47 @@ impl Reservation<'_> {
     }
 }
 
+// What follows takes a reservation's parts: one whose address is taken is kept in memory, whose stores
+// stand before those of the message in the processor's queue.
+
+fn publish_pooled(sender: &mut Sender, len: usize) -> Result<()> {
+    match sender.pending.take() {
+        Some(room) => sender.finish_pooled(room, PLAIN, len),
+        None => Ok(()),
+    }
+}
+
+fn pooled(sender: &Sender, len: usize) -> &[u8] {
+    sender.pending.as_ref().map_or(&[], |room| &room.block.bytes()[..len])
+}
+
+fn pooled_mut(sender: &mut Sender, len: usize) -> &mut [u8] {
+    sender.pending.as_mut().map_or(&mut [], |room| &mut room.block.bytes_mut()[..len])
+}
+
+fn drop_pooled(sender: &mut Sender) {
+    sender.pending = None;
+}
+
 impl std::ops::Deref for Reservation<'_> {
     type Target = [u8];
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        match &self.sender.pending {
-            Some(room) if self.offset == POOLED => &room.block.bytes()[..self.len],
-            _ => self.sender.ring.bytes(self.offset, self.len),
+        if self.offset == POOLED {
+            return pooled(self.sender, self.len);
         }
+        self.sender.ring.bytes(self.offset, self.len)
     }
 }
 
 impl std::ops::DerefMut for Reservation<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
-        match &mut self.sender.pending {
-            Some(room) if self.offset == POOLED => &mut room.block.bytes_mut()[..self.len],
-            _ => self.sender.ring.bytes_mut(self.offset, self.len),
+        if self.offset == POOLED {
+            return pooled_mut(self.sender, self.len);
         }
+        self.sender.ring.bytes_mut(self.offset, self.len)
     }
 }
 
@@ -91,7 +105,7 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         // A block that was not published goes back.
         if self.offset == POOLED {
-            self.sender.pending = None;
+            drop_pooled(self.sender);
         }
     }
 }

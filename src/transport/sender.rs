@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::parking::{Attention, Sleeper, Waker};
 use crate::pool::Promise;
-use crate::ring::{BatchSlot, Full, Header, Kind, Producer, largest_payload};
+use crate::ring::{BatchSlot, Full, Header, Kind, Producer, SHORT, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
@@ -121,6 +121,11 @@ pub(super) const PLAIN: Envelope = Envelope { kind: Kind::Message, id: None };
 impl Envelope {
     pub(super) fn len(&self) -> usize {
         if self.id.is_some() { 8 } else { 0 }
+    }
+
+    #[inline(always)]
+    fn is_plain(&self) -> bool {
+        self.id.is_none()
     }
 
     /// The header of a record that carries a descriptor.
@@ -372,11 +377,27 @@ impl Sender {
             return self.put_pooled(envelope, message, patience);
         }
         let len = envelope.len() + message.len();
+        if len <= SHORT as usize && envelope.is_plain() && self.put_line(message)? {
+            return Ok(());
+        }
         let header = Header::new(envelope.kind, len as u32);
         let offset = self.room_in_ring(header, patience)?;
         self.write(offset, envelope, message);
         self.finish(header, message.len())?;
         Ok(())
+    }
+
+    /// Sends a message that shares its header's line, if there is room for it that needs nothing done
+    /// first: nearly always.
+    #[inline(always)]
+    fn put_line(&mut self, message: &[u8]) -> Result<bool> {
+        self.check()?;
+        let len = message.len() as u32;
+        let Some(offset) = self.producer.line(len) else { return Ok(false) };
+        self.ring.put(offset, message);
+        self.producer.publish_line(len);
+        self.published(message.len())?;
+        Ok(true)
     }
 
     #[inline(always)]
@@ -410,6 +431,12 @@ impl Sender {
     #[inline(always)]
     pub(super) fn finish(&mut self, header: Header, bytes: usize) -> Result<()> {
         self.producer.publish(header);
+        self.published(bytes)
+    }
+
+    /// Counts a message that was published, and looks whether the receiver sleeps.
+    #[inline(always)]
+    fn published(&mut self, bytes: usize) -> Result<()> {
         self.stats.messages += 1;
         self.stats.bytes += bytes as u64;
         self.announce()

@@ -1,0 +1,139 @@
+//! Records that are no plain messages in the ring: tokens, packets that wait, requests and responses, and
+//! messages in the pool.
+
+use std::time::Instant;
+
+use crate::error::{Fault, Result};
+use crate::pool;
+use crate::ring::{Header, Kind, Record};
+use crate::transport::inbox::{Flow, Head, Inbox, Lent};
+use crate::transport::pooled::{self, Pooled};
+use crate::transport::receiver::{RequestId, TryRecvError};
+use crate::transport::wait::Patience;
+
+/// One pooled message in so many is timed, to know how far the peer's core is: often enough to
+/// notice within a millisecond that a thread has moved, seldom enough not to be seen in the time.
+const DISTANCE_EVERY: u64 = 16;
+
+/// Tokens in a row that are taken from a peer which was given none.
+const TOKENS: u32 = 1 << 16;
+
+impl Inbox {
+    #[cold]
+    pub(super) fn judge_rare(
+        &mut self,
+        mut record: Record,
+        patience: Patience,
+    ) -> Result<Option<Head>, TryRecvError> {
+        let start = Instant::now();
+        let mut tokens = 0;
+        loop {
+            match record.header.kind() {
+                Kind::Close => {
+                    self.flow = Flow::Closed;
+                    return Ok(None);
+                }
+                Kind::Trigger if self.takes_triggers => {
+                    let offset = record.offset;
+                    self.token(record).map_err(|fault| self.fail(fault))?;
+                    return Ok(Some(Head { header: record.header, offset, len: 4 }));
+                }
+                Kind::Trigger => {
+                    self.token(record).map_err(|fault| self.fail(fault))?;
+                    self.stats.stale_tokens += 1;
+                    tokens += 1;
+                    if tokens == TOKENS {
+                        return Err(self.fail(Fault::UnexpectedTokens { count: TOKENS }).into());
+                    }
+                    self.discard(record.header);
+                    record = self.await_record(patience)?;
+                }
+                Kind::Packets => {
+                    self.take_packets(record.header).map_err(|error| self.fail(error))?;
+                    self.discard(record.header);
+                    // Taking them takes time.
+                    patience.check(start)?;
+                    record = self.await_record(patience)?;
+                }
+                Kind::Parcel => return self.judge(record, patience),
+                // Also for want of our own memory or descriptors: what came with the record is lost.
+                _ => {
+                    return Ok(Some(
+                        self.judge_envelope(record).map_err(|error| self.fail(error))?,
+                    ));
+                }
+            }
+        }
+    }
+
+    /// The token in a record that triggers one.
+    pub(super) fn token(&self, record: Record) -> Result<u32, Fault> {
+        let header = record.header;
+        if header.is_pooled() || header.len() != 4 {
+            return Err(Fault::RecordHeader { header: header.to_word() });
+        }
+        let mut token = [0; 4];
+        self.link.peer.bytes(record.offset, 4).copy_to(&mut token);
+        Ok(u32::from_le_bytes(token))
+    }
+
+    /// The peer says that packets wait on the socket: it can send no more before they are taken.
+    fn take_packets(&self, header: Header) -> Result<()> {
+        if header.is_pooled() || header.len() != 0 {
+            return Err(Fault::RecordHeader { header: header.to_word() }.into());
+        }
+        self.link.arrivals().take(&self.link.socket).map(drop)
+    }
+
+    /// Gives back a record that is no message.
+    pub(super) fn discard(&mut self, header: Header) {
+        if self.consumer.release(header) {
+            self.offer_room();
+        }
+    }
+
+    fn judge_envelope(&mut self, record: Record) -> Result<Head> {
+        let header = record.header;
+        let payload = self.link.peer.bytes(record.offset, header.len() as usize);
+        let envelope = if header.kind() == Kind::Message { 0 } else { 8 };
+        let fixed = envelope + if header.is_pooled() { pooled::LEN } else { 0 };
+        if payload.len() < fixed || header.is_pooled() && payload.len() != fixed {
+            return Err(Fault::RecordHeader { header: header.to_word() }.into());
+        }
+        let mut id = [0; 8];
+        payload.slice(0, envelope).copy_to(&mut id[..envelope]);
+        self.id = RequestId(u64::from_le_bytes(id));
+        let offset = record.offset + envelope;
+        let link = &self.link;
+        let max = link.terms.max_message;
+        if !header.is_pooled() {
+            let len = payload.len() - envelope;
+            if len as u64 > max {
+                return Err(Fault::MessageLength { len: len as u64, max }.into());
+            }
+            return Ok(Head { header, offset, len });
+        }
+        let mut bytes = [0; pooled::LEN];
+        payload.slice(envelope, pooled::LEN).copy_to(&mut bytes);
+        let descriptor = Pooled::decode(&bytes);
+        descriptor.judge(max, link.terms.own.loan_slots)?;
+        let mut arrivals = link.arrivals();
+        arrivals.open_window();
+        let segment = arrivals.segment(&link.socket, descriptor.segment)?;
+        drop(arrivals);
+        let capacity = segment.len() as u64;
+        if descriptor.offset > capacity || descriptor.len > capacity - descriptor.offset {
+            let Pooled { offset, len, .. } = descriptor;
+            return Err(Fault::SegmentRange { offset, len, capacity }.into());
+        }
+        if self.stats.pooled >= self.next_distance {
+            self.next_distance = self.stats.pooled + DISTANCE_EVERY;
+            let (offset, len) = (descriptor.offset as usize, descriptor.len as usize);
+            if let Some(took) = pool::time_to_come(segment.mapping().bytes(offset, len)) {
+                self.session.core.pool.note_distance(took);
+            }
+        }
+        self.lent = Some(Lent { segment, descriptor });
+        Ok(Head { header, offset, len: descriptor.len as usize })
+    }
+}
