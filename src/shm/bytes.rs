@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::shm::copy::{copy_across, copy_in, copy_out, load_byte, load_word};
+use crate::shm::copy::{copy_across, copy_in, copy_out, load_byte, load_line, load_word};
 
 /// A view of bytes in a peer's memory, which an honest peer leaves alone and another one may change
 /// at any moment.
@@ -299,7 +299,7 @@ impl Iterator for Lines<'_> {
         }
         let start = self.whole.start;
         // SAFETY: `whole.len` is a multiple of 64 and not 0, and `start` is aligned to 8.
-        let line = core::array::from_fn(|index| unsafe { load_word(start, index * 8) });
+        let line = unsafe { load_line(start) };
         // SAFETY: 64 bytes on is inside of the view or its end.
         self.whole.start = unsafe { start.add(64) };
         self.whole.len -= 64;

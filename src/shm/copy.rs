@@ -8,6 +8,8 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(all(target_arch = "x86_64", not(slipring_tsan)))]
+use core::arch::x86_64::__m128i;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -252,6 +254,45 @@ pub(super) unsafe fn load_word(from: NonNull<u8>, offset: usize) -> u64 {
     let at = unsafe { from.add(offset) };
     // SAFETY: aligned and mapped readable; a peer's words are only ever read as atomics.
     unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }.load(Ordering::Relaxed)
+}
+
+/// The 64 bytes at `from` as words in native order, by vector loads: an eighth to a quarter of the time of a
+/// sum goes to loading it by words.
+///
+/// # Safety
+///
+/// `from` is aligned to 8 and 64 bytes from there are mapped readable.
+#[cfg(all(target_arch = "x86_64", not(slipring_tsan)))]
+#[inline(always)]
+pub(super) unsafe fn load_line(from: NonNull<u8>) -> [u64; 8] {
+    let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
+    // SAFETY: reads 64 bytes that the caller vouches for.
+    unsafe {
+        core::arch::asm!(
+            "movdqu {a}, [{from}]",
+            "movdqu {b}, [{from} + 16]",
+            "movdqu {c}, [{from} + 32]",
+            "movdqu {d}, [{from} + 48]",
+            a = out(xmm_reg) a,
+            b = out(xmm_reg) b,
+            c = out(xmm_reg) c,
+            d = out(xmm_reg) d,
+            from = in(reg) from.as_ptr(),
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    // SAFETY: both are 64 bytes of which every pattern is a value.
+    unsafe { core::mem::transmute([a, b, c, d]) }
+}
+
+/// # Safety
+///
+/// As above.
+#[cfg(not(all(target_arch = "x86_64", not(slipring_tsan))))]
+#[inline(always)]
+pub(super) unsafe fn load_line(from: NonNull<u8>) -> [u64; 8] {
+    // SAFETY: each word is inside of what the caller vouches for.
+    core::array::from_fn(|index| unsafe { load_word(from, index * 8) })
 }
 
 /// Copies `bytes` to `to`, by relaxed stores: others may look, and write, in the meantime.
