@@ -5,43 +5,18 @@
 //! slow that a footprint past the cache is faster. Which it is depends on where the threads run, and
 //! can change under them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::shm::Bytes;
-
-/// Above this a peer is far. Source: `ping_pong --modes inplace,copy`, where the load of a line takes
-/// 20 to 60 ns near and 120 to 180 ns far, two readings of the clock included.
+/// Above this a peer is far. Source: `ping_pong --modes tensor-fill`, where a peer's position takes 40 to 50 ns near and
+/// 140 to 150 ns far, two readings of the clock included.
 const FAR: u64 = 100;
 /// Below this it is near; between the two it stays what it was.
 const NEAR: u64 = 75;
 
 /// How far one measurement moves the estimate, in nanoseconds: so it settles where half of them lie
-/// above and half below. A mean would be moved by what is no distance: interrupts, page walks, lines
-/// that were already here.
-const STEP: u64 = 16;
-
-/// What blocks start at multiples of, in bytes: a page on most machines.
-const PAGE: usize = 4096;
-
-/// From a line to another one of the same page, in bytes.
-const SAME_PAGE: usize = 2048;
-
-/// How long one of the last lines of a message takes to come from the peer's core: those were written last, and lie
-/// in that core's caches, where the first ones of a long message have left them. Another line of its page before it
-/// brings the page's address, which is not what is to be timed. `None`: the message is too short.
-pub(crate) fn time_to_come(message: Bytes<'_>) -> Option<Duration> {
-    let last = probe(message.len())?;
-    std::hint::black_box(message.byte(last - SAME_PAGE));
-    let start = Instant::now();
-    std::hint::black_box(message.byte(last));
-    Some(start.elapsed())
-}
-
-/// The last byte of a message that is so far behind another one of its page.
-fn probe(len: usize) -> Option<usize> {
-    let last = len.checked_sub(1)?;
-    if last % PAGE >= SAME_PAGE { Some(last) } else { (last / PAGE * PAGE).checked_sub(1) }
-}
+/// above and half below, and two in a row make a near peer far. A mean would be moved by what is no distance:
+/// interrupts, page walks.
+const STEP: u64 = 32;
 
 /// A running median of distances, of all peers of a pool.
 #[derive(Debug, Default)]
@@ -65,17 +40,6 @@ impl Distance {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn two_lines_of_one_page_are_looked_at_or_none() {
-        for len in 0..3 * PAGE {
-            let looked_at = probe(len);
-            assert_eq!(looked_at.is_none(), len <= SAME_PAGE, "{len}");
-            if let Some(last) = looked_at {
-                assert!(last < len && (last - SAME_PAGE) / PAGE == last / PAGE, "{len}");
-            }
-        }
-    }
 
     #[test]
     fn distance_follows_the_most_and_not_the_outliers() {

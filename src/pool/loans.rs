@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::pool::shared::Shared;
 use crate::pool::state::BlockHome;
@@ -12,9 +11,6 @@ use crate::sync::Edge;
 /// Loans of one borrower at most, however many slots it has: all of them are looked at, under the
 /// pool's lock, when blocks are taken back.
 const LOANS: u32 = 1024;
-
-/// From a slot to one whose word lies in another line of the same page.
-const SAME_PAGE: u32 = 256;
 
 /// Somebody who borrows blocks and returns them by generation.
 pub(crate) trait Borrower: Send + Sync {
@@ -199,16 +195,9 @@ impl Account {
         self.out.push(slot);
     }
 
-    /// Takes back every block that the borrower has returned. Where the oldest loan was returned, its
-    /// word has just come from the borrower's core: gives the time it took.
-    pub(super) fn reclaim(&mut self, mut back: impl FnMut(Lent)) -> Option<Duration> {
-        let Self { borrower, slots, most, free, out, .. } = self;
-        let oldest = *out.first()?;
-        // This brings the page's address, which is not what is to be timed.
-        std::hint::black_box(borrower.returned((oldest ^ SAME_PAGE).min(*most - 1)));
-        let start = Instant::now();
-        std::hint::black_box(borrower.returned(oldest));
-        let took = start.elapsed();
+    /// Takes back every block that the borrower has returned.
+    pub(super) fn reclaim(&mut self, mut back: impl FnMut(Lent)) {
+        let Self { borrower, slots, free, out, .. } = self;
         out.retain(|slot| {
             let entry = &mut slots[*slot as usize];
             let returned = borrower.returned(*slot);
@@ -226,7 +215,6 @@ impl Account {
         });
         // Pairs with the borrower's store of the generation: its loads of the blocks are done.
         Edge::Reclaim.acquire();
-        (out.first() != Some(&oldest)).then_some(took)
     }
 
     pub(super) fn borrower(&self) -> Arc<dyn Borrower> {

@@ -32,7 +32,6 @@ mod state;
 mod store;
 
 pub(crate) use block::Block;
-pub(crate) use distance::time_to_come;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};
 pub(crate) use loans::{Borrower, BorrowerId, Loan, Promise};
 pub(crate) use shared::{SharedBlock, Users};

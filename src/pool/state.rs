@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) next_borrower: u64,
     /// Bytes of all segments together.
     pub(super) used: u64,
+    /// Blocks that are being taken back: empty, but for its room.
+    pub(super) coming: Vec<Lent>,
     /// Segments that were dropped, to be unmapped without the lock.
     pub(super) dropped: Vec<Segment>,
 }
@@ -91,6 +93,7 @@ impl State {
             accounts: Vec::new(),
             next_borrower: 0,
             used: 0,
+            coming: Vec::new(),
             dropped: Vec::new(),
         }
     }
@@ -230,28 +233,26 @@ impl State {
     }
 
     pub(super) fn reclaim(&mut self, id: BorrowerId) {
-        let mut back = Vec::new();
-        let took = self.account(id).and_then(|account| account.reclaim(|lent| back.push(lent)));
-        if let Some(took) = took {
-            self.note_distance(took);
+        let mut back = std::mem::take(&mut self.coming);
+        if let Some(account) = self.account(id) {
+            account.reclaim(|lent| back.push(lent));
         }
-        for lent in back {
-            self.put_back(lent);
-        }
+        self.take_back(back);
     }
 
     pub(super) fn reclaim_all(&mut self) {
-        let mut back = Vec::new();
-        let mut took = Vec::new();
+        let mut back = std::mem::take(&mut self.coming);
         for account in self.accounts.iter_mut().flatten() {
-            took.extend(account.reclaim(|lent| back.push(lent)));
+            account.reclaim(|lent| back.push(lent));
         }
-        for took in took {
-            self.note_distance(took);
-        }
-        for lent in back {
+        self.take_back(back);
+    }
+
+    fn take_back(&mut self, mut back: Vec<Lent>) {
+        for lent in back.drain(..) {
             self.put_back(lent);
         }
+        self.coming = back;
     }
 
     /// Drops every segment of which no block is in use.

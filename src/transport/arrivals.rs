@@ -131,8 +131,9 @@ impl Arrived {
 #[derive(Debug)]
 pub(super) struct Arrivals {
     segments: HashMap<u32, Arrived>,
-    /// The segment that was named last, which the next message is likely to name again.
-    last: Option<(u32, Arc<PoolSegment>)>,
+    /// Segments that were named lately, by the low bits of their numbers: a walk through few long blocks names
+    /// one after the other, again and again.
+    last: [Option<(u32, Arc<PoolSegment>)>; 4],
     /// Bytes of these.
     bytes: u64,
     limit: u64,
@@ -155,7 +156,7 @@ impl Arrivals {
     pub(super) fn new(limit: u64, prefault: bool) -> Self {
         Self {
             segments: HashMap::new(),
-            last: None,
+            last: [const { None }; 4],
             bytes: 0,
             limit,
             window: 0,
@@ -182,14 +183,15 @@ impl Arrivals {
     /// segment before it publishes a record that names it.
     #[inline]
     pub(super) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PoolSegment>> {
-        if let Some((number, mapped)) = &self.last
+        let place = segment as usize % self.last.len();
+        if let Some((number, mapped)) = &self.last[place]
             && *number == segment
         {
             return Ok(mapped.clone());
         }
         match self.arrived(socket, segment)? {
             Arrived::Pool(mapped) => {
-                self.last = Some((segment, mapped.clone()));
+                self.last[place] = Some((segment, mapped.clone()));
                 Ok(mapped)
             }
             // Nothing of it is lent.
@@ -364,7 +366,7 @@ impl Arrivals {
                 self.map(segment, len, fd, frozen)
             }
             (Packet::Retire { segment }, _) => {
-                self.last = None;
+                self.last = [const { None }; 4];
                 self.retires.fetch_add(1, Ordering::Relaxed);
                 if let Some(dropped) = self.segments.remove(&segment) {
                     self.bytes -= dropped.len();

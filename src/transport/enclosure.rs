@@ -231,11 +231,12 @@ impl Sender {
         self.stats.tensors += 1;
         self.stats.bytes += bytes as u64;
         announced?;
+        self.note_distance(bytes as u64)?;
         Ok(true)
     }
 
     #[cold]
-    fn ask_promise(&self) -> Option<Promise> {
+    pub(super) fn ask_promise(&self) -> Option<Promise> {
         let Session { link, core, .. } = &*self.session;
         core.pool.promise(link.borrower)
     }

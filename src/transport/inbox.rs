@@ -41,8 +41,6 @@ pub(super) struct Inbox {
     pub(super) lent: Option<Lent>,
     /// The id of the record at the ring's position, if it is a request or response.
     pub(super) id: RequestId,
-    /// From how many pooled messages on the next one is timed.
-    pub(super) next_distance: u64,
     /// The longest message of this link, in bytes.
     max_message: u64,
     /// The longest one in the ring.
@@ -111,7 +109,6 @@ impl Inbox {
             room: Waker::new(control::SENDER_STATE, control::ROOM_BELL),
             lent: None,
             id: RequestId(0),
-            next_distance: 0,
             max_message: link.terms.max_message,
             plain_max: link.terms.max_message.min(largest_payload(peer.ring)),
             is_long: false,

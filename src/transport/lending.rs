@@ -14,6 +14,13 @@ use crate::transport::sent::Offered;
 /// hold, or room on the socket.
 const SLICE: Duration = Duration::from_millis(5);
 
+/// One loan in so many is followed by a look at how far the peer's core is: often enough to notice soon that a
+/// thread has moved, seldom enough not to be seen in the time.
+const DISTANCE_EVERY: u64 = 16;
+
+/// As is every loan of so many bytes: beside writing them, a look is nothing.
+const LONG: u64 = 64 << 10;
+
 /// A block for one message, and where its descriptor goes in the ring.
 #[derive(Debug)]
 pub(super) struct PoolRoom {
@@ -152,14 +159,41 @@ impl Sender {
         len: usize,
     ) -> Result<()> {
         let PoolRoom { mut block, offset } = room;
-        let Session { link, core, .. } = &*self.session;
-        let Some(loan) = core.pool.lend(&mut block, link.borrower) else {
+        let place = block.place();
+        let promise = self.promise.take().or_else(|| self.ask_promise());
+        let Some((promise, place)) = promise.zip(place) else {
             // The account closes when the peer ends.
-            return Err(link.end());
+            return Err(self.link.end());
         };
-        let descriptor = Pooled::new(&loan, len as u64).encode();
+        let descriptor = Pooled::new(&promise.loan(place), len as u64).encode();
         self.write(offset, envelope, &descriptor);
         self.stats.pooled += 1;
-        self.finish(envelope.pooled(), len)
+        let announced = self.finish(envelope.pooled(), len);
+        let Session { link, core, .. } = &*self.session;
+        self.promise = core.pool.enter(&mut block, link.borrower, promise);
+        announced?;
+        self.note_distance(len as u64)
+    }
+
+    /// Learns how far the peer is, after `len` bytes were lent to it: only what is lent goes by it.
+    #[inline(always)]
+    pub(super) fn note_distance(&mut self, len: u64) -> Result<()> {
+        let lent = self.stats.pooled + self.stats.tensors;
+        if len >= LONG || lent.is_multiple_of(DISTANCE_EVERY) {
+            self.measure_distance()?;
+        }
+        Ok(())
+    }
+
+    /// The peer's position comes from its core: it was stored there when the peer had read everything, and waits
+    /// in that core's nearest cache, as whoever waits touches nothing else. What was lent may lie anywhere.
+    #[cold]
+    fn measure_distance(&mut self) -> Result<()> {
+        match self.producer.time_position() {
+            Ok(Some(took)) => self.session.core.pool.note_distance(took),
+            Ok(None) => {}
+            Err(fault) => return Err(self.link.fail(fault)),
+        }
+        Ok(())
     }
 }

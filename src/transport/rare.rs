@@ -4,16 +4,11 @@
 use std::time::Instant;
 
 use crate::error::{Fault, Result};
-use crate::pool;
 use crate::ring::{Header, Kind, Record};
 use crate::transport::inbox::{Flow, Head, Inbox, Lent};
 use crate::transport::pooled::{self, Pooled};
 use crate::transport::receiver::{RequestId, TryRecvError};
 use crate::transport::wait::Patience;
-
-/// One pooled message in so many is timed, to know how far the peer's core is: often enough to
-/// notice within a millisecond that a thread has moved, seldom enough not to be seen in the time.
-const DISTANCE_EVERY: u64 = 16;
 
 /// Tokens in a row that are taken from a peer which was given none.
 const TOKENS: u32 = 1 << 16;
@@ -25,8 +20,7 @@ impl Inbox {
         mut record: Record,
         patience: Patience,
     ) -> Result<Option<Head>, TryRecvError> {
-        let start = Instant::now();
-        let mut tokens = 0;
+        let (mut start, mut tokens) = (None, 0);
         loop {
             match record.header.kind() {
                 Kind::Close => {
@@ -52,7 +46,7 @@ impl Inbox {
                     self.take_packets(record.header).map_err(|error| self.fail(error))?;
                     self.discard(record.header);
                     // Taking them takes time.
-                    patience.check(start)?;
+                    patience.check(*start.get_or_insert_with(Instant::now))?;
                     record = self.await_record(patience)?;
                 }
                 Kind::Parcel => return self.judge(record, patience),
@@ -125,13 +119,6 @@ impl Inbox {
         if descriptor.offset > capacity || descriptor.len > capacity - descriptor.offset {
             let Pooled { offset, len, .. } = descriptor;
             return Err(Fault::SegmentRange { offset, len, capacity }.into());
-        }
-        if self.stats.pooled >= self.next_distance {
-            self.next_distance = self.stats.pooled + DISTANCE_EVERY;
-            let (offset, len) = (descriptor.offset as usize, descriptor.len as usize);
-            if let Some(took) = pool::time_to_come(segment.mapping().bytes(offset, len)) {
-                self.session.core.pool.note_distance(took);
-            }
         }
         self.lent = Some(Lent { segment, descriptor });
         Ok(Head { header, offset, len: descriptor.len as usize })
