@@ -149,8 +149,8 @@ impl Pool {
         drop(borrower);
     }
 
-    /// A block of `len` bytes for a borrower that has a slot for it, which stays free until
-    /// [`lend`](Self::lend) if nobody else lends to this borrower.
+    /// A block of `len` bytes for a borrower that has a slot for it, which stays free until it is
+    /// [promised](Self::promise) or [lent](Self::lend) if nobody else lends to this borrower.
     ///
     /// # Errors
     ///

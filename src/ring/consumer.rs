@@ -68,7 +68,8 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         self.peer.load(self.next_header())
     }
 
-    /// Brings the line behind the header's.
+    /// Brings the line behind the header's, as a header is about to come whose payload lies there. What is loaded
+    /// means nothing yet. At the ring's end it lies in the mirror.
     #[inline(always)]
     pub(crate) fn touch(&self) {
         std::hint::black_box(self.peer.load(self.next_header() + LINE as usize));

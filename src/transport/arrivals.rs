@@ -134,7 +134,7 @@ pub(super) struct Arrivals {
     /// Segments that were named lately, by the low bits of their numbers: a walk through few long blocks names
     /// one after the other, again and again.
     last: [Option<(u32, Arc<PoolSegment>)>; 4],
-    /// Bytes of these.
+    /// Bytes of all segments.
     bytes: u64,
     limit: u64,
     /// Bytes of the segments that were taken in at a time.

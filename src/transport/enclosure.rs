@@ -196,7 +196,8 @@ impl Sender {
         self.producer.publish(header);
         self.stats.tensors += 1;
         self.stats.bytes += bytes;
-        Ok(self.announce()?)
+        self.announce()?;
+        Ok(self.note_distance(bytes)?)
     }
 
     /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put

@@ -151,7 +151,7 @@ impl Sender {
         if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
     }
 
-    /// Lends the block and publishes its descriptor.
+    /// Publishes the block's descriptor, and enters the loan.
     pub(super) fn finish_pooled(
         &mut self,
         room: PoolRoom,
@@ -172,6 +172,10 @@ impl Sender {
         let Session { link, core, .. } = &*self.session;
         self.promise = core.pool.enter(&mut block, link.borrower, promise);
         announced?;
+        if block.place().is_some() {
+            // The account was closed meanwhile.
+            return Err(self.link.end());
+        }
         self.note_distance(len as u64)
     }
 

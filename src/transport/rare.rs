@@ -43,10 +43,11 @@ impl Inbox {
                     record = self.await_record(patience)?;
                 }
                 Kind::Packets => {
+                    let start = *start.get_or_insert_with(Instant::now);
                     self.take_packets(record.header).map_err(|error| self.fail(error))?;
                     self.discard(record.header);
                     // Taking them takes time.
-                    patience.check(*start.get_or_insert_with(Instant::now))?;
+                    patience.check(start)?;
                     record = self.await_record(patience)?;
                 }
                 Kind::Parcel => return self.judge(record, patience),
@@ -77,13 +78,6 @@ impl Inbox {
             return Err(Fault::RecordHeader { header: header.to_word() }.into());
         }
         self.link.arrivals().take(&self.link.socket).map(drop)
-    }
-
-    /// Gives back a record that is no message.
-    pub(super) fn discard(&mut self, header: Header) {
-        if self.consumer.release(header) {
-            self.offer_room();
-        }
     }
 
     fn judge_envelope(&mut self, record: Record) -> Result<Head> {

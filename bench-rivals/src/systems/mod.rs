@@ -70,6 +70,7 @@ pub trait System: Sync {
 pub static ALL: &[&dyn System] = &[
     &slipring::MESSAGES,
     &slipring::TENSORS,
+    &slipring::LONG_RING,
     &iceoryx2::Iceoryx2,
     &ringfire::Ringfire,
     &shaq::Shaq,

@@ -19,10 +19,15 @@ use crate::work::{self, Treatment, Wait, Work};
 pub struct Slipring {
     name: &'static str,
     tensors: bool,
+    /// Bytes of the ring, where it is not the default one.
+    ring: Option<u64>,
 }
 
-pub const MESSAGES: Slipring = Slipring { name: "slipring", tensors: false };
-pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true };
+pub const MESSAGES: Slipring = Slipring { name: "slipring", tensors: false, ring: None };
+pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true, ring: None };
+/// For streams of short messages only.
+pub const LONG_RING: Slipring =
+    Slipring { name: "slipring long ring", tensors: false, ring: Some(4 << 20) };
 
 impl System for Slipring {
     fn name(&self) -> &'static str {
@@ -38,6 +43,9 @@ impl System for Slipring {
     }
 
     fn options(&self, work: Work, _bytes: usize) -> String {
+        if let Some(bytes) = self.ring {
+            return format!("ring_capacity {} MiB; reserve, peek", bytes >> 20);
+        }
         let way = match (work, self.tensors) {
             (Work::Wake, _) => "Spin::Never",
             (Work::FanIn | Work::Reactor(_), _) => "defaults; reactor",
@@ -51,6 +59,7 @@ impl System for Slipring {
 
     fn does(&self, work: Work, bytes: usize) -> bool {
         match work {
+            _ if self.ring.is_some() => work == Work::Stream && bytes <= 1024,
             Work::Trip(Treatment::Copied) => !self.tensors,
             Work::Trip(_) => !self.tensors || bytes >= 64,
             Work::FanOut => self.tensors,
@@ -68,13 +77,16 @@ impl System for Slipring {
                 FanOut::over(part, setup)
             }
             _ => {
-                let spin = match work.waits() {
-                    Wait::Sleep => Options::new().spin(Spin::Never),
-                    Wait::Poll | Wait::Default => Options::new(),
-                };
+                let mut options = Options::new();
+                if work.waits() == Wait::Sleep {
+                    options = options.spin(Spin::Never);
+                }
+                if let Some(bytes) = self.ring {
+                    options = options.ring_capacity(bytes);
+                }
                 let context = match work {
                     Work::Footprint => shared()?.clone(),
-                    _ => Context::with_options(spin)?,
+                    _ => Context::with_options(options)?,
                 };
                 let link = meet(setup, &context, 1)?.swap_remove(0);
                 if self.tensors {
