@@ -145,7 +145,8 @@ impl Options {
     }
 
     /// Bytes of the ring that this side writes: a power of two from one page to 1 GiB. Default
-    /// 64 KiB, which is allocated when a link is made.
+    /// 64 KiB, which is allocated when a link is made. One-way streams of short messages are 1.7 times as fast
+    /// with 4 MiB (`bench-rivals`, 64 B, Zen 4).
     pub fn ring_capacity(mut self, bytes: u64) -> Self {
         self.ring_capacity = bytes;
         self
