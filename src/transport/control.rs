@@ -1,13 +1,13 @@
 //! The control section of a link's segment: where each word stands.
 //!
 //! ```text
-//!   0x000  position        how far this side has read the peer's ring
 //!   0x040  receiver state  whether this side's receiver sleeps, or is gone
 //!   0x048  sender state    whether this side's sender sleeps
 //!   0x080  data bell       rung for the peer's receiver, after a record was published
 //!   0x088  room bell       rung for the peer's sender, after room or a loan was given back
 //!   0x0c0  released        whether this side holds nothing of the peer's, and never will
 //!   0x100  (zero)
+//!   0x200  position        how far this side has read the peer's ring
 //!  0x1000  returns         a word for each loan slot: the generation returned last
 //! ```
 //!
@@ -15,8 +15,9 @@
 //! threads write on the hot path stands in different lines.
 
 /// The reader's position in the peer's ring, in bytes. Written by the receiver; seen late by up to
-/// an eighth of the ring while records wait.
-pub(super) const POSITION: usize = 0x000;
+/// an eighth of the ring while records wait. No other word is within 128 bytes of it: whoever times how long it
+/// takes to come has not had it fetched with a neighbour.
+pub(super) const POSITION: usize = 0x200;
 /// The receiver's parking word.
 pub(super) const RECEIVER_STATE: usize = 0x040;
 /// The sender's parking word.

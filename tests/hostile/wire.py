@@ -20,7 +20,7 @@ MAGIC = b"slipring"
 HELLO, REFUSAL, SEGMENT, RETIRE, WAKE = range(1, 6)
 MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS = range(1, 8)
 MORE, POOLED, TIGHT = 1 << 8, 1 << 9, 1 << 10
-POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL, RELEASED, LOANS = 0, 0x40, 0x48, 0x80, 0x88, 0xC0, 0x1000
+POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL, RELEASED, LOANS = 0x200, 0x40, 0x48, 0x80, 0x88, 0xC0, 0x1000
 PAGE = mmap.PAGESIZE
 SEALS = kernel.SEAL_SEAL | kernel.SEAL_SHRINK | kernel.SEAL_GROW | kernel.SEAL_FUTURE_WRITE
 FROZEN = kernel.SEAL_SEAL | kernel.SEAL_SHRINK | kernel.SEAL_GROW | kernel.SEAL_WRITE
@@ -248,7 +248,7 @@ class Link:
         return place
 
     def room(self):
-        return self.ring - 128 - (self.head - self.their_words[0])
+        return self.ring - 128 - (self.head - self.their_words[POSITION // 8])
 
     # Packets.
 

@@ -22,7 +22,7 @@ use rustix::thread::futex;
 use super::HANG;
 
 /// Words of the control section, in bytes from the segment's start.
-pub const POSITION: usize = 0x000;
+pub const POSITION: usize = 0x200;
 pub const RECEIVER_STATE: usize = 0x040;
 pub const SENDER_STATE: usize = 0x048;
 pub const DATA_BELL: usize = 0x080;
