@@ -256,8 +256,8 @@ pub(super) unsafe fn load_word(from: NonNull<u8>, offset: usize) -> u64 {
     unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }.load(Ordering::Relaxed)
 }
 
-/// The 64 bytes at `from` as words in native order, by vector loads: an eighth to a quarter of the time of a
-/// sum goes to loading it by words.
+/// The 64 bytes at `from` as words in native order, by vector loads, whose sums the compiler makes vectors, too.
+/// Source: `ping_pong --modes inplace`, where 1 KiB and 64 KiB take 5 % less by it than by words.
 ///
 /// # Safety
 ///
