@@ -814,3 +814,18 @@ fn loan_slots_that_a_peer_announces_cost_nothing_before_they_are_used() {
     other.expect("done");
     other.succeeds();
 }
+
+#[test]
+fn an_answer_that_was_received_is_no_error_whoever_leaves_then() {
+    // Whoever asked sleeps, and leaves as soon as it is woken: while the answer's loan is entered.
+    for _ in 0..300 {
+        let (mut near, mut far) = pair(Options::new().spin(Spin::Never));
+        let answering = thread::spawn(move || {
+            let request = far.recv_request().unwrap().unwrap();
+            far.respond(request.id, &request.body)
+        });
+        assert_eq!(near.call(&[2; 50_000]).unwrap(), [2; 50_000]);
+        drop(near);
+        answering.join().unwrap().unwrap();
+    }
+}

@@ -172,10 +172,7 @@ impl Sender {
         let Session { link, core, .. } = &*self.session;
         self.promise = core.pool.enter(&mut block, link.borrower, promise);
         announced?;
-        if block.place().is_some() {
-            // The account was closed meanwhile.
-            return Err(self.link.end());
-        }
+        // If the account was closed meanwhile the peer has left, perhaps with this message.
         self.note_distance(len as u64)
     }
 
