@@ -102,14 +102,21 @@ impl Setup<'_> {
     }
 }
 
+/// Descriptors that one message may carry. `bench-rivals` sends so many.
+const MOST: usize = 6;
+
 /// Sends a word with one descriptor.
 pub fn send_fd(socket: BorrowedFd<'_>, word: u64, fd: BorrowedFd<'_>) -> Outcome<()> {
-    let fds = [fd];
+    send_fds(socket, word, &[fd])
+}
+
+/// Sends a word with some descriptors.
+pub fn send_fds(socket: BorrowedFd<'_>, word: u64, fds: &[BorrowedFd<'_>]) -> Outcome<()> {
     let word = word.to_ne_bytes();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&fds)) {
-        return Err("no room for one descriptor".into());
+    if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(format!("no room for {} descriptors", fds.len()).into());
     }
     rustix::net::sendmsg(socket, &[IoSlice::new(&word)], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
@@ -117,8 +124,14 @@ pub fn send_fd(socket: BorrowedFd<'_>, word: u64, fd: BorrowedFd<'_>) -> Outcome
 
 /// Receives a word with one descriptor.
 pub fn receive_fd(socket: BorrowedFd<'_>) -> Outcome<(u64, OwnedFd)> {
+    let (word, [fd]) = receive_fds(socket)?;
+    Ok((word, fd))
+}
+
+/// Receives a word with `N` descriptors.
+pub fn receive_fds<const N: usize>(socket: BorrowedFd<'_>) -> Outcome<(u64, [OwnedFd; N])> {
     let mut word = [0; 8];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut slices = [IoSliceMut::new(&mut word)];
     let flags = RecvFlags::CMSG_CLOEXEC;
@@ -126,12 +139,12 @@ pub fn receive_fd(socket: BorrowedFd<'_>) -> Outcome<(u64, OwnedFd)> {
     if got != word.len() {
         return Err(format!("the peer sent {got} bytes, expected {}", word.len()).into());
     }
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message
-            && let Some(fd) = fds.next()
-        {
-            return Ok((u64::from_ne_bytes(word), fd));
-        }
-    }
-    Err("a message came without its descriptor".into())
+    let rights = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let fds: Vec<OwnedFd> = rights.flatten().collect();
+    let fds = <[OwnedFd; N]>::try_from(fds)
+        .map_err(|fds| format!("the peer sent {} descriptors, expected {N}", fds.len()))?;
+    Ok((u64::from_ne_bytes(word), fds))
 }

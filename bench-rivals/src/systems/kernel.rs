@@ -12,7 +12,7 @@ use super::{Kind, System};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
 use crate::floors::events;
-use crate::payload::{self, FROM_LEADER};
+use crate::work::connect::Connect;
 use crate::work::fan_in::{FanIn, Part as FanInPart, SENDERS, Send1};
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::End;
@@ -276,7 +276,7 @@ fn fan_out(medium: Medium, setup: &Setup) -> Outcome<FanOutPart> {
 
 /// A listener of some kind, and how one connects to it.
 trait Door: Sized {
-    type Stream: Read + Write;
+    type Stream: Read + Write + 'static;
 
     fn listen(setup: &Setup) -> Outcome<Self>;
     fn accept(&self) -> Outcome<Self::Stream>;
@@ -323,44 +323,29 @@ impl Door for TcpListener {
     }
 }
 
-/// Connect and first echo.
-struct Connect<D> {
-    door: Option<D>,
-    port: u64,
-    name: String,
-    number: u64,
-}
-
 fn connect<D: Door + 'static>(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
     let (door, port) = match setup.role {
         Role::Follower => (Some(D::listen(setup)?), 0),
         Role::Leader => (None, hear(setup)?),
     };
-    Ok(Box::new(Connect { door, port, name: setup.name.into(), number: 0 }))
+    let name = setup.name.to_owned();
+    Connect::open(setup, move |_| {
+        Ok(Socket(match &door {
+            Some(door) => door.accept()?,
+            None => D::connect(port, &name)?,
+        }))
+    })
 }
 
-impl<D: Door> Exchange for Connect<D> {
-    fn lead(&mut self, count: u64) -> Outcome<()> {
-        for _ in 0..count {
-            let mut stream = D::connect(self.port, &self.name)?;
-            let word = payload::seed(self.number, FROM_LEADER).to_ne_bytes();
-            stream.write_all(&word)?;
-            let mut echo = [0; 8];
-            stream.read_exact(&mut echo)?;
-            payload::check(payload::sum(&echo), payload::sum(&word), self.number)?;
-            self.number += 1;
-        }
-        Ok(())
+/// A connected socket that blocks.
+struct Socket<S>(S);
+
+impl<S: Read + Write> End for Socket<S> {
+    fn send(&mut self, message: &[u8]) -> Outcome<()> {
+        Ok(self.0.write_all(message)?)
     }
 
-    fn follow(&mut self, count: u64) -> Outcome<()> {
-        let door = self.door.as_ref().ok_or("only the follower listens")?;
-        for _ in 0..count {
-            let mut stream = door.accept()?;
-            let mut word = [0; 8];
-            stream.read_exact(&mut word)?;
-            stream.write_all(&word)?;
-        }
-        Ok(())
+    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+        Ok(self.0.read_exact(message)?)
     }
 }

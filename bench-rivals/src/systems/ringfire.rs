@@ -1,9 +1,11 @@
 //! ringfire: rings of slots of one type for short messages, copied in and out; for longer ones its blobs in
 //! an arena, in place.
 
+use std::io::ErrorKind;
+
 use ringfire::{
     BlobConsumer, BlobProducer, FlowControl, FutexWait, RingConsumer, RingProducer,
-    RingProducerBuilder,
+    RingProducerBuilder, RingfireError,
 };
 
 use super::sized::{Slot, by_size, slots};
@@ -11,6 +13,7 @@ use super::{Kind, System};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload;
+use crate::work::connect::Connect;
 use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::{End, both};
 use crate::work::{self, Treatment, Wait, Work};
@@ -42,6 +45,7 @@ impl System for Ringfire {
             Work::Stream => {
                 format!("LosslessBackpressure, {} slots; try_recv polled", slots(bytes))
             }
+            Work::Connect => format!("{} slots; attach and try_recv polled", slots(bytes)),
             Work::Wake => format!("{} slots; FutexWait without spinning", slots(bytes)),
             Work::Idle => format!("{} slots; FutexWait", slots(bytes)),
             _ if bytes <= SLOTTED => format!("{} slots; try_recv polled", slots(bytes)),
@@ -55,8 +59,8 @@ impl System for Ringfire {
             Work::Trip(_) => true,
             // Blobs are overwritten when their reader is late, and the queue of many writers too.
             Work::Stream => bytes <= SLOTTED,
-            Work::FanIn | Work::Connect | Work::Reactor(_) => false,
-            Work::FanOut | Work::Wake | Work::Idle | Work::Footprint => true,
+            Work::FanIn | Work::Reactor(_) => false,
+            Work::FanOut | Work::Connect | Work::Wake | Work::Idle | Work::Footprint => true,
         }
     }
 
@@ -64,6 +68,9 @@ impl System for Ringfire {
         if work == Work::FanOut {
             let part = fan_out(setup)?;
             return FanOut::over(part, setup);
+        }
+        if work == Work::Connect {
+            return Connect::open(setup, connect);
         }
         if setup.bytes > SLOTTED {
             let (producer, consumer) = both(
@@ -90,26 +97,42 @@ fn arena(bytes: usize) -> usize {
 }
 
 fn open<const BYTES: usize>(work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+    let (producer, consumer) = both(setup, |name| create(name, work), attach)?;
+    work::over(Rings::<BYTES>::new(producer, consumer, work.waits()), work, setup)
+}
+
+/// A ring each way, of which the leader's is there first. Nobody is told of a ring: one looks for it.
+fn connect(setup: &Setup) -> Outcome<Rings<8>> {
+    let (out, back) = (format!("{}-out", setup.name), format!("{}-back", setup.name));
+    let (producer, consumer) = match setup.role {
+        Role::Leader => (create(&out, Work::Connect)?, attach(&back)?),
+        Role::Follower => {
+            let consumer = attach(&out)?;
+            (create(&back, Work::Connect)?, consumer)
+        }
+    };
+    Ok(Rings::new(producer, consumer, Work::Connect.waits()))
+}
+
+fn create<const BYTES: usize>(name: &str, work: Work) -> Outcome<RingProducer<Slot<BYTES>>> {
     let mut builder = RingProducerBuilder::new(slots(BYTES) as u64);
     if work == Work::Stream {
         builder = builder.flow_control(FlowControl::LosslessBackpressure);
     }
-    let mut builder = Some(builder);
-    let (producer, consumer) = both(
-        setup,
-        |name| {
-            let builder = builder.take().ok_or("one producer")?;
-            Ok(RingProducer::create_with_options(path(name), builder)?)
-        },
-        |name| Ok(RingConsumer::attach(path(name))?),
-    )?;
-    let wait = match work.waits() {
-        Wait::Poll => None,
-        Wait::Default => Some(FutexWait::default()),
-        Wait::Sleep => Some(FutexWait::new(0, None)),
-    };
-    let slot = Slot::<BYTES>::boxed();
-    work::over(Rings { producer, consumer, wait, slot }, work, setup)
+    Ok(RingProducer::create_with_options(path(name), builder)?)
+}
+
+/// Looks for a ring until it is there.
+fn attach<const BYTES: usize>(name: &str) -> Outcome<RingConsumer<Slot<BYTES>>> {
+    let path = path(name);
+    loop {
+        match RingConsumer::attach(&path) {
+            Err(RingfireError::Io(error)) if error.kind() == ErrorKind::NotFound => {}
+            // Its file has no length yet, or no header.
+            Err(RingfireError::CorruptLayout(_) | RingfireError::InvalidMagic { .. }) => {}
+            attached => return Ok(attached?),
+        }
+    }
 }
 
 struct Rings<const BYTES: usize> {
@@ -120,6 +143,19 @@ struct Rings<const BYTES: usize> {
 }
 
 impl<const BYTES: usize> Rings<BYTES> {
+    fn new(
+        producer: RingProducer<Slot<BYTES>>,
+        consumer: RingConsumer<Slot<BYTES>>,
+        wait: Wait,
+    ) -> Self {
+        let wait = match wait {
+            Wait::Poll => None,
+            Wait::Default => Some(FutexWait::default()),
+            Wait::Sleep => Some(FutexWait::new(0, None)),
+        };
+        Rings { producer, consumer, wait, slot: Slot::boxed() }
+    }
+
     #[inline]
     fn next(&mut self) -> Slot<BYTES> {
         if let Some(wait) = &mut self.wait {

@@ -13,8 +13,9 @@ use shaq::{mpmc, spsc};
 use super::sized::{Slot, by_size, slots};
 use super::{Kind, System};
 use crate::Outcome;
-use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
+use crate::exchange::{Exchange, Role, Setup, receive_fd, receive_fds, send_fd, send_fds};
 use crate::payload;
+use crate::work::connect::Connect;
 use crate::work::fan_in::{self, FanIn, Maker, Part as FanInPart, SENDERS, Send1};
 use crate::work::link::End;
 use crate::work::{self, Wait, Work};
@@ -49,12 +50,16 @@ impl System for Shaq {
     }
 
     fn does(&self, work: Work, _bytes: usize) -> bool {
-        !matches!(work, Work::Reactor(_) | Work::Connect | Work::FanOut)
+        !matches!(work, Work::Reactor(_) | Work::FanOut)
     }
 
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        if work == Work::FanIn {
-            return FanIn::open(setup, |setup, _| fan_in(setup));
+        match work {
+            Work::FanIn => return FanIn::open(setup, |setup, _| fan_in(setup)),
+            Work::Connect => {
+                return Connect::open(setup, |setup| queues::<8>(setup, Work::Connect.waits()));
+            }
+            _ => {}
         }
         by_size!(setup.bytes, [8, 64, 1024, 8192, 65536, 1048576, 16777216], open(work, setup))
     }
@@ -68,16 +73,28 @@ fn file(len: usize) -> Outcome<File> {
 }
 
 fn open<const BYTES: usize>(work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+    work::over(queues::<BYTES>(setup, work.waits())?, work, setup)
+}
+
+/// A queue each way. The leader makes both.
+fn queues<const BYTES: usize>(setup: &Setup, wait: Wait) -> Outcome<Queues<BYTES>> {
+    if setup.role == Role::Follower {
+        let [out, back] = receive_fds(setup.socket)?.1.map(File::from);
+        // SAFETY: the peer has made it with the same type, and this is its one producer.
+        let producer = unsafe { spsc::Producer::join(&back)? };
+        // SAFETY: as above, and this is its one consumer.
+        let consumer = unsafe { spsc::Consumer::join(&out)? };
+        return Ok(Queues { producer, consumer, wait });
+    }
     let len = spsc::minimum_file_size::<Slot<BYTES>>(slots(BYTES));
-    let mine = file(len)?;
+    let (out, back) = (file(len)?, file(len)?);
     // SAFETY: a fresh file, of which this is the one that initializes it and the one producer; slots are
     // plain bytes on both sides.
-    let producer = unsafe { spsc::Producer::<Slot<BYTES>>::create(&mine, len)? };
-    send_fd(setup.socket, 0, mine.as_fd())?;
-    let theirs = File::from(receive_fd(setup.socket)?.1);
-    // SAFETY: the peer has made it with the same type, and this is its one consumer.
-    let consumer = unsafe { spsc::Consumer::<Slot<BYTES>>::join(&theirs)? };
-    work::over(Queues { producer, consumer, wait: work.waits() }, work, setup)
+    let producer = unsafe { spsc::Producer::create(&out, len)? };
+    // SAFETY: as above, with the one consumer.
+    let consumer = unsafe { spsc::Consumer::create(&back, len)? };
+    send_fds(setup.socket, 0, &[out.as_fd(), back.as_fd()])?;
+    Ok(Queues { producer, consumer, wait })
 }
 
 struct Queues<const BYTES: usize> {

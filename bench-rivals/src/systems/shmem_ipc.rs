@@ -10,8 +10,9 @@ use shmem_ipc::sharedring::{Receiver, Sender};
 
 use super::{Kind, System};
 use crate::Outcome;
-use crate::exchange::{Exchange, Setup, receive_fd, send_fd};
+use crate::exchange::{Exchange, Role, Setup, receive_fds, send_fds};
 use crate::payload;
+use crate::work::connect::Connect;
 use crate::work::link::End;
 use crate::work::{self, Wait, Work};
 
@@ -50,23 +51,39 @@ impl System for ShmemIpc {
     }
 
     fn does(&self, work: Work, _bytes: usize) -> bool {
-        !matches!(work, Work::Reactor(_) | Work::Connect | Work::FanIn | Work::FanOut)
+        !matches!(work, Work::Reactor(_) | Work::FanIn | Work::FanOut)
     }
 
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        let capacity = capacity(setup.bytes);
-        let sender = Sender::new(capacity)?;
-        send_fd(setup.socket, 0, sender.memfd().as_file().as_fd())?;
-        send_fd(setup.socket, 0, sender.empty_signal().as_fd())?;
-        send_fd(setup.socket, 0, sender.full_signal().as_fd())?;
-        let next = || {
-            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(File::from(
-                receive_fd(setup.socket)?.1,
-            ))
-        };
-        let receiver = Receiver::open(capacity, next()?, next()?, next()?)?;
-        work::over(Ring { sender, receiver, sleeps: work.waits() != Wait::Poll }, work, setup)
+        let sleeps = work.waits() != Wait::Poll;
+        if work == Work::Connect {
+            return Connect::open(setup, move |setup| rings(setup, sleeps));
+        }
+        work::over(rings(setup, sleeps)?, work, setup)
     }
+}
+
+/// A ring each way. The leader makes both.
+fn rings(setup: &Setup, sleeps: bool) -> Outcome<Ring> {
+    let capacity = capacity(setup.bytes);
+    if setup.role == Role::Follower {
+        let fds = receive_fds(setup.socket)?.1.map(File::from);
+        let [out, out_empty, out_full, back, back_empty, back_full] = fds;
+        let receiver = Receiver::open(capacity, out, out_empty, out_full)?;
+        let sender = Sender::open(capacity, back, back_empty, back_full)?;
+        return Ok(Ring { sender, receiver, sleeps });
+    }
+    let (sender, receiver) = (Sender::new(capacity)?, Receiver::new(capacity)?);
+    let fds = [
+        sender.memfd().as_file(),
+        sender.empty_signal(),
+        sender.full_signal(),
+        receiver.memfd().as_file(),
+        receiver.empty_signal(),
+        receiver.full_signal(),
+    ];
+    send_fds(setup.socket, 0, &fds.map(File::as_fd))?;
+    Ok(Ring { sender, receiver, sleeps })
 }
 
 struct Ring {

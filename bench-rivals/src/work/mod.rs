@@ -6,12 +6,13 @@
 //! wake      round trips between two sleepers
 //! fan_in    16 senders, one receiver
 //! fan_out   one message to 16 receivers
-//! connect   connect and first echo                       (systems bring it themselves)
+//! connect   connect and first echo, a fresh link each time (slipring and iceoryx2 bring their own)
 //! reactor   round trips over one of many live links      (slipring only)
 //! idle      the CPU of a receiver to whom nobody sends
 //! footprint memory and descriptors of a link             (measured from outside, in `measure`)
 //! ```
 
+pub mod connect;
 pub mod fan_in;
 pub mod fan_out;
 pub mod finding;
