@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
+use shaq::broadcast::{self, Broadcast, BroadcastConfig, ProducerId};
 use shaq::{mpmc, spsc};
 
 use super::sized::{Slot, by_size, slots};
@@ -17,6 +18,7 @@ use crate::exchange::{Exchange, Role, Setup, receive_fd, receive_fds, send_fd, s
 use crate::payload;
 use crate::work::connect::Connect;
 use crate::work::fan_in::{self, FanIn, Maker, Part as FanInPart, SENDERS, Send1};
+use crate::work::fan_out::{FanOut, Look, Part as FanOutPart, RECEIVERS};
 use crate::work::link::End;
 use crate::work::{self, Wait, Work};
 
@@ -42,6 +44,7 @@ impl System for Shaq {
     fn options(&self, work: Work, bytes: usize) -> String {
         match work {
             Work::FanIn => format!("mpmc, {} slots; polled, a full sender yields", slots(bytes)),
+            Work::FanOut => format!("broadcast, {} slots; polled", slots(bytes)),
             Work::Wake | Work::Idle => {
                 format!("spsc, {} slots; reserve_read_batch_timeout", slots(bytes))
             }
@@ -50,12 +53,16 @@ impl System for Shaq {
     }
 
     fn does(&self, work: Work, _bytes: usize) -> bool {
-        !matches!(work, Work::Reactor(_) | Work::FanOut)
+        !matches!(work, Work::Reactor(_))
     }
 
     fn open(&self, work: Work, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         match work {
             Work::FanIn => return FanIn::open(setup, |setup, _| fan_in(setup)),
+            Work::FanOut => {
+                let part = by_size!(setup.bytes, [1048576], fan_out(setup))?;
+                return FanOut::over(part, setup);
+            }
             Work::Connect => {
                 return Connect::open(setup, |setup| queues::<8>(setup, Work::Connect.waits()));
             }
@@ -198,4 +205,51 @@ fn fan_in(setup: &Setup) -> Outcome<FanInPart> {
         Box::new(make) as Maker
     };
     Ok(FanInPart::Senders((0..SENDERS).map(maker).collect()))
+}
+
+/// One producer with 16 consumers, none of which is left behind.
+fn fan_out<const BYTES: usize>(setup: &Setup) -> Outcome<FanOutPart> {
+    if setup.role == Role::Leader {
+        // It gets its length below.
+        let file = file(0)?;
+        let config = BroadcastConfig {
+            capacity: slots(BYTES),
+            producer_slots: 1,
+            consumer_slots: RECEIVERS,
+        };
+        let id = ProducerId::new(0);
+        // SAFETY: a fresh file that nobody else initializes; slots are plain bytes on both sides.
+        let mut producer =
+            unsafe { broadcast::Producer::<Slot<BYTES>>::create(&file, config, id)? };
+        send_fd(setup.socket, 0, file.as_fd())?;
+        setup.meet()?;
+        return Ok(FanOutPart::Sender(Box::new(move |fill| {
+            loop {
+                // SAFETY: initialized below; any bytes are a slot, those of the mapping too.
+                if let Some(mut slot) = unsafe { producer.try_reserve_write() } {
+                    let slot = slot.as_mut().as_mut_ptr().cast::<u8>();
+                    // SAFETY: a slot has so many bytes, and is this producer's alone until the guard is
+                    // dropped.
+                    fill(unsafe { std::slice::from_raw_parts_mut(slot, BYTES) });
+                    return Ok(());
+                }
+            }
+        })));
+    }
+    let file = File::from(receive_fd(setup.socket)?.1);
+    // SAFETY: the peer has made it with the same type.
+    let queue = unsafe { Broadcast::<Slot<BYTES>>::join(&file)? };
+    let receiver = |_| -> Outcome<Look> {
+        let mut consumer = queue.consumer()?;
+        Ok(Box::new(move |look: &mut dyn FnMut(&[u8]) -> Outcome<()>| {
+            loop {
+                if let Some(slot) = consumer.try_reserve_read() {
+                    return look(&slot.as_ref().0);
+                }
+            }
+        }))
+    };
+    let receivers = (0..RECEIVERS).map(receiver).collect::<Outcome<_>>()?;
+    setup.meet()?;
+    Ok(FanOutPart::Receivers(receivers))
 }
