@@ -264,7 +264,8 @@ impl EventLoop {
     /// With many links that are all caught up with the loop does not look again at once.
     fn may_nap(&self) -> bool {
         let many = self.hot.len() > nap::FEW && self.watching.is_adaptive();
-        many && !self.more && !self.shared.is_pending()
+        // Whoever talks to one of them would have to wait for the nap's end each time.
+        many && !self.more && !self.shared.is_pending() && !self.hot.is_conversation()
     }
 
     /// Sleeps for a moment without arming anybody: of many links some will have something then.
@@ -289,6 +290,7 @@ impl EventLoop {
             self.arm(&cooling, Mode::Armed);
         }
         let (mut done, mut at) = (0, std::mem::take(&mut self.stopped_at));
+        let (mut brought, mut last) = (0, 0);
         if at >= self.hot.len() {
             at = 0;
         }
@@ -300,6 +302,7 @@ impl EventLoop {
             let hot = self.hot.see(ready);
             let place = hot.place;
             at = ready + 1;
+            (brought, last) = (brought + 1, place);
             let Some(served) = self.links.get(place) else { continue };
             if served.link.is_changing() {
                 continue;
@@ -315,6 +318,7 @@ impl EventLoop {
                 break;
             }
         }
+        self.hot.end_turn(brought, last);
         done
     }
 
