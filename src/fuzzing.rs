@@ -168,7 +168,7 @@ fn send(producer: &mut Producer<&Ours, &Theirs<'_>>, script: &Script<'_>) -> boo
     let is_short = header.kind() == Kind::Message && header.len() <= SHORT;
     if let Some(offset) = is_short.then(|| producer.line(len)).flatten() {
         assert_eq!(offset, producer.place(header));
-        producer.publish_line(len);
+        assert!(producer.publish_line(len));
     }
     let Ok(room) = producer.reserve(header) else { return false };
     if let Ok(offset) = room {

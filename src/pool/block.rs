@@ -1,5 +1,7 @@
 //! A block that is being written.
 
+use std::time::{Duration, Instant};
+
 use crate::pool::loans::Lent;
 use crate::pool::shared::{Shared, SharedBlock};
 use crate::pool::store::Pool;
@@ -11,11 +13,30 @@ pub(crate) struct Block {
     held: Option<Lent>,
     len: usize,
     pool: Pool,
+    /// When it was handed out, if it is to be told how long writing it takes.
+    since: Option<Instant>,
+}
+
+/// How long writing a block took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Written {
+    /// The class's place in the table.
+    pub(super) class: usize,
+    /// Bytes that were asked for.
+    pub(super) len: u64,
+    pub(super) took: Duration,
 }
 
 impl Block {
-    pub(super) fn new(lent: Lent, len: usize, pool: Pool) -> Self {
-        Self { held: Some(lent), len, pool }
+    pub(super) fn new(lent: Lent, len: usize, pool: Pool, since: Option<Instant>) -> Self {
+        Self { held: Some(lent), len, pool, since }
+    }
+
+    /// How long it took to write it, if that is to be told.
+    #[inline(always)]
+    pub(super) fn written(&self) -> Option<Written> {
+        let (since, lent) = self.since.zip(self.held.as_ref())?;
+        Some(Written { class: lent.home.class, len: self.len as u64, took: since.elapsed() })
     }
 
     /// The block is lent from now on.
@@ -50,6 +71,9 @@ impl Block {
 
     /// The block, to be lent to many.
     pub(crate) fn share(mut self) -> Option<SharedBlock> {
+        if self.since.is_some() {
+            self.pool.note(self.written());
+        }
         let lent = self.held.take()?;
         Some(SharedBlock::new(Shared::new(lent, self.pool.downgrade()), self.len))
     }

@@ -31,6 +31,12 @@ pub(super) fn walk(block_len: u64, footprint: u64) -> u64 {
     (footprint / block_len).clamp(1, 1024)
 }
 
+/// How many blocks for `len` bytes one borrower may hold before it is waited for: twice the footprint.
+pub(super) fn ahead(len: u64, footprint: u64) -> usize {
+    let most = footprint.saturating_mul(2) / len.max(1);
+    usize::try_from(most).unwrap_or(usize::MAX).max(2)
+}
+
 /// How many blocks a new segment of a class gets: about 1 MiB, so that the first message does not
 /// wait for the kernel to clear the whole footprint.
 pub(super) fn blocks_a_segment(block_len: u64) -> u64 {

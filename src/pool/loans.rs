@@ -100,13 +100,13 @@ impl Promise {
 }
 
 /// A loan that is waited for.
-pub(crate) struct OldestLoan {
+pub(crate) struct OpenLoan {
     borrower: Arc<dyn Borrower>,
     slot: u32,
     generation: u64,
 }
 
-impl OldestLoan {
+impl OpenLoan {
     /// Whether it was returned.
     #[inline]
     pub(crate) fn is_returned(&self) -> bool {
@@ -162,11 +162,11 @@ impl Account {
         self.out.len()
     }
 
-    /// The oldest loan.
-    pub(super) fn oldest(&self) -> Option<OldestLoan> {
-        let slot = *self.out.first()?;
+    /// The loan at `place`, counted from the oldest.
+    pub(super) fn loan(&self, place: usize) -> Option<OpenLoan> {
+        let slot = *self.out.get(place)?;
         let (generation, _) = self.slots[slot as usize].as_ref()?;
-        Some(OldestLoan { borrower: self.borrower(), slot, generation: *generation })
+        Some(OpenLoan { borrower: self.borrower(), slot, generation: *generation })
     }
 
     /// A slot and a generation for a loan that is told of before it is [entered](Self::enter).

@@ -16,8 +16,8 @@
 //!    an array in *its own* memory: idempotent, never full, from any thread. We look when we need
 //!    blocks.
 //! 3. The block handed out is the one unused for longest, within a bounded footprint: lines that
-//!    the other core has just read are slow to write. How large that is depends on whether the
-//!    peers' cores share a cache with ours, which receivers measure.
+//!    the other core has just read are slow to write. How large that is depends on the machine and on
+//!    where its threads run, which is measured.
 //! 4. A segment of which no block is in use can be dropped whole; its number is never used again.
 
 mod block;
@@ -30,6 +30,7 @@ mod models;
 mod shared;
 mod state;
 mod store;
+mod tuning;
 
 pub(crate) use block::Block;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};

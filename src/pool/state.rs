@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Weak;
-use std::time::Duration;
 
 use crate::error::{ErrorKind, Result};
+use crate::pool::block::Written;
 use crate::pool::class::{self, Class};
-use crate::pool::distance::Distance;
 use crate::pool::frozen::FrozenBlock;
 use crate::pool::loans::{Account, BorrowerId, Lent, Promise};
 use crate::pool::store::{Exhausted, PoolOptions};
+use crate::pool::tuning::{self, Tuning};
 use crate::shm::{Backing, Segment};
 
 /// Which block of which segment.
@@ -28,9 +28,7 @@ pub(super) struct BlockHome {
 /// What the pool's lock guards.
 pub(super) struct State {
     pub(super) options: PoolOptions,
-    /// Bytes of a class to walk through in turn now.
-    pub(super) footprint: u64,
-    pub(super) distance: Distance,
+    pub(super) tuning: Tuning,
     pub(super) segments: Vec<Option<Held>>,
     pub(super) next_segment: u32,
     /// Frozen memory that has a number.
@@ -48,7 +46,11 @@ pub(super) struct State {
 
 /// What the pool gives for a length.
 pub(super) enum Taken {
-    Block(Lent),
+    Block {
+        lent: Lent,
+        /// How long it takes to write it is to be [told](Tuning::note).
+        is_timed: bool,
+    },
     /// Nothing before this was made and entered.
     Growth(Growth),
     Nothing(Exhausted),
@@ -84,8 +86,7 @@ impl State {
     pub(super) fn new(options: PoolOptions) -> Self {
         Self {
             options,
-            footprint: options.footprint,
-            distance: Distance::default(),
+            tuning: Tuning::new(options.footprint, options.far_footprint),
             segments: Vec::new(),
             next_segment: 0,
             frozen: BTreeMap::new(),
@@ -98,10 +99,11 @@ impl State {
         }
     }
 
-    pub(super) fn note_distance(&mut self, took: Duration) {
-        if let Some(far) = self.distance.note(took) {
-            let PoolOptions { footprint, far_footprint, .. } = self.options;
-            self.footprint = if far { far_footprint.max(footprint) } else { footprint };
+    /// Takes in how long writing a block took, if it was timed.
+    #[inline]
+    pub(super) fn note(&mut self, written: Option<Written>) {
+        if let Some(Written { class, len, took }) = written {
+            self.tuning.note(self.classes[class].block_len, len, took);
         }
     }
 
@@ -127,7 +129,7 @@ impl State {
             return Taken::Nothing(Exhausted { needed: len, used: self.used, quota });
         };
         let place = self.class(block_len);
-        let walk = class::walk(block_len, self.footprint);
+        let walk = class::walk(block_len, self.tuning.footprint());
         // Up to the footprint a new block is better than one that the peer has just read.
         let class = &self.classes[place];
         if class.blocks < walk && class.fresh == 0 && self.may_grow(block_len) {
@@ -151,7 +153,9 @@ impl State {
         if let Some(held) = &mut self.segments[lent.home.place] {
             held.free -= 1;
         }
-        Taken::Block(lent)
+        let is_timed = block_len >= tuning::LONG
+            && self.tuning.hand_out(block_len, |footprint| class::walk(block_len, footprint));
+        Taken::Block { lent, is_timed }
     }
 
     pub(super) fn may_grow(&self, block_len: u64) -> bool {
@@ -205,7 +209,7 @@ impl State {
     /// Takes back a block that a peer may have read.
     pub(super) fn put_back(&mut self, lent: Lent) {
         let class = self.count_back(&lent);
-        let walk = class::walk(self.classes[class].block_len, self.footprint);
+        let walk = class::walk(self.classes[class].block_len, self.tuning.footprint());
         self.classes[class].insert(lent, walk);
     }
 

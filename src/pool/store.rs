@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::block::Block;
+use crate::pool::block::{Block, Written};
+use crate::pool::class;
 use crate::pool::frozen::{Charge, FrozenBlock};
-use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, OldestLoan, Promise};
+use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, OpenLoan, Promise};
 use crate::pool::shared::SharedBlock;
 use crate::pool::state::{State, Taken};
 use crate::shm::Backing;
@@ -117,7 +118,13 @@ impl Pool {
 
     /// Takes in how long a line took to come from a peer's core.
     pub(crate) fn note_distance(&self, took: Duration) {
-        self.lock().note_distance(took);
+        self.lock().tuning.note_distance(took);
+    }
+
+    /// Takes in how long writing a block took.
+    #[cold]
+    pub(super) fn note(&self, written: Option<Written>) {
+        self.lock().note(written);
     }
 
     /// Opens an account with `slots` loans at most.
@@ -183,10 +190,10 @@ impl Pool {
     ) -> Result<Result<Block, Exhausted>> {
         loop {
             match state.take(len as u64) {
-                Taken::Block(lent) => {
+                Taken::Block { lent, is_timed } => {
                     unlock(state);
-                    let pool = self.clone();
-                    return Ok(Ok(Block::new(lent, len, pool)));
+                    let since = is_timed.then(Instant::now);
+                    return Ok(Ok(Block::new(lent, len, self.clone(), since)));
                 }
                 Taken::Nothing(exhausted) => {
                     unlock(state);
@@ -206,7 +213,9 @@ impl Pool {
     /// Lends a block. `None`: the borrower's slots are all in use, or its account is closed; the
     /// block is as it was.
     pub(crate) fn lend(&self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
+        let written = block.written();
         let mut state = self.lock();
+        state.note(written);
         let place = block.place()?;
         let account = state.account(id)?;
         let promise = account.promise()?;
@@ -240,7 +249,9 @@ impl Pool {
         id: BorrowerId,
         promise: Promise,
     ) -> Option<Promise> {
+        let written = block.written();
         let mut state = self.lock();
+        state.note(written);
         let account = state.account(id)?;
         account.enter(promise, Loaned::Sole(block.take()?));
         state.promise(id)
@@ -339,13 +350,20 @@ impl Pool {
         Exhausted { needed, used: state.used, quota: state.options.quota }
     }
 
-    /// Takes back what this borrower has returned. Gives the oldest loan that is left, to be looked
-    /// at without the lock.
-    pub(crate) fn oldest_loan(&self, id: BorrowerId) -> Option<OldestLoan> {
+    /// Takes back what this borrower has returned. Gives the loan to be looked at without the lock that `which`
+    /// picks, counted from the oldest; it is told how many are left and how many blocks of `len` bytes the
+    /// borrower may hold before it is waited for.
+    pub(crate) fn loan_of(
+        &self,
+        id: BorrowerId,
+        len: usize,
+        which: impl FnOnce(usize, usize) -> Option<usize>,
+    ) -> Option<OpenLoan> {
         let mut state = self.lock();
         state.reclaim(id);
+        let most = class::ahead(len as u64, state.tuning.footprint());
         let account = state.account(id)?;
-        account.oldest()
+        account.loan(which(account.outstanding(), most)?)
     }
 
     /// Takes back what this borrower has returned. Gives the number of blocks still on loan.

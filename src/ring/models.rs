@@ -89,8 +89,7 @@ impl Writer {
         let line = if payload.len() <= 7 { self.producer.line(len) } else { None };
         if let Some(offset) = line {
             self.write(offset, payload);
-            self.producer.publish_line(len);
-            return true;
+            return self.producer.publish_line(len);
         }
         match self.producer.reserve(header(payload.len())).expect("the reader is honest") {
             Ok(offset) => {

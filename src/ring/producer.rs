@@ -156,17 +156,16 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Some((self.cursor.head() & self.mask) as usize + HEADER as usize)
     }
 
-    /// Makes a plain message visible whose payload was written where [`Self::line`] said.
+    /// Makes a plain message visible whose payload was written where [`Self::line`] said. `false`: nothing
+    /// was done, as it would have said nothing.
     #[inline(always)]
-    pub(crate) fn publish_line(&mut self, len: u32) {
+    pub(crate) fn publish_line(&mut self, len: u32) -> bool {
         let position = self.cursor.head();
-        let next = self.cursor.fits_line(len.into());
-        debug_assert!(next.is_some(), "there is room for it");
-        if let Some(next) = next {
-            let after = self.cursor.advance(next).after;
-            let header = Header::new(Kind::Message, len);
-            self.store(position, header.to_word(), Clearing { before: None, after });
-        }
+        let Some(next) = self.cursor.fits_line(len.into()) else { return false };
+        let after = self.cursor.advance(next).after;
+        let header = Header::new(Kind::Message, len);
+        self.store(position, header.to_word(), Clearing { before: None, after });
+        true
     }
 
     /// Starts a batch.

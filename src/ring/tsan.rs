@@ -82,7 +82,8 @@ impl Writer {
             let place = self.producer.line(len(number) as u32);
             if let Some(offset) = place.filter(|offset| offset + len(number) <= capacity()) {
                 self.fill(offset, number);
-                return self.producer.publish_line(len(number) as u32);
+                assert!(self.producer.publish_line(len(number) as u32));
+                return;
             }
         }
         loop {

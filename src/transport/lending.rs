@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pool::{Block, Lacking};
 use crate::ring::{Header, Kind};
 use crate::transport::link::Session;
+use crate::transport::pace::Pace;
 use crate::transport::pooled::Pooled;
 use crate::transport::sender::{Envelope, Patience, Sender, TrySendError};
 use crate::transport::sent::Offered;
@@ -57,6 +58,9 @@ impl Sender {
         if len as u64 > max {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
+        if !matches!(patience, Patience::None) && self.pace.is_due(len) {
+            self.keep_pace(len, patience);
+        }
         let header = envelope.pooled();
         let first = self.try_room_in_pool(len, header);
         if !matches!(first, Err(TrySendError::Full { .. })) {
@@ -79,6 +83,27 @@ impl Sender {
                 Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
                 answer => return answer,
             }
+        }
+    }
+
+    /// Waits for a while where the receiver is far behind; see [`Pace`].
+    #[cold]
+    fn keep_pace(&mut self, len: usize, patience: Patience) {
+        let Self { room, session, pace, .. } = self;
+        let Session { link, core, .. } = &**session;
+        let mut on_loan = 0;
+        let loan = core.pool.loan_of(link.borrower, len, |held, most| {
+            on_loan = held;
+            pace.judge(len, held, most)
+        });
+        // Whoever never watches would sleep and be woken for each message.
+        let Some(loan) = loan.filter(|_| room.watches()) else { return };
+        let deadline = if let Patience::Until(deadline) = patience { Some(deadline) } else { None };
+        // Whatever else ends the wait is found out next.
+        let _ = room
+            .wait(link, deadline, Some(Pace::wait(len)), || loan.is_returned() || link.peer_left());
+        if !loan.is_returned() {
+            pace.was_in_vain(on_loan);
         }
     }
 
@@ -137,7 +162,7 @@ impl Sender {
         let Self { room, session, .. } = self;
         let Session { link, core, .. } = &**session;
         // Others hold what is lacking, or the peer does: then it rings, whichever loan it returns.
-        let oldest = core.pool.oldest_loan(link.borrower);
+        let oldest = core.pool.loan_of(link.borrower, 0, |_, _| Some(0));
         let waited = room.wait(link, Some(deadline), Some(SLICE), || {
             oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
         });

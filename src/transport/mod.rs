@@ -40,6 +40,7 @@ mod meeting;
 #[cfg(all(test, slipring_loom))]
 mod models;
 mod options;
+mod pace;
 mod parcel;
 mod peer;
 mod pooled;

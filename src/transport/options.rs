@@ -118,7 +118,7 @@ impl Default for Options {
         Self {
             ring_capacity: 64 << 10,
             max_message: 1 << 30,
-            inline_max: 8 << 10,
+            inline_max: 4 << 10,
             loan_slots: 256,
             pool_quota: 2 << 30,
             pool_footprint: 2 << 20,
@@ -129,7 +129,7 @@ impl Default for Options {
             half_open_limit: 64,
             handshake_timeout: Duration::from_secs(1),
             send_timeout: Duration::from_secs(30),
-            spin: Spin::Adaptive { max: Duration::from_micros(200) },
+            spin: Spin::Adaptive { max: Duration::from_micros(400) },
             peer_policy: PeerPolicy::SameUser,
             huge_pages: false,
             prefault: false,
@@ -159,7 +159,7 @@ impl Options {
     }
 
     /// The longest message in bytes that travels in the ring itself; longer ones travel in a block
-    /// of the pool. Default 8 KiB, and never more than a quarter of the ring.
+    /// of the pool. Default 4 KiB, and never more than a quarter of the ring.
     pub fn inline_max(mut self, bytes: u64) -> Self {
         self.inline_max = bytes;
         self
@@ -179,7 +179,11 @@ impl Options {
     }
 
     /// Bytes of each block size that the pool walks through in turn while the peers' cores share a
-    /// cache with this side's. Default 2 MiB; see `docs/performance.md`.
+    /// cache with this side's; an eighth of it where long messages are written faster there. Default 2 MiB;
+    /// see `docs/performance.md`.
+    ///
+    /// A sender that may wait does so for a moment, 20 µs to 10 ms by the message's length, where its
+    /// receiver holds twice as much and may be about to return some of it.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
         self
@@ -233,7 +237,7 @@ impl Options {
         self
     }
 
-    /// How long to watch before sleeping. Default [`Spin::Adaptive`] with at most 200 µs.
+    /// How long to watch before sleeping. Default [`Spin::Adaptive`] with at most 400 µs.
     pub fn spin(mut self, spin: Spin) -> Self {
         self.spin = spin;
         self

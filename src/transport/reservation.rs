@@ -34,7 +34,7 @@ impl Reservation<'_> {
         if self.offset == POOLED {
             return publish_pooled(self.sender, self.len);
         }
-        self.sender.finish(self.header, self.len)
+        self.sender.finish_message(self.header)
     }
 
     /// Shortens the message to its first `len` bytes.

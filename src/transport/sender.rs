@@ -13,6 +13,7 @@ use crate::transport::control;
 use crate::transport::hello::Reason;
 use crate::transport::lending::PoolRoom;
 use crate::transport::link::{Link, Session};
+use crate::transport::pace::Pace;
 use crate::transport::pooled;
 use crate::transport::reservation::{Batch, POOLED, Reservation};
 use crate::transport::sent::SentSegments;
@@ -86,6 +87,7 @@ pub struct Sender {
     pub(super) sent: SentSegments,
     /// Descriptors of the user's that were sent.
     pub(super) passed: u64,
+    pub(super) pace: Pace,
     /// The slot of the next loan that is sent by itself.
     pub(super) promise: Option<Promise>,
     /// The block of the reservation that is being written.
@@ -161,6 +163,7 @@ impl Sender {
             inline_max: inline_max as usize,
             sent: SentSegments::default(),
             passed: 0,
+            pace: Pace::default(),
             promise: None,
             pending: None,
             batch: BatchSlot::default(),
@@ -387,15 +390,22 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a message that shares its header's line, if there is room for it that needs nothing done
-    /// first: nearly always.
+    /// Where a plain message goes that shares its header's line, if there is room for it that needs nothing
+    /// done first: nearly always.
+    #[inline(always)]
+    fn line(&self, len: usize) -> Result<Option<usize>> {
+        self.check()?;
+        Ok(self.producer.line(len as u32))
+    }
+
+    /// Sends such a message.
     #[inline(always)]
     fn put_line(&mut self, message: &[u8]) -> Result<bool> {
-        self.check()?;
         let len = message.len() as u32;
-        let Some(offset) = self.producer.line(len) else { return Ok(false) };
+        let Some(offset) = self.line(message.len())? else { return Ok(false) };
         self.ring.put(offset, message);
-        self.producer.publish_line(len);
+        let is_published = self.producer.publish_line(len);
+        debug_assert!(is_published, "there is room for it");
         self.published(message.len())?;
         Ok(true)
     }
@@ -411,6 +421,10 @@ impl Sender {
             self.pending = None;
             self.pending = Some(self.room_in_pool(len, PLAIN, patience)?);
             POOLED
+        } else if len <= SHORT as usize
+            && let Some(offset) = self.line(len)?
+        {
+            offset
         } else {
             self.room_in_ring(header, patience)?
         };
@@ -425,6 +439,16 @@ impl Sender {
         if let Some(number) = envelope.id {
             self.ring.put(offset, &number.to_le_bytes());
         }
+    }
+
+    /// As [`finish`](Self::finish), of a message that may share its header's line.
+    #[inline(always)]
+    pub(super) fn finish_message(&mut self, header: Header) -> Result<()> {
+        let len = header.len();
+        if !header.is_line() || !self.producer.publish_line(len as u32) {
+            self.producer.publish(header);
+        }
+        self.published(len as usize)
     }
 
     /// Publishes a record and looks whether the receiver sleeps.
