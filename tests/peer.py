@@ -810,7 +810,7 @@ def expect(link, body, what, hold=False, lag=False):
 
 
 def step_sizes(link):
-    sizes = (0, 1, 8, 56, 57, 64, 512, 513, 1000, 8192, 8193, 16384, 1 << 20)
+    sizes = (0, 1, 8, 56, 57, 64, 512, 513, 1000, 4096, 4097, 16384, 1 << 20)
     for tight in (False, True):
         for size in sizes:
             link.send(pattern(size, size), tight=tight)

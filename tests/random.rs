@@ -207,7 +207,7 @@ fn use_honestly(random: &mut Random) {
     let longest = random.of(&[1, 100, 9000, 300_000]);
     let options = Options::new()
         .ring_capacity(random.of(&[4096, 8192, 65_536]))
-        .inline_max(random.of(&[0, 1, 100, 8192, u64::MAX]))
+        .inline_max(random.of(&[0, 1, 100, 4096, u64::MAX]))
         .loan_slots(random.of(&[1, 2, 5, 256]))
         .pool_quota(random.of(&[1 << 20, 3 << 20, 2 << 30]))
         .peer_pool_limit(random.of(&[1 << 20, 2 << 20, 4 << 30]))
