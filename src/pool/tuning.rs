@@ -62,9 +62,12 @@ impl Rates {
 
     /// `None`: there are not enough yet.
     fn median(&self) -> Option<u64> {
+        if self.count < SAMPLES {
+            return None;
+        }
         let mut sorted = self.taken;
         sorted.sort_unstable();
-        (self.count >= SAMPLES).then_some(sorted[SAMPLES / 2])
+        Some(sorted[SAMPLES / 2])
     }
 }
 

@@ -21,6 +21,30 @@ const CONVERSATION: u32 = 8;
 /// links takes some 5 µs.
 const SOON: u64 = 8;
 
+/// One link that speaks alone.
+#[derive(Default)]
+struct Conversation {
+    place: usize,
+    /// In how many turns that brought anything, one after the other.
+    turns: u32,
+    /// The last of them.
+    last: u64,
+}
+
+impl Conversation {
+    /// Takes in a turn in which so many links have brought something, and one of them.
+    #[inline(always)]
+    fn note(&mut self, turn: u64, links: usize, place: usize) {
+        let is_next = links == 1 && place == self.place;
+        let turns = if is_next { self.turns.saturating_add(1) } else { 0 };
+        *self = Self { place, turns, last: turn };
+    }
+
+    fn goes_on(&self, turn: u64) -> bool {
+        self.turns >= CONVERSATION && turn - self.last <= SOON
+    }
+}
+
 /// One link that is looked at.
 pub(super) struct Hot {
     pub(super) watch: Watch,
@@ -36,10 +60,7 @@ pub(super) struct HotSet {
     /// Place of a link → one more than where it stands in `links`, 0 where it does not.
     at: Vec<usize>,
     turn: u64,
-    /// The link that was the last one to be alone in a turn, and in how many.
-    lone: (usize, u32),
-    /// The turn in which that was last.
-    lone_turn: u64,
+    conversation: Conversation,
 }
 
 impl HotSet {
@@ -57,18 +78,14 @@ impl HotSet {
     /// Takes in what a turn has brought: from how many links, and one of them.
     #[inline(always)]
     pub(super) fn end_turn(&mut self, links: usize, place: usize) {
-        if links == 0 {
-            return;
+        if links > 0 {
+            self.conversation.note(self.turn, links, place);
         }
-        let (lone, turns) = self.lone;
-        let goes_on = links == 1 && lone == place;
-        self.lone = (place, if goes_on { turns.saturating_add(1) } else { 0 });
-        self.lone_turn = self.turn;
     }
 
     /// Whether one link alone has been speaking, whose next word is to come soon.
     pub(super) fn is_conversation(&self) -> bool {
-        self.lone.1 >= CONVERSATION && self.turn - self.lone_turn <= SOON
+        self.conversation.goes_on(self.turn)
     }
 
     /// A link that has something, by where [`next_ready`](Self::next_ready) found it.
@@ -126,5 +143,28 @@ impl HotSet {
         }
         let cooling = self.links.iter().filter(|hot| self.turn - hot.seen >= after);
         cooling.map(|hot| hot.place).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_link_that_speaks_alone_is_in_a_conversation() {
+        let mut conversation = Conversation::default();
+        let mut turn = 0;
+        let mut speak = |links, place, pause| {
+            turn += pause;
+            conversation.note(turn, links, place);
+            conversation.goes_on(turn + SOON) && !conversation.goes_on(turn + SOON + 1)
+        };
+        // The first word is no answer.
+        assert_eq!((0..=CONVERSATION).filter(|_| speak(1, 7, 3)).count(), 1);
+        assert!(speak(1, 7, 1000), "after a pause it goes on");
+        assert!(!speak(2, 7, 1), "another one speaks, too");
+        assert_eq!((0..CONVERSATION).filter(|_| speak(1, 7, 1)).count(), 1);
+        assert!(!speak(1, 8, 1), "another one speaks");
+        assert!(!(0..100).any(|place| speak(1, place, 1)), "many speak in turn");
     }
 }

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::{Block, Lacking};
 use crate::ring::{Header, Kind};
+use crate::transport::envelope::Envelope;
 use crate::transport::link::Session;
 use crate::transport::pace::Pace;
 use crate::transport::pooled::Pooled;
-use crate::transport::sender::{Envelope, Patience, Sender, TrySendError};
+use crate::transport::sender::{Patience, Sender, TrySendError};
 use crate::transport::sent::Offered;
 
 /// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers

@@ -26,6 +26,7 @@ mod connection;
 mod context;
 mod control;
 mod enclosure;
+mod envelope;
 mod foreign;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::ring::{Full, Header, Kind, batch_limit};
-use crate::transport::sender::{PLAIN, Sender, TrySendError, spent};
+use crate::transport::envelope::PLAIN;
+use crate::transport::sender::{Sender, TrySendError, spent};
 use crate::transport::wait::after;
 
 /// The offset of a reservation whose room is not in the ring.

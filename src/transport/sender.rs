@@ -10,11 +10,11 @@ use crate::ring::{BatchSlot, Full, Header, Kind, Producer, SHORT, largest_payloa
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
+use crate::transport::envelope::{Envelope, PLAIN};
 use crate::transport::hello::Reason;
 use crate::transport::lending::PoolRoom;
 use crate::transport::link::{Link, Session};
 use crate::transport::pace::Pace;
-use crate::transport::pooled;
 use crate::transport::reservation::{Batch, POOLED, Reservation};
 use crate::transport::sent::SentSegments;
 use crate::transport::standing::Health;
@@ -108,32 +108,6 @@ pub(crate) enum Patience {
     Until(Instant),
     /// The connection's send timeout, taken when waiting begins.
     Default,
-}
-
-/// What a record says before the user's bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Envelope {
-    kind: Kind,
-    /// The id of a request or response.
-    id: Option<u64>,
-}
-
-pub(super) const PLAIN: Envelope = Envelope { kind: Kind::Message, id: None };
-
-impl Envelope {
-    pub(super) fn len(&self) -> usize {
-        if self.id.is_some() { 8 } else { 0 }
-    }
-
-    #[inline(always)]
-    fn is_plain(&self) -> bool {
-        self.id.is_none()
-    }
-
-    /// The header of a record that carries a descriptor.
-    pub(super) fn pooled(&self) -> Header {
-        Header::pooled(self.kind, (self.len() + pooled::LEN) as u32)
-    }
 }
 
 impl Sender {
