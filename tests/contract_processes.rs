@@ -275,6 +275,36 @@ fn a_child_that_drops_what_it_inherited_waits_for_no_lock() {
     other.succeeds();
 }
 
+#[test]
+fn a_child_that_shares_what_it_inherited_waits_for_no_lock() {
+    let test = "a_child_that_shares_what_it_inherited_waits_for_no_lock";
+    let mut other = Other::start(test, "", |_| {
+        let context = Context::new().unwrap();
+        let (mut near, mut far) = support::pair_of(&context, &context);
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    drop(context.alloc::<u8>([5000]).unwrap());
+                }
+            });
+            // Tensors of this length have been read by a peer, so writing them is timed now and then.
+            for _ in 0..300 {
+                near.send_tensor(&context.alloc::<u8>([100_000]).unwrap().share().unwrap())
+                    .unwrap();
+                drop(far.recv_tensor().unwrap().unwrap());
+                let mut kept = context.alloc::<u8>([100_000]).unwrap();
+                kept[0] = 1;
+                let mut kept = Some(kept);
+                let status = fork(|| drop(kept.take().map(|kept| kept.share())));
+                assert_eq!(status, 0, "a child that hangs is ended by its alarm");
+            }
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+    other.succeeds();
+}
+
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

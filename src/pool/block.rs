@@ -1,10 +1,9 @@
 //! A block that is being written.
 
-use std::time::{Duration, Instant};
-
 use crate::pool::loans::Lent;
 use crate::pool::shared::{Shared, SharedBlock};
 use crate::pool::store::Pool;
+use crate::pool::tuning::Timing;
 
 /// A block that only this process knows of. Dropped, it goes back to the pool.
 #[derive(Debug)]
@@ -13,30 +12,30 @@ pub(crate) struct Block {
     held: Option<Lent>,
     len: usize,
     pool: Pool,
-    /// When it was handed out, if it is to be told how long writing it takes.
-    since: Option<Instant>,
+    /// If it is to be told how long writing it takes.
+    timing: Option<Timing>,
 }
 
-/// How long writing a block took.
+/// A block that was written, and timed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Written {
     /// The class's place in the table.
     pub(super) class: usize,
     /// Bytes that were asked for.
     pub(super) len: u64,
-    pub(super) took: Duration,
+    pub(super) timing: Timing,
 }
 
 impl Block {
-    pub(super) fn new(lent: Lent, len: usize, pool: Pool, since: Option<Instant>) -> Self {
-        Self { held: Some(lent), len, pool, since }
+    pub(super) fn new(lent: Lent, len: usize, pool: Pool, timing: Option<Timing>) -> Self {
+        Self { held: Some(lent), len, pool, timing }
     }
 
-    /// How long it took to write it, if that is to be told.
+    /// How long writing it took, if that is to be told.
     #[inline(always)]
     pub(super) fn written(&self) -> Option<Written> {
-        let (since, lent) = self.since.zip(self.held.as_ref())?;
-        Some(Written { class: lent.home.class, len: self.len as u64, took: since.elapsed() })
+        let (timing, lent) = self.timing.zip(self.held.as_ref())?;
+        Some(Written { class: lent.home.class, len: self.len as u64, timing })
     }
 
     /// The block is lent from now on.
@@ -71,10 +70,12 @@ impl Block {
 
     /// The block, to be lent to many.
     pub(crate) fn share(mut self) -> Option<SharedBlock> {
-        if self.since.is_some() {
-            self.pool.note(self.written());
-        }
+        let written = self.written();
         let lent = self.held.take()?;
+        // A forked child must not wait for the lock.
+        if written.is_some() && lent.area.generation().is_current() {
+            self.pool.note(written);
+        }
         Some(SharedBlock::new(Shared::new(lent, self.pool.downgrade()), self.len))
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::pool::loans::Lent;
+use crate::pool::tuning::Tuning;
 
 /// The smallest block in bytes: one page on most machines.
 pub(super) const SMALLEST: u64 = 4096;
@@ -55,6 +56,7 @@ pub(super) struct Class {
     pub(super) blocks: u64,
     /// Blocks at the front of `walked` that no peer has read since they came there.
     pub(super) fresh: u64,
+    pub(super) tuning: Tuning,
 }
 
 impl Class {

@@ -68,10 +68,10 @@ pub(super) enum Loaned {
 }
 
 impl Loaned {
-    fn segment(&self) -> u32 {
+    fn home(&self) -> BlockHome {
         match self {
-            Self::Sole(lent) => lent.home.segment,
-            Self::Shared(shared) => shared.home().segment,
+            Self::Sole(lent) => lent.home,
+            Self::Shared(shared) => shared.home(),
         }
     }
 
@@ -162,9 +162,20 @@ impl Account {
         self.out.len()
     }
 
-    /// The loan at `place`, counted from the oldest.
-    pub(super) fn loan(&self, place: usize) -> Option<OpenLoan> {
-        let slot = *self.out.get(place)?;
+    /// The oldest loan.
+    pub(super) fn oldest(&self) -> Option<OpenLoan> {
+        self.open(*self.out.first()?)
+    }
+
+    /// The slots of the loans of a class, oldest first.
+    pub(super) fn loans_of(&self, class: usize) -> impl Iterator<Item = u32> {
+        let is_of = move |(_, loaned): &(u64, Loaned)| loaned.home().class == class;
+        let of_class = move |slot: &&u32| self.slots[**slot as usize].as_ref().is_some_and(is_of);
+        self.out.iter().filter(of_class).copied()
+    }
+
+    /// The loan in a slot.
+    pub(super) fn open(&self, slot: u32) -> Option<OpenLoan> {
         let (generation, _) = self.slots[slot as usize].as_ref()?;
         Some(OpenLoan { borrower: self.borrower(), slot, generation: *generation })
     }
@@ -223,7 +234,7 @@ impl Account {
 
     /// The segments of what is on loan.
     pub(super) fn segments(&self) -> impl Iterator<Item = u32> {
-        self.slots.iter().flatten().map(|(_, loaned)| loaned.segment())
+        self.slots.iter().flatten().map(|(_, loaned)| loaned.home().segment)
     }
 
     /// Takes back everything: the borrower is gone.

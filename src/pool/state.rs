@@ -9,7 +9,7 @@ use crate::pool::class::{self, Class};
 use crate::pool::frozen::FrozenBlock;
 use crate::pool::loans::{Account, BorrowerId, Lent, Promise};
 use crate::pool::store::{Exhausted, PoolOptions};
-use crate::pool::tuning::{self, Tuning};
+use crate::pool::tuning::{Footprints, LONG, Tuning};
 use crate::shm::{Backing, Segment};
 
 /// Which block of which segment.
@@ -28,7 +28,7 @@ pub(super) struct BlockHome {
 /// What the pool's lock guards.
 pub(super) struct State {
     pub(super) options: PoolOptions,
-    pub(super) tuning: Tuning,
+    pub(super) footprints: Footprints,
     pub(super) segments: Vec<Option<Held>>,
     pub(super) next_segment: u32,
     /// Frozen memory that has a number.
@@ -48,8 +48,8 @@ pub(super) struct State {
 pub(super) enum Taken {
     Block {
         lent: Lent,
-        /// How long it takes to write it is to be [told](Tuning::note).
-        is_timed: bool,
+        /// How long it takes to write it is to be [told](Tuning::note), for this round.
+        timed: Option<u32>,
     },
     /// Nothing before this was made and entered.
     Growth(Growth),
@@ -86,7 +86,7 @@ impl State {
     pub(super) fn new(options: PoolOptions) -> Self {
         Self {
             options,
-            tuning: Tuning::new(options.footprint, options.far_footprint),
+            footprints: Footprints::new(options.footprint, options.far_footprint),
             segments: Vec::new(),
             next_segment: 0,
             frozen: BTreeMap::new(),
@@ -102,8 +102,8 @@ impl State {
     /// Takes in how long writing a block took, if it was timed.
     #[inline]
     pub(super) fn note(&mut self, written: Option<Written>) {
-        if let Some(Written { class, len, took }) = written {
-            self.tuning.note(self.classes[class].block_len, len, took);
+        if let Some(Written { class, len, timing }) = written {
+            self.classes[class].tuning.note(timing, len);
         }
     }
 
@@ -117,9 +117,23 @@ impl State {
         let known = self.classes.iter().position(|class| class.block_len == block_len);
         known.unwrap_or_else(|| {
             let (walked, spare) = (VecDeque::new(), Vec::new());
-            self.classes.push(Class { block_len, walked, spare, blocks: 0, fresh: 0 });
+            let tuning = Tuning::default();
+            self.classes.push(Class { block_len, walked, spare, blocks: 0, fresh: 0, tuning });
             self.classes.len() - 1
         })
+    }
+
+    /// Blocks of a class to walk through in turn now.
+    fn walk(&self, class: usize) -> u64 {
+        let Class { block_len, tuning, .. } = &self.classes[class];
+        class::walk(*block_len, tuning.footprint(&self.footprints))
+    }
+
+    /// How many loans for `len` bytes a borrower may have before it is waited for, and their class.
+    pub(super) fn ahead(&mut self, len: u64) -> Option<(usize, usize)> {
+        let class = self.class(class::block_len(len)?);
+        let footprint = self.classes[class].tuning.footprint(&self.footprints);
+        Some((class::ahead(len, footprint), class))
     }
 
     /// A block, or the segment that must be made for one.
@@ -129,12 +143,13 @@ impl State {
             return Taken::Nothing(Exhausted { needed: len, used: self.used, quota });
         };
         let place = self.class(block_len);
-        let walk = class::walk(block_len, self.tuning.footprint());
+        let walk = self.walk(place);
         // Up to the footprint a new block is better than one that the peer has just read.
         let class = &self.classes[place];
         if class.blocks < walk && class.fresh == 0 && self.may_grow(block_len) {
             return Taken::Growth(self.grow(place));
         }
+        let is_fresh = class.fresh > 0;
         let mut lent = self.classes[place].next(walk);
         if lent.is_none() {
             self.reclaim_all();
@@ -153,9 +168,14 @@ impl State {
         if let Some(held) = &mut self.segments[lent.home.place] {
             held.free -= 1;
         }
-        let is_timed = block_len >= tuning::LONG
-            && self.tuning.hand_out(block_len, |footprint| class::walk(block_len, footprint));
-        Taken::Block { lent, is_timed }
+        let timed = if len >= LONG && !is_fresh {
+            let Self { footprints, classes, .. } = self;
+            let walk = |footprint| class::walk(block_len, footprint);
+            classes[place].tuning.hand_out(footprints, walk)
+        } else {
+            None
+        };
+        Taken::Block { lent, timed }
     }
 
     pub(super) fn may_grow(&self, block_len: u64) -> bool {
@@ -209,7 +229,7 @@ impl State {
     /// Takes back a block that a peer may have read.
     pub(super) fn put_back(&mut self, lent: Lent) {
         let class = self.count_back(&lent);
-        let walk = class::walk(self.classes[class].block_len, self.tuning.footprint());
+        let walk = self.walk(class);
         self.classes[class].insert(lent, walk);
     }
 

@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::block::{Block, Written};
-use crate::pool::class;
 use crate::pool::frozen::{Charge, FrozenBlock};
 use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, OpenLoan, Promise};
 use crate::pool::shared::SharedBlock;
 use crate::pool::state::{State, Taken};
+use crate::pool::tuning::Timing;
 use crate::shm::Backing;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -118,7 +118,7 @@ impl Pool {
 
     /// Takes in how long a line took to come from a peer's core.
     pub(crate) fn note_distance(&self, took: Duration) {
-        self.lock().tuning.note_distance(took);
+        self.lock().footprints.note_distance(took);
     }
 
     /// Takes in how long writing a block took.
@@ -190,10 +190,10 @@ impl Pool {
     ) -> Result<Result<Block, Exhausted>> {
         loop {
             match state.take(len as u64) {
-                Taken::Block { lent, is_timed } => {
+                Taken::Block { lent, timed } => {
                     unlock(state);
-                    let since = is_timed.then(Instant::now);
-                    return Ok(Ok(Block::new(lent, len, self.clone(), since)));
+                    let timing = timed.map(Timing::start);
+                    return Ok(Ok(Block::new(lent, len, self.clone(), timing)));
                 }
                 Taken::Nothing(exhausted) => {
                     unlock(state);
@@ -350,10 +350,17 @@ impl Pool {
         Exhausted { needed, used: state.used, quota: state.options.quota }
     }
 
-    /// Takes back what this borrower has returned. Gives the loan to be looked at without the lock that `which`
-    /// picks, counted from the oldest; it is told how many are left and how many blocks of `len` bytes the
-    /// borrower may hold before it is waited for.
-    pub(crate) fn loan_of(
+    /// Takes back what this borrower has returned. Gives the oldest loan that is left, to be looked
+    /// at without the lock.
+    pub(crate) fn oldest_loan(&self, id: BorrowerId) -> Option<OpenLoan> {
+        let mut state = self.lock();
+        state.reclaim(id);
+        state.account(id)?.oldest()
+    }
+
+    /// As [`oldest_loan`](Self::oldest_loan), of those as long as one for `len` bytes, and but so many as `which`
+    /// says: it is told how many such loans there are, and how many there may be before the borrower is waited for.
+    pub(crate) fn loan_ahead(
         &self,
         id: BorrowerId,
         len: usize,
@@ -361,9 +368,10 @@ impl Pool {
     ) -> Option<OpenLoan> {
         let mut state = self.lock();
         state.reclaim(id);
-        let most = class::ahead(len as u64, state.tuning.footprint());
+        let (most, class) = state.ahead(len as u64)?;
         let account = state.account(id)?;
-        account.loan(which(account.outstanding(), most)?)
+        let skipped = which(account.loans_of(class).count(), most)?;
+        account.open(account.loans_of(class).nth(skipped)?)
     }
 
     /// Takes back what this borrower has returned. Gives the number of blocks still on loan.

@@ -302,11 +302,11 @@ impl EventLoop {
             let hot = self.hot.see(ready);
             let place = hot.place;
             at = ready + 1;
-            (brought, last) = (brought + 1, place);
             let Some(served) = self.links.get(place) else { continue };
             if served.link.is_changing() {
                 continue;
             }
+            (brought, last) = (brought + 1, place);
             let (count, outcome) = served.serve(SHARE.min(budget - done), &self.shared);
             served.receiver.advance(&mut hot.watch);
             done += count.max(1);

@@ -17,9 +17,9 @@ const MOST: usize = 2048;
 /// is in a conversation.
 const CONVERSATION: u32 = 8;
 
-/// In so many turns its next word is expected. Source: `ping_pong --modes reactor-1000`, where a turn over a thousand
-/// links takes some 5 µs.
-const SOON: u64 = 8;
+/// Within so many looks at links its next word is expected: some 40 µs. Source: `ping_pong --modes reactor-1000`,
+/// where a turn over a thousand links takes some 5 µs.
+const SOON: u64 = 8192;
 
 /// One link that speaks alone.
 #[derive(Default)]
@@ -40,8 +40,9 @@ impl Conversation {
         *self = Self { place, turns, last: turn };
     }
 
-    fn goes_on(&self, turn: u64) -> bool {
-        self.turns >= CONVERSATION && turn - self.last <= SOON
+    /// Whether it does in a turn over so many links.
+    fn goes_on(&self, turn: u64, links: usize) -> bool {
+        self.turns >= CONVERSATION && (turn - self.last).saturating_mul(links as u64) <= SOON
     }
 }
 
@@ -85,7 +86,7 @@ impl HotSet {
 
     /// Whether one link alone has been speaking, whose next word is to come soon.
     pub(super) fn is_conversation(&self) -> bool {
-        self.conversation.goes_on(self.turn)
+        self.conversation.goes_on(self.turn, self.links.len())
     }
 
     /// A link that has something, by where [`next_ready`](Self::next_ready) found it.
@@ -157,7 +158,7 @@ mod tests {
         let mut speak = |links, place, pause| {
             turn += pause;
             conversation.note(turn, links, place);
-            conversation.goes_on(turn + SOON) && !conversation.goes_on(turn + SOON + 1)
+            conversation.goes_on(turn + 8, 1024) && !conversation.goes_on(turn + 9, 1024)
         };
         // The first word is no answer.
         assert_eq!((0..=CONVERSATION).filter(|_| speak(1, 7, 3)).count(), 1);

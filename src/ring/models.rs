@@ -89,7 +89,8 @@ impl Writer {
         let line = if payload.len() <= 7 { self.producer.line(len) } else { None };
         if let Some(offset) = line {
             self.write(offset, payload);
-            return self.producer.publish_line(len);
+            assert!(self.producer.publish_line(len));
+            return true;
         }
         match self.producer.reserve(header(payload.len())).expect("the reader is honest") {
             Ok(offset) => {

@@ -247,6 +247,8 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
     #[inline(always)]
     fn store(&self, position: u64, word: u64, clearing: Clearing) {
         if let Some(next) = clearing.before {
+            // As below: what was written of a payload that was cut off stays before this.
+            compiler_fence(Ordering::SeqCst);
             self.own.store(self.word(next), 0, Ordering::Relaxed);
         }
         // Pairs with Consumer::peek: the payload, inner headers, and the cleared next header.

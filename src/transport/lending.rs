@@ -59,7 +59,10 @@ impl Sender {
         if len as u64 > max {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
-        if !matches!(patience, Patience::None) && self.pace.is_due(len) {
+        // Whoever never watches would sleep and be woken for each message; whoever sleeps on the descriptor is
+        // not to wait here.
+        let may_wait = !matches!(patience, Patience::None) && self.room.watches();
+        if may_wait && self.pace.is_due(len) && !self.link.by_descriptor() {
             self.keep_pace(len, patience);
         }
         let header = envelope.pooled();
@@ -90,16 +93,15 @@ impl Sender {
     /// Waits for a while where the receiver is far behind; see [`Pace`].
     #[cold]
     fn keep_pace(&mut self, len: usize, patience: Patience) {
+        let deadline = self.deadline(patience);
         let Self { room, session, pace, .. } = self;
         let Session { link, core, .. } = &**session;
         let mut on_loan = 0;
-        let loan = core.pool.loan_of(link.borrower, len, |held, most| {
+        let loan = core.pool.loan_ahead(link.borrower, len, |held, most| {
             on_loan = held;
             pace.judge(len, held, most)
         });
-        // Whoever never watches would sleep and be woken for each message.
-        let Some(loan) = loan.filter(|_| room.watches()) else { return };
-        let deadline = if let Patience::Until(deadline) = patience { Some(deadline) } else { None };
+        let Some(loan) = loan else { return };
         // Whatever else ends the wait is found out next.
         let _ = room
             .wait(link, deadline, Some(Pace::wait(len)), || loan.is_returned() || link.peer_left());
@@ -163,7 +165,7 @@ impl Sender {
         let Self { room, session, .. } = self;
         let Session { link, core, .. } = &**session;
         // Others hold what is lacking, or the peer does: then it rings, whichever loan it returns.
-        let oldest = core.pool.loan_of(link.borrower, 0, |_, _| Some(0));
+        let oldest = core.pool.oldest_loan(link.borrower);
         let waited = room.wait(link, Some(deadline), Some(SLICE), || {
             oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
         });

@@ -206,7 +206,7 @@ impl Waiter {
             let bell = self.sleeper.bell();
             let slept = self.sleeper.sleep(&link.own, &link.peer, &mut ready, |rung| {
                 self.sleeps += 1;
-                let slice = slice.map(|slice| Instant::now() + slice);
+                let slice = slice.map(|slice| start + slice);
                 let until = deadline.into_iter().chain(slice).min();
                 link.sleep(bell, rung, until)
             });
@@ -219,7 +219,8 @@ impl Waiter {
             }
             if done || slice.is_some() {
                 self.sleeper.unpark(&link.own);
-                self.watching.adapt(now - start);
+                // What did not come within the slice a longer watch would not have caught.
+                self.watching.adapt(if done { now - start } else { Duration::MAX });
                 return slept;
             }
         }
