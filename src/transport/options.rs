@@ -182,8 +182,8 @@ impl Options {
     /// cache with this side's; an eighth of it where long messages are written faster there. Default 2 MiB;
     /// see `docs/performance.md`.
     ///
-    /// A sender that may wait does so for a moment, 20 µs to 10 ms by the message's length, where its
-    /// receiver holds twice as much and may be about to return some of it.
+    /// A sender that may wait, and watches ([`Spin`]), does so for a moment, about 20 µs to 10 ms by the
+    /// message's length, where its receiver holds twice as much and may be about to return some of it.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
         self
