@@ -290,8 +290,7 @@ fn a_child_that_shares_what_it_inherited_waits_for_no_lock() {
             });
             // Tensors of this length have been read by a peer, so writing them is timed now and then.
             for _ in 0..300 {
-                near.send_tensor(&context.alloc::<u8>([100_000]).unwrap().share().unwrap())
-                    .unwrap();
+                near.send_tensor(context.alloc::<u8>([100_000]).unwrap().share().unwrap()).unwrap();
                 drop(far.recv_tensor().unwrap().unwrap());
                 let mut kept = context.alloc::<u8>([100_000]).unwrap();
                 kept[0] = 1;
