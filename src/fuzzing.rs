@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Atomic};
 
 use crate::parking::{Attention, Barrier, Sleeper, Waker};
-use crate::pool::{Block, Borrower, BorrowerId, Loan, Pool, PoolOptions, Promise, SharedBlock};
+use crate::pool::{
+    Block, Borrower, BorrowerId, Loan, Pool, PoolOptions, Prepared, Promise, Ready, SharedBlock,
+};
 use crate::ring::{BatchSlot, Consumer, Header, Kind, Producer, SHORT, largest_payload};
 use crate::shm::{Backing, OwnWords, PeerWords};
 use crate::sync::Ordering;
@@ -214,10 +216,19 @@ struct Holder {
     loan: Option<(usize, Loan)>,
 }
 
+/// Whom we lend to, and what the pool has promised and laid ready for that.
+struct Client {
+    liar: Arc<Liar>,
+    id: BorrowerId,
+    promise: Option<Promise>,
+    ready: Ready,
+    prepared: Option<Prepared>,
+}
+
 /// A pool, who holds what of it as the input made it, and blocks of ours.
 struct Lending {
     pool: Pool,
-    borrowers: Vec<(Arc<Liar>, BorrowerId, Option<Promise>)>,
+    borrowers: Vec<Client>,
     holders: Vec<Holder>,
     blocks: Vec<Block>,
     shared: Vec<SharedBlock>,
@@ -242,7 +253,8 @@ impl Lending {
     fn open(&mut self) {
         let liar = Arc::new(Liar((0..SLOTS).map(|_| AtomicU64::new(0)).collect()));
         let id = self.pool.open(liar.clone(), SLOTS as u32);
-        self.borrowers.push((liar, id, None));
+        let ready = self.pool.ready(id).expect("it was just opened");
+        self.borrowers.push(Client { liar, id, promise: None, ready, prepared: None });
     }
 
     /// A new block: nobody may hold it.
@@ -262,7 +274,7 @@ impl Lending {
 
     fn note(&mut self, borrower: usize, loan: Loan) {
         // A generation that was guessed has come back already.
-        if self.borrowers[borrower].0.returned(loan.slot) != loan.generation {
+        if self.borrowers[borrower].liar.returned(loan.slot) != loan.generation {
             let place = (loan.segment, loan.offset);
             self.holders.push(Holder { place, loan: Some((borrower, loan)) });
         }
@@ -270,15 +282,16 @@ impl Lending {
 
     fn lend(&mut self, script: &Script<'_>) {
         let borrower = script.below(self.borrowers.len());
-        let id = self.borrowers[borrower].1;
+        let client = &mut self.borrowers[borrower];
+        let id = client.id;
         if script.byte() & 1 == 0 && !self.blocks.is_empty() {
             let mut block = self.blocks.swap_remove(script.below(self.blocks.len()));
             let place = block.place().expect("it is not lent");
-            let promise = self.borrowers[borrower].2.take();
-            let loan = match promise {
+            let loan = match client.promise.take() {
                 Some(promise) => {
                     let loan = promise.loan(place);
-                    self.borrowers[borrower].2 = self.pool.enter(&mut block, id, promise);
+                    (client.promise, client.prepared) =
+                        self.pool.enter_and_prepare(&mut block, id, promise);
                     // An account that was closed meanwhile takes none.
                     block.place().is_none().then_some(loan)
                 }
@@ -306,7 +319,7 @@ impl Lending {
             }
             _ => (script.below(SLOTS) as u32, u64::from(script.byte())),
         };
-        self.borrowers[borrower].0.0[slot as usize].store(value, Atomic::Relaxed);
+        self.borrowers[borrower].liar.0[slot as usize].store(value, Atomic::Relaxed);
         self.holders.retain(|holder| {
             holder.loan.as_ref().is_none_or(|(to, loan)| {
                 (*to, loan.slot, loan.generation) != (borrower, slot, value)
@@ -315,17 +328,26 @@ impl Lending {
     }
 
     fn close(&mut self, borrower: usize) {
-        self.pool.close(self.borrowers[borrower].1);
+        self.pool.close(self.borrowers[borrower].id);
         self.holders.retain(|holder| holder.loan.as_ref().is_none_or(|(to, _)| *to != borrower));
     }
 
     fn step(&mut self, script: &Script<'_>) {
         match script.below(10) {
             0 | 1 => {
-                let id = self.borrowers[script.below(self.borrowers.len())].1;
+                let borrower = script.below(self.borrowers.len());
+                let Client { id, ready, prepared, .. } = &mut self.borrowers[borrower];
                 let len = usize::from(script.byte()) << (script.byte() & 7);
-                let block = self.pool.alloc_for(len, id).expect("memory");
-                block.into_iter().for_each(|block| self.take(block));
+                let mut block = self.pool.no_block();
+                let is_ready = prepared.take().is_some_and(|prepared| {
+                    prepared.is_for(len) && block.take_ready(ready, prepared, len)
+                });
+                if is_ready {
+                    self.take(block);
+                } else {
+                    let block = self.pool.alloc_for(len, *id).expect("memory");
+                    block.into_iter().for_each(|block| self.take(block));
+                }
             }
             2 | 3 => self.lend(script),
             4 | 5 => self.give_back(script),
@@ -343,7 +365,7 @@ impl Lending {
             }
             8 => {
                 let at = script.below(self.borrowers.len());
-                let (_, id, promise) = &mut self.borrowers[at];
+                let Client { id, promise, .. } = &mut self.borrowers[at];
                 match promise.take() {
                     Some(promise) => self.pool.renounce(*id, promise),
                     None => *promise = self.pool.promise(*id),

@@ -1,6 +1,7 @@
 //! A block that is being written.
 
 use crate::pool::loans::Lent;
+use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::{Shared, SharedBlock};
 use crate::pool::store::Pool;
 use crate::pool::tuning::Timing;
@@ -29,6 +30,38 @@ pub(super) struct Written {
 impl Block {
     pub(super) fn new(lent: Lent, len: usize, pool: Pool, timing: Option<Timing>) -> Self {
         Self { held: Some(lent), len, pool, timing }
+    }
+
+    /// One that holds nothing.
+    pub(super) fn spent(pool: Pool) -> Self {
+        Self { held: None, len: 0, pool, timing: None }
+    }
+
+    /// Makes it the block that lies ready, for `len` bytes, in place of one that was lent. False: there is none any
+    /// more.
+    #[inline(always)]
+    pub(crate) fn take_ready(&mut self, ready: &Ready, prepared: Prepared, len: usize) -> bool {
+        debug_assert!(self.held.is_none());
+        self.held = ready.take();
+        self.len = len;
+        self.timing = prepared.timed.map(Timing::start);
+        self.held.is_some()
+    }
+
+    /// Whether there is one: it was neither lent nor put back.
+    #[inline(always)]
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Puts it back, unless it was lent.
+    pub(crate) fn put_back(&mut self) {
+        if let Some(lent) = self.held.take() {
+            // A forked child holds only a copy of the tables and must not wait for their lock.
+            if lent.area.generation().is_current() {
+                self.pool.put_back_unused(lent);
+            }
+        }
     }
 
     /// How long writing it took, if that is to be told.
@@ -95,11 +128,6 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(lent) = self.held.take() {
-            // A forked child holds only a copy of the tables and must not wait for their lock.
-            if lent.area.generation().is_current() {
-                self.pool.put_back_unused(lent);
-            }
-        }
+        self.put_back();
     }
 }

@@ -18,8 +18,9 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
         return None;
     }
     let octave = 1u64 << (63 - (len - 1).leading_zeros());
-    let step = octave / 4;
-    Some(len.next_multiple_of(step.max(SMALLEST)))
+    // A power of two, which the compiler does not know.
+    let step = (octave / 4).max(SMALLEST);
+    Some((len + (step - 1)) & !(step - 1))
 }
 
 /// How many blocks of a class are walked through in turn. `footprint` is in bytes. Of blocks that are

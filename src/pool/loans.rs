@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::pool::ready::Ready;
 use crate::pool::shared::Shared;
 use crate::pool::state::BlockHome;
 use crate::shm::Area;
@@ -51,9 +52,12 @@ pub(crate) struct Loan {
     pub(crate) generation: u64,
 }
 
-/// A block, which goes back to the pool when nobody needs it any more.
+/// A block, which goes back to the pool when nobody needs it any more. It passes through many hands, as one word.
+pub(super) type Lent = Box<Piece>;
+
+/// Memory of a segment.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct Piece {
     pub(super) home: BlockHome,
     pub(super) area: Area,
 }
@@ -114,6 +118,21 @@ impl OpenLoan {
     }
 }
 
+/// A slot → what it holds.
+type Slots = [Option<(u64, Loaned)>];
+
+fn is_returned(borrower: &dyn Borrower, slots: &Slots, slot: u32) -> bool {
+    let returned = borrower.returned(slot);
+    // Anything else is the return of an earlier loan, or a lie.
+    let own = |(generation, _): &(u64, Loaned)| Edge::Generation.check(*generation == returned);
+    slots[slot as usize].as_ref().is_some_and(own)
+}
+
+/// Empties a slot. Gives the block that was there if this was the last use of it.
+fn back_from(slots: &mut Slots, slot: u32) -> Option<Lent> {
+    slots[slot as usize].take().and_then(|(_, loaned)| loaned.into_lent())
+}
+
 /// One borrower's table.
 pub(super) struct Account {
     number: u64,
@@ -127,6 +146,9 @@ pub(super) struct Account {
     /// Slots on loan, oldest first.
     out: Vec<u32>,
     generation: u64,
+    /// The block of its next loan, and the class of the last one that was laid there.
+    pub(super) ready: Ready,
+    pub(super) ready_class: Option<usize>,
 }
 
 impl Account {
@@ -139,6 +161,8 @@ impl Account {
             free: VecDeque::new(),
             out: Vec::new(),
             generation: 0,
+            ready: Ready::new(),
+            ready_class: None,
         }
     }
 
@@ -210,21 +234,28 @@ impl Account {
     pub(super) fn reclaim(&mut self, mut back: impl FnMut(Lent)) {
         let Self { borrower, slots, free, out, .. } = self;
         out.retain(|slot| {
-            let entry = &mut slots[*slot as usize];
-            let returned = borrower.returned(*slot);
-            // Anything else is the return of an earlier loan, or a lie.
-            let own =
-                |(generation, _): &(u64, Loaned)| Edge::Generation.check(*generation == returned);
-            if !entry.as_ref().is_some_and(own) {
+            if !is_returned(&**borrower, slots, *slot) {
                 return true;
             }
-            if let Some(lent) = entry.take().and_then(|(_, loaned)| loaned.into_lent()) {
-                back(lent);
-            }
+            back_from(slots, *slot).into_iter().for_each(&mut back);
             free.push_back(*slot);
             false
         });
         // Pairs with the borrower's store of the generation: its loads of the blocks are done.
+        Edge::Reclaim.acquire();
+    }
+
+    /// As [`reclaim`](Self::reclaim), up to the oldest one that it holds, and of the newest not even the word is
+    /// looked at: the borrower is about to write it.
+    pub(super) fn reclaim_oldest(&mut self, mut back: impl FnMut(Lent)) {
+        let Self { borrower, slots, free, out, .. } = self;
+        let older = &out[..out.len().saturating_sub(1)];
+        let still = older.iter().position(|slot| !is_returned(&**borrower, slots, *slot));
+        for slot in out.drain(..still.unwrap_or(older.len())) {
+            back_from(slots, slot).into_iter().for_each(&mut back);
+            free.push_back(slot);
+        }
+        // As above.
         Edge::Reclaim.acquire();
     }
 

@@ -27,13 +27,17 @@ mod frozen;
 mod loans;
 #[cfg(all(test, slipring_loom))]
 mod models;
+mod ready;
 mod shared;
 mod state;
 mod store;
+#[cfg(test)]
+mod support;
 mod tuning;
 
 pub(crate) use block::Block;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};
 pub(crate) use loans::{Borrower, BorrowerId, Loan, Promise};
+pub(crate) use ready::{Prepared, Ready};
 pub(crate) use shared::{SharedBlock, Users};
 pub(crate) use store::{Exhausted, Lacking, Pool, PoolOptions};

@@ -45,11 +45,20 @@ struct Lender {
 impl Lender {
     /// A pool of `count` blocks, and a borrower with as many slots.
     fn new(count: u32) -> Self {
+        Self::with_slots(count, count, 0)
+    }
+
+    /// A pool of two blocks that are used in turn, and a borrower that has slots to spare.
+    fn in_turn() -> Self {
+        Self::with_slots(2, 4, 2 * BLOCK as u64)
+    }
+
+    fn with_slots(count: u32, slots: u32, footprint: u64) -> Self {
         let backing = Backing::default();
         let quota = u64::from(count) * BLOCK as u64;
-        let pool = Pool::new(PoolOptions { quota, footprint: 0, far_footprint: 0, backing });
-        let returns = LoomWords::new(8 * count as usize);
-        let id = pool.open(Arc::new(Returns(returns.clone())), count);
+        let pool = Pool::new(PoolOptions { quota, footprint, far_footprint: footprint, backing });
+        let returns = LoomWords::new(8 * slots as usize);
+        let id = pool.open(Arc::new(Returns(returns.clone())), slots);
         Self { pool, id, contents: LoomWords::new(8 * count as usize), returns }
     }
 
@@ -242,6 +251,82 @@ fn a_segment_fails_without_return() {
 #[test]
 fn a_segment_fails_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, segment).contains(RACE));
+}
+
+/// Two blocks in turn: while one is read the other one lies ready, and is taken without the pool's lock.
+fn ready() {
+    loom::model(|| {
+        let lender = Lender::in_turn();
+        let Lender { pool, id, .. } = &lender;
+        let (ready, mut promise) = (pool.ready(*id).expect("it is open"), pool.promise(*id));
+        let mut prepared = None;
+        let mut lend = |value| {
+            let mut block = pool.no_block();
+            let lies_ready =
+                prepared.take().is_some_and(|prepared| block.take_ready(&ready, prepared, BLOCK));
+            if !lies_ready {
+                block = pool.alloc_for(BLOCK, *id).expect("memory").ok()?;
+            }
+            let next = promise.take().or_else(|| pool.promise(*id))?;
+            let loan = next.loan(block.place()?);
+            lender.contents.store(content(&loan), value, Ordering::Relaxed);
+            (promise, prepared) = pool.enter_and_prepare(&mut block, *id, next);
+            Some(loan)
+        };
+        let first = lend(1).expect("a block is free");
+        let borrowing = lender.borrow(first, 1);
+        // What is laid ready behind the second one may be the first.
+        let second = lend(2).expect("a block lies ready");
+        let third = lend(3);
+        borrowing.join().unwrap();
+        assert!(third.or_else(|| lend(3)).is_some(), "the block came back");
+        assert_ne!(content(&first), content(&second));
+    });
+}
+
+#[test]
+fn a_block_that_lies_ready_is_not_read() {
+    ready();
+}
+
+#[test]
+fn a_ready_block_fails_without_return() {
+    assert!(failure_without(Edge::Return, ready).contains(RACE));
+}
+
+#[test]
+fn a_ready_block_fails_without_reclaim() {
+    assert!(failure_without(Edge::Reclaim, ready).contains(RACE));
+}
+
+/// A lender takes its block that lies ready while somebody has the pool give back what is idle.
+fn recalled() {
+    loom::model(|| {
+        let lender = Lender::in_turn();
+        let Lender { pool, id, .. } = &lender;
+        let (ready, promise) = (pool.ready(*id).expect("it is open"), pool.promise(*id));
+        let mut block = pool.alloc_for(BLOCK, *id).expect("memory").expect("a block is free");
+        let promise = promise.expect("a slot is free");
+        let loan = promise.loan(block.place().expect("it is not lent"));
+        let (_, prepared) = pool.enter_and_prepare(&mut block, *id, promise);
+        lender.returns.store(8 * loan.slot as usize, loan.generation, Edge::Return.store());
+        let trimming = thread::spawn({
+            let pool = pool.clone();
+            move || pool.trim()
+        });
+        let is_taken = block.take_ready(&ready, prepared.expect("a block is free"), BLOCK);
+        trimming.join().unwrap();
+        if is_taken {
+            assert!(pool.holds(block.segment()), "it is in use");
+        } else {
+            assert_eq!(pool.used(), 0, "nothing is in use");
+        }
+    });
+}
+
+#[test]
+fn a_block_that_lies_ready_is_taken_by_one() {
+    recalled();
 }
 
 /// A borrower that returns an old loan again, while its block is on loan anew.

@@ -7,7 +7,8 @@ use crate::error::{ErrorKind, Result};
 use crate::pool::block::Written;
 use crate::pool::class::{self, Class};
 use crate::pool::frozen::FrozenBlock;
-use crate::pool::loans::{Account, BorrowerId, Lent, Promise};
+use crate::pool::loans::{Account, BorrowerId, Lent, Piece, Promise};
+use crate::pool::ready::Prepared;
 use crate::pool::store::{Exhausted, PoolOptions};
 use crate::pool::tuning::{Footprints, LONG, Tuning};
 use crate::shm::{Backing, Segment};
@@ -156,6 +157,11 @@ impl State {
             let class = &mut self.classes[place];
             lent = class.next(walk).or_else(|| class.spare.pop());
         }
+        if lent.is_none() {
+            self.recall(Some(place));
+            let class = &mut self.classes[place];
+            lent = class.next(walk).or_else(|| class.spare.pop());
+        }
         if lent.is_none() && !self.may_grow(block_len) {
             self.drop_idle();
         }
@@ -165,17 +171,54 @@ impl State {
             }
             return Taken::Nothing(Exhausted { needed: block_len, used: self.used, quota });
         };
-        if let Some(held) = &mut self.segments[lent.home.place] {
+        let timed = self.hand_out(&lent, len, is_fresh);
+        Taken::Block { lent, timed }
+    }
+
+    /// Counts a block as in use, for `len` bytes. Gives whether it is timed.
+    fn hand_out(&mut self, lent: &Lent, len: u64, is_fresh: bool) -> Option<u32> {
+        let Self { footprints, classes, segments, .. } = self;
+        if let Some(held) = &mut segments[lent.home.place] {
             held.free -= 1;
         }
-        let timed = if len >= LONG && !is_fresh {
-            let Self { footprints, classes, .. } = self;
-            let walk = |footprint| class::walk(block_len, footprint);
-            classes[place].tuning.hand_out(footprints, walk)
-        } else {
-            None
-        };
-        Taken::Block { lent, timed }
+        if len < LONG || is_fresh {
+            return None;
+        }
+        let Class { block_len, tuning, .. } = &mut classes[lent.home.class];
+        tuning.hand_out(footprints, |footprint| class::walk(*block_len, footprint))
+    }
+
+    /// Lays a block of a class ready for a borrower's next loan, of `len` bytes perhaps, if one is at hand. It has
+    /// just got one, at which nobody looks: the borrower is about to return it.
+    pub(super) fn prepare(&mut self, id: BorrowerId, class: usize, len: u64) -> Option<Prepared> {
+        let walk = self.walk(class);
+        let Class { block_len, blocks, fresh, .. } = self.classes[class];
+        // The next one is to be a new one, whose making takes long.
+        if blocks < walk && fresh == 0 && self.may_grow(block_len) {
+            return None;
+        }
+        let mut lent = self.classes[class].next(walk);
+        if lent.is_none() {
+            self.reclaim_oldest(id);
+            lent = self.classes[class].next(walk);
+        }
+        let lent = lent?;
+        let timed = self.hand_out(&lent, len, fresh > 0);
+        let account = self.account(id)?;
+        account.ready_class = Some(class);
+        if let Some(other) = account.ready.put(lent) {
+            self.put_back(other);
+        }
+        Some(Prepared { block_len, timed })
+    }
+
+    /// Takes back the blocks that lie ready, of a class or of all.
+    fn recall(&mut self, class: Option<usize>) {
+        let mut back = std::mem::take(&mut self.coming);
+        let accounts = self.accounts.iter().flatten();
+        let of_class = accounts.filter(|account| class.is_none() || account.ready_class == class);
+        back.extend(of_class.filter_map(|account| account.ready.take()));
+        self.take_back(back);
     }
 
     pub(super) fn may_grow(&self, block_len: u64) -> bool {
@@ -220,7 +263,7 @@ impl State {
         for (index, area) in areas.into_iter().enumerate().rev() {
             let offset = index as u64 * block_len;
             let home = BlockHome { place, segment: number, class, offset };
-            self.classes[class].insert_fresh(Lent { home, area });
+            self.classes[class].insert_fresh(Box::new(Piece { home, area }));
         }
         self.segments[place] = Some(Held { segment, number, class, blocks, free: blocks });
         Ok(())
@@ -264,6 +307,14 @@ impl State {
         self.take_back(back);
     }
 
+    fn reclaim_oldest(&mut self, id: BorrowerId) {
+        let mut back = std::mem::take(&mut self.coming);
+        if let Some(account) = self.account(id) {
+            account.reclaim_oldest(|lent| back.push(lent));
+        }
+        self.take_back(back);
+    }
+
     pub(super) fn reclaim_all(&mut self) {
         let mut back = std::mem::take(&mut self.coming);
         for account in self.accounts.iter_mut().flatten() {
@@ -281,6 +332,7 @@ impl State {
 
     /// Drops every segment of which no block is in use.
     pub(super) fn drop_idle(&mut self) {
+        self.recall(None);
         let Self { segments, classes, used, dropped, .. } = self;
         for entry in segments {
             let Some(held) = entry.take_if(|held| held.free == held.blocks) else { continue };

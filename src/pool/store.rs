@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pool::block::{Block, Written};
 use crate::pool::frozen::{Charge, FrozenBlock};
 use crate::pool::loans::{Account, Borrower, BorrowerId, Lent, Loan, Loaned, OpenLoan, Promise};
+use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
 use crate::pool::state::{State, Taken};
 use crate::pool::tuning::Timing;
@@ -147,6 +148,7 @@ impl Pool {
             return;
         }
         let Some(account) = state.accounts[id.place].take() else { return };
+        account.ready.take().into_iter().for_each(|lent| state.put_back(lent));
         let borrower = account.borrower();
         for lent in account.close() {
             state.put_back(lent);
@@ -255,6 +257,36 @@ impl Pool {
         let account = state.account(id)?;
         account.enter(promise, Loaned::Sole(block.take()?));
         state.promise(id)
+    }
+
+    /// As [`enter`](Self::enter), and lays a block like this one [ready](Self::ready) if one is at hand and a loan
+    /// was promised.
+    pub(crate) fn enter_and_prepare(
+        &self,
+        block: &mut Block,
+        id: BorrowerId,
+        promise: Promise,
+    ) -> (Option<Promise>, Option<Prepared>) {
+        let (written, len) = (block.written(), block.len() as u64);
+        let mut state = self.lock();
+        state.note(written);
+        let Some(account) = state.account(id) else { return (None, None) };
+        let Some(lent) = block.take() else { return (None, None) };
+        let class = lent.home.class;
+        account.enter(promise, Loaned::Sole(lent));
+        let promise = state.promise(id);
+        let prepared = promise.as_ref().and_then(|_| state.prepare(id, class, len));
+        (promise, prepared)
+    }
+
+    /// A block that is yet to be had.
+    pub(crate) fn no_block(&self) -> Block {
+        Block::spent(self.clone())
+    }
+
+    /// Where the block of the next loan to a borrower is laid.
+    pub(crate) fn ready(&self, id: BorrowerId) -> Option<Ready> {
+        Some(self.lock().account(id)?.ready.clone())
     }
 
     /// As [`enter`](Self::enter), of a block that others may hold, too.
@@ -417,39 +449,11 @@ fn unlock(mut state: MutexGuard<'_, State>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::pool::Users;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    struct Peer(Vec<AtomicU64>);
-
-    impl Borrower for Peer {
-        fn returned(&self, slot: u32) -> u64 {
-            self.0[slot as usize].load(Ordering::Relaxed)
-        }
-    }
-
-    fn pool(quota: u64) -> (Pool, Arc<Peer>, BorrowerId) {
-        let options = PoolOptions {
-            quota,
-            footprint: 1 << 20,
-            far_footprint: 4 << 20,
-            backing: Backing::default(),
-        };
-        let pool = Pool::new(options);
-        let peer = Arc::new(Peer((0..8).map(|_| AtomicU64::new(0)).collect()));
-        let id = pool.open(peer.clone(), 8);
-        (pool, peer, id)
-    }
-
-    fn lend(pool: &Pool, id: BorrowerId, len: usize) -> Loan {
-        let mut block = pool.alloc_for(len, id).unwrap().unwrap();
-        pool.lend(&mut block, id).unwrap()
-    }
-
-    fn other(pool: &Pool) -> BorrowerId {
-        pool.open(Arc::new(Peer(vec![AtomicU64::new(0)])), 1)
-    }
+    use crate::pool::support::{lend, other, pool};
 
     /// Says that it holds nothing, whatever it has returned.
     struct Released;

@@ -94,7 +94,11 @@ struct Trial {
     settling: u64,
 }
 
-/// The last times, in nanoseconds for 64 KiB.
+/// Bytes in a nanosecond that nobody writes, whatever the machine. What took less time was not written, and tells
+/// nothing: it counts as no time at all.
+const FASTEST: u64 = 200;
+
+/// The last times, in nanoseconds for 1 MiB.
 #[derive(Debug, Default)]
 struct Rates {
     taken: [u64; SAMPLES],
@@ -198,11 +202,12 @@ impl Tuning {
             return;
         }
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.rates.push(took.saturating_mul(64 << 10) / len);
+        let rate = if took < len / FASTEST { 0 } else { took.saturating_mul(1 << 20) / len };
+        self.rates.push(rate);
         let Some(Trial { before, blocks, .. }) = self.trial else { return };
         let Some(now) = self.rates.median() else { return };
         // Less is what the median strays by itself.
-        let is_faster = now.saturating_mul(10) < before.saturating_mul(9);
+        let is_faster = now > 0 && now.saturating_mul(10) < before.saturating_mul(9);
         self.choices[usize::from(self.is_far)].rest(blocks, !is_faster);
         self.trial = None;
         self.begin_round();
@@ -278,6 +283,17 @@ mod tests {
         assert!(write((&mut tuning, &all), 10_000, faster_if(true)) > 9_000);
         write((&mut tuning, &all), 20_000, faster_if(false));
         assert!(write((&mut tuning, &all), 10_000, faster_if(false)) < 1_000);
+    }
+
+    #[test]
+    fn what_nobody_writes_tells_nothing() {
+        let (mut tuning, all) = (Tuning::default(), Footprints::new(NEAR, FAR));
+        let too_short = |footprint| LEN / FASTEST / if footprint < NEAR { 3 } else { 2 };
+        write((&mut tuning, &all), 1_000, too_short);
+        assert!(write((&mut tuning, &all), 50_000, too_short) < 1_500);
+        // Nor where the last one was written, and those of the trial are not.
+        let only_large = |footprint| if footprint < NEAR { 1 } else { 8_000 };
+        assert!(write((&mut tuning, &all), 50_000, only_large) < 1_500);
     }
 
     #[test]

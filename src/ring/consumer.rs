@@ -82,7 +82,13 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         // As in `peek`.
         Edge::Peek.acquire();
         let header = self.cursor.judge_plain(word, max)?;
-        Some(Record { header, offset: self.next_header() + self.cursor.lead(header) as usize })
+        Some(Record { header, offset: self.payload(header) })
+    }
+
+    /// Where the payload of the record at the position lies, if it has this header, in the peer's segment.
+    #[inline(always)]
+    pub(crate) fn payload(&self, header: Header) -> usize {
+        self.next_header() + self.cursor.lead(header) as usize
     }
 
     /// Whether something stands at the position, judged or not. The cheapest look.

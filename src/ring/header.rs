@@ -74,6 +74,9 @@ impl Header {
         Self(Self::new(kind, len).0 | POOLED)
     }
 
+    /// The header of a message in the pool, of which nothing but a descriptor of 32 bytes is in the ring.
+    pub(crate) const POOLED_MESSAGE: Self = Self(Kind::Message as u64 | POOLED | 32 << 32);
+
     /// The version of the descriptions of this library's parcels.
     pub(crate) const PARCEL_VERSION: u8 = 1;
 

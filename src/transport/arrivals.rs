@@ -131,9 +131,6 @@ impl Arrived {
 #[derive(Debug)]
 pub(super) struct Arrivals {
     segments: HashMap<u32, Arrived>,
-    /// Segments that were named lately, by the low bits of their numbers: a walk through few long blocks names
-    /// one after the other, again and again.
-    last: [Option<(u32, Arc<PoolSegment>)>; 4],
     /// Bytes of all segments.
     bytes: u64,
     limit: u64,
@@ -156,7 +153,6 @@ impl Arrivals {
     pub(super) fn new(limit: u64, prefault: bool) -> Self {
         Self {
             segments: HashMap::new(),
-            last: [const { None }; 4],
             bytes: 0,
             limit,
             window: 0,
@@ -183,17 +179,8 @@ impl Arrivals {
     /// segment before it publishes a record that names it.
     #[inline]
     pub(super) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PoolSegment>> {
-        let place = segment as usize % self.last.len();
-        if let Some((number, mapped)) = &self.last[place]
-            && *number == segment
-        {
-            return Ok(mapped.clone());
-        }
         match self.arrived(socket, segment)? {
-            Arrived::Pool(mapped) => {
-                self.last[place] = Some((segment, mapped.clone()));
-                Ok(mapped)
-            }
+            Arrived::Pool(mapped) => Ok(mapped),
             // Nothing of it is lent.
             Arrived::Frozen(_) => Err(Fault::UnknownSegment { segment }.into()),
         }
@@ -366,7 +353,6 @@ impl Arrivals {
                 self.map(segment, len, fd, frozen)
             }
             (Packet::Retire { segment }, _) => {
-                self.last = [const { None }; 4];
                 self.retires.fetch_add(1, Ordering::Relaxed);
                 if let Some(dropped) = self.segments.remove(&segment) {
                     self.bytes -= dropped.len();

@@ -7,11 +7,10 @@ use crate::parking::{Attention, Sleeper, Waker};
 use crate::ring::{Consumer, Header, Kind, Record, SHORT, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, Mapping, PeerMapping};
-use crate::transport::arrivals::PoolSegment;
 use crate::transport::control;
 use crate::transport::hello::Reason;
+use crate::transport::lenders::Lenders;
 use crate::transport::link::{Link, Session};
-use crate::transport::parcel::LastLender;
 use crate::transport::pooled::Pooled;
 use crate::transport::receiver::{MessageKind, RecvStats, RequestId, TryRecvError};
 use crate::transport::shelf::Shelf;
@@ -37,8 +36,8 @@ pub(super) struct Inbox {
     generation: Generation,
     pub(super) link: Arc<Link>,
     pub(super) session: Arc<Session>,
-    /// The judged descriptor of the record at the ring's position, if it is a pooled one.
-    pub(super) lent: Option<Lent>,
+    /// The judged descriptor of the record at the ring's position, if it is a pooled one. Its segment is at hand.
+    pub(super) lent: Option<Pooled>,
     /// The id of the record at the ring's position, if it is a request or response.
     pub(super) id: RequestId,
     /// The longest message of this link, in bytes.
@@ -53,7 +52,7 @@ pub(super) struct Inbox {
     pub(super) flow: Flow,
     /// Whoever reads takes triggers, too.
     pub(super) takes_triggers: bool,
-    pub(super) last_lender: LastLender,
+    pub(super) lenders: Lenders,
     /// Made when something is first kept there.
     pub(super) shelf: Option<Arc<Shelf>>,
     pub(super) stats: RecvStats,
@@ -70,13 +69,6 @@ pub(super) enum Flow {
     /// The peer broke the protocol towards this half, or we lack what its message needs. What it
     /// writes from then on is not looked at.
     Failed,
-}
-
-/// A message in the peer's pool, on loan to us.
-#[derive(Debug)]
-pub(super) struct Lent {
-    pub(super) segment: Arc<PoolSegment>,
-    pub(super) descriptor: Pooled,
 }
 
 /// The record at the ring's position, judged.
@@ -115,7 +107,7 @@ impl Inbox {
             streak: 0,
             flow: Flow::Open,
             takes_triggers: false,
-            last_lender: LastLender::default(),
+            lenders: Lenders::default(),
             shelf: None,
             stats: RecvStats::default(),
             generation: *link.own.generation(),
@@ -137,13 +129,17 @@ impl Inbox {
         self.other_head(patience)
     }
 
-    /// The next record, if it is a plain message in the ring, and comes within about a microsecond. `None`:
-    /// [`rare_head`](Self::rare_head) says what there is.
+    /// The next record, if it is a plain message, in the ring or in the pool, and comes within about a microsecond.
+    /// `None`: [`rare_head`](Self::rare_head) says what there is.
     #[inline(always)]
     pub(super) fn plain(&mut self, patience: Patience) -> Option<Head> {
         let word = self.look(patience)?;
-        let Record { header, offset } = self.consumer.plain(word, self.plain_max)?;
-        Some(Head { header, offset, len: header.len() as usize })
+        if let Some(Record { header, offset }) = self.consumer.plain(word, self.plain_max) {
+            return Some(Head { header, offset, len: header.len() as usize });
+        }
+        let header = Header::POOLED_MESSAGE;
+        let is_pooled = word == header.to_word() && self.find_pooled();
+        is_pooled.then(|| self.pooled_head(Record { header, offset: 0 }))
     }
 
     /// The word at the ring's position, which it watches for about a microsecond. `None`: something else is to
@@ -340,7 +336,10 @@ impl Inbox {
     pub(super) fn bytes(&self, head: &Head) -> Bytes<'_> {
         match &self.lent {
             None => self.link.peer.bytes(head.offset, head.len),
-            Some(lent) => lent.segment.mapping().bytes(lent.descriptor.offset as usize, head.len),
+            Some(lent) => {
+                let lender = self.lenders.at_hand(lent.segment).expect("until it is released");
+                lender.segment.mapping().bytes(lent.offset as usize, head.len)
+            }
         }
     }
 
@@ -358,8 +357,9 @@ impl Inbox {
     /// Gives the record at the ring's position back, with its loan.
     #[inline(always)]
     pub(super) fn release(&mut self, head: &Head) {
-        if self.lent.is_some() {
-            self.return_loan();
+        if let Some(lent) = self.lent.take() {
+            self.stats.pooled += 1;
+            self.session.return_loan(lent.slot, lent.generation);
         }
         self.stats.messages += 1;
         self.stats.bytes += head.len as u64;
@@ -373,14 +373,6 @@ impl Inbox {
         self.is_long = header.len() > SHORT;
         if self.consumer.release(header) {
             self.offer_room();
-        }
-    }
-
-    #[cold]
-    fn return_loan(&mut self) {
-        if let Some(Lent { descriptor, .. }) = self.lent.take() {
-            self.stats.pooled += 1;
-            self.session.return_loan(descriptor.slot, descriptor.generation);
         }
     }
 }

@@ -20,14 +20,19 @@ const SLICE: Duration = Duration::from_millis(5);
 /// thread has moved, seldom enough not to be seen in the time.
 const DISTANCE_EVERY: u64 = 16;
 
-/// As is every loan of so many bytes: beside writing them, a look is nothing.
-const LONG: u64 = 64 << 10;
+/// So is one in so many of this many bytes, which take long to write.
+const LONG: (u64, u64) = (4, 1 << 20);
 
 /// A block for one message, and where its descriptor goes in the ring.
 #[derive(Debug)]
 pub(super) struct PoolRoom {
     pub(super) block: Block,
-    offset: usize,
+    pub(super) offset: usize,
+}
+
+/// Nothing of the peer's is free for `len` bytes.
+fn full(len: usize) -> TrySendError {
+    TrySendError::Full { free: 0, needed: len as u64 }
 }
 
 impl Sender {
@@ -38,22 +43,36 @@ impl Sender {
         message: &[u8],
         patience: Patience,
     ) -> Result<(), TrySendError> {
-        // A reservation that was forgotten holds its block no longer.
-        self.pending = None;
-        let mut room = self.room_in_pool(message.len(), envelope, patience)?;
-        room.block.bytes_mut().copy_from_slice(message);
-        self.finish_pooled(room, envelope, message.len())?;
+        self.room_in_pool(message.len(), envelope, patience)?;
+        self.pooled.block.bytes_mut().copy_from_slice(message);
+        self.finish_pooled(envelope, message.len())?;
         Ok(())
     }
 
     /// A block for `len` bytes, with all that publishing it will need: a segment that the peer
     /// knows, a loan slot, and a record in the ring.
+    #[inline(always)]
     pub(super) fn room_in_pool(
         &mut self,
         len: usize,
         envelope: Envelope,
         patience: Patience,
-    ) -> Result<PoolRoom, TrySendError> {
+    ) -> Result<(), TrySendError> {
+        // A reservation that was forgotten holds its block no longer.
+        self.pooled.block.put_back();
+        let room = self.find_room_in_pool(len, envelope, patience);
+        if room.is_err() {
+            self.pooled.block.put_back();
+        }
+        room
+    }
+
+    fn find_room_in_pool(
+        &mut self,
+        len: usize,
+        envelope: Envelope,
+        patience: Patience,
+    ) -> Result<(), TrySendError> {
         self.check()?;
         let max = self.session.link.terms.max_message;
         if len as u64 > max {
@@ -110,33 +129,52 @@ impl Sender {
         }
     }
 
-    fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<PoolRoom, TrySendError> {
-        let full = || TrySendError::Full { free: 0, needed: len as u64 };
+    fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<(), TrySendError> {
         loop {
-            let offset = self.room_in_ring(header, Patience::None)?;
-            let Session { link, core, .. } = &*self.session;
-            let block = match core.pool.alloc_for(len, link.borrower)? {
-                Ok(block) => block,
-                // This half is the only one that lends to this peer: a slot that is free stays free.
-                Err(Lacking::Slot) if self.promise.is_some() => {
-                    self.renounce();
-                    continue;
+            self.pooled.offset = self.room_in_ring(header, Patience::None)?;
+            let block = &mut self.pooled.block;
+            // There is a slot for it if one is promised.
+            let is_ready = match (self.prepared.take(), &self.ready, &self.promise) {
+                (Some(prepared), Some(ready), Some(_)) if prepared.is_for(len) => {
+                    block.take_ready(ready, prepared, len)
                 }
-                Err(Lacking::Slot) => return Err(full()),
-                Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
-                    return Err(Error::from(spent).into());
-                }
-                Err(Lacking::Memory(spent)) => {
-                    let free = spent.quota.saturating_sub(spent.used);
-                    return Err(TrySendError::Full { free, needed: spent.needed });
-                }
+                _ => false,
             };
-            match self.offer(block.segment(), &[])? {
-                Offered::Known => return Ok(PoolRoom { block, offset }),
-                Offered::NoRoom => return Err(full()),
-                Offered::Unannounced => self.announce_packets()?,
+            if !is_ready && !self.ask_block(len)? {
+                continue;
+            }
+            match self.offer(self.pooled.block.segment(), &[])? {
+                Offered::Known => return Ok(()),
+                Offered::NoRoom => return Err(full(len)),
+                Offered::Unannounced => {
+                    self.pooled.block.put_back();
+                    self.announce_packets()?;
+                }
             }
         }
+    }
+
+    /// Asks the pool for a block for `len` bytes. False: it is to be asked again.
+    #[cold]
+    fn ask_block(&mut self, len: usize) -> Result<bool, TrySendError> {
+        let Session { link, core, .. } = &*self.session;
+        match core.pool.alloc_for(len, link.borrower)? {
+            Ok(block) => self.pooled.block = block,
+            // This half is the only one that lends to this peer: a slot that is free stays free.
+            Err(Lacking::Slot) if self.promise.is_some() => {
+                self.renounce();
+                return Ok(false);
+            }
+            Err(Lacking::Slot) => return Err(full(len)),
+            Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
+                return Err(Error::from(spent).into());
+            }
+            Err(Lacking::Memory(spent)) => {
+                let free = spent.quota.saturating_sub(spent.used);
+                return Err(TrySendError::Full { free, needed: spent.needed });
+            }
+        }
+        Ok(true)
     }
 
     /// Makes sure that the peer knows a segment beside those that `needed` names.
@@ -180,27 +218,26 @@ impl Sender {
     }
 
     /// Publishes the block's descriptor, and enters the loan.
-    pub(super) fn finish_pooled(
-        &mut self,
-        room: PoolRoom,
-        envelope: Envelope,
-        len: usize,
-    ) -> Result<()> {
-        let PoolRoom { mut block, offset } = room;
-        let place = block.place();
+    pub(super) fn finish_pooled(&mut self, envelope: Envelope, len: usize) -> Result<()> {
+        let place = self.pooled.block.place();
         let promise = self.promise.take().or_else(|| self.ask_promise());
         let Some((promise, place)) = promise.zip(place) else {
+            self.pooled.block.put_back();
             // The account closes when the peer ends.
             return Err(self.link.end());
         };
-        let descriptor = Pooled::new(&promise.loan(place), len as u64).encode();
-        self.write(offset, envelope, &descriptor);
+        let descriptor = Pooled::new(&promise.loan(place), len as u64).to_words();
+        let offset = self.pooled.offset;
+        self.ring.put_words(offset + envelope.len(), &descriptor);
+        self.write_id(offset, envelope);
         self.stats.pooled += 1;
         let announced = self.finish(envelope.pooled(), len);
         let Session { link, core, .. } = &*self.session;
-        self.promise = core.pool.enter(&mut block, link.borrower, promise);
-        announced?;
+        let block = &mut self.pooled.block;
+        (self.promise, self.prepared) = core.pool.enter_and_prepare(block, link.borrower, promise);
         // If the account was closed meanwhile the peer has left, perhaps with this message.
+        self.pooled.block.put_back();
+        announced?;
         self.note_distance(len as u64)
     }
 
@@ -208,7 +245,9 @@ impl Sender {
     #[inline(always)]
     pub(super) fn note_distance(&mut self, len: u64) -> Result<()> {
         let lent = self.stats.pooled + self.stats.tensors;
-        if len >= LONG || lent.is_multiple_of(DISTANCE_EVERY) {
+        let (every, long) = LONG;
+        let every = if len < long { DISTANCE_EVERY } else { every };
+        if lent.is_multiple_of(every) {
             self.measure_distance()?;
         }
         Ok(())

@@ -32,6 +32,7 @@ mod foreign;
 pub(crate) mod fuzzing;
 mod hello;
 mod inbox;
+mod lenders;
 mod lending;
 mod link;
 mod listener;

@@ -10,15 +10,14 @@
 //! attachments in their order.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::{Fault, Result, TensorFault};
 use crate::pool::FrozenBlock;
 use crate::ring::{Header, Kind};
 use crate::shm::Bytes;
-use crate::transport::arrivals::PoolSegment;
 use crate::transport::backlog::Letter;
 use crate::transport::inbox::{Head, Inbox};
+use crate::transport::lenders::{Lender, Lenders};
 use crate::transport::link::Session;
 use crate::transport::peer::{Peer, has_ended};
 use crate::transport::pooled::{self, NO_SLOT, Pooled};
@@ -48,43 +47,6 @@ impl Attachment {
             Self::Lent(range) => range.len,
             Self::Frozen { len, .. } => *len,
         }
-    }
-}
-
-/// A segment of a peer's pool, and the link over which it lends: what all loans from it share.
-#[derive(Debug)]
-struct Lender {
-    session: Arc<Session>,
-    segment: Arc<PoolSegment>,
-}
-
-/// The lender of the last loan, which the next one is likely to come from.
-#[derive(Debug, Default)]
-pub(super) struct LastLender {
-    /// The segment's number, and how many segments had been retired when it was found.
-    found: Option<(u32, u32, Arc<Lender>)>,
-}
-
-impl LastLender {
-    #[inline(always)]
-    fn is_other(&self, number: u32) -> bool {
-        self.found.as_ref().is_none_or(|(known, ..)| *known != number)
-    }
-
-    #[inline]
-    fn find(&mut self, session: &Arc<Session>, number: u32) -> Result<Arc<Lender>> {
-        let link = &session.link;
-        let retires = link.retires.load(Ordering::Relaxed);
-        if let Some((known, then, lender)) = &self.found
-            && (*known, *then) == (number, retires)
-        {
-            return Ok(lender.clone());
-        }
-        let segment = link.arrivals().segment(&link.socket, number)?;
-        let lender = Arc::new(Lender { session: session.clone(), segment });
-        let retires = link.retires.load(Ordering::Relaxed);
-        self.found = Some((number, retires, lender.clone()));
-        Ok(lender)
     }
 }
 
@@ -139,7 +101,7 @@ pub(crate) struct Claims<'a> {
 
 enum Origin<'a> {
     /// Of the record at the ring's position.
-    Ring { session: &'a Arc<Session>, last: &'a mut LastLender, table: &'a [u8] },
+    Ring { session: &'a Arc<Session>, lenders: &'a mut Lenders, table: &'a [u8] },
     /// Of a parcel that was set aside.
     Kept(std::vec::IntoIter<Attachment>),
 }
@@ -163,10 +125,10 @@ impl<'a> Claims<'a> {
     #[inline]
     pub(crate) fn claim(&mut self) -> Result<Attachment> {
         let next = match &mut self.origin {
-            Origin::Ring { session, last, table } => match table.split_first_chunk() {
+            Origin::Ring { session, lenders, table } => match table.split_first_chunk() {
                 Some((descriptor, rest)) => {
                     *table = rest;
-                    Some(attach(session, last, &Pooled::decode(descriptor))?)
+                    Some(attach(session, lenders, &Pooled::decode(descriptor))?)
                 }
                 None => None,
             },
@@ -195,11 +157,11 @@ impl<'a> Claims<'a> {
 #[inline]
 fn attach(
     session: &Arc<Session>,
-    last: &mut LastLender,
+    lenders: &mut Lenders,
     descriptor: &Pooled,
 ) -> Result<Attachment> {
     if descriptor.slot != NO_SLOT {
-        return Ok(Attachment::Lent(borrow(session, last, descriptor)?));
+        return Ok(Attachment::Lent(borrow(session, lenders, descriptor)?));
     }
     descriptor.judge_place()?;
     let link = &session.link;
@@ -210,9 +172,9 @@ fn attach(
 
 /// A range of the peer's pool.
 #[inline(always)]
-fn borrow(session: &Arc<Session>, last: &mut LastLender, descriptor: &Pooled) -> Result<LentRange> {
+fn borrow(session: &Arc<Session>, lenders: &mut Lenders, descriptor: &Pooled) -> Result<LentRange> {
     descriptor.judge(u64::MAX, session.link.terms.own.loan_slots)?;
-    let lender = last.find(session, descriptor.segment)?;
+    let lender = lenders.find(session, descriptor.segment)?.clone();
     let (offset, len) = descriptor.range_in(lender.segment.len() as u64)?;
     let Pooled { slot, generation, .. } = *descriptor;
     Ok(LentRange { lender, offset, len, generation, slot })
@@ -271,10 +233,8 @@ impl Receiver {
     #[inline(always)]
     pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange> {
         let inbox = &mut self.inbox;
-        if inbox.last_lender.is_other(single.loan.segment) {
-            inbox.link.arrivals().open_window();
-        }
-        let attached = borrow(&inbox.session, &mut inbox.last_lender, &single.loan);
+        inbox.open_window_for(single.loan.segment);
+        let attached = borrow(&inbox.session, &mut inbox.lenders, &single.loan);
         let range = attached.map_err(|error| inbox.fail(error))?;
         inbox.stats.tensors += 1;
         inbox.discard(single.head.header);
@@ -312,7 +272,7 @@ impl Inbox {
         let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
         self.link.arrivals().open_window();
         let mut claims = Claims {
-            origin: Origin::Ring { session: &self.session, last: &mut self.last_lender, table },
+            origin: Origin::Ring { session: &self.session, lenders: &mut self.lenders, table },
             shelf: &mut self.shelf,
         };
         let opened = open(description, &mut claims)

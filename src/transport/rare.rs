@@ -1,12 +1,13 @@
 //! Records that are no plain messages in the ring: tokens, packets that wait, requests and responses, and
 //! messages in the pool.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::error::{Fault, Result};
 use crate::ring::{Header, Kind, Record};
-use crate::transport::inbox::{Flow, Head, Inbox, Lent};
-use crate::transport::pooled::{self, Pooled};
+use crate::transport::inbox::{Flow, Head, Inbox};
+use crate::transport::pooled;
 use crate::transport::receiver::{RequestId, TryRecvError};
 use crate::transport::wait::Patience;
 
@@ -73,11 +74,14 @@ impl Inbox {
     }
 
     /// The peer says that packets wait on the socket: it can send no more before they are taken.
-    fn take_packets(&self, header: Header) -> Result<()> {
+    fn take_packets(&mut self, header: Header) -> Result<()> {
         if header.is_pooled() || header.len() != 0 {
             return Err(Fault::RecordHeader { header: header.to_word() }.into());
         }
-        self.link.arrivals().take(&self.link.socket).map(drop)
+        let mut arrivals = self.link.arrivals();
+        arrivals.take(&self.link.socket)?;
+        self.lenders.let_go(self.link.retires.load(Ordering::Relaxed));
+        Ok(())
     }
 
     fn judge_envelope(&mut self, record: Record) -> Result<Head> {
@@ -101,20 +105,9 @@ impl Inbox {
             }
             return Ok(Head { header, offset, len });
         }
-        let mut bytes = [0; pooled::LEN];
-        payload.slice(envelope, pooled::LEN).copy_to(&mut bytes);
-        let descriptor = Pooled::decode(&bytes);
-        descriptor.judge(max, link.terms.own.loan_slots)?;
-        let mut arrivals = link.arrivals();
-        arrivals.open_window();
-        let segment = arrivals.segment(&link.socket, descriptor.segment)?;
-        drop(arrivals);
-        let capacity = segment.len() as u64;
-        if descriptor.offset > capacity || descriptor.len > capacity - descriptor.offset {
-            let Pooled { offset, len, .. } = descriptor;
-            return Err(Fault::SegmentRange { offset, len, capacity }.into());
-        }
-        self.lent = Some(Lent { segment, descriptor });
-        Ok(Head { header, offset, len: descriptor.len as usize })
+        let descriptor = self.descriptor(record, envelope)?;
+        self.open_window_for(descriptor.segment);
+        self.borrow(descriptor)?;
+        Ok(self.pooled_head(Record { header, offset }))
     }
 }

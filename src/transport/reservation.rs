@@ -61,22 +61,19 @@ impl Reservation<'_> {
 // stand before those of the message in the processor's queue.
 
 fn publish_pooled(sender: &mut Sender, len: usize) -> Result<()> {
-    match sender.pending.take() {
-        Some(room) => sender.finish_pooled(room, PLAIN, len),
-        None => Ok(()),
-    }
+    if sender.pooled.block.is_held() { sender.finish_pooled(PLAIN, len) } else { Ok(()) }
 }
 
 fn pooled(sender: &Sender, len: usize) -> &[u8] {
-    sender.pending.as_ref().map_or(&[], |room| &room.block.bytes()[..len])
+    &sender.pooled.block.bytes()[..len]
 }
 
 fn pooled_mut(sender: &mut Sender, len: usize) -> &mut [u8] {
-    sender.pending.as_mut().map_or(&mut [], |room| &mut room.block.bytes_mut()[..len])
+    &mut sender.pooled.block.bytes_mut()[..len]
 }
 
 fn drop_pooled(sender: &mut Sender) {
-    sender.pending = None;
+    sender.pooled.block.put_back();
 }
 
 impl std::ops::Deref for Reservation<'_> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::parking::{Attention, Sleeper, Waker};
-use crate::pool::Promise;
+use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BatchSlot, Full, Header, Kind, Producer, SHORT, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
@@ -90,8 +90,12 @@ pub struct Sender {
     pub(super) pace: Pace,
     /// The slot of the next loan that is sent by itself.
     pub(super) promise: Option<Promise>,
-    /// The block of the reservation that is being written.
-    pub(super) pending: Option<PoolRoom>,
+    /// Where the pool lays the block of the next message in it, and what it has laid there.
+    pub(super) ready: Option<Ready>,
+    pub(super) prepared: Option<Prepared>,
+    /// The room of the message in the pool that is being written. It stays where it is, as its parts are written
+    /// and read in several widths.
+    pub(super) pooled: PoolRoom,
     /// The batch that is being written.
     pub(super) batch: BatchSlot,
     /// Bytes of the messages in it.
@@ -139,7 +143,9 @@ impl Sender {
             passed: 0,
             pace: Pace::default(),
             promise: None,
-            pending: None,
+            ready: session.core.pool.ready(link.borrower),
+            prepared: None,
+            pooled: PoolRoom { block: session.core.pool.no_block(), offset: 0 },
             batch: BatchSlot::default(),
             batch_bytes: 0,
             gone: false,
@@ -392,8 +398,7 @@ impl Sender {
     ) -> Result<Reservation<'_>, TrySendError> {
         let header = Header::new(Kind::Message, len as u32);
         let offset = if len > self.inline_max {
-            self.pending = None;
-            self.pending = Some(self.room_in_pool(len, PLAIN, patience)?);
+            self.room_in_pool(len, PLAIN, patience)?;
             POOLED
         } else if len <= SHORT as usize
             && let Some(offset) = self.line(len)?
@@ -410,6 +415,11 @@ impl Sender {
     #[inline(always)]
     pub(super) fn write(&mut self, offset: usize, envelope: Envelope, message: &[u8]) {
         self.ring.put(offset + envelope.len(), message);
+        self.write_id(offset, envelope);
+    }
+
+    #[inline(always)]
+    pub(super) fn write_id(&mut self, offset: usize, envelope: Envelope) {
         if let Some(number) = envelope.id {
             self.ring.put(offset, &number.to_le_bytes());
         }

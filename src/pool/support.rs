@@ -1,0 +1,38 @@
+//! What the tests of the pool have in common.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::pool::{Borrower, BorrowerId, Loan, Pool, PoolOptions};
+use crate::shm::Backing;
+
+pub(super) struct Peer(pub(super) Vec<AtomicU64>);
+
+impl Borrower for Peer {
+    fn returned(&self, slot: u32) -> u64 {
+        self.0[slot as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// A pool, and a borrower with 8 slots.
+pub(super) fn pool(quota: u64) -> (Pool, Arc<Peer>, BorrowerId) {
+    let options = PoolOptions {
+        quota,
+        footprint: 1 << 20,
+        far_footprint: 4 << 20,
+        backing: Backing::default(),
+    };
+    let pool = Pool::new(options);
+    let peer = Arc::new(Peer((0..8).map(|_| AtomicU64::new(0)).collect()));
+    let id = pool.open(peer.clone(), 8);
+    (pool, peer, id)
+}
+
+pub(super) fn lend(pool: &Pool, id: BorrowerId, len: usize) -> Loan {
+    let mut block = pool.alloc_for(len, id).unwrap().unwrap();
+    pool.lend(&mut block, id).unwrap()
+}
+
+pub(super) fn other(pool: &Pool) -> BorrowerId {
+    pool.open(Arc::new(Peer(vec![AtomicU64::new(0)])), 1)
+}
