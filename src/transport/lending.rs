@@ -145,7 +145,11 @@ impl Sender {
             }
             match self.offer(self.pooled.block.segment(), &[])? {
                 Offered::Known => return Ok(()),
-                Offered::NoRoom => return Err(full(len)),
+                Offered::NoRoom => {
+                    // Whoever waits holds nothing that others need.
+                    self.pooled.block.put_back();
+                    return Err(full(len));
+                }
                 Offered::Unannounced => {
                     self.pooled.block.put_back();
                     self.announce_packets()?;
