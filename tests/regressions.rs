@@ -464,6 +464,49 @@ fn whoever_waits_for_loans_lets_other_links_use_the_pool() {
 }
 
 #[test]
+fn a_message_that_its_peer_cannot_map_holds_no_block() {
+    const LONG: usize = 3 << 20;
+    let context = Context::with_options(Options::new().pool_quota(4 << 20)).unwrap();
+    let few = Context::with_options(Options::new().peer_pool_limit(1 << 20)).unwrap();
+    let (mut near, _far) = pair_of(&context, &few);
+    assert!(matches!(kind(near.send(&[1; LONG])), ErrorKind::PoolExhausted { .. }));
+    assert!(matches!(kind(near.reserve(LONG)), ErrorKind::PoolExhausted { .. }));
+    // The quota is enough for one.
+    let (mut other, mut other_far) = pair_of(&context, &context);
+    other.send_deadline(&[2; LONG], soon()).unwrap();
+    assert!(other_far.recv_deadline(soon()).unwrap().unwrap() == [2; LONG]);
+    near.send(b"goes on").unwrap();
+}
+
+#[test]
+fn whoever_waits_for_what_its_peer_maps_holds_no_block() {
+    let context = Context::new().unwrap();
+    let few = Context::with_options(Options::new().peer_pool_limit(2 << 20)).unwrap();
+    let (mut near, mut far) = pair_of(&context, &few);
+    // Each message lies in a segment of its own; the peer holds blocks of all that it maps.
+    let mut sent = 0;
+    while near.try_send(&[7; LEN]).is_ok() {
+        sent += 1;
+    }
+    assert_eq!(sent, 3);
+    context.trim();
+    let lent = context.pool_bytes();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| near.send_deadline(&[7; LEN], soon()));
+        support::wait_until("a block for the next one", || context.pool_bytes() > lent);
+        // What somebody holds cannot be trimmed.
+        support::wait_until("nobody holds it", || {
+            context.trim();
+            context.pool_bytes() == lent
+        });
+        for _ in 0..=sent {
+            assert!(far.recv_deadline(soon()).unwrap().unwrap() == [7; LEN]);
+        }
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn blocks_that_another_peer_returns_are_noticed_at_every_spin_policy() {
     let long = Duration::from_secs(3600);
     for spin in [Spin::Never, Spin::Forever, Spin::For(long), Spin::Adaptive { max: long }] {

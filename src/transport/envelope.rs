@@ -29,3 +29,13 @@ impl Envelope {
         Header::pooled(self.kind, (self.len() + pooled::LEN) as u32)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_message_in_the_pool_has_the_header_that_receivers_compare_with() {
+        assert_eq!(PLAIN.pooled(), Header::POOLED_MESSAGE);
+    }
+}
