@@ -189,8 +189,8 @@ impl Options {
         self
     }
 
-    /// The same while the peers' cores are far; an eighth or twice of [`pool_footprint`](Self::pool_footprint)
-    /// where long messages are written faster there. Default 32 MiB.
+    /// The same while the peers' cores are far; an eighth of [`pool_footprint`](Self::pool_footprint), or twice
+    /// that if it is less, where long messages are written faster there. Default 32 MiB.
     pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
         self.pool_far_footprint = bytes;
         self
