@@ -76,6 +76,8 @@ impl PeerWords for &Theirs<'_> {
         if self.script.byte() & 7 == 7 {
             self.change();
         }
+        // Behind the ring lies its mirror.
+        let offset = if offset < DATA + CAPACITY { offset } else { offset - CAPACITY };
         self.words.borrow()[offset / 8]
     }
 }
