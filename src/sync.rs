@@ -34,6 +34,10 @@ pub(crate) enum Edge {
     Park,
     /// The waker's barrier between making something visible and looking for sleepers.
     Wake,
+    /// The sender's store of how much of a long message is there.
+    Fill,
+    /// The reader's fence after it loaded that.
+    Follow,
     /// The borrower's store of a loan's generation gives the block back.
     Return,
     /// The lender's fence after it saw a returned generation.

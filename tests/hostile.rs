@@ -373,6 +373,7 @@ fn a_peer_that_says_it_sleeps_again_and_again_only_gets_rung() {
     let mut stage = Stage::new(Options::new());
     let (mut link, mut peer) = stage.link();
     for epoch in 1..200u64 {
+        // Eager or not.
         peer.own.store(RECEIVER_STATE, epoch << 2 | 1);
         peer.own.store(SENDER_STATE, epoch << 2 | 1);
         link.send(b"message").unwrap();
@@ -879,12 +880,13 @@ fn words_that_change_at_full_speed_are_survived() {
                 let mut noise = Noise(seed);
                 let data = peer.hello.control_len;
                 // Seeds differ in what they shake: all, or all but what ends a link soonest.
-                let control = [POSITION, SENDER_STATE, RECEIVER_STATE, DATA_BELL, ROOM_BELL];
+                let control =
+                    [POSITION, SENDER_STATE, RECEIVER_STATE, DATA_BELL, ROOM_BELL, FILLED];
                 while !stop.load(Ordering::Relaxed) {
                     for _ in 0..64 {
                         let at = match noise.next() % 4 {
                             0 if seed % 3 == 0 => noise.of(&control) as u64,
-                            0 => noise.of(&[DATA_BELL, ROOM_BELL]) as u64,
+                            0 => noise.of(&[DATA_BELL, ROOM_BELL, FILLED]) as u64,
                             1 => RETURNS as u64 + 8 * (noise.next() % 256),
                             2 => data + 8 * (noise.next() % 64),
                             _ => data + 8 * (noise.next() % (peer.hello.ring_capacity / 8)),

@@ -45,7 +45,8 @@ ARCHITECTURE = bytes([8, 1, PAGE.bit_length() - 1, 6])
 RING_CAPACITY, LOAN_SLOTS = 16384, 16  # of ours; small, so that they are soon used again
 MAX_MESSAGE, POOL_LIMIT, IN_RING = 1 << 24, 3 << 23, 8192  # longer ones than IN_RING go through the pool
 CONTROL_LEN = -(-(4096 + 8 * LOAN_SLOTS) // PAGE) * PAGE
-POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL, RETURNED_LOANS = 0x200, 0x40, 0x48, 0x80, 0x88, 0x1000  # §5
+POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL = 0x200, 0x40, 0x48, 0x80, 0x88  # §5
+FILLED, RETURNED_LOANS = 0x300, 0x1000
 AWAKE, PARKED, ARMED, GONE = 0, 1, 2, 3  # §7
 MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS = 1, 2, 3, 4, 5, 6, 7  # §6
 MORE, POOLED, TIGHT = 1 << 8, 1 << 9, 1 << 10
@@ -350,7 +351,7 @@ class Link:
         while True:
             bell = self.theirs.load(bell_at) & 0xFFFFFFFF
             self.epoch += 1
-            self.ours.store(state_at, self.epoch << 2 | PARKED)
+            self.ours.store(state_at, self.epoch << 3 | PARKED)
             full_barrier()
             if MEMBARRIER:
                 libc.syscall(SYS_MEMBARRIER, GLOBAL_EXPEDITED, 0, 0)
@@ -442,12 +443,25 @@ class Link:
         self.ring(RECEIVER_STATE, DATA_BELL)
         return True
 
+    def tell(self, payload, length, with_id):
+        """§9, while it is being written: all of it is there, in two steps, and then nothing is said of what comes."""
+        self.wait_as_writer(lambda: self.room(128), "room in our ring")
+        ring, at = self.ours.bytes[CONTROL_LEN:], (self.head + 8) % RING_CAPACITY
+        first = min(len(payload), RING_CAPACITY - at)
+        ring[at:at + first] = payload[:first]
+        ring[:len(payload) - first] = payload[first:]
+        for there in (length // 128 * 64, length // 64 * 64):
+            self.ours.store(FILLED, there | with_id)
+        self.ours.store(FILLED, 0)
+
     def send(self, body, kind=MESSAGE, ident=None, tight=False, wait=True):
         """A message, request or response; a long one through the pool."""
         demand(len(body) <= self.longest, "longer than the link's longest message")
         prefix = b"" if ident is None else struct.pack("<Q", ident)  # §8
         if len(body) > IN_RING:
-            return self.publish((kind | POOLED, prefix + self.pool.lend(body)[0]))
+            payload = prefix + self.pool.lend(body)[0]
+            self.tell(payload, len(body), ident is not None)
+            return self.publish((kind | POOLED, payload))
         return self.publish((kind | (TIGHT if tight else 0), prefix + body), wait=wait)
 
     # §12 Tensors

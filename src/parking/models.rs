@@ -13,6 +13,8 @@
 //! ([`Barrier::full`]); why the sleeper's `membarrier` may stand for the waker's fence is argued in
 //! `docs/memory-model.md`. Nor the other reasons to wake up: deadlines, signals, the link's health.
 
+mod eager;
+
 use std::sync::Arc;
 
 use loom::sync::{Condvar, Mutex};
@@ -106,7 +108,7 @@ struct Link {
 impl Link {
     fn new() -> Self {
         Self {
-            sending: LoomWords::new(272),
+            sending: LoomWords::new(280),
             receiving: LoomWords::new(32),
             data: Arc::default(),
             room: Arc::default(),

@@ -5,13 +5,14 @@
 //! ```text
 //!   sleeper's segment                     waker's segment
 //!   state: 0 awake                        bell: counts wake-ups; the sleeper's futex
-//!          epoch << 2 | 1 parked
-//!          epoch << 2 | 2 armed
+//!          epoch << 3 | 1 parked
+//!          epoch << 3 | 5 parked, and eager
+//!          epoch << 3 | 2 armed
 //!          3 gone (never comes back)
 //! ```
 //!
 //! *Parked* is a thread that sleeps on the bell; *armed* is an event loop that sleeps on the link's
-//! socket, and is woken by a packet.
+//! socket, and is woken by a packet. An *eager* sleeper wants to be rung already for what is only under way.
 //!
 //! | sleeper                          | waker                                |
 //! |----------------------------------|--------------------------------------|
@@ -46,6 +47,7 @@ use crate::sync::{Edge, Ordering, compiler_fence};
 const AWAKE: u64 = 0;
 const PARKED: u64 = 1;
 const ARMED: u64 = 2;
+const EAGER: u64 = 4;
 const GONE: u64 = 3;
 
 /// The barriers of one link.
@@ -108,13 +110,20 @@ pub(crate) struct Sleeper {
     /// The bell in the peer's segment, in bytes.
     bell: usize,
     epoch: u64,
+    /// [`EAGER`] or 0.
+    eager: u64,
 }
 
 impl Sleeper {
     /// A sleeper whose state word is at `state` of our segment and whose bell at `bell` of the
     /// peer's.
     pub(crate) fn new(state: usize, bell: usize) -> Self {
-        Self { state, bell, epoch: 0 }
+        Self { state, bell, epoch: 0, eager: 0 }
+    }
+
+    /// Whether to be rung already for what is under way, from the next sleep on.
+    pub(crate) fn set_eager(&mut self, is_eager: bool) {
+        self.eager = if is_eager { EAGER } else { 0 };
     }
 
     /// Says that we sleep. The caller looks once more at what it waits for, and then sleeps for as
@@ -122,7 +131,7 @@ impl Sleeper {
     pub(crate) fn park(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> u32 {
         let bell = peer.load(self.bell) as u32;
         self.epoch = self.epoch.wrapping_add(1);
-        own.store(self.state, self.epoch << 2 | PARKED, Ordering::Relaxed);
+        own.store(self.state, self.epoch << 3 | self.eager | PARKED, Ordering::Relaxed);
         Barrier::heavy();
         bell
     }
@@ -144,7 +153,7 @@ impl Sleeper {
     /// [`Barrier::heavy`], once for any number of sleepers, and looks once more.
     pub(crate) fn arm(&mut self, own: &impl OwnWords) {
         self.epoch = self.epoch.wrapping_add(1);
-        own.store(self.state, self.epoch << 2 | ARMED, Ordering::Relaxed);
+        own.store(self.state, self.epoch << 3 | ARMED, Ordering::Relaxed);
     }
 
     /// Says that we are awake again.
@@ -207,6 +216,21 @@ impl Waker {
         barrier.light();
         let state = peer.load(self.state);
         if state == self.attended { Ok(None) } else { self.attend(state, own) }
+    }
+
+    /// Looks for an eager sleeper, after it was told of what is under way: whether it was rung. It is not rung again
+    /// for this epoch, so it must have seen what was told, or been rung: that needs the barrier.
+    pub(crate) fn look_ahead(
+        &mut self,
+        barrier: Barrier,
+        own: &impl OwnWords,
+        peer: &impl PeerWords,
+    ) -> bool {
+        barrier.light();
+        let state = peer.load(self.state);
+        state != self.attended
+            && state & 7 == EAGER | PARKED
+            && matches!(self.attend(state, own), Ok(Some(Attention::Wake)))
     }
 
     #[cold]

@@ -101,6 +101,19 @@ impl Block {
         }
     }
 
+    /// `len` of them from `start` on: what the peer reads already must not be under a mutable reference.
+    ///
+    /// # Panics
+    ///
+    /// If these are more than were asked for.
+    pub(crate) fn part_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
+        assert!(start <= self.len && len <= self.len - start, "part of the block");
+        match &mut self.held {
+            Some(lent) => lent.area.bytes_mut(start, len),
+            None => &mut [],
+        }
+    }
+
     /// The block, to be lent to many.
     pub(crate) fn share(mut self) -> Option<SharedBlock> {
         let written = self.written();

@@ -8,6 +8,7 @@
 //!   0x0c0  released        whether this side holds nothing of the peer's, and never will
 //!   0x100  (zero)
 //!   0x200  position        how far this side has read the peer's ring
+//!   0x300  filled          how much is there of the long message that this side writes
 //!  0x1000  returns         a word for each loan slot: the generation returned last
 //! ```
 //!
@@ -29,6 +30,8 @@ pub(super) const ROOM_BELL: usize = 0x088;
 /// Not zero: this side is gone in order and holds nothing that the peer has lent, taken or not. Written once, by
 /// whoever lets go of the link last.
 pub(super) const RELEASED: usize = 0x0c0;
+/// Bytes that are there of the long message that comes next; see `ahead.rs`. Written by the sender.
+pub(super) const FILLED: usize = 0x300;
 /// Generations of returned loans.
 pub(super) const RETURNS: usize = 0x1000;
 

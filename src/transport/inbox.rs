@@ -6,7 +6,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::parking::{Attention, Sleeper, Waker};
 use crate::ring::{Consumer, Header, Kind, Record, SHORT, largest_payload};
 use crate::shm::fork::Generation;
-use crate::shm::{Bytes, Mapping, PeerMapping};
+use crate::shm::{Bytes, Mapping, PeerMapping, PeerWords};
+use crate::transport::ahead::Ahead;
 use crate::transport::control;
 use crate::transport::hello::Reason;
 use crate::transport::lenders::Lenders;
@@ -53,6 +54,7 @@ pub(super) struct Inbox {
     /// Whoever reads takes triggers, too.
     pub(super) takes_triggers: bool,
     pub(super) lenders: Lenders,
+    pub(super) ahead: Ahead,
     /// Made when something is first kept there.
     pub(super) shelf: Option<Arc<Shelf>>,
     pub(super) stats: RecvStats,
@@ -108,6 +110,7 @@ impl Inbox {
             flow: Flow::Open,
             takes_triggers: false,
             lenders: Lenders::default(),
+            ahead: Ahead::default(),
             shelf: None,
             stats: RecvStats::default(),
             generation: *link.own.generation(),
@@ -145,7 +148,7 @@ impl Inbox {
     /// The word at the ring's position, which it watches for about a microsecond. `None`: something else is to
     /// be looked at first.
     #[inline(always)]
-    fn look(&mut self, patience: Patience) -> Option<u64> {
+    pub(super) fn look(&mut self, patience: Patience) -> Option<u64> {
         if !self.generation.is_current() || self.flow != Flow::Open || self.lent.is_some() {
             return None;
         }
@@ -229,8 +232,13 @@ impl Inbox {
                 Patience::Until(deadline) => Some(deadline),
                 Patience::Forever => None,
             };
-            let Self { data, consumer, link, .. } = self;
-            data.wait(link, deadline, None, || consumer.is_ready())?;
+            let Self { data, consumer, link, ahead, .. } = self;
+            let is_told =
+                || ahead.wanted.is_some() && link.peer.load(control::FILLED) != ahead.told;
+            data.wait(link, deadline, None, || consumer.is_ready() || is_told())?;
+            if ahead.wanted.is_some() && !consumer.is_ready() {
+                self.copy_ahead(patience);
+            }
         }
     }
 
@@ -346,12 +354,7 @@ impl Inbox {
     /// Copies the message at the ring's position out, and gives its record back. Gives its length in bytes.
     #[inline(always)]
     pub(super) fn copy_out(&mut self, head: &Head, message: &mut Vec<u8>) -> usize {
-        if message.len() != head.len {
-            message.resize(head.len, 0);
-        }
-        self.bytes(head).copy_to(message);
-        self.release(head);
-        head.len
+        self.copy_rest(head, message, 0)
     }
 
     /// Gives the record at the ring's position back, with its loan.

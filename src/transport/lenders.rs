@@ -41,7 +41,7 @@ impl Lenders {
 
     /// The lender with this segment, if that is at hand and no segment was retired since.
     #[inline(always)]
-    fn current(&self, session: &Session, number: u32) -> Option<&Arc<Lender>> {
+    pub(super) fn current(&self, session: &Session, number: u32) -> Option<&Arc<Lender>> {
         let retires = session.link.retires.load(Ordering::Relaxed);
         self.at_hand(number).filter(|_| retires == self.retires)
     }

@@ -44,7 +44,7 @@ impl Sender {
         patience: Patience,
     ) -> Result<(), TrySendError> {
         self.room_in_pool(message.len(), envelope, patience)?;
-        self.pooled.block.bytes_mut().copy_from_slice(message);
+        self.fill(envelope, message);
         self.finish_pooled(envelope, message.len())?;
         Ok(())
     }

@@ -19,6 +19,7 @@
 //! data.
 
 mod address;
+mod ahead;
 mod arrivals;
 mod backlog;
 mod calls;

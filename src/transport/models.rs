@@ -1,5 +1,5 @@
 //! loom models of the end of a link: whoever sleeps wakes up, what was published before is delivered, and
-//! nothing of the link stays.
+//! nothing of the link stays; and of long messages that are copied out while they are copied in.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
@@ -23,7 +23,8 @@ use crate::parking::{Attention, Barrier, Sleeper, Waker, has_left};
 use crate::pool::{Borrower, Pool, PoolOptions};
 use crate::ring::{Consumer, Header, Kind, Producer};
 use crate::shm::{Backing, LoomWords, OwnWords, PeerWords};
-use crate::sync::{Edge, failure_without};
+use crate::sync::{Edge, Ordering, failure_without};
+use crate::transport::ahead::{tell, told};
 use crate::transport::roll::Roll;
 use crate::transport::standing::{Health, Standing};
 
@@ -253,4 +254,113 @@ fn a_link_is_let_go_by_whoever_comes_last() {
 #[test]
 fn letting_go_fails_where_the_loans_are_counted_first() {
     assert!(failure_without(Edge::Retire, hang_up).contains("let go once"));
+}
+
+/// Words of the writer's segment behind its ring: what it tells, and two blocks of as many words each.
+const FILLED: usize = 256;
+const BLOCKS: usize = 264;
+/// Words of a block, in bytes.
+const BLOCK: usize = 16;
+
+/// One end of a link over which two long messages go, each in a block of its own, named by its number.
+struct Copying<E> {
+    end: E,
+    segment: LoomWords,
+}
+
+impl Copying<Producer<LoomWords, LoomWords>> {
+    /// `Sender::fill`, and what publishes.
+    fn send(&mut self, number: u64) {
+        let header = Header::POOLED_MESSAGE;
+        let room = self.end.reserve(header).expect("the reader is honest");
+        let offset = room.expect("there is room");
+        self.segment.store(offset, number, Ordering::Relaxed);
+        for (word, pieces) in [(0, 1), (8, 0)] {
+            let place = BLOCKS + BLOCK * (number as usize - 1) + word;
+            self.segment.store(place, 10 * number, Ordering::Relaxed);
+            tell(&self.segment, FILLED, pieces);
+        }
+        self.end.publish(header);
+    }
+}
+
+impl Copying<Consumer<LoomWords, LoomWords>> {
+    fn word(&self, number: u64, word: usize) -> u64 {
+        self.segment.load(BLOCKS + BLOCK * (number as usize - 1) + word)
+    }
+
+    /// `Inbox::copy_ahead`: the number of a message, and its first word.
+    fn copy_ahead(&self) -> Option<(u64, u64)> {
+        if told(&self.segment, FILLED) == 0 || self.end.is_ready() {
+            return None;
+        }
+        let number = self.segment.load(self.end.payload(Header::POOLED_MESSAGE));
+        (number > 0).then(|| (number, self.word(number, 0)))
+    }
+
+    /// The next message, if there is one: its number and words, the first one of them as it was copied ahead.
+    fn receive(&mut self, ahead: Option<(u64, u64)>) -> Option<[u64; 3]> {
+        let record = self.end.peek().expect("the writer is honest")?;
+        let number = self.segment.load(record.offset);
+        let first = match ahead {
+            Some((copied, word)) if copied == number => word,
+            _ => self.word(number, 0),
+        };
+        let message = [number, first, self.word(number, 8)];
+        self.end.release(record.header);
+        Some(message)
+    }
+}
+
+/// Two messages, of which the reader copies what it is told of.
+fn copies() {
+    loom::model(|| {
+        let (segment, control) = (LoomWords::new(BLOCKS + 2 * BLOCK), LoomWords::new(8));
+        let (ring, words) = (segment.clone(), control.clone());
+        let producer = Producer::new(ring, words, 0, POSITION, CAPACITY, 0);
+        let mut sending = Copying { end: producer, segment: segment.clone() };
+        let consumer = Consumer::new(control, segment.clone(), 0, POSITION, CAPACITY, 0);
+        let mut receiving = Copying { end: consumer, segment };
+        let sending = thread::spawn(move || {
+            sending.send(1);
+            sending.send(2);
+        });
+        let mut received = Vec::new();
+        for _ in 0..2 {
+            let ahead = receiving.copy_ahead();
+            received.extend(receiving.receive(ahead));
+        }
+        let ahead = receiving.copy_ahead();
+        sending.join().unwrap();
+        received.extend(receiving.receive(ahead));
+        while let Some(message) = receiving.receive(None) {
+            received.push(message);
+        }
+        assert_eq!(received, [[1, 10, 10], [2, 20, 20]], "what was told of is there");
+    });
+}
+
+#[test]
+fn what_is_copied_ahead_is_what_the_message_says() {
+    copies();
+}
+
+#[test]
+fn copies_fail_without_fill() {
+    assert!(failure_without(Edge::Fill, copies).contains("is there"));
+}
+
+#[test]
+fn copies_fail_without_follow() {
+    assert!(failure_without(Edge::Follow, copies).contains("is there"));
+}
+
+#[test]
+fn copies_fail_without_publish() {
+    assert!(failure_without(Edge::Publish, copies).contains("is there"));
+}
+
+#[test]
+fn copies_fail_without_peek() {
+    assert!(failure_without(Edge::Peek, copies).contains("is there"));
 }

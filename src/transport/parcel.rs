@@ -294,14 +294,18 @@ impl Inbox {
     }
 
     /// Takes the record at the ring's position out.
-    pub(super) fn letter(&mut self, head: &Head, kind: MessageKind) -> Result<Letter> {
+    pub(super) fn letter(
+        &mut self,
+        head: &Head,
+        kind: MessageKind,
+        (mut body, copied): (Vec<u8>, usize),
+    ) -> Result<Letter> {
         if kind == MessageKind::Tensors {
             let (body, attachments) = self.keep(head)?;
             return Ok(Letter { kind, body, attachments });
         }
-        let letter = Letter { kind, body: self.bytes(head).to_vec(), attachments: Vec::new() };
-        self.release(head);
-        Ok(letter)
+        self.copy_rest(head, &mut body, copied);
+        Ok(Letter { kind, body, attachments: Vec::new() })
     }
 
     /// Sets the parcel at the ring's position aside: its description, and what came with it.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ring::Kind;
 use crate::shm::Bytes;
+use crate::transport::ahead::{LETTERS, MESSAGES, Wanted};
 use crate::transport::backlog::{Backlog, Letter, PINNED};
 use crate::transport::calls::Calls;
 use crate::transport::inbox::{Head, Inbox};
@@ -132,7 +133,7 @@ impl Receiver {
     }
 
     /// As [`recv`](Self::recv), into a buffer that is reused: `message` is replaced, and its length
-    /// returned.
+    /// returned. Where there is none, or an error, it may be empty.
     ///
     /// # Errors
     ///
@@ -251,7 +252,7 @@ impl Receiver {
 
     fn request(&mut self, patience: Patience) -> Result<Option<Request>, TryRecvError> {
         let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
-        let letter = self.letter(wanted, patience)?;
+        let letter = self.letter(wanted, patience, LETTERS)?;
         Ok(letter.and_then(|Letter { kind, body, .. }| match kind {
             MessageKind::Request(id) => Some(Request { id, body }),
             _ => None,
@@ -274,7 +275,7 @@ impl Receiver {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Response(id);
-        let letter = self.letter(wanted, patience)?;
+        let letter = self.letter(wanted, patience, LETTERS)?;
         if letter.is_some() {
             self.calls.finish(id);
         }
@@ -313,14 +314,17 @@ impl Receiver {
             if let Some(head) = self.inbox.plain(patience) {
                 return Ok(Some(self.inbox.copy_out(&head, message)));
             }
-            if let Some(head) = self.inbox.rare_head(patience)?
-                && head.header.kind() == Kind::Message
-            {
-                return Ok(Some(self.inbox.copy_out(&head, message)));
+            if let Some((head, copied)) = self.inbox.head_ahead(patience, MESSAGES, message)? {
+                if head.header.kind() == Kind::Message {
+                    return Ok(Some(self.inbox.copy_rest(&head, message, copied)));
+                }
+                if copied > 0 {
+                    message.clear();
+                }
             }
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
-        Ok(self.letter(wanted, patience)?.map(|letter| {
+        Ok(self.letter(wanted, patience, MESSAGES)?.map(|letter| {
             *message = letter.body;
             message.len()
         }))
@@ -332,11 +336,16 @@ impl Receiver {
         &mut self,
         wanted: impl Fn(&MessageKind) -> bool,
         patience: Patience,
+        copies: Wanted,
     ) -> Result<Option<Letter>, TryRecvError> {
         if let Some(letter) = self.backlog.take(&wanted) {
             return Ok(Some(letter));
         }
-        while let Some(head) = self.inbox.head(patience)? {
+        loop {
+            let mut body = Vec::new();
+            let Some((head, copied)) = self.inbox.letter_head(patience, copies, &mut body)? else {
+                return Ok(None);
+            };
             let kind = self.inbox.kind(&head);
             let is_awaited = match kind {
                 MessageKind::Response(id) => self.calls.is_made(id),
@@ -345,7 +354,7 @@ impl Receiver {
             if is_awaited && !wanted(&kind) {
                 self.backlog.admit(head.len + head.header.attachments() * PINNED)?;
             }
-            let letter = self.inbox.letter(&head, kind)?;
+            let letter = self.inbox.letter(&head, kind, (body, copied))?;
             if let MessageKind::Response(id) = letter.kind
                 && !self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?
             {
@@ -357,7 +366,6 @@ impl Receiver {
             }
             self.backlog.push(letter);
         }
-        Ok(None)
     }
 
     /// Gives the next parcel to `open`: its description, and what came with it. Where `open` fails the link
@@ -389,7 +397,7 @@ impl Receiver {
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
         let wanted = |kind: &MessageKind| *kind == MessageKind::Tensors;
-        let Some(letter) = self.letter(wanted, patience)? else { return Ok(None) };
+        let Some(letter) = self.letter(wanted, patience, None)? else { return Ok(None) };
         Ok(Some(self.open_letter(letter, open)?))
     }
 

@@ -77,7 +77,7 @@ pub struct SendStats {
 pub struct Sender {
     pub(super) producer: Producer<Mapping, PeerMapping>,
     pub(super) ring: Area,
-    data: Waker,
+    pub(super) data: Waker,
     pub(super) room: Waiter,
     generation: Generation,
     pub(super) link: Arc<Link>,

@@ -64,6 +64,8 @@ pub(crate) struct Watching {
     spin: Spin,
     /// How long an adaptive one watches now.
     pub(crate) budget: Duration,
+    /// What is watched for has begun to come: an adaptive watch is as long as it may be.
+    is_coming: bool,
     /// When others get the CPU next.
     next_yield: Instant,
     /// Others need the CPU; asked anew from then on.
@@ -79,7 +81,7 @@ impl Watching {
             Spin::Forever => Duration::MAX,
         };
         let now = Instant::now();
-        Self { spin, budget, next_yield: now, contended_until: now }
+        Self { spin, budget, is_coming: false, next_yield: now, contended_until: now }
     }
 
     /// Whether there is no watching at all.
@@ -97,7 +99,11 @@ impl Watching {
     /// between; where some need it, the answer is no for a while.
     #[inline]
     pub(crate) fn goes_on(&mut self, since: Instant, now: Instant) -> bool {
-        now - since < self.budget
+        let budget = match self.spin {
+            Spin::Adaptive { max } if self.is_coming => max,
+            _ => self.budget,
+        };
+        now - since < budget
             && (now < self.next_yield || !self.is_adaptive() || !self.is_contended(now))
     }
 
@@ -129,19 +135,33 @@ impl Watching {
 pub(super) struct Waiter {
     sleeper: Sleeper,
     watching: Watching,
+    /// When the wait began, of which what comes piece by piece ends parts.
+    began: Instant,
     /// How often the waiter went to sleep.
     pub(super) sleeps: u64,
 }
 
 impl Waiter {
     pub(super) fn new(sleeper: Sleeper, spin: Spin) -> Self {
-        Self { sleeper, watching: Watching::new(spin), sleeps: 0 }
+        Self { sleeper, watching: Watching::new(spin), began: Instant::now(), sleeps: 0 }
     }
 
     /// Whether this half watches at all before it sleeps.
     #[inline(always)]
     pub(super) fn watches(&self) -> bool {
         !self.watching.is_never()
+    }
+
+    /// Whether this half wants what is under way, and sleeps until that is told of.
+    pub(super) fn set_eager(&mut self, is_eager: bool) {
+        self.sleeper.set_eager(is_eager);
+        self.watching.is_coming = false;
+    }
+
+    /// What this half waits for has begun to come; from now on it sleeps until all of it has.
+    pub(super) fn comes(&mut self) {
+        self.sleeper.set_eager(false);
+        self.watching.is_coming = true;
     }
 
     /// Says that this half is about to sleep on the socket; see [`Sleeper::arm`].
@@ -182,9 +202,13 @@ impl Waiter {
             }
         }
         let start = Instant::now();
+        if !self.watching.is_coming {
+            self.began = start;
+        }
+        let began = self.began;
         let passed = |now: Instant| deadline.is_some_and(|deadline| now >= deadline);
         let timed_out = |now: Instant| -> Result<()> {
-            Err(Error::new(ErrorKind::TimedOut { after: now - start }))
+            Err(Error::new(ErrorKind::TimedOut { after: now - began }))
         };
         let mut now = start;
         while self.watching.goes_on(start, now) {
@@ -253,6 +277,23 @@ mod tests {
         // Until somebody needs it, the next yield is what is waited for.
         watching.next_yield = now + 2 * SLEEP_FOR;
         assert!(watching.goes_on(now, now + SLEEP_FOR));
+    }
+
+    #[test]
+    fn what_has_begun_to_come_is_watched_for_as_long_as_may_be() {
+        let (now, max) = (Instant::now(), Duration::from_secs(3600));
+        let mut watching = Watching::new(Spin::Adaptive { max });
+        watching.next_yield = now + 2 * max;
+        watching.budget = SHORTEST;
+        assert!(!watching.goes_on(now, now + max / 2));
+        watching.is_coming = true;
+        assert!(watching.goes_on(now, now + max / 2) && !watching.goes_on(now, now + max));
+        // Whoever says for how long, or never, is believed.
+        for spin in [Spin::For(SHORTEST), Spin::Never] {
+            let mut watching = Watching::new(spin);
+            watching.is_coming = true;
+            assert!(!watching.goes_on(now, now + max / 2));
+        }
     }
 
     #[test]

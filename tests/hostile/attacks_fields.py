@@ -7,7 +7,7 @@ import time
 
 import wire
 from stage import MARK, Child, Ended, Wrong, attack, values
-from wire import (DATA_BELL, LOANS, PACKETS, POOLED, POSITION, RECEIVER_STATE, RELEASED, RETIRE, ROOM_BELL, SEGMENT,
+from wire import (DATA_BELL, FILLED, LOANS, PACKETS, POOLED, POSITION, RECEIVER_STATE, RELEASED, RETIRE, ROOM_BELL, SEGMENT,
                   SENDER_STATE, TENSORS, TRIGGER, WAKE)
 
 RING = 1 << 18  # ours: one that never fills up in what follows
@@ -22,6 +22,7 @@ WORDS = {
     "data bell": (DATA_BELL, 65536),
     "room bell": (ROOM_BELL, 65536),
     "released": (RELEASED, 1),
+    "filled": (FILLED, 65536),
     "loan 0": (LOANS, 3),
     "loan 255": (LOANS + 8 * 255, 3),
     "reserved": (0x100, 65536),

@@ -27,6 +27,7 @@ pub const RECEIVER_STATE: usize = 0x040;
 pub const SENDER_STATE: usize = 0x048;
 pub const DATA_BELL: usize = 0x080;
 pub const ROOM_BELL: usize = 0x088;
+pub const FILLED: usize = 0x300;
 pub const RETURNS: usize = 0x1000;
 
 /// Packet kinds.
