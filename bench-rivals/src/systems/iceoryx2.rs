@@ -195,7 +195,7 @@ impl End for Slices {
         self.publish(message.len(), |bytes| bytes.copy_from_slice(message))
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         message.copy_from_slice(self.next()?.payload());
         Ok(())
     }
@@ -204,7 +204,7 @@ impl End for Slices {
         self.publish(private.len(), |bytes| payload::fill(bytes, seed))
     }
 
-    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         Ok(payload::sum(self.next()?.payload()))
     }
 

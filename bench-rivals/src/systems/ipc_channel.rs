@@ -93,12 +93,12 @@ impl End for Channels {
         Ok(self.sender.send(message)?)
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         message.copy_from_slice(&self.receiver.recv()?);
         Ok(())
     }
 
-    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         Ok(crate::payload::sum(&self.receiver.recv()?))
     }
 }

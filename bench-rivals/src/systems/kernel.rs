@@ -123,7 +123,7 @@ impl<R: Read, W: Write> End for Streams<R, W> {
         Ok(())
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         let mut got = 0;
         while got < message.len() {
             match self.reader.read(&mut message[got..]) {
@@ -345,7 +345,7 @@ impl<S: Read + Write> End for Socket<S> {
         Ok(self.0.write_all(message)?)
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         Ok(self.0.read_exact(message)?)
     }
 }

@@ -176,7 +176,7 @@ impl<const BYTES: usize> End for Rings<BYTES> {
         Ok(())
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         message.copy_from_slice(&self.next().0);
         Ok(())
     }
@@ -187,7 +187,7 @@ impl<const BYTES: usize> End for Rings<BYTES> {
         Ok(())
     }
 
-    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         Ok(payload::sum(&self.next().0))
     }
 }
@@ -214,7 +214,7 @@ impl End for Blobs {
         Ok(())
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         loop {
             if self.consumer.recv(&mut (), message)?.is_some() {
                 return Ok(());
@@ -227,7 +227,7 @@ impl End for Blobs {
         Ok(())
     }
 
-    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         self.view(payload::sum)
     }
 

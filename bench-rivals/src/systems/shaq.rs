@@ -148,7 +148,7 @@ impl<const BYTES: usize> End for Queues<BYTES> {
         Ok(())
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         self.read(|bytes| message.copy_from_slice(bytes))
     }
 
@@ -157,7 +157,7 @@ impl<const BYTES: usize> End for Queues<BYTES> {
         Ok(())
     }
 
-    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         self.read(payload::sum)
     }
 

@@ -142,7 +142,7 @@ impl End for Ring {
         self.write(message.len(), |part, at| part.copy_from_slice(&message[at..at + part.len()]))
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         self.read(message.len(), |part, at| message[at..at + part.len()].copy_from_slice(part))
     }
 
@@ -151,7 +151,7 @@ impl End for Ring {
         self.write(private.len(), |part, at| payload::fill(part, word(at)))
     }
 
-    fn sum(&mut self, private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, private: &mut Vec<u8>) -> Outcome<u64> {
         let mut sum = 0u64;
         self.read(private.len(), |part, _| sum = sum.wrapping_add(payload::sum(part)))?;
         Ok(sum)

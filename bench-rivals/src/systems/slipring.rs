@@ -152,13 +152,10 @@ impl End for Messages {
         Ok(self.link.send(message)?)
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
-        let received = self.link.peek()?.ok_or_else(gone)?;
-        if received.len() != message.len() {
-            return Err(format!("a message of {} bytes", received.len()).into());
-        }
-        received.bytes().copy_to(message);
-        Ok(received.release()?)
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
+        let len = message.len();
+        let got = self.link.receiver().recv_into(message)?.ok_or_else(gone)?;
+        if got == len { Ok(()) } else { Err(format!("a message of {got} bytes").into()) }
     }
 
     fn fill(&mut self, private: &mut [u8], seed: u64) -> Outcome<()> {
@@ -167,7 +164,7 @@ impl End for Messages {
         Ok(room.publish()?)
     }
 
-    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         let received = self.link.peek()?.ok_or_else(gone)?;
         let got = sum(received.bytes());
         received.release()?;
@@ -205,7 +202,7 @@ impl End for Tensors {
         Ok(self.link.send_tensor(tensor)?)
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         Ok(Tensors::receive(self)?.copy_to(message)?)
     }
 
@@ -215,7 +212,7 @@ impl End for Tensors {
         Ok(self.link.send_tensor(tensor)?)
     }
 
-    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         Ok(sum(Tensors::receive(self)?.bytes()?))
     }
 

@@ -124,7 +124,7 @@ impl End for Buses {
         self.write(message.len(), |bytes| bytes[..message.len()].copy_from_slice(message))
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()> {
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()> {
         let got = self.next()?;
         message.copy_from_slice(got.data());
         Ok(got.commit()?)
@@ -135,7 +135,7 @@ impl End for Buses {
         self.write(len, |bytes| payload::fill(&mut bytes[..len], seed))
     }
 
-    fn sum(&mut self, _private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
         let got = self.next()?;
         let sum = payload::sum(got.data());
         got.commit()?;

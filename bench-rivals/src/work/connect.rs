@@ -53,7 +53,7 @@ impl<E: End + 'static> Exchange for Connect<E> {
             let mut link = self.link()?;
             let word = payload::seed(number, FROM_LEADER).to_ne_bytes();
             link.send(&word)?;
-            let mut echo = [0; BYTES];
+            let mut echo = vec![0; BYTES];
             link.receive(&mut echo)?;
             payload::check(payload::sum(&echo), payload::sum(&word), number)?;
         }
@@ -63,7 +63,7 @@ impl<E: End + 'static> Exchange for Connect<E> {
     fn follow(&mut self, count: u64) -> Outcome<()> {
         for _ in 0..count {
             let mut link = self.link()?;
-            let mut word = [0; BYTES];
+            let mut word = vec![0; BYTES];
             link.receive(&mut word)?;
             link.send(&word)?;
         }

@@ -11,8 +11,8 @@ pub trait End {
     /// Copies a message in.
     fn send(&mut self, message: &[u8]) -> Outcome<()>;
 
-    /// Copies a message out.
-    fn receive(&mut self, message: &mut [u8]) -> Outcome<()>;
+    /// Copies a message out, into a buffer of its length.
+    fn receive(&mut self, message: &mut Vec<u8>) -> Outcome<()>;
 
     /// Sends a message filled from `seed`. Systems that cannot fill in place fill `private` and copy it.
     fn fill(&mut self, private: &mut [u8], seed: u64) -> Outcome<()> {
@@ -21,7 +21,7 @@ pub trait End {
     }
 
     /// Receives a message and sums it, in place or in `private`.
-    fn sum(&mut self, private: &mut [u8]) -> Outcome<u64> {
+    fn sum(&mut self, private: &mut Vec<u8>) -> Outcome<u64> {
         self.receive(private)?;
         Ok(payload::sum(private))
     }
