@@ -27,7 +27,7 @@ const LONG: usize = 2 * PIECE;
 /// Bytes that are copied between two looks at the clock: some 50 µs.
 const STEP: usize = 256 << 10;
 
-/// Set where an id stands in front of the descriptor. What is told is a multiple of this times two.
+/// Set where an id stands in front of the descriptor. Bytes that are told of are a multiple of 64.
 const BEHIND_ID: u64 = 1;
 
 /// Tells that so many bytes of the next message are there, of one with an id or without; 0: nothing is told.
@@ -212,6 +212,7 @@ impl Inbox {
     }
 
     /// Copies the rest of the message at the ring's position, and gives its record back. Gives its length in bytes.
+    #[inline(always)]
     pub(super) fn copy_rest(&mut self, head: &Head, message: &mut Vec<u8>, copied: usize) -> usize {
         if message.len() != head.len {
             message.resize(head.len, 0);
