@@ -126,11 +126,11 @@ impl Inbox {
         if wanted.is_none() || matches!(patience, Patience::None) || !self.data.watches() {
             return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
         }
-        self.ahead = Ahead { wanted, buffer: std::mem::take(buffer), ..Ahead::default() };
+        *self.ahead = Ahead { wanted, buffer: std::mem::take(buffer), ..Ahead::default() };
         self.data.set_eager(true);
         let head = self.rare_head(patience);
         self.data.set_eager(false);
-        let ahead = std::mem::take(&mut self.ahead);
+        let ahead = std::mem::take(&mut *self.ahead);
         *buffer = ahead.buffer;
         let counts = matches!(head, Ok(Some(_))) && self.lent.is_some();
         let copied = if counts && self.lent == ahead.descriptor { ahead.copied } else { 0 };

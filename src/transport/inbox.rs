@@ -54,7 +54,8 @@ pub(super) struct Inbox {
     /// Whoever reads takes triggers, too.
     pub(super) takes_triggers: bool,
     pub(super) lenders: Lenders,
-    pub(super) ahead: Ahead,
+    /// Elsewhere: what every message needs stays close together.
+    pub(super) ahead: Box<Ahead>,
     /// Made when something is first kept there.
     pub(super) shelf: Option<Arc<Shelf>>,
     pub(super) stats: RecvStats,
@@ -110,7 +111,7 @@ impl Inbox {
             flow: Flow::Open,
             takes_triggers: false,
             lenders: Lenders::default(),
-            ahead: Ahead::default(),
+            ahead: Box::default(),
             shelf: None,
             stats: RecvStats::default(),
             generation: *link.own.generation(),
