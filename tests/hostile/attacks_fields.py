@@ -7,8 +7,8 @@ import time
 
 import wire
 from stage import MARK, Child, Ended, Wrong, attack, values
-from wire import (DATA_BELL, FILLED, LOANS, PACKETS, POOLED, POSITION, RECEIVER_STATE, RELEASED, RETIRE, ROOM_BELL, SEGMENT,
-                  SENDER_STATE, TENSORS, TRIGGER, WAKE)
+from wire import (DATA_BELL, FILLED, LOANS, PACKETS, POOLED, POSITION, RECEIVER_STATE, RELEASED, RETIRE, ROOM_BELL,
+                  SEGMENT, SENDER_STATE, TENSORS, TRIGGER, WAKE)
 
 RING = 1 << 18  # ours: one that never fills up in what follows
 POOL = 1 << 16
