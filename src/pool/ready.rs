@@ -106,6 +106,7 @@ mod tests {
 
     fn lending(quota: u64) -> (Lending, Arc<Peer>) {
         let (pool, peer, id) = pool(quota);
+        pool.walk_large(BLOCK);
         (Lending::new((pool, id)), peer)
     }
 

@@ -122,6 +122,15 @@ impl Pool {
         self.lock().footprints.note_distance(took);
     }
 
+    /// Blocks for `len` bytes are walked through in the largest footprint from now on.
+    #[cfg(test)]
+    pub(super) fn walk_large(&self, len: usize) {
+        let mut state = self.lock();
+        let block_len = crate::pool::class::block_len(len as u64).unwrap();
+        let class = state.class(block_len);
+        state.classes[class].tuning = crate::pool::tuning::Tuning::at_large();
+    }
+
     /// Takes in how long writing a block took.
     #[cold]
     pub(super) fn note(&self, written: Option<Written>) {
@@ -500,6 +509,7 @@ mod tests {
     #[test]
     fn far_peers_are_walked_through_a_larger_footprint() {
         let (pool, peer, id) = pool(64 << 20);
+        pool.walk_large(256 << 10);
         let walk = |rounds: usize| {
             let mut seen = std::collections::HashSet::new();
             for _ in 0..rounds {
@@ -556,6 +566,7 @@ mod tests {
     #[test]
     fn blocks_are_walked_through_in_turn_within_the_footprint() {
         let (pool, peer, id) = pool(64 << 20);
+        pool.walk_large(256 << 10);
         let mut seen = Vec::new();
         for _ in 0..12 {
             let loan = lend(&pool, id, 256 << 10);
@@ -584,6 +595,7 @@ mod tests {
     #[test]
     fn a_class_is_walked_through_after_segments_of_it_were_dropped() {
         let (pool, peer, id) = pool(64 << 20);
+        pool.walk_large(256 << 10);
         let give_back =
             |loan: &Loan| peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
         // More than the footprint, in segments of which only the last stays.

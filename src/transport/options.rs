@@ -178,19 +178,19 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that the pool walks through in turn while the peers' cores share a
-    /// cache with this side's; an eighth of it where long messages are written faster there. Default 2 MiB;
-    /// see `docs/performance.md`.
+    /// Bytes of each block size that the pool walks through in turn while the peers' cores share a cache with this
+    /// side's, where long messages are written faster so: it begins with an eighth of it, and tries. Default 2 MiB; see
+    /// `docs/performance.md`.
     ///
     /// A sender that may wait, and watches ([`Spin`]), does so for a moment, about 20 µs to 10 ms by the
-    /// message's length, where its receiver holds twice as much and may be about to return some of it.
+    /// message's length, where its receiver holds twice what is walked through and may be about to return some of it.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
         self
     }
 
-    /// The same while the peers' cores are far; an eighth of [`pool_footprint`](Self::pool_footprint), or twice
-    /// that if it is less, where long messages are written faster there. Default 32 MiB.
+    /// The same while the peers' cores are far. It begins with an eighth of [`pool_footprint`](Self::pool_footprint),
+    /// too, and also tries twice that, if it is less. Default 32 MiB.
     pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
         self.pool_far_footprint = bytes;
         self
