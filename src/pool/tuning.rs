@@ -31,7 +31,7 @@ const SETTLE: u64 = 4;
 /// Blocks between two trials: at first, so that a short exchange gains from one; and after many in vain.
 const PAUSE: (u64, u64) = (2 * SAMPLES as u64, 1 << 16);
 
-/// And no fewer than so many times the blocks of a trial, which may take twice as long as others.
+/// And after a trial no fewer than so many times its blocks, which may take twice as long as others.
 const SHARE: u64 = 16;
 
 /// What the options say, and how far the peers of a pool are, all together.
@@ -212,11 +212,13 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// One that has come to the largest footprint.
+    /// One that has come to the largest footprint, and stays there.
     #[cfg(test)]
     pub(super) fn at_large() -> Self {
         let mut tuning = Self::default();
-        tuning.choices.iter_mut().for_each(|choice| choice.size = Size::Large);
+        for choice in &mut tuning.choices {
+            (choice.size, choice.left) = (Size::Large, u64::MAX);
+        }
         tuning
     }
 
@@ -267,7 +269,7 @@ impl Tuning {
     }
 
     fn note_time(&mut self, round: u32, took: Duration, len: u64) {
-        if round != self.round || len == 0 {
+        if round != self.round || len < LONG {
             return;
         }
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);

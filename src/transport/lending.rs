@@ -124,9 +124,7 @@ impl Sender {
         // Whatever else ends the wait is found out next.
         let _ = room
             .wait(link, deadline, Some(Pace::wait(len)), || loan.is_returned() || link.peer_left());
-        if !loan.is_returned() {
-            pace.was_in_vain(on_loan);
-        }
+        pace.waited(on_loan, !loan.is_returned());
     }
 
     fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<(), TrySendError> {

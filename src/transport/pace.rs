@@ -3,7 +3,7 @@
 //! A sender that is ahead takes fresh blocks, which lie outside of the caches, as many as it has slots. So one
 //! that may wait does so, for a while, once its receiver holds twice the footprint that the pool walks through.
 //! A receiver that keeps what it has got is not waited for twice: what it held when waiting was in vain counts
-//! as kept, until it holds less.
+//! as kept, until it holds less, and it may get twice as far ahead before the next wait.
 
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub(super) struct Pace {
     len: usize,
     /// Loans that the receiver keeps, as far as is known.
     kept: usize,
+    /// Waits that were in vain since one was not.
+    vain: u32,
 }
 
 impl Pace {
@@ -44,16 +46,24 @@ impl Pace {
     /// Takes in that the receiver holds `held` loans. `Some`: it is to be waited for, until it has returned the
     /// oldest but so many. `most` is how many loans of `len` bytes it may hold unless it keeps them.
     pub(super) fn judge(&mut self, len: usize, held: usize, most: usize) -> Option<usize> {
-        self.kept = self.kept.min(held);
+        if held < self.kept {
+            (self.kept, self.vain) = (held, 0);
+        }
         self.len = len;
+        let most = most.saturating_mul(1usize.checked_shl(self.vain).unwrap_or(usize::MAX));
         let room = most.saturating_sub(held - self.kept);
         self.unlooked = room.saturating_sub(1);
         (room == 0).then_some(self.kept)
     }
 
-    /// It holds `held` loans, and waiting for one was in vain.
-    pub(super) fn was_in_vain(&mut self, held: usize) {
-        self.kept = held;
+    /// It held `held` loans when it was waited for, which was in vain or not.
+    pub(super) fn waited(&mut self, held: usize, in_vain: bool) {
+        if in_vain {
+            self.kept = held;
+            self.vain += 1;
+        } else {
+            self.vain = 0;
+        }
     }
 }
 
@@ -69,9 +79,7 @@ mod tests {
         if !pace.is_due(LEN) || pace.judge(LEN, held, 4).is_none() {
             return 0;
         }
-        if !returns {
-            pace.was_in_vain(held);
-        }
+        pace.waited(held, !returns);
         1
     }
 
@@ -90,17 +98,29 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_is_waited_for_once_in_so_many() {
+    fn who_keeps_is_waited_for_ever_more_seldom() {
         let mut pace = Pace::default();
-        let waits = (0..100).filter(|held| lend(&mut pace, *held, false) == 1);
-        assert_eq!(waits.collect::<Vec<_>>(), (4..100).step_by(4).collect::<Vec<_>>());
-        // A hundred are kept, and the next ones come back.
-        pace.was_in_vain(100);
-        assert_eq!(pace.judge(LEN, 103, 4), None);
-        assert_eq!(pace.judge(LEN, 104, 4), Some(100));
+        let waits = (0..1000).filter(|held| lend(&mut pace, *held, false) == 1);
+        assert_eq!(waits.collect::<Vec<_>>(), [4, 12, 28, 60, 124, 252, 508]);
+        // A thousand are kept, and the next ones come back.
+        pace.waited(1000, true);
+        let most = 4 << 8;
+        assert_eq!(pace.judge(LEN, 1000 + most - 1, 4), None);
+        assert_eq!(pace.judge(LEN, 1000 + most, 4), Some(1000));
+        pace.waited(1000 + most, false);
+        assert_eq!(pace.judge(LEN, 1003, 4), None);
+        assert_eq!(pace.judge(LEN, 1004, 4), Some(1000));
         // They were not kept for ever.
+        pace.waited(1004, true);
         assert_eq!(pace.judge(LEN, 3, 4), None);
         assert_eq!(pace.judge(LEN, 7, 4), Some(3));
+    }
+
+    #[test]
+    fn waits_in_vain_without_end_are_counted_without_end() {
+        let mut pace = Pace::default();
+        (0..1000).for_each(|_| pace.waited(4, true));
+        assert_eq!(pace.judge(LEN, usize::MAX, 4), None);
     }
 
     #[test]
