@@ -15,7 +15,7 @@ use crate::reactor::links::Links;
 use crate::reactor::nap::{self, Punctual};
 use crate::reactor::served::{Mode, Outcome};
 use crate::reactor::shared::{self, Shared};
-use crate::transport::{Context, Watching};
+use crate::transport::{Context, Lookout};
 
 /// Messages and triggers of one link in one turn: no other link waits for more than these. Source:
 /// `ping_pong --modes noisy`, where 4 leave no trace near, and 32 double a round trip.
@@ -72,15 +72,13 @@ pub struct EventLoop {
     left_at: Option<usize>,
     /// Places of links with writes that wait for room.
     pub(super) flushing: Vec<usize>,
-    watching: Watching,
+    pub(super) lookout: Lookout,
     /// Work since the last tick, in looks at a header.
     work: usize,
     /// A link may have more than its share of the last turn.
     more: bool,
     /// Messages since the last tick.
     lively: bool,
-    /// When nothing had happened for the first time.
-    idle_since: Option<Instant>,
     last_events: Instant,
     /// The last events brought something.
     eager: bool,
@@ -113,11 +111,10 @@ impl EventLoop {
             stopped_at: 0,
             left_at: None,
             flushing: Vec::new(),
-            watching: context.watching(),
+            lookout: Lookout::new(context.watching()),
             work: 0,
             more: false,
             lively: false,
-            idle_since: None,
             last_events: Instant::now(),
             eager: false,
             idle: false,
@@ -158,12 +155,13 @@ impl EventLoop {
     #[inline]
     pub(crate) fn turn_until(&mut self, mut done: impl FnMut() -> bool) -> Result<bool> {
         let _turn = self.shared.enter();
+        self.lookout.forget();
         while !self.is_finished() {
             if shared::left() | done() {
                 return Ok(true);
             }
             if self.turn(usize::MAX)? > 0 {
-                self.idle_since = None;
+                self.lookout.is_over();
             }
             if shared::left() {
                 return Ok(true);
@@ -172,10 +170,9 @@ impl EventLoop {
                 self.nap()?;
             }
             if std::mem::take(&mut self.idle) && self.fall_asleep() {
-                let slept_from = self.idle_since.unwrap_or_else(Instant::now);
+                self.lookout.since(Instant::now());
                 self.take_events(self.timeout())?;
-                self.watching.adapt(slept_from.elapsed());
-                self.idle_since = None;
+                self.lookout.is_over();
             }
         }
         Ok(false)
@@ -197,6 +194,8 @@ impl EventLoop {
         if done == 0 && !self.fall_asleep() {
             done = 1;
         }
+        // Whoever asks decides how long to wait.
+        self.lookout.forget();
         Ok(done)
     }
 
@@ -230,7 +229,7 @@ impl EventLoop {
         if self.work >= TICK {
             done += self.pass_tick()?;
         }
-        self.idle |= done == 0 && self.watching.is_never();
+        self.idle |= done == 0 && self.lookout.is_never();
         Ok(done)
     }
 
@@ -252,10 +251,9 @@ impl EventLoop {
             self.eager = done > 0;
         }
         if self.lively || done > 0 {
-            self.idle_since = None;
+            self.lookout.is_over();
         } else {
-            let since = *self.idle_since.get_or_insert(now);
-            self.idle = !self.watching.goes_on(since, now);
+            self.idle = !self.lookout.goes_on(now);
         }
         self.lively = false;
         Ok(done)
@@ -263,7 +261,7 @@ impl EventLoop {
 
     /// With many links that are all caught up with the loop does not look again at once.
     fn may_nap(&self) -> bool {
-        let many = self.hot.len() > nap::FEW && self.watching.is_adaptive();
+        let many = self.hot.len() > nap::FEW && self.lookout.is_adaptive();
         // Whoever talks to one of them would have to wait for the nap's end each time.
         many && !self.more && !self.shared.is_pending() && !self.hot.is_conversation()
     }
@@ -271,14 +269,14 @@ impl EventLoop {
     /// Sleeps for a moment without arming anybody: of many links some will have something then.
     fn nap(&mut self) -> Result<()> {
         let now = Instant::now();
-        let since = *self.idle_since.get_or_insert(now);
-        if now - since >= nap::IN_VAIN {
+        if now - self.lookout.since(now) >= nap::IN_VAIN {
             self.idle = true;
             return Ok(());
         }
         self.work = 0;
         if nap::nap(self.shared.epoll.as_fd()) && self.take_events(Some(Duration::ZERO))? > 0 {
-            (self.idle_since, self.idle) = (None, false);
+            self.lookout.is_over();
+            self.idle = false;
         }
         Ok(())
     }

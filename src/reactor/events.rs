@@ -1,7 +1,7 @@
 //! The loop and the kernel: events of sockets, and what is said to peers before a sleep.
 
 use std::mem::MaybeUninit;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
@@ -30,6 +30,9 @@ impl EventLoop {
             Err(Errno::INTR) => return Ok(0),
             Err(errno) => return Err(Error::os("epoll_wait", errno)),
         };
+        if timeout != Some(Timespec::default()) {
+            self.lookout.woke(Instant::now());
+        }
         let mut done = 0;
         for event in ready.iter() {
             let (key, flags) = (event.data.u64(), event.flags);

@@ -19,8 +19,9 @@ use crate::transport::listener::Listener;
 use crate::transport::meeting::{self, Offer, Ours};
 use crate::transport::options::Options;
 use crate::transport::socket;
-use crate::transport::wait::{Watching, after};
+use crate::transport::wait::after;
 use crate::transport::watcher::Watcher;
+use crate::transport::watching::Watching;
 
 /// How long to wait before connecting again to an address on which nobody listens.
 const RETRY: Duration = Duration::from_millis(2);

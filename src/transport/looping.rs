@@ -20,9 +20,9 @@ use crate::transport::peer::Peer;
 use crate::transport::receiver::{MessageKind, Received, Receiver, RequestId};
 use crate::transport::sender::Sender;
 use crate::transport::token::Token;
-#[cfg(feature = "tokio")]
-use crate::transport::wait::Watching;
 use crate::transport::wait::after;
+#[cfg(feature = "tokio")]
+use crate::transport::watching::Watching;
 
 impl Inbox {
     /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once

@@ -59,6 +59,7 @@ mod standing;
 mod token;
 mod wait;
 mod watcher;
+mod watching;
 
 pub use address::Address;
 pub use connection::{Connection, Stats};
@@ -79,4 +80,5 @@ pub(crate) use sender::Patience as SendPatience;
 pub use sender::{SendStats, Sender, TrySendError};
 pub(crate) use shelf::Shelf;
 pub use token::Token;
-pub(crate) use wait::{Patience as RecvPatience, Watching};
+pub(crate) use wait::Patience as RecvPatience;
+pub(crate) use watching::{Lookout, Watching};

@@ -16,7 +16,8 @@ use crate::transport::peer::Credentials;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spin {
-    /// Watch for up to `max` where that has lately caught the peer, and hardly where it has not.
+    /// Watch for a fifth of `max` as a rule, and for less where that was lately in vain. Where most waits
+    /// were shorter than that, and the last longer one ended within `max`, watch for all of it.
     Adaptive {
         /// The longest time to watch.
         max: Duration,
@@ -129,7 +130,7 @@ impl Default for Options {
             half_open_limit: 64,
             handshake_timeout: Duration::from_secs(1),
             send_timeout: Duration::from_secs(30),
-            spin: Spin::Adaptive { max: Duration::from_micros(400) },
+            spin: Spin::Adaptive { max: Duration::from_millis(2) },
             peer_policy: PeerPolicy::SameUser,
             huge_pages: false,
             prefault: false,
@@ -238,7 +239,8 @@ impl Options {
         self
     }
 
-    /// How long to watch before sleeping. Default [`Spin::Adaptive`] with at most 400 µs.
+    /// How long to watch before sleeping. Default [`Spin::Adaptive`] with a `max` of 2 ms: 400 µs as a
+    /// rule.
     pub fn spin(mut self, spin: Spin) -> Self {
         self.spin = spin;
         self

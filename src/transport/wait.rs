@@ -7,25 +7,13 @@ use crate::parking::Sleeper;
 use crate::transport::link::Link;
 use crate::transport::options::Spin;
 use crate::transport::receiver::TryRecvError;
+use crate::transport::watching::Watching;
 
 /// Looks without reading the clock: about a microsecond.
 const LOOKS: u32 = 1000;
 
 /// Looks between two readings of the clock.
 const LOOKS_A_READING: u32 = 64;
-
-/// How often whoever watches lets other threads have the CPU. To nobody that takes less than a
-/// microsecond.
-const YIELD_EVERY: Duration = Duration::from_micros(20);
-
-/// Whoever is back later than this keeps others from the CPU by watching.
-const CONTENDED: Duration = Duration::from_micros(200);
-
-/// So long it then does not watch: a sleeper that is woken comes before those that compute.
-const SLEEP_FOR: Duration = Duration::from_millis(50);
-
-/// The shortest time that an adaptive watch takes.
-const SHORTEST: Duration = Duration::from_micros(2);
 
 /// The moment after `timeout`, or one that nobody lives to see.
 pub(super) fn after(timeout: Duration) -> Instant {
@@ -54,78 +42,6 @@ impl Patience {
                 Err(Error::from(ErrorKind::TimedOut { after: start.elapsed() }).into())
             }
             _ => Ok(()),
-        }
-    }
-}
-
-/// How long to watch before going to sleep, as [`Spin`] says and as it has paid lately.
-#[derive(Debug, Clone)]
-pub(crate) struct Watching {
-    spin: Spin,
-    /// How long an adaptive one watches now.
-    pub(crate) budget: Duration,
-    /// What is watched for has begun to come: an adaptive watch is as long as it may be.
-    is_coming: bool,
-    /// When others get the CPU next.
-    next_yield: Instant,
-    /// Others need the CPU; asked anew from then on.
-    contended_until: Instant,
-}
-
-impl Watching {
-    pub(crate) fn new(spin: Spin) -> Self {
-        let budget = match spin {
-            Spin::Adaptive { max } => max,
-            Spin::For(time) => time,
-            Spin::Never => Duration::ZERO,
-            Spin::Forever => Duration::MAX,
-        };
-        let now = Instant::now();
-        Self { spin, budget, is_coming: false, next_yield: now, contended_until: now }
-    }
-
-    /// Whether there is no watching at all.
-    #[inline(always)]
-    pub(crate) fn is_never(&self) -> bool {
-        self.spin == Spin::Never
-    }
-
-    /// Whether watching goes by what has paid.
-    pub(crate) fn is_adaptive(&self) -> bool {
-        matches!(self.spin, Spin::Adaptive { .. })
-    }
-
-    /// Whether somebody who watches since `since` goes on. From time to time others get the CPU in
-    /// between; where some need it, the answer is no for a while.
-    #[inline]
-    pub(crate) fn goes_on(&mut self, since: Instant, now: Instant) -> bool {
-        let budget = match self.spin {
-            Spin::Adaptive { max } if self.is_coming => max,
-            _ => self.budget,
-        };
-        now - since < budget
-            && (now < self.next_yield || !self.is_adaptive() || !self.is_contended(now))
-    }
-
-    fn is_contended(&mut self, now: Instant) -> bool {
-        if now < self.contended_until {
-            return true;
-        }
-        rustix::thread::sched_yield();
-        let back = Instant::now();
-        if back - now < CONTENDED {
-            self.next_yield = back + YIELD_EVERY;
-            return false;
-        }
-        self.contended_until = back + SLEEP_FOR;
-        true
-    }
-
-    /// After a sleep: a longer watch would have caught what ended it, or would have been in vain.
-    pub(crate) fn adapt(&mut self, waited: Duration) {
-        if let Spin::Adaptive { max } = self.spin {
-            self.budget =
-                if waited <= max { max } else { (self.budget / 2).max(SHORTEST.min(max)) };
         }
     }
 }
@@ -214,12 +130,14 @@ impl Waiter {
         while self.watching.goes_on(start, now) {
             for _ in 0..LOOKS_A_READING {
                 if ready() {
+                    self.watching.ended(now - start);
                     return Ok(());
                 }
                 std::hint::spin_loop();
             }
             now = Instant::now();
             if passed(now) {
+                self.watching.ended(Duration::MAX);
                 return timed_out(now);
             }
             if slice.is_some_and(|slice| now - start >= slice) {
@@ -239,72 +157,17 @@ impl Waiter {
             let now = Instant::now();
             if !done && passed(now) {
                 self.sleeper.unpark(&link.own);
+                self.watching.ended(Duration::MAX);
                 return timed_out(now);
             }
             if done || slice.is_some() {
                 self.sleeper.unpark(&link.own);
                 // What did not come within the slice a longer watch would not have caught.
-                self.watching.adapt(if done { now - start } else { Duration::MAX });
+                if done || slice.is_none_or(|slice| now - start >= slice) {
+                    self.watching.ended(if done { now - start } else { Duration::MAX });
+                }
                 return slept;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn watching_goes_on_as_its_spin_says() {
-        let now = Instant::now();
-        let second = Duration::from_secs(1);
-        assert!(!Watching::new(Spin::Never).goes_on(now, now));
-        assert!(Watching::new(Spin::Forever).goes_on(now, now + second));
-        let mut timed = Watching::new(Spin::For(second));
-        assert!(timed.goes_on(now, now + second / 2));
-        assert!(!timed.goes_on(now, now + second));
-    }
-
-    #[test]
-    fn adaptive_watching_stops_for_a_while_where_others_need_the_cpu() {
-        let now = Instant::now();
-        let mut watching = Watching::new(Spin::Adaptive { max: Duration::from_secs(3600) });
-        watching.next_yield = now;
-        watching.contended_until = now + SLEEP_FOR;
-        assert!(!watching.goes_on(now, now));
-        assert!(!watching.goes_on(now, now + SLEEP_FOR / 2));
-        // Until somebody needs it, the next yield is what is waited for.
-        watching.next_yield = now + 2 * SLEEP_FOR;
-        assert!(watching.goes_on(now, now + SLEEP_FOR));
-    }
-
-    #[test]
-    fn what_has_begun_to_come_is_watched_for_as_long_as_may_be() {
-        let (now, max) = (Instant::now(), Duration::from_secs(3600));
-        let mut watching = Watching::new(Spin::Adaptive { max });
-        watching.next_yield = now + 2 * max;
-        watching.budget = SHORTEST;
-        assert!(!watching.goes_on(now, now + max / 2));
-        watching.is_coming = true;
-        assert!(watching.goes_on(now, now + max / 2) && !watching.goes_on(now, now + max));
-        // Whoever says for how long, or never, is believed.
-        for spin in [Spin::For(SHORTEST), Spin::Never] {
-            let mut watching = Watching::new(spin);
-            watching.is_coming = true;
-            assert!(!watching.goes_on(now, now + max / 2));
-        }
-    }
-
-    #[test]
-    fn a_watch_that_would_have_caught_what_ended_a_sleep_is_long() {
-        let max = Duration::from_micros(200);
-        let mut watching = Watching::new(Spin::Adaptive { max });
-        watching.adapt(max * 2);
-        assert_eq!(watching.budget, max / 2);
-        (0..20).for_each(|_| watching.adapt(max * 2));
-        assert_eq!(watching.budget, SHORTEST);
-        watching.adapt(max);
-        assert_eq!(watching.budget, max);
     }
 }

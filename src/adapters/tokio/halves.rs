@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::adapters::tokio::shared::{Shared, watch_until};
-use crate::transport::Watching;
+use crate::transport::{Lookout, Watching};
 use crate::{
     ErrorKind, Outgoing, Peer, RecvStats, Request, RequestId, Result, SendStats, Tensor, TensorSet,
     TryRecvError, TrySendError,
@@ -148,12 +148,12 @@ impl Sender {
 pub struct Receiver {
     inner: crate::Receiver,
     shared: Arc<Shared>,
-    watching: Watching,
+    lookout: Lookout,
 }
 
 impl Receiver {
     pub(super) fn new(inner: crate::Receiver, shared: Arc<Shared>, watching: Watching) -> Self {
-        Self { inner, shared, watching }
+        Self { inner, shared, lookout: Lookout::new(watching) }
     }
 
     /// Receives the next message. `None`: the peer has finished in order.
@@ -206,7 +206,10 @@ impl Receiver {
     ) -> Result<Option<T>> {
         loop {
             match attempt(&mut self.inner) {
-                Ok(received) => return Ok(received),
+                Ok(received) => {
+                    self.lookout.is_over();
+                    return Ok(received);
+                }
                 Err(TryRecvError::Failed(error)) => return Err(error),
                 Err(TryRecvError::Empty) => self.wait().await?,
             }
@@ -215,13 +218,12 @@ impl Receiver {
 
     /// Waits until there may be something.
     async fn wait(&mut self) -> Result<()> {
-        let Self { inner, watching, .. } = self;
-        if watch_until(watching, || inner.is_ready()).await || self.arm()? {
+        let Self { inner, lookout, .. } = self;
+        if watch_until(lookout, || inner.is_ready()).await || self.arm()? {
             return Ok(());
         }
-        let start = Instant::now();
         self.shared.sleep_for_data().await?;
-        self.watching.adapt(start.elapsed());
+        self.lookout.woke(Instant::now());
         Ok(())
     }
 

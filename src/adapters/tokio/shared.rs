@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use crate::transport::{LinkSocket, Watching};
+use crate::transport::{LinkSocket, Lookout};
 use crate::{Error, Result};
 
 /// A listener, as its one descriptor.
@@ -155,16 +155,15 @@ impl Shared {
 }
 
 /// Looks until `ready`, letting other tasks run between looks. `false`: it has looked for long enough.
-pub(super) async fn watch_until(watching: &mut Watching, mut ready: impl FnMut() -> bool) -> bool {
-    if watching.budget.is_zero() {
+pub(super) async fn watch_until(lookout: &mut Lookout, mut ready: impl FnMut() -> bool) -> bool {
+    if lookout.is_never() {
         return ready();
     }
-    let start = Instant::now();
     loop {
         if ready() {
             return true;
         }
-        if !watching.goes_on(start, Instant::now()) {
+        if !lookout.goes_on(Instant::now()) {
             return false;
         }
         let mut yielded = false;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::adapters::tokio::halves::{Receiver, SLICE, Sender};
-use crate::transport::Watching;
+use crate::transport::{Lookout, Watching};
 use crate::{MessageKind, Peer, Result, TryRecvError};
 
 /// The longest message that a write becomes, in bytes.
@@ -33,15 +33,13 @@ pub struct Stream {
 
 /// Where a direction stands in its waiting: it watches, with other tasks in between, then sleeps.
 struct Wait {
-    watching: Watching,
-    /// When it began to watch, or, if there is a sleep, to sleep.
-    since: Option<Instant>,
+    lookout: Lookout,
     sleep: Option<Sleep>,
 }
 
 impl Wait {
     fn new(watching: Watching) -> Self {
-        Self { watching, since: None, sleep: None }
+        Self { lookout: Lookout::new(watching), sleep: None }
     }
 
     /// Whether it need not sleep any more.
@@ -49,9 +47,7 @@ impl Wait {
         if let Some(sleep) = &mut self.sleep {
             let woken = ready!(sleep.as_mut().poll(context));
             self.sleep = None;
-            if let Some(since) = self.since.take() {
-                self.watching.adapt(since.elapsed());
-            }
+            self.lookout.woke(Instant::now());
             return Poll::Ready(woken);
         }
         Poll::Ready(Ok(()))
@@ -60,11 +56,10 @@ impl Wait {
     /// Nothing was there. True: look again soon, which was arranged. False: it has watched for long
     /// enough.
     fn looks_again(&mut self, context: &mut Context<'_>) -> bool {
-        if self.watching.budget.is_zero() {
+        if self.lookout.is_never() {
             return false;
         }
-        let now = Instant::now();
-        let again = self.watching.goes_on(*self.since.get_or_insert(now), now);
+        let again = self.lookout.goes_on(Instant::now());
         if again {
             context.waker().wake_by_ref();
         }
@@ -72,13 +67,12 @@ impl Wait {
     }
 
     fn sleep(&mut self, sleep: impl Future<Output = Result<()>> + Send + 'static) {
-        self.since = Some(Instant::now());
         self.sleep = Some(Box::pin(sleep));
     }
 
     /// Something was there.
     fn is_over(&mut self) {
-        self.since = None;
+        self.lookout.is_over();
     }
 }
 
