@@ -4,6 +4,7 @@ use std::io::Write;
 
 use crate::Outcome;
 use crate::figure::Figure;
+use crate::systems::slipring::POLLED_NAME;
 use crate::table::{ENOUGH, size};
 
 const KIB: usize = 1 << 10;
@@ -37,15 +38,26 @@ impl<'a> Book<'a> {
         which.min_by(|one, other| time(one).total_cmp(&time(other)))
     }
 
+    /// The fastest of ours, but for those that never sleep.
     fn ours(&self, measure: &str, bytes: usize) -> Option<&'a Figure> {
-        self.best(measure, bytes, |figure| figure.kind == "slipring")
+        self.best(measure, bytes, |figure| figure.kind == "slipring" && !is(POLLED_NAME)(figure))
+    }
+
+    /// The time of `ours` over theirs.
+    fn ratio(
+        &self,
+        ours: Option<&Figure>,
+        measure: &str,
+        bytes: usize,
+        which: impl Fn(&Figure) -> bool,
+    ) -> Found {
+        let (ours, theirs) = (ours?, self.best(measure, bytes, which)?);
+        Some((time(ours) / time(theirs), format!("{} / {}", ours.system, theirs.system)))
     }
 
     /// Our time over theirs.
     fn beside(&self, measure: &str, bytes: usize, which: impl Fn(&Figure) -> bool) -> Found {
-        let ours = self.ours(measure, bytes)?;
-        let theirs = self.best(measure, bytes, which)?;
-        Some((time(ours) / time(theirs), format!("{} / {}", ours.system, theirs.system)))
+        self.ratio(self.ours(measure, bytes), measure, bytes, which)
     }
 
     /// How flat many links are: the slowest over the fastest.
@@ -151,6 +163,9 @@ fn bars(book: &Book) -> Vec<(String, Bar, Found)> {
     for bytes in [MIB, 16 * MIB] {
         let what = format!("{} filled and summed, best floor", size(bytes));
         bars.push((what, Bar::Most(1.05), book.beside("trip-filled", bytes, floor)));
+        let what = format!("{} filled and summed, polled, best floor", size(bytes));
+        let polled = book.best("trip-filled", bytes, is(POLLED_NAME));
+        bars.push((what, Bar::Most(1.05), book.ratio(polled, "trip-filled", bytes, floor)));
     }
     for bytes in [8, 64, KIB, 8 * KIB, 64 * KIB, MIB, 16 * MIB] {
         let what = format!("{} zero touch, every rival", size(bytes));

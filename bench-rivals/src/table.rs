@@ -5,6 +5,7 @@ use std::io::Write;
 
 use crate::Outcome;
 use crate::figure::Figure;
+use crate::systems::slipring::POLLED_NAME;
 use crate::work;
 
 /// Slices from which on a median is shown as one.
@@ -54,7 +55,8 @@ fn print_block(
     let line = line.map_or(String::new(), |line| format!(", line {}", time(line)));
     let place = if state == "any" { String::new() } else { format!(", {state}{line}") };
     writeln!(out, "\n  {}{place}", size(bytes))?;
-    let ours = block.iter().find(|figure| figure.kind == "slipring").map(|figure| key(figure));
+    let by_default = |figure: &&&Figure| figure.kind == "slipring" && figure.system != POLLED_NAME;
+    let ours = block.iter().find(by_default).map(|figure| key(figure));
     for figure in block {
         let ratio = ours.map_or(String::new(), |ours| format!("{:.2}", key(figure) / ours));
         let links = match figure.measure.as_str() {

@@ -8,7 +8,7 @@ mod ringfire;
 mod shaq;
 mod shmem_ipc;
 mod sized;
-mod slipring;
+pub mod slipring;
 #[cfg(feature = "tachyon")]
 mod tachyon;
 
@@ -71,6 +71,7 @@ pub static ALL: &[&dyn System] = &[
     &slipring::MESSAGES,
     &slipring::TENSORS,
     &slipring::LONG_RING,
+    &slipring::POLLED,
     &iceoryx2::Iceoryx2,
     &ringfire::Ringfire,
     &shaq::Shaq,

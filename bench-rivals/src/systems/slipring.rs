@@ -21,13 +21,19 @@ pub struct Slipring {
     tensors: bool,
     /// Bytes of the ring, where it is not the default one.
     ring: Option<u64>,
+    /// Whether it never sleeps, as those do that are polled.
+    polled: bool,
 }
 
-pub const MESSAGES: Slipring = Slipring { name: "slipring", tensors: false, ring: None };
-pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true, ring: None };
+pub const MESSAGES: Slipring =
+    Slipring { name: "slipring", tensors: false, ring: None, polled: false };
+pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true, ..MESSAGES };
 /// For streams of short messages only.
 pub const LONG_RING: Slipring =
-    Slipring { name: "slipring long ring", tensors: false, ring: Some(4 << 20) };
+    Slipring { name: "slipring long ring", ring: Some(4 << 20), ..MESSAGES };
+/// For messages that take longer than a watch only.
+pub const POLLED: Slipring = Slipring { name: POLLED_NAME, polled: true, ..MESSAGES };
+pub const POLLED_NAME: &str = "slipring, polled";
 
 impl System for Slipring {
     fn name(&self) -> &'static str {
@@ -46,6 +52,9 @@ impl System for Slipring {
         if let Some(bytes) = self.ring {
             return format!("ring_capacity {} MiB; reserve, peek", bytes >> 20);
         }
+        if self.polled {
+            return "Spin::Forever; reserve, peek".into();
+        }
         let way = match (work, self.tensors) {
             (Work::Wake, _) => "Spin::Never",
             (Work::FanIn | Work::Reactor(_), _) => "defaults; reactor",
@@ -60,6 +69,7 @@ impl System for Slipring {
     fn does(&self, work: Work, bytes: usize) -> bool {
         match work {
             _ if self.ring.is_some() => work == Work::Stream && bytes <= 1024,
+            _ if self.polled => work == Work::Trip(Treatment::Filled) && bytes >= 1 << 20,
             Work::Trip(Treatment::Copied) => !self.tensors,
             Work::Trip(_) => !self.tensors || bytes >= 64,
             Work::FanOut => self.tensors,
@@ -80,6 +90,9 @@ impl System for Slipring {
                 let mut options = Options::new();
                 if work.waits() == Wait::Sleep {
                     options = options.spin(Spin::Never);
+                }
+                if self.polled {
+                    options = options.spin(Spin::Forever);
                 }
                 if let Some(bytes) = self.ring {
                     options = options.ring_capacity(bytes);
