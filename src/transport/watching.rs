@@ -11,12 +11,8 @@ const YIELD_EVERY: Duration = Duration::from_micros(20);
 /// Whoever is back later than this keeps others from the CPU by watching.
 const CONTENDED: Duration = Duration::from_micros(200);
 
-/// So long it then does not watch at first: a sleeper that is woken comes before those that compute.
-/// Where the host took the CPU for a moment, that is enough.
-const SHORTEST_REST: Duration = Duration::from_millis(5);
-
-/// So long it does not watch where it was late again and again.
-const LONGEST_REST: Duration = Duration::from_millis(50);
+/// So long it then does not watch: a sleeper that is woken comes before those that compute.
+const REST: Duration = Duration::from_millis(50);
 
 /// The shortest time that an adaptive watch takes.
 const SHORTEST: Duration = Duration::from_micros(2);
@@ -51,8 +47,6 @@ pub(crate) struct Watching {
     next_yield: Instant,
     /// Others need the CPU; asked anew from then on.
     contended_until: Instant,
-    /// How long it did not watch the last time.
-    rest: Duration,
 }
 
 impl Watching {
@@ -72,7 +66,6 @@ impl Watching {
             is_coming: false,
             next_yield: now,
             contended_until: now,
-            rest: Duration::ZERO,
         }
     }
 
@@ -113,17 +106,13 @@ impl Watching {
         self.yielded(now, Instant::now())
     }
 
-    /// Others could have the CPU from `now` until `back`. Whether some needed it: then it does not watch
-    /// for a while, and the longer the sooner that is after the last time.
+    /// Others could have the CPU from `now` until `back`. Whether some needed it.
     fn yielded(&mut self, now: Instant, back: Instant) -> bool {
         if back - now < CONTENDED {
             self.next_yield = back + YIELD_EVERY;
             return false;
         }
-        let is_again = now < self.contended_until + LONGEST_REST;
-        let rest = if is_again { 2 * self.rest } else { SHORTEST_REST };
-        self.rest = rest.clamp(SHORTEST_REST, LONGEST_REST);
-        self.contended_until = back + self.rest;
+        self.contended_until = back + REST;
         true
     }
 
@@ -256,12 +245,12 @@ mod tests {
         let now = Instant::now();
         let mut watching = Watching::new(Spin::Adaptive { max: Duration::from_secs(3600) });
         watching.next_yield = now;
-        watching.contended_until = now + LONGEST_REST;
+        watching.contended_until = now + REST;
         assert!(!watching.goes_on(now, now));
-        assert!(!watching.goes_on(now, now + LONGEST_REST / 2));
+        assert!(!watching.goes_on(now, now + REST / 2));
         // Until somebody needs it, the next yield is what is waited for.
-        watching.next_yield = now + 2 * LONGEST_REST;
-        assert!(watching.goes_on(now, now + LONGEST_REST));
+        watching.next_yield = now + 2 * REST;
+        assert!(watching.goes_on(now, now + REST));
     }
 
     #[test]
@@ -273,22 +262,7 @@ mod tests {
         assert_eq!(watching.next_yield, back + YIELD_EVERY);
         assert!(watching.goes_on(now, back));
         assert!(watching.yielded(now, now + CONTENDED));
-        assert_eq!(watching.contended_until, now + CONTENDED + SHORTEST_REST);
-    }
-
-    #[test]
-    fn a_rest_is_short_unless_others_need_the_cpu_again_and_again() {
-        let mut watching = adaptive();
-        let mut now = watching.contended_until;
-        for rest in [5, 10, 20, 40, 50, 50].map(Duration::from_millis) {
-            let back = now + CONTENDED;
-            assert!(watching.yielded(now, back));
-            assert_eq!(watching.contended_until, back + rest);
-            now = watching.contended_until + LONGEST_REST / 2;
-        }
-        now = watching.contended_until + LONGEST_REST;
-        watching.yielded(now, now + CONTENDED);
-        assert_eq!(watching.contended_until, now + CONTENDED + SHORTEST_REST);
+        assert_eq!(watching.contended_until, now + CONTENDED + REST);
     }
 
     #[test]
