@@ -81,4 +81,6 @@ pub use sender::{SendStats, Sender, TrySendError};
 pub(crate) use shelf::Shelf;
 pub use token::Token;
 pub(crate) use wait::Patience as RecvPatience;
-pub(crate) use watching::{Lookout, Watching};
+pub(crate) use watching::Lookout;
+#[cfg(feature = "tokio")]
+pub(crate) use watching::Watching;
