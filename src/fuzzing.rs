@@ -12,7 +12,7 @@ use crate::parking::{Attention, Barrier, Sleeper, Waker};
 use crate::pool::{
     Block, Borrower, BorrowerId, Loan, Pool, PoolOptions, Prepared, Promise, Ready, SharedBlock,
 };
-use crate::ring::{BatchSlot, Consumer, Header, Kind, Producer, SHORT, largest_payload};
+use crate::ring::{BESIDE, BatchSlot, Consumer, Header, Kind, Producer, largest_payload};
 use crate::shm::{Backing, OwnWords, PeerWords};
 use crate::sync::Ordering;
 
@@ -169,10 +169,11 @@ fn wanted(script: &Script<'_>) -> Header {
 fn send(producer: &mut Producer<&Ours, &Theirs<'_>>, script: &Script<'_>) -> bool {
     let header = wanted(script);
     let len = header.len() as u32;
-    let is_short = header.kind() == Kind::Message && header.len() <= SHORT;
-    if let Some(offset) = is_short.then(|| producer.line(len)).flatten() {
-        assert_eq!(offset, producer.place(header));
-        assert!(producer.publish_line(len));
+    let is_beside = header.kind() == Kind::Message && header.len() <= BESIDE;
+    if let Some(room) = is_beside.then(|| producer.beside(len)).flatten() {
+        assert_eq!(room.offset, producer.place(header));
+        assert!(room.offset + header.len() as usize <= 2 * CAPACITY);
+        producer.publish_beside(header, room.next);
     }
     let Ok(room) = producer.reserve(header) else { return false };
     if let Ok(offset) = room {

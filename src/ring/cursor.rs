@@ -16,6 +16,9 @@ const RESERVED: u64 = 2 * LINE;
 /// The longest payload that shares its header's line.
 pub(crate) const SHORT: u64 = LINE - HEADER;
 
+/// The longest payload that follows its header directly in a record that stands alone.
+pub(crate) const BESIDE: u64 = 512;
+
 /// The longest payload that fits into an empty ring of `capacity` bytes.
 pub(crate) fn largest_payload(capacity: u64) -> u64 {
     capacity - RESERVED - LINE
@@ -46,6 +49,13 @@ fn next(position: u64, header: Header, in_batch: bool) -> u64 {
 #[inline(always)]
 fn next_line(position: u64, len: u64) -> u64 {
     position.wrapping_add(HEADER + len + LINE - 1) & !(LINE - 1)
+}
+
+/// As [`next`], of a plain message of up to [`BESIDE`] bytes that stands alone.
+#[inline(always)]
+fn next_beside(position: u64, len: u64) -> u64 {
+    let unit = if len > SHORT { HEADER } else { LINE };
+    position.wrapping_add(HEADER + len + (unit - 1)) & !(unit - 1)
 }
 
 /// The ring has no room now.
@@ -136,11 +146,11 @@ impl ProducerCursor {
         if needed <= free { Ok(next) } else { Err(Full { free, needed }) }
     }
 
-    /// Where the record after a plain message of up to [`SHORT`] bytes would start, if that fits and the
+    /// Where the record after a plain message of up to [`BESIDE`] bytes would start, if that fits and the
     /// word there is known to be zero.
     #[inline(always)]
-    pub(crate) fn fits_line(&self, len: u64) -> Option<u64> {
-        let next = next_line(self.head, len);
+    pub(crate) fn fits_beside(&self, len: u64) -> Option<u64> {
+        let next = next_beside(self.head, len);
         let used = next.wrapping_sub(self.tail);
         let is_clear = self.clear == next.wrapping_sub(self.head);
         (is_clear && used <= self.capacity - RESERVED).then_some(next)
@@ -176,15 +186,32 @@ impl ProducerCursor {
         let bytes = next.wrapping_sub(self.head);
         let before = if self.clear == bytes { None } else { Some(next) };
         self.head = next;
-        // The successor of a record of the same size, if that place is free already.
-        let after = next.wrapping_add(bytes);
-        let in_use = after.wrapping_add(HEADER).wrapping_sub(self.tail);
-        let is_free = in_use <= self.capacity;
-        let clear = if is_free { bytes } else { 0 };
+        let after = self.successor(bytes);
+        let clear = if after.is_some() { bytes } else { 0 };
         if self.clear != clear {
             self.clear = clear;
         }
-        Clearing { before, after: is_free.then_some(after) }
+        Clearing { before, after }
+    }
+
+    /// Moves the head to `next`, which [`Self::fits_beside`] gave.
+    #[inline(always)]
+    pub(crate) fn advance_beside(&mut self, next: u64) -> Clearing {
+        self.head = next;
+        // So long is the record: else it would not have been given.
+        let after = self.successor(self.clear);
+        if after.is_none() {
+            self.clear = 0;
+        }
+        Clearing { before: None, after }
+    }
+
+    /// Where the successor of a record of `bytes` starts that starts at the head, if that place is free already.
+    #[inline(always)]
+    fn successor(&self, bytes: u64) -> Option<u64> {
+        let after = self.head.wrapping_add(bytes);
+        let in_use = after.wrapping_add(HEADER).wrapping_sub(self.tail);
+        (in_use <= self.capacity).then_some(after)
     }
 
     /// Moves the head over the closing record, for which there is always room, once.

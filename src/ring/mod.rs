@@ -39,6 +39,6 @@ mod models;
 mod tsan;
 
 pub(crate) use consumer::{Consumer, Record};
-pub(crate) use cursor::{Full, LINE, SHORT, batch_limit, largest_payload};
+pub(crate) use cursor::{BESIDE, Full, LINE, SHORT, batch_limit, largest_payload};
 pub(crate) use header::{Header, Kind};
-pub(crate) use producer::{BatchSlot, Producer};
+pub(crate) use producer::{BatchSlot, Beside, Producer};

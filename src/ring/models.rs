@@ -18,7 +18,7 @@
 
 use loom::thread;
 
-use crate::ring::{BatchSlot, Consumer, Header, Kind, Producer};
+use crate::ring::{BatchSlot, Beside, Consumer, Header, Kind, Producer};
 use crate::shm::{LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, failure_without};
 
@@ -86,10 +86,9 @@ impl Writer {
     /// Sends a message if there is room.
     fn try_send(&mut self, payload: &[u64]) -> bool {
         let len = 8 * payload.len() as u32;
-        let line = if payload.len() <= 7 { self.producer.line(len) } else { None };
-        if let Some(offset) = line {
+        if let Some(Beside { offset, next }) = self.producer.beside(len) {
             self.write(offset, payload);
-            assert!(self.producer.publish_line(len));
+            self.producer.publish_beside(header(payload.len()), next);
             return true;
         }
         match self.producer.reserve(header(payload.len())).expect("the reader is honest") {

@@ -38,6 +38,15 @@ pub(crate) struct BatchSlot {
     count: u32,
 }
 
+/// Room for a plain message right behind its header.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Beside {
+    /// Where the payload goes, in bytes from the start of the data section.
+    pub(crate) offset: usize,
+    /// Where the next record will start.
+    pub(crate) next: u64,
+}
+
 impl BatchSlot {
     /// Records in this batch.
     pub(crate) fn count(&self) -> u32 {
@@ -145,27 +154,25 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         }
     }
 
-    /// Where the payload of a plain message of `len` bytes, at most [`SHORT`](crate::ring::SHORT), goes, in
-    /// bytes from the start of the data section. `None`: there is no room for it that needs nothing done
-    /// first; see [`Self::reserve`].
+    /// Room for a plain message of `len` bytes, at most [`BESIDE`](crate::ring::BESIDE). `None`: there is none
+    /// for which nothing is to be done first; see [`Self::reserve`].
     #[inline(always)]
-    pub(crate) fn line(&self, len: u32) -> Option<usize> {
+    pub(crate) fn beside(&self, len: u32) -> Option<Beside> {
         // As in `reserve`. Nothing is claimed: no word before the next header is taken to be zero later.
         compiler_fence(Ordering::SeqCst);
-        self.cursor.fits_line(len.into())?;
-        Some((self.cursor.head() & self.mask) as usize + HEADER as usize)
+        let next = self.cursor.fits_beside(len.into())?;
+        let offset = (self.cursor.head() & self.mask) as usize + HEADER as usize;
+        Some(Beside { offset, next })
     }
 
-    /// Makes a plain message visible whose payload was written where [`Self::line`] said. `false`: nothing
-    /// was done, as it would have said nothing.
+    /// Makes a plain message visible, for which [`Self::beside`] has said last that `next` is where the next record
+    /// starts.
     #[inline(always)]
-    pub(crate) fn publish_line(&mut self, len: u32) -> bool {
+    pub(crate) fn publish_beside(&mut self, header: Header, next: u64) {
+        debug_assert_eq!(self.cursor.fits_beside(header.len()), Some(next), "room was found");
         let position = self.cursor.head();
-        let Some(next) = self.cursor.fits_line(len.into()) else { return false };
-        let after = self.cursor.advance(next).after;
-        let header = Header::new(Kind::Message, len);
-        self.store(position, header.to_word(), Clearing { before: None, after });
-        true
+        let clearing = self.cursor.advance_beside(next);
+        self.store(position, header.to_word(), clearing);
     }
 
     /// Starts a batch.

@@ -18,7 +18,7 @@
 
 use std::thread;
 
-use crate::ring::{BatchSlot, Consumer, Header, Kind, Producer, SHORT};
+use crate::ring::{BESIDE, BatchSlot, Consumer, Header, Kind, Producer};
 use crate::shm::{Area, Backing, Mapping, Segment, page_size};
 
 /// Messages of a run.
@@ -78,11 +78,11 @@ impl Writer {
 
     fn send(&mut self, number: u64) {
         // The short way, now and then.
-        if number % 4 < 2 && len(number) <= SHORT as usize {
-            let place = self.producer.line(len(number) as u32);
-            if let Some(offset) = place.filter(|offset| offset + len(number) <= capacity()) {
-                self.fill(offset, number);
-                assert!(self.producer.publish_line(len(number) as u32));
+        if number % 4 < 2 && len(number) <= BESIDE as usize {
+            let room = self.producer.beside(len(number) as u32);
+            if let Some(room) = room.filter(|room| room.offset + len(number) <= capacity()) {
+                self.fill(room.offset, number);
+                self.producer.publish_beside(message(number), room.next);
                 return;
             }
         }

@@ -19,6 +19,8 @@ pub struct Reservation<'a> {
     pub(super) offset: usize,
     /// The header of the record that was reserved, if it lies in the ring.
     pub(super) header: Header,
+    /// Where the next record will start, as [`Beside`](crate::ring::Beside) says. 0: that is to be found out.
+    pub(super) next: u64,
     pub(super) len: usize,
     pub(super) sender: &'a mut Sender,
 }
@@ -35,7 +37,7 @@ impl Reservation<'_> {
         if self.offset == POOLED {
             return publish_pooled(self.sender, self.len);
         }
-        self.sender.finish_message(self.header)
+        self.sender.finish_message(self.header, self.next)
     }
 
     /// Shortens the message to its first `len` bytes.
@@ -51,7 +53,7 @@ impl Reservation<'_> {
             let offset = self.sender.producer.place(self.header);
             let back = self.offset - offset;
             self.sender.ring.bytes_mut(offset, back + len).copy_within(back.., 0);
-            self.offset = offset;
+            (self.offset, self.next) = (offset, 0);
         }
         self.len = len;
     }

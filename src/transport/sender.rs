@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::parking::{Attention, Sleeper, Waker};
 use crate::pool::{Prepared, Promise, Ready};
-use crate::ring::{BatchSlot, Full, Header, Kind, Producer, SHORT, largest_payload};
+use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Area, Mapping, PeerMapping};
 use crate::transport::control;
@@ -360,7 +360,7 @@ impl Sender {
             return self.put_pooled(envelope, message, patience);
         }
         let len = envelope.len() + message.len();
-        if len <= SHORT as usize && envelope.is_plain() && self.put_line(message)? {
+        if len <= BESIDE as usize && envelope.is_plain() && self.put_beside(message)? {
             return Ok(());
         }
         let header = Header::new(envelope.kind, len as u32);
@@ -370,22 +370,21 @@ impl Sender {
         Ok(())
     }
 
-    /// Where a plain message goes that shares its header's line, if there is room for it that needs nothing
-    /// done first: nearly always.
+    /// Room for a plain message right behind its header, if there is some for which nothing is to be done first:
+    /// nearly always.
     #[inline(always)]
-    fn line(&self, len: usize) -> Result<Option<usize>> {
+    fn beside(&self, len: usize) -> Result<Option<Beside>> {
         self.check()?;
-        Ok(self.producer.line(len as u32))
+        Ok(self.producer.beside(len as u32))
     }
 
     /// Sends such a message.
     #[inline(always)]
-    fn put_line(&mut self, message: &[u8]) -> Result<bool> {
-        let len = message.len() as u32;
-        let Some(offset) = self.line(message.len())? else { return Ok(false) };
-        self.ring.put(offset, message);
-        let is_published = self.producer.publish_line(len);
-        debug_assert!(is_published, "there is room for it");
+    fn put_beside(&mut self, message: &[u8]) -> Result<bool> {
+        let Some(room) = self.beside(message.len())? else { return Ok(false) };
+        self.ring.put(room.offset, message);
+        let header = Header::new(Kind::Message, message.len() as u32);
+        self.producer.publish_beside(header, room.next);
         self.published(message.len())?;
         Ok(true)
     }
@@ -397,17 +396,17 @@ impl Sender {
         patience: Patience,
     ) -> Result<Reservation<'_>, TrySendError> {
         let header = Header::new(Kind::Message, len as u32);
-        let offset = if len > self.inline_max {
+        let (offset, next) = if len > self.inline_max {
             self.room_in_pool(len, PLAIN, patience)?;
-            POOLED
-        } else if len <= SHORT as usize
-            && let Some(offset) = self.line(len)?
+            (POOLED, 0)
+        } else if len <= BESIDE as usize
+            && let Some(Beside { offset, next }) = self.beside(len)?
         {
-            offset
+            (offset, next)
         } else {
-            self.room_in_ring(header, patience)?
+            (self.room_in_ring(header, patience)?, 0)
         };
-        Ok(Reservation { header, offset, len, sender: self })
+        Ok(Reservation { offset, header, next, len, sender: self })
     }
 
     /// Writes an envelope and a short message into the ring. What shares the polled line with the
@@ -425,14 +424,15 @@ impl Sender {
         }
     }
 
-    /// As [`finish`](Self::finish), of a message that may share its header's line.
+    /// As [`finish`](Self::finish), of a message that was reserved. `next`: as in [`Reservation`].
     #[inline(always)]
-    pub(super) fn finish_message(&mut self, header: Header) -> Result<()> {
-        let len = header.len();
-        if !header.is_line() || !self.producer.publish_line(len as u32) {
+    pub(super) fn finish_message(&mut self, header: Header, next: u64) -> Result<()> {
+        if next == 0 {
             self.producer.publish(header);
+        } else {
+            self.producer.publish_beside(header, next);
         }
-        self.published(len as usize)
+        self.published(header.len() as usize)
     }
 
     /// Publishes a record and looks whether the receiver sleeps.
