@@ -13,13 +13,14 @@ use crate::pool::{
     Block, Borrower, BorrowerId, Loan, Pool, PoolOptions, Prepared, Promise, Ready, SharedBlock,
 };
 use crate::ring::{BESIDE, BatchSlot, Consumer, Header, Kind, Producer, largest_payload};
-use crate::shm::{Backing, OwnWords, PeerWords};
+use crate::shm::{Backing, OwnRing, OwnWords, PeerRing, PeerWords};
 use crate::sync::Ordering;
 
 pub use crate::commit::fuzzing::{book, message};
 pub use crate::transport::fuzzing::packet;
 
 /// An input that is read from its start on. Behind its end it is zero.
+#[derive(Debug)]
 struct Script<'a> {
     rest: Cell<&'a [u8]>,
 }
@@ -57,6 +58,7 @@ const STATE: usize = 8;
 const BELL: usize = 16;
 
 /// Words of a peer that writes while they are read.
+#[derive(Debug)]
 struct Theirs<'a> {
     words: RefCell<Vec<u64>>,
     script: &'a Script<'a>,
@@ -71,7 +73,20 @@ impl Theirs<'_> {
     }
 }
 
-impl PeerWords for &Theirs<'_> {
+impl PeerRing for &Theirs<'_> {
+    fn load(&self, position: u64) -> u64 {
+        PeerWords::load(self, DATA + position as usize % CAPACITY)
+    }
+}
+
+impl<'a> PeerWords for &'a Theirs<'_> {
+    type Ring = Self;
+
+    fn ring(&self, start: usize, len: u64) -> Self {
+        assert_eq!((start, len), (DATA, CAPACITY as u64));
+        self
+    }
+
     fn load(&self, offset: usize) -> u64 {
         if self.script.byte() & 7 == 7 {
             self.change();
@@ -83,12 +98,25 @@ impl PeerWords for &Theirs<'_> {
 }
 
 /// Words of ours: nothing is stored elsewhere.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Ours {
     position: Cell<u64>,
 }
 
+impl OwnRing for &Ours {
+    fn store(&self, position: u64, value: u64, order: Ordering) {
+        OwnWords::store(self, DATA + position as usize % CAPACITY, value, order);
+    }
+}
+
 impl OwnWords for &Ours {
+    type Ring = Self;
+
+    fn ring(&self, start: usize, len: u64) -> Self {
+        assert_eq!((start, len), (DATA, CAPACITY as u64));
+        self
+    }
+
     fn store(&self, offset: usize, value: u64, _: Ordering) {
         assert!(offset.is_multiple_of(8) && offset < DATA + CAPACITY);
         if offset == POSITION {

@@ -3,15 +3,16 @@
 use crate::error::Fault;
 use crate::ring::cursor::{ConsumerCursor, LINE};
 use crate::ring::header::Header;
-use crate::shm::{OwnWords, PeerWords};
+use crate::shm::{OwnWords, PeerRing, PeerWords};
 use crate::sync::Edge;
 
 /// Reads records in memory `P` of the peer and publishes its position in memory `O` of ours.
 #[derive(Debug)]
-pub(crate) struct Consumer<O, P> {
+pub(crate) struct Consumer<O, P: PeerWords> {
     own: O,
-    peer: P,
-    /// Start of the data section in `peer`, in bytes.
+    /// The data section.
+    peer: P::Ring,
+    /// Where it starts in the peer's segment, in bytes.
     data: usize,
     /// Our position in `own`, in bytes.
     position: usize,
@@ -41,6 +42,7 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
     ) -> Self {
         debug_assert!(capacity.is_power_of_two());
         let cursor = ConsumerCursor::new(capacity, start);
+        let peer = peer.ring(data, capacity);
         Self { own, peer, data, position, mask: capacity - 1, cursor }
     }
 
@@ -51,28 +53,24 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
     /// What the peer wrote cannot be; see [`ConsumerCursor::judge`].
     #[inline(always)]
     pub(crate) fn peek(&self) -> Result<Option<Record>, Fault> {
-        let start = (self.cursor.position() & self.mask) as usize;
-        let word = self.peer.load(self.data + start);
+        let word = self.word();
         // Pairs with Producer::publish: the payload, inner headers, and the cleared next header.
         Edge::Peek.acquire();
         let header = self.cursor.judge(word)?;
-        Ok(header.map(|header| {
-            let offset = self.data + start + self.cursor.lead(header) as usize;
-            Record { header, offset }
-        }))
+        Ok(header.map(|header| Record { header, offset: self.payload(header) }))
     }
 
     /// The word at the position, not judged: 0 while nothing is published there.
     #[inline(always)]
     pub(crate) fn word(&self) -> u64 {
-        self.peer.load(self.next_header())
+        self.peer.load(self.cursor.position())
     }
 
     /// Brings the line behind the header's, as a header is about to come whose payload lies there. What is loaded
-    /// means nothing yet. At the ring's end it lies in the mirror.
+    /// means nothing yet.
     #[inline(always)]
     pub(crate) fn touch(&self) {
-        std::hint::black_box(self.peer.load(self.next_header() + LINE as usize));
+        std::hint::black_box(self.peer.load(self.cursor.position().wrapping_add(LINE)));
     }
 
     /// The record that such a word is the header of, if it is a plain message of up to `max` bytes, at

@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 use crate::error::Fault;
 use crate::ring::cursor::{Clearing, Full, HEADER, ProducerCursor};
 use crate::ring::header::{Header, Kind};
-use crate::shm::{OwnWords, PeerWords};
+use crate::shm::{OwnRing, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, compiler_fence};
 
 /// Writes records into memory `O` of ours and reads the reader's position in memory `P` of theirs.
 #[derive(Debug)]
-pub(crate) struct Producer<O, P> {
-    own: O,
+pub(crate) struct Producer<O: OwnWords, P> {
+    /// The data section.
+    own: O::Ring,
     peer: P,
-    /// Start of the data section in `own`, in bytes.
-    data: usize,
     /// The reader's position in `peer`, in bytes.
     position: usize,
     mask: u64,
@@ -67,12 +66,7 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
     ) -> Self {
         debug_assert!(capacity.is_power_of_two());
         let cursor = ProducerCursor::new(capacity, start);
-        Self { own, peer, data, position, mask: capacity - 1, cursor }
-    }
-
-    #[inline(always)]
-    fn word(&self, position: u64) -> usize {
-        self.data + (position & self.mask) as usize
+        Self { own: own.ring(data, capacity), peer, position, mask: capacity - 1, cursor }
     }
 
     /// Where a record's payload goes, in bytes from the start of the data section.
@@ -229,7 +223,7 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         match batch.newest {
             (_, 0) => batch.first |= more,
             (position, word) => {
-                self.own.store(self.word(position), word | more, Ordering::Relaxed);
+                self.own.store(position, word | more, Ordering::Relaxed);
             }
         }
     }
@@ -256,14 +250,14 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         if let Some(next) = clearing.before {
             // As below: what was written of a payload that was cut off stays before this.
             compiler_fence(Ordering::SeqCst);
-            self.own.store(self.word(next), 0, Ordering::Relaxed);
+            self.own.store(next, 0, Ordering::Relaxed);
         }
         // Pairs with Consumer::peek: the payload, inner headers, and the cleared next header.
-        self.own.store(self.word(position), word, Edge::Publish.store());
+        self.own.store(position, word, Edge::Publish.store());
         if let Some(after) = clearing.after {
             // Moves the line towards this core before it is needed. It becomes visible with the
             // next publication, whose reader is the first that can look at it.
-            self.own.store(self.word(after), 0, Ordering::Relaxed);
+            self.own.store(after, 0, Ordering::Relaxed);
             // The next payload may reach the same bytes through the mirror, which the compiler
             // takes for other memory: it must not sink this store below those.
             compiler_fence(Ordering::SeqCst);

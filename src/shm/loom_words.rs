@@ -15,7 +15,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::shm::{OwnWords, PeerWords};
+use crate::shm::{OwnRing, OwnWords, PeerRing, PeerWords};
 use crate::sync::Ordering;
 
 /// A segment of words, all zero. Clones are the same memory.
@@ -54,7 +54,39 @@ impl LoomWords {
     }
 }
 
+/// Words of a ring, by position.
+#[derive(Debug)]
+pub(crate) struct LoomRing {
+    words: LoomWords,
+    start: usize,
+    mask: u64,
+}
+
+impl LoomRing {
+    fn offset(&self, position: u64) -> usize {
+        self.start + (position & self.mask) as usize
+    }
+}
+
+impl OwnRing for LoomRing {
+    fn store(&self, position: u64, value: u64, order: Ordering) {
+        self.words.store(self.offset(position), value, order);
+    }
+}
+
+impl PeerRing for LoomRing {
+    fn load(&self, position: u64) -> u64 {
+        self.words.load(self.offset(position))
+    }
+}
+
 impl OwnWords for LoomWords {
+    type Ring = LoomRing;
+
+    fn ring(&self, start: usize, len: u64) -> LoomRing {
+        LoomRing { words: self.clone(), start, mask: len - 1 }
+    }
+
     fn store(&self, offset: usize, value: u64, order: Ordering) {
         self.word(offset).touch(|cell| cell.with_mut(|_| ()));
         self.word(offset).value.store(value, order);
@@ -66,6 +98,12 @@ impl OwnWords for LoomWords {
 }
 
 impl PeerWords for LoomWords {
+    type Ring = LoomRing;
+
+    fn ring(&self, start: usize, len: u64) -> LoomRing {
+        OwnWords::ring(self, start, len)
+    }
+
     fn load(&self, offset: usize) -> u64 {
         self.word(offset).value.load(Ordering::Relaxed)
     }

@@ -23,7 +23,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 use crate::shm::fork::Generation;
-use crate::shm::{Bytes, BytesMut, OwnWords, PeerWords, page_size};
+use crate::shm::{Bytes, BytesMut, OwnRing, OwnWords, PeerRing, PeerWords, page_size};
 
 /// What a relaxed load of a peer's word is. ThreadSanitizer does not know fences, so under it the
 /// load itself acquires.
@@ -155,6 +155,13 @@ impl View {
         unsafe { AtomicU64::from_ptr(word) }
     }
 
+    /// The words of the `len` bytes from `start` on.
+    fn ring(&self, start: usize, len: u64) -> RingWords {
+        assert!(start.is_multiple_of(8) && len.is_power_of_two() && len >= 8, "whole words");
+        let first = self.at(start, len as usize).cast();
+        RingWords { first, mask: len as usize - 8, _span: self.span.clone() }
+    }
+
     /// The low half of a word, on which threads sleep.
     fn futex(&self, offset: usize) -> &AtomicU32 {
         let low = if cfg!(target_endian = "little") { 0 } else { 4 };
@@ -162,6 +169,54 @@ impl View {
         let word = self.at(offset + low, 4).cast::<u32>().as_ptr();
         // SAFETY: as for `word`; the kernel and we read it, whole.
         unsafe { AtomicU32::from_ptr(word) }
+    }
+}
+
+/// Words that were found to lie inside of a mapping: none is looked at again for that.
+#[derive(Debug)]
+struct RingWords {
+    first: NonNull<u64>,
+    /// What of a position is an offset from the first one, in bytes.
+    mask: usize,
+    _span: Arc<Span>,
+}
+
+// SAFETY: as for `Span`, which it keeps.
+unsafe impl Send for RingWords {}
+// SAFETY: as for `Span`.
+unsafe impl Sync for RingWords {}
+
+impl RingWords {
+    #[inline(always)]
+    fn word(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: what is left under the mask is the offset of a word of the `mask + 8` bytes that `View::ring`
+        // found to lie inside of the mapping.
+        let word = unsafe { self.first.byte_add(position as usize & self.mask) };
+        // SAFETY: inside of the mapping, aligned as `first` is, alive as long as `self`; shared words are only ever
+        // touched as atomics.
+        unsafe { AtomicU64::from_ptr(word.as_ptr()) }
+    }
+}
+
+/// Words of a ring of ours.
+#[derive(Debug)]
+pub(crate) struct MappedRing(RingWords);
+
+/// Words of a peer's ring.
+#[derive(Debug)]
+pub(crate) struct PeerMappedRing(RingWords);
+
+impl OwnRing for MappedRing {
+    #[inline(always)]
+    fn store(&self, position: u64, value: u64, order: Ordering) {
+        self.0.word(position).store(value, order);
+    }
+}
+
+impl PeerRing for PeerMappedRing {
+    #[inline(always)]
+    fn load(&self, position: u64) -> u64 {
+        self.0.word(position).load(PEER_LOAD)
     }
 }
 
@@ -269,6 +324,12 @@ impl Mapping {
 }
 
 impl OwnWords for Mapping {
+    type Ring = MappedRing;
+
+    fn ring(&self, start: usize, len: u64) -> MappedRing {
+        MappedRing(self.view.ring(start, len))
+    }
+
     #[inline(always)]
     fn store(&self, offset: usize, value: u64, order: Ordering) {
         self.view.word(offset).store(value, order);
@@ -450,6 +511,12 @@ impl ForeignMapping {
 }
 
 impl PeerWords for PeerMapping {
+    type Ring = PeerMappedRing;
+
+    fn ring(&self, start: usize, len: u64) -> PeerMappedRing {
+        PeerMappedRing(self.view.ring(start, len))
+    }
+
     #[inline(always)]
     fn load(&self, offset: usize) -> u64 {
         self.view.word(offset).load(PEER_LOAD)
@@ -457,6 +524,12 @@ impl PeerWords for PeerMapping {
 }
 
 impl PeerWords for Mapping {
+    type Ring = PeerMappedRing;
+
+    fn ring(&self, start: usize, len: u64) -> PeerMappedRing {
+        PeerMappedRing(self.view.ring(start, len))
+    }
+
     #[inline(always)]
     fn load(&self, offset: usize) -> u64 {
         self.view.word(offset).load(PEER_LOAD)

@@ -40,6 +40,10 @@ pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC, create_comm
 ///
 /// Offsets are in bytes from the segment's start and multiples of 8.
 pub(crate) trait OwnWords {
+    /// Those of them that make a ring.
+    type Ring: OwnRing + std::fmt::Debug;
+    /// Those of the `len` bytes from `start` on; `len` is a power of two, and at least 8.
+    fn ring(&self, start: usize, len: u64) -> Self::Ring;
     /// Stores a word; `order` is `Relaxed` or `Release`.
     fn store(&self, offset: usize, value: u64, order: crate::sync::Ordering);
     /// Adds to a word, from any thread of this process.
@@ -48,8 +52,25 @@ pub(crate) trait OwnWords {
 
 /// The 64-bit words of a segment that the peer writes.
 pub(crate) trait PeerWords {
+    /// Those of them that make a ring.
+    type Ring: PeerRing + std::fmt::Debug;
+    /// Those of the `len` bytes from `start` on; `len` is a power of two, and at least 8.
+    fn ring(&self, start: usize, len: u64) -> Self::Ring;
     /// Loads a word, relaxed: whoever relies on what it says puts a fence after it.
     fn load(&self, offset: usize) -> u64;
+}
+
+/// Words that this side writes and that are counted on and on: the one at a position, a multiple of 8, comes again
+/// when the ring is over.
+pub(crate) trait OwnRing {
+    /// As [`OwnWords::store`].
+    fn store(&self, position: u64, value: u64, order: crate::sync::Ordering);
+}
+
+/// The same of words that the peer writes.
+pub(crate) trait PeerRing {
+    /// As [`PeerWords::load`].
+    fn load(&self, position: u64) -> u64;
 }
 
 /// The smallest unit that the kernel maps, in bytes.
