@@ -51,11 +51,16 @@ fn next_line(position: u64, len: u64) -> u64 {
     position.wrapping_add(HEADER + len + LINE - 1) & !(LINE - 1)
 }
 
+/// As [`next`], of a tight plain message that ends its batch if it is of one: [`Header::is_tight_message`].
+#[inline(always)]
+fn next_tight(position: u64, len: u64) -> u64 {
+    position.wrapping_add(HEADER + len + HEADER - 1) & !(HEADER - 1)
+}
+
 /// As [`next`], of a plain message of up to [`BESIDE`] bytes that stands alone.
 #[inline(always)]
 fn next_beside(position: u64, len: u64) -> u64 {
-    let unit = if len > SHORT { HEADER } else { LINE };
-    position.wrapping_add(HEADER + len + (unit - 1)) & !(unit - 1)
+    if len > SHORT { next_tight(position, len) } else { next_line(position, len) }
 }
 
 /// The ring has no room now.
@@ -283,6 +288,8 @@ impl ConsumerCursor {
     pub(crate) fn release(&mut self, header: Header) -> Option<u64> {
         if !self.promised && header.is_line() {
             self.position = next_line(self.position, header.len());
+        } else if !self.promised && header.is_tight_message() {
+            self.position = next_tight(self.position, header.len());
         } else {
             self.position = next(self.position, header, self.promised);
             self.promised = header.more();

@@ -131,6 +131,12 @@ impl Header {
         len <= SHORT
     }
 
+    /// Whether this is a tight plain message that is of no batch, or ends it.
+    #[inline(always)]
+    pub(crate) fn is_tight_message(self) -> bool {
+        self.0 & 0xFFFF_FFFF == Kind::Message as u64 | TIGHT
+    }
+
     fn from_rare(word: u64) -> Result<Self, Fault> {
         const PARCEL: u64 = KNOWN & !POOLED | 0xFF << ATTACHMENTS | 0xFF << VERSION;
         let is_parcel = word & 0xFF == Kind::Parcel as u64 && word & !PARCEL == 0;
@@ -219,6 +225,7 @@ mod tests {
                     assert_eq!(sooner.is_some(), header.is_plain());
                     let is_alone = header.is_plain() && !header.more();
                     assert_eq!(header.is_line(), is_alone && u64::from(len) <= SHORT);
+                    assert_eq!(header.is_tight_message(), is_alone && header.is_tight());
                 }
                 assert_eq!(plain.with_more().is_plain(), kind == Kind::Message);
                 assert!(!pooled.is_plain());

@@ -126,6 +126,8 @@ impl Span {
 struct View {
     base: NonNull<u8>,
     extent: usize,
+    /// Where the last whole word of these ends.
+    words: usize,
     span: Arc<Span>,
 }
 
@@ -136,7 +138,8 @@ unsafe impl Sync for View {}
 
 impl View {
     fn new(span: Span) -> Self {
-        Self { base: span.base, extent: span.extent, span: Arc::new(span) }
+        let Span { base, extent, .. } = span;
+        Self { base, extent, words: extent & !7, span: Arc::new(span) }
     }
 
     #[inline(always)]
@@ -149,7 +152,9 @@ impl View {
     #[inline(always)]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "words are aligned");
-        let word = self.at(offset, 8).cast::<u64>().as_ptr();
+        assert!(offset < self.words, "inside of the mapping");
+        // SAFETY: a multiple of 8 in front of another one that is no more than `extent`.
+        let word = unsafe { self.base.add(offset) }.cast::<u64>().as_ptr();
         // SAFETY: inside of the mapping, aligned, alive as long as `self`; shared words are only
         // ever touched as atomics.
         unsafe { AtomicU64::from_ptr(word) }

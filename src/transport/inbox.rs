@@ -23,7 +23,7 @@ const LOOKS: u32 = 1000;
 
 /// So many messages without a pause are a stream: the reader then lets the writer get ahead before
 /// it looks again, since each look takes the line away that the writer is writing.
-const BURST: u32 = 4;
+const BURST: u64 = 4;
 
 /// How long that is, in spin hints of some 15 ns. Source: `ping_pong --modes stream`.
 const BACKOFF: u32 = 8;
@@ -48,8 +48,8 @@ pub(super) struct Inbox {
     /// The last record was longer than its header's line: so is the next one, mostly, and its second line is to
     /// come together with the first. Fetched afterwards it took 0.1 of a round trip near, 0.2 far.
     is_long: bool,
-    /// Messages received since there was last nothing to receive.
-    streak: u32,
+    /// Messages that had been received when there was last nothing to receive.
+    caught_up: u64,
     pub(super) flow: Flow,
     /// Whoever reads takes triggers, too.
     pub(super) takes_triggers: bool,
@@ -107,7 +107,7 @@ impl Inbox {
             max_message: link.terms.max_message,
             plain_max: link.terms.max_message.min(largest_payload(peer.ring)),
             is_long: false,
-            streak: 0,
+            caught_up: 0,
             flow: Flow::Open,
             takes_triggers: false,
             lenders: Lenders::default(),
@@ -185,12 +185,12 @@ impl Inbox {
             return 0;
         }
         self.tell_position();
-        if self.streak >= BURST {
+        if self.stats.messages - self.caught_up >= BURST {
             for _ in 0..BACKOFF {
                 std::hint::spin_loop();
             }
         }
-        self.streak = 0;
+        self.caught_up = self.stats.messages;
         for _ in 0..LOOKS {
             if self.is_long {
                 self.consumer.touch();
@@ -361,13 +361,14 @@ impl Inbox {
     /// Gives the record at the ring's position back, with its loan.
     #[inline(always)]
     pub(super) fn release(&mut self, head: &Head) {
-        if let Some(lent) = self.lent.take() {
+        // Most are none, which nothing is stored for.
+        if let Some(Pooled { slot, generation, .. }) = self.lent {
+            self.lent = None;
             self.stats.pooled += 1;
-            self.session.return_loan(lent.slot, lent.generation);
+            self.session.return_loan(slot, generation);
         }
         self.stats.messages += 1;
         self.stats.bytes += head.len as u64;
-        self.streak = self.streak.saturating_add(1);
         self.discard(head.header);
     }
 
