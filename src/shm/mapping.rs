@@ -162,9 +162,9 @@ impl View {
 
     /// The words of the `len` bytes from `start` on.
     fn ring(&self, start: usize, len: u64) -> RingWords {
+        let len = usize::try_from(len).expect("no longer than the mapping");
         assert!(start.is_multiple_of(8) && len.is_power_of_two() && len >= 8, "whole words");
-        let first = self.at(start, len as usize).cast();
-        RingWords { first, mask: len as usize - 8, _span: self.span.clone() }
+        RingWords { first: self.at(start, len).cast(), mask: len - 8, _span: self.span.clone() }
     }
 
     /// The low half of a word, on which threads sleep.
