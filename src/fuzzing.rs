@@ -202,6 +202,7 @@ fn send(producer: &mut Producer<&Ours, &Theirs<'_>>, script: &Script<'_>) -> boo
         assert_eq!(room.offset, producer.place(header));
         assert!(room.offset + header.len() as usize <= 2 * CAPACITY);
         producer.publish_beside(header, room.next);
+        assert_eq!(producer.written(), room.next);
     }
     let Ok(room) = producer.reserve(header) else { return false };
     if let Ok(offset) = room {

@@ -325,6 +325,34 @@ fn idle_memory_of_the_pool_is_given_back_and_taken_again() {
 }
 
 #[test]
+fn messages_of_one_length_fill_the_ring_lap_after_lap() {
+    for len in [8, 56, 57, 120, 200, 505, 512, 600] {
+        let (mut near, mut far) = pair(Options::new().ring_capacity(4096));
+        // All of it looks like a header.
+        let message = |number: u32| -> Vec<u8> {
+            let word = 1 | u64::from(number % 9) << 32;
+            word.to_le_bytes().into_iter().cycle().take(len).collect()
+        };
+        let (mut sent, mut received) = (0, 0);
+        for lap in 0..40 {
+            // All that there is room for, then one at a time, behind which there is nothing.
+            for most in [u32::MAX, 1, 1, lap % 3] {
+                let before = sent;
+                while sent - before < most && near.try_send(&message(sent)).is_ok() {
+                    sent += 1;
+                }
+                while received < sent {
+                    assert_eq!(far.try_recv().unwrap().unwrap(), message(received), "{len}");
+                    received += 1;
+                }
+                assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)), "{len}");
+            }
+        }
+        assert!(sent > 150, "{sent} of {len} bytes");
+    }
+}
+
+#[test]
 fn a_reservation_can_be_shortened_and_abandoned() {
     let (mut near, mut far) = pair(Options::new());
     let pattern = |len: usize| -> Vec<u8> { (0..len).map(|at| (at * 13) as u8).collect() };
@@ -333,6 +361,9 @@ fn a_reservation_can_be_shortened_and_abandoned() {
             if kept > reserved {
                 continue;
             }
+            // After one as long it has found where the next record will start, and it will not.
+            near.send(&pattern(reserved)).unwrap();
+            assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), pattern(reserved));
             let mut room = near.reserve(reserved).unwrap();
             assert_eq!(room.len(), reserved);
             room.copy_from_slice(&pattern(reserved));

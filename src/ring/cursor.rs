@@ -338,6 +338,41 @@ mod tests {
     }
 
     #[test]
+    fn the_short_way_leads_where_any_other_does() {
+        let (mut taken, mut random) = (0, 1u64);
+        for start in [0, 1 << 32, 0u64.wrapping_sub(CAPACITY)] {
+            let (mut short, mut any) =
+                (ProducerCursor::new(CAPACITY, start), ProducerCursor::new(CAPACITY, start));
+            for round in 0..60_000u64 {
+                random =
+                    random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+                // Long runs of one length, and all of them; a reader that is far behind, or near.
+                let len = if round % 128 < 64 { round / 128 } else { random >> 33 } % (BESIDE + 1);
+                let room = any.fits(message(len)).ok();
+                let bytes = |next: &u64| next.wrapping_sub(any.head());
+                let beside = room.filter(|next| bytes(next) == any.clear);
+                assert_eq!(short.fits_beside(len), beside, "room, and a next header that is zero");
+                let Some(next) = room else {
+                    let behind = any.tail().wrapping_add(LINE);
+                    let position = if random >> 63 == 0 { any.head() } else { behind };
+                    any.admit(position).unwrap();
+                    short.admit(position).unwrap();
+                    continue;
+                };
+                let clearing = any.advance(next);
+                if beside.is_some() {
+                    assert_eq!(short.advance_beside(next), clearing);
+                    taken += 1;
+                } else {
+                    assert_eq!(short.advance(next), clearing);
+                }
+                assert_eq!((short.head(), short.clear), (any.head(), any.clear));
+            }
+        }
+        assert!(taken > 60_000, "{taken}");
+    }
+
+    #[test]
     fn both_ends_agree_on_every_record_past_2_to_the_32_and_2_to_the_64() {
         for start in [(1u64 << 32) - CAPACITY, 0u64.wrapping_sub(CAPACITY)] {
             let mut writer = ProducerCursor::new(CAPACITY, start);

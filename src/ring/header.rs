@@ -48,7 +48,7 @@ const TIGHT: u64 = 1 << 10;
 
 /// Payloads of these lengths in bytes make tight records: too long for one line with their header,
 /// and short enough that whole lines around them would cost a stream much of its speed.
-const TIGHT_LENGTHS: core::ops::RangeInclusive<u32> = 57..=BESIDE as u32;
+const TIGHT_LENGTHS: core::ops::RangeInclusive<u32> = SHORT as u32 + 1..=BESIDE as u32;
 /// All bits that a header may have, whatever its kind.
 const KNOWN: u64 = 0xFFFF_FFFF_0000_0000 | TIGHT | POOLED | MORE | 7;
 

@@ -260,6 +260,8 @@ fn tight_records() {
             writer.send(&FORGED);
             reader.receive();
         }
+        writer.producer.refresh().expect("the reader is honest");
+        assert!(writer.producer.beside(8 * 8).is_some(), "the short way");
         let messages = [vec![3; 8], vec![4; 8]];
         let sent = messages.clone();
         let sending = thread::spawn(move || {

@@ -164,6 +164,7 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
     #[inline(always)]
     pub(crate) fn publish_beside(&mut self, header: Header, next: u64) {
         debug_assert_eq!(self.cursor.fits_beside(header.len()), Some(next), "room was found");
+        debug_assert_eq!(self.cursor.fits(header), Ok(next), "the same as for any record");
         let position = self.cursor.head();
         let clearing = self.cursor.advance_beside(next);
         self.store(position, header.to_word(), clearing);

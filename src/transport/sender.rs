@@ -359,31 +359,24 @@ impl Sender {
         if message.len() > self.inline_max {
             return self.put_pooled(envelope, message, patience);
         }
+        self.check()?;
         let len = envelope.len() + message.len();
-        if len <= BESIDE as usize && envelope.is_plain() && self.put_beside(message)? {
+        let header = Header::new(envelope.kind, len as u32);
+        if len <= BESIDE as usize && envelope.is_plain() && self.put_beside(header, message)? {
             return Ok(());
         }
-        let header = Header::new(envelope.kind, len as u32);
-        let offset = self.room_in_ring(header, patience)?;
+        let offset = self.find_room(header, patience)?;
         self.write(offset, envelope, message);
         self.finish(header, message.len())?;
         Ok(())
     }
 
-    /// Room for a plain message right behind its header, if there is some for which nothing is to be done first:
-    /// nearly always.
+    /// Sends a plain message right behind its header, if there is room for it for which nothing is to be done first:
+    /// mostly so where its record is as long as the one before, as all are of up to 56 bytes.
     #[inline(always)]
-    fn beside(&self, len: usize) -> Result<Option<Beside>> {
-        self.check()?;
-        Ok(self.producer.beside(len as u32))
-    }
-
-    /// Sends such a message.
-    #[inline(always)]
-    fn put_beside(&mut self, message: &[u8]) -> Result<bool> {
-        let Some(room) = self.beside(message.len())? else { return Ok(false) };
+    fn put_beside(&mut self, header: Header, message: &[u8]) -> Result<bool> {
+        let Some(room) = self.producer.beside(message.len() as u32) else { return Ok(false) };
         self.ring.put(room.offset, message);
-        let header = Header::new(Kind::Message, message.len() as u32);
         self.producer.publish_beside(header, room.next);
         self.published(message.len())?;
         Ok(true)
@@ -396,15 +389,15 @@ impl Sender {
         patience: Patience,
     ) -> Result<Reservation<'_>, TrySendError> {
         let header = Header::new(Kind::Message, len as u32);
-        let (offset, next) = if len > self.inline_max {
+        if len > self.inline_max {
             self.room_in_pool(len, PLAIN, patience)?;
-            (POOLED, 0)
-        } else if len <= BESIDE as usize
-            && let Some(Beside { offset, next }) = self.beside(len)?
-        {
-            (offset, next)
-        } else {
-            (self.room_in_ring(header, patience)?, 0)
+            return Ok(Reservation { offset: POOLED, header, next: 0, len, sender: self });
+        }
+        self.check()?;
+        let beside = if len <= BESIDE as usize { self.producer.beside(len as u32) } else { None };
+        let Beside { offset, next } = match beside {
+            Some(room) => room,
+            None => Beside { offset: self.find_room(header, patience)?, next: 0 },
         };
         Ok(Reservation { offset, header, next, len, sender: self })
     }
@@ -489,6 +482,12 @@ impl Sender {
         patience: Patience,
     ) -> Result<usize, TrySendError> {
         self.check()?;
+        self.find_room(header, patience)
+    }
+
+    /// The same, of a half that can be used.
+    #[inline(always)]
+    fn find_room(&mut self, header: Header, patience: Patience) -> Result<usize, TrySendError> {
         match self.producer.reserve(header) {
             Ok(Ok(offset)) => Ok(offset),
             Ok(Err(full)) => self.await_ring(header, full, patience),
