@@ -1,0 +1,1 @@
+//! Measures slipring beside the floors of the machine: slices, histograms, tables.

@@ -1,0 +1,1 @@
+//! Serves models to Triton clients over HTTP and gRPC, with tensors in shared memory.
