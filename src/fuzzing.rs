@@ -8,13 +8,13 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Atomic};
 
-use crate::parking::{Attention, Barrier, Sleeper, Waker};
 use crate::pool::{
     Block, Borrower, BorrowerId, Loan, Pool, PoolOptions, Prepared, Promise, Ready, SharedBlock,
 };
 use crate::ring::{BESIDE, BatchSlot, Consumer, Header, Kind, Producer, largest_payload};
 use crate::shm::{Backing, OwnRing, OwnWords, PeerRing, PeerWords};
 use crate::sync::Ordering;
+use crate::wake::{Attention, Sleeper, Waker};
 
 pub use crate::commit::fuzzing::{book, message};
 pub use crate::transport::fuzzing::packet;
@@ -152,7 +152,7 @@ pub fn ring(input: &[u8]) {
             6 if written => written = send_batch(&mut producer, &script),
             _ => {
                 sleeper.park(&&writing, &&theirs);
-                let look = waker.look(Barrier::towards(false), &&writing, &&theirs);
+                let look = waker.look(&&writing, &&theirs);
                 assert!(!matches!(look, Ok(Some(Attention::Wake))) || waker.bell() == BELL);
             }
         }

@@ -89,7 +89,6 @@ mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
-mod parking;
 mod pool;
 mod reactor;
 // What only the Triton front calls.
@@ -102,6 +101,7 @@ mod tensor;
 mod transport;
 #[cfg(feature = "triton")]
 pub mod triton;
+mod wake;
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
@@ -122,5 +122,6 @@ pub use tensor::{
 pub use transport::{
     Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,
     Options, Peer, PeerPolicy, Received, Receiver, RecvStats, Request, RequestId, Reservation,
-    SendStats, Sender, Spin, Stats, Token, TryRecvError, TrySendError,
+    SendStats, Sender, Stats, Token, TryRecvError, TrySendError,
 };
+pub use wake::Spin;

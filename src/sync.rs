@@ -34,6 +34,8 @@ pub(crate) enum Edge {
     Park,
     /// The waker's barrier between making something visible and looking for sleepers.
     Wake,
+    /// The interrupt of the waker's CPU by a sleeper that was hot.
+    Interrupt,
     /// The sender's store of how much of a long message is there.
     Fill,
     /// The reader's fence after it loaded that.
@@ -107,6 +109,14 @@ impl Edge {
         } else {
             let early = first();
             (early, second())
+        }
+    }
+
+    /// Runs the call that is this edge.
+    #[inline(always)]
+    pub(crate) fn run(self, call: impl FnOnce()) {
+        if !self.weakened() {
+            call();
         }
     }
 

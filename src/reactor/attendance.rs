@@ -10,7 +10,7 @@
 //!
 //! Either the leader sees that the watcher sleeps, or the watcher sees that the loop was left.
 
-use crate::parking::Barrier;
+use crate::sync::Edge;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 #[derive(Debug)]
@@ -19,17 +19,12 @@ pub(crate) struct Attendance {
     /// the loop, or took it.
     turns: AtomicU32,
     asleep: AtomicBool,
-    barrier: Barrier,
 }
 
 impl Attendance {
     /// Nobody turns the loop yet.
     pub(crate) fn new() -> Self {
-        Self::with(Barrier::towards(Barrier::registered()))
-    }
-
-    pub(super) fn with(barrier: Barrier) -> Self {
-        Self { turns: AtomicU32::new(1), asleep: AtomicBool::new(false), barrier }
+        Self { turns: AtomicU32::new(1), asleep: AtomicBool::new(false) }
     }
 
     fn turn(&self) {
@@ -47,7 +42,7 @@ impl Attendance {
     #[inline]
     pub(crate) fn leave(&self) -> bool {
         self.turn();
-        self.barrier.light();
+        Edge::Wake.barrier();
         self.asleep.load(Ordering::Relaxed)
     }
 
@@ -64,7 +59,7 @@ impl Attendance {
     /// The watcher is about to sleep, unless something has changed since that look. Then the answer is no.
     pub(crate) fn doze(&self, look: u32) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
-        Barrier::heavy();
+        Edge::Park.barrier();
         self.look() == look
     }
 

@@ -12,10 +12,10 @@ use crate::reactor::doors::Doors;
 use crate::reactor::handle::{Owner, Reactor};
 use crate::reactor::hot::HotSet;
 use crate::reactor::links::Links;
-use crate::reactor::nap::{self, Punctual};
 use crate::reactor::served::{Mode, Outcome};
 use crate::reactor::shared::{self, Shared};
-use crate::transport::{Context, Lookout};
+use crate::transport::Context;
+use crate::wake::Polling;
 
 /// Messages and triggers of one link in one turn: no other link waits for more than these. Source:
 /// `ping_pong --modes noisy`, where 4 leave no trace near, and 32 double a round trip.
@@ -30,11 +30,8 @@ const TICK: usize = 1024;
 /// The work of whoever left the loop for something short of its own.
 const LEAVE: usize = 64;
 
-/// How long the loop turns without asking for events while links are armed; while only somebody may connect; and while
-/// neither may be.
-const EVENTS_EVERY: Duration = Duration::from_micros(20);
-const DOORS_EVERY: Duration = Duration::from_micros(100);
-const EVENTS_RARELY: Duration = Duration::from_millis(1);
+/// How long the loop polls links without asking for events. The system call takes some 0.4 µs.
+const EVENTS_EVERY: Duration = Duration::from_micros(50);
 
 /// How long at most the loop sleeps while writes wait: room in the pool that others give back is not
 /// told of.
@@ -72,16 +69,10 @@ pub struct EventLoop {
     left_at: Option<usize>,
     /// Places of links with writes that wait for room.
     pub(super) flushing: Vec<usize>,
-    pub(super) lookout: Lookout,
+    pub(super) polling: Polling,
     /// Work since the last tick, in looks at a header.
     work: usize,
-    /// A link may have more than its share of the last turn.
-    more: bool,
-    /// Messages since the last tick.
-    lively: bool,
     last_events: Instant,
-    /// The last events brought something.
-    eager: bool,
     /// Nothing has come for as long as the loop watches.
     idle: bool,
     owner: Weak<Owner>,
@@ -111,12 +102,9 @@ impl EventLoop {
             stopped_at: 0,
             left_at: None,
             flushing: Vec::new(),
-            lookout: Lookout::new(context.watching()),
+            polling: Polling::new(context.spin()),
             work: 0,
-            more: false,
-            lively: false,
             last_events: Instant::now(),
-            eager: false,
             idle: false,
             owner: Weak::new(),
             stopped: false,
@@ -145,7 +133,6 @@ impl EventLoop {
     /// As [`run`](Self::run).
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<()> {
         self.shared.generation().check()?;
-        let _punctual = Punctual::new();
         self.turn_until(&mut done)?;
         Ok(())
     }
@@ -155,24 +142,20 @@ impl EventLoop {
     #[inline]
     pub(crate) fn turn_until(&mut self, mut done: impl FnMut() -> bool) -> Result<bool> {
         let _turn = self.shared.enter();
-        self.lookout.forget();
+        self.polling.forget();
         while !self.is_finished() {
             if shared::left() | done() {
                 return Ok(true);
             }
             if self.turn(usize::MAX)? > 0 {
-                self.lookout.is_over();
+                self.polling.end();
             }
             if shared::left() {
                 return Ok(true);
             }
-            if self.may_nap() {
-                self.nap()?;
-            }
             if std::mem::take(&mut self.idle) && self.fall_asleep() {
-                self.lookout.since(Instant::now());
                 self.take_events(self.timeout())?;
-                self.lookout.is_over();
+                self.polling.end();
             }
         }
         Ok(false)
@@ -195,7 +178,7 @@ impl EventLoop {
             done = 1;
         }
         // Whoever asks decides how long to wait.
-        self.lookout.forget();
+        self.polling.forget();
         Ok(done)
     }
 
@@ -213,7 +196,6 @@ impl EventLoop {
     /// Looks at everything once. Gives how much was done.
     fn turn(&mut self, budget: usize) -> Result<usize> {
         let mut done = 0;
-        self.more = false;
         if self.shared.is_pending() {
             done += self.obey()?;
         }
@@ -225,70 +207,35 @@ impl EventLoop {
             done += self.flush();
         }
         self.work += 1 + self.hot.len() + 16 * done;
-        self.lively |= done > 0;
         if self.work >= TICK {
-            done += self.pass_tick()?;
+            done += self.pass_tick(done == 0)?;
         }
-        self.idle |= done == 0 && self.lookout.is_never();
+        self.idle |= done == 0 && !self.polling.polls();
         Ok(done)
     }
 
     /// What need not be looked at in every turn.
-    fn pass_tick(&mut self) -> Result<usize> {
+    fn pass_tick(&mut self, is_silent: bool) -> Result<usize> {
         let now = Instant::now();
         self.work = 0;
-        let every = if self.hot.len() < self.links.len() {
-            EVENTS_EVERY
-        } else if !self.doors.is_empty() {
-            DOORS_EVERY
-        } else {
-            EVENTS_RARELY
-        };
         let mut done = 0;
-        if self.eager || now - self.last_events >= every {
+        if now - self.last_events >= EVENTS_EVERY {
             self.last_events = now;
             done = self.take_events(Some(Duration::ZERO))?;
-            self.eager = done > 0;
         }
-        if self.lively || done > 0 {
-            self.lookout.is_over();
-        } else {
-            self.idle = !self.lookout.goes_on(now);
+        if done == 0 && is_silent {
+            self.idle = !self.polling.goes_on(now);
         }
-        self.lively = false;
         Ok(done)
-    }
-
-    /// With many links that are all caught up with the loop does not look again at once.
-    fn may_nap(&self) -> bool {
-        let many = self.hot.len() > nap::FEW && self.lookout.is_adaptive();
-        // Whoever talks to one of them would have to wait for the nap's end each time.
-        many && !self.more && !self.shared.is_pending() && !self.hot.is_conversation()
-    }
-
-    /// Sleeps for a moment without arming anybody: of many links some will have something then.
-    fn nap(&mut self) -> Result<()> {
-        let now = Instant::now();
-        if now - self.lookout.since(now) >= nap::IN_VAIN {
-            self.idle = true;
-            return Ok(());
-        }
-        self.work = 0;
-        if nap::nap(self.shared.epoll.as_fd()) && self.take_events(Some(Duration::ZERO))? > 0 {
-            self.lookout.is_over();
-            self.idle = false;
-        }
-        Ok(())
     }
 
     /// Serves the hot links that have something, from where it stopped when the budget was used up.
     fn sweep(&mut self, budget: usize) -> usize {
         if self.hot.begin_turn() {
             let cooling = self.hot.cooling();
-            self.arm(&cooling, Mode::Armed);
+            self.arm(&cooling, Mode::Armed, false);
         }
         let (mut done, mut at) = (0, std::mem::take(&mut self.stopped_at));
-        let (mut brought, mut last) = (0, 0);
         if at >= self.hot.len() {
             at = 0;
         }
@@ -304,7 +251,6 @@ impl EventLoop {
             if served.link.is_changing() {
                 continue;
             }
-            (brought, last) = (brought + 1, place);
             let (count, outcome) = served.serve(SHARE.min(budget - done), &self.shared);
             served.receiver.advance(&mut hot.watch);
             done += count.max(1);
@@ -316,7 +262,6 @@ impl EventLoop {
                 break;
             }
         }
-        self.hot.end_turn(brought, last);
         done
     }
 
@@ -361,7 +306,6 @@ impl EventLoop {
     fn conclude(&mut self, place: usize, outcome: Outcome) {
         match outcome {
             Outcome::Caught | Outcome::More => {
-                self.more |= matches!(outcome, Outcome::More);
                 if let Some(served) = self.links.get(place)
                     && !served.is_watched()
                 {

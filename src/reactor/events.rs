@@ -1,18 +1,18 @@
 //! The loop and the kernel: events of sockets, and what is said to peers before a sleep.
 
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::parking::Barrier;
 use crate::reactor::commands::Command;
 use crate::reactor::event_loop::EventLoop;
 use crate::reactor::served::{Mode, Served};
 use crate::reactor::shared::BELL;
+use crate::wake::before_last_look;
 
 /// When so many links had to be woken up for since the last sleep, all that were hot before it are.
 const LIVELY: usize = 16;
@@ -30,9 +30,7 @@ impl EventLoop {
             Err(Errno::INTR) => return Ok(0),
             Err(errno) => return Err(Error::os("epoll_wait", errno)),
         };
-        if timeout != Some(Timespec::default()) {
-            self.lookout.woke(Instant::now());
-        }
+        if timeout != Some(Timespec::default()) {}
         let mut done = 0;
         for event in ready.iter() {
             let (key, flags) = (event.data.u64(), event.flags);
@@ -83,27 +81,29 @@ impl EventLoop {
     pub(super) fn fall_asleep(&mut self) -> bool {
         let hot = self.hot.places();
         self.woken = 0;
+        let mut was_hot = false;
         for place in &self.flushing {
             if let Some(served) = self.links.get(*place) {
                 make_way(served);
-                served.link.outgoing().doze();
+                was_hot |= served.link.outgoing().doze();
             }
         }
-        let caught = self.arm(&hot, Mode::Asleep);
+        let caught = self.arm(&hot, Mode::Asleep, was_hot);
         let flushed = if self.flushing.is_empty() { 0 } else { self.flush() };
         caught && flushed == 0 && !self.shared.is_pending()
     }
 
-    /// Arms these links, with one barrier, as `mode` says why. `false`: some have something, and stay hot.
-    pub(super) fn arm(&mut self, places: &[usize], mode: Mode) -> bool {
+    /// Arms these links, with one barrier. `mode` says why; `was_hot`: a half that was armed before was hot. Returns
+    /// `false` if some links have something, and stay in the hot set.
+    pub(super) fn arm(&mut self, places: &[usize], mode: Mode, mut was_hot: bool) -> bool {
         for place in places {
             if let Some(served) = self.links.get(*place) {
                 make_way(served);
-                served.receiver.doze();
+                was_hot |= served.receiver.doze();
             }
         }
         if !places.is_empty() || !self.flushing.is_empty() {
-            Barrier::heavy();
+            before_last_look(was_hot);
         }
         let mut caught = true;
         for place in places {

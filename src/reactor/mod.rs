@@ -23,7 +23,6 @@ mod link;
 mod links;
 #[cfg(all(test, slipring_loom))]
 mod models;
-mod nap;
 mod obey;
 mod outgoing;
 mod queue;

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-use crate::parking::Barrier;
 use crate::reactor::attendance::Attendance;
 use crate::reactor::queue::Queue;
 use crate::sync::{AtomicU32, Edge, Ordering, failure_without};
@@ -166,7 +165,7 @@ struct Watched {
 fn a_loop_left_alone_is_found() {
     loom::model(|| {
         let watched = Arc::new(Watched {
-            attendance: Attendance::with(Barrier::full()),
+            attendance: Attendance::new(),
             caught: Mutex::new(false),
             watch: Condvar::new(),
             work: Condvar::new(),

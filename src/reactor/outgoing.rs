@@ -197,13 +197,13 @@ impl Outgoing {
         self.closing
     }
 
-    /// Says that the sender sleeps on the socket until there is room. The caller passes a heavy
-    /// barrier, and looks once more.
-    pub(super) fn doze(&mut self) {
-        if let Some(sender) = &mut self.sender {
-            self.dozing = true;
-            sender.doze();
-        }
+    /// Says that the sender sleeps on the socket until there is room. Returns whether the sender was hot. The caller
+    /// passes [`before_last_look`](crate::wake::before_last_look), and looks once more.
+    #[must_use]
+    pub(super) fn doze(&mut self) -> bool {
+        let Some(sender) = &mut self.sender else { return false };
+        self.dozing = true;
+        sender.doze()
     }
 
     fn rouse(&mut self) {

@@ -89,6 +89,12 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         self.next_header() + self.cursor.lead(header) as usize
     }
 
+    /// Returns the position: bytes of the ring that were given back since it was made.
+    #[inline(always)]
+    pub(crate) fn position(&self) -> u64 {
+        self.cursor.position()
+    }
+
     /// Whether something stands at the position, judged or not. The cheapest look.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {

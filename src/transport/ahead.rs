@@ -72,7 +72,7 @@ impl Sender {
     /// Wakes a receiver that sleeps and wants to know what is under way. False: there is none.
     fn announce_ahead(&mut self) -> bool {
         let link = &*self.link;
-        let is_rung = self.data.look_ahead(link.barrier, &link.own, &link.peer);
+        let is_rung = self.data.look_ahead(&link.own, &link.peer);
         if is_rung {
             self.stats.wakes += 1;
             self.session.link.wake(self.data.bell());
@@ -123,7 +123,7 @@ impl Inbox {
         wanted: Wanted,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<(Head, usize)>, TryRecvError> {
-        if wanted.is_none() || matches!(patience, Patience::None) || !self.data.watches() {
+        if wanted.is_none() || matches!(patience, Patience::None) || !self.data.may_poll() {
             return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
         }
         *self.ahead = Ahead { wanted, buffer: std::mem::take(buffer), ..Ahead::default() };

@@ -1,6 +1,7 @@
 //! A context: options, the pool, the watcher, and the making of connections.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use crate::transport::options::Options;
 use crate::transport::socket;
 use crate::transport::wait::after;
 use crate::transport::watcher::Watcher;
-use crate::transport::watching::Watching;
+use crate::wake::SpinPolicy;
 
 /// How long to wait before connecting again to an address on which nobody listens.
 const RETRY: Duration = Duration::from_millis(2);
@@ -54,6 +55,8 @@ pub(super) struct Core {
     watcher: Mutex<Option<Watcher>>,
     /// Our side of the next link, made while nobody waited for it.
     spare: Mutex<Option<Ours>>,
+    /// This context has connected before: it is likely to do so again.
+    has_connected: AtomicBool,
     generation: Generation,
 }
 
@@ -86,6 +89,14 @@ impl Core {
         }
     }
 
+    /// Uses the time until a listener answers: a context that connects for the second time makes its side of the next
+    /// link.
+    pub(super) fn prepare_to_connect(&self) {
+        if self.has_connected.swap(true, Ordering::Relaxed) {
+            self.prepare();
+        }
+    }
+
     /// The user of a link is gone.
     pub(super) fn retire(&self, link: &Arc<Link>) {
         if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -114,8 +125,14 @@ impl Context {
         options.check()?;
         let pool = Pool::new(options.pool());
         let generation = Generation::current()?;
-        let core =
-            Core { options, pool, watcher: Mutex::new(None), spare: Mutex::new(None), generation };
+        let core = Core {
+            options,
+            pool,
+            watcher: Mutex::new(None),
+            spare: Mutex::new(None),
+            has_connected: AtomicBool::new(false),
+            generation,
+        };
         Ok(Self { core: Arc::new(core) })
     }
 
@@ -283,8 +300,8 @@ impl Context {
     }
 
     /// How long a loop of this context watches before it sleeps.
-    pub(crate) fn watching(&self) -> Watching {
-        Watching::new(self.core.options.spin)
+    pub(crate) fn spin(&self) -> SpinPolicy {
+        SpinPolicy::new(self.core.options.spin)
     }
 
     fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::parking::{Attention, Sleeper, Waker};
 use crate::ring::{Consumer, Header, Kind, Record, SHORT, largest_payload};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, Mapping, PeerMapping, PeerWords};
@@ -17,6 +16,7 @@ use crate::transport::receiver::{MessageKind, RecvStats, RequestId, TryRecvError
 use crate::transport::shelf::Shelf;
 use crate::transport::standing::Health;
 use crate::transport::wait::{Patience, Waiter};
+use crate::wake::{Attention, Sleeper, Waker};
 
 /// Looks at the ring before anything else is considered: about a microsecond.
 const LOOKS: u32 = 1000;
@@ -97,7 +97,8 @@ impl Inbox {
             peer.ring,
             0,
         );
-        let sleeper = Sleeper::new(control::RECEIVER_STATE, control::DATA_BELL);
+        let sleeper = Sleeper::new(control::RECEIVER_STATE, control::DATA_BELL)
+            .with_interrupts(link.interrupts);
         Self {
             consumer,
             data: Waiter::new(sleeper, options.spin),
@@ -181,7 +182,7 @@ impl Inbox {
     /// Watches the ring for about a microsecond, in which an awake peer answers: the word that came, or 0.
     #[inline(always)]
     fn watch(&mut self, patience: Patience) -> u64 {
-        if matches!(patience, Patience::None) || !self.data.watches() {
+        if matches!(patience, Patience::None) || !self.data.polls() {
             return 0;
         }
         self.tell_position();
@@ -197,6 +198,7 @@ impl Inbox {
             }
             let word = self.consumer.word();
             if word != 0 {
+                self.data.caught();
                 return word;
             }
         }
@@ -288,6 +290,7 @@ impl Inbox {
     pub(super) fn tell_position(&mut self) {
         if self.consumer.publish() {
             self.offer_room();
+            self.data.progress(&self.link, self.consumer.position());
         }
     }
 
@@ -296,7 +299,7 @@ impl Inbox {
     /// A state that cannot be ends the link: a message at hand is the last one.
     #[inline(always)]
     pub(super) fn offer_room(&mut self) {
-        match self.room.look(self.link.barrier, &self.link.own, &self.link.peer) {
+        match self.room.look(&self.link.own, &self.link.peer) {
             Ok(None) => {}
             Ok(Some(attention)) => self.attend(attention),
             Err(fault) => drop(self.fail(fault)),

@@ -80,7 +80,7 @@ impl Sender {
         }
         // Whoever never watches would sleep and be woken for each message; whoever sleeps on the descriptor is
         // not to wait here.
-        let may_wait = !matches!(patience, Patience::None) && self.room.watches();
+        let may_wait = !matches!(patience, Patience::None) && self.room.may_poll();
         if may_wait && self.pace.is_due(len) && !self.link.by_descriptor() {
             self.keep_pace(len, patience);
         }

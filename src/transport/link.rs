@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::parking::{Attention, Barrier, Waker};
 use crate::pool::{Borrower, BorrowerId};
 use crate::shm::{Mapping, OwnWords, PeerMapping, PeerWords};
 use crate::sync::Edge;
@@ -21,6 +20,7 @@ use crate::transport::hello::{Hello, Packet, Reason};
 use crate::transport::peer::Peer;
 use crate::transport::socket;
 use crate::transport::standing::{Health, Standing};
+use crate::wake::{Attention, Waker};
 
 /// What both sides agreed on.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,8 @@ pub(super) struct Link {
     pub(super) socket: Socket,
     pub(super) identity: Peer,
     pub(super) terms: Terms,
-    pub(super) barrier: Barrier,
+    /// Both processes are registered for `membarrier`.
+    pub(super) interrupts: bool,
     pub(super) borrower: BorrowerId,
     pub(super) standing: Standing,
     arrivals: Mutex<Arrivals>,
@@ -81,7 +82,7 @@ impl Link {
         socket: Socket,
         identity: Peer,
         terms: Terms,
-        barrier: Barrier,
+        interrupts: bool,
         borrower: BorrowerId,
         arrivals: Arrivals,
     ) -> Self {
@@ -91,7 +92,7 @@ impl Link {
             socket,
             identity,
             terms,
-            barrier,
+            interrupts,
             borrower,
             standing: Standing::new(),
             retires: arrivals.retires(),
@@ -194,7 +195,7 @@ impl Link {
 
     /// Whether the peer's receiver said that it will look no more.
     pub(super) fn peer_left(&self) -> bool {
-        crate::parking::has_left(self.peer.load(control::RECEIVER_STATE))
+        crate::wake::is_gone(self.peer.load(control::RECEIVER_STATE))
     }
 
     /// Sleeps while the bell's low half is `value` and the link is alive. Returns early on signals
@@ -331,13 +332,12 @@ impl Session {
         let word = control::RETURNS + 8 * slot as usize;
         // Pairs with Account::reclaim: our loads of the block are done.
         link.own.store(word, generation, Edge::Return.store());
-        link.barrier.light();
-        if !crate::parking::is_parked(link.peer.load(control::SENDER_STATE)) {
+        if !crate::wake::is_asleep(&link.peer, control::SENDER_STATE) {
             return;
         }
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         // A parking word that cannot be is the sender's loss alone; the next look at data says so.
-        match room.look(link.barrier, &link.own, &link.peer) {
+        match room.look(&link.own, &link.peer) {
             Ok(Some(Attention::Wake)) => link.wake(room.bell()),
             Ok(Some(Attention::Call)) => link.call(Reason::Room),
             Ok(_) | Err(_) => {}

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, Fault, Result};
-use crate::parking::Barrier;
 use crate::ring::Kind;
 use crate::shm::{PeerMapping, PeerWords};
 use crate::transport::arrivals::{DATA_WAKES, ROOM_WAKES};
 use crate::transport::backlog::PINNED;
 use crate::transport::inbox::{Flow, Inbox};
 use crate::transport::link::Link;
-use crate::transport::options::Spin;
 use crate::transport::parcel::Claims;
 use crate::transport::peer::Credentials;
 #[cfg(feature = "tokio")]
@@ -21,8 +19,10 @@ use crate::transport::receiver::{MessageKind, Received, Receiver, RequestId};
 use crate::transport::sender::Sender;
 use crate::transport::token::Token;
 use crate::transport::wait::after;
+use crate::wake::Spin;
 #[cfg(feature = "tokio")]
-use crate::transport::watching::Watching;
+use crate::wake::SpinPolicy;
+use crate::wake::before_last_look;
 
 impl Inbox {
     /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once
@@ -43,8 +43,7 @@ impl Inbox {
         if self.flow != Flow::Armed || woken {
             arrivals.expect(DATA_WAKES);
             self.flow = Flow::Armed;
-            self.data.arm(&self.link);
-            Barrier::heavy();
+            before_last_look(self.data.arm(&self.link));
         }
         drop(arrivals);
         Ok(self.is_ready())
@@ -107,13 +106,14 @@ impl Receiver {
 
     /// Says that this half sleeps on the socket, and leaves the rest to the caller: a heavy barrier,
     /// once for any number of halves, and one more look.
-    pub(crate) fn doze(&mut self) {
+    pub(crate) fn doze(&mut self) -> bool {
         let Inbox { flow, data, link, .. } = &mut self.inbox;
-        if *flow == Flow::Open {
-            link.arrivals().expect(DATA_WAKES);
-            *flow = Flow::Armed;
-            data.arm(link);
+        if *flow != Flow::Open {
+            return false;
         }
+        link.arrivals().expect(DATA_WAKES);
+        *flow = Flow::Armed;
+        data.arm(link)
     }
 
     /// Awake again.
@@ -230,16 +230,15 @@ impl Sender {
         taken.map_err(|error| link.fail(error))?;
         arrivals.room_woken();
         arrivals.expect(ROOM_WAKES);
-        self.room.arm(link);
-        Barrier::heavy();
+        before_last_look(self.room.arm(link));
         Ok(())
     }
 
     /// Says that this half sleeps on the socket, and leaves the rest to the caller: a heavy barrier,
     /// and one more look.
-    pub(crate) fn doze(&mut self) {
+    pub(crate) fn doze(&mut self) -> bool {
         self.link.arrivals().expect(ROOM_WAKES);
-        self.room.arm(&self.link);
+        self.room.arm(&self.link)
     }
 
     /// When an operation that waits as long as [`Options::send_timeout`](crate::Options::send_timeout) allows
@@ -278,8 +277,8 @@ impl LinkSocket {
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn watching(&self) -> Watching {
-        Watching::new(self.spin)
+    pub(crate) fn spin(&self) -> SpinPolicy {
+        SpinPolicy::new(self.spin)
     }
 
     /// Whether no `fork` lies between the caller and the link's process.

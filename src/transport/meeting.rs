@@ -19,7 +19,6 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
-use crate::parking::Barrier;
 use crate::shm::{Area, Mapping, PeerSegment, Segment, node_of_caller};
 use crate::transport::arrivals::Arrivals;
 use crate::transport::connection::Connection;
@@ -28,9 +27,11 @@ use crate::transport::control;
 use crate::transport::foreign::Socket;
 use crate::transport::hello::{Hello, PACKET, Packet, refusal};
 use crate::transport::link::{Extents, Link, Returns, Session, Terms};
-use crate::transport::options::{Numa, Options, Spin};
+use crate::transport::options::{Numa, Options};
 use crate::transport::peer::Peer;
 use crate::transport::socket::{self, Incoming, Received};
+use crate::wake;
+use crate::wake::Spin;
 
 /// Our side of a link that is about to be made, or ready for the next one.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub(super) struct Ours {
 impl Ours {
     pub(super) fn create(options: &Options) -> Result<Self> {
         let hello = Hello {
-            issues_membarrier: Barrier::registered(),
+            issues_membarrier: wake::is_registered(),
             control_len: control::len(options.loan_slots),
             ring_capacity: options.ring_capacity,
             loan_slots: options.loan_slots,
@@ -146,6 +147,7 @@ pub(super) fn connect(
             _ => Err(error),
         };
     }
+    core.prepare_to_connect();
     let packet = loop {
         match socket::receive::<PACKET>(&socket)? {
             Incoming::Packet(packet) => break packet,
@@ -240,10 +242,11 @@ fn conclude(core: &Arc<Core>, socket: Socket, ours: Ours, theirs: Theirs) -> Res
     };
     let peer = theirs.segment.mapping().clone();
     let borrower = core.pool.open(Arc::new(Returns(peer.clone())), theirs.hello.loan_slots);
-    let barrier = Barrier::towards(theirs.hello.issues_membarrier);
+    let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
     socket::stop_pidfds(&socket);
     let arrivals = Arrivals::new(core.options.peer_pool_limit, core.options.prefault);
-    let link = Link::new((mapping, peer), socket, theirs.peer, terms, barrier, borrower, arrivals);
+    let link =
+        Link::new((mapping, peer), socket, theirs.peer, terms, interrupts, borrower, arrivals);
     let link = Arc::new(link);
     if let Err(error) = core.watch(&link) {
         core.pool.close(borrower);

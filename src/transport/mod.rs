@@ -59,7 +59,6 @@ mod standing;
 mod token;
 mod wait;
 mod watcher;
-mod watching;
 
 pub use address::Address;
 pub use connection::{Connection, Stats};
@@ -69,7 +68,7 @@ pub(crate) use foreign::Foreign;
 pub(crate) use listener::PAUSE as ACCEPT_PAUSE;
 pub use listener::{Listener, ListenerStats};
 pub(crate) use looping::{LinkSocket, SetAside, Watch};
-pub use options::{Numa, Options, PeerPolicy, Spin};
+pub use options::{Numa, Options, PeerPolicy};
 pub(crate) use parcel::{Attachment, Claims, LentRange, SINGLE};
 pub(crate) use peer::has_ended;
 pub use peer::{Credentials, Peer};
@@ -81,6 +80,3 @@ pub use sender::{SendStats, Sender, TrySendError};
 pub(crate) use shelf::Shelf;
 pub use token::Token;
 pub(crate) use wait::Patience as RecvPatience;
-pub(crate) use watching::Lookout;
-#[cfg(feature = "tokio")]
-pub(crate) use watching::Watching;

@@ -19,7 +19,6 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
 use crate::error::ErrorKind;
-use crate::parking::{Attention, Barrier, Sleeper, Waker, has_left};
 use crate::pool::{Borrower, Pool, PoolOptions};
 use crate::ring::{Consumer, Header, Kind, Producer};
 use crate::shm::{Backing, LoomWords, OwnWords, PeerWords};
@@ -27,6 +26,7 @@ use crate::sync::{Edge, Ordering, failure_without};
 use crate::transport::ahead::{tell, told};
 use crate::transport::roll::Roll;
 use crate::transport::standing::{Health, Standing};
+use crate::wake::{Attention, Sleeper, Waker, is_gone};
 
 /// Bytes of the ring, at the start of the peer's segment.
 const CAPACITY: u64 = 256;
@@ -187,13 +187,13 @@ fn a_half_that_sleeps_hears_of_a_peer_that_leaves_and_ends() {
         let leaving = link.clone();
         let leaving = thread::spawn(move || {
             Sleeper::new(PEER_STATE, BELL).leave(&leaving.peer);
-            let look = Waker::new(STATE, BELL).look(Barrier::full(), &leaving.peer, &leaving.own);
+            let look = Waker::new(STATE, BELL).look(&leaving.peer, &leaving.own);
             if look == Ok(Some(Attention::Wake)) {
                 leaving.wake();
             }
             leaving.raise(Health::HungUp);
         });
-        let left = || has_left(link.peer.load(PEER_STATE));
+        let left = || is_gone(link.peer.load(PEER_STATE));
         link.wait(&mut Sleeper::new(STATE, BELL), left);
         assert!(link.standing.health() == Health::Alive || left(), "it closed, and did not die");
         leaving.join().unwrap();

@@ -8,27 +8,7 @@ use crate::error::{ErrorKind, Result, contain};
 use crate::pool::PoolOptions;
 use crate::shm::{Backing, page_size};
 use crate::transport::peer::Credentials;
-
-/// How long to watch for the peer before going to sleep.
-///
-/// Waking a sleeper costs the peer a system call and both sides a wake-up of about 10 µs (30 to
-/// 50 µs in a virtual machine); watching costs a core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Spin {
-    /// Watch for a fifth of `max` as a rule, and for less where that was lately in vain. Where most waits
-    /// were shorter than that, and the last longer one ended within `max`, watch for all of it.
-    Adaptive {
-        /// The longest time to watch.
-        max: Duration,
-    },
-    /// Watch for this long, then sleep.
-    For(Duration),
-    /// Sleep at once.
-    Never,
-    /// Never sleep.
-    Forever,
-}
+use crate::wake::Spin;
 
 /// Which peers are admitted.
 #[derive(Clone)]
@@ -130,7 +110,7 @@ impl Default for Options {
             half_open_limit: 64,
             handshake_timeout: Duration::from_secs(1),
             send_timeout: Duration::from_secs(30),
-            spin: Spin::Adaptive { max: Duration::from_millis(2) },
+            spin: Spin::Adaptive { max: Duration::from_micros(400) },
             peer_policy: PeerPolicy::SameUser,
             huge_pages: false,
             prefault: false,
@@ -239,8 +219,7 @@ impl Options {
         self
     }
 
-    /// How long to watch before sleeping. Default [`Spin::Adaptive`] with a `max` of 2 ms: 400 µs as a
-    /// rule.
+    /// How long a waiter polls before it sleeps. Default [`Spin::Adaptive`] with a `max` of 400 µs.
     pub fn spin(mut self, spin: Spin) -> Self {
         self.spin = spin;
         self

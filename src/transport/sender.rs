@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Fault, Result};
-use crate::parking::{Attention, Sleeper, Waker};
 use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
@@ -20,6 +19,7 @@ use crate::transport::sent::SentSegments;
 use crate::transport::standing::Health;
 use crate::transport::token::Token;
 use crate::transport::wait::{Waiter, after};
+use crate::wake::{Attention, Sleeper, Waker};
 
 /// Why something could not be sent at once.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +127,8 @@ impl Sender {
             own.ring,
             0,
         );
-        let sleeper = Sleeper::new(control::SENDER_STATE, control::ROOM_BELL);
+        let sleeper = Sleeper::new(control::SENDER_STATE, control::ROOM_BELL)
+            .with_interrupts(link.interrupts);
         let inline_max = options
             .inline_max
             .min(own.ring / 4)
@@ -446,7 +447,7 @@ impl Sender {
     #[inline(always)]
     pub(super) fn announce(&mut self) -> Result<()> {
         let link = &*self.link;
-        match self.data.look(link.barrier, &link.own, &link.peer) {
+        match self.data.look(&link.own, &link.peer) {
             Ok(None) => Ok(()),
             Ok(Some(attention)) => self.attend(attention),
             Err(fault) => Err(link.fail(fault)),
@@ -488,6 +489,7 @@ impl Sender {
     /// The same, of a half that can be used.
     #[inline(always)]
     fn find_room(&mut self, header: Header, patience: Patience) -> Result<usize, TrySendError> {
+        self.room.progress(&self.link, self.producer.written());
         match self.producer.reserve(header) {
             Ok(Ok(offset)) => Ok(offset),
             Ok(Err(full)) => self.await_ring(header, full, patience),

@@ -3,11 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::parking::Sleeper;
 use crate::transport::link::Link;
-use crate::transport::options::Spin;
 use crate::transport::receiver::TryRecvError;
-use crate::transport::watching::Watching;
+use crate::wake::{Sleeper, Spin, SpinPolicy};
 
 /// Looks without reading the clock: about a microsecond.
 const LOOKS: u32 = 1000;
@@ -50,40 +48,61 @@ impl Patience {
 #[derive(Debug)]
 pub(super) struct Waiter {
     sleeper: Sleeper,
-    watching: Watching,
-    /// When the wait began, of which what comes piece by piece ends parts.
+    spin: SpinPolicy,
+    /// When the wait began. A message that comes piece by piece is one wait.
     began: Instant,
+    /// Pieces of a long message are coming.
+    is_coming: bool,
     /// How often the waiter went to sleep.
     pub(super) sleeps: u64,
 }
 
 impl Waiter {
     pub(super) fn new(sleeper: Sleeper, spin: Spin) -> Self {
-        Self { sleeper, watching: Watching::new(spin), began: Instant::now(), sleeps: 0 }
+        let (began, spin) = (Instant::now(), SpinPolicy::new(spin));
+        Self { sleeper, spin, began, is_coming: false, sleeps: 0 }
     }
 
-    /// Whether this half watches at all before it sleeps.
+    /// Returns whether the next wait polls before it sleeps.
     #[inline(always)]
-    pub(super) fn watches(&self) -> bool {
-        !self.watching.is_never()
+    pub(super) fn polls(&self) -> bool {
+        self.spin.polls()
     }
 
-    /// Whether this half wants what is under way, and sleeps until that is told of.
+    /// Returns whether this half ever polls.
+    pub(super) fn may_poll(&self) -> bool {
+        !self.spin.is_never()
+    }
+
+    /// A poll has found something within about a microsecond.
+    #[inline(always)]
+    pub(super) fn caught(&mut self) {
+        self.spin.caught();
+    }
+
+    /// Takes in this half's position in its ring; see [`Sleeper::progress`].
+    #[inline(always)]
+    pub(super) fn progress(&mut self, link: &Link, position: u64) {
+        self.sleeper.progress(&link.own, position);
+    }
+
+    /// Sets whether the peer wakes this half already for a long message that is being written.
     pub(super) fn set_eager(&mut self, is_eager: bool) {
         self.sleeper.set_eager(is_eager);
-        self.watching.is_coming = false;
+        self.is_coming = false;
     }
 
-    /// What this half waits for has begun to come; from now on it sleeps until all of it has.
+    /// The message that this half waits for has begun to come. From now on it sleeps until all of it is there.
     pub(super) fn comes(&mut self) {
         self.sleeper.set_eager(false);
-        self.watching.is_coming = true;
+        self.is_coming = true;
     }
 
     /// Says that this half is about to sleep on the socket; see [`Sleeper::arm`].
-    pub(super) fn arm(&mut self, link: &Link) {
-        self.sleeper.arm(&link.own);
+    #[must_use]
+    pub(super) fn arm(&mut self, link: &Link) -> bool {
         self.sleeps += 1;
+        self.sleeper.arm(&link.own)
     }
 
     /// Says that this half is awake again.
@@ -91,13 +110,13 @@ impl Waiter {
         self.sleeper.unpark(&link.own);
     }
 
-    /// Says that this half will never wait again.
+    /// Says that this half never waits again.
     pub(super) fn leave(&mut self, link: &Link) {
         self.sleeper.leave(&link.own);
     }
 
-    /// Waits until `ready`, or until the link is no longer alive. With a `slice`, for what nobody
-    /// rings for, it also returns after watching or sleeping for so long.
+    /// Waits until `ready`, or until the link is no longer alive. With a `slice`, for events that
+    /// nobody rings for, it also returns after polling or sleeping for so long.
     ///
     /// # Errors
     ///
@@ -110,15 +129,17 @@ impl Waiter {
         mut ready: impl FnMut() -> bool,
     ) -> Result<()> {
         let mut ready = || ready() || !link.is_alive();
-        if self.watches() {
+        let polls = self.spin.polls();
+        if polls {
             for _ in 0..LOOKS {
                 if ready() {
+                    self.spin.caught();
                     return Ok(());
                 }
             }
         }
         let start = Instant::now();
-        if !self.watching.is_coming {
+        if !self.is_coming {
             self.began = start;
         }
         let began = self.began;
@@ -127,23 +148,23 @@ impl Waiter {
             Err(Error::new(ErrorKind::TimedOut { after: now - began }))
         };
         let mut now = start;
-        while self.watching.goes_on(start, now) {
+        while polls && now - start < self.spin.limit() {
             for _ in 0..LOOKS_A_READING {
                 if ready() {
-                    self.watching.ended(now - start);
+                    self.spin.caught();
                     return Ok(());
                 }
                 std::hint::spin_loop();
             }
             now = Instant::now();
             if passed(now) {
-                self.watching.ended(Duration::MAX);
                 return timed_out(now);
             }
             if slice.is_some_and(|slice| now - start >= slice) {
                 return Ok(());
             }
         }
+        self.spin.slept();
         loop {
             let bell = self.sleeper.bell();
             let slept = self.sleeper.sleep(&link.own, &link.peer, &mut ready, |rung| {
@@ -154,18 +175,15 @@ impl Waiter {
             });
             let slept = slept.unwrap_or(Ok(()));
             let done = slept.is_err() || ready();
-            let now = Instant::now();
-            if !done && passed(now) {
-                self.sleeper.unpark(&link.own);
-                self.watching.ended(Duration::MAX);
-                return timed_out(now);
+            if !done && deadline.is_some() {
+                let now = Instant::now();
+                if passed(now) {
+                    self.sleeper.unpark(&link.own);
+                    return timed_out(now);
+                }
             }
             if done || slice.is_some() {
                 self.sleeper.unpark(&link.own);
-                // What did not come within the slice a longer watch would not have caught.
-                if done || slice.is_none_or(|slice| now - start >= slice) {
-                    self.watching.ended(if done { now - start } else { Duration::MAX });
-                }
                 return slept;
             }
         }

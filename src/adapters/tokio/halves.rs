@@ -2,10 +2,10 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::adapters::tokio::shared::{Shared, watch_until};
-use crate::transport::{Lookout, Watching};
+use crate::wake::{Polling, SpinPolicy};
 use crate::{
     ErrorKind, Outgoing, Peer, RecvStats, Request, RequestId, Result, SendStats, Tensor, TensorSet,
     TryRecvError, TrySendError,
@@ -148,12 +148,12 @@ impl Sender {
 pub struct Receiver {
     inner: crate::Receiver,
     shared: Arc<Shared>,
-    lookout: Lookout,
+    polling: Polling,
 }
 
 impl Receiver {
-    pub(super) fn new(inner: crate::Receiver, shared: Arc<Shared>, watching: Watching) -> Self {
-        Self { inner, shared, lookout: Lookout::new(watching) }
+    pub(super) fn new(inner: crate::Receiver, shared: Arc<Shared>, spin: SpinPolicy) -> Self {
+        Self { inner, shared, polling: Polling::new(spin) }
     }
 
     /// Receives the next message. `None`: the peer has finished in order.
@@ -207,7 +207,7 @@ impl Receiver {
         loop {
             match attempt(&mut self.inner) {
                 Ok(received) => {
-                    self.lookout.is_over();
+                    self.polling.end();
                     return Ok(received);
                 }
                 Err(TryRecvError::Failed(error)) => return Err(error),
@@ -218,12 +218,11 @@ impl Receiver {
 
     /// Waits until there may be something.
     async fn wait(&mut self) -> Result<()> {
-        let Self { inner, lookout, .. } = self;
-        if watch_until(lookout, || inner.is_ready()).await || self.arm()? {
+        let Self { inner, polling, .. } = self;
+        if watch_until(polling, || inner.is_ready()).await || self.arm()? {
             return Ok(());
         }
         self.shared.sleep_for_data().await?;
-        self.lookout.woke(Instant::now());
         Ok(())
     }
 

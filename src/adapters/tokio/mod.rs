@@ -118,12 +118,12 @@ impl Connection {
     /// Outside of a tokio runtime with I/O.
     pub fn new(connection: crate::Connection) -> Result<Self> {
         let socket = connection.socket();
-        let watching = socket.watching();
+        let spin = socket.spin();
         let shared = Shared::new(socket)?;
         let (sender, receiver) = connection.split();
         Ok(Self {
             sender: Sender::new(sender, shared.clone()),
-            receiver: Receiver::new(receiver, shared, watching),
+            receiver: Receiver::new(receiver, shared, spin),
         })
     }
 

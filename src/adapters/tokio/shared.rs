@@ -16,7 +16,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use crate::transport::{LinkSocket, Lookout};
+use crate::transport::LinkSocket;
+use crate::wake::Polling;
 use crate::{Error, Result};
 
 /// A listener, as its one descriptor.
@@ -155,15 +156,15 @@ impl Shared {
 }
 
 /// Looks until `ready`, letting other tasks run between looks. `false`: it has looked for long enough.
-pub(super) async fn watch_until(lookout: &mut Lookout, mut ready: impl FnMut() -> bool) -> bool {
-    if lookout.is_never() {
+pub(super) async fn watch_until(polling: &mut Polling, mut ready: impl FnMut() -> bool) -> bool {
+    if polling.is_never() {
         return ready();
     }
     loop {
         if ready() {
             return true;
         }
-        if !lookout.goes_on(Instant::now()) {
+        if !polling.goes_on(Instant::now()) {
             return false;
         }
         let mut yielded = false;

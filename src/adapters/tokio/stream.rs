@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::adapters::tokio::halves::{Receiver, SLICE, Sender};
-use crate::transport::{Lookout, Watching};
+use crate::wake::{Polling, SpinPolicy};
 use crate::{MessageKind, Peer, Result, TryRecvError};
 
 /// The longest message that a write becomes, in bytes.
@@ -33,13 +33,13 @@ pub struct Stream {
 
 /// Where a direction stands in its waiting: it watches, with other tasks in between, then sleeps.
 struct Wait {
-    lookout: Lookout,
+    polling: Polling,
     sleep: Option<Sleep>,
 }
 
 impl Wait {
-    fn new(watching: Watching) -> Self {
-        Self { lookout: Lookout::new(watching), sleep: None }
+    fn new(spin: SpinPolicy) -> Self {
+        Self { polling: Polling::new(spin), sleep: None }
     }
 
     /// Whether it need not sleep any more.
@@ -47,7 +47,6 @@ impl Wait {
         if let Some(sleep) = &mut self.sleep {
             let woken = ready!(sleep.as_mut().poll(context));
             self.sleep = None;
-            self.lookout.woke(Instant::now());
             return Poll::Ready(woken);
         }
         Poll::Ready(Ok(()))
@@ -56,10 +55,10 @@ impl Wait {
     /// Nothing was there. True: look again soon, which was arranged. False: it has watched for long
     /// enough.
     fn looks_again(&mut self, context: &mut Context<'_>) -> bool {
-        if self.lookout.is_never() {
+        if self.polling.is_never() {
             return false;
         }
-        let again = self.lookout.goes_on(Instant::now());
+        let again = self.polling.goes_on(Instant::now());
         if again {
             context.waker().wake_by_ref();
         }
@@ -72,7 +71,7 @@ impl Wait {
 
     /// Something was there.
     fn is_over(&mut self) {
-        self.lookout.is_over();
+        self.polling.end();
     }
 }
 
@@ -84,7 +83,7 @@ impl std::fmt::Debug for Stream {
 
 impl Stream {
     pub(super) fn new(sender: Sender, receiver: Receiver) -> Self {
-        let watching = || Wait::new(receiver.shared().socket().watching());
+        let watching = || Wait::new(receiver.shared().socket().spin());
         let (reading, writing) = (watching(), watching());
         Self { sender: Some(sender), receiver, read: 0, reading, writing }
     }

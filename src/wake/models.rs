@@ -9,21 +9,21 @@
 //! it compares the bell and queues the sleeper under a lock that the waker takes, too. A sleeper
 //! that nobody wakes is a deadlock, which loom reports.
 //!
-//! Not modelled: `membarrier`, which loom does not know. Both sides pay a full fence here
-//! ([`Barrier::full`]); why the sleeper's `membarrier` may stand for the waker's fence is argued in
-//! `docs/memory-model.md`. Nor the other reasons to wake up: deadlines, signals, the link's health.
+//! `membarrier`, which loom does not know, is modelled by what it promises ([`interrupts`](crate::wake::interrupts)).
+//! Not modelled: the other reasons to wake up, which are deadlines, signals, and the link's health.
 
 mod eager;
+mod hot;
 
 use std::sync::Arc;
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-use crate::parking::{Attention, Barrier, Sleeper, Waker, has_left};
 use crate::ring::{Consumer, Header, Kind, Producer};
 use crate::shm::{LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, failure_without};
+use crate::wake::{Attention, Sleeper, Waker, before_last_look, is_gone};
 
 /// Bytes of the ring, at the start of the sender's segment. Two records fill it.
 const CAPACITY: u64 = 256;
@@ -178,7 +178,7 @@ impl Sender {
 
     fn announce(&mut self) {
         let Link { sending, receiving, data, socket, .. } = &self.link;
-        let attention = self.data.look(Barrier::full(), sending, receiving);
+        let attention = self.data.look(sending, receiving);
         match attention.expect("the receiver is honest") {
             Some(Attention::Wake) => data.wake(),
             Some(Attention::Call) => socket.call(),
@@ -236,8 +236,7 @@ impl Receiver {
             let woken = self.link.socket.take();
             if !armed || woken {
                 armed = true;
-                self.data.arm(&self.link.receiving);
-                Barrier::heavy();
+                before_last_look(self.data.arm(&self.link.receiving));
             }
             if !self.consumer.is_ready() {
                 self.link.socket.sleep();
@@ -248,7 +247,7 @@ impl Receiver {
 
 /// Wakes a sender that sleeps for want of room.
 fn offer_room(waker: &mut Waker, link: &Link) {
-    let attention = waker.look(Barrier::full(), &link.receiving, &link.sending);
+    let attention = waker.look(&link.receiving, &link.sending);
     if attention.expect("the sender is honest") == Some(Attention::Wake) {
         link.room.wake();
     }
@@ -386,9 +385,9 @@ fn armed_together() {
                     receiver.consumer.release(record.header);
                     *received = true;
                 }
-                receiver.data.arm(&receiver.link.receiving);
+                let _ = receiver.data.arm(&receiver.link.receiving);
             }
-            Barrier::heavy();
+            before_last_look(false);
             let ready = links.iter().any(|receiver| receiver.consumer.is_ready());
             if !ready && received != [true; 2] {
                 links[0].link.socket.sleep();
@@ -434,7 +433,7 @@ fn leaving() {
         let waiting = thread::spawn(move || {
             let Sender { mut room, link, .. } = sender;
             let Link { sending, receiving, room: futex, .. } = &link;
-            wait(&mut room, sending, receiving, futex, || has_left(receiving.load(RECEIVER_STATE)));
+            wait(&mut room, sending, receiving, futex, || is_gone(receiving.load(RECEIVER_STATE)));
         });
         receiver.offer_room();
         receiver.data.leave(&receiver.link.receiving);

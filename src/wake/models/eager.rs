@@ -3,7 +3,6 @@
 use loom::thread;
 
 use super::{DEADLOCK, Link, Receiver, Sender, bounded, wait};
-use crate::parking::Barrier;
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::{Edge, failure_without};
 
@@ -15,7 +14,7 @@ impl Sender {
     fn tell(&mut self) {
         let Link { sending, receiving, data, .. } = &self.link;
         sending.store(FILLED, 1, Edge::Fill.store());
-        if self.data.look_ahead(Barrier::full(), sending, receiving) {
+        if self.data.look_ahead(sending, receiving) {
             data.wake();
         }
     }

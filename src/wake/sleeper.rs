@@ -1,0 +1,109 @@
+//! The sleeping side of one reason to sleep.
+
+use crate::shm::{OwnWords, PeerWords};
+use crate::sync::{Edge, Ordering};
+use crate::wake::barrier::before_last_look;
+use crate::wake::state;
+
+/// A sleeper that was awake for so many bytes of its ring is hot: 1,024 records of one line. A waker's fence takes some
+/// 12 ns a record in a stream (`ping_pong --modes stream`), an interrupt some 12 µs.
+const HOT_AFTER: u64 = 64 << 10;
+
+/// The sleeping side of one reason to sleep.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    /// Our state word in our segment, in bytes.
+    state: usize,
+    /// The bell in the peer's segment, in bytes.
+    bell: usize,
+    epoch: u64,
+    /// [`state::EAGER`] or 0.
+    eager: u64,
+    /// Both processes are registered for `membarrier`.
+    may_be_hot: bool,
+    is_hot: bool,
+    /// The position in the ring, in bytes, after the last sleep. `None` until it is known.
+    awake_since: Option<u64>,
+}
+
+impl Sleeper {
+    /// Returns a sleeper whose state word is at `state` of our segment and whose bell is at `bell` of the peer's.
+    pub(crate) fn new(state: usize, bell: usize) -> Self {
+        let (epoch, eager, awake_since) = (0, 0, Some(0));
+        Self { state, bell, epoch, eager, may_be_hot: false, is_hot: false, awake_since }
+    }
+
+    /// Allows the sleeper to be hot: both processes are registered for `membarrier`.
+    pub(crate) fn with_interrupts(mut self, may_be_hot: bool) -> Self {
+        self.may_be_hot = may_be_hot;
+        self
+    }
+
+    /// Sets whether the waker rings already for a long message that is being written.
+    pub(crate) fn set_eager(&mut self, is_eager: bool) {
+        self.eager = if is_eager { state::EAGER } else { 0 };
+    }
+
+    /// Takes in the position in the ring, in bytes. After many bytes without a sleep the sleeper is hot.
+    #[inline(always)]
+    pub(crate) fn progress(&mut self, own: &impl OwnWords, position: u64) {
+        if !self.is_hot && self.may_be_hot {
+            let since = *self.awake_since.get_or_insert(position);
+            if position.wrapping_sub(since) >= HOT_AFTER {
+                self.is_hot = true;
+                own.store(self.state, state::HOT, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Says that we sleep. The caller looks once more at what it waits for, and then sleeps for as long as the bell's
+    /// low half is the value returned.
+    fn park(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> u32 {
+        let bell = peer.load(self.bell) as u32;
+        let was_hot = self.store_asleep(own, self.eager | state::PARKED);
+        before_last_look(was_hot);
+        bell
+    }
+
+    /// Says that we sleep, looks once more, and sleeps by `sleep` for as long as the bell's low half is the value that
+    /// `sleep` is given. Returns `None` if the last look found something.
+    pub(crate) fn sleep<T>(
+        &mut self,
+        own: &impl OwnWords,
+        peer: &impl PeerWords,
+        ready: impl FnOnce() -> bool,
+        sleep: impl FnOnce(u32) -> T,
+    ) -> Option<T> {
+        let bell = self.park(own, peer);
+        if ready() { None } else { Some(sleep(bell)) }
+    }
+
+    /// Says that we are about to sleep on the link's socket. Returns whether this sleeper was hot. The caller passes
+    /// [`before_last_look`], once for any number of sleepers, and looks once more.
+    #[must_use]
+    pub(crate) fn arm(&mut self, own: &impl OwnWords) -> bool {
+        self.store_asleep(own, state::ARMED)
+    }
+
+    fn store_asleep(&mut self, own: &impl OwnWords, how: u64) -> bool {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.awake_since = None;
+        own.store(self.state, self.epoch << 3 | how, Ordering::Relaxed);
+        std::mem::take(&mut self.is_hot)
+    }
+
+    /// Says that we are awake again.
+    pub(crate) fn unpark(&mut self, own: &impl OwnWords) {
+        own.store(self.state, state::AWAKE, Ordering::Relaxed);
+    }
+
+    /// Says that we will never look again.
+    pub(crate) fn leave(&mut self, own: &impl OwnWords) {
+        own.store(self.state, state::GONE, Edge::Publish.store());
+    }
+
+    /// Returns the bell's place in the peer's segment, in bytes.
+    pub(crate) fn bell(&self) -> usize {
+        self.bell
+    }
+}
