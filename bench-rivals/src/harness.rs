@@ -43,7 +43,7 @@ struct Entry {
 
 impl Harness {
     pub fn start(cpus: (usize, usize)) -> Outcome<Harness> {
-        let mut peer = Peer::start(cpus)?;
+        let mut peer = Peer::start(&rows::Rivals, cpus)?;
         let line = rows::line().ok_or("no system is called line")?;
         let bracket = Bracket::open(&mut peer, line)?;
         Ok(Harness { peer, bracket })
@@ -159,7 +159,7 @@ impl Harness {
             dropped: entry.dropped,
             line_ns: median(&self.bracket.lines[state as usize]),
             variant: (variants.len() > 1).then(|| variants[entry.runner.choice(state)]),
-            ..blank(entry.runner.row, entry.runner.bytes)
+            ..blank(rows::row(entry.runner.index), entry.runner.bytes)
         })
     }
 

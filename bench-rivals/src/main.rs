@@ -20,26 +20,6 @@ mod systems;
 mod table;
 mod work;
 
-// What examples/ping_pong measures with: written once, there.
-#[path = "../../examples/ping_pong/exchange.rs"]
-mod exchange;
-#[path = "../../examples/ping_pong/floors/mod.rs"]
-mod floors;
-#[allow(dead_code)]
-#[path = "../../examples/ping_pong/memory.rs"]
-mod memory;
-#[path = "../../examples/ping_pong/payload.rs"]
-mod payload;
-#[path = "../../examples/ping_pong/peer.rs"]
-mod peer;
-#[allow(dead_code)]
-#[path = "../../examples/ping_pong/reactors.rs"]
-mod reactors;
-#[path = "../../examples/ping_pong/runner.rs"]
-mod runner;
-#[path = "../../examples/ping_pong/state.rs"]
-mod state;
-
 use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
@@ -48,12 +28,13 @@ use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+// What `ping_pong` measures with.
+use slipring_bench::{Outcome, exchange, floors, memory, payload, peer, reactors, runner, state};
+
 use figure::Results;
 use harness::{Group, Harness};
 use systems::Kind;
 use work::Work;
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 struct Options {
     only: Option<Vec<String>>,
@@ -87,7 +68,7 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> Outcome<()> {
     if let Some(parent) = options.follow {
-        return peer::follow(parent, options.cpus.1);
+        return peer::follow(&rows::Rivals, parent, options.cpus.1);
     }
     match options.words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {}

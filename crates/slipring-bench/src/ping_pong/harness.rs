@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use super::rows::{self, PingPong, Row};
 use crate::Outcome;
 use crate::peer::Peer;
-use crate::rows::{self, Row};
 use crate::runner::{Pace, Runner, median};
 use crate::state::{Bracket, State, Weather};
 
@@ -48,7 +48,7 @@ pub struct Harness {
 
 impl Harness {
     pub fn start(cpus: (usize, usize)) -> Outcome<Harness> {
-        let mut peer = Peer::start(cpus)?;
+        let mut peer = Peer::start(&PingPong, cpus)?;
         let line = rows::find("line").ok_or("no row is called line")?;
         let bracket = Bracket::open(&mut peer, line)?;
         Ok(Harness { peer, bracket })
@@ -96,12 +96,13 @@ impl Harness {
             let Some(p50) = median(&subject.figures[state as usize].slices) else { continue };
             let line = median(&self.bracket.lines[state as usize]).unwrap_or(f64::NAN);
             let below = beside.and_then(|floor| median(&floor.figures[state as usize].slices));
-            let ratio = match (below, subject.row.pace) {
+            let ratio = match (below, subject.pace) {
                 (Some(floor), Pace::Stream) => floor / p50,
                 (Some(floor), _) => p50 / floor,
                 (None, _) => 1.0,
             };
-            let named = beside.zip(below).map(|(floor, value)| (floor.row.mode, value));
+            let named =
+                beside.zip(below).map(|(floor, value)| (rows::row(floor.index).mode, value));
             records.push(record(subject, state, ratio, named, line));
             records.extend(beside.map(|floor| record(floor, state, 1.0, None, line)));
         }
@@ -185,7 +186,7 @@ fn record(
 ) -> Record {
     let figures = &runner.figures[state as usize];
     Record {
-        row: runner.row,
+        row: rows::row(runner.index),
         bytes: runner.bytes,
         state,
         p50: median(&figures.slices).unwrap_or(f64::NAN),

@@ -2,11 +2,11 @@
 
 use slipring::{Context, Options, Tensor};
 
+use super::subjects::{Ends, gone, sum};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::memory::Mapping;
 use crate::payload;
-use crate::subjects::{Ends, gone, sum};
 
 /// A tensor handed over and back that nobody touches: each side sends its own again and again.
 pub struct Handed {

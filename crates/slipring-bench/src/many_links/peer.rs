@@ -11,7 +11,8 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use slipring::{Address, Reactor};
 
-use crate::{Options, Outcome, context, floor};
+use super::{Options, context, floor};
+use crate::Outcome;
 
 /// How long the peer may take to start.
 const START: Duration = Duration::from_secs(10);

@@ -3,8 +3,9 @@
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
 use crate::floors::{events, futex, line, relay, ring, uds};
+use crate::ping_pong::{registered, subjects, tensors};
+use crate::rows::Rows;
 use crate::runner::Pace;
-use crate::{registered, subjects, tensors};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
@@ -99,7 +100,7 @@ static FLOORS: &[Row] = &[
         ..FLOOR
     },
     #[cfg(feature = "tokio")]
-    Row { mode: "tokio-uds", open: crate::runtimes::socket, ..FLOOR },
+    Row { mode: "tokio-uds", open: super::runtimes::socket, ..FLOOR },
     Row { mode: "uds", open: uds::Uds::open, pace: Pace::Each, ..FLOOR },
     // The same against itself: how far from 1 the method strays.
     Row {
@@ -120,15 +121,6 @@ pub fn row(index: usize) -> &'static Row {
     all().nth(index).expect("both processes have the same table")
 }
 
-/// Sets one side of a row up.
-pub fn open(index: usize, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-    (row(index).open)(setup)
-}
-
-pub fn variants(index: usize, bytes: usize) -> Vec<u64> {
-    (row(index).variants)(bytes)
-}
-
 pub fn find(mode: &str) -> Option<usize> {
     all().position(|row| row.mode == mode)
 }
@@ -139,4 +131,25 @@ pub fn floor(index: usize, bytes: usize) -> Option<(usize, usize)> {
     let floor = row(index).floor.and_then(find)?;
     let sizes = row(floor).sizes;
     Some((floor, if sizes.contains(&bytes) { bytes } else { sizes[0] }))
+}
+
+/// The rows of `ping_pong`.
+pub struct PingPong;
+
+impl Rows for PingPong {
+    fn program(&self) -> &'static str {
+        "ping_pong"
+    }
+
+    fn pace(&self, index: usize) -> Pace {
+        row(index).pace
+    }
+
+    fn variants(&self, index: usize, bytes: usize) -> Vec<u64> {
+        (row(index).variants)(bytes)
+    }
+
+    fn open(&self, index: usize, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        (row(index).open)(setup)
+    }
 }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 
-use crate::harness::Record;
-use crate::rows::What;
+use super::harness::Record;
+use super::rows::What;
 use crate::runner::Pace;
 use crate::state::{State, Weather};
 

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use crate::Outcome;
 use crate::floors::futex;
 use crate::peer::{Peer, Slice, Slot};
-use crate::rows::{self, Row};
+use crate::rows::Rows;
 use crate::state::{STATES, State};
 
 /// How long a slice should take: short against the seconds between two moves of the CPUs.
@@ -44,9 +44,11 @@ impl Pace {
 
 /// One row at one size, open on both sides.
 pub struct Runner {
-    pub row: &'static Row,
+    /// Index among the program's rows.
+    pub index: usize,
     pub bytes: usize,
-    pub slot: Slot,
+    pub pace: Pace,
+    slot: Slot,
     pub variants: Vec<u64>,
     /// The last mean of each variant, from which the next slice's count follows.
     means: Vec<f64>,
@@ -73,13 +75,13 @@ pub struct Done {
 
 impl Runner {
     pub fn open(peer: &mut Peer, index: usize, bytes: usize) -> Outcome<Runner> {
-        let row = rows::row(index);
-        let variants = rows::variants(index, bytes);
+        let rows: &dyn Rows = peer.rows();
+        let (pace, variants) = (rows.pace(index), rows.variants(index, bytes));
         let slot = peer.open(index, bytes)?;
         let figures =
             [Figures::new(&variants)?, Figures::new(&variants)?, Figures::new(&variants)?];
         let means = vec![f64::NAN; variants.len()];
-        Ok(Runner { row, bytes, slot, variants, means, figures })
+        Ok(Runner { index, bytes, pace, slot, variants, means, figures })
     }
 
     pub fn close(&self, peer: &mut Peer) {
@@ -96,7 +98,7 @@ impl Runner {
         variant: usize,
         stamped: bool,
     ) -> Outcome<Option<Done>> {
-        let pace = self.row.pace;
+        let pace = self.pace;
         let mut slice = Slice {
             variant: self.variants[variant],
             warm: 0,

@@ -18,20 +18,12 @@
 //! far: not), the ratio to the floor, the floor's own figure, the bare line's in the same moments.
 
 mod commits;
-mod exchange;
-mod floors;
 mod harness;
-mod memory;
-mod payload;
-mod peer;
-mod reactors;
 mod registered;
 mod report;
 mod rows;
-mod runner;
 #[cfg(feature = "tokio")]
 mod runtimes;
-mod state;
 mod subjects;
 mod tensors;
 
@@ -41,10 +33,9 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-use harness::Harness;
-use rows::What;
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+use self::harness::Harness;
+use self::rows::{PingPong, What};
+use crate::{Outcome, peer};
 
 struct Options {
     modes: Option<Vec<String>>,
@@ -59,7 +50,8 @@ struct Options {
 /// What all rows of a run without `--seconds` take together, at most.
 const WHOLE: f64 = 48.0;
 
-fn main() -> ExitCode {
+/// Runs the program `ping_pong`.
+pub fn main() -> ExitCode {
     match options().and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -71,7 +63,7 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> Outcome<()> {
     if let Some(parent) = options.follow {
-        return peer::follow(parent, options.cpus.1);
+        return peer::follow(&PingPong, parent, options.cpus.1);
     }
     let rows = chosen(&options)?;
     let seconds = options.seconds.unwrap_or((WHOLE / rows.len() as f64).min(3.0));

@@ -27,13 +27,10 @@ use rustix::thread::CpuSet;
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
 use crate::memory::{Mapping, PAGE};
-use crate::rows;
+use crate::rows::Rows;
 
 /// No command takes a tenth of this, on a machine that is merely busy.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Who says so when the peer ends early.
-const PROGRAM: &str = env!("CARGO_BIN_NAME");
 
 /// How often the watchdog looks.
 const TICK: Duration = Duration::from_millis(500);
@@ -69,6 +66,7 @@ type Slots = Vec<Option<Box<dyn Exchange>>>;
 
 /// The leader's handle on the follower.
 pub struct Peer {
+    rows: &'static dyn Rows,
     child: Child,
     socket: OwnedFd,
     mailbox: Mapping,
@@ -78,7 +76,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn start(cpus: (usize, usize)) -> Outcome<Peer> {
+    pub fn start(rows: &'static dyn Rows, cpus: (usize, usize)) -> Outcome<Peer> {
         let (socket, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -91,10 +89,10 @@ impl Peer {
             .stdin(Stdio::from(theirs))
             .spawn()?;
 
-        let watch = Arc::new(Watch::new());
+        let watch = Arc::new(Watch::new(rows.program()));
         let (mailbox, fd) = Mapping::create(PAGE, false)?;
         // From here on a failure drops `peer`, which ends the child.
-        let peer = Peer { child, socket, mailbox, sequence: 0, slots: Slots::new(), watch };
+        let peer = Peer { rows, child, socket, mailbox, sequence: 0, slots: Slots::new(), watch };
         let pid = Pid::from_raw(peer.id().cast_signed()).ok_or("the peer has no pid")?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
         let watch = Arc::clone(&peer.watch);
@@ -102,6 +100,10 @@ impl Peer {
         send_fd(peer.socket.as_fd(), PAGE as u64, fd.as_fd())?;
         pin(cpus.0)?;
         Ok(peer)
+    }
+
+    pub fn rows(&self) -> &'static dyn Rows {
+        self.rows
     }
 
     /// The follower's process.
@@ -113,9 +115,9 @@ impl Peer {
     pub fn open(&mut self, row: usize, bytes: usize) -> Outcome<Slot> {
         let slot = self.slots.len();
         self.post(OPEN, slot, [row as u64, bytes as u64, 0, 0]);
-        let name = name(std::process::id(), self.sequence);
+        let name = name(self.rows, std::process::id(), self.sequence);
         let setup = Setup { role: Role::Leader, bytes, name: &name, socket: self.socket.as_fd() };
-        let exchange = rows::open(row, &setup)?;
+        let exchange = self.rows.open(row, &setup)?;
         self.slots.push(Some(exchange));
         self.finish();
         Ok(Slot(slot))
@@ -200,6 +202,7 @@ impl Drop for Peer {
 
 /// What the watchdog thread looks at.
 struct Watch {
+    program: &'static str,
     /// Ticks since the current command was given. Not by the clock, which goes on while a virtual
     /// machine stands still.
     ticks: AtomicU64,
@@ -207,8 +210,8 @@ struct Watch {
 }
 
 impl Watch {
-    fn new() -> Watch {
-        Watch { ticks: AtomicU64::new(0), finished: AtomicBool::new(false) }
+    fn new(program: &'static str) -> Watch {
+        Watch { program, ticks: AtomicU64::new(0), finished: AtomicBool::new(false) }
     }
 
     fn extend(&self) {
@@ -229,7 +232,7 @@ impl Watch {
                 // A moment for an error of the leader's own, which says more.
                 thread::sleep(Duration::from_millis(100));
             } else if TICK * ticks as u32 > PATIENCE {
-                eprintln!("{PROGRAM}: a step took longer than {} s", PATIENCE.as_secs());
+                eprintln!("{}: a step took longer than {} s", self.program, PATIENCE.as_secs());
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
             } else {
                 continue;
@@ -241,14 +244,14 @@ impl Watch {
             }
             let signal = status.ok().flatten().and_then(|status| status.terminating_signal());
             let how = signal.map_or(String::new(), |signal| format!(", killed by signal {signal}"));
-            eprintln!("{PROGRAM}: the peer process ended early{how}");
+            eprintln!("{}: the peer process ended early{how}", self.program);
             std::process::exit(1);
         }
     }
 }
 
 /// The follower's whole life.
-pub fn follow(parent: u32, cpu: usize) -> Outcome<()> {
+pub fn follow(rows: &dyn Rows, parent: u32, cpu: usize) -> Outcome<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // The parent may have died before the line above.
     if rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get())
@@ -267,11 +270,11 @@ pub fn follow(parent: u32, cpu: usize) -> Outcome<()> {
         let slot = mailbox.watch(SLOT).load() as usize;
         match mailbox.watch(VERB).load() {
             OPEN => {
-                let name = name(parent, sequence);
+                let name = name(rows, parent, sequence);
                 let bytes = detail[1] as usize;
                 let setup =
                     Setup { role: Role::Follower, bytes, name: &name, socket: socket.as_fd() };
-                slots.push(Some(rows::open(detail[0] as usize, &setup)?));
+                slots.push(Some(rows.open(detail[0] as usize, &setup)?));
             }
             RUN => {
                 let exchange = slots[slot].as_mut().ok_or("the exchange is closed")?;
@@ -302,8 +305,8 @@ fn sleeps() -> u64 {
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-fn name(leader: u32, sequence: u64) -> String {
-    format!("slipring-{PROGRAM}-{leader}-{sequence}")
+fn name(rows: &dyn Rows, leader: u32, sequence: u64) -> String {
+    format!("slipring-{}-{leader}-{sequence}", rows.program())
 }
 
 fn pin(cpu: usize) -> Outcome<()> {

@@ -16,16 +16,9 @@
 //!
 //! Expect a line for each, the medians of the slices' ratios, and what both cost when all is silent.
 
-#[path = "../ping_pong/exchange.rs"]
-#[expect(dead_code, reason = "descriptors are sent, nothing else")]
-mod exchange;
 mod floor;
-#[path = "../ping_pong/memory.rs"]
-#[expect(dead_code, reason = "words are used, nothing else")]
-mod memory;
 mod peer;
 
-use std::error::Error;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,10 +28,9 @@ use lexopt::{Arg, Parser, ValueExt};
 use rustix::time::{ClockId, clock_gettime};
 use slipring::{Context, Link, Reactor, Spin};
 
-use floor::Floor;
-use peer::{Held, Peer};
-
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+use self::floor::Floor;
+use self::peer::{Held, Peer};
+use crate::Outcome;
 
 const SECOND: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(2);
@@ -70,7 +62,8 @@ struct Slice {
     cpu: f64,
 }
 
-fn main() -> ExitCode {
+/// Runs the program `many_links`.
+pub fn main() -> ExitCode {
     match options().and_then(|options| match &options.serve {
         Some(name) => peer::serve(name, &options),
         None => measure(&options),

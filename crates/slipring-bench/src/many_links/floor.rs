@@ -10,10 +10,11 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::peer::Peer;
+use super::{Latencies, record};
+use crate::Outcome;
 use crate::exchange::{receive_fd, send_fd};
 use crate::memory::Mapping;
-use crate::peer::Peer;
-use crate::{Latencies, Outcome, record};
 
 /// A word is alone on its line.
 const LINE: usize = 64;

@@ -2,16 +2,16 @@
 
 use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin, TryRecvError};
 
+use super::commits::Executed;
+use super::registered::Committed;
+use super::rows::{Row, What, one};
+use super::tensors;
 use crate::Outcome;
-use crate::commits::Executed;
 use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::floors::{events, futex};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
 use crate::reactors::{Crowd, Reactors};
-use crate::registered::Committed;
-use crate::rows::{Row, What, one};
 use crate::runner::Pace;
-use crate::tensors;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -129,7 +129,7 @@ pub static ROWS: &[Row] = &[
     Row {
         mode: "tokio",
         sizes: &[8],
-        open: crate::runtimes::slipring,
+        open: super::runtimes::slipring,
         floor: Some("tokio-uds"),
         ..DIRECT
     },
