@@ -12,11 +12,22 @@ use rustix::net::{
 
 use crate::Outcome;
 use crate::memory::Mapping;
+use crate::payload::{FROM_FOLLOWER, FROM_LEADER};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     Leader,
     Follower,
+}
+
+impl Role {
+    /// Returns the salts of the payload that this side sends and of the payload that it receives.
+    pub fn salts(self) -> (u64, u64) {
+        match self {
+            Role::Leader => (FROM_LEADER, FROM_FOLLOWER),
+            Role::Follower => (FROM_FOLLOWER, FROM_LEADER),
+        }
+    }
 }
 
 /// Both sides make one for the same row and size, then are called in step: while the leader is in

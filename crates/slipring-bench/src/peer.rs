@@ -252,13 +252,7 @@ impl Watch {
 
 /// The follower's whole life.
 pub fn follow(rows: &dyn Rows, parent: u32, cpu: usize) -> Outcome<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the line above.
-    if rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get())
-        != Some(parent.cast_signed())
-    {
-        return Err("the parent is gone".into());
-    }
+    end_with_parent(parent)?;
     pin(cpu)?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let (_, fd) = receive_fd(socket.as_fd())?;
@@ -309,12 +303,31 @@ fn name(rows: &dyn Rows, leader: u32, sequence: u64) -> String {
     format!("slipring-{}-{leader}-{sequence}", rows.program())
 }
 
+/// Has the kernel kill this process when its parent, the process with this id, dies.
+pub fn end_with_parent(parent: u32) -> Outcome<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the line above.
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    if now == Some(parent.cast_signed()) { Ok(()) } else { Err("the parent is gone".into()) }
+}
+
 fn pin(cpu: usize) -> Outcome<()> {
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(format!("CPU {cpu} is more than {}", CpuSet::MAX_CPU - 1).into());
-    }
+    allow(&[cpu])
+}
+
+/// Lets this thread run on both CPUs, and on no other.
+pub fn confine(cpus: (usize, usize)) -> Outcome<()> {
+    allow(&[cpus.0, cpus.1])
+}
+
+fn allow(cpus: &[usize]) -> Outcome<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    for cpu in cpus {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(format!("CPU {cpu} is more than {}", CpuSet::MAX_CPU - 1).into());
+        }
+        set.set(*cpu);
+    }
     rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|error| format!("CPU {cpu}: {error}").into())
+        .map_err(|error| format!("CPUs {cpus:?}: {error}").into())
 }

@@ -59,6 +59,9 @@ pub struct Runner {
 pub struct Figures {
     /// Nanoseconds a round trip (a message in streams): one value a slice.
     pub slices: Vec<f64>,
+    /// Nanoseconds of all slices together, and their round trips: what the mean is taken of.
+    time: f64,
+    trips: u64,
     /// Stamps of single round trips, in nanoseconds.
     pub stamps: Histogram<u64>,
     /// The best variant, once calibrated.
@@ -70,6 +73,9 @@ pub struct Figures {
 /// What a slice found. `stamps` is empty if it was timed as a whole.
 pub struct Done {
     pub value: f64,
+    /// Nanoseconds of all round trips together, without what they idle.
+    time: f64,
+    trips: u64,
     stamps: Vec<u64>,
 }
 
@@ -129,11 +135,13 @@ impl Runner {
                 return Ok(None);
             }
             let value = if single { middle(&stamps) } else { f64::NAN };
-            return Ok(Some(Done { value, stamps }));
+            let time = stamps.iter().sum::<u64>() as f64;
+            return Ok(Some(Done { value, time, trips: slice.count, stamps }));
         }
         let elapsed = peer.run(self.slot, slice)?.as_nanos() as f64;
         self.means[variant] = elapsed / slice.count as f64;
-        Ok(Some(Done { value: self.means[variant], stamps: Vec::new() }))
+        let (value, trips) = (self.means[variant], slice.count);
+        Ok(Some(Done { value, time: elapsed, trips, stamps: Vec::new() }))
     }
 
     pub fn keep(&mut self, state: State, done: Option<Done>) -> Outcome<()> {
@@ -141,6 +149,8 @@ impl Runner {
         let figures = &mut self.figures[state as usize];
         if !done.value.is_nan() {
             figures.slices.push(done.value);
+            figures.time += done.time;
+            figures.trips += done.trips;
         }
         for stamp in done.stamps {
             figures.stamps.record(stamp)?;
@@ -153,10 +163,17 @@ impl Figures {
     fn new(variants: &[u64]) -> Outcome<Figures> {
         Ok(Figures {
             slices: Vec::new(),
+            time: 0.0,
+            trips: 0,
             stamps: Histogram::new(3)?,
             best: None,
             trials: vec![Vec::new(); variants.len()],
         })
+    }
+
+    /// Returns the mean of all round trips in `slices`, in nanoseconds.
+    pub fn mean(&self) -> f64 {
+        self.time / self.trips as f64
     }
 
     /// The variant with the least median, if all have been tried twice.

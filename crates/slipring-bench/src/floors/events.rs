@@ -10,10 +10,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::Outcome;
-use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
+use crate::exchange::{Exchange, Setup, receive_fd, send_fd};
 use crate::floors::futex;
 use crate::memory::{Mapping, PAGE};
-use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
+use crate::payload;
 
 /// A loop over one descriptor.
 pub struct Loop {
@@ -57,10 +57,7 @@ impl Events {
         send_fd(setup.socket, 0, bell.as_fd())?;
         let (_, their_bell) = receive_fd(setup.socket)?;
         let events = Loop::new(&bell)?;
-        let salts = match setup.role {
-            Role::Leader => (FROM_LEADER, FROM_FOLLOWER),
-            Role::Follower => (FROM_FOLLOWER, FROM_LEADER),
-        };
+        let salts = setup.role.salts();
         Ok(Box::new(Events { mine, theirs, bell, their_bell, events, sent: 0, received: 0, salts }))
     }
 

@@ -16,9 +16,9 @@
 use std::sync::atomic::Ordering;
 
 use crate::Outcome;
-use crate::exchange::{Exchange, Role, Setup};
+use crate::exchange::{Exchange, Setup};
 use crate::memory::{Mapping, PAGE};
-use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
+use crate::payload;
 
 /// The most bytes that either side rotates through.
 const FOOTPRINT: usize = 64 << 20;
@@ -43,10 +43,7 @@ impl Relay {
     fn open(setup: &Setup, one_writer: bool) -> Outcome<Relay> {
         let len = PAGE + FOOTPRINT.max(setup.bytes);
         let (mine, theirs) = setup.segments(len, one_writer)?;
-        let salts = match setup.role {
-            Role::Leader => (FROM_LEADER, FROM_FOLLOWER),
-            Role::Follower => (FROM_FOLLOWER, FROM_LEADER),
-        };
+        let salts = setup.role.salts();
         Ok(Relay { mine, theirs, bytes: setup.bytes, period: 1, sent: 0, received: 0, salts })
     }
 

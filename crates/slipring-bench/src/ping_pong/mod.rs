@@ -19,6 +19,8 @@
 
 mod commits;
 mod harness;
+mod loops;
+mod pairs;
 mod registered;
 mod report;
 mod rows;
@@ -43,8 +45,16 @@ struct Options {
     seconds: Option<f64>,
     cpus: (usize, usize),
     json: bool,
-    /// Hidden: this is the peer, of the process with this id.
+    /// Busy loops beside the measurement.
+    busy: usize,
+    /// Pairs of processes that run at once; 0 for one pair, pinned.
+    pairs: usize,
+    /// Hidden: this is a child of the process with this id.
     follow: Option<u32>,
+    /// Hidden: the child is the busy loop with this number.
+    busy_loop: Option<usize>,
+    /// Hidden: the child is half of a pair of this kind.
+    pair: Option<String>,
 }
 
 /// What all rows of a run without `--seconds` take together, at most.
@@ -63,14 +73,24 @@ pub fn main() -> ExitCode {
 
 fn run(options: Options) -> Outcome<()> {
     if let Some(parent) = options.follow {
-        return peer::follow(&PingPong, parent, options.cpus.1);
+        return match (options.busy_loop, options.pair) {
+            (Some(number), _) => loops::run(parent, number, options.cpus),
+            (_, Some(kind)) => pairs::serve(parent, &kind, options.cpus),
+            _ => peer::follow(&PingPong, parent, options.cpus.1),
+        };
+    }
+    if options.pairs > 0 {
+        return pairs::measure(&options);
     }
     let rows = chosen(&options)?;
     let seconds = options.seconds.unwrap_or((WHOLE / rows.len() as f64).min(3.0));
     let time = Duration::try_from_secs_f64(seconds)?;
-    let mut harness = Harness::start(options.cpus)?;
+    let mut harness = Harness::start(options.cpus, options.busy)?;
     let mut out = std::io::stdout();
     if !options.json {
+        if let Some(loops) = harness.loops() {
+            writeln!(out, "{}\n", report::loops(loops))?;
+        }
         writeln!(out, "{}", report::HEAD)?;
     }
     let mut shown: Vec<(&str, usize)> = Vec::new();
@@ -137,7 +157,11 @@ fn options() -> Outcome<Options> {
         seconds: None,
         cpus: (0, 1),
         json: false,
+        busy: 0,
+        pairs: 0,
         follow: None,
+        busy_loop: None,
+        pair: None,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -150,6 +174,10 @@ fn options() -> Outcome<Options> {
                 _ => return Err("--cpus takes two different CPUs, as 0,1".into()),
             },
             Long("json") => options.json = true,
+            Long("busy") => options.busy = parser.value()?.parse()?,
+            Long("pairs") => options.pairs = parser.value()?.parse()?,
+            Long("loop") => options.busy_loop = Some(parser.value()?.parse()?),
+            Long("pair") => options.pair = Some(parser.value()?.string()?),
             Long("follow") => options.follow = Some(parser.value()?.parse()?),
             other => return Err(other.unexpected().into()),
         }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use hdrhistogram::Histogram;
 
 use super::harness::Record;
+use super::loops::Loops;
 use super::rows::What;
 use crate::runner::Pace;
 use crate::state::{State, Weather};
@@ -14,29 +15,33 @@ pub fn json(record: &Record) -> String {
     let what = what(record);
     let (mode, bytes, state) = (record.row.mode, record.bytes, state(record.state));
     let (p99, p999) = (tail(record, 0.99), tail(record, 0.999));
-    let (p50, ratio, n) = (record.p50, record.ratio, record.n);
+    let Record { p50, mean, ratio, n, .. } = *record;
     let mut line = format!(
-        r#"{{"what":"{what}","mode":"{mode}","bytes":{bytes},"state":"{state}","rtt_ns":{{"p50":{p50:.1},"p99":{},"p999":{}}},"ratio":{ratio:.3},"n":{n}"#,
+        r#"{{"what":"{what}","mode":"{mode}","bytes":{bytes},"state":"{state}","rtt_ns":{{"p50":{p50:.1},"mean":{mean:.1},"p99":{},"p999":{}}},"ratio":{ratio:.3},"n":{n}"#,
         p99.map_or("null".into(), |value| value.to_string()),
         p999.map_or("null".into(), |value| value.to_string()),
     );
     if record.row.pace == Pace::Stream {
         let _ = write!(line, r#","msgs_per_s":{:.0}"#, 1e9 / p50);
     }
+    if let Some(loops) = record.loops {
+        let _ = write!(line, r#","loops":{loops:.3}"#);
+    }
     line.push('}');
     line
 }
 
 pub const HEAD: &str = "\
-what      mode          bytes  state        p50        p99      p99.9   ratio  floor                  line  slices  round trips, log scale";
+what      mode          bytes  state        p50       mean        p99      p99.9   ratio  floor                  line  slices  loops  round trips, log scale";
 
 /// One line of the table.
 pub fn line(record: &Record) -> String {
     let short = |value: Option<u64>| value.map_or("–".into(), |value| time(value as f64));
-    let p50 = match record.row.pace {
-        Pace::Stream => format!("{:.1} M/s", 1e3 / record.p50),
-        _ => time(record.p50),
+    let figure = |value: f64| match record.row.pace {
+        Pace::Stream => format!("{:.1} M/s", 1e3 / value),
+        _ => time(value),
     };
+    let loops = record.loops.map_or(String::new(), |part| format!("{:.0} %", 100.0 * part));
     let floor = match record.floor {
         Some((mode, value)) if record.row.pace == Pace::Stream => {
             format!("{mode} {:.1} M/s", 1e3 / value)
@@ -46,17 +51,27 @@ pub fn line(record: &Record) -> String {
     };
     let ratio = record.floor.map_or(String::new(), |_| format!("{:.3}", record.ratio));
     format!(
-        "{:<9} {:<12} {:>6}  {:<5} {:>10} {:>10} {:>10}  {ratio:>6}  {floor:<18} {:>8}  {:>6}  {}",
+        "{:<9} {:<12} {:>6}  {:<5} {:>10} {:>10} {:>10} {:>10}  {ratio:>6}  {floor:<18} {:>8}  {:>6}  {loops:>5}  {}",
         what(record),
         record.row.mode,
         size(record.bytes),
         state(record.state),
-        p50,
+        figure(record.p50),
+        figure(record.mean),
         short(tail(record, 0.99)),
         short(tail(record, 0.999)),
         time(record.line),
         record.n,
         bars(&record.stamps),
+    )
+}
+
+/// What runs beside the measurement.
+pub fn loops(loops: &Loops) -> String {
+    format!(
+        "beside {} busy loops; \"loops\" is the part of their speed that they keep, of {:.2} M iterations/s alone",
+        loops.count(),
+        loops.alone() / 1e6
     )
 }
 
@@ -87,7 +102,8 @@ fn tail(record: &Record, quantile: f64) -> Option<u64> {
     (!record.stamps.is_empty()).then(|| record.stamps.value_at_quantile(quantile))
 }
 
-fn time(nanoseconds: f64) -> String {
+/// A time for people.
+pub fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         value if value.is_nan() => "–".into(),
         value if value < 1e3 => format!("{value:.0} ns"),

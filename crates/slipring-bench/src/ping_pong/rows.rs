@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
-use crate::floors::{events, futex, line, relay, ring, uds};
+use crate::floors::{events, futex, line, relay, ring, socket, uds};
 use crate::ping_pong::{registered, subjects, tensors};
 use crate::rows::Rows;
 use crate::runner::Pace;
@@ -90,6 +90,7 @@ static FLOORS: &[Row] = &[
         ..FLOOR
     },
     Row { mode: "futex", open: futex::Futex::open, pace: Pace::Asleep, ..FLOOR },
+    Row { mode: "socket", open: socket::Socket::open, pace: Pace::Asleep, ..FLOOR },
     Row { mode: "eventfd", open: events::Events::open, pace: Pace::Asleep, ..FLOOR },
     Row {
         mode: "ring",

@@ -9,7 +9,7 @@ use super::tensors;
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::floors::{events, futex};
-use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
+use crate::payload::{self, FROM_LEADER};
 use crate::reactors::{Crowd, Reactors};
 use crate::runner::Pace;
 
@@ -50,6 +50,14 @@ pub static ROWS: &[Row] = &[
         open: Blocking::open,
         pace: Pace::Asleep,
         floor: Some("futex"),
+        ..DIRECT
+    },
+    Row {
+        mode: "blocking-uds",
+        sizes: &[8],
+        open: Blocking::open,
+        pace: Pace::Asleep,
+        floor: Some("socket"),
         ..DIRECT
     },
     Row {
@@ -184,10 +192,7 @@ impl Ends {
                 context.connect(setup.name)?
             }
         };
-        let salts = match setup.role {
-            Role::Leader => (FROM_LEADER, FROM_FOLLOWER),
-            Role::Follower => (FROM_FOLLOWER, FROM_LEADER),
-        };
+        let salts = setup.role.salts();
         Ok(Ends { link, sent: 0, received: 0, salts })
     }
 
@@ -224,6 +229,11 @@ pub fn sum(bytes: Bytes<'_>) -> u64 {
     lanes.iter().fold(payload::sum(&tail), |sum, lane| sum.wrapping_add(*lane))
 }
 
+/// Opens a side that sends short messages and answers at once, with options of its own.
+pub fn direct(setup: &Setup, options: Options) -> Outcome<Box<dyn Exchange>> {
+    Direct::with(setup, options)
+}
+
 /// Short messages, sent from a buffer and received into one.
 struct Direct {
     ends: Ends,
@@ -233,7 +243,11 @@ struct Direct {
 
 impl Direct {
     fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-        let ends = Ends::open(setup, Options::new())?;
+        Self::with(setup, Options::new())
+    }
+
+    fn with(setup: &Setup, options: Options) -> Outcome<Box<dyn Exchange>> {
+        let ends = Ends::open(setup, options)?;
         Ok(Box::new(Turns(Direct { ends, outgoing: vec![0; setup.bytes], incoming: Vec::new() })))
     }
 

@@ -1,0 +1,342 @@
+//! Pairs of processes that run at once, not pinned, each doing round trips: what happens on a machine that has fewer CPUs
+//! than processes.
+//!
+//! ```text
+//! a round:  futex | eventfd | socket | slipring | slipring-never     each for the same time, in fresh processes
+//! ```
+//!
+//! All processes may run on both CPUs of the measurement. A side answers at once. A pair's mean is its time divided by its
+//! round trips. The mean of a round is the time of all pairs divided by the round trips of all pairs. The figures are
+//! medians of the rounds, and a ratio is a ratio of medians. A pair starves in a round if its mean is more than
+//! [`STARVED`] times the median pair's.
+
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use slipring::{Address, Options, Spin};
+
+use super::loops::Loops;
+use super::{report, subjects};
+use crate::Outcome;
+use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
+use crate::floors::{eventfd, futex, socket};
+use crate::peer::{confine, end_with_parent};
+use crate::runner::median;
+
+/// Bytes of a message.
+const BYTES: usize = 64;
+
+/// Times that each kind is measured.
+const ROUNDS: u32 = 5;
+
+/// What each kind is measured for, in all rounds together, unless `--seconds` says otherwise.
+const SECONDS: f64 = 5.0;
+
+/// Round trips before the time starts.
+const WARM: u64 = 100;
+
+/// How many times the median pair's mean a starved pair's mean is.
+const STARVED: f64 = 3.0;
+
+/// How long a process may take to answer beside its time, on a machine that is merely busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A way to carry the messages.
+struct Kind {
+    name: &'static str,
+    open: fn(&Setup) -> Outcome<Box<dyn Exchange>>,
+}
+
+/// All kinds. The first is the floor.
+const KINDS: [Kind; 5] = [
+    Kind { name: "futex", open: futex::Futex::prompt },
+    Kind { name: "eventfd", open: eventfd::Eventfd::open },
+    Kind { name: "socket", open: socket::Socket::prompt },
+    Kind { name: "slipring", open: |setup| subjects::direct(setup, Options::new()) },
+    Kind {
+        name: "slipring-never",
+        open: |setup| subjects::direct(setup, Options::new().spin(Spin::Never)),
+    },
+];
+
+/// The means of a kind in all rounds, in nanoseconds.
+#[derive(Default)]
+struct Figures {
+    mean: Vec<f64>,
+    fastest: Vec<f64>,
+    slowest: Vec<f64>,
+    longest: Vec<f64>,
+    /// Round trips a second of all pairs.
+    rate: Vec<f64>,
+    starved: usize,
+    loops: Vec<f64>,
+}
+
+/// What a pair has done: its round trips, nanoseconds, and the longest round trip.
+#[derive(Clone, Copy)]
+struct Done {
+    trips: u64,
+    time: u64,
+    longest: u64,
+}
+
+/// Measures the kinds that `--modes` names, and the floor.
+pub fn measure(options: &super::Options) -> Outcome<()> {
+    if let Some(mode) = options.modes.iter().flatten().find(|mode| find(mode).is_none()) {
+        let names = KINDS.map(|kind| kind.name).join(", ");
+        return Err(format!("no mode {mode:?} with --pairs, there are: {names}").into());
+    }
+    let wanted = |name: &str| match &options.modes {
+        Some(modes) => name == KINDS[0].name || modes.iter().any(|mode| mode == name),
+        None => true,
+    };
+    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| wanted(kind.name)).collect();
+    let seconds = options.seconds.unwrap_or(SECONDS) / f64::from(ROUNDS);
+    let time = Duration::try_from_secs_f64(seconds)?;
+    let loops =
+        if options.busy > 0 { Some(Loops::start(options.busy, options.cpus)?) } else { None };
+    let mut all: Vec<Figures> = kinds.iter().map(|_| Figures::default()).collect();
+    for _ in 0..ROUNDS {
+        for (kind, figures) in kinds.iter().zip(&mut all) {
+            let pairs: Outcome<Vec<Pair>> =
+                (0..options.pairs).map(|_| Pair::start(kind, options.cpus)).collect();
+            let mut pairs = pairs?;
+            for pair in &pairs {
+                pair.wait_until_ready()?;
+            }
+            let before = loops.as_ref().map(Loops::read);
+            for pair in &pairs {
+                pair.go(time)?;
+            }
+            let done: Outcome<Vec<Done>> = pairs.iter().map(Pair::done).collect();
+            let after = loops.as_ref().map(Loops::read);
+            figures.add(&done?);
+            if let (Some(loops), Some((before, after))) = (&loops, before.zip(after)) {
+                figures.loops.push(loops.part_between(before, after));
+            }
+            pairs.clear();
+        }
+    }
+    print(options, &kinds, &all, loops.as_ref())
+}
+
+fn print(
+    options: &super::Options,
+    kinds: &[&Kind],
+    all: &[Figures],
+    loops: Option<&Loops>,
+) -> Outcome<()> {
+    let mut out = std::io::stdout();
+    let pairs = options.pairs;
+    if !options.json {
+        if let Some(loops) = loops {
+            writeln!(out, "{}\n", report::loops(loops))?;
+        }
+        writeln!(
+            out,
+            "{pairs} pairs at once on CPUs {} and {}, round trips of {BYTES} B, medians of {ROUNDS} rounds",
+            options.cpus.0, options.cpus.1
+        )?;
+        writeln!(
+            out,
+            "{:<16} {:>10} {:>10} {:>10} {:>10} {:>14} {:>6} {:>9} {:>6}",
+            "mode",
+            "mean",
+            "fastest",
+            "slowest",
+            "longest",
+            "round trips/s",
+            "ratio",
+            "starved",
+            "loops"
+        )?;
+    }
+    let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
+    let floor = all.first().map_or(f64::NAN, |figures| middle(&figures.mean));
+    for (kind, figures) in kinds.iter().zip(all) {
+        let [mean, fastest, slowest, longest] =
+            [&figures.mean, &figures.fastest, &figures.slowest, &figures.longest]
+                .map(|values| middle(values));
+        let (rate, ratio, starved) =
+            (middle(&figures.rate), middle(&figures.mean) / floor, figures.starved);
+        let loops = median(&figures.loops);
+        if options.json {
+            let loops = loops.map_or(String::new(), |part| format!(r#","loops":{part:.3}"#));
+            writeln!(
+                out,
+                r#"{{"pairs":{pairs},"mode":"{}","bytes":{BYTES},"rtt_ns":{{"mean":{mean:.1},"fastest":{fastest:.1},"slowest":{slowest:.1},"longest":{longest:.0}}},"trips_per_s":{rate:.0},"ratio":{ratio:.3},"starved":{starved}{loops}}}"#,
+                kind.name,
+            )?;
+        } else {
+            let loops = loops.map_or(String::new(), |part| format!("{:.0} %", 100.0 * part));
+            writeln!(
+                out,
+                "{:<16} {:>10} {:>10} {:>10} {:>10} {rate:>14.0} {ratio:>6.2} {:>9} {loops:>6}",
+                kind.name,
+                report::time(mean),
+                report::time(fastest),
+                report::time(slowest),
+                report::time(longest),
+                format!("{starved} of {}", pairs * figures.mean.len()),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn find(name: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.name == name)
+}
+
+impl Figures {
+    /// Adds what all pairs have done in a round.
+    fn add(&mut self, done: &[Done]) {
+        let mean = |done: &Done| done.time as f64 / done.trips as f64;
+        let mut means: Vec<f64> = done.iter().map(mean).collect();
+        means.sort_unstable_by(f64::total_cmp);
+        let (Some(first), Some(last), Some(middle)) = (means.first(), means.last(), median(&means))
+        else {
+            return;
+        };
+        let time: u64 = done.iter().map(|done| done.time).sum();
+        let trips: u64 = done.iter().map(|done| done.trips).sum();
+        let longest = done.iter().map(|done| done.longest).max().unwrap_or(0);
+        self.mean.push(time as f64 / trips as f64);
+        self.fastest.push(*first);
+        self.slowest.push(*last);
+        self.longest.push(longest as f64);
+        self.rate.push(done.iter().map(|done| 1e9 / mean(done)).sum());
+        self.starved += means.iter().filter(|mean| **mean > STARVED * middle).count();
+    }
+}
+
+/// Two processes. Dropping kills them.
+struct Pair {
+    /// The follower comes first, so that it dies first: it would else see its leader go.
+    sides: [Side; 2],
+}
+
+/// A process, and the socket over which it is told what to do.
+struct Side {
+    child: Child,
+    socket: OwnedFd,
+}
+
+impl Pair {
+    fn start(kind: &Kind, cpus: (usize, usize)) -> Outcome<Pair> {
+        let (one, other) = socket_pair()?;
+        let name = Address::fresh().to_string();
+        let name = name.trim_start_matches('@');
+        let follower = Side::start(kind, cpus, Role::Follower, name, &one)?;
+        let leader = Side::start(kind, cpus, Role::Leader, name, &other)?;
+        Ok(Pair { sides: [follower, leader] })
+    }
+
+    fn leader(&self) -> &OwnedFd {
+        &self.sides[1].socket
+    }
+
+    fn wait_until_ready(&self) -> Outcome<()> {
+        receive::<1>(self.leader()).map(drop)
+    }
+
+    fn go(&self, time: Duration) -> Outcome<()> {
+        send(self.leader(), &[time.as_nanos() as u64])
+    }
+
+    fn done(&self) -> Outcome<Done> {
+        let [trips, time, longest] = receive(self.leader())?;
+        Ok(Done { trips, time, longest })
+    }
+}
+
+impl Side {
+    fn start(
+        kind: &Kind,
+        cpus: (usize, usize),
+        role: Role,
+        name: &str,
+        between: &OwnedFd,
+    ) -> Outcome<Side> {
+        let (socket, theirs) = socket_pair()?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        let child = Command::new(std::env::current_exe()?)
+            .arg(format!("--follow={}", std::process::id()))
+            .arg(format!("--cpus={},{}", cpus.0, cpus.1))
+            .arg(format!("--pair={},{name}", kind.name))
+            .stdin(Stdio::from(theirs))
+            .spawn()?;
+        let side = Side { child, socket };
+        send_fd(side.socket.as_fd(), u64::from(role == Role::Leader), between.as_fd())?;
+        Ok(side)
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        // Fails only if the child has been reaped already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn socket_pair() -> Outcome<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?)
+}
+
+fn send(socket: impl AsFd, words: &[u64]) -> Outcome<()> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive<const N: usize>(socket: impl AsFd) -> Outcome<[u64; N]> {
+    let mut words = [[0; 8]; N];
+    let room = words.as_flattened_mut();
+    let (expected, (got, _)) =
+        (room.len(), rustix::net::recv(socket, &mut *room, RecvFlags::empty())?);
+    if got != expected {
+        return Err("a process of a pair ended early".into());
+    }
+    Ok(words.map(u64::from_ne_bytes))
+}
+
+/// The life of one side's process. The argument is the kind's name and the name of the pair's socket.
+pub fn serve(parent: u32, what: &str, cpus: (usize, usize)) -> Outcome<()> {
+    end_with_parent(parent)?;
+    confine(cpus)?;
+    let (kind, name) = what.split_once(',').ok_or("--pair takes a kind and a name")?;
+    let kind = find(kind).ok_or("no such kind of pair")?;
+    let control = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let (leads, socket) = receive_fd(control.as_fd())?;
+    let role = if leads != 0 { Role::Leader } else { Role::Follower };
+    let setup = Setup { role, bytes: BYTES, name, socket: socket.as_fd() };
+    let mut exchange = (kind.open)(&setup)?;
+    if role == Role::Follower {
+        // Until the parent kills this process.
+        loop {
+            exchange.follow(1)?;
+        }
+    }
+    exchange.lead(WARM)?;
+    send(&control, &[0])?;
+    let [time] = receive(&control)?;
+    let time = Duration::from_nanos(time);
+    let (start, mut trips, mut longest) = (Instant::now(), 0, Duration::ZERO);
+    let mut before = start;
+    while before - start < time {
+        exchange.lead(1)?;
+        trips += 1;
+        let now = Instant::now();
+        longest = longest.max(now - before);
+        before = now;
+    }
+    send(&control, &[trips, (before - start).as_nanos() as u64, longest.as_nanos() as u64])?;
+    // The parent kills this process after the follower, which would else see the link close.
+    receive::<1>(&control).map(drop)
+}
