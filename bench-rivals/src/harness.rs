@@ -12,7 +12,6 @@
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
-use crate::figure::Figure;
 use crate::peer::Peer;
 use crate::rows;
 use crate::runner::{Runner, median};
@@ -21,6 +20,7 @@ use crate::systems;
 use crate::work::finding;
 use crate::work::footprint::Held;
 use crate::work::{Treatment, Work};
+use slipring_bench::results::Figure;
 
 /// One round in so many is stamped, for the tails.
 const TAILS_EVERY: u64 = 5;

@@ -11,9 +11,7 @@
 //! Expect about 15 minutes, and two CPUs that have nothing else to do.
 
 mod bars;
-mod figure;
 mod harness;
-mod machine;
 mod plot;
 mod rows;
 mod systems;
@@ -29,12 +27,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 // What `ping_pong` measures with.
+use slipring_bench::results::Figure;
 use slipring_bench::{Outcome, exchange, floors, memory, payload, peer, reactors, runner, state};
+use slipring_bench::{machine, units};
 
-use figure::Results;
 use harness::{Group, Harness};
 use systems::Kind;
 use work::Work;
+
+/// The results of this program.
+type Results = slipring_bench::results::Results<Figure>;
 
 struct Options {
     only: Option<Vec<String>>,
@@ -109,7 +111,7 @@ fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
             "{}/{}: {name}, {}, {share:.1} s",
             number + 1,
             groups.len(),
-            table::size(group.bytes)
+            units::size(group.bytes)
         );
         results.figures.extend(if group.work == Work::Footprint {
             harness.footprint(&group.indices)?
@@ -174,7 +176,7 @@ fn list_groups(groups: &[Group]) -> Outcome<()> {
     for group in groups {
         let names: Vec<&str> =
             group.indices.iter().map(|index| rows::row(*index).system.name()).collect();
-        let (work, size) = (group.work.name(), table::size(group.bytes));
+        let (work, size) = (group.work.name(), units::size(group.bytes));
         writeln!(out, "{work}, {size}: {}", names.join("; "))?;
     }
     Ok(())

@@ -2,15 +2,19 @@
 
 pub mod exchange;
 pub mod floors;
+pub mod machine;
 pub mod many_links;
 pub mod memory;
 pub mod payload;
 pub mod peer;
 pub mod ping_pong;
 pub mod reactors;
+pub mod results;
 pub mod rows;
 pub mod runner;
 pub mod state;
+pub mod tables;
+pub mod units;
 
 use std::error::Error;
 

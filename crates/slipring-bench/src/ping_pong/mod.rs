@@ -31,13 +31,15 @@ mod tensors;
 
 use std::error::Error;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
 use self::harness::Harness;
 use self::rows::{PingPong, What};
-use crate::{Outcome, peer};
+use crate::results::Results;
+use crate::{Outcome, machine, peer};
 
 struct Options {
     modes: Option<Vec<String>>,
@@ -45,6 +47,8 @@ struct Options {
     seconds: Option<f64>,
     cpus: (usize, usize),
     json: bool,
+    /// Where the results go.
+    csv: Option<PathBuf>,
     /// Busy loops beside the measurement.
     busy: usize,
     /// Pairs of processes that run at once; 0 for one pair, pinned.
@@ -85,6 +89,8 @@ fn run(options: Options) -> Outcome<()> {
     let rows = chosen(&options)?;
     let seconds = options.seconds.unwrap_or((WHOLE / rows.len() as f64).min(3.0));
     let time = Duration::try_from_secs_f64(seconds)?;
+    let facts = machine::facts();
+    let mut figures = Vec::new();
     let mut harness = Harness::start(options.cpus, options.busy)?;
     let mut out = std::io::stdout();
     if !options.json {
@@ -109,12 +115,16 @@ fn run(options: Options) -> Outcome<()> {
             if subject || !(own || shown.contains(&key)) {
                 let line = if options.json { report::json(&record) } else { report::line(&record) };
                 writeln!(out, "{line}")?;
+                figures.push(report::figure(&record, options.busy));
             }
             beside.extend((!subject).then_some(key));
         }
         shown.append(&mut beside);
     }
     let weather = harness.quit()?;
+    if let Some(path) = &options.csv {
+        Results { facts, figures }.write(path)?;
+    }
     if options.json {
         eprintln!("{}", report::weather(&weather));
     } else {
@@ -157,6 +167,7 @@ fn options() -> Outcome<Options> {
         seconds: None,
         cpus: (0, 1),
         json: false,
+        csv: None,
         busy: 0,
         pairs: 0,
         follow: None,
@@ -174,6 +185,7 @@ fn options() -> Outcome<Options> {
                 _ => return Err("--cpus takes two different CPUs, as 0,1".into()),
             },
             Long("json") => options.json = true,
+            Long("csv") => options.csv = Some(parser.value()?.into()),
             Long("busy") => options.busy = parser.value()?.parse()?,
             Long("pairs") => options.pairs = parser.value()?.parse()?,
             Long("loop") => options.busy_loop = Some(parser.value()?.parse()?),

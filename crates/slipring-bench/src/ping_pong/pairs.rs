@@ -24,8 +24,11 @@ use super::{report, subjects};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
 use crate::floors::{eventfd, futex, socket};
+use crate::machine;
 use crate::peer::{confine, end_with_parent};
+use crate::results::{PairFigure, Results};
 use crate::runner::median;
+use crate::units::time;
 
 /// Bytes of a message.
 const BYTES: usize = 64;
@@ -96,9 +99,10 @@ pub fn measure(options: &super::Options) -> Outcome<()> {
     };
     let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| wanted(kind.name)).collect();
     let seconds = options.seconds.unwrap_or(SECONDS) / f64::from(ROUNDS);
-    let time = Duration::try_from_secs_f64(seconds)?;
+    let stretch = Duration::try_from_secs_f64(seconds)?;
     let loops =
         if options.busy > 0 { Some(Loops::start(options.busy, options.cpus)?) } else { None };
+    let facts = machine::facts();
     let mut all: Vec<Figures> = kinds.iter().map(|_| Figures::default()).collect();
     for _ in 0..ROUNDS {
         for (kind, figures) in kinds.iter().zip(&mut all) {
@@ -110,7 +114,7 @@ pub fn measure(options: &super::Options) -> Outcome<()> {
             }
             let before = loops.as_ref().map(Loops::read);
             for pair in &pairs {
-                pair.go(time)?;
+                pair.go(stretch)?;
             }
             let done: Outcome<Vec<Done>> = pairs.iter().map(Pair::done).collect();
             let after = loops.as_ref().map(Loops::read);
@@ -121,71 +125,82 @@ pub fn measure(options: &super::Options) -> Outcome<()> {
             pairs.clear();
         }
     }
-    print(options, &kinds, &all, loops.as_ref())
+    let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
+    let floor = middle(&all[0].mean);
+    let figures: Vec<PairFigure> = kinds
+        .iter()
+        .zip(&all)
+        .map(|(kind, figures)| PairFigure {
+            pairs: options.pairs,
+            mode: kind.name.into(),
+            bytes: BYTES,
+            busy: options.busy,
+            mean_ns: middle(&figures.mean),
+            fastest_ns: middle(&figures.fastest),
+            slowest_ns: middle(&figures.slowest),
+            longest_ns: middle(&figures.longest),
+            trips_per_s: middle(&figures.rate),
+            ratio: middle(&figures.mean) / floor,
+            starved: figures.starved,
+            rounds: figures.mean.len(),
+            loops: median(&figures.loops),
+        })
+        .collect();
+    print(options, &figures, loops.as_ref())?;
+    match &options.csv {
+        Some(path) => Results { facts, figures }.write(path),
+        None => Ok(()),
+    }
 }
 
-fn print(
-    options: &super::Options,
-    kinds: &[&Kind],
-    all: &[Figures],
-    loops: Option<&Loops>,
-) -> Outcome<()> {
+fn print(options: &super::Options, figures: &[PairFigure], loops: Option<&Loops>) -> Outcome<()> {
     let mut out = std::io::stdout();
-    let pairs = options.pairs;
-    if !options.json {
-        if let Some(loops) = loops {
-            writeln!(out, "{}\n", report::loops(loops))?;
+    if options.json {
+        for figure in figures {
+            writeln!(out, "{}", json(figure))?;
         }
-        writeln!(
-            out,
-            "{pairs} pairs at once on CPUs {} and {}, round trips of {BYTES} B, medians of {ROUNDS} rounds",
-            options.cpus.0, options.cpus.1
-        )?;
-        writeln!(
-            out,
-            "{:<16} {:>10} {:>10} {:>10} {:>10} {:>14} {:>6} {:>9} {:>6}",
-            "mode",
-            "mean",
-            "fastest",
-            "slowest",
-            "longest",
-            "round trips/s",
-            "ratio",
-            "starved",
-            "loops"
-        )?;
+        return Ok(());
     }
-    let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
-    let floor = all.first().map_or(f64::NAN, |figures| middle(&figures.mean));
-    for (kind, figures) in kinds.iter().zip(all) {
-        let [mean, fastest, slowest, longest] =
-            [&figures.mean, &figures.fastest, &figures.slowest, &figures.longest]
-                .map(|values| middle(values));
-        let (rate, ratio, starved) =
-            (middle(&figures.rate), middle(&figures.mean) / floor, figures.starved);
-        let loops = median(&figures.loops);
-        if options.json {
-            let loops = loops.map_or(String::new(), |part| format!(r#","loops":{part:.3}"#));
-            writeln!(
-                out,
-                r#"{{"pairs":{pairs},"mode":"{}","bytes":{BYTES},"rtt_ns":{{"mean":{mean:.1},"fastest":{fastest:.1},"slowest":{slowest:.1},"longest":{longest:.0}}},"trips_per_s":{rate:.0},"ratio":{ratio:.3},"starved":{starved}{loops}}}"#,
-                kind.name,
-            )?;
-        } else {
-            let loops = loops.map_or(String::new(), |part| format!("{:.0} %", 100.0 * part));
-            writeln!(
-                out,
-                "{:<16} {:>10} {:>10} {:>10} {:>10} {rate:>14.0} {ratio:>6.2} {:>9} {loops:>6}",
-                kind.name,
-                report::time(mean),
-                report::time(fastest),
-                report::time(slowest),
-                report::time(longest),
-                format!("{starved} of {}", pairs * figures.mean.len()),
-            )?;
-        }
+    if let Some(loops) = loops {
+        writeln!(out, "{}\n", report::loops(loops))?;
+    }
+    let (one, other) = options.cpus;
+    writeln!(
+        out,
+        "{} pairs at once on CPUs {one} and {other}, round trips of {BYTES} B, medians of {ROUNDS} rounds\n\n{HEAD}",
+        options.pairs
+    )?;
+    for figure in figures {
+        writeln!(out, "{}", line(figure))?;
     }
     Ok(())
+}
+
+const HEAD: &str = "\
+mode                   mean    fastest    slowest    longest  round trips/s  ratio   starved  loops";
+
+fn line(figure: &PairFigure) -> String {
+    let loops = figure.loops.map_or(String::new(), |part| format!("{:.0} %", 100.0 * part));
+    format!(
+        "{:<16} {:>10} {:>10} {:>10} {:>10} {:>14.0} {:>6.2} {:>9} {loops:>6}",
+        figure.mode,
+        time(figure.mean_ns),
+        time(figure.fastest_ns),
+        time(figure.slowest_ns),
+        time(figure.longest_ns),
+        figure.trips_per_s,
+        figure.ratio,
+        format!("{} of {}", figure.starved, figure.pairs * figure.rounds),
+    )
+}
+
+fn json(figure: &PairFigure) -> String {
+    let PairFigure { pairs, mode, bytes, mean_ns, fastest_ns, slowest_ns, longest_ns, .. } = figure;
+    let PairFigure { trips_per_s, ratio, starved, rounds, loops, .. } = figure;
+    let loops = loops.map_or(String::new(), |part| format!(r#","loops":{part:.3}"#));
+    format!(
+        r#"{{"pairs":{pairs},"mode":"{mode}","bytes":{bytes},"rtt_ns":{{"mean":{mean_ns:.1},"fastest":{fastest_ns:.1},"slowest":{slowest_ns:.1},"longest":{longest_ns:.0}}},"trips_per_s":{trips_per_s:.0},"ratio":{ratio:.3},"starved":{starved},"rounds":{rounds}{loops}}}"#,
+    )
 }
 
 fn find(name: &str) -> Option<&'static Kind> {

@@ -7,8 +7,10 @@ use hdrhistogram::Histogram;
 use super::harness::Record;
 use super::loops::Loops;
 use super::rows::What;
+use crate::results::FloorFigure;
 use crate::runner::Pace;
 use crate::state::{State, Weather};
+use crate::units::{size, time};
 
 /// One line of JSON. `null` where a row has no such figure (streams have no tails).
 pub fn json(record: &Record) -> String {
@@ -102,21 +104,27 @@ fn tail(record: &Record, quantile: f64) -> Option<u64> {
     (!record.stamps.is_empty()).then(|| record.stamps.value_at_quantile(quantile))
 }
 
-/// A time for people.
-pub fn time(nanoseconds: f64) -> String {
-    match nanoseconds {
-        value if value.is_nan() => "–".into(),
-        value if value < 1e3 => format!("{value:.0} ns"),
-        value if value < 1e6 => format!("{:.2} µs", value / 1e3),
-        value => format!("{:.2} ms", value / 1e6),
-    }
-}
-
-fn size(bytes: usize) -> String {
-    match bytes {
-        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
-        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
-        bytes => format!("{bytes} B"),
+/// Returns the line of a record in the results.
+pub fn figure(record: &Record, busy: usize) -> FloorFigure {
+    let tail = |quantile| tail(record, quantile).map(|value| value as f64);
+    FloorFigure {
+        mode: record.row.mode.into(),
+        kind: what(record).into(),
+        bytes: record.bytes,
+        unit: if record.row.pace == Pace::Stream { "message" } else { "round trip" }.into(),
+        state: state(record.state).into(),
+        busy,
+        p50_ns: record.p50,
+        mean_ns: record.mean,
+        p99_ns: tail(0.99),
+        p999_ns: tail(0.999),
+        floor: record.floor.map(|(mode, _)| mode.into()),
+        floor_ns: record.floor.map(|(_, time)| time),
+        ratio: record.floor.map(|(_, time)| record.p50 / time),
+        line_ns: record.line,
+        slices: record.n,
+        variant: record.variant,
+        loops: record.loops,
     }
 }
 

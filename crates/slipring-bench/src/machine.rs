@@ -1,9 +1,9 @@
-//! What the figures were taken on.
+//! Facts about the machine and the code that figures were taken on.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// As `Linux 6.18.1`.
+/// Returns the kernel, as `Linux 6.18.1`.
 pub fn kernel() -> String {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
@@ -11,6 +11,7 @@ pub fn kernel() -> String {
     format!("Linux {release}")
 }
 
+/// Returns the date, the machine, the system, the load before the run, and the commit of the current folder.
 pub fn facts() -> Vec<String> {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find(|line| line.starts_with("model name"));
@@ -27,10 +28,27 @@ pub fn facts() -> Vec<String> {
         format!("machine: {model}, {cores} CPUs{hypervisor}"),
         format!("system: {}, {rustc}", kernel()),
         format!("load before: {load}"),
+        format!("commit: {}", commit()),
     ]
 }
 
-/// Of today in UTC, as 2026-11-22.
+/// The commit of the current folder, and whether tracked files differ from it.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let out =
+            Command::new("git").args(arguments).output().ok().filter(|out| out.status.success());
+        out.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=10", "HEAD"]) else {
+        return "unknown".into();
+    };
+    match git(&["status", "--porcelain", "--untracked-files=no"]) {
+        Some(changes) if changes.is_empty() => commit,
+        _ => format!("{commit} with changes"),
+    }
+}
+
+/// Returns the day in UTC, as 2026-11-22.
 fn date() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (mut days, mut year) = (since.as_secs() / 86_400, 1970);
