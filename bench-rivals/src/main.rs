@@ -28,7 +28,9 @@ use std::time::Duration;
 
 // What `ping_pong` measures with.
 use slipring_bench::results::Figure;
-use slipring_bench::{Outcome, exchange, floors, memory, payload, peer, reactors, runner, state};
+use slipring_bench::{
+    Outcome, distance, exchange, floors, memory, payload, peer, reactors, runner,
+};
 use slipring_bench::{machine, units};
 
 use harness::{Group, Harness};
@@ -119,11 +121,11 @@ fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
             harness.measure(&group.indices, group.bytes, Duration::from_secs_f64(share), least)?
         });
     }
-    let weather = harness.quit()?;
-    let [close, near, far] = weather.brackets;
+    let tally = harness.quit()?;
+    let [close, near, far] = tally.probes;
     results.facts.push(format!(
         "brackets: {close} close, {near} near, {far} far; the CPUs moved {} times; {} of {} slices dropped",
-        weather.flips, weather.dropped, weather.pairs
+        tally.moves, tally.dropped, tally.pairs
     ));
     Ok(results)
 }

@@ -1,4 +1,4 @@
-//! One way to carry messages between the two processes, as the harness drives it.
+//! A way to carry messages between two processes, as a harness drives it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,9 +14,12 @@ use crate::Outcome;
 use crate::memory::Mapping;
 use crate::payload::{FROM_FOLLOWER, FROM_LEADER};
 
+/// The part of a process in an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
+    /// Sends first, and takes the time.
     Leader,
+    /// Answers.
     Follower,
 }
 
@@ -30,21 +33,22 @@ impl Role {
     }
 }
 
-/// Both sides make one for the same row and size, then are called in step: while the leader is in
+/// One side of an exchange. Both sides open the same row at the same size and run in step: while the leader is in
 /// `lead(n)`, the follower is in `follow(n)`.
 ///
-/// Neither needs a deadline: a watchdog ends the run when the peer dies or hangs.
+/// Neither call has a deadline: a watchdog ends the run when the peer dies or hangs.
 pub trait Exchange {
-    /// Told on both sides before each slice, for rows with more than one variant.
+    /// Selects a variant. The harness calls it on both sides before each slice.
     fn tune(&mut self, _variant: u64) {}
 
-    /// Round trips begun by this side; in a one-way stream, messages and one final answer.
+    /// Makes `count` round trips. In a stream, sends `count` messages and receives one answer.
     fn lead(&mut self, count: u64) -> Outcome<()>;
 
+    /// Answers `count` round trips. In a stream, receives `count` messages and sends one answer.
     fn follow(&mut self, count: u64) -> Outcome<()>;
 
-    /// As `lead`, with a stamp around each round trip, in nanoseconds. The clock is read once a
-    /// message, so one reading (about 20 ns here) is in each stamp.
+    /// Makes `count` round trips and appends the nanoseconds of each. The clock is read once a round trip, and one reading
+    /// (about 20 ns) is in each stamp.
     fn lead_stamped(&mut self, count: u64, stamps: &mut Vec<u64>) -> Outcome<()> {
         let mut before = Instant::now();
         for _ in 0..count {
@@ -57,10 +61,12 @@ pub trait Exchange {
     }
 }
 
-/// A round trip, from either side.
+/// One side of a round trip.
 pub trait Turn {
+    /// Sends the next message.
     fn send(&mut self) -> Outcome<()>;
 
+    /// Receives the next message and checks it.
     fn receive(&mut self) -> Outcome<()>;
 }
 
@@ -85,19 +91,20 @@ impl<T: Turn> Exchange for Turns<T> {
     }
 }
 
-/// What an exchange is given to set itself up with; the peer sets up its side at the same time.
+/// The means to open one side of an exchange, while the peer opens the other.
 pub struct Setup<'a> {
+    /// The part of this process.
     pub role: Role,
     /// Bytes of payload in each message.
     pub bytes: usize,
-    /// An abstract socket name that nobody else has; the same on both sides.
+    /// An abstract socket name that no other process uses. Both sides have the same one.
     pub name: &'a str,
-    /// A seqpacket socket to the peer, for descriptors and for meeting.
+    /// A seqpacket socket to the peer, over which the sides pass descriptors and meet.
     pub socket: BorrowedFd<'a>,
 }
 
 impl Setup<'_> {
-    /// A segment of mine and one of the peer's: (mine, theirs).
+    /// Creates a segment, exchanges descriptors with the peer, and returns this side's segment and the peer's.
     pub fn segments(&self, len: usize, one_writer: bool) -> Outcome<(Mapping, Mapping)> {
         let (mine, fd) = Mapping::create(len, one_writer)?;
         send_fd(self.socket, len as u64, fd.as_fd())?;
@@ -105,7 +112,7 @@ impl Setup<'_> {
         Ok((mine, Mapping::attach(&fd, len, !one_writer)?))
     }
 
-    /// Returns when both sides have called it.
+    /// Waits until the peer has called it, too.
     pub fn meet(&self) -> Outcome<()> {
         rustix::net::send(self.socket, b"!", SendFlags::NOSIGNAL)?;
         let (got, _) = rustix::net::recv(self.socket, &mut [0; 1], RecvFlags::empty())?;
@@ -113,7 +120,7 @@ impl Setup<'_> {
     }
 }
 
-/// Descriptors that one message may carry. `bench-rivals` sends so many.
+/// The most descriptors in one message. `bench-rivals` sends as many.
 const MOST: usize = 6;
 
 /// Sends a word with one descriptor.

@@ -45,7 +45,9 @@ fn run() -> Outcome<()> {
             }
         }
         _ => {
-            return Err("usage: slipring-bench table FILE... | write PAGE... | check PAGE...".into());
+            return Err(
+                "usage: slipring-bench table FILE... | write PAGE... | check PAGE...".into()
+            );
         }
     }
     Ok(())

@@ -1,12 +1,12 @@
-//! Memory that the two processes share, for the floors and the command mailbox.
+//! Memory that the two processes share, for the floors and for commands to the peer.
 //!
-//! The one place where raw mappings become words and bytes. Both processes run this same program, so
-//! a floor trusts its peer; a subject brings the library's own memory and none of this.
+//! Raw mappings become words and bytes here. Both processes run the same program, so a floor trusts its peer. A subject
+//! brings the library's own memory and uses none of this.
 //!
-//! Two kinds:
-//! - *shared*: writable by both (mailbox, `line`, `rotate`, `memcpy`, `futex`, `ring`);
-//! - *one writer*: sealed `SHRINK|GROW|FUTURE_WRITE|SEAL` after the creator's mapping was made and
-//!   mapped `PROT_READ` by the reader (`line-ro`), as every segment of the library is.
+//! Two kinds of memory:
+//! - *shared*: both processes may write it (`line`, `rotate`, `memcpy`, `futex`, `ring`, commands);
+//! - *one writer*: its creator maps it, seals it `SHRINK|GROW|FUTURE_WRITE|SEAL`, and the reader maps it `PROT_READ`
+//!   (`line-ro`), as every segment of the library is.
 
 #![allow(unsafe_code)]
 
@@ -21,9 +21,10 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::Outcome;
 
+/// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// One `MAP_SHARED` mapping of a whole memfd, populated.
+/// A `MAP_SHARED` mapping of a whole memfd, with every page present.
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -32,14 +33,15 @@ pub struct Mapping {
 
 // SAFETY: the mapping is not tied to the thread that made it, and `Mapping` owns it alone.
 unsafe impl Send for Mapping {}
-// SAFETY: shared, it gives out atomics only; whoever takes slices keeps others away.
+// SAFETY: a shared `Mapping` gives out atomics only. The callers of `bytes` and `bytes_mut` promise to keep others away.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Creates a segment of `len` bytes, allocated, mapped writable, and sealed if it has one writer.
+    /// Creates a segment of `len` bytes and returns its mapping and its descriptor. All memory is allocated, the mapping is
+    /// writable, and a segment with one writer is sealed.
     pub fn create(len: usize, one_writer: bool) -> Outcome<(Mapping, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("ping_pong", flags)?;
+        let fd = rustix::fs::memfd_create("slipring-bench", flags)?;
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
         let mapping = Mapping::map(fd.as_fd(), len, true)?;
         if one_writer {
@@ -50,9 +52,9 @@ impl Mapping {
         Ok((mapping, fd))
     }
 
-    /// Fresh memory, every page of it present, and gone again.
+    /// Maps fresh memory with every page present, and unmaps it.
     pub fn populate(len: usize) -> Outcome<()> {
-        let fd = rustix::fs::memfd_create("ping_pong", MemfdFlags::CLOEXEC)?;
+        let fd = rustix::fs::memfd_create("slipring-bench", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&fd, len as u64)?;
         Mapping::map(fd.as_fd(), len, true).map(drop)
     }
@@ -76,18 +78,27 @@ impl Mapping {
         Ok(Mapping { base, len, writable })
     }
 
-    /// A word that this process may store to.
+    /// Returns a word that this process may store to.
+    ///
+    /// # Panics
+    /// If the mapping is read-only, or the word is not inside of it.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(self.writable, "a read-only mapping has no words to store to");
         self.at(offset)
     }
 
-    /// A word that this process only loads.
+    /// Returns a word that this process only loads.
+    ///
+    /// # Panics
+    /// If the word is not inside of the mapping.
     pub fn watch(&self, offset: usize) -> Watched<'_> {
         Watched(self.at(offset))
     }
 
-    /// The low half of a word, as a futex wants it.
+    /// Returns the low half of a word, for a futex.
+    ///
+    /// # Panics
+    /// As [`Mapping::word`].
     pub fn futex(&self, offset: usize) -> &AtomicU32 {
         assert!(self.writable, "a read-only mapping has no words to store to");
         assert!(offset.is_multiple_of(4) && offset < self.len, "futex outside of the mapping");
@@ -101,11 +112,13 @@ impl Mapping {
         assert!(offset.is_multiple_of(8) && offset < self.len, "word outside of the mapping");
         // SAFETY: `offset` lies inside the mapping (a multiple of 8 bytes), asserted above.
         let address = unsafe { self.base.add(offset) };
-        // SAFETY: aligned to 8, mapped for as long as `self` lives, touched only as an atomic; `word`
-        // and `watch` see to it that a read-only word is only loaded.
+        // SAFETY: aligned to 8, mapped for as long as `self` lives, touched only as an atomic. `word` refuses read-only
+        // mappings, and `watch` returns a type that only loads.
         unsafe { AtomicU64::from_ptr(address.as_ptr().cast()) }
     }
 
+    /// Returns a part of the mapping as bytes.
+    ///
     /// # Safety
     /// - Neither process writes the range while the slice lives.
     pub unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
@@ -116,11 +129,13 @@ impl Mapping {
         unsafe { slice::from_raw_parts(start.as_ptr(), range.len()) }
     }
 
+    /// Returns a part of the mapping as bytes that the caller may write.
+    ///
     /// # Safety
-    /// - Nobody else, in either process, reads or writes the range while the slice lives.
+    /// - No other code, in either process, reads or writes the range while the slice lives.
     #[expect(
         clippy::mut_from_ref,
-        reason = "the caller's protocol hands the range from turn to turn"
+        reason = "the caller's protocol gives the range to one side at a time"
     )]
     pub unsafe fn bytes_mut(&self, range: Range<usize>) -> &mut [u8] {
         assert!(self.writable, "a read-only mapping has no bytes to write");
@@ -134,27 +149,28 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by `map` with this length; no borrow of it outlives `self`. A failure would
-        // leak the mapping until the process ends, which is harmless.
+        // SAFETY: `map` made it with this length, and no borrow of it outlives `self`. A failure leaks the mapping until
+        // the process ends.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// A word that the peer writes: loaded relaxed and fenced, since Rust defines no acquire load of
-/// read-only memory.
+/// A word that the peer writes. Rust defines no acquire load of read-only memory, so the load is relaxed and a fence
+/// follows.
 pub struct Watched<'a>(&'a AtomicU64);
 
 impl Watched<'_> {
+    /// Loads the word, without ordering.
     pub fn load(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Polls until `done` likes the word. Has no deadline of its own: the watchdog ends the run.
+    /// Polls until `done` accepts the word, and returns it. The watchdog ends a run that waits too long.
     pub fn until(&self, done: impl Fn(u64) -> bool) -> u64 {
         loop {
             let word = self.load();
             if done(word) {
-                // Pairs with the Release store of the word by the peer: what it wrote before is visible.
+                // Pairs with the peer's Release store of the word: all that the peer wrote before is visible.
                 fence(Ordering::Acquire);
                 return word;
             }

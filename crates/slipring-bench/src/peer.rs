@@ -1,16 +1,15 @@
-//! The peer process: how it is started, told what to do, and ended.
+//! The peer process: its start, its commands, its end.
 //!
-//! The leader starts this program again with `--follow`, hands it a socket as its standard input,
-//! and gives commands through a mailbox in shared memory. The two then act in step:
+//! The leader starts its own program once more with `--follow`, hands it a socket as standard input, and gives commands
+//! through a page of shared memory. The two then act in step:
 //!
 //! ```text
 //! line 0, leader writes:    sequence | verb | slot | four details (see `DETAIL`)
 //! line 1, follower writes:  sequence of the last command done | sleeps during it
 //! ```
 //!
-//! Whatever dies takes the run with it: the follower is killed by its parent's death
-//! (`PR_SET_PDEATHSIG`), and a watchdog thread of the leader ends the run when the follower dies, or
-//! when a command takes longer than `PATIENCE`.
+//! The death of either process ends the run. The kernel kills the follower when its parent dies (`PR_SET_PDEATHSIG`). A
+//! watchdog thread of the leader ends the run when the follower dies, or when a command takes longer than `PATIENCE`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -29,16 +28,16 @@ use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
 use crate::memory::{Mapping, PAGE};
 use crate::rows::Rows;
 
-/// No command takes a tenth of this, on a machine that is merely busy.
+/// How long a command may take. On a busy machine none takes a tenth of it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often the watchdog looks.
+/// The time between two checks of the watchdog.
 const TICK: Duration = Duration::from_millis(500);
 
 const SEQUENCE: usize = 0;
 const VERB: usize = 8;
 const SLOT: usize = 16;
-/// What the verb needs: row, bytes (open), or variant, warm-up, count, whether to count sleeps (run).
+/// Details of the verb. Open: row, bytes. Run: variant, warm-up, count, whether to count sleeps.
 const DETAIL: [usize; 4] = [24, 32, 40, 48];
 const DONE: usize = 64;
 const SLEEPS: usize = 72;
@@ -52,19 +51,22 @@ const QUIT: u64 = 4;
 #[derive(Clone, Copy)]
 pub struct Slot(usize);
 
-/// What one slice is to do. The warm-up is not timed.
+/// A slice to run. The warm-up is not timed.
 #[derive(Clone, Copy)]
 pub struct Slice {
+    /// The variant that [`Exchange::tune`] gets.
     pub variant: u64,
+    /// Round trips of the warm-up.
     pub warm: u64,
+    /// Round trips that are timed.
     pub count: u64,
-    /// Whether to count how often the two sides sleep.
+    /// Whether to count the sleeps of both sides.
     pub asleep: bool,
 }
 
 type Slots = Vec<Option<Box<dyn Exchange>>>;
 
-/// The leader's handle on the follower.
+/// The follower, as the leader commands it. Dropping kills it.
 pub struct Peer {
     rows: &'static dyn Rows,
     child: Child,
@@ -72,10 +74,11 @@ pub struct Peer {
     mailbox: Mapping,
     sequence: u64,
     slots: Slots,
-    watch: Arc<Watch>,
+    watchdog: Arc<Watchdog>,
 }
 
 impl Peer {
+    /// Starts the follower on the second CPU and pins this thread to the first.
     pub fn start(rows: &'static dyn Rows, cpus: (usize, usize)) -> Outcome<Peer> {
         let (socket, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -89,29 +92,31 @@ impl Peer {
             .stdin(Stdio::from(theirs))
             .spawn()?;
 
-        let watch = Arc::new(Watch::new(rows.program()));
+        let watchdog = Arc::new(Watchdog::new(rows.program()));
         let (mailbox, fd) = Mapping::create(PAGE, false)?;
-        // From here on a failure drops `peer`, which ends the child.
-        let peer = Peer { rows, child, socket, mailbox, sequence: 0, slots: Slots::new(), watch };
+        // A failure below drops `peer`, which ends the child.
+        let peer =
+            Peer { rows, child, socket, mailbox, sequence: 0, slots: Slots::new(), watchdog };
         let pid = Pid::from_raw(peer.id().cast_signed()).ok_or("the peer has no pid")?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        let watch = Arc::clone(&peer.watch);
-        thread::spawn(move || watch.stand(&pidfd));
+        let watchdog = Arc::clone(&peer.watchdog);
+        thread::spawn(move || watchdog.run(&pidfd));
         send_fd(peer.socket.as_fd(), PAGE as u64, fd.as_fd())?;
         pin(cpus.0)?;
         Ok(peer)
     }
 
+    /// Returns the rows of the program.
     pub fn rows(&self) -> &'static dyn Rows {
         self.rows
     }
 
-    /// The follower's process.
+    /// Returns the id of the follower's process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Opens an exchange of this row on both sides.
+    /// Opens a row on both sides.
     pub fn open(&mut self, row: usize, bytes: usize) -> Outcome<Slot> {
         let slot = self.slots.len();
         self.post(OPEN, slot, [row as u64, bytes as u64, 0, 0]);
@@ -123,13 +128,14 @@ impl Peer {
         Ok(Slot(slot))
     }
 
+    /// Closes both sides of an exchange.
     pub fn close(&mut self, slot: Slot) {
         self.post(CLOSE, slot.0, [0; 4]);
         self.slots[slot.0] = None;
         self.finish();
     }
 
-    /// Runs a slice and times it as a whole.
+    /// Runs a slice and returns the time of all its round trips.
     pub fn run(&mut self, slot: Slot, slice: Slice) -> Outcome<Duration> {
         self.slice(slot, slice, |exchange| {
             let start = Instant::now();
@@ -138,8 +144,7 @@ impl Peer {
         })
     }
 
-    /// Runs a slice with a stamp a round trip, in nanoseconds; also how often the two sides slept,
-    /// together.
+    /// Runs a slice and returns the nanoseconds of each round trip, and the sleeps of both sides together.
     pub fn run_stamped(&mut self, slot: Slot, slice: Slice) -> Outcome<(Vec<u64>, u64)> {
         let mut stamps = Vec::with_capacity(slice.count as usize);
         let slept = self.slice(slot, slice, |exchange| {
@@ -166,14 +171,14 @@ impl Peer {
     }
 
     fn post(&mut self, verb: u64, slot: usize, details: [u64; 4]) {
-        self.watch.extend();
+        self.watchdog.extend();
         self.mailbox.word(VERB).store(verb, Ordering::Relaxed);
         self.mailbox.word(SLOT).store(slot as u64, Ordering::Relaxed);
         for (offset, detail) in DETAIL.into_iter().zip(details) {
             self.mailbox.word(offset).store(detail, Ordering::Relaxed);
         }
         self.sequence += 1;
-        // Pairs with the fence in `follow`: the command is whole before its sequence is seen.
+        // Pairs with the fence of `until` in `follow`: the follower sees the whole command with its sequence.
         self.mailbox.word(SEQUENCE).store(self.sequence, Ordering::Release);
     }
 
@@ -181,11 +186,11 @@ impl Peer {
         self.mailbox.watch(DONE).until(|done| done == self.sequence);
     }
 
-    /// Ends the follower in order. Without it, dropping kills.
+    /// Ends the follower in order.
     pub fn quit(mut self) -> Outcome<()> {
         self.post(QUIT, 0, [0; 4]);
         self.finish();
-        self.watch.finished.store(true, Ordering::Relaxed);
+        self.watchdog.finished.store(true, Ordering::Relaxed);
         let status = self.child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("the peer ended: {status}").into()) }
     }
@@ -193,25 +198,24 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.watch.finished.store(true, Ordering::Relaxed);
+        self.watchdog.finished.store(true, Ordering::Relaxed);
         // Fails only if the child has been reaped already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What the watchdog thread looks at.
-struct Watch {
+/// The state of the watchdog thread.
+struct Watchdog {
     program: &'static str,
-    /// Ticks since the current command was given. Not by the clock, which goes on while a virtual
-    /// machine stands still.
+    /// Ticks of the current command. A clock would go on while the host stops the virtual machine.
     ticks: AtomicU64,
     finished: AtomicBool,
 }
 
-impl Watch {
-    fn new(program: &'static str) -> Watch {
-        Watch { program, ticks: AtomicU64::new(0), finished: AtomicBool::new(false) }
+impl Watchdog {
+    fn new(program: &'static str) -> Watchdog {
+        Watchdog { program, ticks: AtomicU64::new(0), finished: AtomicBool::new(false) }
     }
 
     fn extend(&self) {
@@ -219,7 +223,7 @@ impl Watch {
     }
 
     /// Ends this process, with an error, when the follower ends or hangs before `finished`.
-    fn stand(&self, pidfd: &OwnedFd) {
+    fn run(&self, pidfd: &OwnedFd) {
         let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
         loop {
             let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
@@ -229,7 +233,7 @@ impl Watch {
             }
             let ticks = self.ticks.fetch_add(1, Ordering::Relaxed);
             if ended {
-                // A moment for an error of the leader's own, which says more.
+                // An error of the leader's own says more, and gets a moment to appear.
                 thread::sleep(Duration::from_millis(100));
             } else if TICK * ticks as u32 > PATIENCE {
                 eprintln!("{}: a step took longer than {} s", self.program, PATIENCE.as_secs());
@@ -250,7 +254,7 @@ impl Watch {
     }
 }
 
-/// The follower's whole life.
+/// Runs the follower until the leader ends it.
 pub fn follow(rows: &dyn Rows, parent: u32, cpu: usize) -> Outcome<()> {
     end_with_parent(parent)?;
     pin(cpu)?;
@@ -286,13 +290,13 @@ pub fn follow(rows: &dyn Rows, parent: u32, cpu: usize) -> Outcome<()> {
                 return Ok(());
             }
         }
-        // Pairs with the fence in `finish`: the sleeps are counted before the command is done.
+        // Pairs with the fence of `until` in `finish`: the leader sees the sleeps of a command that is done.
         mailbox.word(DONE).store(sequence, Ordering::Release);
     }
     Ok(())
 }
 
-/// Times that this thread gave up its CPU of its own will.
+/// Returns how many times this thread has gone to sleep.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));

@@ -1,4 +1,4 @@
-//! slipring's reactor: both sides serve their links by callbacks, on one thread each.
+//! slipring's reactor: each side serves its links by callbacks on one thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,18 +9,18 @@ use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 use crate::payload::{self, FROM_FOLLOWER, FROM_LEADER};
 
-/// A loop that serves some links, of which one is used.
+/// A loop that serves several links, of which one carries the messages.
 pub struct Reactors {
     events: EventLoop,
-    hot: Link,
-    /// Keeps the others open.
-    _cold: Vec<Link>,
+    used: Link,
+    /// The others, which stay open.
+    _others: Vec<Link>,
     progress: Arc<Progress>,
     /// The peer's token, where tokens answer tokens.
     token: Option<Token>,
 }
 
-/// How far an exchange is; callbacks and the loop around them run on one thread.
+/// The progress of an exchange. Callbacks and the loop around them run on one thread.
 struct Progress {
     salts: (u64, u64),
     received: AtomicU64,
@@ -31,7 +31,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Takes note of a message. True: one is to be sent.
+    /// Counts a received message. Returns whether this side sends one now.
     fn advance(&self) -> bool {
         let received = self.received.load(Ordering::Relaxed) + 1;
         self.received.store(received, Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Progress {
             == payload::seed(self.received.load(Ordering::Relaxed), self.salts.1)
     }
 
-    /// The next message to send.
+    /// Returns the next message to send.
     fn next(&self) -> [u8; 8] {
         let sent = self.received.load(Ordering::Relaxed) - u64::from(!self.leads);
         payload::seed(sent, self.salts.0).to_ne_bytes()
@@ -62,23 +62,26 @@ impl Progress {
 }
 
 impl Reactors {
+    /// Opens one link.
     pub fn one(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Self::messages(setup, 1)
     }
 
+    /// Opens 64 links.
     pub fn some(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Self::messages(setup, 64)
     }
 
+    /// Opens 1,000 links.
     pub fn many(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Self::messages(setup, 1000)
     }
 
-    /// So many links, the middle one of which is used.
+    /// Opens `links` links, of which the middle one carries the messages.
     pub fn messages(setup: &Setup, links: usize) -> Outcome<Box<dyn Exchange>> {
         let reactors = Self::open(setup, links)?;
         let progress = reactors.progress.clone();
-        reactors.hot.on_message(move |link, message| {
+        reactors.used.on_message(move |link, message| {
             if !progress.check(message.bytes()) {
                 progress.fail();
             }
@@ -89,19 +92,19 @@ impl Reactors {
         Ok(Box::new(reactors))
     }
 
-    /// A token each way: the payload is the token.
+    /// Opens a link over which tokens go each way: the payload is the token.
     pub fn tokens(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let mut reactors = Self::open(setup, 1)?;
         let (progress, theirs) = (reactors.progress.clone(), Arc::new(AtomicU64::new(0)));
         let answer = theirs.clone();
-        let mine = reactors.hot.register(move |link| {
+        let mine = reactors.used.register(move |link| {
             if progress.advance() {
                 link.trigger(Token::from(answer.load(Ordering::Relaxed) as u32));
             }
         })?;
-        reactors.hot.write(u32::from(mine).to_le_bytes());
+        reactors.used.write(u32::from(mine).to_le_bytes());
         let told = theirs.clone();
-        reactors.hot.read_with(move |_, message| {
+        reactors.used.read_with(move |_, message| {
             if let Ok(Some(bytes)) = message
                 && let Ok(token) = bytes.try_into()
             {
@@ -132,12 +135,12 @@ impl Reactors {
         for connection in connections {
             links.push(reactor.adopt(connection)?);
         }
-        let hot = links.swap_remove(links.len() / 2);
+        let used = links.swap_remove(links.len() / 2);
         for link in &links {
             let stray = progress.clone();
             link.on_message(move |_, _| stray.fail());
         }
-        Ok(Self { events, hot, _cold: links, progress, token: None })
+        Ok(Self { events, used, _others: links, progress, token: None })
     }
 
     /// Runs the loop until `count` more messages were received.
@@ -145,7 +148,7 @@ impl Reactors {
         if count == 0 {
             return Ok(());
         }
-        // The next message may have come in the turn of the last one.
+        // The follower's turn of the loop that took the last message may have taken the next one, too.
         self.progress.target.fetch_add(count, Ordering::Relaxed);
         first(self)?;
         let progress = self.progress.clone();
@@ -161,10 +164,10 @@ impl Exchange for Reactors {
     fn lead(&mut self, count: u64) -> Outcome<()> {
         self.receive(count, |this| match this.token {
             Some(token) => {
-                this.hot.trigger(token);
+                this.used.trigger(token);
                 Ok(())
             }
-            None => Ok(this.hot.try_send(&this.progress.next())?),
+            None => Ok(this.used.try_send(&this.progress.next())?),
         })
     }
 
@@ -173,25 +176,42 @@ impl Exchange for Reactors {
     }
 }
 
-/// Links of a crowd, the noisy one included.
+/// Links of a crowd, with the noisy one.
 const CROWD: usize = 50;
 
-/// Messages of noise between two looks for the answer.
+/// Messages of noise between two polls for the answer.
 const NOISE: usize = 2;
 
-/// A reactor that serves many links, one of which may be kept full; round trips over the others, in
-/// turn.
-#[expect(clippy::large_enum_variant, reason = "one of each lives")]
+/// A reactor that serves many links. Its peer may keep one of them full, and makes round trips over the others in turn.
+#[expect(clippy::large_enum_variant, reason = "a process has one of them")]
 pub enum Crowd {
-    Leader { links: Vec<Connection>, noisy: bool, number: u64 },
-    Follower { events: EventLoop, echoed: Arc<AtomicU64>, target: u64 },
+    /// The peer, without a reactor.
+    Leader {
+        /// All links. The first one may be noisy.
+        links: Vec<Connection>,
+        /// Whether the first link is kept full.
+        noisy: bool,
+        /// Round trips made.
+        number: u64,
+    },
+    /// The reactor.
+    Follower {
+        /// The loop that serves all links.
+        events: EventLoop,
+        /// Messages sent back.
+        echoed: Arc<AtomicU64>,
+        /// Messages to send back before `follow` returns.
+        target: u64,
+    },
 }
 
 impl Crowd {
+    /// Opens links of which none is noisy.
     pub fn quiet(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Self::open(setup, false)
     }
 
+    /// Opens links of which one is kept full.
     pub fn noisy(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Self::open(setup, true)
     }
@@ -214,7 +234,7 @@ impl Crowd {
             reactor.adopt(link)?.on_message(move |link, message| {
                 let mut word = [0; 8];
                 message.bytes().copy_to(&mut word);
-                // The leader finds out.
+                // The leader notices a missing echo.
                 let _ = link.try_send(&word);
                 echoed.fetch_add(1, Ordering::Relaxed);
             });
@@ -261,7 +281,7 @@ impl Exchange for Crowd {
     }
 }
 
-/// Both sides' ends of as many links, in the same order.
+/// Opens `links` links and returns this side's ends, in the same order on both sides.
 fn meet(setup: &Setup, context: &Context, links: usize) -> Outcome<Vec<Connection>> {
     match setup.role {
         Role::Follower => {

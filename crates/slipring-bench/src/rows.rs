@@ -1,4 +1,4 @@
-//! The rows of a table that two processes measure together.
+//! The rows that two processes measure together.
 
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};

@@ -1,42 +1,41 @@
-//! One row at one size, open on both sides: how long its slices are, which variant is best, what its
-//! slices said in each state.
+//! One row at one size, open on both sides: the length of its slices, its best variant, and the figures of its slices at
+//! each distance of the CPUs.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
 use crate::Outcome;
+use crate::distance::{DISTANCES, Distance};
 use crate::floors::futex;
 use crate::peer::{Peer, Slice, Slot};
 use crate::rows::Rows;
-use crate::state::{STATES, State};
 
-/// How long a slice should take: short against the seconds between two moves of the CPUs.
+/// The time of a slice. It is short against the seconds between two moves of the CPUs.
 const SLICE: Duration = Duration::from_millis(3);
-/// The same where a round trip is a wake-up or longer, so that a slice has some dozens of them.
+/// The time of a slice in which a round trip is a wake-up or longer, so that the slice has some dozens of them.
 const LONG_SLICE: Duration = Duration::from_millis(8);
-/// Round trips a slice has at least where one takes less than `SHORT`; elsewhere (bulk, sleep,
-/// connect) a slice has as many as fit in its time, two at the least.
+/// The least number of round trips in a slice where one takes less than `SHORT` nanoseconds. Elsewhere (bulk, sleep,
+/// connect) a slice has as many as fit in its time, and two at least.
 const LEAST: u64 = 1000;
 const SHORT: f64 = 3000.0;
 
-/// How a slice is made and what it says.
+/// How a slice is made, and what its figure is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Round trips timed as a whole; tails from slices of their own.
+    /// Round trips are timed as a whole. Slices of their own give the tails.
     Batches,
-    /// One way: messages timed as a whole. No tails.
+    /// Messages one way are timed as a whole. There are no tails.
     Stream,
-    /// Round trips of many microseconds: each is stamped, which costs them nothing, and the slice
-    /// says their median.
+    /// Round trips of many microseconds, in which a stamp does not show. Each is stamped, and their median is the figure.
     Each,
-    /// As `Each`, and both sides sleep. `lead` and `follow` call `futex::idle` before they send,
-    /// which is taken out; slices in which fewer than nine in ten slept are dropped.
+    /// As `Each`, with both sides asleep. `lead` and `follow` call `futex::idle` before they send, and that time is taken
+    /// out. Slices in which fewer than nine in ten waits slept do not count.
     Asleep,
 }
 
 impl Pace {
-    /// What each round trip idles, by design.
+    /// Returns the time that each round trip idles.
     pub fn idle(self) -> Duration {
         if self == Pace::Asleep { futex::GAP * 2 } else { Duration::ZERO }
     }
@@ -46,32 +45,37 @@ impl Pace {
 pub struct Runner {
     /// Index among the program's rows.
     pub index: usize,
+    /// Bytes of payload.
     pub bytes: usize,
+    /// How its slices are made.
     pub pace: Pace,
     slot: Slot,
+    /// Its variants.
     pub variants: Vec<u64>,
-    /// The last mean of each variant, from which the next slice's count follows.
+    /// The last mean of each variant, which gives the count of the next slice.
     means: Vec<f64>,
-    pub figures: [Figures; STATES],
+    /// What is known at each distance.
+    pub figures: [Figures; DISTANCES],
 }
 
-/// What is known of one row at one size in one state.
+/// The figures of one row at one size at one distance of the CPUs.
 pub struct Figures {
-    /// Nanoseconds a round trip (a message in streams): one value a slice.
+    /// Nanoseconds of a round trip, or of a message in streams: one value a slice.
     pub slices: Vec<f64>,
-    /// Nanoseconds of all slices together, and their round trips: what the mean is taken of.
+    /// Nanoseconds of all slices together, and their round trips. The mean is their quotient.
     time: f64,
     trips: u64,
     /// Stamps of single round trips, in nanoseconds.
     pub stamps: Histogram<u64>,
-    /// The best variant, once calibrated.
+    /// The best variant, after the calibration.
     pub best: Option<u64>,
-    /// Slices of each variant during calibration.
+    /// Slices of each variant in the calibration.
     pub trials: Vec<Vec<f64>>,
 }
 
-/// What a slice found. `stamps` is empty if it was timed as a whole.
+/// The result of a slice. `stamps` is empty if it was timed as a whole.
 pub struct Done {
+    /// Nanoseconds of a round trip or message.
     pub value: f64,
     /// Nanoseconds of all round trips together, without what they idle.
     time: f64,
@@ -80,6 +84,7 @@ pub struct Done {
 }
 
 impl Runner {
+    /// Opens a row on both sides.
     pub fn open(peer: &mut Peer, index: usize, bytes: usize) -> Outcome<Runner> {
         let rows: &dyn Rows = peer.rows();
         let (pace, variants) = (rows.pace(index), rows.variants(index, bytes));
@@ -90,14 +95,17 @@ impl Runner {
         Ok(Runner { index, bytes, pace, slot, variants, means, figures })
     }
 
+    /// Closes the row on both sides.
     pub fn close(&self, peer: &mut Peer) {
         peer.close(self.slot);
     }
-    pub fn choice(&self, state: State) -> usize {
-        self.figures[state as usize].best.unwrap_or(0) as usize
+
+    /// Returns the index of the best variant at a distance.
+    pub fn choice(&self, distance: Distance) -> usize {
+        self.figures[distance as usize].best.unwrap_or(0) as usize
     }
 
-    /// Runs one slice; `None` if it is not what the row is about (a side was awake).
+    /// Runs one slice. Returns `None` if a side that was to sleep stayed awake.
     pub fn slice(
         &mut self,
         peer: &mut Peer,
@@ -113,7 +121,7 @@ impl Runner {
         };
         let idle = pace.idle().as_nanos() as f64;
         if self.means[variant].is_nan() {
-            // The first slice of a variant also brings its pages and lines in.
+            // The first slice of a variant brings its pages and lines in, too.
             slice.count = if idle > 0.0 || pace == Pace::Each { 4 } else { 16 };
             let elapsed = peer.run(self.slot, slice)?.as_nanos() as f64;
             self.means[variant] = (elapsed / slice.count as f64).max(1.0);
@@ -144,9 +152,10 @@ impl Runner {
         Ok(Some(Done { value, time: elapsed, trips, stamps: Vec::new() }))
     }
 
-    pub fn keep(&mut self, state: State, done: Option<Done>) -> Outcome<()> {
+    /// Counts the result of a slice.
+    pub fn keep(&mut self, distance: Distance, done: Option<Done>) -> Outcome<()> {
         let Some(done) = done else { return Ok(()) };
-        let figures = &mut self.figures[state as usize];
+        let figures = &mut self.figures[distance as usize];
         if !done.value.is_nan() {
             figures.slices.push(done.value);
             figures.time += done.time;
@@ -176,7 +185,7 @@ impl Figures {
         self.time / self.trips as f64
     }
 
-    /// The variant with the least median, if all have been tried twice.
+    /// Selects the variant with the least median, if all have been tried twice.
     pub fn choose(&mut self) {
         if self.trials.iter().all(|trials| trials.len() >= 2) {
             let medians = self.trials.iter().map(|trials| median(trials).unwrap_or(f64::NAN));
@@ -186,6 +195,7 @@ impl Figures {
     }
 }
 
+/// Returns the median, or `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

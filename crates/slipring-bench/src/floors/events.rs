@@ -1,5 +1,5 @@
-//! 8 bytes each way between two loops that really sleep in `epoll_wait`, woken by eventfds; the bytes
-//! lie in shared memory. Sleep is forced as in [`futex`].
+//! 8 bytes each way between two loops that sleep in `epoll_wait` and are woken by eventfds. The bytes lie in shared
+//! memory. Both sides idle as in [`futex`], so that the other one sleeps.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,6 +21,7 @@ pub struct Loop {
 }
 
 impl Loop {
+    /// Makes a loop.
     pub fn new(fd: impl AsFd) -> Outcome<Loop> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN)?;
@@ -37,11 +38,11 @@ impl Loop {
     }
 }
 
-/// Word 0 of a side's line is the number of its last message, word 1 the payload.
+/// One side. Word 0 of its segment is the number of its last message, word 1 the payload.
 pub struct Events {
     mine: Mapping,
     theirs: Mapping,
-    /// Written by the peer, watched by our loop.
+    /// The peer writes to it, and this side's loop waits for it.
     bell: OwnedFd,
     their_bell: OwnedFd,
     events: Loop,
@@ -51,6 +52,7 @@ pub struct Events {
 }
 
 impl Events {
+    /// Opens a side.
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let (mine, theirs) = setup.segments(PAGE, false)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -62,7 +64,7 @@ impl Events {
     }
 
     fn send(&mut self) -> Outcome<()> {
-        // Relaxed: published by the number below.
+        // Relaxed: the store of the number below publishes the payload.
         self.mine.word(8).store(payload::seed(self.sent, self.salts.0), Ordering::Relaxed);
         self.sent += 1;
         // Pairs with the Acquire load in `receive`: the payload is visible with its number.

@@ -1,9 +1,8 @@
-//! 8 bytes each way, both sides really asleep in `FUTEX_WAIT` when the message comes.
+//! Messages each way between two threads that sleep in `FUTEX_WAIT`. Neither spins on the word.
 //!
-//! Nobody spins on the word. To force the sleep, each side idles `GAP` between having received and
-//! sending, by which time the other has gone to sleep; without it the answer is often there before
-//! the wait begins, and the figure is bimodal. `Idle` is the same for floor and subject, and the
-//! harness takes it out of both: twice `GAP` a round trip.
+//! To force the sleep, each side idles `GAP` between receiving and sending. By then the other side sleeps. Without the gap
+//! the answer is often there before the wait begins, and the figure has two modes. Floor and subject idle alike, and the
+//! harness takes twice `GAP` out of each round trip.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,16 +15,16 @@ use crate::exchange::{Exchange, Setup, Turn, Turns};
 use crate::memory::{Mapping, PAGE};
 use crate::payload;
 
-/// How long a side idles before it sends.
+/// The time that a side idles before it sends.
 pub const GAP: Duration = Duration::from_micros(50);
 
-/// Lets the peer fall asleep, without a system call.
+/// Idles for `GAP` without a system call, while the peer falls asleep.
 pub fn idle() {
     let start = Instant::now();
     while start.elapsed() < GAP {}
 }
 
-/// Word 0 of a side's segment is the futex, which holds the number of its last message. The payload follows.
+/// One side. Word 0 of its segment is the futex, which holds the number of its last message. The payload follows.
 pub struct Futex {
     mine: Mapping,
     theirs: Mapping,
@@ -91,7 +90,7 @@ impl Turn for Futex {
     }
 
     fn receive(&mut self) -> Outcome<()> {
-        // A side whose peer idles sleeps without looking first.
+        // The message of a peer that idles is not there yet.
         if self.idles {
             self.wait()?;
         }

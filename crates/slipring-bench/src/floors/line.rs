@@ -1,8 +1,8 @@
-//! One cache line each way: the least that two cores can do to answer one another.
+//! One cache line each way: the least that two cores can do to answer each other.
 //!
-//! Each side has its own 64-byte line at the start of its own page, writes one word of it a round
-//! trip, and polls the other's. `line` maps both pages writable on both sides, `line-ro` maps the
-//! peer's page read-only from a sealed segment.
+//! Each side has a 64-byte line at the start of its own page. It writes one word of it each round trip, and polls the
+//! other side's word. `line` maps both pages writable on both sides. `line-ro` maps the peer's page read-only, from a
+//! sealed segment.
 //!
 //! The word is its own payload: it differs in every message, and the receiver checks the sum of a batch.
 
@@ -13,6 +13,7 @@ use crate::exchange::{Exchange, Role, Setup};
 use crate::memory::{Mapping, PAGE};
 use crate::payload;
 
+/// One side.
 pub struct Line {
     mine: Mapping,
     theirs: Mapping,
@@ -26,10 +27,12 @@ pub struct Line {
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Line {
+    /// Opens a side over segments that both processes map writable.
     pub fn writable(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Ok(Box::new(Line::open(setup, false)?))
     }
 
+    /// Opens a side over segments that the reader maps read-only.
     pub fn sealed(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Ok(Box::new(Line::open(setup, true)?))
     }
@@ -47,7 +50,7 @@ impl Line {
         for _ in 0..count {
             if leads {
                 sent = sent.wrapping_add(STEP);
-                // Pairs with the fence in `until`: nothing but the word itself is published.
+                // Pairs with the fence of `until`. It publishes the word alone.
                 own.store(sent, Ordering::Release);
             }
             received = peer.until(|word| word != received);

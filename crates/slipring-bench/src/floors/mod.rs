@@ -1,4 +1,4 @@
-//! What the machine itself can do, without a library: each is the bar that a subject is held to.
+//! Exchanges that use the machine and no library. Each is the floor of some subjects.
 
 pub mod eventfd;
 pub mod events;

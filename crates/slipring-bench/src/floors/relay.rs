@@ -1,15 +1,15 @@
 //! Plain shared buffers, filled and summed in place (`rotate`) or copied in and out (`memcpy`).
 //!
-//! Each side owns a line with the number of its last message, and `period` buffers that it writes in
-//! turn. Lines that the other core has just read are slow to write, so the period decides the speed;
-//! the harness measures all periods and takes the best as the floor.
+//! Each side owns a line with the number of its last message, and `period` buffers that it writes in turn. Lines that the
+//! other core has just read are slow to write, so the period decides the speed. The harness measures all periods, and the
+//! best of them is the floor.
 //!
 //! ```text
 //! own segment:   page: number of the last message | buffer 0 | buffer 1 | … up to 64 MiB
 //! ```
 //!
-//! Invariant: the two sides strictly alternate. A buffer is written by its owner between the answer
-//! to its last message and its next; it is read by the peer between the number and the peer's answer.
+//! Invariant: the two sides strictly alternate. The owner writes a buffer between the answer to its last message and its
+//! next message. The peer reads it between that message's number and the peer's answer.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ use crate::payload;
 /// The most bytes that either side rotates through.
 const FOOTPRINT: usize = 64 << 20;
 
-/// 1, 2, 4, … buffers each way, up to 64 MiB of them.
+/// Returns the periods 1, 2, 4, … up to 64 MiB of buffers.
 pub fn periods(bytes: usize) -> Vec<u64> {
     (0..).map(|shift| 1 << shift).take_while(|count| *count as usize * bytes <= FOOTPRINT).collect()
 }
@@ -47,31 +47,31 @@ impl Relay {
         Ok(Relay { mine, theirs, bytes: setup.bytes, period: 1, sent: 0, received: 0, salts })
     }
 
-    /// Where message `number` lies in its sender's segment.
+    /// Returns where message `number` begins in its sender's segment.
     fn start(&self, number: u64) -> usize {
         PAGE + (number as usize & (self.period - 1)) * self.bytes
     }
 
-    /// `write` is given the buffer and the message's seed.
+    /// Sends a message. `write` gets its buffer and seed.
     fn send(&mut self, write: impl FnOnce(&mut [u8], u64)) {
         let start = self.start(self.sent);
-        // SAFETY: it is this side's turn (see the invariant): the peer has answered, hence read, all
-        // earlier messages and looks at this buffer only after the store below.
+        // SAFETY: it is this side's turn (see the invariant). The peer has answered, hence read, all earlier messages, and
+        // reads this buffer only after the store below.
         let buffer = unsafe { self.mine.bytes_mut(start..start + self.bytes) };
         write(buffer, payload::seed(self.sent, self.salts.0));
         self.sent += 1;
-        // Pairs with the fence in `receive`: the buffer is filled before its number is seen.
+        // Pairs with the fence of `until` in `receive`: the peer sees the filled buffer with its number.
         self.mine.word(0).store(self.sent, Ordering::Release);
     }
 
-    /// `read` is given the buffer and the message's seed.
+    /// Receives a message. `read` gets its buffer and seed.
     fn receive(&mut self, read: impl FnOnce(&[u8], u64) -> Outcome<()>) -> Outcome<()> {
         let number = self.received;
         self.theirs.watch(0).until(|last| last > number);
         self.received += 1;
         let start = self.start(number);
-        // SAFETY: the peer has published this message and writes none of its buffers before this
-        // side's next `send`, which needs `&mut self` back.
+        // SAFETY: the peer has published this message and writes none of its buffers before this side's next `send`, which
+        // borrows `self` mutably.
         let buffer = unsafe { self.theirs.bytes(start..start + self.bytes) };
         read(buffer, payload::seed(number, self.salts.1))
     }
@@ -81,11 +81,12 @@ impl Relay {
 pub struct Rotate(Relay);
 
 impl Rotate {
+    /// Opens a side over segments that both processes map writable.
     pub fn writable(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Ok(Box::new(Rotate(Relay::open(setup, false)?)))
     }
 
-    /// Over segments that the reader maps read-only.
+    /// Opens a side over segments that the reader maps read-only.
     pub fn sealed(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Ok(Box::new(Rotate(Relay::open(setup, true)?)))
     }
@@ -128,6 +129,7 @@ pub struct Memcpy {
 }
 
 impl Memcpy {
+    /// Opens a side.
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         Ok(Box::new(Memcpy {
             relay: Relay::open(setup, false)?,

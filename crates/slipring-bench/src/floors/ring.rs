@@ -1,8 +1,8 @@
-//! A bare ring, one writer and one reader, published by an index: the floor of one-way streams.
+//! A bare ring with one writer and one reader, published by an index: the floor of streams.
 //!
-//! The leader owns the slots and the head, the follower the tail; each caches the other's index and
-//! looks again only when its copy says full or empty. Every message is filled, published by itself,
-//! and summed. Nothing is checked but the sum of the batch.
+//! The leader owns the slots and the head, and the follower owns the tail. Each keeps a copy of the other's index and loads
+//! it when the copy says full or empty. The writer fills and publishes each message by itself, and the reader sums it. The
+//! reader checks the sum of the batch, and nothing else.
 //!
 //! ```text
 //! leader's segment:    page: head | slot 0 | slot 1 | …
@@ -20,7 +20,7 @@ use crate::payload::{self, FROM_LEADER};
 
 const ANSWER: usize = 64;
 
-/// Slots in the ring: the harness takes the fastest.
+/// Returns the numbers of slots to try. The fastest is the floor.
 pub fn capacities(bytes: usize) -> Vec<u64> {
     match bytes {
         ..=1024 => vec![64, 256, 1024, 4096, 16384],
@@ -28,19 +28,21 @@ pub fn capacities(bytes: usize) -> Vec<u64> {
     }
 }
 
+/// One side.
 pub struct Ring {
     slots: Mapping,
     indices: Mapping,
     bytes: usize,
     capacity: u64,
-    /// Messages sent (leader) or received (follower), since the beginning.
+    /// Messages sent (leader) or received (follower).
     position: u64,
-    /// The peer's index as last seen.
+    /// The copy of the peer's index.
     cached: u64,
     batches: u64,
 }
 
 impl Ring {
+    /// Opens a side.
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let bytes = setup.bytes;
         let most = capacities(bytes).last().map_or(0, |most| *most as usize);
@@ -81,12 +83,11 @@ impl Exchange for Ring {
             if position - cached == capacity {
                 cached = tail.until(|tail| position - tail < capacity);
             }
-            // SAFETY: the reader has released this slot (its tail is past it) and looks at it again
-            // only after the head below.
+            // SAFETY: the reader's tail is past this slot, and the reader reads it only after the store of the head below.
             let buffer = unsafe { self.slots.bytes_mut(slot(position, capacity, bytes)) };
             payload::fill(buffer, payload::seed(position, FROM_LEADER));
             position += 1;
-            // Pairs with the fence in `follow`: the slot is filled before the head passes it.
+            // Pairs with the fence of `until` in `follow`: the reader sees the filled slot with the head.
             head.store(position, Ordering::Release);
         }
         self.position = position;
@@ -106,19 +107,19 @@ impl Exchange for Ring {
             if cached == position {
                 cached = head.until(|head| head != position);
             }
-            // SAFETY: the head is past this slot, and the writer leaves it alone until the tail below.
+            // SAFETY: the head is past this slot, and the writer writes it only after the store of the tail below.
             let buffer = unsafe { self.slots.bytes(slot(position, capacity, bytes)) };
             sum = sum.wrapping_add(payload::sum(buffer));
             expected = expected
                 .wrapping_add(payload::expected(bytes, payload::seed(position, FROM_LEADER)));
             position += 1;
-            // Pairs with the fence in `lead`: the slot is read before the tail gives it back.
+            // Pairs with the fence of `until` in `lead`: the slot is read before the writer sees the tail.
             tail.store(position, Ordering::Release);
         }
         (self.position, self.cached) = (position, cached);
         self.batches += 1;
         payload::check(sum, expected, position)?;
-        // Pairs with the fence in `lead`: nothing but the word itself is published.
+        // Pairs with the fence of `until` in `lead`. It publishes the word alone.
         self.indices.word(ANSWER).store(self.batches, Ordering::Release);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Connect and first echo on a bare abstract `SOCK_SEQPACKET` socket, one descriptor passed each
-//! way, everything blocking, a fresh connection each time.
+//! Connect and first echo over a bare abstract `SOCK_SEQPACKET` socket, with one descriptor passed each way. All calls
+//! block, and each round trip makes a fresh connection.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,10 +10,11 @@ use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
 use crate::memory::{Mapping, PAGE};
 use crate::payload::{self, FROM_LEADER};
 
+/// One side.
 pub struct Uds {
     address: SocketAddrUnix,
     listener: Option<OwnedFd>,
-    /// What is passed: any descriptor does.
+    /// The descriptor that is passed.
     token: OwnedFd,
     number: u64,
 }
@@ -24,6 +25,7 @@ fn socket() -> Outcome<OwnedFd> {
 }
 
 impl Uds {
+    /// Opens a side.
     pub fn open(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
         let address = SocketAddrUnix::new_abstract_name(setup.name.as_bytes())?;
         let listener = match setup.role {

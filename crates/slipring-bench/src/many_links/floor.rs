@@ -1,4 +1,4 @@
-//! The floor: for each link an eventfd and a word of shared memory each way, and an epoll loop.
+//! The floor: an eventfd and a word of shared memory for each link and direction, and an epoll loop in each process.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,21 +11,21 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::peer::Peer;
-use super::{Latencies, record};
+use super::run::{Latencies, record};
 use crate::Outcome;
 use crate::exchange::{receive_fd, send_fd};
 use crate::memory::Mapping;
 
-/// A word is alone on its line.
+/// A cache line. Each word has a line to itself.
 const LINE: usize = 64;
 
-/// One side, to send from. The links' words are one segment; the bells wake the other side.
+/// The sending half of a direction. All words lie in one segment, and the bells wake the other process.
 pub struct Floor {
     words: Mapping,
     bells: Vec<OwnedFd>,
 }
 
-/// One side, to receive at.
+/// The receiving half of a direction.
 struct Waiting {
     words: Mapping,
     bells: Vec<OwnedFd>,
@@ -33,7 +33,7 @@ struct Waiting {
 }
 
 impl Floor {
-    /// Hands the peer its half, and receives on a thread.
+    /// Starts the floor in the peer, and receives the echoes on a thread.
     pub fn start(peer: &Peer, links: usize, latencies: Latencies) -> Outcome<Self> {
         peer.start_floor()?;
         let socket = peer.socket.as_fd();
@@ -61,6 +61,7 @@ impl Floor {
         Ok(Self { words, bells: bells? })
     }
 
+    /// Sends a stamp over a link.
     pub fn send(&self, link: usize, stamp: u64) -> Outcome<()> {
         // Pairs with the Acquire load in `run`; nothing else is shared.
         self.words.word(link * LINE).store(stamp, Ordering::Release);
@@ -73,14 +74,14 @@ impl Waiting {
     fn new(floor: Floor) -> Outcome<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         for (link, bell) in floor.bells.iter().enumerate() {
-            // By edges, a bell need not be read.
+            // An edge-triggered bell need not be read.
             let events = EventFlags::IN | EventFlags::ET;
             epoll::add(&epoll, bell, EventData::new_u64(link as u64), events)?;
         }
         Ok(Self { words: floor.words, bells: floor.bells, epoll })
     }
 
-    /// Gives each link's stamp to `take`, for ever.
+    /// Gives the stamps to `take`, each with its link, until an error.
     fn run(self, mut take: impl FnMut(usize, u64)) -> Outcome<()> {
         let mut events = [MaybeUninit::<Event>::uninit(); 128];
         while !self.bells.is_empty() {
@@ -98,7 +99,7 @@ impl Waiting {
     }
 }
 
-/// The peer's half: what comes goes back.
+/// Serves the peer's side: it sends each stamp back.
 pub fn serve(socket: &UnixStream, links: usize) -> Outcome<()> {
     let there = Waiting::new(Floor::receive(socket.as_fd(), links)?)?;
     let back = Floor::receive(socket.as_fd(), links)?;

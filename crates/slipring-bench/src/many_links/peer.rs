@@ -1,4 +1,4 @@
-//! The serving process: sends back what comes, and says what it has used.
+//! The peer process: it sends each message back, and tells what it uses.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,33 +11,33 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use slipring::{Address, Reactor};
 
-use super::{Options, context, floor};
+use super::{Options, floor};
 use crate::Outcome;
 
 /// How long the peer may take to start.
 const START: Duration = Duration::from_secs(10);
 
-/// What the first process asks for, on the peer's standard input, which is a socket.
+/// Requests of the first process, over the socket that is the peer's standard input.
 const CPU: u8 = b'c';
 const HELD: u8 = b'h';
 const FLOOR: u8 = b'f';
 
-/// The peer process. Killed when dropped.
+/// The peer process. Dropping kills it.
 pub struct Peer {
     child: Child,
     pub socket: UnixStream,
     pub address: Address,
 }
 
-/// What the serving process holds.
+/// The memory and descriptors of the peer process.
 pub struct Held {
-    /// KiB.
+    /// KiB of resident memory.
     pub resident: u64,
     pub descriptors: u64,
 }
 
 impl Peer {
-    /// Starts it, and returns when it listens.
+    /// Starts the process and waits until it listens.
     pub fn start(options: &Options) -> Outcome<Self> {
         let address = Address::fresh();
         let name = address.to_string();
@@ -53,12 +53,13 @@ impl Peer {
         Ok(peer)
     }
 
-    /// The CPU time that it has used.
+    /// Returns the CPU time that the process has used.
     pub fn cpu(&self) -> Outcome<Duration> {
         let [nanos] = self.ask(CPU)?;
         Ok(Duration::from_nanos(nanos))
     }
 
+    /// Returns the memory and descriptors of the process.
     pub fn held(&self) -> Outcome<Held> {
         let [resident, descriptors] = self.ask(HELD)?;
         Ok(Held { resident, descriptors })
@@ -71,7 +72,7 @@ impl Peer {
         Ok(words.map(u64::from_le_bytes))
     }
 
-    /// Says that what the floor needs follows.
+    /// Announces the descriptors of the floor.
     pub fn start_floor(&self) -> Outcome<()> {
         Ok((&self.socket).write_all(&[FLOOR])?)
     }
@@ -84,9 +85,9 @@ impl Drop for Peer {
     }
 }
 
-/// The peer's life, which ends with the first process.
+/// Runs the peer process until the first process ends.
 pub fn serve(name: &str, options: &Options) -> Outcome<()> {
-    let context = context(options.spin)?;
+    let context = options.context()?;
     let reactor = Reactor::spawn(&context)?;
     let serving = reactor.clone();
     reactor.accept_with(context.listen(name)?, move |accepted| {

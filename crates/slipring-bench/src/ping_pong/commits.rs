@@ -1,4 +1,4 @@
-//! An execution by id, of a handler that does nothing, beside a bare round trip.
+//! An execution by id of a handler that does nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use slipring::{Context, DType};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};
 
-/// Counts, and wakes whoever waits for so many.
+/// Counts executions, and wakes the thread that waits for `target` of them.
 pub struct Counter {
     count: AtomicU64,
     target: AtomicU64,
@@ -41,7 +41,7 @@ impl Service for Empty {
 
     fn execute(&self, _: &(), _: &mut (), _: &Buffers) -> Result<(), Refused> {
         let Counter { count, target, waits } = &*self.0;
-        // One execution at a time.
+        // The service executes one request at a time, so a load and a store suffice.
         let now = count.load(Ordering::Relaxed) + 1;
         count.store(now, Ordering::Relaxed);
         if now == target.load(Ordering::Relaxed) {
@@ -96,8 +96,8 @@ impl Exchange for Executed {
         while counter.count.load(Ordering::Relaxed) < target {
             std::thread::park();
         }
-        // This thread was woken before the last answer is sent, on the CPU of whoever sends it, and what
-        // follows watches.
+        // The handler wakes this thread before the service sends the last answer, on the CPU of the thread that sends it.
+        // The harness polls after this call and must not delay that answer.
         std::thread::sleep(Duration::from_micros(100));
         Ok(())
     }

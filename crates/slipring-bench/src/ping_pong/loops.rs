@@ -1,4 +1,4 @@
-//! Busy loops beside a measurement: processes that compute all the time and count their iterations.
+//! Busy loops beside a measurement: processes that compute without a pause and count their iterations.
 //!
 //! Each loop may run on both CPUs of the measurement and counts in a cache line of its own. The counts tell how much the
 //! measured processes slow the loops: their iterations a second during a slice, relative to those of the loops alone.
@@ -14,7 +14,7 @@ use crate::Outcome;
 use crate::memory::{Mapping, PAGE};
 use crate::peer::{confine, end_with_parent};
 
-/// Steps of an iteration. A loop counts about once a microsecond.
+/// Steps of an iteration, which takes about half a microsecond.
 const STEPS: u64 = 1000;
 
 /// How long the loops run before their rate alone is taken.
@@ -78,6 +78,7 @@ impl Loops {
         if loops.alone > 0.0 { Ok(loops) } else { Err("the busy loops do not run".into()) }
     }
 
+    /// Returns the number of loops.
     pub fn count(&self) -> usize {
         self.children.len()
     }
@@ -87,6 +88,7 @@ impl Loops {
         self.alone
     }
 
+    /// Returns the iterations of all loops up to now.
     pub fn read(&self) -> Reading {
         let count = |number| self.counts.watch(number * LINE).load();
         Reading { iterations: (0..self.count()).map(count).sum(), at: Instant::now() }
@@ -116,6 +118,7 @@ impl Drop for Loops {
 }
 
 impl Share {
+    /// Adds the iterations between two moments.
     pub fn add(&mut self, before: Reading, after: Reading) {
         self.iterations += after.iterations - before.iterations;
         self.seconds += (after.at - before.at).as_secs_f64();
@@ -126,7 +129,7 @@ impl Share {
     }
 }
 
-/// The life of a loop's process. Its standard input is the memory of the counts.
+/// Runs a loop. The standard input of its process is the memory of the counts.
 pub fn run(parent: u32, number: usize, cpus: (usize, usize)) -> Outcome<()> {
     end_with_parent(parent)?;
     confine(cpus)?;

@@ -1,202 +1,54 @@
-//! How fast two processes answer one another: slipring beside what the machine can do.
+//! Round trips between two processes: slipring beside the floors of the machine.
+//!
+//! - Question: how long is a round trip, or a message one way, beside a floor that the same two processes measure in the
+//!   same moments?
+//! - Unit: nanoseconds, as the median of slices. p99 and p99.9 are of single round trips, whose stamps include one reading
+//!   of the clock.
+//! - Pinning: each process has one CPU of its own. With `--pairs`, all processes may run on both CPUs.
+//!
+//! | option | meaning |
+//! |---|---|
+//! | `--modes a,b` | only these rows; a wrong name lists all |
+//! | `--sizes 8,48` | only these payloads, in bytes |
+//! | `--seconds S` | the time of a row; without it up to 3, so that all rows together take less than a minute |
+//! | `--cpus A,B` | the two CPUs; 0,1 without it |
+//! | `--busy N` | N busy loops on both CPUs during the whole run |
+//! | `--pairs N` | N pairs of processes at once, over a futex, eventfds, a socket, and slipring |
+//! | `--json` | one JSON object a line |
+//! | `--csv FILE` | writes the results to a file, too |
 //!
 //! ```text
-//! cargo run --release --example ping_pong
-//! cargo run --release --example ping_pong -- --modes line-ro,futex --sizes 8 --seconds 5 --json
+//! options -> rows -> harness -> peer process      rows: subjects, tensors, reactors, …, and the floors
+//!                       |
+//!                    loops      busy loops beside it
+//! options -> pairs -> two processes a pair
 //! ```
-//!
-//! - Question: how long is a round trip (how many messages a second, one way), against a floor
-//!   measured in the same moments by the same two processes?
-//! - Unit: nanoseconds a round trip, median of slices; p99 and p99.9 of single round trips, whose
-//!   stamps include one reading of the clock.
-//! - Pinning: two processes, one CPU each (`--cpus`, default 0,1).
-//!
-//! Options: `--modes a,b` and `--sizes 8,48` choose rows (default all), `--seconds S` is the time of a
-//! row (default: up to 3, such that all take under a minute), `--json` prints one object a line.
-//!
-//! Expect a table: one line a row, size and state of the machine (near: both CPUs on one cache;
-//! far: not), the ratio to the floor, the floor's own figure, the bare line's in the same moments.
 
 mod commits;
 mod harness;
 mod loops;
+mod options;
 mod pairs;
 mod registered;
 mod report;
 mod rows;
+mod run;
 #[cfg(feature = "tokio")]
 mod runtimes;
 mod subjects;
 mod tensors;
 
-use std::error::Error;
-use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
-use std::time::Duration;
 
-use self::harness::Harness;
-use self::rows::{PingPong, What};
-use crate::results::Results;
-use crate::{Outcome, machine, peer};
-
-struct Options {
-    modes: Option<Vec<String>>,
-    sizes: Option<Vec<usize>>,
-    seconds: Option<f64>,
-    cpus: (usize, usize),
-    json: bool,
-    /// Where the results go.
-    csv: Option<PathBuf>,
-    /// Busy loops beside the measurement.
-    busy: usize,
-    /// Pairs of processes that run at once; 0 for one pair, pinned.
-    pairs: usize,
-    /// Hidden: this is a child of the process with this id.
-    follow: Option<u32>,
-    /// Hidden: the child is the busy loop with this number.
-    busy_loop: Option<usize>,
-    /// Hidden: the child is half of a pair of this kind.
-    pair: Option<String>,
-}
-
-/// What all rows of a run without `--seconds` take together, at most.
-const WHOLE: f64 = 48.0;
+use self::options::Options;
 
 /// Runs the program `ping_pong`.
 pub fn main() -> ExitCode {
-    match options().and_then(run) {
+    match Options::parse().and_then(run::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ping_pong: {error}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn run(options: Options) -> Outcome<()> {
-    if let Some(parent) = options.follow {
-        return match (options.busy_loop, options.pair) {
-            (Some(number), _) => loops::run(parent, number, options.cpus),
-            (_, Some(kind)) => pairs::serve(parent, &kind, options.cpus),
-            _ => peer::follow(&PingPong, parent, options.cpus.1),
-        };
-    }
-    if options.pairs > 0 {
-        return pairs::measure(&options);
-    }
-    let rows = chosen(&options)?;
-    let seconds = options.seconds.unwrap_or((WHOLE / rows.len() as f64).min(3.0));
-    let time = Duration::try_from_secs_f64(seconds)?;
-    let facts = machine::facts();
-    let mut figures = Vec::new();
-    let mut harness = Harness::start(options.cpus, options.busy)?;
-    let mut out = std::io::stdout();
-    if !options.json {
-        if let Some(loops) = harness.loops() {
-            writeln!(out, "{}\n", report::loops(loops))?;
-        }
-        writeln!(out, "{}", report::HEAD)?;
-    }
-    let mut shown: Vec<(&str, usize)> = Vec::new();
-    let mut beside = Vec::new();
-    for &(index, bytes) in &rows {
-        let records = harness.measure(index, bytes, time)?;
-        if records.is_empty() {
-            // All pairs were dropped: the machine moved, or a side that was to sleep stayed awake.
-            eprintln!("ping_pong: {} at {bytes} B: no slice was kept", rows::row(index).mode);
-        }
-        for record in records {
-            let subject = record.row.mode == rows::row(index).mode;
-            let key = (record.row.mode, record.bytes);
-            // A floor is shown once: by its own row if that is measured, else by its first subject.
-            let own = rows.iter().any(|&(index, bytes)| (rows::row(index).mode, bytes) == key);
-            if subject || !(own || shown.contains(&key)) {
-                let line = if options.json { report::json(&record) } else { report::line(&record) };
-                writeln!(out, "{line}")?;
-                figures.push(report::figure(&record, options.busy));
-            }
-            beside.extend((!subject).then_some(key));
-        }
-        shown.append(&mut beside);
-    }
-    let weather = harness.quit()?;
-    if let Some(path) = &options.csv {
-        Results { facts, figures }.write(path)?;
-    }
-    if options.json {
-        eprintln!("{}", report::weather(&weather));
-    } else {
-        writeln!(out, "\n{}", report::weather(&weather))?;
-    }
-    Ok(())
-}
-
-/// Row indices and sizes, in the table's order.
-fn chosen(options: &Options) -> Outcome<Vec<(usize, usize)>> {
-    let known: Vec<&str> = rows::all().map(|row| row.mode).collect();
-    for mode in options.modes.iter().flatten() {
-        if !known.contains(&mode.as_str()) {
-            return Err(format!("no mode {mode:?}, there are: {}", known.join(", ")).into());
-        }
-    }
-    let mut chosen = Vec::new();
-    for (index, row) in rows::all().enumerate() {
-        let wanted = match &options.modes {
-            Some(modes) => modes.iter().any(|mode| mode == row.mode),
-            None => row.shown || row.what == What::Slipring,
-        };
-        let sizes = row.sizes.iter().filter(|bytes| {
-            wanted && options.sizes.as_ref().is_none_or(|sizes| sizes.contains(bytes))
-        });
-        chosen.extend(sizes.map(|bytes| (index, *bytes)));
-    }
-    // A floor without a floor of its own needs no row where it is measured beside a subject.
-    let beside: Vec<(usize, usize)> =
-        chosen.iter().filter_map(|row| rows::floor(row.0, row.1)).collect();
-    chosen.retain(|row| rows::row(row.0).floor.is_some() || !beside.contains(row));
-    if chosen.is_empty() { Err("no row has such a mode and size".into()) } else { Ok(chosen) }
-}
-
-fn options() -> Outcome<Options> {
-    use lexopt::prelude::{Long, ValueExt};
-    let mut options = Options {
-        modes: None,
-        sizes: None,
-        seconds: None,
-        cpus: (0, 1),
-        json: false,
-        csv: None,
-        busy: 0,
-        pairs: 0,
-        follow: None,
-        busy_loop: None,
-        pair: None,
-    };
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("modes") => options.modes = Some(list(&parser.value()?.string()?)?),
-            Long("sizes") => options.sizes = Some(list(&parser.value()?.string()?)?),
-            Long("seconds") => options.seconds = Some(parser.value()?.parse()?),
-            Long("cpus") => match list(&parser.value()?.string()?)?[..] {
-                [leader, follower] if leader != follower => options.cpus = (leader, follower),
-                _ => return Err("--cpus takes two different CPUs, as 0,1".into()),
-            },
-            Long("json") => options.json = true,
-            Long("csv") => options.csv = Some(parser.value()?.into()),
-            Long("busy") => options.busy = parser.value()?.parse()?,
-            Long("pairs") => options.pairs = parser.value()?.parse()?,
-            Long("loop") => options.busy_loop = Some(parser.value()?.parse()?),
-            Long("pair") => options.pair = Some(parser.value()?.string()?),
-            Long("follow") => options.follow = Some(parser.value()?.parse()?),
-            other => return Err(other.unexpected().into()),
-        }
-    }
-    Ok(options)
-}
-
-fn list<T: FromStr<Err: Error + Send + Sync + 'static>>(text: &str) -> Outcome<Vec<T>> {
-    text.split(',').map(|part| Ok(part.trim().parse()?)).collect()
 }

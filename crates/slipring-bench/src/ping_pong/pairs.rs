@@ -24,7 +24,6 @@ use super::{report, subjects};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, receive_fd, send_fd};
 use crate::floors::{eventfd, futex, socket};
-use crate::machine;
 use crate::peer::{confine, end_with_parent};
 use crate::results::{PairFigure, Results};
 use crate::runner::median;
@@ -33,40 +32,40 @@ use crate::units::time;
 /// Bytes of a message.
 const BYTES: usize = 64;
 
-/// Times that each kind is measured.
+/// Rounds of a run. Each measures every carrier once.
 const ROUNDS: u32 = 5;
 
-/// What each kind is measured for, in all rounds together, unless `--seconds` says otherwise.
+/// The seconds of a carrier in all rounds together, without `--seconds`.
 const SECONDS: f64 = 5.0;
 
 /// Round trips before the time starts.
 const WARM: u64 = 100;
 
-/// How many times the median pair's mean a starved pair's mean is.
+/// A starved pair's mean is more than this many times the median pair's.
 const STARVED: f64 = 3.0;
 
-/// How long a process may take to answer beside its time, on a machine that is merely busy.
+/// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A way to carry the messages.
-struct Kind {
+struct Carrier {
     name: &'static str,
     open: fn(&Setup) -> Outcome<Box<dyn Exchange>>,
 }
 
-/// All kinds. The first is the floor.
-const KINDS: [Kind; 5] = [
-    Kind { name: "futex", open: futex::Futex::prompt },
-    Kind { name: "eventfd", open: eventfd::Eventfd::open },
-    Kind { name: "socket", open: socket::Socket::prompt },
-    Kind { name: "slipring", open: |setup| subjects::direct(setup, Options::new()) },
-    Kind {
+/// All carriers. The first is the floor.
+const CARRIERS: [Carrier; 5] = [
+    Carrier { name: "futex", open: futex::Futex::prompt },
+    Carrier { name: "eventfd", open: eventfd::Eventfd::open },
+    Carrier { name: "socket", open: socket::Socket::prompt },
+    Carrier { name: "slipring", open: |setup| subjects::direct(setup, Options::new()) },
+    Carrier {
         name: "slipring-never",
         open: |setup| subjects::direct(setup, Options::new().spin(Spin::Never)),
     },
 ];
 
-/// The means of a kind in all rounds, in nanoseconds.
+/// The figures of a carrier: a value each round, in nanoseconds.
 #[derive(Default)]
 struct Figures {
     mean: Vec<f64>,
@@ -79,7 +78,7 @@ struct Figures {
     loops: Vec<f64>,
 }
 
-/// What a pair has done: its round trips, nanoseconds, and the longest round trip.
+/// The result of a pair: its round trips, their nanoseconds, and the longest of them.
 #[derive(Clone, Copy)]
 struct Done {
     trips: u64,
@@ -87,27 +86,27 @@ struct Done {
     longest: u64,
 }
 
-/// Measures the kinds that `--modes` names, and the floor.
+/// Measures the carriers that `--modes` names, and the floor.
 pub fn measure(options: &super::Options) -> Outcome<()> {
     if let Some(mode) = options.modes.iter().flatten().find(|mode| find(mode).is_none()) {
-        let names = KINDS.map(|kind| kind.name).join(", ");
+        let names = CARRIERS.map(|carrier| carrier.name).join(", ");
         return Err(format!("no mode {mode:?} with --pairs, there are: {names}").into());
     }
     let wanted = |name: &str| match &options.modes {
-        Some(modes) => name == KINDS[0].name || modes.iter().any(|mode| mode == name),
+        Some(modes) => name == CARRIERS[0].name || modes.iter().any(|mode| mode == name),
         None => true,
     };
-    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| wanted(kind.name)).collect();
+    let carriers: Vec<&Carrier> = CARRIERS.iter().filter(|carrier| wanted(carrier.name)).collect();
     let seconds = options.seconds.unwrap_or(SECONDS) / f64::from(ROUNDS);
     let stretch = Duration::try_from_secs_f64(seconds)?;
     let loops =
         if options.busy > 0 { Some(Loops::start(options.busy, options.cpus)?) } else { None };
-    let facts = machine::facts();
-    let mut all: Vec<Figures> = kinds.iter().map(|_| Figures::default()).collect();
+    let facts = report::facts(options.cpus, loops.as_ref());
+    let mut all: Vec<Figures> = carriers.iter().map(|_| Figures::default()).collect();
     for _ in 0..ROUNDS {
-        for (kind, figures) in kinds.iter().zip(&mut all) {
+        for (carrier, figures) in carriers.iter().zip(&mut all) {
             let pairs: Outcome<Vec<Pair>> =
-                (0..options.pairs).map(|_| Pair::start(kind, options.cpus)).collect();
+                (0..options.pairs).map(|_| Pair::start(carrier, options.cpus)).collect();
             let mut pairs = pairs?;
             for pair in &pairs {
                 pair.wait_until_ready()?;
@@ -127,12 +126,12 @@ pub fn measure(options: &super::Options) -> Outcome<()> {
     }
     let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
     let floor = middle(&all[0].mean);
-    let figures: Vec<PairFigure> = kinds
+    let figures: Vec<PairFigure> = carriers
         .iter()
         .zip(&all)
-        .map(|(kind, figures)| PairFigure {
+        .map(|(carrier, figures)| PairFigure {
             pairs: options.pairs,
-            mode: kind.name.into(),
+            mode: carrier.name.into(),
             bytes: BYTES,
             busy: options.busy,
             mean_ns: middle(&figures.mean),
@@ -203,8 +202,8 @@ fn json(figure: &PairFigure) -> String {
     )
 }
 
-fn find(name: &str) -> Option<&'static Kind> {
-    KINDS.iter().find(|kind| kind.name == name)
+fn find(name: &str) -> Option<&'static Carrier> {
+    CARRIERS.iter().find(|carrier| carrier.name == name)
 }
 
 impl Figures {
@@ -231,23 +230,23 @@ impl Figures {
 
 /// Two processes. Dropping kills them.
 struct Pair {
-    /// The follower comes first, so that it dies first: it would else see its leader go.
+    /// The follower comes first and is killed first, so that it does not see its leader die.
     sides: [Side; 2],
 }
 
-/// A process, and the socket over which it is told what to do.
+/// A process, and the socket over which it gets its commands.
 struct Side {
     child: Child,
     socket: OwnedFd,
 }
 
 impl Pair {
-    fn start(kind: &Kind, cpus: (usize, usize)) -> Outcome<Pair> {
+    fn start(carrier: &Carrier, cpus: (usize, usize)) -> Outcome<Pair> {
         let (one, other) = socket_pair()?;
         let name = Address::fresh().to_string();
         let name = name.trim_start_matches('@');
-        let follower = Side::start(kind, cpus, Role::Follower, name, &one)?;
-        let leader = Side::start(kind, cpus, Role::Leader, name, &other)?;
+        let follower = Side::start(carrier, cpus, Role::Follower, name, &one)?;
+        let leader = Side::start(carrier, cpus, Role::Leader, name, &other)?;
         Ok(Pair { sides: [follower, leader] })
     }
 
@@ -271,7 +270,7 @@ impl Pair {
 
 impl Side {
     fn start(
-        kind: &Kind,
+        carrier: &Carrier,
         cpus: (usize, usize),
         role: Role,
         name: &str,
@@ -282,7 +281,7 @@ impl Side {
         let child = Command::new(std::env::current_exe()?)
             .arg(format!("--follow={}", std::process::id()))
             .arg(format!("--cpus={},{}", cpus.0, cpus.1))
-            .arg(format!("--pair={},{name}", kind.name))
+            .arg(format!("--pair={},{name}", carrier.name))
             .stdin(Stdio::from(theirs))
             .spawn()?;
         let side = Side { child, socket };
@@ -321,19 +320,19 @@ fn receive<const N: usize>(socket: impl AsFd) -> Outcome<[u64; N]> {
     Ok(words.map(u64::from_ne_bytes))
 }
 
-/// The life of one side's process. The argument is the kind's name and the name of the pair's socket.
-pub fn serve(parent: u32, what: &str, cpus: (usize, usize)) -> Outcome<()> {
+/// Runs one side of a pair. The argument is the carrier's name and a name for the pair's socket.
+pub fn serve(parent: u32, argument: &str, cpus: (usize, usize)) -> Outcome<()> {
     end_with_parent(parent)?;
     confine(cpus)?;
-    let (kind, name) = what.split_once(',').ok_or("--pair takes a kind and a name")?;
-    let kind = find(kind).ok_or("no such kind of pair")?;
+    let (carrier, name) = argument.split_once(',').ok_or("--pair takes a carrier and a name")?;
+    let carrier = find(carrier).ok_or("no such carrier")?;
     let control = std::io::stdin().as_fd().try_clone_to_owned()?;
     let (leads, socket) = receive_fd(control.as_fd())?;
     let role = if leads != 0 { Role::Leader } else { Role::Follower };
     let setup = Setup { role, bytes: BYTES, name, socket: socket.as_fd() };
-    let mut exchange = (kind.open)(&setup)?;
+    let mut exchange = (carrier.open)(&setup)?;
     if role == Role::Follower {
-        // Until the parent kills this process.
+        // The loop ends when the parent kills this process.
         loop {
             exchange.follow(1)?;
         }
@@ -352,6 +351,6 @@ pub fn serve(parent: u32, what: &str, cpus: (usize, usize)) -> Outcome<()> {
         before = now;
     }
     send(&control, &[trips, (before - start).as_nanos() as u64, longest.as_nanos() as u64])?;
-    // The parent kills this process after the follower, which would else see the link close.
+    // The parent kills the follower first, which must not see the link close.
     receive::<1>(&control).map(drop)
 }

@@ -1,5 +1,5 @@
-//! A commit of 300 regions, each with a descriptor of its own, beside 300 descriptors that are sent and mapped with
-//! nothing around it. Undoing it, which both do before the next one, is not in the time.
+//! A commit of 300 regions with a descriptor each, and its floor: 300 descriptors, sent and mapped. The time ends before
+//! both undo it.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -27,7 +27,7 @@ const REGIONS: u32 = 300;
 /// Descriptors in one message: `SCM_MAX_FD` of `unix(7)`.
 const MOST: usize = 253;
 
-/// A service whose models have so many inputs of a page, and that counts releases.
+/// A service whose models have [`REGIONS`] inputs of a page. It counts releases.
 struct Inputs(Arc<AtomicU64>);
 
 impl Service for Inputs {
@@ -105,11 +105,11 @@ impl Exchange for Committed {
     }
 }
 
-/// The same number of descriptors, sent in two messages, each mapped, and one byte back.
+/// As many descriptors, sent in two messages and mapped, and one byte back.
 pub struct Descriptors {
     role: Role,
     socket: OwnedFd,
-    /// Of the leader: the descriptors of what it made.
+    /// The segments that the leader has made.
     made: Vec<(Mapping, OwnedFd)>,
 }
 

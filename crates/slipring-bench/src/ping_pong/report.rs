@@ -1,4 +1,4 @@
-//! The figures, as a table for people or as one JSON object a line.
+//! The figures as a table, as JSON, and as lines of the results.
 
 use std::fmt::Write;
 
@@ -6,20 +6,21 @@ use hdrhistogram::Histogram;
 
 use super::harness::Record;
 use super::loops::Loops;
-use super::rows::What;
+use super::rows::Kind;
+use crate::distance::{Distance, Tally};
+use crate::machine;
 use crate::results::FloorFigure;
 use crate::runner::Pace;
-use crate::state::{State, Weather};
 use crate::units::{size, time};
 
-/// One line of JSON. `null` where a row has no such figure (streams have no tails).
+/// Returns a record as JSON. A figure that a row does not have is `null`: streams have no tails.
 pub fn json(record: &Record) -> String {
-    let what = what(record);
-    let (mode, bytes, state) = (record.row.mode, record.bytes, state(record.state));
+    let kind = kind(record);
+    let (mode, bytes, state) = (record.row.mode, record.bytes, state(record.distance));
     let (p99, p999) = (tail(record, 0.99), tail(record, 0.999));
     let Record { p50, mean, ratio, n, .. } = *record;
     let mut line = format!(
-        r#"{{"what":"{what}","mode":"{mode}","bytes":{bytes},"state":"{state}","rtt_ns":{{"p50":{p50:.1},"mean":{mean:.1},"p99":{},"p999":{}}},"ratio":{ratio:.3},"n":{n}"#,
+        r#"{{"what":"{kind}","mode":"{mode}","bytes":{bytes},"state":"{state}","rtt_ns":{{"p50":{p50:.1},"mean":{mean:.1},"p99":{},"p999":{}}},"ratio":{ratio:.3},"n":{n}"#,
         p99.map_or("null".into(), |value| value.to_string()),
         p999.map_or("null".into(), |value| value.to_string()),
     );
@@ -33,10 +34,11 @@ pub fn json(record: &Record) -> String {
     line
 }
 
+/// The head of the table.
 pub const HEAD: &str = "\
 what      mode          bytes  state        p50       mean        p99      p99.9   ratio  floor                  line  slices  loops  round trips, log scale";
 
-/// One line of the table.
+/// Returns a record as a line of the table.
 pub fn line(record: &Record) -> String {
     let short = |value: Option<u64>| value.map_or("–".into(), |value| time(value as f64));
     let figure = |value: f64| match record.row.pace {
@@ -54,10 +56,10 @@ pub fn line(record: &Record) -> String {
     let ratio = record.floor.map_or(String::new(), |_| format!("{:.3}", record.ratio));
     format!(
         "{:<9} {:<12} {:>6}  {:<5} {:>10} {:>10} {:>10} {:>10}  {ratio:>6}  {floor:<18} {:>8}  {:>6}  {loops:>5}  {}",
-        what(record),
+        kind(record),
         record.row.mode,
         size(record.bytes),
-        state(record.state),
+        state(record.distance),
         figure(record.p50),
         figure(record.mean),
         short(tail(record, 0.99)),
@@ -68,7 +70,18 @@ pub fn line(record: &Record) -> String {
     )
 }
 
-/// What runs beside the measurement.
+/// Returns the facts about a run that its figures do not tell: the CPUs, and the speed of the busy loops.
+pub fn facts(cpus: (usize, usize), loops: Option<&Loops>) -> Vec<String> {
+    let mut facts = machine::facts();
+    facts.push(format!("CPUs: {},{}", cpus.0, cpus.1));
+    facts.extend(loops.map(|loops| {
+        let alone = loops.alone() / 1e6;
+        format!("busy loops: {}, {alone:.2} M iterations/s alone", loops.count())
+    }));
+    facts
+}
+
+/// Returns a line that names the busy loops.
 pub fn loops(loops: &Loops) -> String {
     format!(
         "beside {} busy loops; \"loops\" is the part of their speed that they keep, of {:.2} M iterations/s alone",
@@ -77,26 +90,26 @@ pub fn loops(loops: &Loops) -> String {
     )
 }
 
-/// What the machine did meanwhile.
-pub fn weather(weather: &Weather) -> String {
-    let [close, near, far] = weather.brackets;
+/// Returns a line with the counts of the run.
+pub fn tally(tally: &Tally) -> String {
+    let [close, near, far] = tally.probes;
     format!(
-        "{close} brackets close, {near} near, {far} far, {} moves; {} of {} pairs dropped",
-        weather.flips, weather.dropped, weather.pairs,
+        "{close} probes close, {near} near, {far} far, {} moves; {} of {} pairs dropped",
+        tally.moves, tally.dropped, tally.pairs,
     )
 }
 
-fn what(record: &Record) -> &'static str {
-    match record.row.what {
-        What::Slipring => "slipring",
-        What::Floor => "floor",
+fn kind(record: &Record) -> &'static str {
+    match record.row.kind {
+        Kind::Slipring => "slipring",
+        Kind::Floor => "floor",
     }
 }
 
-fn state(state: State) -> &'static str {
-    match state {
-        State::Close | State::Near => "near",
-        State::Far => "far",
+fn state(distance: Distance) -> &'static str {
+    match distance {
+        Distance::Close | Distance::Near => "near",
+        Distance::Far => "far",
     }
 }
 
@@ -109,10 +122,10 @@ pub fn figure(record: &Record, busy: usize) -> FloorFigure {
     let tail = |quantile| tail(record, quantile).map(|value| value as f64);
     FloorFigure {
         mode: record.row.mode.into(),
-        kind: what(record).into(),
+        kind: kind(record).into(),
         bytes: record.bytes,
         unit: if record.row.pace == Pace::Stream { "message" } else { "round trip" }.into(),
-        state: state(record.state).into(),
+        state: state(record.distance).into(),
         busy,
         p50_ns: record.p50,
         mean_ns: record.mean,
@@ -128,8 +141,8 @@ pub fn figure(record: &Record, busy: usize) -> FloorFigure {
     }
 }
 
-/// A histogram in one line: how many of the stamps fall into each step, from the least to p99.9, the
-/// steps growing by a constant factor.
+/// Returns a histogram in one line: the number of stamps in each step from the least to p99.9. The steps grow by a constant
+/// factor.
 fn bars(stamps: &Histogram<u64>) -> String {
     const STEPS: usize = 24;
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];

@@ -1,4 +1,4 @@
-//! The table of what is measured, and against what.
+//! The rows of `ping_pong`, and the floor of each.
 
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
@@ -7,28 +7,30 @@ use crate::ping_pong::{registered, subjects, tensors};
 use crate::rows::Rows;
 use crate::runner::Pace;
 
+/// Whether a row measures slipring or a floor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum Kind {
     Slipring,
     Floor,
 }
 
+/// A mode: how its exchange is opened, paced, and compared.
 pub struct Row {
-    pub what: What,
+    pub kind: Kind,
     pub mode: &'static str,
-    /// Bytes of payload. A row that serves as the floor of a size it has not is measured at its first.
+    /// Bytes of payload. For a subject of another size, a floor is measured at its first size.
     pub sizes: &'static [usize],
     pub open: fn(&Setup) -> Outcome<Box<dyn Exchange>>,
-    /// What `tune` is given; where there are several, the best in each state is the row's figure.
+    /// Returns the variants for a size. The best of them at each distance is the row's figure.
     pub variants: fn(usize) -> Vec<u64>,
     pub pace: Pace,
-    /// The mode that is its floor.
+    /// The mode of its floor.
     pub floor: Option<&'static str>,
-    /// Whether a run without `--modes` measures it also where no subject has it as its floor.
+    /// Whether a run without `--modes` measures a floor by itself.
     pub shown: bool,
 }
 
-/// For rows without variants.
+/// Returns the variants of a row that has none.
 pub fn one(_bytes: usize) -> Vec<u64> {
     vec![0]
 }
@@ -37,7 +39,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 const FLOOR: Row = Row {
-    what: What::Floor,
+    kind: Kind::Floor,
     mode: "",
     sizes: &[8],
     open: line::Line::writable,
@@ -57,7 +59,7 @@ static FLOORS: &[Row] = &[
         variants: relay::periods,
         ..FLOOR
     },
-    // What the reader's read-only mapping costs, with nothing else changed.
+    // It differs from its floor by the reader's read-only mapping alone.
     Row {
         mode: "rotate-ro",
         sizes: &[KIB, 64 * KIB],
@@ -103,7 +105,7 @@ static FLOORS: &[Row] = &[
     #[cfg(feature = "tokio")]
     Row { mode: "tokio-uds", open: super::runtimes::socket, ..FLOOR },
     Row { mode: "uds", open: uds::Uds::open, pace: Pace::Each, ..FLOOR },
-    // The same against itself: how far from 1 the method strays.
+    // The floor beside itself: its ratio tells how far from 1 the method strays.
     Row {
         mode: "control",
         open: line::Line::sealed,
@@ -113,21 +115,22 @@ static FLOORS: &[Row] = &[
     },
 ];
 
-/// All rows, subjects first; both processes agree on the indices.
+/// Returns all rows, subjects first.
 pub fn all() -> impl Iterator<Item = &'static Row> {
     subjects::ROWS.iter().chain(FLOORS)
 }
 
+/// Returns the row with this index.
 pub fn row(index: usize) -> &'static Row {
     all().nth(index).expect("both processes have the same table")
 }
 
+/// Returns the index of a mode.
 pub fn find(mode: &str) -> Option<usize> {
     all().position(|row| row.mode == mode)
 }
 
-/// Index and size of what a row is measured against: the same size where the floor has it, else the
-/// floor's first.
+/// Returns the index and the size of a row's floor: the row's size if the floor has it, else the floor's first.
 pub fn floor(index: usize, bytes: usize) -> Option<(usize, usize)> {
     let floor = row(index).floor.and_then(find)?;
     let sizes = row(floor).sizes;

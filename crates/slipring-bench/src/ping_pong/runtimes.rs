@@ -1,5 +1,4 @@
-//! Both sides on a single-threaded tokio runtime: slipring's async connection, and tokio's own socket
-//! as its floor.
+//! Both sides on a single-threaded tokio runtime: slipring's async connection, and tokio's Unix socket as its floor.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
@@ -25,7 +24,7 @@ fn runtime() -> Outcome<Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
-/// What one side sends as its answer number so and so.
+/// Returns the message with this number.
 fn word(number: u64, salt: u64) -> [u8; 8] {
     payload::seed(number, salt).to_ne_bytes()
 }
@@ -34,6 +33,7 @@ fn check(message: &[u8], number: u64, salt: u64) -> Outcome<()> {
     payload::check(payload::sum(message), payload::seed(number, salt), number)
 }
 
+/// Opens a side over slipring.
 pub fn slipring(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
     let runtime = runtime()?;
     let context = Context::new()?;
@@ -81,6 +81,7 @@ impl Exchange for Async<Connection> {
     }
 }
 
+/// Opens a side over tokio's socket.
 pub fn socket(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
     let runtime = runtime()?;
     let address = SocketAddr::from_abstract_name(setup.name)?;

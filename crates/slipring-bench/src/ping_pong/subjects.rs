@@ -1,10 +1,10 @@
-//! slipring itself, as the harness drives it: one `Exchange` and one line of `ROWS` a mode.
+//! The subjects: slipring as the harness drives it, with one `Exchange` and one entry of `ROWS` for each mode.
 
 use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin, TryRecvError};
 
 use super::commits::Executed;
 use super::registered::Committed;
-use super::rows::{Row, What, one};
+use super::rows::{Kind, Row, one};
 use super::tensors;
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
@@ -17,7 +17,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 const DIRECT: Row = Row {
-    what: What::Slipring,
+    kind: Kind::Slipring,
     mode: "direct",
     sizes: &[8, 48],
     open: Direct::open,
@@ -27,7 +27,7 @@ const DIRECT: Row = Row {
     shown: true,
 };
 
-/// Measured first, each beside its floor.
+/// The rows of all subjects.
 pub static ROWS: &[Row] = &[
     DIRECT,
     Row {
@@ -69,7 +69,7 @@ pub static ROWS: &[Row] = &[
         ..DIRECT
     },
     Row { mode: "tensor", sizes: &[8, MIB], open: tensors::Handed::open, ..DIRECT },
-    // Handing over a gigabyte beside handing over eight bytes; each side takes that much memory.
+    // A gigabyte handed over, beside eight bytes handed over. Each side takes a gigabyte of memory.
     Row {
         mode: "tensor-flat",
         sizes: &[1 << 30],
@@ -95,7 +95,7 @@ pub static ROWS: &[Row] = &[
         shown: false,
         ..DIRECT
     },
-    // Shown beside `noisy` only: its floor is slipring itself.
+    // The floor of `noisy`, which is slipring, too.
     Row {
         mode: "quiet",
         sizes: &[8],
@@ -115,7 +115,7 @@ pub static ROWS: &[Row] = &[
         ..DIRECT
     },
     Row { mode: "execute", sizes: &[8], open: Executed::open, floor: Some("direct"), ..DIRECT },
-    // A commit of 300 regions of so many bytes.
+    // A commit of 300 regions of this size.
     Row {
         mode: "commit",
         sizes: &[4 * KIB],
@@ -167,7 +167,7 @@ pub static ROWS: &[Row] = &[
     },
 ];
 
-/// Both ends of a link between the two processes, and the salts of what this side sends and gets.
+/// This side's end of a link, the messages that it has sent and received, and the salts of both directions.
 pub struct Ends {
     pub link: Connection,
     sent: u64,
@@ -176,10 +176,12 @@ pub struct Ends {
 }
 
 impl Ends {
+    /// Opens the end with a context of its own.
     pub fn open(setup: &Setup, options: Options) -> Outcome<Ends> {
         Ends::of(setup, &Context::with_options(options)?)
     }
 
+    /// Opens the end with this context.
     pub fn of(setup: &Setup, context: &Context) -> Outcome<Ends> {
         let link = match setup.role {
             Role::Follower => {
@@ -196,24 +198,25 @@ impl Ends {
         Ok(Ends { link, sent: 0, received: 0, salts })
     }
 
-    /// The seed of the next message to send.
+    /// Returns the seed of the next message to send.
     pub fn next_out(&mut self) -> u64 {
         self.sent += 1;
         payload::seed(self.sent - 1, self.salts.0)
     }
 
-    /// Number and seed of the next message to receive.
+    /// Returns the number and the seed of the next message to receive.
     pub fn next_in(&mut self) -> (u64, u64) {
         self.received += 1;
         (self.received - 1, payload::seed(self.received - 1, self.salts.1))
     }
 }
 
+/// The error of a link that the peer has closed.
 pub fn gone() -> &'static str {
     "the peer has closed"
 }
 
-/// Sums every byte where it lies, in the peer's memory.
+/// Sums every byte in place, in the peer's memory.
 #[inline]
 pub fn sum(bytes: Bytes<'_>) -> u64 {
     let lines = bytes.lines();
@@ -229,7 +232,7 @@ pub fn sum(bytes: Bytes<'_>) -> u64 {
     lanes.iter().fold(payload::sum(&tail), |sum, lane| sum.wrapping_add(*lane))
 }
 
-/// Opens a side that sends short messages and answers at once, with options of its own.
+/// Opens a side that sends short messages and answers at once, with these options.
 pub fn direct(setup: &Setup, options: Options) -> Outcome<Box<dyn Exchange>> {
     Direct::with(setup, options)
 }
@@ -251,7 +254,7 @@ impl Direct {
         Ok(Box::new(Turns(Direct { ends, outgoing: vec![0; setup.bytes], incoming: Vec::new() })))
     }
 
-    /// What has just come in.
+    /// Checks the message in `incoming`.
     fn check(&mut self) -> Outcome<()> {
         let (number, seed) = self.ends.next_in();
         let expected = payload::expected(self.incoming.len(), seed);
@@ -271,7 +274,7 @@ impl Turn for Direct {
     }
 }
 
-/// Every byte written in place, every byte summed in place.
+/// Messages of which every byte is written in place and summed in place.
 struct InPlace {
     ends: Ends,
     bytes: usize,
@@ -331,7 +334,7 @@ impl Turn for Copied {
     }
 }
 
-/// As `Direct`, but both sides sleep at once, and each idles before it sends, as the floor does.
+/// As `Direct`. Both sides sleep at once, and each idles before it sends, as the floor does.
 struct Blocking(Direct);
 
 impl Blocking {
@@ -353,7 +356,7 @@ impl Turn for Blocking {
     }
 }
 
-/// As `Blocking`, but in a loop that sleeps in `epoll_wait` on the connection's descriptor.
+/// As `Blocking`, in a loop that sleeps in `epoll_wait` on the connection's descriptor.
 struct Epoll {
     direct: Direct,
     events: events::Loop,
@@ -391,7 +394,7 @@ impl Turn for Epoll {
     }
 }
 
-/// One way: every message filled and summed in place, one answer at the end.
+/// Messages one way, filled and summed in place, and one answer at the end.
 struct Stream {
     ends: Ends,
     bytes: usize,
@@ -455,7 +458,7 @@ impl Exchange for Stream {
     }
 }
 
-/// Connect, handshake, first echo; a fresh link each time.
+/// Connect, handshake and first echo, over a fresh link each time.
 struct Connect {
     context: Context,
     listener: Option<Listener>,
@@ -495,7 +498,7 @@ impl Exchange for Connect {
             let mut link = listener.accept()?;
             let word = link.recv()?.ok_or_else(gone)?;
             link.send(&word)?;
-            // The end of the link is not in the time.
+            // The leader closes the link after it has taken the time.
             link.recv()?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! slipring's tensors, as the harness drives them.
+//! The subjects that send tensors, and the floor of a first allocation.
 
 use slipring::{Context, Options, Tensor};
 
@@ -8,7 +8,7 @@ use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::memory::Mapping;
 use crate::payload;
 
-/// A tensor handed over and back that nobody touches: each side sends its own again and again.
+/// A tensor handed over and back. No process touches its bytes: each side sends the same tensor each time.
 pub struct Handed {
     ends: Ends,
     tensor: Tensor,
@@ -33,7 +33,7 @@ impl Turn for Handed {
     }
 }
 
-/// A fresh tensor each time: allocated, sent, received, dropped. Filled and summed, or untouched.
+/// A fresh tensor each time, which is allocated, sent, received and dropped. It is filled and summed, or untouched.
 pub struct Fresh {
     ends: Ends,
     context: Context,
@@ -77,7 +77,7 @@ impl Turn for Fresh {
     }
 }
 
-/// The first allocation of a context. The follower has no part in it.
+/// The first allocation of a context. The follower does nothing.
 pub struct Cold {
     bytes: usize,
     leads: bool,
@@ -106,7 +106,7 @@ impl Exchange for Cold {
     }
 }
 
-/// Its floor: shared memory of the same length, mapped with every page present, and unmapped.
+/// The floor of [`Cold`]: shared memory of the same length, mapped with every page present, and unmapped.
 pub struct Populate {
     bytes: usize,
 }

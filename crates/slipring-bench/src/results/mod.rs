@@ -55,12 +55,20 @@ impl<F: Serialize + DeserializeOwned> Results<F> {
 
     /// Parses the text of such a file.
     pub fn parse(text: &str) -> Outcome<Results<F>> {
-        let facts =
-            text.lines().filter_map(|line| line.strip_prefix("# ")).map(str::to_owned).collect();
+        let facts = facts_of(text);
         let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
         let figures = reader.deserialize().collect::<Result<_, _>>()?;
         Ok(Results { facts, figures })
     }
+}
+
+/// Returns the facts of a file, whatever its figures are.
+pub fn facts(path: &Path) -> Outcome<Vec<String>> {
+    Ok(facts_of(&text(path)?))
+}
+
+fn facts_of(text: &str) -> Vec<String> {
+    text.lines().filter_map(|line| line.strip_prefix("# ")).map(str::to_owned).collect()
 }
 
 /// Which program wrote a file.

@@ -54,7 +54,7 @@ pub fn busy(all: &[Results<FloorFigure>], request: &Request) -> Outcome<String> 
     for (mode, bytes, floor) in rows {
         let mut cells = vec![format!("`{mode}`"), size(bytes), format!("`{floor}`")];
         for figures in &all {
-            // Of two states the one that was seen more.
+            // The figure with more slices counts, near or far.
             let mine = figures.iter().filter(|figure| figure.mode == mode && figure.bytes == bytes);
             cells.push(mine.max_by_key(|figure| figure.slices).map_or("–".into(), cell));
         }

@@ -56,7 +56,7 @@ fn read(path: &Path) -> Outcome<(String, String)> {
     Ok((page, made))
 }
 
-/// Replaces what stands between marks by what `table` returns.
+/// Replaces the lines between marks by what `table` returns for the request.
 fn made(page: &str, table: impl Fn(&str) -> Outcome<String>) -> Outcome<String> {
     let mut made = String::with_capacity(page.len());
     let mut lines = page.lines().zip(1..);

@@ -1,4 +1,4 @@
-//! What a mark asks for: the kind of a table, its files, and settings.
+//! The request of a mark: the kind of a table, its files, and its settings.
 
 use std::path::{Path, PathBuf};
 

@@ -9,6 +9,9 @@ use crate::units::{digits, short_time, size};
 /// Slices from which on a median is shown.
 const ENOUGH: usize = 3;
 
+/// The kinds of systems, in the order in which a table shows them.
+const KINDS: [&str; 4] = ["slipring", "rival", "kernel", "floor"];
+
 /// Returns each measure and state in which enough was measured.
 pub fn all(results: &Results<Figure>) -> Vec<(String, String)> {
     let mut all = Vec::new();
@@ -44,12 +47,13 @@ pub fn table(results: &Results<Figure>, request: &Request) -> Outcome<String> {
         }
     }
     columns.sort_unstable();
+    systems.sort_by_key(|(_, kind)| KINDS.iter().position(|known| known == kind));
     let head = columns.iter().map(|(bytes, links)| match measure {
         "reactor" if *links == 1 => "1 link".into(),
         "reactor" => format!("{links} links"),
         _ => size(*bytes),
     });
-    let mut table = Markdown::new([measure.to_owned()].into_iter().chain(head));
+    let mut table = Markdown::new([title(measure).to_owned()].into_iter().chain(head));
     for (system, kind) in systems {
         let name = if kind == "floor" { format!("*{system}*") } else { system.clone() };
         let cells = columns.iter().map(|at| {
@@ -79,13 +83,38 @@ pub fn summary(results: &Results<Figure>, request: &Request) -> Outcome<String> 
                 .find(|figure| figure.is(measure, bytes, state) && figure.system == *system);
             found.filter(|figure| figure.slices >= ENOUGH).map_or("–".into(), value)
         });
-        table.push([format!("{measure}, {}", size(bytes))].into_iter().chain(cells).collect());
+        table.push([label(measure, bytes)].into_iter().chain(cells).collect());
     }
     table.lines()
 }
 
 fn state(request: &Request) -> Outcome<&str> {
     request.value("state").ok_or_else(|| "the mark needs state=near, state=far or state=any".into())
+}
+
+/// Returns the words for a measure.
+fn title(measure: &str) -> &str {
+    match measure {
+        "trip-filled" => "round trip, filled and summed in place",
+        "trip-copied" => "round trip, copied in and out",
+        "trip-untouched" => "round trip, untouched",
+        "stream" => "one way",
+        "wake" => "round trip, both sides asleep",
+        "fan-in" => "16 senders to one receiver",
+        "fan-out" => "one message to 16 receivers, and an answer",
+        "connect" => "connect and first echo",
+        "reactor" => "round trip over one of several links",
+        "idle" => "CPU of a receiver to which nobody sends",
+        "footprint" => "memory and descriptors of a link",
+        other => other,
+    }
+}
+
+fn label(measure: &str, bytes: usize) -> String {
+    match measure {
+        "wake" | "connect" | "idle" | "footprint" => title(measure).to_owned(),
+        _ => format!("{}, {}", size(bytes), title(measure)),
+    }
 }
 
 fn value(figure: &Figure) -> String {

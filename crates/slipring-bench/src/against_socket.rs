@@ -1,7 +1,6 @@
-//! What the examples share that time slipring beside a Unix socket: the peer process, the addresses,
-//! slices that alternate, and the line that says what came of them.
+//! Times a protocol over slipring beside the same protocol over a Unix socket: the peer process, both addresses, slices
+//! that alternate, and a line with the ratio.
 
-use std::error::Error;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -10,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use slipring::Address;
 
-pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+use crate::Outcome;
+use crate::runner::median;
 
-/// The peer process, this program with a name as its argument. Killed when dropped.
+/// The peer process, which runs this program with a name as its argument. Dropping kills it.
 pub struct Peer(Child);
 
 impl Peer {
-    pub fn start(name: &str) -> Result<Self> {
+    /// Starts the process.
+    pub fn start(name: &str) -> Outcome<Self> {
         Ok(Self(Command::new(std::env::current_exe()?).args(["--serve", name]).spawn()?))
     }
 }
@@ -28,14 +29,16 @@ impl Drop for Peer {
     }
 }
 
-/// Slices of each kind (`--slices`), or the name to serve under (`--serve`, hidden).
+/// The part of this process.
 pub enum Part {
+    /// Measures so many slices of each transport (`--slices`).
     Measure(usize),
+    /// Serves under this name (`--serve`, hidden).
     Serve(String),
 }
 
-/// What the command line asks for, in a process whose heap keeps its pages.
-pub fn part() -> Result<Part> {
+/// Returns the part that the command line asks for, in a process whose heap keeps its pages.
+pub fn part() -> Outcome<Part> {
     keep_pages()?;
     use lexopt::prelude::{Long, ValueExt};
     let mut words = lexopt::Parser::from_env();
@@ -50,42 +53,45 @@ pub fn part() -> Result<Part> {
     Ok(part)
 }
 
-/// Has glibc keep what is freed, by starting this program again. Else both ways spend most of the time
-/// of a long body on pages that are given back and taken anew.
-fn keep_pages() -> Result<()> {
+/// Starts this program once more, with a glibc that keeps freed pages. Otherwise both transports spend most of the time of
+/// a long body on pages that are returned and allocated.
+fn keep_pages() -> Outcome<()> {
     const KEEP: [&str; 3] = ["MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"];
     if std::env::var_os(KEEP[0]).is_some() {
         return Ok(());
     }
     let mut again = Command::new(std::env::current_exe()?);
     again.args(std::env::args_os().skip(1)).envs(KEEP.map(|name| (name, "268435456")));
-    Err(again.exec().into()) // only where it fails
+    // `exec` returns only if it fails.
+    Err(again.exec().into())
 }
 
-/// A name for both addresses that nobody else has.
+/// Returns a name for both addresses that no other process uses.
 pub fn fresh_name() -> String {
     Address::fresh().to_string().trim_start_matches('@').to_owned()
 }
 
-/// The Unix socket's abstract address beside the link's.
-fn socket_address(name: &str) -> Result<SocketAddr> {
+/// Returns the abstract address of the Unix socket.
+fn socket_address(name: &str) -> Outcome<SocketAddr> {
     Ok(SocketAddr::from_abstract_name(format!("{name}-socket"))?)
 }
 
-pub fn listen(name: &str) -> Result<tokio::net::UnixListener> {
+/// Listens on the Unix socket.
+pub fn listen(name: &str) -> Outcome<tokio::net::UnixListener> {
     let socket = std::os::unix::net::UnixListener::bind_addr(&socket_address(name)?)?;
     socket.set_nonblocking(true)?;
     Ok(tokio::net::UnixListener::from_std(socket)?)
 }
 
-pub fn connect(name: &str) -> Result<tokio::net::UnixStream> {
+/// Connects to the Unix socket.
+pub fn connect(name: &str) -> Outcome<tokio::net::UnixStream> {
     let socket = std::os::unix::net::UnixStream::connect_addr(&socket_address(name)?)?;
     socket.set_nonblocking(true)?;
     Ok(tokio::net::UnixStream::from_std(socket)?)
 }
 
-/// Waits until the peer serves, which it does on both addresses at once.
-pub async fn wait_for(name: &str) -> Result<()> {
+/// Waits until the peer serves. It opens both addresses at once.
+pub async fn wait_for(name: &str) -> Outcome<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while connect(name).is_err() {
         if Instant::now() > deadline {
@@ -96,17 +102,17 @@ pub async fn wait_for(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Times `slices` slices of `rounds` rounds over each, in turn, and prints the medians of a round and
-/// of the pairs' ratios.
+/// Times `slices` slices of `rounds` rounds over each transport, in turn, and prints the median of a round over each and
+/// the median of the ratios.
 pub async fn compare<T>(
-    what: &str,
+    title: &str,
     (slices, rounds): (usize, u32),
     mut ours: T,
     mut theirs: T,
-    mut round: impl AsyncFnMut(&mut T) -> Result<()>,
-) -> Result<()> {
+    mut round: impl AsyncFnMut(&mut T) -> Outcome<()>,
+) -> Outcome<()> {
     let mut times = [Vec::new(), Vec::new()];
-    // One pair more: the first is thrown away.
+    // The first pair of slices does not count.
     for _ in 0..=slices {
         for (at, client) in [&mut ours, &mut theirs].into_iter().enumerate() {
             let start = Instant::now();
@@ -119,14 +125,11 @@ pub async fn compare<T>(
     for times in &mut times {
         times.remove(0);
     }
-    let ratios = times[0].iter().zip(&times[1]).map(|(ours, theirs)| ours / theirs).collect();
-    let [ours, theirs] = times.map(median);
-    let ratio = median(ratios);
-    println!("{what}: slipring {ours:.1} µs, Unix socket {theirs:.1} µs, ratio {ratio:.2}");
+    let ratios: Vec<f64> =
+        times[0].iter().zip(&times[1]).map(|(ours, theirs)| ours / theirs).collect();
+    let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
+    let [ours, theirs] = times.each_ref().map(|times| middle(times));
+    let ratio = middle(&ratios);
+    println!("{title}: slipring {ours:.1} µs, Unix socket {theirs:.1} µs, ratio {ratio:.2}");
     Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
