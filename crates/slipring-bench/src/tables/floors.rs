@@ -79,3 +79,51 @@ fn wanted(figure: &FloorFigure, request: &Request) -> bool {
         && request.admits("sizes", &figure.bytes.to_string())
         && request.admits("state", &figure.state)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "mode,kind,bytes,unit,state,busy,p50_ns,mean_ns,p99_ns,p999_ns,floor,floor_ns,ratio,line_ns,slices,variant,loops";
+
+    fn results(lines: &[&str]) -> Results<FloorFigure> {
+        Results::parse(&format!("# date: 2026-11-23\n{HEAD}\n{}\n", lines.join("\n"))).unwrap()
+    }
+
+    fn request(text: &str) -> Request {
+        Request::parse(text).unwrap()
+    }
+
+    const DIRECT: &str =
+        "direct,slipring,8,round trip,near,0,150.2,151,420,,line-ro,128.1,1.1725,105,40,,";
+    const LINE: &str = "line-ro,floor,8,round trip,near,0,128.1,128,,,,,,105,40,,";
+    const BUSY: &str =
+        "direct,slipring,8,round trip,near,2,300.4,817,22573,,line-ro,128.1,2.345,105,38,,0.634";
+
+    #[test]
+    fn a_table_has_a_row_for_each_subject_and_none_for_its_floor() {
+        let table = table(&results(&[DIRECT, LINE]), &request("floors a.csv")).unwrap();
+        let rows: Vec<&str> = table.lines().skip(2).collect();
+        assert_eq!(
+            rows,
+            ["| `direct` | 8 B | near | 150 ns | 420 ns | `line-ro`: 128 ns | 1.17 × |"]
+        );
+    }
+
+    #[test]
+    fn settings_select_rows_and_an_empty_table_is_an_error() {
+        let all = results(&[DIRECT, LINE]);
+        assert!(table(&all, &request("floors a.csv modes=direct sizes=8 state=near")).is_ok());
+        assert!(table(&all, &request("floors a.csv state=far")).is_err());
+        assert!(Request::parse("floors a.csv stat=far").is_err());
+    }
+
+    #[test]
+    fn a_busy_table_has_a_column_for_each_file() {
+        let all = [results(&[DIRECT, LINE]), results(&[BUSY])];
+        let table = busy(&all, &request("busy a.csv b.csv")).unwrap();
+        assert!(table.starts_with("| mode | size | floor | beside nothing | beside 2 loops |\n"));
+        let row = "| `direct` | 8 B | `line-ro` | 1.17 × (150 ns, near) | 2.35 × (300 ns, near, loops 63 %) |";
+        assert_eq!(table.lines().last(), Some(row));
+    }
+}
