@@ -1,18 +1,14 @@
-//! HTTP over slipring: an axum router and a hyper client that know nothing of it, beside the same over
-//! a Unix socket.
+//! HTTP over slipring, with an axum router and a hyper client, beside HTTP over a Unix socket.
 //!
 //! ```text
 //! cargo run --release --features tokio --example http_over_slipring
 //! ```
 //!
-//! What differs from any other service is where streams come from: an `axum::serve::Listener` of a
-//! few lines, and `hyper`'s handshake over [`Connection::into_stream`]. It starts its own peer; both
-//! run a single-threaded runtime. Slices of both kinds alternate (`--slices 30` of each).
+//! The source of the streams alone differs from any other service: an `axum::serve::Listener` of a few lines, and `hyper`'s
+//! handshake over [`Connection::into_stream`]. The program starts its own peer, and both run a single-threaded runtime.
+//! Slices of both transports alternate (`--slices 30` of each).
 //!
-//! Expect a line for a short and for a long body: the medians of a request, there and back.
-
-#[path = "beside/mod.rs"]
-mod beside;
+//! Expect one line for a short body and one for a long body: the median time of a request and its answer.
 
 use std::time::Duration;
 
@@ -20,31 +16,32 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::DefaultBodyLimit;
 use axum::routing::post;
-use beside::{Part, Peer, Result};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use slipring::Context;
 use slipring::tokio::{Connection, Listener, Stream};
+use slipring_bench::Outcome;
+use slipring_bench::against_socket::{self, Part, Peer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 type Client = SendRequest<Full<Bytes>>;
 
-fn main() -> Result<()> {
+fn main() -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    match beside::part()? {
+    match against_socket::part()? {
         Part::Serve(name) => runtime.block_on(serve(&name)),
         Part::Measure(slices) => runtime.block_on(measure(slices)),
     }
 }
 
-/// Where axum gets its streams.
+/// The source of axum's streams.
 struct Links(Listener);
 
 impl axum::serve::Listener for Links {
     type Io = Stream;
-    /// Who has connected: a user id.
+    /// The user id of the peer.
     type Addr = u32;
 
     async fn accept(&mut self) -> (Stream, u32) {
@@ -68,9 +65,9 @@ impl axum::serve::Listener for Links {
 }
 
 /// The peer: sends bodies back, over both.
-async fn serve(name: &str) -> Result<()> {
+async fn serve(name: &str) -> Outcome<()> {
     let links = Links(Listener::new(Context::new()?.listen(name)?)?);
-    let socket = beside::listen(name)?;
+    let socket = against_socket::listen(name)?;
     let router = Router::new()
         .route("/echo", post(async |body: Bytes| body))
         .layer(DefaultBodyLimit::max(16 << 20));
@@ -80,17 +77,17 @@ async fn serve(name: &str) -> Result<()> {
     Ok(())
 }
 
-async fn measure(slices: usize) -> Result<()> {
-    let name = beside::fresh_name();
+async fn measure(slices: usize) -> Outcome<()> {
+    let name = against_socket::fresh_name();
     let _peer = Peer::start(&name)?;
-    beside::wait_for(&name).await?;
+    against_socket::wait_for(&name).await?;
     let context = Context::new()?;
     for (what, len, rounds) in [("64 B", 64, 500), ("1 MiB", 1 << 20, 10)] {
         let link = Connection::connect(&context, name.as_str()).await?;
         let ours = client(link.into_stream()).await?;
-        let theirs = client(beside::connect(&name)?).await?;
+        let theirs = client(against_socket::connect(&name)?).await?;
         let body = Bytes::from(vec![7; len]);
-        beside::compare(what, (slices, rounds), ours, theirs, async |client| {
+        against_socket::compare(what, (slices, rounds), ours, theirs, async |client| {
             echo(client, &body).await
         })
         .await?;
@@ -99,13 +96,13 @@ async fn measure(slices: usize) -> Result<()> {
 }
 
 /// A client of hyper's over any stream.
-async fn client(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Client> {
+async fn client(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Outcome<Client> {
     let (client, connection) = handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     Ok(client)
 }
 
-async fn echo(client: &mut Client, body: &Bytes) -> Result<()> {
+async fn echo(client: &mut Client, body: &Bytes) -> Outcome<()> {
     client.ready().await?;
     let request = Request::post("/echo").header("host", "peer").body(Full::new(body.clone()))?;
     let response = client.send_request(request).await?;

@@ -370,6 +370,36 @@ fn ping_pong_prints_one_json_object_a_line() {
     assert!(subjects > 0 || said.contains("no slice was kept"), "{said}");
 }
 
+#[test]
+fn ping_pong_beside_a_busy_loop_tells_the_loops_part_and_writes_results() {
+    let file = std::env::temp_dir().join(format!("{}.csv", unique_name()));
+    let arguments = "--modes direct --sizes 8 --seconds 0.5 --busy 1 --csv";
+    let said = Example::start("ping_pong", &format!("{arguments} {}", file.display())).succeeds();
+    assert!(said.contains("beside 1 busy loops"), "{said}");
+    let results = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    for fact in ["# date: ", "# machine: ", "# commit: ", "# busy loops: 1"] {
+        assert!(results.contains(fact), "{fact}: {results}");
+    }
+    let measured = results.contains("\ndirect,slipring,8,round trip,");
+    assert!(measured || said.contains("no slice was kept"), "{results}{said}");
+}
+
+#[test]
+fn pairs_that_run_at_once_are_compared_to_a_bare_futex() {
+    let said = Example::start("ping_pong", "--pairs 2 --seconds 0.5 --json").succeeds();
+    let rows: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let modes: Vec<&str> = rows.iter().filter_map(|row| row["mode"].as_str()).collect();
+    assert_eq!(modes, ["futex", "eventfd", "socket", "slipring", "slipring-never"]);
+    for row in &rows {
+        let [fastest, mean, slowest] =
+            ["fastest", "mean", "slowest"].map(|name| row["rtt_ns"][name].as_f64().unwrap());
+        assert!(0.0 < fastest && fastest <= slowest && mean > 0.0, "{row}");
+    }
+    assert_eq!(rows[0]["ratio"], 1.0);
+}
+
 /// The lines of an example that times slipring beside something else: each ends in a ratio.
 #[cfg(feature = "tokio")]
 fn ratios(said: &str, starts: &[&str]) {

@@ -279,7 +279,7 @@ fn a_sender_state_that_cannot_be_does_not_stop_the_return_of_a_loan() {
     let mut stage = Stage::new(Options::new());
     let (mut link, mut peer) = stage.link();
     peer.send_segment(1, 1 << 20);
-    peer.own.store(SENDER_STATE, 4);
+    peer.own.store(SENDER_STATE, 8);
     peer.lend(Lent { segment: 1, slot: 3, offset: 64, len: 9000, generation: 77 });
     assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), vec![0; 9000]);
     assert_eq!(peer.theirs().load(RETURNS + 8 * 3), 77);
@@ -329,8 +329,8 @@ fn a_fault_that_one_half_meets_ends_the_other_in_its_sleep() {
     support::other::wait_until_asleep(told.recv().unwrap());
     // The receiving half's parking word is a legal one, and attended to.
     outbox.send(b"rings").unwrap();
-    peer.own.store(RECEIVER_STATE, 4);
-    let expected = Fault::Parking { value: 4 };
+    peer.own.store(RECEIVER_STATE, 8);
+    let expected = Fault::Parking { value: 8 };
     assert_eq!(fault(outbox.send(b"faulty")), expected);
     assert_eq!(sleeper.join().unwrap(), expected);
     // The receiving half meets it, the sending half waits for room.

@@ -49,10 +49,10 @@ fn a_lie_that_is_met_while_resting_ends_the_link() {
         link.on_message(|_, _| {});
         settle(&reactor);
         // No message shows this: the loop meets it when it tells how far it has read.
-        peer.own.store(raw::SENDER_STATE, 4);
+        peer.own.store(raw::SENDER_STATE, 8);
         peer.publish(raw::message(8), &[0; 8]);
         peer.wake_loop();
-        assert_eq!(kind(hear(&ended)), ErrorKind::Fault(Fault::Parking { value: 4 }));
+        assert_eq!(kind(hear(&ended)), ErrorKind::Fault(Fault::Parking { value: 8 }));
         stage.is_undisturbed();
     }
 }
@@ -66,9 +66,9 @@ fn a_lie_that_a_call_meets_ends_the_link() {
     let ((say, ended), (tell, told)) = (answer(), answer());
     link.on_closed(say);
     settle(&reactor);
-    peer.own.store(raw::RECEIVER_STATE, 4);
+    peer.own.store(raw::RECEIVER_STATE, 8);
     link.call_with(*b"question", tell);
-    let fault = ErrorKind::Fault(Fault::Parking { value: 4 });
+    let fault = ErrorKind::Fault(Fault::Parking { value: 8 });
     assert_eq!(kind(hear(&told)), fault);
     assert_eq!(kind(hear(&ended)), fault);
 }

@@ -682,8 +682,8 @@ fn a_parking_fault_takes_no_message_and_nothing_follows_it() {
             peer.say(&[number; 2000]);
         }
         // Looked at when room is given back, which is after some of them.
-        let expected = Fault::Parking { value: 4 };
-        peer.own.store(SENDER_STATE, 4);
+        let expected = Fault::Parking { value: 8 };
+        peer.own.store(SENDER_STATE, 8);
         let mut number = 0;
         let met = loop {
             match receive(&mut link) {

@@ -3,9 +3,10 @@
 use std::io::Write;
 
 use crate::Outcome;
-use crate::figure::Figure;
 use crate::systems::slipring::POLLED_NAME;
-use crate::table::{ENOUGH, size};
+use crate::table::ENOUGH;
+use slipring_bench::results::Figure;
+use slipring_bench::units::size;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

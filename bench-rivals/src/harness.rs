@@ -1,26 +1,26 @@
 //! Slices, brackets and rounds: how a figure is made.
 //!
 //! ```text
-//! bracket  system A  bracket  system B  bracket  …  floor  bracket | the next round, in another order
+//! probe  system A  probe  system B  probe  …  floor  probe | the next round, in another order
 //! ```
 //!
 //! All systems that do a work are open in the same two processes at once, and take turns slice by slice. A
-//! bracket, a short bounce of the writable line, says whether the CPUs are near or far; a slice counts if
+//! probe, a short bounce of the writable line, says whether the CPUs are near or far; a slice counts if
 //! the brackets before and after it agree, and counts for their state only. A figure is the median of the
 //! slices of one state.
 
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
-use crate::figure::Figure;
+use crate::distance::{DISTANCES, Distance, Probe, Tally};
 use crate::peer::Peer;
 use crate::rows;
 use crate::runner::{Runner, median};
-use crate::state::{Bracket, STATES, State, Weather};
 use crate::systems;
 use crate::work::finding;
 use crate::work::footprint::Held;
 use crate::work::{Treatment, Work};
+use slipring_bench::results::Figure;
 
 /// One round in so many is stamped, for the tails.
 const TAILS_EVERY: u64 = 5;
@@ -31,27 +31,27 @@ const LINKS: usize = 8;
 
 pub struct Harness {
     peer: Peer,
-    bracket: Bracket,
+    probe: Probe,
 }
 
 /// A system that is open on both sides.
 struct Entry {
     runner: Runner,
-    beside: [Vec<f64>; STATES],
+    beside: [Vec<f64>; DISTANCES],
     dropped: u64,
 }
 
 impl Harness {
     pub fn start(cpus: (usize, usize)) -> Outcome<Harness> {
-        let mut peer = Peer::start(cpus)?;
+        let mut peer = Peer::start(&rows::Rivals, cpus)?;
         let line = rows::line().ok_or("no system is called line")?;
-        let bracket = Bracket::open(&mut peer, line)?;
-        Ok(Harness { peer, bracket })
+        let probe = Probe::open(&mut peer, line)?;
+        Ok(Harness { peer, probe })
     }
 
-    pub fn quit(self) -> Outcome<Weather> {
+    pub fn quit(self) -> Outcome<Tally> {
         self.peer.quit()?;
-        Ok(self.bracket.weather)
+        Ok(self.probe.tally)
     }
 
     /// Measures rows of one name at one size for so long, and for `least` rounds at least.
@@ -63,13 +63,13 @@ impl Harness {
         least: u64,
     ) -> Outcome<Vec<Figure>> {
         let deadline = Instant::now() + time;
-        self.bracket.lines = Default::default();
+        self.probe.lines = Default::default();
         let mut entries = Vec::new();
         for index in indices {
             let runner = Runner::open(&mut self.peer, *index, bytes)?;
             entries.push(Entry { runner, beside: Default::default(), dropped: 0 });
         }
-        self.bracket.take(&mut self.peer)?;
+        self.probe.take(&mut self.peer)?;
         let mut round = 0;
         while round < least || Instant::now() < deadline {
             let count = entries.len();
@@ -91,7 +91,7 @@ impl Harness {
 
     fn visit(&mut self, entry: &mut Entry, stamped: bool) -> Outcome<()> {
         for _ in 0..TRIALS {
-            let before = self.bracket.last().unwrap_or(State::Near) as usize;
+            let before = self.probe.last().unwrap_or(Distance::Near) as usize;
             let figures = &entry.runner.figures[before];
             if entry.runner.variants.len() == 1 || figures.best.is_some() {
                 break;
@@ -99,14 +99,14 @@ impl Harness {
             let tried = figures.trials.iter().enumerate();
             let variant = tried.min_by_key(|(_, trials)| trials.len()).map_or(0, |(at, _)| at);
             let done = entry.runner.slice(&mut self.peer, variant, false)?;
-            let after = self.bracket.take(&mut self.peer)? as usize;
+            let after = self.probe.take(&mut self.peer)? as usize;
             if let Some(done) = done.filter(|_| after == before) {
                 let figures = &mut entry.runner.figures[before];
                 figures.trials[variant].push(done.value);
                 figures.choose();
             }
         }
-        let before = self.bracket.last().unwrap_or(State::Near);
+        let before = self.probe.last().unwrap_or(Distance::Near);
         if entry.runner.variants.len() > 1 && entry.runner.figures[before as usize].best.is_none() {
             return Ok(());
         }
@@ -114,10 +114,10 @@ impl Harness {
         let choice = entry.runner.choice(before);
         let done = entry.runner.slice(&mut self.peer, choice, stamped)?;
         let found = finding::take().unwrap_or_default();
-        let after = self.bracket.take(&mut self.peer)?;
-        self.bracket.weather.pairs += 1;
+        let after = self.probe.take(&mut self.peer)?;
+        self.probe.tally.pairs += 1;
         let Some(mut done) = done.filter(|_| after == before) else {
-            self.bracket.weather.dropped += 1;
+            self.probe.tally.dropped += 1;
             entry.dropped += 1;
             return Ok(());
         };
@@ -127,13 +127,17 @@ impl Harness {
     }
 
     fn figures(&self, entries: &[Entry]) -> Vec<Figure> {
-        let seen = |state: State| -> usize {
+        let seen = |state: Distance| -> usize {
             entries.iter().map(|entry| entry.runner.figures[state as usize].slices.len()).sum()
         };
         // Never mixed: what is reported as near is the one that was seen more.
-        let near = if seen(State::Close) > seen(State::Near) { State::Close } else { State::Near };
+        let near = if seen(Distance::Close) > seen(Distance::Near) {
+            Distance::Close
+        } else {
+            Distance::Near
+        };
         let mut all = Vec::new();
-        for (state, name) in [(near, "near"), (State::Far, "far")] {
+        for (state, name) in [(near, "near"), (Distance::Far, "far")] {
             for entry in entries {
                 all.extend(self.figure(entry, state, name));
             }
@@ -141,7 +145,7 @@ impl Harness {
         all
     }
 
-    fn figure(&self, entry: &Entry, state: State, name: &str) -> Option<Figure> {
+    fn figure(&self, entry: &Entry, state: Distance, name: &str) -> Option<Figure> {
         let figures = &entry.runner.figures[state as usize];
         let p50_ns = median(&figures.slices)?;
         let tail = |quantile| {
@@ -157,9 +161,9 @@ impl Harness {
             beside: median(&entry.beside[state as usize]),
             slices: figures.slices.len(),
             dropped: entry.dropped,
-            line_ns: median(&self.bracket.lines[state as usize]),
+            line_ns: median(&self.probe.lines[state as usize]),
             variant: (variants.len() > 1).then(|| variants[entry.runner.choice(state)]),
-            ..blank(entry.runner.row, entry.runner.bytes)
+            ..blank(rows::row(entry.runner.index), entry.runner.bytes)
         })
     }
 

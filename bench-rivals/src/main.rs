@@ -11,34 +11,12 @@
 //! Expect about 15 minutes, and two CPUs that have nothing else to do.
 
 mod bars;
-mod figure;
 mod harness;
-mod machine;
 mod plot;
 mod rows;
 mod systems;
 mod table;
 mod work;
-
-// What examples/ping_pong measures with: written once, there.
-#[path = "../../examples/ping_pong/exchange.rs"]
-mod exchange;
-#[path = "../../examples/ping_pong/floors/mod.rs"]
-mod floors;
-#[allow(dead_code)]
-#[path = "../../examples/ping_pong/memory.rs"]
-mod memory;
-#[path = "../../examples/ping_pong/payload.rs"]
-mod payload;
-#[path = "../../examples/ping_pong/peer.rs"]
-mod peer;
-#[allow(dead_code)]
-#[path = "../../examples/ping_pong/reactors.rs"]
-mod reactors;
-#[path = "../../examples/ping_pong/runner.rs"]
-mod runner;
-#[path = "../../examples/ping_pong/state.rs"]
-mod state;
 
 use std::error::Error;
 use std::io::Write;
@@ -48,12 +26,19 @@ use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use figure::Results;
+// What `ping_pong` measures with.
+use slipring_bench::results::Figure;
+use slipring_bench::{
+    Outcome, distance, exchange, floors, memory, payload, peer, reactors, runner,
+};
+use slipring_bench::{machine, units};
+
 use harness::{Group, Harness};
 use systems::Kind;
 use work::Work;
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+/// The results of this program.
+type Results = slipring_bench::results::Results<Figure>;
 
 struct Options {
     only: Option<Vec<String>>,
@@ -87,7 +72,7 @@ fn main() -> ExitCode {
 
 fn run(options: Options) -> Outcome<()> {
     if let Some(parent) = options.follow {
-        return peer::follow(parent, options.cpus.1);
+        return peer::follow(&rows::Rivals, parent, options.cpus.1);
     }
     match options.words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {}
@@ -128,7 +113,7 @@ fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
             "{}/{}: {name}, {}, {share:.1} s",
             number + 1,
             groups.len(),
-            table::size(group.bytes)
+            units::size(group.bytes)
         );
         results.figures.extend(if group.work == Work::Footprint {
             harness.footprint(&group.indices)?
@@ -136,11 +121,11 @@ fn measure(options: &Options, groups: &[Group]) -> Outcome<Results> {
             harness.measure(&group.indices, group.bytes, Duration::from_secs_f64(share), least)?
         });
     }
-    let weather = harness.quit()?;
-    let [close, near, far] = weather.brackets;
+    let tally = harness.quit()?;
+    let [close, near, far] = tally.probes;
     results.facts.push(format!(
         "brackets: {close} close, {near} near, {far} far; the CPUs moved {} times; {} of {} slices dropped",
-        weather.flips, weather.dropped, weather.pairs
+        tally.moves, tally.dropped, tally.pairs
     ));
     Ok(results)
 }
@@ -193,7 +178,7 @@ fn list_groups(groups: &[Group]) -> Outcome<()> {
     for group in groups {
         let names: Vec<&str> =
             group.indices.iter().map(|index| rows::row(*index).system.name()).collect();
-        let (work, size) = (group.work.name(), table::size(group.bytes));
+        let (work, size) = (group.work.name(), units::size(group.bytes));
         writeln!(out, "{work}, {size}: {}", names.join("; "))?;
     }
     Ok(())

@@ -10,8 +10,11 @@ use plotters::coord::combinators::IntoLogRange;
 use plotters::prelude::*;
 
 use crate::Outcome;
-use crate::figure::{Figure, Results};
-use crate::table::{ENOUGH, size, time};
+use slipring_bench::results::Figure;
+use slipring_bench::units::{size, time};
+
+use crate::Results;
+use crate::table::ENOUGH;
 
 const PANEL: (u32, u32) = (620, 520);
 const FONT: &str = "sans-serif";

@@ -7,6 +7,7 @@ use crate::exchange::{Exchange, Setup};
 use crate::runner::Pace;
 use crate::systems::{self, System};
 use crate::work::{self, Work};
+use slipring_bench::rows::Rows;
 
 pub struct Row {
     pub system: &'static dyn System,
@@ -28,11 +29,28 @@ pub fn row(index: usize) -> &'static Row {
     &ROWS[index]
 }
 
-pub fn open(index: usize, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
-    let Row { system, work, .. } = row(index);
-    let what = format!("{}, {} of {} B", system.name(), work.name(), setup.bytes);
-    let inner = explained(&what, system.open(*work, setup))?;
-    Ok(Box::new(Named { what, inner }))
+/// The rows of this program.
+pub struct Rivals;
+
+impl Rows for Rivals {
+    fn program(&self) -> &'static str {
+        "bench-rivals"
+    }
+
+    fn pace(&self, index: usize) -> Pace {
+        row(index).pace
+    }
+
+    fn variants(&self, index: usize, bytes: usize) -> Vec<u64> {
+        row(index).system.variants(row(index).work, bytes)
+    }
+
+    fn open(&self, index: usize, setup: &Setup) -> Outcome<Box<dyn Exchange>> {
+        let Row { system, work, .. } = row(index);
+        let what = format!("{}, {} of {} B", system.name(), work.name(), setup.bytes);
+        let inner = explained(&what, system.open(*work, setup))?;
+        Ok(Box::new(Named { what, inner }))
+    }
 }
 
 /// Says who failed. A slice goes through it, a message does not.
@@ -61,10 +79,6 @@ impl Exchange for Named {
 
 fn explained<T>(what: &str, outcome: Outcome<T>) -> Outcome<T> {
     outcome.map_err(|error| format!("{what}: {error}").into())
-}
-
-pub fn variants(index: usize, bytes: usize) -> Vec<u64> {
-    row(index).system.variants(row(index).work, bytes)
 }
 
 /// The row of the writable line, by whose bounce the harness sees where the CPUs are.

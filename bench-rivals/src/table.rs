@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use crate::Outcome;
-use crate::figure::Figure;
 use crate::systems::slipring::POLLED_NAME;
 use crate::work;
+use slipring_bench::results::Figure;
+use slipring_bench::units::{size, time};
 
 /// Slices from which on a median is shown as one.
 pub const ENOUGH: usize = 3;
@@ -105,22 +106,5 @@ fn values(measure: &str, figure: &Figure) -> String {
             let tail = |value: Option<f64>| value.map_or("–".into(), time);
             format!("{p50:>10} {:>11} {:>11}", tail(figure.p99_ns), tail(figure.p999_ns))
         }
-    }
-}
-
-pub fn time(nanoseconds: f64) -> String {
-    match nanoseconds {
-        value if value.is_nan() => "–".into(),
-        value if value < 1e3 => format!("{value:.0} ns"),
-        value if value < 1e6 => format!("{:.2} µs", value / 1e3),
-        value => format!("{:.2} ms", value / 1e6),
-    }
-}
-
-pub fn size(bytes: usize) -> String {
-    match bytes {
-        bytes if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
-        bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
-        bytes => format!("{bytes} B"),
     }
 }

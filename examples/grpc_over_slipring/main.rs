@@ -1,27 +1,24 @@
-//! gRPC over slipring: tonic's own server and channel, beside the same over a Unix socket.
+//! gRPC over slipring, with tonic's own server and channel, beside gRPC over a Unix socket.
 //!
 //! ```text
 //! cargo run --release --features tokio --example grpc_over_slipring
 //! ```
 //!
-//! What differs from any other service is where streams come from: the connector and the incoming
-//! streams are [`Connection::into_stream`]s. It starts its own peer; both run a single-threaded
-//! runtime. Slices of both kinds alternate (`--slices 30` of each).
+//! The source of the streams alone differs from any other service: the connector and the incoming streams are
+//! [`Connection::into_stream`]s. The program starts its own peer, and both run a single-threaded runtime. Slices of both
+//! transports alternate (`--slices 30` of each).
 //!
-//! Expect a line for a short and for a long body: the medians of a unary call, there and back.
+//! Expect one line for a short body and one for a long body: the median time of a unary call.
 //!
 //! `echo.rs` is made from `echo.proto`, without protoc, by
 //! `cargo run --manifest-path examples/grpc_over_slipring/generate/Cargo.toml && cargo fmt`.
 
-#[path = "../beside/mod.rs"]
-mod beside;
 mod echo;
 
 use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::Poll;
 
-use beside::{Part, Peer, Result};
 use echo::Payload;
 use echo::echo_client::EchoClient;
 use echo::echo_server::{Echo, EchoServer};
@@ -29,6 +26,8 @@ use hyper_util::rt::TokioIo;
 use prost::bytes::Bytes;
 use slipring::Context;
 use slipring::tokio::{Connection, Listener, Stream};
+use slipring_bench::Outcome;
+use slipring_bench::against_socket::{self, Part, Peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::Connected;
@@ -40,9 +39,9 @@ const LONGEST: usize = 16 << 20;
 
 type Client = EchoClient<Channel>;
 
-fn main() -> Result<()> {
+fn main() -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    match beside::part()? {
+    match against_socket::part()? {
         Part::Serve(name) => runtime.block_on(serve(&name)),
         Part::Measure(slices) => runtime.block_on(measure(slices)),
     }
@@ -118,14 +117,14 @@ impl AsyncWrite for Link {
 }
 
 /// The peer: serves the same over both.
-async fn serve(name: &str) -> Result<()> {
+async fn serve(name: &str) -> Outcome<()> {
     let listener = Listener::new(Context::new()?.listen(name)?)?;
     let links = futures_util::stream::unfold(listener, async |mut listener| {
         let accepted = listener.accept().await;
         let link = accepted.map(|link| Link(link.into_stream())).map_err(std::io::Error::other);
         Some((link, listener))
     });
-    let sockets = UnixListenerStream::new(beside::listen(name)?);
+    let sockets = UnixListenerStream::new(against_socket::listen(name)?);
     let service = EchoServer::new(Parrot).max_decoding_message_size(LONGEST);
     let server = Server::builder().add_service(service);
     tokio::try_join!(
@@ -135,23 +134,29 @@ async fn serve(name: &str) -> Result<()> {
     Ok(())
 }
 
-async fn measure(slices: usize) -> Result<()> {
-    let name = beside::fresh_name();
+async fn measure(slices: usize) -> Outcome<()> {
+    let name = against_socket::fresh_name();
     let _peer = Peer::start(&name)?;
-    beside::wait_for(&name).await?;
+    against_socket::wait_for(&name).await?;
     for (what, len, rounds) in [("64 B", 64, 300), ("1 MiB", 1 << 20, 10)] {
         let (ours, theirs) = (over_slipring(&name).await?, over_socket(&name).await?);
         let body = Bytes::from(vec![7; len]);
-        beside::compare(what, (slices, rounds), ours, theirs, async |client: &mut Client| {
-            let back = client.unary(Payload { body: body.clone() }).await?.into_inner();
-            if back.body == body { Ok(()) } else { Err("the peer sent something else".into()) }
-        })
+        against_socket::compare(
+            what,
+            (slices, rounds),
+            ours,
+            theirs,
+            async |client: &mut Client| {
+                let back = client.unary(Payload { body: body.clone() }).await?.into_inner();
+                if back.body == body { Ok(()) } else { Err("the peer sent something else".into()) }
+            },
+        )
         .await?;
     }
     Ok(())
 }
 
-async fn over_slipring(name: &str) -> Result<Client> {
+async fn over_slipring(name: &str) -> Outcome<Client> {
     let (context, name) = (Context::new()?, name.to_owned());
     let connector = service_fn(move |_: Uri| {
         let (context, name) = (context.clone(), name.clone());
@@ -164,11 +169,11 @@ async fn over_slipring(name: &str) -> Result<Client> {
     Ok(EchoClient::new(channel).max_decoding_message_size(LONGEST))
 }
 
-async fn over_socket(name: &str) -> Result<Client> {
+async fn over_socket(name: &str) -> Outcome<Client> {
     let name = name.to_owned();
     let connector = service_fn(move |_: Uri| {
         let name = name.clone();
-        async move { beside::connect(&name).map(TokioIo::new) }
+        async move { against_socket::connect(&name).map(TokioIo::new) }
     });
     let channel = Endpoint::from_static("http://peer").connect_with_connector(connector).await?;
     Ok(EchoClient::new(channel).max_decoding_message_size(LONGEST))

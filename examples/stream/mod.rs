@@ -1,4 +1,4 @@
-//! What `producer`, `consumer` and `weights` agree on: names of tensors, a checksum, options, files.
+//! Shared by `producer`, `consumer` and `weights`: the names of their tensors, a checksum, options, and files.
 
 use std::error::Error;
 use std::path::Path;
@@ -11,20 +11,20 @@ use slipring::{DType, Shape};
 
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// How often either side says how it goes.
+/// The time between two reports of either side.
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// The tensor that goes with each other one: `UINT64 [3]`, number, stamp and checksum.
+/// The name of the tensor that goes with each other one. It is `UINT64 [3]`: number, stamp, checksum.
 pub const HEAD: &str = "slipring.head";
-/// Counts a producer's tensors from 0.
+/// The index of the number, which counts a producer's tensors from 0.
 pub const NUMBER: usize = 0;
-/// [`now`], before the tensor was sent. Both sides run on one machine, so on one clock.
+/// The index of the stamp, which is [`now`] before the send. Both sides run on one machine and share its clock.
 pub const STAMP: usize = 1;
-/// The [`checksum`] of the tensor's bytes where they came from.
+/// The index of the [`checksum`] of the bytes, which the producer takes of its source.
 pub const CHECKSUM: usize = 2;
 
-/// FNV-1a over words of 8 bytes, in eight lanes: some 20 GB/s. A change of any one word always shows; it
-/// finds accidents, and somebody who means harm can forge it.
+/// FNV-1a over words of 8 bytes, in eight lanes: about 20 GB/s. It detects every change of a single word. It finds
+/// accidents, and an attacker can forge it.
 pub struct Checksum {
     lanes: [u64; 8],
     tail: u64,
@@ -39,7 +39,7 @@ impl Checksum {
         (sum ^ word).wrapping_mul(0x100_0000_01b3)
     }
 
-    /// 64 bytes, as words in native order.
+    /// Adds 64 bytes, as words in native order.
     #[inline]
     pub fn line(&mut self, line: [u64; 8]) {
         for (lane, word) in self.lanes.iter_mut().zip(line) {
@@ -47,7 +47,7 @@ impl Checksum {
         }
     }
 
-    /// The rest, fewer than 64 bytes.
+    /// Adds the remaining bytes, fewer than 64, and returns the sum.
     pub fn finish(mut self, rest: &[u8]) -> u64 {
         for byte in rest {
             self.tail = Self::step(self.tail, u64::from(*byte));
@@ -58,7 +58,7 @@ impl Checksum {
     }
 }
 
-/// The checksum of bytes of our own.
+/// Returns the checksum of private bytes.
 pub fn checksum(bytes: &[u8]) -> u64 {
     let (lines, rest) = bytes.as_chunks::<64>();
     let mut sum = Checksum::new();
@@ -69,7 +69,7 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     sum.finish(rest)
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
+/// Returns the nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -78,8 +78,8 @@ pub fn now() -> u64 {
 /// A tensor of a file: name, data type, shape, bytes.
 pub type Stored<'a> = (String, DType, Shape, &'a [u8]);
 
-/// The tensors of a file, in its order: name, data type, shape and bytes. What has no data type here
-/// (`F8_E4M3`, ...) goes as bytes.
+/// Returns the tensors of a file in the file's order. A tensor of a data type that slipring does not have (`F8_E4M3`, ...)
+/// goes as bytes.
 pub fn tensors<'a>(file: &'a SafeTensors<'a>) -> Outcome<Vec<Stored<'a>>> {
     let stored = |(name, view): (&str, TensorView<'a>)| {
         let bytes = view.data();
@@ -89,7 +89,7 @@ pub fn tensors<'a>(file: &'a SafeTensors<'a>) -> Outcome<Vec<Stored<'a>>> {
         })
     };
     let mut tensors = file.iter().map(stored).collect::<Outcome<Vec<_>>>()?;
-    // The crate gives them in an order of its own, another one each time.
+    // The crate iterates in an order that differs each time.
     tensors.sort_by(|(name, .., bytes), (other, .., others)| {
         (bytes.as_ptr(), name).cmp(&(others.as_ptr(), other))
     });
@@ -115,23 +115,23 @@ fn dtype(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// A file's bytes.
+/// Returns the bytes of a file.
 pub fn read(path: &Path) -> Outcome<Vec<u8>> {
     let explain = |error| format!("{}: {error}", path.display());
     if !std::fs::metadata(path).map_err(explain)?.is_file() {
-        return Err(format!("{}: no file", path.display()).into());
+        return Err(format!("{}: not a regular file", path.display()).into());
     }
     Ok(std::fs::read(path).map_err(explain)?)
 }
 
-/// What the command line says.
+/// The command line.
 pub struct Options<const N: usize> {
     pub name: String,
     pub file: Option<std::path::PathBuf>,
     pub numbers: [u64; N],
 }
 
-/// The address that `--name` gives, the file that `--file` gives, and the numbers that other options give.
+/// Parses `--name`, `--file`, and the options in `known`, which take numbers.
 pub fn options<const N: usize>(mut known: [(&str, u64); N]) -> Result<Options<N>, lexopt::Error> {
     let (mut name, mut file) = ("camera".to_owned(), None);
     let mut arguments = lexopt::Parser::from_env();

@@ -1,4 +1,4 @@
-//! What the machine itself can do, without a library: the floors of `examples/ping_pong`.
+//! What the machine itself can do, without a library: the floors of `ping_pong`.
 
 use super::{Kind, System};
 use crate::Outcome;

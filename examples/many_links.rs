@@ -1,0 +1,16 @@
+//! A thousand links on one thread: what they cost under load and at rest, beside an epoll loop.
+//!
+//! ```text
+//! cargo run --release --example many_links
+//! cargo run --release --example many_links -- --links 100 --rate 1000 --seconds 2 --floor no
+//! ```
+//!
+//! The program starts its own peer process. `crates/slipring-bench` holds the measuring, and the head of its module
+//! `many_links` explains the options.
+//!
+//! Expect one line for slipring and one for the floor, the medians of the ratios of their slices, what a link takes, and
+//! the CPU that both processes use when all links are silent.
+
+fn main() -> std::process::ExitCode {
+    slipring_bench::many_links::main()
+}
