@@ -237,7 +237,7 @@ fn a_lying_position_ends_a_send_that_waits_for_room() {
 }
 
 /// Parking words that none is.
-const NO_STATES: [u64; 7] = [4, 7, 8, 11, 1 << 63, (1 << 32) | 3, u64::MAX];
+const NO_STATES: [u64; 7] = [12, 7, 8, 11, 1 << 63, (1 << 32) | 3, u64::MAX];
 
 #[test]
 fn a_receiver_state_that_cannot_be_ends_the_link_at_the_next_send() {
