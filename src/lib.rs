@@ -82,6 +82,7 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
+#[cfg(feature = "commit")]
 pub mod commit;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -102,6 +103,15 @@ mod tensor;
 mod transport;
 #[cfg(feature = "triton")]
 pub mod triton;
+
+/// What `commit` builds on beside the public API: passed descriptors, the socket of a link, memory that both sides write,
+/// and the words of its faults. It may change in any release.
+#[doc(hidden)]
+pub mod seam {
+    pub use crate::error::{Direction, Unset};
+    pub use crate::shm::create_common;
+    pub use crate::transport::{Foreign, LinkSocket};
+}
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;

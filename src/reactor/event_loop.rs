@@ -14,7 +14,7 @@ use crate::reactor::hot::HotSet;
 use crate::reactor::links::Links;
 use crate::reactor::nap::{self, Punctual};
 use crate::reactor::served::{Mode, Outcome};
-use crate::reactor::shared::{self, Shared};
+use crate::reactor::shared::Shared;
 use crate::transport::{Context, Lookout};
 
 /// Messages and triggers of one link in one turn: no other link waits for more than these. Source:
@@ -26,9 +26,6 @@ const WRITES: usize = 32;
 
 /// The work between two ticks, in looks at a header: some microseconds. A message counts as 16.
 const TICK: usize = 1024;
-
-/// The work of whoever left the loop for something short of its own.
-const LEAVE: usize = 64;
 
 /// How long the loop turns without asking for events while links are armed; while only somebody may connect; and while
 /// neither may be.
@@ -68,8 +65,6 @@ pub struct EventLoop {
     pub(super) woken: usize,
     /// Where in the hot set the last sweep stopped.
     stopped_at: usize,
-    /// The place of the link whose callback ended the last turn: it was not looked whether more has come.
-    left_at: Option<usize>,
     /// Places of links with writes that wait for room.
     pub(super) flushing: Vec<usize>,
     pub(super) lookout: Lookout,
@@ -109,7 +104,6 @@ impl EventLoop {
             hot: HotSet::default(),
             woken: 0,
             stopped_at: 0,
-            left_at: None,
             flushing: Vec::new(),
             lookout: Lookout::new(context.watching()),
             work: 0,
@@ -146,25 +140,11 @@ impl EventLoop {
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<()> {
         self.shared.generation().check()?;
         let _punctual = Punctual::new();
-        self.turn_until(&mut done)?;
-        Ok(())
-    }
-
-    /// As [`run_until`](Self::run_until), on a thread that is punctual already, and also until a callback calls
-    /// [`leave`](crate::reactor::leave). False: it ended by itself.
-    #[inline]
-    pub(crate) fn turn_until(&mut self, mut done: impl FnMut() -> bool) -> Result<bool> {
         let _turn = self.shared.enter();
         self.lookout.forget();
-        while !self.is_finished() {
-            if shared::left() | done() {
-                return Ok(true);
-            }
+        while !self.is_finished() && !done() {
             if self.turn(usize::MAX)? > 0 {
                 self.lookout.is_over();
-            }
-            if shared::left() {
-                return Ok(true);
             }
             if self.may_nap() {
                 self.nap()?;
@@ -175,7 +155,7 @@ impl EventLoop {
                 self.lookout.is_over();
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Serves what has come, up to about `budget` messages, without waiting. Gives how much was done.
@@ -216,9 +196,6 @@ impl EventLoop {
         self.more = false;
         if self.shared.is_pending() {
             done += self.obey()?;
-        }
-        if let Some(place) = self.left_at.take() {
-            self.rest(place);
         }
         done += self.sweep(budget);
         if !self.flushing.is_empty() {
@@ -310,23 +287,9 @@ impl EventLoop {
             done += count.max(1);
             // Where its place is taken by another one, that is looked at in the next turn.
             self.conclude(place, outcome);
-            if shared::is_leaving() {
-                (self.left_at, self.stopped_at) = (Some(place), at);
-                self.work += LEAVE;
-                break;
-            }
         }
         self.hot.end_turn(brought, last);
         done
-    }
-
-    /// A link may have run empty, and nobody has told its peer.
-    fn rest(&mut self, place: usize) {
-        if let Some(served) = self.links.get(place)
-            && !served.receiver.is_ready()
-        {
-            served.receiver.rest();
-        }
     }
 
     /// Serves one link, hot or not.
@@ -342,9 +305,6 @@ impl EventLoop {
         }
         let (_, outcome) = served.serve(SHARE, &self.shared);
         self.conclude(place, outcome);
-        if shared::is_leaving() {
-            self.rest(place);
-        }
         self.warm(place);
     }
 

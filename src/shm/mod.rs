@@ -34,7 +34,8 @@ pub(crate) use mapping::{
     Area, ForeignMapping, Mapping, PeerMapping, node_of_caller, present_pages,
 };
 pub(crate) use order::Order;
-pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC, create_common};
+pub use segment::create_common;
+pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC};
 
 /// The 64-bit words of a segment that this side writes.
 ///

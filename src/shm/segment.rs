@@ -92,7 +92,7 @@ impl Segment {
 /// # Errors
 ///
 /// As for [`Segment::create`].
-pub(crate) fn create_common(len: usize) -> Result<OwnedFd> {
+pub fn create_common(len: usize) -> Result<OwnedFd> {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
     let fd = create_memfd()?;
     fill(&fd, len)?;

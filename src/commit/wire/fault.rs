@@ -1,8 +1,8 @@
-//! Refusals as numbers: what of [`CommitFault`] travels. The numbers never change; `docs/wire.md` has them.
+//! Faults as numbers: the part of [`CommitFault`] that travels. The numbers never change; `docs/wire.md` lists them.
 
 use crate::error::{CommitFault, Direction};
 
-/// The longest text, in bytes.
+/// The length of the longest text in bytes.
 pub(super) const LONGEST: usize = 1024;
 
 const DESCRIPTION: u32 = 1;
@@ -23,10 +23,10 @@ const RESOURCES: u32 = 15;
 const UNKNOWN_REGION: u32 = 16;
 const MODEL_CLOSED: u32 = 17;
 
-/// What a quota is of, by its number on the wire.
+/// The things that quotas limit, by their numbers on the wire.
 const QUOTAS: [&str; 5] = ["models", "commits", "bytes", "regions", "requests"];
 
-/// The code, three numbers, and the text.
+/// Returns the code, three numbers, and the text.
 pub(super) fn to_wire(fault: &CommitFault) -> (u32, u64, u64, u64, String) {
     let none = String::new;
     match fault {
@@ -51,7 +51,7 @@ pub(super) fn to_wire(fault: &CommitFault) -> (u32, u64, u64, u64, String) {
         CommitFault::Memory { region, why } => (MEMORY, u64::from(*region), 0, 0, why.clone()),
         CommitFault::Quota { what, used, needed, limit } => {
             let what = QUOTAS.iter().position(|name| name == what).unwrap_or(QUOTAS.len());
-            // Both counts in one word would lose bytes; the text has the fourth number.
+            // Three numbers travel as such. The text has the fourth one.
             (QUOTA, what as u64, *used, *needed, limit.to_string())
         }
         CommitFault::Resources { why } => (RESOURCES, 0, 0, 0, why.clone()),
@@ -59,12 +59,17 @@ pub(super) fn to_wire(fault: &CommitFault) -> (u32, u64, u64, u64, String) {
             (UNKNOWN_REGION, u64::from(*index), u64::from(*count), 0, none())
         }
         CommitFault::ModelClosed => (MODEL_CLOSED, 0, 0, 0, none()),
-        // The others are the client's own.
+        // Only clients raise the other faults.
         other => (REFUSED, 0, 0, 0, other.to_string()),
     }
 }
 
-/// The fault that a code and its numbers stand for.
+/// Returns the direction with this number.
+pub(super) fn direction(code: u32) -> Option<Direction> {
+    Direction::ALL.get(code as usize).copied()
+}
+
+/// Returns the fault that a code, its numbers and its text stand for.
 pub(super) fn from_wire(code: u32, a: u64, b: u64, c: u64, why: String) -> CommitFault {
     let word = |number: u64| number.min(u64::from(u32::MAX)) as u32;
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
@@ -77,7 +82,7 @@ pub(super) fn from_wire(code: u32, a: u64, b: u64, c: u64, why: String) -> Commi
         RANGE => CommitFault::Range { offset: a, len: b, size: c },
         SIZE => CommitFault::Size { len: a, expected: b },
         COUNT => CommitFault::Count { count: size(a), expected: size(b) },
-        NOT_UPDATABLE => match Direction::from_code(word(a)) {
+        NOT_UPDATABLE => match direction(word(a)) {
             Some(direction) => CommitFault::NotUpdatable { direction, index: word(b) },
             None => CommitFault::Other { code, why },
         },
@@ -101,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_service_refuses_arrives_as_it_was() {
+    fn a_fault_is_decoded_as_it_was_encoded() {
         let why = || "reason".to_owned();
         let faults = [
             CommitFault::Description { why: why() },
@@ -130,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_cannot_be_is_told_as_it_came() {
+    fn an_unknown_code_or_number_is_passed_on_as_it_came() {
         for code in [0, 18, u32::MAX, NOT_UPDATABLE, QUOTA] {
             let other = CommitFault::Other { code, why: "x".into() };
             assert_eq!(from_wire(code, u64::MAX, u64::MAX, u64::MAX, "x".into()), other);

@@ -1,20 +1,20 @@
-//! The bytes of messages: numbers, texts, and what is made of them. Little-endian throughout.
+//! The fields of messages: numbers, texts, memory, descriptions, faults. All numbers are little-endian.
 
 use crate::commit::description::{BufferInfo, Description, LONGEST, MOST, RegionInfo};
-use crate::commit::message::{Memory, Object, Passed};
-use crate::commit::refusal;
-use crate::error::{CommitFault, Direction, Fault};
+use crate::commit::wire::fault;
+use crate::commit::wire::message::{Memory, Object, Passed};
+use crate::error::{CommitFault, Fault};
 use crate::tensor::{DType, Shape};
 
-/// Bytes of a region in a commit.
-const PIECE: usize = 32;
+/// Bytes of one region's memory in a commit.
+const MEMORY_LEN: usize = 32;
 
-/// A field that cannot be.
+/// Returns the fault of a field that no honest peer sends.
 pub(super) fn lie(field: &'static str, value: impl Into<u64>) -> Fault {
     Fault::Field { field, value: value.into() }
 }
 
-/// A count within its limits.
+/// Checks that a count is within its limits.
 pub(super) fn at_most(count: u32, least: usize, most: usize) -> Result<usize, Fault> {
     match count as usize {
         is if (least..=most).contains(&is) => Ok(is),
@@ -22,10 +22,19 @@ pub(super) fn at_most(count: u32, least: usize, most: usize) -> Result<usize, Fa
     }
 }
 
-/// What is written, one thing after another.
-pub(super) struct Writer(pub(super) Vec<u8>);
+/// A message that fields are appended to.
+pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
+    /// Starts with these bytes.
+    pub(super) fn new(head: &[u8]) -> Self {
+        Self(head.to_vec())
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
     pub(super) fn u32(mut self, word: u32) -> Self {
         self.0.extend_from_slice(&word.to_le_bytes());
         self
@@ -36,7 +45,7 @@ impl Writer {
         self
     }
 
-    /// A length, and as many bytes, cut where it would be too long.
+    /// Appends a length and a text, which is cut after `longest` bytes at most.
     fn text(self, text: &str, longest: usize) -> Self {
         let fits = (0..=longest.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         let text = &text[..fits.unwrap_or(0)];
@@ -72,15 +81,24 @@ impl Writer {
     }
 
     pub(super) fn fault(self, fault: &CommitFault) -> Self {
-        let (code, a, b, c, text) = refusal::to_wire(fault);
-        self.u32(code).u64(a).u64(b).u64(c).text(&text, refusal::LONGEST)
+        let (code, a, b, c, text) = fault::to_wire(fault);
+        self.u32(code).u64(a).u64(b).u64(c).text(&text, fault::LONGEST)
     }
 }
 
-/// What is left to read.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+/// The rest of a message that fields are taken from.
+pub(super) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    pub(super) fn new(message: &'a [u8]) -> Self {
+        Self(message)
+    }
+
+    /// Returns all bytes that are left.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], Fault> {
         let (taken, rest) =
             self.0.split_at_checked(len).ok_or_else(|| lie("commit.len", self.0.len() as u64))?;
@@ -121,7 +139,7 @@ impl<'a> Reader<'a> {
         if passed.count as usize > count {
             return Err(lie("commit.descriptors", passed.count));
         }
-        if self.0.len() != count * PIECE {
+        if self.0.len() != count * MEMORY_LEN {
             return Err(lie("commit.len", self.0.len() as u64));
         }
         let pieces = (0..count).map(|_| {
@@ -155,14 +173,14 @@ impl<'a> Reader<'a> {
         for _ in 0..buffers {
             description.buffers.push(self.buffer()?);
         }
-        // What it says is for the client to judge: a service that describes nonsense is told so.
+        // The client checks the description itself, since an inconsistent one is no fault of the protocol.
         Ok(description)
     }
 
     fn buffer(&mut self) -> Result<BufferInfo, Fault> {
         let direction = self.u32()?;
         let direction =
-            Direction::from_code(direction).ok_or_else(|| lie("commit.direction", direction))?;
+            fault::direction(direction).ok_or_else(|| lie("commit.direction", direction))?;
         let (index, region, kind) = (self.u32()?, self.u32()?, self.u32()?);
         let dtype = DType::from_code(kind as u8).map_err(|_| lie("commit.dtype", kind))?;
         if kind >> 9 != 0 {
@@ -193,7 +211,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn fault(&mut self) -> Result<CommitFault, Fault> {
         let (code, a, b, c) = (self.u32()?, self.u64()?, self.u64()?, self.u64()?);
-        Ok(refusal::from_wire(code, a, b, c, self.text(refusal::LONGEST)?))
+        Ok(fault::from_wire(code, a, b, c, self.text(fault::LONGEST)?))
     }
 
     pub(super) fn end(&self) -> Result<(), Fault> {

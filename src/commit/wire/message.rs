@@ -1,4 +1,4 @@
-//! What client and service tell each other, as bytes. No I/O.
+//! The messages between client and server, as bytes. No I/O.
 //!
 //! ```text
 //!   0     2      4       8                16
@@ -6,21 +6,22 @@
 //!     u16   u16    u32     u64
 //! ```
 //!
-//! Little-endian throughout; `docs/wire.md` has the bodies. A ticket is the client's, and an answer carries it
-//! back. An execution of one id is 24 bytes and its answer 16, so that each lies in one line with its record's header.
+//! All numbers are little-endian; `docs/wire.md` has the bodies. The client chooses a ticket for each request, and the
+//! answer repeats it. An execution of one id is 24 bytes and its answer 16, so that each lies in one cache line with the
+//! header of its record.
 
 use crate::commit::description::Description;
-use crate::commit::encoding::{Reader, Writer, at_most, lie};
+use crate::commit::wire::encoding::{Reader, Writer, at_most, lie};
 use crate::error::{CommitFault, Fault};
 use crate::shm::Bytes;
 
 /// Bytes before the body.
-pub(super) const HEAD: usize = 16;
+pub(in crate::commit) const HEAD: usize = 16;
 
-/// Ids in one execution at most: one for each session that a service may allow.
-pub(super) const MOST_IDS: usize = 1024;
+/// The largest number of ids in one execute message, and so of sessions of one model.
+pub(in crate::commit) const MOST_IDS: usize = 1024;
 
-/// The kinds of messages. They never change their numbers.
+/// The kinds of messages. Their numbers never change.
 mod act {
     pub(super) const LOAD: u16 = 1;
     pub(super) const LOAD_DESCRIPTOR: u16 = 2;
@@ -37,36 +38,38 @@ mod act {
     pub(super) const FAILED: u16 = 69;
 }
 
-/// What kind of object a descriptor is said to be.
+/// The kind of memory object that the client says a descriptor has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Object {
-    /// A memfd, or another file on tmpfs.
+pub(in crate::commit) enum Object {
+    /// A memfd or another file on tmpfs.
     Memfd = 1,
     Dmabuf = 2,
 }
 
-/// Memory for a region.
+/// The memory of one region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Memory {
-    pub(super) region: u32,
-    /// Which of the descriptors that came along.
-    pub(super) descriptor: u32,
-    pub(super) object: Object,
-    /// Where in the object the region starts, in bytes.
-    pub(super) offset: u64,
-    pub(super) len: u64,
+pub(in crate::commit) struct Memory {
+    pub region: u32,
+    /// The position among the descriptors that the message names.
+    pub descriptor: u32,
+    pub object: Object,
+    /// The region's start, in bytes of the object.
+    pub offset: u64,
+    /// The region's length in bytes.
+    pub len: u64,
 }
 
-/// Descriptors that came over the socket.
+/// The descriptors that a message names: the client has sent them over the socket before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Passed {
-    pub(super) first: u64,
-    pub(super) count: u32,
+pub(in crate::commit) struct Passed {
+    /// The number of the first one, counted on the link from 0.
+    pub first: u64,
+    pub count: u32,
 }
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Request {
+pub(in crate::commit) enum Request {
     /// Load a model from the bytes that follow in the message.
     Load,
     /// Load a model from `len` bytes at `offset` of the object behind a descriptor.
@@ -94,15 +97,15 @@ pub(super) enum Request {
     Unload {
         model: u64,
     },
-    /// No record will name descriptors before this number.
+    /// No message will name descriptors before this number.
     Discard {
         before: u64,
     },
 }
 
-/// What a service answers.
+/// An answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(in crate::commit) enum Answer {
     Loaded {
         model: u64,
         description: Description,
@@ -110,39 +113,39 @@ pub(super) enum Answer {
     Committed {
         id: u64,
     },
-    /// One for each id; none: all went well.
+    /// The executions that failed: positions among the ids, ascending, and the faults.
     Executed {
         failures: Vec<(u32, CommitFault)>,
     },
-    /// A release, an unload or an update is done.
+    /// A release, an unload or an update has ended.
     Done,
     Failed(CommitFault),
 }
 
-/// A message of one execution.
-pub(super) fn execute_one(ticket: u64, id: u64) -> [u8; HEAD + 8] {
+/// Returns the message that requests one execution.
+pub(in crate::commit) fn execute_one(ticket: u64, id: u64) -> [u8; HEAD + 8] {
     let mut message = [0; HEAD + 8];
     message[..HEAD].copy_from_slice(&head(act::EXECUTE, 1, ticket));
     message[HEAD..].copy_from_slice(&id.to_le_bytes());
     message
 }
 
-/// The answer that all went well.
-pub(super) fn executed(ticket: u64) -> [u8; HEAD] {
+/// Returns the answer that every execution went well.
+pub(in crate::commit) fn executed(ticket: u64) -> [u8; HEAD] {
     head(act::EXECUTED, 0, ticket)
 }
 
-/// If this is a message of one execution, as it lies in a ring: its ticket and id.
+/// Returns the ticket and the id, if this record of a ring requests one execution.
 #[inline]
-pub(super) fn is_execute_one(message: Bytes<'_>) -> Option<(u64, u64)> {
+pub(in crate::commit) fn is_execute_one(message: Bytes<'_>) -> Option<(u64, u64)> {
     let [word, ticket, id] =
         (message.len() == HEAD + 8).then(|| message.words())??.map(u64::from_le);
     (word == u64::from(act::EXECUTE) | 1 << 32).then_some((ticket, id))
 }
 
-/// If this is the answer that all went well, as it lies in a ring: its ticket.
+/// Returns the ticket, if this record of a ring answers that every execution went well.
 #[inline]
-pub(super) fn is_executed(message: Bytes<'_>) -> Option<u64> {
+pub(in crate::commit) fn is_executed(message: Bytes<'_>) -> Option<u64> {
     let [word, ticket] = (message.len() == HEAD).then(|| message.words())??.map(u64::from_le);
     (word == u64::from(act::EXECUTED)).then_some(ticket)
 }
@@ -156,8 +159,8 @@ fn head(act: u16, count: u32, ticket: u64) -> [u8; HEAD] {
 }
 
 impl Request {
-    pub(super) fn encode(&self, ticket: u64) -> Vec<u8> {
-        let start = |act, count: usize| Writer(head(act, count as u32, ticket).to_vec());
+    pub(in crate::commit) fn encode(&self, ticket: u64) -> Vec<u8> {
+        let start = |act, count: usize| Writer::new(&head(act, count as u32, ticket));
         let writer = match self {
             Self::Load => start(act::LOAD, 0),
             Self::LoadDescriptor { passed, offset, len } => {
@@ -176,20 +179,20 @@ impl Request {
             Self::Unload { model } => start(act::UNLOAD, 0).u64(*model),
             Self::Discard { before } => start(act::DISCARD, 0).u64(*before),
         };
-        writer.0
+        writer.into_bytes()
     }
 
-    /// Judges a message: the ticket, what is asked, and the bytes of a model that follow.
+    /// Decodes a message: the ticket, the request, and the bytes of a model that follow.
     ///
     /// # Errors
     ///
-    /// [`Fault`]: the message cannot be.
-    pub(super) fn decode(message: &[u8]) -> Result<(u64, Self, &[u8]), Fault> {
+    /// [`Fault`]: the message is malformed.
+    pub(in crate::commit) fn decode(message: &[u8]) -> Result<(u64, Self, &[u8]), Fault> {
         let (Head { act, count, ticket }, mut reader) = Head::read(message)?;
         let request = match act {
             act::LOAD => {
                 no_count(count)?;
-                return Ok((ticket, Self::Load, reader.0));
+                return Ok((ticket, Self::Load, reader.rest()));
             }
             act::LOAD_DESCRIPTOR => {
                 no_count(count)?;
@@ -229,8 +232,8 @@ impl Request {
 }
 
 impl Answer {
-    pub(super) fn encode(&self, ticket: u64) -> Vec<u8> {
-        let start = |act, count: usize| Writer(head(act, count as u32, ticket).to_vec());
+    pub(in crate::commit) fn encode(&self, ticket: u64) -> Vec<u8> {
+        let start = |act, count: usize| Writer::new(&head(act, count as u32, ticket));
         let writer = match self {
             Self::Loaded { model, description } => {
                 let regions = description.regions.len() as u64;
@@ -245,15 +248,15 @@ impl Answer {
             Self::Done => start(act::DONE, 0),
             Self::Failed(fault) => start(act::FAILED, 0).fault(fault),
         };
-        writer.0
+        writer.into_bytes()
     }
 
-    /// Judges a message: the ticket, and the answer.
+    /// Decodes a message: the ticket and the answer.
     ///
     /// # Errors
     ///
-    /// [`Fault`]: the message cannot be.
-    pub(super) fn decode(message: &[u8]) -> Result<(u64, Self), Fault> {
+    /// [`Fault`]: the message is malformed.
+    pub(in crate::commit) fn decode(message: &[u8]) -> Result<(u64, Self), Fault> {
         let (Head { act, count, ticket }, mut reader) = Head::read(message)?;
         let answer = match act {
             act::LOADED => {
@@ -292,7 +295,7 @@ struct Head {
 
 impl Head {
     fn read(message: &[u8]) -> Result<(Self, Reader<'_>), Fault> {
-        let mut reader = Reader(message);
+        let mut reader = Reader::new(message);
         let act = reader.u32()?;
         let (count, ticket) = (reader.u32()?, reader.u64()?);
         let zero = act >> 16;
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_their_bytes() {
+    fn a_message_is_decoded_as_it_was_encoded() {
         for request in requests() {
             let bytes = request.encode(77);
             assert_eq!(Request::decode(&bytes).unwrap(), (77, request, &[][..]));
@@ -366,12 +369,12 @@ mod tests {
         }
     }
 
-    /// As it lies in a ring.
+    /// Bytes that are aligned as a record of a ring is.
     #[repr(align(8))]
     struct Aligned<const N: usize>([u8; N]);
 
     #[test]
-    fn one_execution_has_the_same_bytes_on_both_ways() {
+    fn the_short_codec_of_one_execution_agrees_with_the_general_one() {
         let (one, done) = (execute_one(5, 6), executed(7));
         assert_eq!(Request::Execute { ids: vec![6] }.encode(5), one);
         assert_eq!(Answer::Executed { failures: vec![] }.encode(7), done);
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_or_goes_on_is_refused() {
+    fn a_truncated_or_lengthened_message_is_refused() {
         for request in requests() {
             let bytes = request.encode(1);
             for len in 0..bytes.len() {
@@ -423,12 +426,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = (Request::decode(&bytes), Answer::decode(&bytes));
         }
 
         #[test]
-        fn a_message_with_any_byte_changed_is_judged(
+        fn a_message_with_any_byte_changed_is_decoded_or_refused(
             which in 0..7usize,
             at in any::<prop::sample::Index>(),
             with in any::<u8>(),

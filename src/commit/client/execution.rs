@@ -1,36 +1,36 @@
-//! Executions that somebody may wait for.
+//! Executions under way.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::commit::book::Reply;
-use crate::commit::desk::{Patience, Shared, executed, unexpected};
+use crate::commit::client::link::{ClientLink, Patience, executed, unexpected};
+use crate::commit::client::state::Reply;
 use crate::error::{ErrorKind, Result};
 
-/// What came of each session: its index, and whether its execution went well.
+/// The outcome of each session's execution, with the session's index.
 pub type Outcomes = Vec<(u32, Result<()>)>;
 
-/// An execution that was started. Dropping it does not cancel it.
+/// An execution under way. Dropping this does not cancel it.
 ///
 /// # In an event loop
 ///
-/// Its descriptor is the connection's: one for all executions of a client. Ask for it, then call
-/// [`try_wait`](Self::try_wait); as long as that gives `None`, the descriptor becomes readable when an answer has come.
-/// Do the same each time it is readable, for every execution that is waited for. It stays silent about answers that
-/// another thread receives: one that waits for something of the same client, and is not woken by the descriptor. Whoever
-/// sleeps on it should be the client's only one to wait.
+/// The descriptor is the connection's: all executions of a client have the same. Ask for the descriptor first, then call
+/// [`try_wait`](Self::try_wait). While that returns `None`, the descriptor becomes readable when an answer has come: call
+/// `try_wait` of every execution under way each time. The descriptor stays silent about answers that another thread
+/// receives while it waits for one of the same client. So no other thread should wait for answers of a client whose
+/// descriptor is used.
 #[derive(Debug)]
 pub struct Execution {
     ticket: Ticket,
 }
 
 impl Execution {
-    pub(super) fn new(shared: Arc<Shared>, ticket: u64) -> Self {
-        Self { ticket: Ticket { shared, ticket, taken: false } }
+    pub(super) fn new(link: Arc<ClientLink>, ticket: u64) -> Self {
+        Self { ticket: Ticket { link, ticket, taken: false } }
     }
 
-    /// Waits until it is done, as long as the service lives. What the service wrote can be read then.
+    /// Waits for the end of the execution, as long as the server lives. The outputs can be read then.
     ///
     /// # Errors
     ///
@@ -43,12 +43,13 @@ impl Execution {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::TimedOut`]: it goes on, and can be waited for again.
+    /// As for [`wait`](Self::wait), and [`ErrorKind::TimedOut`]: the execution goes on, and the caller can wait once
+    /// more.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<()> {
         self.ticket.wait_timeout(timeout).and_then(executed)
     }
 
-    /// As [`wait`](Self::wait), without waiting. `None`: it is not done. After `Some` it is not to be asked again.
+    /// Returns the outcome, or `None` while the execution is under way. After `Some` the outcome is taken.
     pub fn try_wait(&mut self) -> Option<Result<()>> {
         Some(self.ticket.try_wait()?.and_then(executed))
     }
@@ -56,11 +57,11 @@ impl Execution {
 
 impl AsFd for Execution {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ticket.shared.fd()
+        self.ticket.link.fd()
     }
 }
 
-/// Executions of all committed sessions of a model, started together.
+/// Executions of all committed sessions of a model, under way. Dropping this does not cancel them.
 #[derive(Debug)]
 pub struct Executions {
     ticket: Ticket,
@@ -68,15 +69,15 @@ pub struct Executions {
 }
 
 impl Executions {
-    pub(super) fn new(shared: Arc<Shared>, ticket: u64, sessions: Vec<u32>) -> Self {
-        Self { ticket: Ticket { shared, ticket, taken: false }, sessions }
+    pub(super) fn new(link: Arc<ClientLink>, ticket: u64, sessions: Vec<u32>) -> Self {
+        Self { ticket: Ticket { link, ticket, taken: false }, sessions }
     }
 
-    /// Waits until all are done: what came of each session, ascending.
+    /// Waits for the end of all executions. Returns the outcome of each session, ascending.
     ///
     /// # Errors
     ///
-    /// The end of the connection.
+    /// The error that the connection ended with.
     pub fn wait(mut self) -> Result<Outcomes> {
         let reply = self.ticket.wait()?;
         self.outcomes(reply)
@@ -86,13 +87,13 @@ impl Executions {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::TimedOut`]: they go on, and can be waited for again.
+    /// As for [`wait`](Self::wait), and [`ErrorKind::TimedOut`]: the executions go on, and the caller can wait once more.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Outcomes> {
         let reply = self.ticket.wait_timeout(timeout)?;
         self.outcomes(reply)
     }
 
-    /// As [`wait`](Self::wait), without waiting. `None`: not all are done.
+    /// Returns the outcomes, or `None` while an execution is under way.
     pub fn try_wait(&mut self) -> Option<Result<Outcomes>> {
         let reply = self.ticket.try_wait()?;
         Some(reply.and_then(|reply| self.outcomes(reply)))
@@ -111,16 +112,16 @@ impl Executions {
 
 impl AsFd for Executions {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ticket.shared.fd()
+        self.ticket.link.fd()
     }
 }
 
-/// An answer that is to come.
+/// A request whose outcome nobody has taken.
 #[derive(Debug)]
 struct Ticket {
-    shared: Arc<Shared>,
+    link: Arc<ClientLink>,
     ticket: u64,
-    /// It was given to the user.
+    /// The user has the outcome.
     taken: bool,
 }
 
@@ -142,9 +143,9 @@ impl Ticket {
     }
 
     fn wait_with(&mut self, patience: Patience) -> Option<Result<Reply>> {
-        let waited = self.shared.wait(self.ticket, patience).transpose()?;
-        let late = |kind: &ErrorKind| matches!(kind, ErrorKind::TimedOut { .. });
-        self.taken = !waited.as_ref().is_err_and(|error| late(error.kind()));
+        let waited = self.link.wait(self.ticket, patience).transpose()?;
+        let is_late = |kind: &ErrorKind| matches!(kind, ErrorKind::TimedOut { .. });
+        self.taken = !waited.as_ref().is_err_and(|error| is_late(error.kind()));
         Some(waited)
     }
 }
@@ -152,7 +153,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if !self.taken {
-            self.shared.abandon(self.ticket);
+            self.link.abandon(self.ticket);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a service implements, and what it is given.
+//! The trait that a service implements, and what the server passes to it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,39 +8,52 @@ use crate::commit::memory::{Memory, View};
 use crate::error::{CommitFault, Direction, Error, Result};
 use crate::transport::Credentials;
 
-/// Somebody who runs models, for clients of a [`Server`](crate::commit::Server).
+/// A program that executes models for the clients of a [`Server`](crate::commit::Server).
 ///
-/// Its functions run on the server's workers. Several may run at once, but for one commit one at a time. A function
-/// that panics fails what was asked, and nothing else.
+/// The server calls [`execute`](Self::execute) of a model that is declared [inline](Self::runs_inline) on the thread
+/// that receives requests, and every other function on its worker threads. Several functions may run at once, but only
+/// one at a time for the same commit. A panic fails the request that caused it, and nothing else.
 pub trait Service: Send + Sync + 'static {
-    /// What it keeps of a model that a client has loaded.
+    /// What the service keeps of a model that a client has loaded.
     type Model: Send + Sync + 'static;
-    /// What it keeps of a commit.
+    /// What the service keeps of a commit.
     type Commit: Send + 'static;
 
-    /// Loads a model: what it keeps, and which buffers and regions the client must provide.
+    /// Loads a model. Returns what the service keeps of it, and which buffers and regions the client must provide.
     ///
     /// # Errors
     ///
-    /// The client gets them as [`CommitFault::Refused`].
+    /// The client receives them as [`CommitFault::Refused`].
     fn load(
         &self,
         caller: &Caller,
         source: ModelSource<'_>,
     ) -> Result<(Self::Model, Description), Refused>;
 
-    /// A client commits buffers: they are mapped, and checked against the description.
+    /// Returns whether single executions of this model run inline, on the thread that receives all clients' requests.
+    /// The server asks once for each model, after it has loaded it.
+    ///
+    /// Inline saves the hand-over to a worker, which costs more than a handler of a few microseconds takes. The price:
+    /// while an inline handler runs, the server receives nothing. A handler that may block or takes longer than some
+    /// 20 µs must not be inline, since it holds up every client. Executions that a client asks for
+    /// [together](crate::commit::Model::execute_all) run on workers, whatever this returns.
+    fn runs_inline(&self, model: &Self::Model) -> bool {
+        let _ = model;
+        false
+    }
+
+    /// Commits buffers, which the server has checked against the description and mapped.
     ///
     /// # Errors
     ///
-    /// The client gets them as [`CommitFault::Refused`], and the buffers are unmapped.
+    /// The client receives them as [`CommitFault::Refused`], and the server unmaps the buffers.
     fn commit(&self, model: &Self::Model, buffers: &Buffers) -> Result<Self::Commit, Refused>;
 
-    /// A client replaces some buffers: `buffers` has the new ones. Nothing runs meanwhile.
+    /// Replaces some buffers of a commit: `buffers` has the new ones. Nothing runs on the commit meanwhile.
     ///
     /// # Errors
     ///
-    /// The client gets them as [`CommitFault::Refused`], and the old buffers stay.
+    /// The client receives them as [`CommitFault::Refused`], and the old buffers stay.
     fn update(
         &self,
         model: &Self::Model,
@@ -55,7 +68,7 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The client gets them as [`CommitFault::Refused`]; the commit stays.
+    /// The client receives them as [`CommitFault::Refused`], and the commit stays.
     fn execute(
         &self,
         model: &Self::Model,
@@ -63,76 +76,81 @@ pub trait Service: Send + Sync + 'static {
         buffers: &Buffers,
     ) -> Result<(), Refused>;
 
-    /// Whether executions that a client asks for together are given to [`execute_batch`](Self::execute_batch). If not
-    /// they run side by side.
+    /// Returns whether [`execute_batch`](Self::execute_batch) runs the executions that a client asks for together. If
+    /// not, the workers run them side by side.
     fn takes_batches(&self) -> bool {
         false
     }
 
-    /// Executes several commits of a client together: an answer for each, in their order.
+    /// Executes several commits of a client together. Returns one answer for each, in their order.
     fn execute_batch(&self, batch: &mut [Execute<'_, Self>]) -> Vec<Result<(), Refused>> {
         batch.iter_mut().map(|one| self.execute(one.model, one.commit, one.buffers)).collect()
     }
 
-    /// A commit is over: nothing runs on it any more, and its buffers are unmapped next.
+    /// Ends a commit. Nothing runs on it, and the server unmaps its buffers next.
     fn release(&self, model: &Self::Model, commit: Self::Commit) {
         let _ = (model, commit);
     }
 
-    /// A model was closed, or its client has gone. All its commits are released.
+    /// Ends a model that its client has closed, or whose client has gone. All its commits are released.
     fn unload(&self, model: Self::Model) {
         drop(model);
     }
 
-    /// A client has gone. All its models are unloaded. `why` is what its link ended with: `None` if it was closed in
-    /// order, [`ErrorKind::PeerDied`](crate::ErrorKind::PeerDied), or the fault that was found in what the client sent.
+    /// Tells that a client has gone and that all its models are unloaded. `why` is the error that its link ended with:
+    /// [`ErrorKind::PeerDied`](crate::ErrorKind::PeerDied), or the fault that the server found in what the client sent.
+    /// `None`: the client closed in order.
     fn client_gone(&self, caller: &Caller, why: Option<&Error>) {
         let _ = (caller, why);
     }
 }
 
-/// One of the executions of a batch.
+/// One execution of a batch.
 #[derive(Debug)]
 pub struct Execute<'a, S: Service + ?Sized> {
     /// What the service keeps of the model.
     pub model: &'a S::Model,
-    /// What it keeps of the commit.
+    /// What the service keeps of the commit.
     pub commit: &'a mut S::Commit,
     /// The commit's buffers.
     pub buffers: &'a Buffers,
 }
 
-/// Who asks.
+/// The client that a request comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    pub(super) number: u64,
-    pub(super) credentials: Credentials,
+    number: u64,
+    credentials: Credentials,
 }
 
 impl Caller {
-    /// Tells it from every other connection of the server.
+    pub(super) fn new(number: u64, credentials: Credentials) -> Self {
+        Self { number, credentials }
+    }
+
+    /// Returns a number that no other connection of the server has.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Its process, as the kernel vouched for when the connection was made.
+    /// Returns the client's process, as the kernel vouched for it when the connection was made.
     pub fn credentials(&self) -> Credentials {
         self.credentials
     }
 }
 
-/// What a model is loaded from.
+/// The bytes that a model is loaded from.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum ModelSource<'a> {
     /// Bytes that came in a message: a private copy.
     Bytes(&'a [u8]),
-    /// Memory of the client's, which it may still write.
+    /// Memory of the client, which may still write it.
     View(View<'a>),
 }
 
 impl ModelSource<'_> {
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     ///
     /// # Errors
     ///
@@ -145,17 +163,17 @@ impl ModelSource<'_> {
     }
 }
 
-/// Why a service does not do what was asked.
+/// The reason why a service refuses a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     /// A number for programs, 0 if there is none.
     pub code: u32,
-    /// A sentence for people, of which 1024 bytes reach the client.
+    /// A sentence for people. Its first 1024 bytes reach the client.
     pub why: String,
 }
 
 impl Refused {
-    /// With a number.
+    /// Returns a refusal with a number and a sentence.
     pub fn new(code: u32, why: impl Into<String>) -> Self {
         Self { code, why: why.into() }
     }
@@ -173,7 +191,7 @@ impl From<String> for Refused {
     }
 }
 
-/// So that a service can use `?` on what it does with its buffers.
+/// Lets a service use `?` on operations on its buffers.
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         Self::new(0, error.to_string())
@@ -186,41 +204,50 @@ impl From<Refused> for CommitFault {
     }
 }
 
-/// The buffers of a commit, which the client may read and write at any moment.
+/// The buffers of a commit. The client may read and write them at any moment.
 ///
-/// Inputs can be read. Outputs and ext buffers can be written, too.
+/// The service can read inputs, and read and write outputs and ext buffers.
 pub struct Buffers {
-    pub(super) layout: Arc<Layout>,
+    layout: Arc<Layout>,
     /// By index of the region.
-    pub(super) regions: Vec<Arc<Memory>>,
+    regions: Vec<Arc<Memory>>,
 }
 
 impl Buffers {
-    /// What the model needs.
-    pub fn description(&self) -> &Description {
-        &self.layout.description
+    pub(super) fn new(layout: Arc<Layout>, regions: Vec<Arc<Memory>>) -> Self {
+        Self { layout, regions }
     }
 
-    /// What the description says of a buffer.
+    /// The memory of each region.
+    pub(super) fn regions(&self) -> &[Arc<Memory>] {
+        &self.regions
+    }
+
+    /// Returns the model's description.
+    pub fn description(&self) -> &Description {
+        self.layout.description()
+    }
+
+    /// Returns the description of a buffer.
     ///
     /// # Errors
     ///
     /// [`CommitFault::UnknownBuffer`]
     pub fn info(&self, direction: Direction, index: u32) -> Result<&BufferInfo> {
-        Ok(&self.layout.description.buffers[self.layout.place(direction, index)?])
+        Ok(&self.description().buffers[self.layout.position(direction, index)?])
     }
 
-    /// The bytes of a buffer.
+    /// Returns the bytes of a buffer.
     ///
     /// # Errors
     ///
     /// [`CommitFault::UnknownBuffer`]
     #[inline]
     pub fn get(&self, direction: Direction, index: u32) -> Result<View<'_>> {
-        Ok(self.view(self.layout.place(direction, index)?))
+        Ok(self.view(self.layout.position(direction, index)?))
     }
 
-    /// The bytes of an input.
+    /// Returns the bytes of an input.
     ///
     /// # Errors
     ///
@@ -229,7 +256,7 @@ impl Buffers {
         self.get(Direction::In, index)
     }
 
-    /// The bytes of an output.
+    /// Returns the bytes of an output.
     ///
     /// # Errors
     ///
@@ -238,7 +265,7 @@ impl Buffers {
         self.get(Direction::Out, index)
     }
 
-    /// The bytes of an ext buffer.
+    /// Returns the bytes of an ext buffer.
     ///
     /// # Errors
     ///
@@ -247,27 +274,27 @@ impl Buffers {
         self.get(Direction::Ext, index)
     }
 
-    /// The bytes of the first buffer with this label.
+    /// Returns the bytes of the first buffer with this label.
     ///
     /// # Errors
     ///
     /// [`CommitFault::UnknownLabel`]
     pub fn labelled(&self, label: &str) -> Result<View<'_>> {
-        Ok(self.view(self.layout.description.labelled(label)?))
+        Ok(self.view(self.description().labelled(label)?))
     }
 
-    /// The bytes of a region as a whole, to read.
+    /// Returns the bytes of a whole region, to read.
     ///
     /// # Errors
     ///
     /// [`CommitFault::UnknownRegion`]
     pub fn region(&self, index: u32) -> Result<View<'_>> {
-        let size = self.layout.description.region(index)?.size;
+        let size = self.description().region(index)?.size;
         Ok(View::new(&self.regions[index as usize], 0, size, false))
     }
 
     fn view(&self, at: usize) -> View<'_> {
-        let buffer = &self.layout.description.buffers[at];
+        let buffer = &self.description().buffers[at];
         let writable = buffer.direction != Direction::In;
         let memory = &self.regions[buffer.region as usize];
         View::new(memory, buffer.offset, buffer.size, writable)
