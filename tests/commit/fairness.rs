@@ -1,6 +1,5 @@
-//! What one client's executions cost another one, and a handler that has a loop of its own.
-
-mod support;
+//! Executions of one client beside those of another one, and a handler that runs a loop of its own. Both hold for inline
+//! models and for queued ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,21 +11,22 @@ use slipring::commit::{
 };
 use slipring::{Context, DType, EventLoop};
 
-use support::unique_name;
+use crate::support::unique_name;
 
 /// Sessions that one client executes at a time.
 const SESSIONS: u32 = 256;
 
-/// Executions that make a session's next ones short.
-const TRIALS: u32 = 20;
+/// Executions that warm up a session.
+const WARM_UP: u32 = 20;
 
-/// Counts executions; what else it does is the model's name.
+/// Counts executions. The model's name says what else a handler does.
 #[derive(Clone, Default)]
 struct Counting {
+    inline: bool,
     started: Arc<AtomicU64>,
-    /// How many had been started when the last one of model `mark` was.
+    /// The number of executions that had started when the last one of model `mark` did.
     marked: Arc<AtomicU64>,
-    /// Loops of a handler's own that came back too early.
+    /// Loops in a handler that returned too early.
     early: Arc<AtomicU64>,
 }
 
@@ -40,6 +40,10 @@ impl Service for Counting {
             .with_own_region(buffer("x", Direction::In))
             .with_own_region(buffer("y", Direction::Out));
         Ok((model.to_vec()?, description))
+    }
+
+    fn runs_inline(&self, _: &Vec<u8>) -> bool {
+        self.inline
     }
 
     fn commit(&self, _: &Vec<u8>, _: &Buffers) -> Result<(), Refused> {
@@ -89,13 +93,12 @@ fn sessions(client: &Client, model: &[u8], count: u32) -> Vec<(Session, Vec<Buff
     model.sessions(count).unwrap().into_iter().map(commit).collect()
 }
 
-#[test]
-fn many_short_executions_of_one_client_do_not_all_go_before_another_ones() {
-    let service = Counting::default();
+fn one_execution_beside_many(inline: bool) {
+    let service = Counting { inline, ..Counting::default() };
     let (_server, connect) = serve(&service);
     let (busy, other) = (connect(), connect());
     let (many, one) = (sessions(&busy, b"busy", SESSIONS), sessions(&other, b"mark", 1));
-    for _ in 0..TRIALS {
+    for _ in 0..WARM_UP {
         one[0].0.execute().unwrap();
         many.iter().for_each(|(session, _)| session.execute().unwrap());
     }
@@ -117,17 +120,36 @@ fn many_short_executions_of_one_client_do_not_all_go_before_another_ones() {
 }
 
 #[test]
-fn a_handler_may_turn_a_loop_of_its_own() {
-    let service = Counting::default();
+fn many_inline_executions_of_one_client_do_not_all_go_before_another_ones() {
+    one_execution_beside_many(true);
+}
+
+#[test]
+fn many_queued_executions_of_one_client_do_not_all_go_before_another_ones() {
+    one_execution_beside_many(false);
+}
+
+fn loops_in_handlers(inline: bool) {
+    let service = Counting { inline, ..Counting::default() };
     let (_server, connect) = serve(&service);
     let (short, nesting) = (connect(), connect());
     let (short, nesting) = (sessions(&short, b"busy", 1), sessions(&nesting, b"loop", 1));
     for _ in 0..30 {
-        (0..TRIALS).for_each(|_| short[0].0.execute().unwrap());
+        (0..WARM_UP).for_each(|_| short[0].0.execute().unwrap());
         // The server sleeps; both wake it up at once.
         std::thread::sleep(Duration::from_millis(10));
         let both = [short[0].0.start().unwrap(), nesting[0].0.start().unwrap()];
         both.into_iter().for_each(|execution| execution.wait().unwrap());
     }
     assert_eq!(service.early.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn an_inline_handler_may_run_a_loop_of_its_own() {
+    loops_in_handlers(true);
+}
+
+#[test]
+fn a_queued_handler_may_run_a_loop_of_its_own() {
+    loops_in_handlers(false);
 }

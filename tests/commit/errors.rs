@@ -1,19 +1,16 @@
 //! Errors of committed buffers change nothing: after each of them client and service stand as before, and the next act works.
 
-#![allow(unsafe_code)]
-
-mod support;
-
 use slipring::commit::{
     Buffer, Client, CommitFault, Direction, Model, ServerOptions, ServerStats, Session,
     SessionState, Unset,
 };
 use slipring::{Error, ErrorKind};
 
-use support::census::shared_bytes;
-use support::other::Other;
-use support::service::Stage;
-use support::wait_until;
+use crate::support::census::shared_bytes;
+use crate::support::other::Other;
+use crate::support::raw;
+use crate::support::service::Stage;
+use crate::support::wait_until;
 
 fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> CommitFault {
     match answer.unwrap_err().kind() {
@@ -275,7 +272,7 @@ fn a_buffer_that_is_dropped_after_its_commit_goes_with_the_release() {
         assert_eq!(shared_bytes(), before, "they are in use");
         session.release().unwrap();
         // Each of them takes a page, on either side of this process the same one.
-        wait_until("the memory", || shared_bytes() == before - 2 * support::raw::page());
+        wait_until("the memory", || shared_bytes() == before - 2 * raw::page());
         let gone = fault(session.commit());
         assert!(matches!(&gone, CommitFault::Incomplete { unset } if unset.len() == 2), "{gone}");
         assert_eq!(stage.server.stats().mappings, 0);

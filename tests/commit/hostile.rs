@@ -2,16 +2,13 @@
 //!
 //! After each attack an honest client executes, and the server holds what it held before.
 
-#![allow(unsafe_code)]
-
-mod support;
-
 use slipring::commit::ServerOptions;
 use slipring::{DType, ErrorKind, Fault, Tensor, Token};
 
-use support::commit::*;
-use support::service::Stage;
-use support::{soon, wait_until};
+use crate::support::commit::*;
+use crate::support::other::alone;
+use crate::support::service::Stage;
+use crate::support::{soon, wait_until};
 
 /// One honest message of every act that has a body, of a client that has sent no descriptors.
 fn acts() -> Vec<Bytes> {

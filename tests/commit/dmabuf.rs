@@ -1,16 +1,12 @@
 //! Committed buffers over dmabufs, which `/dev/udmabuf` makes of a memfd where the kernel has it (`CONFIG_UDMABUF`).
 
-#![allow(unsafe_code)]
-
-mod support;
-
 use std::os::unix::fs::FileExt;
 
 use slipring::commit::{Buffer, CommitFault, Direction, SessionState};
 use slipring::{Error, ErrorKind};
 
-use support::dmabuf::{PAGE, dmabuf};
-use support::service::Stage;
+use crate::support::dmabuf::{PAGE, dmabuf};
+use crate::support::service::Stage;
 
 fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> CommitFault {
     match answer.unwrap_err().kind() {
@@ -78,9 +74,9 @@ fn a_dmabuf_is_as_long_as_lseek_says() {
 #[test]
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn each_access_to_a_dmabuf_is_announced_and_ended() {
-    use support::trace::{Call, Plan, enter, run, watch_me};
+    use crate::support::trace::{Call, Plan, enter, run, watch_me};
     let test = "each_access_to_a_dmabuf_is_announced_and_ended";
-    support::other::run_here(test, |_| {
+    crate::support::other::run_here(test, |_| {
         let Some((dmabuf, _memory)) = dmabuf() else { return };
         watch_me();
         let stage = Stage::new();

@@ -1,7 +1,5 @@
 //! Random calls of a client against a real service, compared with a model of what both of them should be.
 
-mod support;
-
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -10,7 +8,7 @@ use slipring::commit::{
 };
 use slipring::{Error, ErrorKind};
 
-use support::service::Stage;
+use crate::support::service::Stage;
 
 const SESSIONS: usize = 3;
 const BUFFERS: usize = 5;

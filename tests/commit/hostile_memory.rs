@@ -3,10 +3,6 @@
 //!
 //! After each attack an honest client executes, and the server holds what it held before.
 
-#![allow(unsafe_code)]
-
-mod support;
-
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::Duration;
@@ -15,11 +11,12 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use slipring::commit::ServerOptions;
 use slipring::{CommitFault, ErrorKind};
 
-use support::census::{descriptors, leave_descriptors};
-use support::commit::*;
-use support::raw;
-use support::service::Stage;
-use support::wait_until;
+use crate::support::census::{descriptors, leave_descriptors};
+use crate::support::commit::*;
+use crate::support::other::alone;
+use crate::support::raw;
+use crate::support::service::Stage;
+use crate::support::wait_until;
 
 /// What it holds ends with it.
 fn commits_what_cannot_be(watch: &Watch) {

@@ -1,10 +1,6 @@
 //! Committed buffers when a side dies: what the other one has afterwards, and that it goes on.
 //!
-//! `SLIPRING_COMMITS` says how many clients die in the long test (50 by default; 1000 is all of them).
-
-#![allow(unsafe_code)]
-
-mod support;
+//! `SLIPRING_TESTS=whole` lets 1000 clients die in the long test, instead of 50.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +10,11 @@ use std::time::{Duration, Instant};
 use slipring::commit::{Buffer, Client, Direction, Model, ServerOptions, Session};
 use slipring::{Context, Error, ErrorKind};
 
-use support::census::{Census, shared_bytes};
-use support::other::{Other, fork, say, wait_for_death};
-use support::service::Stage;
-use support::{HANG, soon, unique_name, wait_until};
+use crate::support::census::{Census, shared_bytes};
+use crate::support::other::{Other, fork, say, wait_for_death};
+use crate::support::sample;
+use crate::support::service::Stage;
+use crate::support::{HANG, soon, unique_name, wait_until};
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
     answer.unwrap_err().kind().clone()
@@ -263,7 +260,7 @@ fn a_thousand_commits_and_releases_leave_nothing() {
 fn clients_that_die_with_commits_one_after_another_leave_nothing() {
     let test = "clients_that_die_with_commits_one_after_another_leave_nothing";
     alone(test, || {
-        let count = std::env::var("SLIPRING_COMMITS").map_or(50, |count| count.parse().unwrap());
+        let count = if sample::is_whole() { 1000 } else { 50 };
         let stage = Stage::with(ServerOptions::new().workers(4).allow_unsealed(true));
         let honest = Ready::committed(&stage.client(), "echo");
         (0..5).for_each(|_| lose(test, &stage, &honest, STEPS[3], false));

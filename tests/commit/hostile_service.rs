@@ -1,16 +1,12 @@
 //! Services of committed buffers that lie, with every byte made here, as `docs/wire.md` says: what their clients get.
 
-#![allow(unsafe_code)]
-
-mod support;
-
 use std::thread;
 
 use slipring::commit::{Client, SessionState};
 use slipring::{CommitFault, Context, DType, Error, ErrorKind, Fault, Tensor, Token};
 
-use support::commit::*;
-use support::{soon, unique_name};
+use crate::support::commit::*;
+use crate::support::{soon, unique_name};
 
 /// What a client that calls `act` gets when the service, after so many honest answers, says `lie`.
 fn lied_to<T: std::fmt::Debug>(

@@ -1,7 +1,5 @@
 //! Committed buffers: what a session answers in each of its states, on both sides.
 
-mod support;
-
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -11,8 +9,8 @@ use slipring::commit::{
 };
 use slipring::{Error, ErrorKind};
 
-use support::service::{Stage, classifier};
-use support::{HANG, wait_until};
+use crate::support::service::{Stage, classifier};
+use crate::support::{HANG, wait_until};
 
 fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> CommitFault {
     match answer.unwrap_err().kind() {

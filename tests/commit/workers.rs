@@ -1,14 +1,12 @@
-//! Executions side by side on a server's workers: who waits for whom, and for how long.
-
-mod support;
+//! Executions on a server's threads: which thread runs a handler, and which execution waits for which.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use slipring::commit::{Buffer, Client, ServerOptions, Session};
 
-use support::service::Stage;
-use support::wait_until;
+use crate::support::service::Stage;
+use crate::support::wait_until;
 
 /// Executions of each session that is free, while others are held.
 const ROUNDS: usize = 2000;
@@ -97,4 +95,51 @@ fn four_sessions_run_at_once_on_four_workers() {
         took
     });
     tell("four sessions at once", took.collect());
+}
+
+#[test]
+fn an_inline_model_runs_while_every_worker_is_held_and_deaths_are_seen() {
+    let stage = Stage::with(ServerOptions::new().workers(2));
+    let client = stage.client();
+    let sessions = four(&client);
+    let (other, leaving) = (stage.client(), stage.client());
+    let model = other.load(b"inline").unwrap();
+    let inline = model.session(0).unwrap();
+    let buffers = inline.allocate_all().unwrap();
+    inline.commit().unwrap();
+    let held: Vec<_> = sessions[..2]
+        .iter()
+        .map(|(session, buffers)| {
+            buffers[0].write_at(0, &[255; 8]).unwrap();
+            session.start().unwrap()
+        })
+        .collect();
+    wait_until("both workers to be held", || stage.counts.of("execute") == 2);
+    execute(&inline, &buffers);
+    drop(leaving);
+    execute(&inline, &buffers);
+    stage.counts.let_go();
+    held.into_iter().for_each(|execution| execution.wait().unwrap());
+    wait_until("the end of the client that left", || stage.server.stats().clients == 2);
+}
+
+#[test]
+fn a_dropped_server_finishes_what_is_queued() {
+    let stage = Stage::with(ServerOptions::new().workers(1));
+    let client = stage.client();
+    let sessions = four(&client);
+    sessions[0].1[0].write_at(0, &[255; 8]).unwrap();
+    let executions: Vec<_> = sessions.iter().map(|(session, _)| session.start().unwrap()).collect();
+    wait_until("the first one", || stage.counts.of("execute") == 1);
+    let counts = stage.counts.clone();
+    let dropping = thread::spawn(move || drop(stage));
+    counts.let_go();
+    dropping.join().unwrap();
+    // The server has told the service of each end.
+    assert_eq!(["release", "unload", "gone"].map(|end| counts.of(end)), [4, 1, 1]);
+    for execution in executions {
+        if let Err(error) = execution.wait() {
+            assert!(error.is_disconnected(), "{error}");
+        }
+    }
 }
