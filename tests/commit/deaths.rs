@@ -1,4 +1,4 @@
-//! Committed buffers when a side dies: what the other one has afterwards, and that it goes on.
+//! Deaths of either side: the other side goes on, and keeps nothing of the dead one.
 //!
 //! `SLIPRING_TESTS=whole` lets 1000 clients die in the long test, instead of 50.
 
@@ -20,13 +20,13 @@ fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
     answer.unwrap_err().kind().clone()
 }
 
-/// The service has gone.
+/// Checks that an answer says that the service has gone.
 fn is_gone<T: std::fmt::Debug>(answer: Result<T, Error>) {
     let kind = kind(answer);
     assert!(matches!(kind, ErrorKind::PeerDied | ErrorKind::PeerClosed), "{kind:?}");
 }
 
-/// A client of the service at `name`, as soon as there is one.
+/// Connects to the service at `name`, as soon as it listens.
 fn connect(name: &str) -> Client {
     Client::new(Context::new().unwrap().connect_retry(name, soon()).unwrap()).unwrap()
 }
@@ -59,12 +59,12 @@ impl Ready {
     }
 }
 
-/// A forked child of this process that holds all of its descriptors for a while.
+/// Forks a child that holds all descriptors of this process for a while.
 fn fork_holder() -> i32 {
     // SAFETY: the child calls nothing but what async-signal-safety allows.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: as above. It ends some time, whatever becomes of the test.
+        // SAFETY: as above. The child ends after a minute, however the test ends.
         unsafe { libc::sleep(60) };
         // SAFETY: `_exit` runs no handlers.
         unsafe { libc::_exit(0) };
@@ -77,21 +77,22 @@ fn kill(pid: i32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-/// What the dying client does last, and what the service is asked by then.
-const STEPS: [(&str, &str); 9] = [
+/// The last thing that the dying client does, and the function of the service that runs by then.
+const STEPS: [(&str, &str); 10] = [
     ("load", "load"),
     ("set", "load"),
     ("commit", "commit"),
     ("committed", "commit"),
     ("execute", "execute"),
+    ("inline", "execute"),
     ("all", "execute"),
     ("update", "update"),
     ("release", "release"),
     ("close", "release"),
 ];
 
-/// In another process: goes up to a step, and waits there for its end. `argument` is a name and a step, and `forked`
-/// where a child holds the socket.
+/// Goes up to a step, in another process, and waits there for its death. `argument` is a name, a step, and `forked` if a
+/// child is to hold the socket.
 fn die(argument: &str) {
     let words: Vec<&str> = argument.split(' ').collect();
     let client = connect(words[0]);
@@ -99,6 +100,7 @@ fn die(argument: &str) {
     let model = match words[1] {
         "commit" | "update" | "release" | "close" => "slowly 100",
         "execute" | "all" => "slow 100",
+        "inline" => "inline",
         _ => "echo",
     };
     let model = client.load(model.as_bytes()).unwrap();
@@ -119,7 +121,7 @@ fn die(argument: &str) {
     }
     sessions[0].commit().unwrap();
     let _running = match words[1] {
-        "execute" => Some(sessions[0].start().unwrap()),
+        "execute" | "inline" => Some(sessions[0].start().unwrap()),
         "all" => {
             sessions[1].commit().unwrap();
             drop(model.start_all().unwrap());
@@ -139,7 +141,7 @@ fn die(argument: &str) {
     wait_for_death();
 }
 
-/// Runs `body` in a process of its own, in which nothing else is counted; `die` in those that it starts.
+/// Runs `body` in a process of its own, since it counts what the process holds; and `die` in those that it starts.
 fn alone(test: &str, body: impl FnOnce()) {
     let mut other = Other::start(test, "", |argument| {
         if !argument.is_empty() {
@@ -148,12 +150,12 @@ fn alone(test: &str, body: impl FnOnce()) {
         body();
         say("done");
     });
-    // What takes long says so now and then.
+    // A long test says more words before.
     while other.hear() != "done" {}
     other.succeeds();
 }
 
-/// Lets a client die at a step while another one executes, and waits until nothing is left of it.
+/// Kills a client at a step while another one executes, and waits until the server keeps nothing of it.
 fn lose(test: &str, stage: &Stage, honest: &Ready, step: (&str, &str), forked: bool) {
     let before = stage.server.stats();
     let (how, asked) = step;
@@ -187,7 +189,7 @@ fn a_client_killed_at_any_step_leaves_nothing_and_disturbs_nobody() {
     alone(test, || {
         let stage = Stage::with(ServerOptions::new().workers(4).allow_unsealed(true));
         let honest = Ready::committed(&stage.client(), "echo");
-        // What is made once is made.
+        // The first client makes what the process keeps.
         lose(test, &stage, &honest, STEPS[4], false);
         let (census, bytes) = (Census::take(), shared_bytes());
         for step in STEPS {
@@ -208,14 +210,14 @@ fn a_client_whose_forked_child_lives_on_leaves_nothing() {
         let honest = Ready::committed(&stage.client(), "echo");
         lose(test, &stage, &honest, STEPS[4], true);
         let census = Census::take();
-        for step in [STEPS[0], STEPS[2], STEPS[3], STEPS[4], STEPS[7]] {
+        for step in [STEPS[0], STEPS[2], STEPS[3], STEPS[4], STEPS[8]] {
             lose(test, &stage, &honest, step, true);
             census.comes_back_but_for_a_spare();
         }
     });
 }
 
-/// Memory of this process that is nobody else's, in bytes.
+/// Returns the private memory of this process in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -280,7 +282,7 @@ fn clients_that_die_with_commits_one_after_another_leave_nothing() {
     });
 }
 
-/// In another process: a service at `name`.
+/// Runs a service at `name`, in another process.
 fn serve(name: &str) {
     let stage = Stage::at(name, ServerOptions::new().workers(8));
     say("serving");

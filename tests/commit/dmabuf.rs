@@ -1,4 +1,4 @@
-//! Committed buffers over dmabufs, which `/dev/udmabuf` makes of a memfd where the kernel has it (`CONFIG_UDMABUF`).
+//! Buffers in dmabufs. `/dev/udmabuf` makes one of a memfd, where the kernel has it (`CONFIG_UDMABUF`).
 
 use std::os::unix::fs::FileExt;
 
@@ -26,7 +26,7 @@ fn a_dmabuf_is_imported_at_an_offset_and_executed() {
     assert_eq!((x.len(), x.offset()), (8, PAGE + 5));
     session.set_all(&[&x, &y]).unwrap();
     session.commit().unwrap();
-    // Its driver is told of each access, so the service keeps the descriptor of each region.
+    // The server keeps the descriptor of each region, since it announces each access to the driver.
     assert_eq!(stage.server.stats().descriptors, 2);
     for round in 1..50u8 {
         x.write_at(0, &[round; 8]).unwrap();
@@ -36,7 +36,7 @@ fn a_dmabuf_is_imported_at_an_offset_and_executed() {
         memory.read_at(&mut there, 2 * PAGE - 3).unwrap();
         assert_eq!(there, [round + 1; 8]);
     }
-    // The client's own descriptor stays its own, and may go.
+    // The client may close its own descriptor.
     drop(dmabuf);
     memory.write_at(&[70; 8], PAGE + 5).unwrap();
     session.execute().unwrap();
@@ -57,7 +57,7 @@ fn a_dmabuf_is_as_long_as_lseek_says() {
     let model = stage.client().load(b"echo").unwrap();
     let session = model.session(0).unwrap();
     let y = Buffer::alloc(8).unwrap();
-    // What is only named is judged by the service.
+    // The server checks a wrapped dmabuf.
     let beyond = Buffer::wrap(&dmabuf, 8, size - 7).unwrap();
     session.set_all(&[&beyond, &y]).unwrap();
     assert_eq!(fault(session.commit()), CommitFault::Range { offset: size - 7, len: 8, size });
@@ -99,7 +99,7 @@ fn each_access_to_a_dmabuf_is_announced_and_ended() {
     /// `DMA_BUF_IOCTL_SYNC` of `linux/dma-buf.h`.
     const SYNC: libc::Ioctl = libc::_IOW::<u64>(b'b' as u32, 0);
     let of = |call: &&Call| call.number == libc::SYS_ioctl && call.arguments[1] == SYNC;
-    // The service reads the input and writes the output, and the client writes: a start and an end each, at least.
+    // The service reads the input and writes the output, and the client writes: each access has a start and an end.
     let announced = outcome.calls.iter().filter(of).count();
     assert!(announced >= 6 && announced.is_multiple_of(2), "{announced}");
 }

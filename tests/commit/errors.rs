@@ -1,4 +1,4 @@
-//! Errors of committed buffers change nothing: after each of them client and service stand as before, and the next act works.
+//! Errors change nothing: after each of them the states of client and server are as before, and the next call works.
 
 use slipring::commit::{
     Buffer, Client, CommitFault, Direction, Model, ServerOptions, ServerStats, Session,
@@ -19,7 +19,7 @@ fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> CommitFault {
     }
 }
 
-/// A session of a model with one input and one output, and what both sides say of it.
+/// A session of a model with one input and one output, and its state on both sides.
 struct Scene {
     stage: Stage,
     client: Client,
@@ -29,7 +29,7 @@ struct Scene {
     y: Buffer,
 }
 
-/// How a session stands at its client, and what the service has and was asked.
+/// The state of a session at its client, the server's counts, and the calls of the service.
 type Standing = (SessionState, Option<u64>, Vec<Unset>, ServerStats, [usize; 2]);
 
 impl Scene {
@@ -55,7 +55,7 @@ impl Scene {
         (session.state().unwrap(), session.id().ok(), session.unset().unwrap(), stats, asked)
     }
 
-    /// That an act is refused so, and nothing else happens.
+    /// Checks that a call fails with this fault, and changes nothing.
     fn refuses<T: std::fmt::Debug>(
         &self,
         expected: &CommitFault,
@@ -128,7 +128,7 @@ fn a_commit_that_is_refused_leaves_nothing_and_the_next_one_works() {
     session.set(Direction::Out, 0, y).unwrap();
     session.commit().unwrap();
     scene.works(3);
-    // Another session of the same client, while this one is committed.
+    // The same holds for another session of the client while this one is committed.
     let other = scene.client.load(b"echo").unwrap().session(0).unwrap();
     let buffers = other.allocate_all().unwrap();
     let quota = CommitFault::Quota { what: "regions", used: 2, needed: 2, limit: 3 };
@@ -170,7 +170,7 @@ fn an_update_that_is_refused_leaves_the_old_buffers() {
 }
 
 #[test]
-fn a_service_that_panics_where_something_ends_leaves_nothing_all_the_same() {
+fn a_service_that_panics_in_a_release_or_unload_leaves_nothing() {
     let scene = Scene::new("jumpy");
     scene.session.commit().unwrap();
     scene.works(1);
@@ -187,7 +187,7 @@ fn a_service_that_panics_where_something_ends_leaves_nothing_all_the_same() {
 }
 
 #[test]
-fn an_execution_that_fails_is_one_status_among_those_of_all() {
+fn one_failed_execution_of_all_is_one_failed_outcome() {
     let stage = Stage::new();
     let model = stage.client().load(b"thirteen").unwrap();
     let sessions = model.sessions(3).unwrap();
@@ -223,14 +223,14 @@ fn a_handler_cannot_write_an_input() {
 }
 
 #[test]
-fn queries_are_answered_from_what_was_loaded_also_after_the_service_has_gone() {
+fn queries_are_answered_from_the_load_reply_also_after_the_service_has_gone() {
     let stage = Stage::new();
     let client = stage.client().max_sessions(3);
     let model = client.load(b"twins").unwrap();
     let too_many = CommitFault::SessionCount { count: 4, max: 3 };
     assert_eq!(fault(model.sessions(4)), too_many);
     let session = &model.sessions(3).unwrap()[2];
-    // The first of them is meant, for query and set alike.
+    // Query and set both find the first of several equal labels.
     session.set_by_label("x", &Buffer::alloc(8).unwrap()).unwrap();
     let sixteen = Buffer::alloc(16).unwrap();
     let size = CommitFault::Size { len: 16, expected: 8 };
@@ -255,7 +255,7 @@ fn queries_are_answered_from_what_was_loaded_also_after_the_service_has_gone() {
         }
         let region = CommitFault::UnknownRegion { index: 3, count: 3 };
         assert_eq!(fault(model.region(3)), region);
-        // And once more, when the end of the service was told.
+        // The answers are the same when the client has seen the end of the service.
         assert!(session.execute().is_err());
     }
 }
@@ -271,7 +271,7 @@ fn a_buffer_that_is_dropped_after_its_commit_goes_with_the_release() {
         session.execute().unwrap();
         assert_eq!(shared_bytes(), before, "they are in use");
         session.release().unwrap();
-        // Each of them takes a page, on either side of this process the same one.
+        // Each buffer takes one page, which both sides in this process share.
         wait_until("the memory", || shared_bytes() == before - 2 * raw::page());
         let gone = fault(session.commit());
         assert!(matches!(&gone, CommitFault::Incomplete { unset } if unset.len() == 2), "{gone}");
@@ -281,7 +281,7 @@ fn a_buffer_that_is_dropped_after_its_commit_goes_with_the_release() {
 }
 
 #[test]
-fn a_buffer_that_was_given_back_is_missed_although_another_session_has_it_committed() {
+fn a_buffer_that_was_released_is_unset_although_another_session_has_it_committed() {
     let Scene { stage, session, x, y, model: _model, client } = Scene::new("echo");
     session.commit().unwrap();
     let second = client.load(b"echo").unwrap();
@@ -293,7 +293,7 @@ fn a_buffer_that_was_given_back_is_missed_although_another_session_has_it_commit
     x.release();
     let gone = Unset::Buffer { direction: Direction::In, index: 0, released: true };
     assert_eq!(fault(other.commit()), CommitFault::Incomplete { unset: vec![gone] });
-    // What is committed goes on with it.
+    // The commit goes on with the buffer.
     session.execute().unwrap();
     assert_eq!((y.to_vec().unwrap(), stage.server.stats().commits), (vec![7; 8], 1));
     let x = Buffer::alloc(8).unwrap();

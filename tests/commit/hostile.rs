@@ -1,6 +1,6 @@
-//! Clients of committed buffers that lie in their messages, with every byte made here, as `docs/wire.md` says.
+//! Clients that lie in their messages. The tests make every byte, as `docs/wire.md` says.
 //!
-//! After each attack an honest client executes, and the server holds what it held before.
+//! After each attack an honest client executes, and the server holds no more than before.
 
 use slipring::commit::ServerOptions;
 use slipring::{DType, ErrorKind, Fault, Tensor, Token};
@@ -10,8 +10,8 @@ use crate::support::other::alone;
 use crate::support::service::Stage;
 use crate::support::{soon, wait_until};
 
-/// One honest message of every act that has a body, of a client that has sent no descriptors.
-fn acts() -> Vec<Bytes> {
+/// Returns one honest message of every kind that has a body, of a client that has sent no descriptors.
+fn honest_messages() -> Vec<Bytes> {
     let pieces = |bytes: Bytes| bytes.u64(1).passed(0, 1).memory(0, 0, 0, 8).memory(1, 0, 0, 8);
     vec![
         head(LOAD_DESCRIPTOR, 0, 1).u64(0).u64(0).u64(4),
@@ -26,13 +26,13 @@ fn acts() -> Vec<Bytes> {
 }
 
 #[test]
-fn a_message_that_is_cut_or_goes_on_ends_its_link_alone() {
-    alone("a_message_that_is_cut_or_goes_on_ends_its_link_alone", || {
+fn a_truncated_or_lengthened_message_ends_only_its_link() {
+    alone("a_truncated_or_lengthened_message_ends_only_its_link", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         for len in 0..16 {
             watch.ends("a cut head", &head(LOAD, 0, 1).0[..len]);
         }
-        for Bytes(bytes) in acts() {
+        for Bytes(bytes) in honest_messages() {
             for len in (0..bytes.len()).step_by(3).chain([bytes.len() - 1]) {
                 watch.ends("cut", &bytes[..len]);
             }
@@ -45,13 +45,13 @@ fn a_message_that_is_cut_or_goes_on_ends_its_link_alone() {
 }
 
 #[test]
-fn acts_counts_and_fields_that_cannot_be_end_their_link_alone() {
-    alone("acts_counts_and_fields_that_cannot_be_end_their_link_alone", || {
+fn invalid_kinds_counts_and_fields_end_only_their_link() {
+    alone("invalid_kinds_counts_and_fields_end_only_their_link", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         for act in [0, 9, 64, 65, 66, 67, 68, 69, 70, 255, 256, 257, u16::MAX] {
             watch.ends("an act", &head(act, 0, 1).u64(0).0);
         }
-        for Bytes(bytes) in acts() {
+        for Bytes(bytes) in honest_messages() {
             let mut zero = bytes.clone();
             zero[2] = 1;
             watch.ends("a byte that is zero", &zero);
@@ -62,7 +62,7 @@ fn acts_counts_and_fields_that_cannot_be_end_their_link_alone() {
                 }
             }
         }
-        for Bytes(bytes) in &acts()[1..3] {
+        for Bytes(bytes) in &honest_messages()[1..3] {
             let lie = |at, word| Bytes(bytes.clone()).with(at, word).0;
             // How many descriptors, and the zero behind; which, what object, and the zero behind.
             for (at, words) in [
@@ -83,8 +83,8 @@ fn acts_counts_and_fields_that_cannot_be_end_their_link_alone() {
 }
 
 #[test]
-fn descriptors_that_were_never_sent_end_their_link_alone() {
-    alone("descriptors_that_were_never_sent_end_their_link_alone", || {
+fn descriptors_that_were_never_sent_end_only_their_link() {
+    alone("descriptors_that_were_never_sent_end_only_their_link", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         for first in [0, 1, 1 << 40, u64::MAX] {
             watch.ends("load", &head(LOAD_DESCRIPTOR, 0, 1).u64(first).u64(0).u64(4).0);
@@ -100,8 +100,8 @@ fn descriptors_that_were_never_sent_end_their_link_alone() {
 }
 
 #[test]
-fn what_is_no_message_ends_its_link_alone() {
-    alone("what_is_no_message_ends_its_link_alone", || {
+fn a_record_of_another_kind_ends_only_its_link() {
+    alone("a_record_of_another_kind_ends_only_its_link", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         let mut hostile = Hostile::connect(&watch.stage);
         let _ = hostile.link.call_deadline(&head(LOAD, 0, 1).0, soon()).unwrap_err();
@@ -118,8 +118,8 @@ fn what_is_no_message_ends_its_link_alone() {
 }
 
 #[test]
-fn tokens_instead_of_messages_run_nothing_and_hold_up_nobody() {
-    alone("tokens_instead_of_messages_run_nothing_and_hold_up_nobody", || {
+fn tokens_instead_of_messages_run_nothing_and_hold_up_no_client() {
+    alone("tokens_instead_of_messages_run_nothing_and_hold_up_no_client", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         let mut hostile = Hostile::connect(&watch.stage);
         let counts = || watch.stage.counts.of("execute");
@@ -131,7 +131,7 @@ fn tokens_instead_of_messages_run_nothing_and_hold_up_nobody() {
             watch.executes(round as u8);
             assert_eq!(counts(), before + 1);
         }
-        // They wait behind a message like anything else, and the link is as it was.
+        // Tokens wait behind a message as any record does, and the link goes on.
         hostile.load("echo");
         drop(hostile);
         watch.is_undisturbed();
@@ -139,8 +139,8 @@ fn tokens_instead_of_messages_run_nothing_and_hold_up_nobody() {
 }
 
 #[test]
-fn ids_that_are_nobodys_or_somebody_elses_are_unknown() {
-    alone("ids_that_are_nobodys_or_somebody_elses_are_unknown", || {
+fn ids_that_are_invented_or_of_another_client_are_unknown() {
+    alone("ids_that_are_invented_or_of_another_client_are_unknown", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         let foreign = watch.session.id().unwrap();
         let mut hostile = Hostile::connect(&watch.stage);
@@ -220,7 +220,7 @@ fn a_service_learns_what_its_clients_links_ended_with() {
     let _ = hostile.link.send_tensor(Tensor::from_slice([2], &[1u8, 2]).unwrap());
     assert_eq!(hostile.hear(), None);
     assert_eq!(last(4), field("commit.kind", 2));
-    // Without a word.
+    // This client dies without a message.
     let raw = Raw::connect(&stage);
     wait_until("the client", || stage.server.stats().clients == 1);
     drop(raw);

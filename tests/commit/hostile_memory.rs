@@ -1,7 +1,7 @@
-//! Clients of committed buffers that lie in descriptors and memory, with every byte made here, as `docs/wire.md` says; and a
-//! service that runs out of descriptors.
+//! Clients that lie about descriptors and memory, and a server that runs out of descriptors. The tests make every byte, as
+//! `docs/wire.md` says.
 //!
-//! After each attack an honest client executes, and the server holds what it held before.
+//! After each attack an honest client executes, and the server holds no more than before.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
@@ -18,8 +18,8 @@ use crate::support::raw;
 use crate::support::service::Stage;
 use crate::support::wait_until;
 
-/// What it holds ends with it.
-fn commits_what_cannot_be(watch: &Watch) {
+/// Releases all that it holds when it returns.
+fn commits_invalid_memory(watch: &Watch) {
     let mut raw = Raw::connect(&watch.stage);
     let model = raw.load();
     let good = memfd(16, SealFlags::SHRINK);
@@ -68,7 +68,7 @@ fn commits_what_cannot_be(watch: &Watch) {
         raw.works(model);
         watch.executes(3);
     }
-    // Regions twice, too few, too many, and one that there is not.
+    // A region is named twice; there are too few, too many, and an unknown one.
     for (code, regions) in
         [(13, &[0, 0][..]), (8, &[0]), (8, &[]), (13, &[0, 1, 1]), (16, &[0, 7]), (8, &[0, 1, 2])]
     {
@@ -81,12 +81,12 @@ fn commits_what_cannot_be(watch: &Watch) {
         assert_eq!(raw.ask(&message.0), Some((3, Said::Failed(code))), "{regions:?}");
         raw.works(model);
     }
-    // A memfd that is said to be a dmabuf.
+    // The client says that a memfd is a dmabuf.
     let first = raw.pass(&[good.as_fd()]);
     let message = head(COMMIT, 2, 3).u64(model).passed(first, 1).memory(0, 0, 0, 8);
     let message = message.memory(1, 0, 8, 8).with(48, 2);
     assert_eq!(raw.ask(&message.0), Some((3, Said::Failed(13))));
-    // Models from what is none.
+    // A load names descriptors that hold no model.
     for kind in kinds {
         let first = raw.pass(&[kind.as_fd()]);
         let load = head(LOAD_DESCRIPTOR, 0, 9).u64(first).u64(0).u64(4).0;
@@ -104,15 +104,15 @@ fn commits_what_cannot_be(watch: &Watch) {
 }
 
 #[test]
-fn a_commit_of_what_cannot_be_committed_is_refused_and_the_next_one_works() {
-    alone("a_commit_of_what_cannot_be_committed_is_refused_and_the_next_one_works", || {
+fn a_commit_of_invalid_memory_is_refused_and_the_next_one_works() {
+    alone("a_commit_of_invalid_memory_is_refused_and_the_next_one_works", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
-        commits_what_cannot_be(&watch);
+        commits_invalid_memory(&watch);
         watch.is_undisturbed();
     });
 }
 
-/// What it holds ends with it.
+/// Releases all that it holds when it returns.
 fn commits_holes(watch: &Watch) {
     let mut raw = Raw::connect(&watch.stage);
     let model = raw.load();
@@ -141,11 +141,11 @@ fn memory_with_holes_is_committed_or_refused_and_never_ends_the_service() {
     });
 }
 
-/// What it holds ends with it.
+/// Releases all that it holds when it returns.
 fn sends_descriptors_that_lie(watch: &Watch) {
     let good = memfd(16, SealFlags::SHRINK);
     let fd = good.as_fd();
-    // Taken twice, or dropped by a later one.
+    // The descriptors were taken, or a later message has dropped them.
     for first in [0, 1] {
         let mut raw = Raw::connect(&watch.stage);
         let model = raw.load();
@@ -162,13 +162,13 @@ fn sends_descriptors_that_lie(watch: &Watch) {
     raw.peer.say(&head(DISCARD, 0, 0).u64(before).0);
     raw.works(model);
     assert_eq!(raw.ask(&head(DISCARD, 0, 0).u64(before - 1).0), None);
-    // Descriptors that go past those that were sent.
+    // The message names more descriptors than were sent.
     let mut raw = Raw::connect(&watch.stage);
     let model = raw.load();
     raw.pass(&[fd]);
     let message = head(COMMIT, 2, 3).u64(model).passed(0, 2).memory(0, 0, 0, 8);
     assert_eq!(raw.ask(&message.memory(1, 1, 8, 8).0), None);
-    // Packets.
+    // The packets themselves lie.
     let many = vec![fd; 253];
     let packets: [(u64, u32, &[BorrowedFd<'_>]); 9] = [
         (1, 1, &[fd]),
@@ -196,21 +196,21 @@ fn sends_descriptors_that_lie(watch: &Watch) {
 }
 
 #[test]
-fn descriptors_are_taken_once_and_packets_that_lie_end_their_link_alone() {
-    alone("descriptors_are_taken_once_and_packets_that_lie_end_their_link_alone", || {
+fn descriptors_are_taken_once_and_packets_that_lie_end_only_their_link() {
+    alone("descriptors_are_taken_once_and_packets_that_lie_end_only_their_link", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         sends_descriptors_that_lie(&watch);
         watch.is_undisturbed();
     });
 }
 
-/// What it holds ends with it.
+/// Releases all that it holds when it returns.
 fn sends_descriptors_without_end(watch: &Watch) {
     let good = memfd(16, SealFlags::SHRINK);
     let many = vec![good.as_fd(); 253];
     let mut raw = Raw::connect(&watch.stage);
     raw.load();
-    // A service that sleeps leaves them on the socket; whoever names one has it take them.
+    // A server that sleeps leaves them on the socket until a message names one.
     for sent in 0..40 {
         if raw.packet(253 * sent, 253, &many).is_err() {
             break;
@@ -221,17 +221,17 @@ fn sends_descriptors_without_end(watch: &Watch) {
 }
 
 #[test]
-fn descriptors_without_end_end_their_link_alone() {
-    alone("descriptors_without_end_end_their_link_alone", || {
+fn an_endless_stream_of_descriptors_ends_only_its_link() {
+    alone("an_endless_stream_of_descriptors_ends_only_its_link", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         sends_descriptors_without_end(&watch);
         watch.is_undisturbed();
     });
 }
 
-/// In a process of its own: lets its service run out of descriptors.
+/// Lets the server run out of descriptors, in a process of its own.
 fn runs_out(stage: &Stage) {
-    // A client whose memory lies in as few descriptors of its own as can be.
+    // This client needs few descriptors of its own.
     let client = stage.client();
     let model = client.load(b"many 20").unwrap();
     let session = model.session(0).unwrap();
@@ -243,7 +243,7 @@ fn runs_out(stage: &Stage) {
         let before = leave_descriptors(free);
         let lacking = session.commit().unwrap_err();
         let resource = rustix::process::Resource::Nofile;
-        // What is committed needs no descriptors.
+        // Existing commits need no descriptors.
         echo[0].write_at(0, &[free as u8; 8]).unwrap();
         honest.execute().unwrap();
         rustix::process::setrlimit(resource, before).unwrap();
@@ -267,7 +267,7 @@ fn a_service_without_descriptors_says_so_and_a_retry_works() {
     });
 }
 
-/// What it holds ends with it.
+/// Releases all that it holds when it returns.
 fn sends_nothing_but_descriptors(watch: &Watch, each: usize) {
     let good = memfd(16, SealFlags::SHRINK);
     let many = vec![good.as_fd(); each];
@@ -275,7 +275,7 @@ fn sends_nothing_but_descriptors(watch: &Watch, each: usize) {
     raw.load();
     let mut sent = 0;
     wait_until("the end of a link that sends nothing but descriptors", || {
-        // Where the service has not taken in what came before, there is no room; and at last nobody.
+        // The socket is full until the server takes in what came before. At last the server closes it.
         while sent < 2 * MOST && raw.packet(sent as u64, each as u32, &many).is_ok() {
             sent += each;
         }
@@ -284,12 +284,12 @@ fn sends_nothing_but_descriptors(watch: &Watch, each: usize) {
     assert!(sent > MOST / 2, "{sent}");
 }
 
-/// Descriptors of one client that may wait: twice the regions of a model.
+/// The number of descriptors of one client that may wait: twice the regions of a model.
 const MOST: usize = 2 * 4096;
 
 #[test]
-fn descriptors_that_no_message_follows_end_their_link_alone() {
-    alone("descriptors_that_no_message_follows_end_their_link_alone", || {
+fn descriptors_that_no_message_follows_end_only_their_link() {
+    alone("descriptors_that_no_message_follows_end_only_their_link", || {
         let watch = Watch::new(ServerOptions::new().workers(2));
         for each in [253, 16, 1] {
             sends_nothing_but_descriptors(&watch, each);
@@ -298,7 +298,7 @@ fn descriptors_that_no_message_follows_end_their_link_alone() {
     });
 }
 
-/// A client that has as many descriptors waiting as it may. What it holds ends with it.
+/// Returns a client that has as many descriptors waiting as it may.
 fn hoards(watch: &Watch) -> (Raw, u64) {
     let good = memfd(16, SealFlags::SHRINK);
     let mut raw = Raw::connect(&watch.stage);
@@ -338,7 +338,7 @@ fn clients_that_hoard_descriptors_leave_room_to_the_others() {
             model.close().unwrap();
             hoards.push(self::hoards(&watch));
         }
-        // What was refused to them is missed by their own messages alone.
+        // Only their own messages lack the descriptors that were refused.
         for (raw, model) in &mut hoards {
             let message = head(COMMIT, 2, 3).u64(*model).passed(500, 2).memory(0, 0, 0, 8);
             assert_eq!(raw.ask(&message.memory(1, 1, 8, 8).0), Some((3, Said::Failed(15))));

@@ -1,4 +1,4 @@
-//! Services of committed buffers that lie, with every byte made here, as `docs/wire.md` says: what their clients get.
+//! Services that lie. The tests make every byte, as `docs/wire.md` says.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use slipring::{CommitFault, Context, DType, Error, ErrorKind, Fault, Tensor, Tok
 use crate::support::commit::*;
 use crate::support::{soon, unique_name};
 
-/// What a client that calls `act` gets when the service, after so many honest answers, says `lie`.
+/// Returns what a client that calls `act` gets when the service answers `lie` after `honest` answers.
 fn lied_to<T: std::fmt::Debug>(
     honest: &[fn(u64) -> Bytes],
     lie: impl Fn(u64) -> Option<Bytes> + Sync,
@@ -37,7 +37,7 @@ fn lied_to<T: std::fmt::Debug>(
         });
         let client = Client::connect(&context, &name).unwrap();
         let kind = act(&client).unwrap_err().kind().clone();
-        // The link is over, and says so.
+        // The link has ended.
         if matches!(kind, ErrorKind::Fault(_)) {
             let again = client.load(b"x").unwrap_err();
             assert_eq!(*again.kind(), kind);
@@ -46,7 +46,7 @@ fn lied_to<T: std::fmt::Debug>(
     })
 }
 
-/// The description of `echo`, of two buffers: each field can be another one.
+/// Returns the description of `echo`, of two buffers, for tests to change fields of.
 fn description(ticket: u64) -> Bytes {
     let region = |bytes: Bytes| bytes.u64(8).u32(0).text("");
     let bytes = region(region(head(LOADED, 2, ticket).u64(5).u64(2)));
@@ -56,7 +56,7 @@ fn description(ticket: u64) -> Bytes {
     })
 }
 
-/// Where the first buffer starts in it.
+/// The start of the first buffer in it.
 const BUFFER: usize = 16 + 16 + 2 * 16;
 
 fn uint8() -> u32 {
@@ -71,7 +71,7 @@ fn field(kind: &ErrorKind) -> &'static str {
 }
 
 #[test]
-fn answers_to_what_was_not_asked_end_the_clients_link() {
+fn answers_to_no_request_end_the_clients_link() {
     let load = |client: &Client| client.load(b"echo");
     type Lie = fn(u64) -> Option<Bytes>;
     let lies: [(&str, Lie); 12] = [
@@ -100,9 +100,9 @@ fn answers_to_what_was_not_asked_end_the_clients_link() {
 }
 
 #[test]
-fn descriptions_that_cannot_be_are_refused_by_the_client() {
+fn the_client_refuses_inconsistent_descriptions() {
     let load = |client: &Client| client.load(b"echo");
-    // What cannot be read ends the link; what can, and makes no sense, fails the load alone.
+    // A malformed description ends the link. An inconsistent one fails only the load.
     for (at, word, name) in [
         (BUFFER, 3, "commit.direction"),
         (BUFFER + 12, 0xff, "commit.dtype"),
@@ -119,7 +119,7 @@ fn descriptions_that_cannot_be_are_refused_by_the_client() {
         assert_eq!(field(&lied_to(&[], lie, load)), name, "{word} at {at}");
     }
     for (at, word) in [
-        // Another region than there is; another index; offsets and sizes past the region.
+        // An unknown region; a wrong index; offsets and sizes past the region.
         (BUFFER + 8, 2),
         (BUFFER + 8, u32::MAX),
         (BUFFER + 4, 1),
@@ -145,7 +145,7 @@ fn execute(client: &Client) -> Result<(), Error> {
     session.execute()
 }
 
-/// As [`execute`], of two sessions at once.
+/// Loads, commits and executes two sessions at once.
 fn execute_all(client: &Client) -> Result<(), Error> {
     let model = client.load(b"echo")?;
     let sessions = model.sessions(2)?;
@@ -160,7 +160,7 @@ fn failure(bytes: Bytes, at: u32) -> Bytes {
 }
 
 #[test]
-fn answers_to_commits_and_executions_that_cannot_be_end_the_clients_link() {
+fn invalid_answers_to_commits_and_executions_end_the_clients_link() {
     let committed: fn(u64) -> Bytes = |ticket| head(COMMITTED, 0, ticket).u64(ticket | 1 << 20);
     type Lie = fn(u64) -> Bytes;
     let zero: Lie = |ticket| head(COMMITTED, 0, ticket).u64(0);
@@ -188,14 +188,14 @@ fn answers_to_commits_and_executions_that_cannot_be_end_the_clients_link() {
         let kind = lied_to(&honest, |ticket| Some(lie(ticket)), execute_all);
         assert_eq!(field(&kind), "commit.ticket");
     }
-    // An honest failure of the second one.
+    // The second execution fails, honestly.
     let honest = [description, committed, committed];
     let kind = lied_to(&honest, |ticket| Some(failure(head(EXECUTED, 1, ticket), 1)), execute_all);
     assert_eq!(kind, ErrorKind::Commit(CommitFault::Panicked));
 }
 
 #[test]
-fn faults_of_any_number_are_told_and_change_nothing() {
+fn faults_of_any_code_are_reported_and_change_nothing() {
     for code in [0, 1, 4, 9, 10, 14, 17, 18, u32::MAX] {
         let lie = |ticket| {
             let bytes = head(FAILED, 0, ticket).u32(code).u64(u64::MAX).u64(u64::MAX);
@@ -211,13 +211,13 @@ fn faults_of_any_number_are_told_and_change_nothing() {
     assert_eq!(field(&lied_to(&[description], long, execute)), "commit.text");
 }
 
-/// A model without buffers, under the id that [`description`] has.
+/// Returns a model without buffers, under the id of [`description`].
 fn nothing(ticket: u64) -> Bytes {
     head(LOADED, 0, ticket).u64(5).u64(0)
 }
 
 #[test]
-fn models_that_a_service_gives_one_id_are_not_taken_for_each_other() {
+fn models_with_the_same_server_id_are_distinct_at_the_client() {
     let done: fn(u64) -> Bytes = |ticket| head(DONE, 0, ticket);
     let lie = |ticket| Some(head(FAILED, 0, ticket).u32(3).u64(0).u64(0).u64(0).text(""));
     for closed in [false, true] {
@@ -242,7 +242,7 @@ fn models_that_a_service_gives_one_id_are_not_taken_for_each_other() {
 }
 
 #[test]
-fn a_service_that_sends_no_messages_is_left() {
+fn a_service_that_sends_records_of_another_kind_ends_the_clients_link() {
     for what in 0..2 {
         let (context, name) = (Context::new().unwrap(), unique_name());
         let mut listener = context.listen(&name).unwrap();
@@ -266,7 +266,7 @@ fn a_service_that_sends_no_messages_is_left() {
 }
 
 #[test]
-fn tokens_of_a_service_do_nothing_and_without_end_they_end_the_clients_link() {
+fn tokens_of_a_service_do_nothing_and_an_endless_stream_ends_the_clients_link() {
     let (context, name) = (Context::new().unwrap(), unique_name());
     let mut listener = context.listen(&name).unwrap();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Random calls of a client against a real service, compared with a model of what both of them should be.
+//! Random calls of a client to a real service, compared with a model of both.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::support::service::Stage;
 const SESSIONS: usize = 3;
 const BUFFERS: usize = 5;
 
-/// A call. Sessions, and buffers, are given by where they stand in their lists.
+/// A call. Positions in lists name sessions and buffers.
 #[derive(Debug, Clone, Copy)]
 enum Call {
     Write { buffer: usize, value: u8 },
@@ -49,7 +49,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// What is wrong with a call, as far as the model tells.
+/// The reason why a call fails, as far as the model knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrong {
     Incomplete,
@@ -70,18 +70,18 @@ fn wrong(error: &Error) -> Wrong {
     }
 }
 
-/// A session: input and output as they are set, and as they are committed. Buffers by number.
+/// A session: input and output as set and as committed. Numbers name buffers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seat {
     set: [Option<usize>; 2],
     committed: Option<[usize; 2]>,
 }
 
-/// What client and service should be.
+/// The expected state of client and service.
 #[derive(Debug, Default)]
 struct Expected {
     seats: [Seat; SESSIONS],
-    /// The number of each buffer that there is, and the bytes of all that there ever were.
+    /// The number of each buffer that exists, and the bytes of all that ever existed.
     buffers: [usize; BUFFERS],
     bytes: HashMap<usize, u8>,
     last: usize,
@@ -99,7 +99,7 @@ impl Expected {
         self.seats[session].set.map(|set| set.is_some_and(|number| self.buffers.contains(&number)))
     }
 
-    /// Whether memory of an output would be somebody else's, too.
+    /// Returns whether the memory of an output would be part of another region.
     fn overlaps(&self, session: usize, [x, y]: [usize; 2]) -> bool {
         let others = (0..SESSIONS).filter(|other| *other != session);
         x == y
@@ -187,7 +187,7 @@ impl Expected {
     }
 }
 
-/// The client, and the service behind it.
+/// The client and its service.
 struct Real {
     client: Client,
     model: Model,

@@ -1,4 +1,4 @@
-//! Committed buffers: what a session answers in each of its states, on both sides.
+//! Sessions: what each call answers in each state, on both sides.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> CommitFault {
     }
 }
 
-/// A session of a model with one input and one output, complete.
+/// A complete session of a model with one input and one output.
 struct Ready {
     model: Model,
     session: Session,
@@ -43,7 +43,7 @@ impl Ready {
         ready
     }
 
-    /// Executes, and says whether the right thing was computed.
+    /// Executes, and checks the output.
     fn works(&self, seed: u8) {
         self.x.write_at(0, &[seed; 8]).unwrap();
         self.session.execute().unwrap();
@@ -96,7 +96,7 @@ fn the_documents_scenario_runs() {
 }
 
 #[test]
-fn a_model_that_is_refused_or_cannot_be_leaves_nothing() {
+fn a_model_that_is_refused_or_inconsistent_leaves_nothing() {
     let stage = Stage::new();
     let client = stage.client();
     let refused = CommitFault::Refused { code: 404, why: "no such model".into() };
@@ -119,7 +119,7 @@ fn a_model_is_loaded_from_a_descriptor_at_any_offset() {
 }
 
 #[test]
-fn an_incomplete_session_lists_all_that_it_lacks_and_asks_nobody() {
+fn a_commit_of_an_incomplete_session_lists_all_that_is_unset_and_is_not_sent() {
     let stage = Stage::new();
     let model = stage.client().load(b"classifier").unwrap();
     let session = model.session(0).unwrap();
@@ -133,7 +133,7 @@ fn an_incomplete_session_lists_all_that_it_lacks_and_asks_nobody() {
     ];
     assert_eq!(fault(session.commit()), CommitFault::Incomplete { unset: missing.clone() });
     assert_eq!((session.unset().unwrap(), stage.counts.of("commit")), (missing, 0));
-    // Ext buffers by themselves do not help the others.
+    // Automatic ext buffers do not fill inputs and outputs.
     let CommitFault::Incomplete { unset } = fault(session.commit_with_ext()) else { panic!() };
     assert_eq!((unset.len(), session.state().unwrap()), (2, SessionState::Partial));
 }
@@ -177,7 +177,7 @@ fn a_commit_is_made_once_and_its_id_is_never_used_again() {
 }
 
 #[test]
-fn what_a_service_refuses_leaves_the_session_complete() {
+fn a_commit_that_the_service_refuses_leaves_the_session_complete() {
     let stage = Stage::new();
     let ready = Ready::new(&stage, "refuse");
     let refused = CommitFault::Refused { code: 7, why: "not today".into() };
@@ -193,7 +193,7 @@ fn what_a_service_refuses_leaves_the_session_complete() {
 }
 
 #[test]
-fn an_execution_that_fails_or_panics_is_the_only_one_that_does() {
+fn an_execution_that_fails_or_panics_fails_no_other_one() {
     let stage = Stage::new();
     let good = Ready::committed(&stage, "echo");
     let failing = Ready::committed(&stage, "fail");
@@ -226,7 +226,7 @@ fn an_import_is_executed_from_its_offset_on() {
 }
 
 #[test]
-fn memory_that_its_owner_could_truncate_is_refused_unless_it_is_allowed() {
+fn memory_that_its_owner_can_truncate_is_refused_unless_it_is_allowed() {
     let loose = memfd(8, SealFlags::empty());
     let (stage, lax) = (Stage::new(), Stage::with(ServerOptions::new().allow_unsealed(true)));
     let refused = Ready::new(&stage, "echo");
@@ -247,7 +247,7 @@ fn memory_that_its_owner_could_truncate_is_refused_unless_it_is_allowed() {
     imported.write_at(0, b"loosened").unwrap();
     taken.session.execute().unwrap();
     assert_eq!(taken.y.to_vec().unwrap(), b"mpptfofe");
-    // Truncated under the service: that execution fails.
+    // The owner truncates the memory under the service, and that execution fails.
     rustix::fs::ftruncate(&loose, 0).unwrap();
     let truncated = fault(taken.session.execute());
     assert!(
@@ -258,7 +258,7 @@ fn memory_that_its_owner_could_truncate_is_refused_unless_it_is_allowed() {
 }
 
 #[test]
-fn what_is_wrapped_is_checked_by_the_service() {
+fn the_server_checks_wrapped_memory() {
     let stage = Stage::new();
     let (pipe, _other) = std::io::pipe().unwrap();
     let readable = memfd(8, SealFlags::SHRINK | SealFlags::FUTURE_WRITE);
@@ -283,7 +283,7 @@ fn what_is_wrapped_is_checked_by_the_service() {
         ready.session.commit().unwrap();
         ready.works(1);
     }
-    // As an input memory that cannot be written is fine.
+    // An input may be memory that cannot be written.
     let ready = Ready::new(&stage, "echo");
     let wrapped = Buffer::wrap(&readable, 8, 0).unwrap();
     ready.session.set(Direction::In, 0, &wrapped).unwrap();
@@ -323,7 +323,7 @@ fn tensors_share_a_region_as_a_whole_or_by_views_of_one_buffer() {
 }
 
 #[test]
-fn memory_of_an_output_is_nobody_elses() {
+fn memory_of_an_output_is_part_of_no_other_region() {
     let stage = Stage::new();
     let model = stage.client().load(b"echo").unwrap();
     let sessions = model.sessions(3).unwrap();
@@ -332,7 +332,7 @@ fn memory_of_an_output_is_nobody_elses() {
     let (x, y) = (at(0), at(8));
     sessions[0].set_all(&[&x, &y]).unwrap();
     let first = sessions[0].commit().unwrap();
-    // Its own input, another's output, another's input.
+    // The output overlaps the input of its own session, another session's output, another session's input.
     let (z, w) = (at(16), at(15));
     for (buffers, region, other) in [([&y, &z], 0, 1), ([&x, &y], 1, 1), ([&z, &w], 1, 0)] {
         sessions[1].set_all(&buffers).unwrap();
@@ -346,20 +346,20 @@ fn memory_of_an_output_is_nobody_elses() {
             (region, if same { with } else { other }, if same { id } else { first })
         );
     }
-    // One input of several sessions is fine.
+    // Several sessions may share an input.
     sessions[1].set_all(&[&x, &z]).unwrap();
     sessions[1].commit().unwrap();
     x.write_at(0, &[4; 8]).unwrap();
     assert!(model.execute_all().unwrap().iter().all(|(_, outcome)| outcome.is_ok()));
     assert_eq!(all.to_vec().unwrap()[8..24], [5; 16]);
-    // And free again after the release.
+    // The release frees the memory.
     sessions[0].release().unwrap();
     sessions[2].set_all(&[&x, &y]).unwrap();
     sessions[2].commit().unwrap();
 }
 
 #[test]
-fn sessions_are_made_anew_unless_one_is_committed() {
+fn sessions_are_replaced_unless_one_is_committed() {
     let stage = Stage::new();
     let ready = Ready::new(&stage, "echo");
     for count in [0, 17, u32::MAX] {
@@ -399,7 +399,7 @@ fn all_committed_sessions_run_at_once_and_each_has_its_answer() {
     assert_eq!(indexes, [1, 2, 3, 4]);
     assert!(outcomes.iter().all(|(_, outcome)| outcome.is_ok()));
     assert!(buffers.iter().all(|buffers| buffers[1].to_vec().unwrap() == [1; 8]));
-    // And by themselves, too.
+    // Each executes alone, too.
     let started: Vec<_> = sessions[1..5].iter().map(|session| session.start().unwrap()).collect();
     started.into_iter().for_each(|execution| execution.wait().unwrap());
 }
@@ -425,17 +425,17 @@ fn a_session_that_runs_is_busy_and_the_others_are_not() {
 }
 
 #[test]
-fn an_execution_that_nobody_waits_for_is_not_cancelled() {
+fn dropping_an_execution_does_not_cancel_it() {
     let stage = Stage::new();
     let slow = Ready::committed(&stage, "slow 20");
     drop(slow.session.start().unwrap());
     wait_until("the execution", || slow.y.to_vec().unwrap() == [1; 8]);
-    // Whoever asks next finds the session free.
+    // The next request finds the session free.
     wait_until("the answer", || slow.session.execute().is_ok());
 }
 
 #[test]
-fn the_descriptor_of_an_execution_tells_of_its_end() {
+fn the_descriptor_of_an_execution_becomes_readable_at_its_end() {
     let stage = Stage::new();
     let slow = Ready::committed(&stage, "slow 30");
     for _ in 0..5 {
@@ -514,7 +514,7 @@ fn an_update_swaps_named_buffers_and_nothing_else() {
     ready.session.update(&[(Direction::In, 0, &other)]).unwrap();
     ready.session.execute().unwrap();
     assert_eq!((ready.y.to_vec().unwrap(), ready.session.id().unwrap()), (vec![41; 8], id));
-    // Refused by the service: the old ones stay.
+    // The service refuses the update, and the old buffers stay.
     let unlucky = Buffer::alloc(8).unwrap();
     unlucky.write_at(0, &[13; 8]).unwrap();
     let refused = CommitFault::Refused { code: 0, why: "thirteen".into() };
@@ -525,7 +525,7 @@ fn an_update_swaps_named_buffers_and_nothing_else() {
     assert!(matches!(overlap, CommitFault::Overlap { region: 0, other: 1, id: 0 }), "{overlap}");
     ready.session.execute().unwrap();
     assert_eq!((ready.y.to_vec().unwrap(), stage.server.stats().mappings), (vec![41; 8], 2));
-    // Both at once, in each other's place.
+    // One update swaps both buffers.
     ready.session.update(&[(Direction::In, 0, &ready.y), (Direction::Out, 0, &other)]).unwrap();
     ready.session.execute().unwrap();
     assert_eq!(other.to_vec().unwrap(), [42; 8]);
@@ -540,13 +540,13 @@ fn an_update_swaps_named_buffers_and_nothing_else() {
 }
 
 #[test]
-fn a_buffer_that_was_released_is_missed_before_a_commit_and_not_after() {
+fn a_commit_lacks_a_buffer_that_was_released_before_it_and_keeps_one_released_after_it() {
     let stage = Stage::new();
     let Ready { model: _model, session, x, y } = Ready::new(&stage, "echo");
     x.release();
     let gone = Unset::Buffer { direction: Direction::In, index: 0, released: true };
     assert_eq!(fault(session.commit()), CommitFault::Incomplete { unset: vec![gone] });
-    // A descriptor that takes the old one's number is not taken for it.
+    // A new descriptor with the old one's number does not stand for the old buffer.
     let x = Buffer::alloc(8).unwrap();
     assert!(matches!(fault(session.commit()), CommitFault::Incomplete { .. }));
     session.set(Direction::In, 0, &x).unwrap();
@@ -560,7 +560,7 @@ fn a_buffer_that_was_released_is_missed_before_a_commit_and_not_after() {
 }
 
 #[test]
-fn a_closed_model_answers_so_and_its_sessions_too() {
+fn a_closed_model_and_its_sessions_answer_model_closed() {
     let stage = Stage::new();
     let slow = Ready::committed(&stage, "slow 30");
     let execution = slow.session.start().unwrap();
@@ -590,7 +590,7 @@ fn a_model_whose_handles_are_gone_is_closed() {
 }
 
 #[test]
-fn quotas_are_named_and_what_is_committed_goes_on() {
+fn quotas_are_named_and_existing_commits_go_on() {
     let options = ServerOptions::new().models(2).commits(1).bytes(20).regions(100);
     let stage = Stage::with(options);
     let client = stage.client();

@@ -8,10 +8,10 @@ use slipring::commit::{Buffer, Client, ServerOptions, Session};
 use crate::support::service::Stage;
 use crate::support::wait_until;
 
-/// Executions of each session that is free, while others are held.
+/// Executions of each free session, while others are held.
 const ROUNDS: usize = 2000;
 
-/// Four committed sessions of one model, and their buffers.
+/// Returns four committed sessions of one model, and their buffers.
 fn four(client: &Client) -> Vec<(Session, Vec<Buffer>)> {
     let model = client.load(b"hold").unwrap();
     let sessions = model.sessions(4).unwrap().into_iter();
@@ -23,7 +23,7 @@ fn four(client: &Client) -> Vec<(Session, Vec<Buffer>)> {
     sessions.map(commit).collect()
 }
 
-/// Executes again and again: how long each took.
+/// Executes a session [`ROUNDS`] times, and returns the time of each execution.
 fn execute(session: &Session, buffers: &[Buffer]) -> Vec<Duration> {
     let round = |round: usize| {
         let seed = (round % 200) as u8;
@@ -64,7 +64,7 @@ fn no_session_waits_for_another_one_of_its_model() {
                 .collect();
             free.into_iter().flat_map(|free| free.join().unwrap()).collect()
         });
-        // All that was free has run while they were held.
+        // The free sessions have run while the others were held.
         assert!(executions.iter_mut().all(|execution| execution.try_wait().is_none()));
         stage.counts.let_go();
         executions.into_iter().for_each(|execution| execution.wait().unwrap());
@@ -83,7 +83,7 @@ fn four_sessions_run_at_once_on_four_workers() {
     for session in &sessions {
         session.commit().unwrap();
     }
-    // The gate stays open after the first time, and then this is the time that handing out four executions takes.
+    // The gate stays open after the first round. The later rounds measure the hand-over of four executions.
     let took = (0..ROUNDS).map(|round| {
         let seed = (round % 200) as u8;
         buffers.iter().for_each(|buffers| buffers[0].write_at(0, &[seed; 8]).unwrap());
