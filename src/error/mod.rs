@@ -1,13 +1,14 @@
-//! Faults, and what they say.
+//! Errors and their texts.
 //!
-//! An [`Error`] has a [kind](Error::kind) to match on and, where the kernel refused something or a
-//! peer kept something, the [`std::io::Error`] that says so as its source. What happens daily in a working exchange (the ring
-//! is full, nothing has arrived yet) is no fault: it is a variant of the operation's own answer
-//! ([`TrySendError::Full`](crate::TrySendError), [`TryRecvError::Empty`](crate::TryRecvError)).
+//! An [`Error`] has a [kind](Error::kind) to match on. Where the kernel refused a call or a deadline passed, its
+//! source is the [`std::io::Error`] that says why. A full ring or an empty one is no error of a working exchange: it
+//! is a variant of the operation's own answer ([`TrySendError::Full`], [`TryRecvError::Empty`]).
 //!
-//! Texts give the fact and both numbers. They never hold an address or path of somebody else's
-//! memory.
+//! A text starts in lower case and gives the fact, both numbers, the remedy, and the name of the option that raises
+//! a limit. It never holds an address of memory, and names only those keys and paths that the caller gave. `{}`
+//! prints the kind alone, as the source prints itself; `{:#}` prints both.
 
+mod attempt;
 mod commit;
 mod cuda;
 mod dlpack;
@@ -20,113 +21,127 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+pub use attempt::{TryRecvError, TrySendError};
 pub use commit::{CommitFault, Direction, Unset};
-pub use cuda::{CudaFault, Uuid as GpuUuid};
+pub use cuda::{CudaFault, GpuUuid};
 pub use dlpack::DlpackFault;
 pub use fault::{DescriptorFault, Fault};
 pub(crate) use panic::contain;
 pub use region::RegionFault;
 pub use tensor::TensorFault;
 
-/// The result of an operation that can meet a fault.
+/// The result of an operation that can fail with an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A fault: what went wrong, and the system error behind it if there is one.
+/// The reason why an operation failed: a [kind](Self::kind), and the system's error behind it where there is one.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Context, ErrorKind};
+///
+/// let error = Context::new()?.connect("nobody-is-here").unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::NobodyListens { .. }));
+/// assert_eq!(error.to_string(), "nobody listens on @nobody-is-here: start the listener first");
+/// # Ok::<(), slipring::Error>(())
+/// ```
 pub struct Error {
-    inner: Box<Inner>,
+    report: Box<Report>,
 }
 
-struct Inner {
+struct Report {
     kind: ErrorKind,
     source: Option<io::Error>,
 }
 
-/// What went wrong.
+/// The kinds of errors, to match on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The address cannot name a socket.
+    /// The address names no socket.
     #[error("invalid address: {0}")]
-    InvalidAddress(AddressFault),
-    /// Somebody else listens on this address.
-    #[error("address {address} is in use")]
+    Address(AddressFault),
+    /// Another listener has this address.
+    #[error("address {address} is in use: stop its listener or take another address")]
     AddressInUse {
         /// The address as the caller gave it.
         address: String,
     },
-    /// Nobody listens on this address.
-    #[error("nobody listens on {address}")]
+    /// No listener has this address.
+    #[error("nobody listens on {address}: start the listener first")]
     NobodyListens {
         /// The address as the caller gave it.
         address: String,
     },
-    /// An option is outside of what it may be.
+    /// An option has a value outside of its range.
     #[error("option {name} is {value}, must be {must}")]
     InvalidOption {
         /// The option's name.
         name: &'static str,
-        /// The value it was given.
+        /// The value that the caller gave.
         value: u64,
-        /// What it may be.
+        /// The range, in words.
         must: &'static str,
     },
-    /// A model cannot be served as it describes itself.
+    /// A model describes itself in a way that no server can serve.
     #[error("model '{model}' must have {must}")]
     InvalidModel {
         /// The model's name.
         model: String,
-        /// What it must have.
+        /// The property that the model lacks.
         must: &'static str,
     },
     /// The peer policy of this context does not admit the peer.
-    #[error("peer with uid {uid} is not admitted by the peer policy")]
+    #[error("the peer policy does not admit uid {uid} (Options::peer_policy)")]
     PeerNotAdmitted {
         /// The peer's effective user id.
         uid: u32,
     },
-    /// The peer refused us, and said why.
+    /// The peer refused the connection and said why.
     #[error("the peer refused the connection: {0}")]
     RefusedByPeer(Refusal),
     /// The two sides share no protocol version.
     #[error("no common protocol version: this side speaks {}..={}, the peer {}..={}", ours.0, ours.1, theirs.0, theirs.1)]
     NoCommonVersion {
-        /// Lowest and highest version of this side.
+        /// The lowest and the highest version of this side.
         ours: (u16, u16),
-        /// Lowest and highest version of the peer.
+        /// The lowest and the highest version of the peer.
         theirs: (u16, u16),
     },
-    /// The peer broke the protocol. Its link is closed; every other link goes on.
+    /// The peer broke the protocol. This link is closed; every other link goes on.
     #[error("the peer broke the protocol: {0}")]
     Fault(Fault),
-    /// The deadline passed. Nothing was sent or received.
+    /// The deadline passed. Nothing was sent or received. The source names what the operation waited for.
     #[error("timed out after {} ms", after.as_millis())]
     TimedOut {
-        /// How long the operation waited.
+        /// The time that the operation waited.
         after: Duration,
     },
     /// The peer closed its side in order; it receives no more.
-    #[error("the peer has closed the connection")]
+    #[error("the peer closed the connection")]
     PeerClosed,
     /// The peer died, or its end of the socket went away without an orderly close.
     #[error("the peer died")]
     PeerDied,
-    /// The message is longer than the smaller of both sides' `max_message`.
-    #[error("message of {len} bytes is over the maximum of {max} bytes")]
+    /// The message is longer than the smaller of both sides' [`max_message`](crate::Options::max_message).
+    #[error("message of {len} bytes, the link takes {max} (Options::max_message of both sides)")]
     MessageTooLarge {
         /// The message's length in bytes.
         len: u64,
         /// The longest message of this link in bytes.
         max: u64,
     },
-    /// The batch cannot fit into the ring even when it is empty.
-    #[error("batch needs {needed} bytes, the ring holds {capacity}")]
+    /// The batch does not fit into the empty ring.
+    #[error(
+        "batch of {needed} bytes, the ring takes {capacity}: publish in parts, or enlarge it (Options::ring_capacity)"
+    )]
     BatchTooLarge {
         /// Ring bytes that the batch needs.
         needed: u64,
         /// Ring bytes that a batch may use.
         capacity: u64,
     },
-    /// The pool's quota cannot hold a block of this size beside those in use.
+    /// The pool's quota has no room for the block.
     #[error(
         "pool has {used} of {quota} bytes in use and needs {needed} more: free some of it, or allow more (Options::pool_quota, the peer's Options::peer_pool_limit)"
     )]
@@ -138,19 +153,31 @@ pub enum ErrorKind {
         /// The quota in bytes.
         quota: u64,
     },
-    /// Messages of other kinds wait to be received and must be taken first.
+    /// Messages of other kinds fill the backlog. The caller receives them first.
     #[error(
-        "{waiting} messages wait to be received, over the limit of {limit}: receive them (Options::backlog_limit)"
+        "backlog has {used} of {limit} bytes in {messages} messages and needs {needed} more: receive them, or allow more (Options::backlog_limit)"
     )]
     BacklogFull {
         /// Messages in the backlog.
-        waiting: usize,
-        /// The backlog's limit in bytes.
+        messages: usize,
+        /// Bytes that the next message needs.
+        needed: usize,
+        /// Bytes in use.
+        used: usize,
+        /// The limit in bytes.
         limit: usize,
     },
-    /// More writes of a link wait for room than may.
+    /// The connection has as many requests without a response as it may have.
+    #[error("{calls} calls wait for a response, at most {limit} may: the peer answers too slowly")]
+    CallsInFlight {
+        /// Requests without a response.
+        calls: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The writes of a link that wait for room have reached their limit.
     #[error(
-        "writes of {bytes} bytes would wait for room, at most {limit} bytes may: the peer receives too slowly (Options::write_limit)"
+        "{bytes} bytes of writes would wait for room, at most {limit} may: the peer receives too slowly (Options::write_limit)"
     )]
     WritesFull {
         /// Bytes that would wait.
@@ -158,49 +185,47 @@ pub enum ErrorKind {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The link was closed from this side.
-    #[error("the link was closed from this side")]
+    /// This side closed the link.
+    #[error("this side closed the link")]
     LinkClosed,
     /// A callback of the link panicked, which ended the link.
     #[error("a callback of the link panicked")]
     CallbackPanicked,
-    /// All tokens of a link are registered, or spent.
-    #[error(
-        "all tokens of the link are registered or spent: unregister some, or make another link"
-    )]
+    /// All tokens of a link are registered or used up.
+    #[error("all tokens of the link are registered or used up: unregister some, or make another link")]
     TokensSpent,
-    /// All numbers of segments of a context are spent, 2^32 of them: make another context.
-    #[error("all numbers of segments of the context are spent")]
+    /// The context has numbered 2^32 segments, which is all that there are.
+    #[error("the context has used all 4294967296 segment numbers: make another context")]
     NumbersSpent,
     /// The reactor that served the link has stopped.
     #[error("the reactor has stopped")]
     ReactorStopped,
-    /// No request with this id is in flight on this connection.
-    #[error("no request {id} is in flight")]
+    /// The connection has no request with this id.
+    #[error("request {id} is not in flight on this connection")]
     UnknownRequest {
-        /// The id that was asked for.
+        /// The id that the caller gave.
         id: u64,
     },
-    /// What was to be done with a tensor cannot be.
+    /// An operation on a tensor is impossible.
     #[error("{0}")]
     Tensor(TensorFault),
-    /// What was to be done with a region cannot be.
+    /// An operation on a region is impossible.
     #[error("{0}")]
     Region(RegionFault),
-    /// What was to be done with a model, a session or an execution cannot be.
+    /// An operation on a model, a session or an execution is impossible.
     #[error("{0}")]
     Commit(CommitFault),
-    /// What was to be done on a GPU cannot be.
+    /// An operation on a GPU is impossible.
     #[error("{0}")]
     Cuda(CudaFault),
-    /// The kernel has no memory for a shared segment.
-    #[error("no shared memory for {bytes} bytes")]
+    /// The kernel has no memory for a shared segment, or the allocator none for a copy.
+    #[error("no memory for {bytes} bytes")]
     OutOfMemory {
-        /// The segment's length in bytes.
+        /// The length in bytes.
         bytes: u64,
     },
-    /// A limit on descriptors was met: the process's own (`RLIMIT_NOFILE`), the system's, or the
-    /// user's descriptors in flight.
+    /// A limit on descriptors is reached: the process's (`RLIMIT_NOFILE`), the system's, or that on the user's
+    /// descriptors in flight.
     #[error(
         "descriptor limit reached (RLIMIT_NOFILE is {limit}): close some, or Context::raise_descriptor_limit"
     )]
@@ -208,18 +233,18 @@ pub enum ErrorKind {
         /// The process's soft limit.
         limit: u64,
     },
-    /// The handle belongs to the process that forked this one.
-    #[error("this handle belongs to the parent process: a forked child must connect anew")]
+    /// The handle belongs to the parent of this forked process.
+    #[error("this handle belongs to the parent process: a forked child connects on its own")]
     Forked,
-    /// The kernel refused a system call.
-    #[error("{call} failed")]
+    /// The kernel refused a system call. The source says why.
+    #[error("the kernel refused {call}")]
     Os {
-        /// What was being done.
+        /// The system call.
         call: &'static str,
     },
 }
 
-/// Why an address cannot name a socket.
+/// The reasons why an address names no socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressFault {
@@ -240,17 +265,23 @@ pub enum AddressFault {
         /// The first NUL's offset in bytes.
         at: usize,
     },
-    /// The descriptor is not a Unix socket of type `SOCK_SEQPACKET`.
+    /// A backslash in an abstract name starts no escape.
+    #[error(r"the backslash at byte {at} starts no escape: write \ for a backslash")]
+    Escape {
+        /// The backslash's offset in bytes.
+        at: usize,
+    },
+    /// The descriptor is no Unix socket of type `SOCK_SEQPACKET`, or is in another state than the call needs.
     #[error("the descriptor is no SOCK_SEQPACKET Unix socket in the needed state")]
     NotSeqpacket,
 }
 
-/// Why a peer refused a connection, as it said in its answer.
+/// The reasons why a peer refuses a connection, as its answer gives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The peer's policy does not admit this process.
-    #[error("its peer policy does not admit this process")]
+    #[error("its peer policy does not admit this process (the peer's Options::peer_policy)")]
     NotAdmitted,
     /// The peer could not use this side's Hello.
     #[error("it could not use this side's hello")]
@@ -261,21 +292,21 @@ pub enum Refusal {
     /// The peer has no memory or descriptors left.
     #[error("it has no memory or descriptors left")]
     NoResources,
-    /// A code that this version does not know.
+    /// This version does not know the code.
     #[error("code {0}")]
     Other(u32),
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self { inner: Box::new(Inner { kind, source: None }) }
+        Self { report: Box::new(Report { kind, source: None }) }
     }
 
     pub(crate) fn with_source(kind: ErrorKind, source: impl Into<io::Error>) -> Self {
-        Self { inner: Box::new(Inner { kind, source: Some(source.into()) }) }
+        Self { report: Box::new(Report { kind, source: Some(source.into()) }) }
     }
 
-    /// The error of a failed system call: limits on descriptors and memory get kinds of their own.
+    /// Returns the error of a failed system call. Limits on descriptors have a kind of their own.
     pub(crate) fn os(call: &'static str, errno: impl Into<io::Error>) -> Self {
         let source = errno.into();
         let kind = match source.raw_os_error() {
@@ -288,37 +319,37 @@ impl Error {
         Self::with_source(kind, source)
     }
 
-    /// A deadline that passed says what was waited for.
+    /// Returns the error with the thing that the operation waited for as its source, if a deadline passed.
     pub(crate) fn waiting_for(self, what: &'static str) -> Self {
         if !self.is_timeout() {
             return self;
         }
-        Self::with_source(self.inner.kind, io::Error::new(io::ErrorKind::TimedOut, what))
+        Self::with_source(self.report.kind, io::Error::new(io::ErrorKind::TimedOut, what))
     }
 
-    /// Of somebody who waited for room on a link.
+    /// Returns the error of an operation that waited for room on a link.
     pub(crate) fn waiting_for_room(self) -> Self {
         self.waiting_for(
             "the peer makes no room: it receives too slowly, or keeps what it was lent",
         )
     }
 
-    /// What went wrong.
+    /// Returns the kind of the error, to match on.
     pub fn kind(&self) -> &ErrorKind {
-        &self.inner.kind
+        &self.report.kind
     }
 
-    /// The kernel's number, where it refused something.
+    /// Returns the kernel's number of the error, where the kernel refused a call.
     pub(crate) fn os_code(&self) -> Option<i32> {
-        self.inner.source.as_ref().and_then(io::Error::raw_os_error)
+        self.report.source.as_ref().and_then(io::Error::raw_os_error)
     }
 
-    /// Whether the deadline of the operation passed.
+    /// Returns whether the deadline of the operation passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self.kind(), ErrorKind::TimedOut { .. })
     }
 
-    /// Whether the peer is no longer there: it closed, or died.
+    /// Returns whether the peer closed the connection or died.
     pub fn is_disconnected(&self) -> bool {
         matches!(self.kind(), ErrorKind::PeerClosed | ErrorKind::PeerDied)
     }
@@ -327,27 +358,28 @@ impl Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Error");
-        out.field("kind", &self.inner.kind);
-        if let Some(source) = &self.inner.source {
+        out.field("kind", &self.report.kind);
+        if let Some(source) = &self.report.source {
             out.field("source", source);
         }
         out.finish()
     }
 }
 
+/// Prints the kind. The alternate form `{:#}` adds the source.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.kind.fmt(f)?;
-        match &self.inner.source {
-            Some(source) => write!(f, ": {source}"),
-            None => Ok(()),
+        self.report.kind.fmt(f)?;
+        match &self.report.source {
+            Some(source) if f.alternate() => write!(f, ": {source}"),
+            _ => Ok(()),
         }
     }
 }
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.inner.source.as_ref().map(|source| source as _)
+        self.report.source.as_ref().map(|source| source as _)
     }
 }
 
@@ -422,10 +454,283 @@ mod tests {
         assert_eq!(size_of::<Error>(), size_of::<usize>());
     }
 
+    /// Numbers that a text must show: four digits, so that nothing else looks like them.
+    const N: [u64; 4] = [7001, 7002, 7003, 7004];
+
+    fn error_kinds() -> Vec<ErrorKind> {
+        let [a, b, c, d] = N;
+        let (x, y, z, w) = (a as usize, b as usize, c as usize, d as usize);
+        vec![
+            ErrorKind::Address(AddressFault::Empty),
+            ErrorKind::AddressInUse { address: "@camera".into() },
+            ErrorKind::NobodyListens { address: "@camera".into() },
+            ErrorKind::InvalidOption { name: "ring_capacity", value: a, must: "a power of two" },
+            ErrorKind::InvalidModel { model: "identity".into(), must: "an output" },
+            ErrorKind::PeerNotAdmitted { uid: a as u32 },
+            ErrorKind::RefusedByPeer(Refusal::NotAdmitted),
+            ErrorKind::NoCommonVersion { ours: (a as u16, b as u16), theirs: (c as u16, d as u16) },
+            ErrorKind::Fault(Fault::Magic),
+            ErrorKind::TimedOut { after: Duration::from_millis(a) },
+            ErrorKind::PeerClosed,
+            ErrorKind::PeerDied,
+            ErrorKind::MessageTooLarge { len: b, max: a },
+            ErrorKind::BatchTooLarge { needed: b, capacity: a },
+            ErrorKind::PoolExhausted { needed: a, used: b, quota: c },
+            ErrorKind::BacklogFull { messages: x, needed: y, used: z, limit: w },
+            ErrorKind::CallsInFlight { calls: x, limit: y },
+            ErrorKind::WritesFull { bytes: y, limit: x },
+            ErrorKind::LinkClosed,
+            ErrorKind::CallbackPanicked,
+            ErrorKind::TokensSpent,
+            ErrorKind::NumbersSpent,
+            ErrorKind::ReactorStopped,
+            ErrorKind::UnknownRequest { id: a },
+            ErrorKind::Tensor(TensorFault::Overflow),
+            ErrorKind::Region(RegionFault::Empty),
+            ErrorKind::Commit(CommitFault::EmptyBuffer),
+            ErrorKind::Cuda(CudaFault::NoDevice),
+            ErrorKind::OutOfMemory { bytes: a },
+            ErrorKind::DescriptorLimit { limit: a },
+            ErrorKind::Forked,
+            ErrorKind::Os { call: "accept4" },
+        ]
+    }
+
+    fn faults() -> Vec<Fault> {
+        let [a, b, c, _] = N;
+        let (x, y) = (a as usize, b as usize);
+        vec![
+            Fault::PacketLength { len: x, expected: y },
+            Fault::Magic,
+            Fault::Field { field: "hello.flags", value: a },
+            Fault::Architecture { ours: a as u32, theirs: b as u32 },
+            Fault::NoCredentials,
+            Fault::DescriptorCount { count: x, expected: y },
+            Fault::Truncated,
+            Fault::Descriptor(DescriptorFault::NotMemfd),
+            Fault::RecordHeader { header: a },
+            Fault::RecordMissing,
+            Fault::RecordLength { len: a, capacity: b },
+            Fault::Position { position: a, tail: b, head: c },
+            Fault::Parking { value: a },
+            Fault::UnexpectedWake,
+            Fault::UnexpectedTokens { count: a as u32 },
+            Fault::UnknownSegment { segment: a as u32 },
+            Fault::HeldDescriptors { count: y, limit: x },
+            Fault::UnknownDescriptors { first: a, count: y },
+            Fault::SegmentRange { offset: a, len: b, capacity: c },
+            Fault::LoanSlot { slot: b, slots: a },
+            Fault::MessageLength { len: b, max: a },
+            Fault::PeerPool { bytes: b, segments: c as usize, limit: a },
+            Fault::Tensor(TensorFault::Overflow),
+            Fault::UnknownRequest { id: a },
+        ]
+    }
+
+    fn tensor_faults() -> Vec<TensorFault> {
+        let [a, b, c, d] = N;
+        let (x, y) = (a as usize, b as usize);
+        vec![
+            TensorFault::DataTypeCode { code: 15 },
+            TensorFault::DataTypeName,
+            TensorFault::Rank { rank: y, max: x },
+            TensorFault::Dimension { at: 1, value: -1 },
+            TensorFault::Overflow,
+            TensorFault::Len { len: a, expected: b },
+            TensorFault::DataType { is: "FP16", wanted: "FP32" },
+            TensorFault::BytesLen,
+            TensorFault::Bool { index: a, value: 7 },
+            TensorFault::ElementLength { index: a, at: b, left: 3 },
+            TensorFault::Element { index: a, at: b, len: d, left: c },
+            TensorFault::ElementCount { count: a, expected: b },
+            TensorFault::Trailing { count: a, at: b, left: c },
+            TensorFault::ElementTooLong { index: a, len: 1 << 32 },
+            TensorFault::Alignment { alignment: x },
+            TensorFault::Unstable,
+            TensorFault::Dlpack(DlpackFault::Rank { ndim: -1 }),
+            TensorFault::Unresolved,
+            TensorFault::OnGpu,
+            TensorFault::GpuLoan,
+            TensorFault::GpuRange { offset: a, len: b, allocation: c },
+            TensorFault::NameTooLong { len: y, max: x },
+            TensorFault::NameUtf8,
+            TensorFault::SameName { first: x, second: y },
+            TensorFault::Count { count: y, expected: x },
+            TensorFault::Description { len: x, index: 3, needed: y },
+            TensorFault::Field { field: "tensor.flags", value: a },
+        ]
+    }
+
+    fn region_faults() -> Vec<RegionFault> {
+        let [a, b, c, _] = N;
+        let (x, y, name) = (a as usize, b as usize, || "input".to_owned());
+        vec![
+            RegionFault::NameEmpty,
+            RegionFault::NameTooLong { len: y, max: x },
+            RegionFault::Exists { name: name() },
+            RegionFault::Unknown { name: name() },
+            RegionFault::OtherKind { name: name(), is: "memfd", wanted: "dmabuf" },
+            RegionFault::TooManyRegions { count: x, limit: y },
+            RegionFault::TooManyBytes { used: a, needed: b, limit: c },
+            RegionFault::KeyNamesNothing { key: "..".into() },
+            RegionFault::KeyTooLong { len: y, max: x },
+            RegionFault::KeyCharacter { character: '/', at: x },
+            RegionFault::Open { key: name() },
+            RegionFault::Create { key: name() },
+            RegionFault::NotThat { expected: "a dmabuf" },
+            RegionFault::AccessMode { flags: 0o1 },
+            RegionFault::Empty,
+            RegionFault::Overflow { offset: a, len: b },
+            RegionFault::Offset { offset: b, size: a },
+            RegionFault::Range { offset: a, len: b, size: c },
+            RegionFault::Truncated { there: a, len: b },
+            RegionFault::TruncatedInPlace { len: a },
+            RegionFault::ReadOnly,
+            RegionFault::OutOfReach { kind: "CUDA" },
+            RegionFault::Unguarded,
+            RegionFault::Unsealed,
+            RegionFault::GuardFull { limit: x },
+        ]
+    }
+
+    fn cuda_faults() -> Vec<CudaFault> {
+        let [a, b, c, _] = N;
+        let uuid = GpuUuid([1; 16]);
+        vec![
+            CudaFault::NoLibrary,
+            CudaFault::MissingSymbol { symbol: "cuMemAlloc" },
+            CudaFault::DriverTooOld { version: 11, needed: 12 },
+            CudaFault::NoDevice,
+            CudaFault::Ordinal { ordinal: b as u32, count: a as u32 },
+            CudaFault::NoIpc { ordinal: a as u32 },
+            CudaFault::Driver { call: "cuInit", code: a as u32, name: "CUDA_ERROR".into() },
+            CudaFault::OtherDevice { is: uuid, asked: uuid },
+            CudaFault::HiddenDevice { is: uuid },
+            CudaFault::OtherNamespace { namespace: "ipc" },
+            CudaFault::OtherStream,
+            CudaFault::Capturing,
+            CudaFault::TwoStreams,
+            CudaFault::Closing,
+            CudaFault::OnHost,
+            CudaFault::Allocation { len: a, claimed: b },
+            CudaFault::Exhausted { needed: a, used: b, quota: c },
+        ]
+    }
+
+    fn descriptor_faults() -> Vec<DescriptorFault> {
+        let [a, b, ..] = N;
+        vec![
+            DescriptorFault::NotMemfd,
+            DescriptorFault::Seals { seals: a as u32, required: b as u32 },
+            DescriptorFault::Size { size: a, expected: b },
+            DescriptorFault::Sparse { allocated: a, size: b },
+            DescriptorFault::AccessMode,
+        ]
+    }
+
+    fn dlpack_faults() -> Vec<DlpackFault> {
+        let [a, b, ..] = N;
+        vec![
+            DlpackFault::Null { field: "data" },
+            DlpackFault::Version { major: a as u32, minor: b as u32 },
+            DlpackFault::Device { device_type: a as i32 },
+            DlpackFault::Rank { ndim: -1 },
+            DlpackFault::Type { code: 1, bits: 16, lanes: a as u16 },
+            DlpackFault::Stride { at: 1, stride: a as i64, expected: b as i64 },
+            DlpackFault::Offset { offset: a, len: b },
+        ]
+    }
+
+    fn address_faults() -> Vec<AddressFault> {
+        let [x, y, ..] = N.map(|number| number as usize);
+        vec![
+            AddressFault::Empty,
+            AddressFault::TooLong { len: y, max: x },
+            AddressFault::Nul { at: x },
+            AddressFault::Escape { at: x },
+            AddressFault::NotSeqpacket,
+        ]
+    }
+
+    fn refusals() -> Vec<Refusal> {
+        vec![
+            Refusal::NotAdmitted,
+            Refusal::BadHello,
+            Refusal::BadSegment,
+            Refusal::NoResources,
+            Refusal::Other(N[0] as u32),
+        ]
+    }
+
+    /// The text starts in lower case, ends without a full stop, and shows every number of the value.
+    fn check_text(value: &(impl fmt::Debug + fmt::Display)) {
+        let (text, value) = (value.to_string(), format!("{value:?}"));
+        let first = text.chars().next().unwrap();
+        let is_constant = text.split(' ').next().is_some_and(|word| word.contains('_'));
+        assert!(!first.is_uppercase() || is_constant, "{text:?} starts in upper case");
+        assert!(!text.ends_with('.') && !text.contains(". "), "{text:?} is more than a clause");
+        for number in N {
+            let shown = [format!("{number}"), format!("{number:x}"), format!("{number:o}")];
+            let has = shown.iter().any(|shown| text.contains(shown));
+            assert!(has || !value.contains(&shown[0]), "{text:?} hides {number} of {value}");
+        }
+    }
+
+    /// The samples hold every variant: as many as the enum's source has texts.
+    fn check_all<T: fmt::Debug + fmt::Display>(name: &str, source: &str, samples: &[T]) {
+        let (_, body) = source.split_once(&format!("pub enum {name} {{")).unwrap();
+        let (body, _) = body.split_once("\n}").unwrap();
+        let kinds: std::collections::HashSet<_> =
+            samples.iter().map(std::mem::discriminant).collect();
+        assert_eq!(kinds.len(), body.matches("#[error(").count(), "samples of {name}");
+        samples.iter().for_each(check_text);
+    }
+
+    #[test]
+    fn every_text_keeps_the_rules() {
+        check_all("ErrorKind", include_str!("mod.rs"), &error_kinds());
+        check_all("AddressFault", include_str!("mod.rs"), &address_faults());
+        check_all("Refusal", include_str!("mod.rs"), &refusals());
+        check_all("Fault", include_str!("fault.rs"), &faults());
+        check_all("DescriptorFault", include_str!("fault.rs"), &descriptor_faults());
+        check_all("TensorFault", include_str!("tensor.rs"), &tensor_faults());
+        check_all("RegionFault", include_str!("region.rs"), &region_faults());
+        check_all("CudaFault", include_str!("cuda.rs"), &cuda_faults());
+        check_all("DlpackFault", include_str!("dlpack.rs"), &dlpack_faults());
+    }
+
+    #[test]
+    fn a_limit_that_an_option_raises_names_the_option() {
+        for (name, text) in [
+            ("Options::pool_quota", error_kinds()[14].to_string()),
+            ("Options::backlog_limit", error_kinds()[15].to_string()),
+            ("Options::write_limit", error_kinds()[17].to_string()),
+            ("Options::max_message", error_kinds()[12].to_string()),
+            ("Options::ring_capacity", error_kinds()[13].to_string()),
+            ("Options::peer_pool_limit", faults()[21].to_string()),
+            ("RegionLimits::regions", region_faults()[5].to_string()),
+            ("RegionLimits::bytes", region_faults()[6].to_string()),
+            ("PoolOptions::quota", cuda_faults()[16].to_string()),
+        ] {
+            assert!(text.contains(name), "{text:?} does not name {name}");
+        }
+    }
+
+    #[test]
+    fn a_text_never_repeats_its_source() {
+        for kind in error_kinds() {
+            let error = Error::with_source(kind, io::Error::other("the reason below"));
+            let source = std::error::Error::source(&error).unwrap().to_string();
+            assert!(!error.to_string().contains(&source), "{error}");
+            assert_eq!(format!("{error:#}"), format!("{error}: {source}"));
+        }
+    }
+
     #[test]
     fn a_text_gives_the_fact_and_both_numbers() {
         let error = Error::from(ErrorKind::MessageTooLarge { len: 4096, max: 1024 });
-        assert_eq!(error.to_string(), "message of 4096 bytes is over the maximum of 1024 bytes");
+        let text = "message of 4096 bytes, the link takes 1024 (Options::max_message of both sides)";
+        assert_eq!(error.to_string(), text);
         let error = Error::from(Fault::SegmentRange { offset: 0, len: 4096, capacity: 1024 });
         assert_eq!(
             error.to_string(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ring::Kind;
 use crate::shm::Bytes;
@@ -13,18 +14,6 @@ use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
 use crate::transport::parcel::Claims;
 use crate::transport::wait::Patience;
-
-/// Why nothing was received at once.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TryRecvError {
-    /// Nothing has arrived.
-    #[error("nothing has arrived")]
-    Empty,
-    /// The connection is over, not in order.
-    #[error(transparent)]
-    Failed(#[from] Error),
-}
 
 /// Names a request of one connection. A response under an id that was not asked for, or was answered
 /// before, ends the connection at the other side.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::parking::{Attention, Sleeper, Waker};
 use crate::pool::{Prepared, Promise, Ready};
@@ -20,29 +21,6 @@ use crate::transport::sent::SentSegments;
 use crate::transport::standing::Health;
 use crate::transport::token::Token;
 use crate::transport::wait::{Waiter, after};
-
-/// Why something could not be sent at once.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrySendError {
-    /// There is no room now. Room comes as the receiver receives.
-    #[error("no room now: {needed} bytes needed, {free} free")]
-    Full {
-        /// Bytes that are free.
-        free: u64,
-        /// Bytes that are needed.
-        needed: u64,
-    },
-    /// The connection cannot send this, or nothing any more.
-    #[error(transparent)]
-    Failed(#[from] Error),
-}
-
-impl From<Fault> for TrySendError {
-    fn from(fault: Fault) -> Self {
-        Self::Failed(fault.into())
-    }
-}
 
 impl From<Full> for TrySendError {
     fn from(full: Full) -> Self {
