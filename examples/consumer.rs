@@ -21,7 +21,8 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use safetensors::SafeTensors;
-use slipring::{Bytes, Context, TensorSet};
+use slipring::message::Bytes;
+use slipring::{Context, TensorSet};
 use stream::{CHECKSUM, Checksum, HEAD, NUMBER, Outcome, SECOND, STAMP, checksum, now};
 
 fn main() -> ExitCode {

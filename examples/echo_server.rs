@@ -12,7 +12,8 @@ use std::error::Error;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use slipring::{Connection, Context, Listener, MessageKind, Result};
+use slipring::message::MessageKind;
+use slipring::{Connection, Context, Listener, Result};
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use slipring::{Connection, Context, TryRecvError, TrySendError};
+use slipring::error::{TryRecvError, TrySendError};
+use slipring::{Connection, Context};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

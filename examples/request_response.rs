@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{Connection, Context, Listener, Request};
+use slipring::message::Request;
+use slipring::{Connection, Context, Listener};
 
 const DEADLINE: Duration = Duration::from_millis(500);
 

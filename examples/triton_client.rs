@@ -10,7 +10,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-use slipring::PosixShm;
+use slipring::region::PosixShm;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

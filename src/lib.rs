@@ -85,42 +85,50 @@ mod adapters;
 pub mod commit;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod error;
+pub mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 mod parking;
 mod pool;
 mod reactor;
-// What only the Triton front calls.
-#[cfg_attr(not(feature = "triton"), allow(dead_code, unused_imports))]
-mod region;
+pub mod region;
 mod ring;
 mod shm;
 mod sync;
-mod tensor;
+pub mod tensor;
 mod transport;
 #[cfg(feature = "triton")]
 pub mod triton;
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
-pub use error::{
-    AddressFault, CommitFault, CudaFault, DescriptorFault, DlpackFault, Error, ErrorKind, Fault,
-    GpuUuid, Refusal, RegionFault, Result, TensorFault,
-};
+pub use error::{Error, ErrorKind, Result};
 pub use reactor::{EventLoop, Link, Message, Reactor};
-pub use region::{
-    CudaHandle, Lease, PosixShm, Reach, RegionKind, RegionLimits, RegionStatus, Registry,
-    SigbusGuard, Source, Unregistered,
-};
-pub use shm::{Bytes, BytesMut, Lines};
-pub use tensor::{
-    Allocation, DType, Descriptor, Element, GpuPlace, Outgoing, Place, Shape, Tensor, TensorMut,
-    TensorSet, TrustedConnection, codec, dlpack,
-};
+pub use tensor::{DType, Shape, Tensor, TensorMut, TensorSet};
 pub use transport::{
-    Address, Batch, Connection, Context, Credentials, Listener, ListenerStats, MessageKind, Numa,
-    Options, Peer, PeerPolicy, Received, Receiver, RecvStats, Request, RequestId, Reservation,
-    SendStats, Sender, Spin, Stats, Token, TryRecvError, TrySendError,
+    Address, Batch, Connection, Context, Listener, Options, Received, Receiver, Reservation, Sender,
 };
+
+/// The values of [`Options`].
+pub mod options {
+    pub use crate::transport::{Numa, PeerPolicy, Spin};
+}
+
+/// The process on the other side of a connection, as the kernel describes it.
+pub mod peer {
+    pub use crate::transport::{Credentials, Peer};
+}
+
+/// Parts of messages: the kinds, the bytes of a received one, requests, and tokens.
+pub mod message {
+    #[doc(hidden)]
+    pub use crate::shm::Lines;
+    pub use crate::shm::{Bytes, BytesMut};
+    pub use crate::transport::{MessageKind, Request, RequestId, Token};
+}
+
+/// Counters of connections and listeners.
+pub mod stats {
+    pub use crate::transport::{ListenerStats, RecvStats, SendStats, Stats};
+}

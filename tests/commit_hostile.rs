@@ -7,7 +7,9 @@
 mod support;
 
 use slipring::commit::ServerOptions;
-use slipring::{DType, ErrorKind, Fault, Tensor, Token};
+use slipring::error::Fault;
+use slipring::message::Token;
+use slipring::{DType, ErrorKind, Tensor};
 
 use support::commit::*;
 use support::service::Stage;

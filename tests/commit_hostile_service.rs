@@ -7,7 +7,9 @@ mod support;
 use std::thread;
 
 use slipring::commit::{Client, SessionState};
-use slipring::{CommitFault, Context, DType, Error, ErrorKind, Fault, Tensor, Token};
+use slipring::error::{CommitFault, Fault};
+use slipring::message::Token;
+use slipring::{Context, DType, Error, ErrorKind, Tensor};
 
 use support::commit::*;
 use support::{soon, unique_name};

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
-use slipring::{Connection, Context, Error, ErrorKind, Options, Reactor, Spin, TrySendError};
+use slipring::error::TrySendError;
+use slipring::options::Spin;
+use slipring::{Connection, Context, Error, ErrorKind, Options, Reactor};
 use support::callbacks::{diary, hear, receive};
 use support::census::{leave_descriptors, processor_time, shared_bytes};
 use support::other::{Other, listen_for, say};

@@ -13,10 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
-use slipring::{
-    Address, AddressFault, Connection, Context, Credentials, DescriptorFault, Error, ErrorKind,
-    Fault, Options, PeerPolicy, Refusal,
-};
+use slipring::error::{AddressFault, DescriptorFault, Fault, Refusal};
+use slipring::options::PeerPolicy;
+use slipring::peer::Credentials;
+use slipring::{Address, Connection, Context, Error, ErrorKind, Options};
 use support::census::{Census, leave_descriptors, processor_time};
 use support::other::{Other, over_threads_and_processes, say};
 use support::raw::{self, *};

@@ -9,10 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::SealFlags;
-use slipring::{
-    Connection, DescriptorFault, ErrorKind, Fault, Options, Refusal, Spin, TryRecvError,
-    TrySendError,
-};
+use slipring::error::{DescriptorFault, Fault, Refusal, TryRecvError, TrySendError};
+use slipring::options::Spin;
+use slipring::{Connection, ErrorKind, Options};
 use support::raw::{self, *};
 use support::{Stage, fault, soon, stays_faulty};
 

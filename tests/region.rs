@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
-use slipring::{
-    CudaHandle, Error, ErrorKind, PosixShm, RegionFault, RegionKind, RegionLimits, Registry,
-    SigbusGuard, Source, Unregistered,
+use slipring::error::RegionFault;
+use slipring::region::{
+    CudaHandle, PosixShm, RegionKind, RegionLimits, Registry, SigbusGuard, Source, Unregistered,
 };
+use slipring::{Error, ErrorKind};
 use support::census::descriptors;
 use support::other::{Other, listen_for, say};
 use support::{unique_name, wait_until};

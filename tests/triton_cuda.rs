@@ -5,8 +5,8 @@ mod triton;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use slipring::CudaHandle;
 use slipring::cuda::Device;
+use slipring::region::CudaHandle;
 use support::fake_cuda::FakeCuda;
 use support::gpus::{device, exchange, hear, hear_out, is_closed, recv, small_pool};
 use triton::{SIMPLE, Served, request, tensor as described, window};
@@ -94,7 +94,7 @@ fn a_gpu_s_memory_is_registered_read_and_written() {
 #[derive(Debug)]
 struct Reached(std::sync::Mutex<Vec<u8>>);
 
-impl slipring::Reach for Reached {
+impl slipring::region::Reach for Reached {
     fn len(&self) -> u64 {
         self.0.lock().unwrap().len() as u64
     }
@@ -114,12 +114,12 @@ impl slipring::Reach for Reached {
 fn overlapping_windows_of_a_gpu_are_moved_whatever_they_are_called() {
     const LEN: u64 = 2 << 20;
     let bytes: Vec<u8> = (0..2 * LEN).map(|at| (at / 1000) as u8).collect();
-    let reached: std::sync::Arc<dyn slipring::Reach> =
+    let reached: std::sync::Arc<dyn slipring::region::Reach> =
         std::sync::Arc::new(Reached(std::sync::Mutex::new(bytes.clone())));
-    let registry = slipring::Registry::new().unwrap();
+    let registry = slipring::region::Registry::new().unwrap();
     let handle = CudaHandle { raw: [1; 64], device: 0 };
     for name in ["one", "two"] {
-        let source = slipring::Source::Gpu(handle, &reached);
+        let source = slipring::region::Source::Gpu(handle, &reached);
         registry.register(name, source, 0, 2 * LEN).unwrap();
     }
     let lease = |name, offset| registry.lease(name, offset, LEN).unwrap();
@@ -131,6 +131,6 @@ fn overlapping_windows_of_a_gpu_are_moved_whatever_they_are_called() {
     lease("two", 0).read_at(0, &mut moved).unwrap();
     assert_eq!(moved, bytes[..LEN as usize]);
     // Further than it is long.
-    let source = slipring::Source::Gpu(handle, &reached);
+    let source = slipring::region::Source::Gpu(handle, &reached);
     assert!(registry.register("three", source, 1, 2 * LEN).is_err());
 }

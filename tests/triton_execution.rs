@@ -15,11 +15,12 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use slipring::DType;
+use slipring::region::PosixShm;
 use slipring::triton::{
     AsyncModel, Counts, Front, InferRequest, Inferring, InputData, Inputs, ModelMetadata, Outputs,
     RegionWindow, RequestInput, TensorSpec, http_router,
 };
-use slipring::{DType, PosixShm};
 use support::{HANG, unique_name, wait_until};
 use tower::ServiceExt;
 use triton::Gate;

@@ -13,10 +13,11 @@ use futures_util::StreamExt;
 use grpc::inference::infer_parameter::ParameterChoice;
 use grpc::inference::*;
 use grpc::{Client, Served, identity, in_memory, input, output, request, simple, window};
+use slipring::DType;
+use slipring::region::Registry;
 use slipring::triton::{
     Front, Inputs, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Wire,
 };
-use slipring::{DType, Registry};
 use support::{unique_name, wait_until};
 use tonic::Code;
 use tonic::codec::CompressionEncoding;
@@ -448,7 +449,7 @@ fn an_applications_own_server_serves_it_beside_others() {
 fn an_object_that_was_unlinked_stays_and_a_truncated_one_fails_its_requests() {
     for in_place in [false, true] {
         if in_place {
-            slipring::SigbusGuard::install().unwrap();
+            slipring::region::SigbusGuard::install().unwrap();
         }
         let served = Served::with(|builder| builder.in_place(in_place));
         let object = served.region("r", 1 << 20);

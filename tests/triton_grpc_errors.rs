@@ -11,7 +11,7 @@ use grpc::{
     Served, identity, in_memory, input, int, is_refused, output, parameter, request, simple, text,
     window,
 };
-use slipring::{CudaHandle, Registry, Source};
+use slipring::region::{CudaHandle, Registry, Source};
 use support::unique_name;
 use tonic::{Code, Status};
 use triton::ints;

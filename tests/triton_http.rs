@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use flate2::read::{GzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
+use slipring::DType;
+use slipring::region::{PosixShm, Registry, Source};
 use slipring::triton::{
     Front, Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Wire,
 };
-use slipring::{DType, PosixShm, Registry, Source};
 use support::unique_name;
 use triton::{SIMPLE, Served, ints, models, request, simple_json, tensor, window};
 

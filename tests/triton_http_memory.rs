@@ -6,7 +6,7 @@ mod triton;
 use std::sync::Barrier;
 use std::thread;
 
-use slipring::{CudaHandle, PosixShm, Registry, Source};
+use slipring::region::{CudaHandle, PosixShm, Registry, Source};
 use support::census::descriptors;
 use support::{unique_name, wait_until};
 use triton::{SIMPLE, Served, ints, request, simple_json, tensor, window};
@@ -337,7 +337,7 @@ fn thousands_of_failing_registrations_lose_no_descriptor() {
 
 #[test]
 fn as_many_regions_as_may_be_are_registered_and_no_more() {
-    let limits = slipring::RegionLimits::new().regions(2);
+    let limits = slipring::region::RegionLimits::new().regions(2);
     let registry = Registry::with_limits(limits).unwrap();
     let served = Served::with(|builder| builder.registry(registry));
     let object = object(64);

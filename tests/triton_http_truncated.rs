@@ -8,8 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use slipring::DType;
+use slipring::region::{PosixShm, SigbusGuard};
 use slipring::triton::{Inputs, Model, ModelError, ModelMetadata, Outputs, TensorSpec};
-use slipring::{DType, PosixShm, SigbusGuard};
 use support::HANG;
 use triton::{Answer, Client, SIMPLE, Served, request, simple_json, tensor, window};
 

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use client::{Client, Job, jobs};
 use serve::Servers;
-use slipring::PosixShm;
+use slipring::region::PosixShm;
 
 const LONG: usize = 16 << 20;
 const SLICE: usize = 300;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use axum::body::Bytes;
 use axum::routing::post;
-use slipring::SigbusGuard;
+use slipring::region::SigbusGuard;
 use slipring::triton::{Front, Server, Wire};
 
 use crate::client::{Client, Job};

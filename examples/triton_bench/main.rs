@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use calls::{Connection, Job, Jobs};
 use serve::{Role, Server};
-use slipring::PosixShm;
+use slipring::region::PosixShm;
 use tokio::runtime::Builder;
 
 const LONG: usize = 16 << 20;

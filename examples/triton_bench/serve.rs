@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use slipring::SigbusGuard;
+use slipring::region::SigbusGuard;
 use slipring::triton::{Front, Server as Serving, Wire};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;

@@ -12,7 +12,7 @@
 
 mod models;
 
-use slipring::SigbusGuard;
+use slipring::region::SigbusGuard;
 use slipring::triton::{Front, Server, Wire};
 use tokio::signal::unix::{SignalKind, signal};
 

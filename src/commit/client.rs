@@ -58,9 +58,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// - [`CommitFault::Refused`](crate::CommitFault::Refused): the service does not want it.
-    /// - [`CommitFault::Description`](crate::CommitFault::Description): the service describes it in a way that cannot be.
-    /// - [`CommitFault::Quota`](crate::CommitFault::Quota)
+    /// - [`CommitFault::Refused`](crate::error::CommitFault::Refused): the service does not want it.
+    /// - [`CommitFault::Description`](crate::error::CommitFault::Description): the service describes it in a way that cannot be.
+    /// - [`CommitFault::Quota`](crate::error::CommitFault::Quota)
     /// - [`ErrorKind::PeerClosed`](crate::ErrorKind::PeerClosed), [`ErrorKind::PeerDied`](crate::ErrorKind::PeerDied), and those of [`Sender::send`](crate::Sender::send).
     pub fn load(&self, bytes: &[u8]) -> Result<Model> {
         let Asked { desk, ticket } = self.shared.ask(|_| Ok(What::Load))?;
@@ -79,7 +79,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`load`](Self::load), and [`CommitFault::Memory`](crate::CommitFault::Memory).
+    /// As for [`load`](Self::load), and [`CommitFault::Memory`](crate::error::CommitFault::Memory).
     pub fn load_descriptor(&self, fd: impl AsFd, offset: u64, len: u64) -> Result<Model> {
         let asked = self.shared.ask(|_| Ok(What::Load))?;
         let ticket = self.shared.send_with(asked, &[fd.as_fd()], |passed| {

@@ -59,7 +59,7 @@ impl ServerOptions {
     }
 
     /// Takes memory that its owner could make shorter, too. Handlers copy it, or touch it
-    /// [in place](crate::commit::View::in_place) under the [guard](crate::SigbusGuard).
+    /// [in place](crate::commit::View::in_place) under the [guard](crate::region::SigbusGuard).
     pub fn allow_unsealed(mut self, allow: bool) -> Self {
         self.unsealed = allow;
         self

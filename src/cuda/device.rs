@@ -19,10 +19,10 @@ use crate::error::{CudaFault, GpuUuid, Result};
 /// one GPU share what was opened on it.
 #[derive(Clone)]
 pub struct Device {
-    inner: Arc<Inner>,
+    inner: Arc<DeviceCore>,
 }
 
-struct Inner {
+struct DeviceCore {
     driver: &'static Driver,
     ordinal: u32,
     raw: CUdevice,
@@ -35,12 +35,12 @@ struct Inner {
 }
 
 // SAFETY: the driver's handles of contexts may be used by any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for DeviceCore {}
 // SAFETY: as above, and by several at once.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for DeviceCore {}
 
 /// The GPUs that somebody uses now.
-static DEVICES: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+static DEVICES: Mutex<Vec<Weak<DeviceCore>>> = Mutex::new(Vec::new());
 
 impl Device {
     /// How many GPUs this process sees.
@@ -83,7 +83,7 @@ impl Device {
         if let Some(inner) = { known }.find(|inner| inner.ordinal == ordinal) {
             return Ok(Self { inner });
         }
-        let inner = Arc::new(Inner::new(driver, ordinal)?);
+        let inner = Arc::new(DeviceCore::new(driver, ordinal)?);
         devices.push(Arc::downgrade(&inner));
         Ok(Self { inner })
     }
@@ -129,7 +129,7 @@ impl Device {
     ///
     /// [`CudaFault::Driver`]
     pub fn can_access(&self, other: &Device) -> Result<bool> {
-        let Inner { driver, raw, .. } = &*self.inner;
+        let DeviceCore { driver, raw, .. } = &*self.inner;
         let mut can = 0;
         // SAFETY: `can` has room for an int, and both devices are the driver's.
         let code = unsafe { (driver.calls.cuDeviceCanAccessPeer)(&mut can, *raw, other.inner.raw) };
@@ -197,7 +197,7 @@ impl Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { ordinal, uuid, name, .. } = &*self.inner;
+        let DeviceCore { ordinal, uuid, name, .. } = &*self.inner;
         let mut shown = f.debug_struct("Device");
         shown.field("ordinal", ordinal).field("name", name);
         shown.field("uuid", &format_args!("{uuid}")).finish_non_exhaustive()
@@ -207,7 +207,7 @@ impl fmt::Debug for Device {
 thread_local! {
     /// Whose context this module has made this thread's last, and not left since: it is current, as nothing of a
     /// user's runs in between but subscribers of `tracing`, which leave it as it was. Null: none.
-    static ENTERED: Cell<*const Inner> = const { Cell::new(std::ptr::null()) };
+    static ENTERED: Cell<*const DeviceCore> = const { Cell::new(std::ptr::null()) };
 }
 
 /// The thread's current context is a device's. And no graph that somebody captures, on this thread or another one, is
@@ -224,7 +224,7 @@ pub(super) struct Entered<'a> {
 /// What a thread goes back to. It stays there: pointers are not sent.
 struct Left {
     driver: &'static Driver,
-    outer: *const Inner,
+    outer: *const DeviceCore,
     capture: Option<CUstreamCaptureMode>,
 }
 
@@ -247,7 +247,7 @@ impl Drop for Left {
     }
 }
 
-impl Inner {
+impl DeviceCore {
     fn new(driver: &'static Driver, ordinal: u32) -> Result<Self> {
         let raw = raw(driver, ordinal)?;
         let has = |which| attribute(driver, raw, which).map(|value| value != 0);
@@ -267,7 +267,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for DeviceCore {
     fn drop(&mut self) {
         if !is_ours() {
             return;

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use crate::cuda::store::{Hold, Shared};
+use crate::cuda::store::{Hold, OwnedTensor};
 use crate::cuda::stream::{Stream, Until};
-use crate::cuda::view::View;
+use crate::cuda::view::GpuView;
 use crate::error::{Result, TensorFault};
 use crate::tensor::{DType, Element, OnGpu, Shape, Tensor};
 
@@ -55,14 +55,14 @@ impl<T: Element> Draft<T> {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Len`]: they are more or fewer. [`CudaFault::Driver`](crate::CudaFault::Driver),
-    /// [`CudaFault::Capturing`](crate::CudaFault::Capturing).
+    /// [`TensorFault::Len`]: they are more or fewer. [`CudaFault::Driver`](crate::error::CudaFault::Driver),
+    /// [`CudaFault::Capturing`](crate::error::CudaFault::Capturing).
     pub fn write(&mut self, elements: &[T]) -> Result<()> {
         self.held().area().copy_from_host(elements.as_bytes(), &self.stream)
     }
 
     /// As [`write`](Self::write), but waits only until `deadline`: first for what the stream was given so far, then
-    /// for the copy, as [`View::read_deadline`] does. Nothing writes to the draft after this has returned but what
+    /// for the copy, as [`GpuView::read_deadline`] does. Nothing writes to the draft after this has returned but what
     /// the stream is given; after an error, some of it may have been written.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl<T: Element> Draft<T> {
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver)
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver)
     pub fn fill(&mut self, byte: u8) -> Result<()> {
         self.held().area().fill(byte, &self.stream)
     }
@@ -88,12 +88,12 @@ impl<T: Element> Draft<T> {
     /// # Errors
     ///
     /// - [`TensorFault::Len`], [`TensorFault::DataType`]: it is another kind of tensor.
-    /// - [`CudaFault::TwoStreams`](crate::CudaFault::TwoStreams): the view is not of this draft's stream.
-    /// - [`CudaFault::OtherStream`](crate::CudaFault::OtherStream): it is on another GPU.
-    pub fn copy_from(&mut self, view: &View) -> Result<()> {
+    /// - [`CudaFault::TwoStreams`](crate::error::CudaFault::TwoStreams): the view is not of this draft's stream.
+    /// - [`CudaFault::OtherStream`](crate::error::CudaFault::OtherStream): it is on another GPU.
+    pub fn copy_from(&mut self, view: &GpuView) -> Result<()> {
         view.stream().check_device(self.stream.device())?;
         if !view.stream().is(&self.stream) {
-            return Err(crate::CudaFault::TwoStreams.into());
+            return Err(crate::error::CudaFault::TwoStreams.into());
         }
         if view.dtype() != self.dtype {
             let (is, wanted) = (view.dtype().name(), self.dtype.name());
@@ -106,14 +106,14 @@ impl<T: Element> Draft<T> {
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver), [`CudaFault::Capturing`](crate::CudaFault::Capturing)
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver), [`CudaFault::Capturing`](crate::error::CudaFault::Capturing)
     pub fn share(mut self) -> Result<Tensor> {
         let device = self.stream.device().clone();
         let _entered = device.enter()?;
         self.stream.check_capture()?;
         self.held().set_ready(&self.stream)?;
         let hold = self.hold.take().expect("there until it is shared");
-        let on = OnGpu::Own(Arc::new(Shared { hold }));
+        let on = OnGpu::Own(Arc::new(OwnedTensor { hold }));
         Ok(Tensor::on_gpu(self.dtype, self.shape, on))
     }
 

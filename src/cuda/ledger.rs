@@ -261,7 +261,7 @@ mod tests {
         Die(usize),
         DieLater(usize),
         /// A use here ends, with work still running.
-        View(usize),
+        GpuView(usize),
         Drop(usize),
         Finish(usize),
         Sweep,
@@ -276,7 +276,7 @@ mod tests {
             at().prop_map(Act::Return),
             at().prop_map(Act::Die),
             at().prop_map(Act::DieLater),
-            at().prop_map(Act::View),
+            at().prop_map(Act::GpuView),
             at().prop_map(Act::Drop),
             at().prop_map(Act::Finish),
             Just(Act::Sweep),
@@ -380,7 +380,7 @@ mod tests {
                             world.back.insert(loan.0);
                         }
                     }
-                    Act::View(at) => {
+                    Act::GpuView(at) => {
                         let Some(at) = pick(&blocks, at, true) else { continue };
                         let event = fresh(&mut ledger);
                         world.borrow_mut().running.insert(event);

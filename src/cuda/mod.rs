@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   owner                                      ‖ border ‖   borrower
-//!   Pool::alloc ─▶ Draft ─share─▶ Tensor ─send─▶  ring  ─▶ Tensor ─Device::open─▶ View ─drop─▶ loan goes back
+//!   Pool::alloc ─▶ Draft ─share─▶ Tensor ─send─▶  ring  ─▶ Tensor ─Device::open─▶ GpuView ─drop─▶ loan goes back
 //!                    │              │ event "ready"            │ stream waits        │ event "done"
 //!                    stream writes  recorded behind it         for "ready"           recorded behind the reads
 //! ```
@@ -67,4 +67,4 @@ pub use draft::Draft;
 pub use pool::{Pool, PoolOptions};
 pub use region::Region;
 pub use stream::Stream;
-pub use view::View;
+pub use view::GpuView;

@@ -26,10 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Handle → what it opened.
 pub(super) struct Table<V> {
-    shared: Arc<Shared<V>>,
+    shared: Arc<OpeningsCore<V>>,
 }
 
-struct Shared<V> {
+struct OpeningsCore<V> {
     entries: Mutex<HashMap<Handle, Entry<V>>>,
     closed: Condvar,
 }
@@ -40,7 +40,7 @@ enum Entry<V> {
     Closing,
 }
 
-impl<V> Shared<V> {
+impl<V> OpeningsCore<V> {
     fn entries(&self) -> MutexGuard<'_, HashMap<Handle, Entry<V>>> {
         // Every step leaves the table whole.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
@@ -89,7 +89,7 @@ impl<V> Table<V> {
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        let shared = Shared { entries: Mutex::default(), closed: Condvar::new() };
+        let shared = OpeningsCore { entries: Mutex::default(), closed: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
 }
@@ -105,7 +105,7 @@ pub(super) struct Opening<V> {
     handle: Handle,
     /// `None` while it is dropped.
     value: Option<Arc<V>>,
-    shared: Arc<Shared<V>>,
+    shared: Arc<OpeningsCore<V>>,
 }
 
 impl<V> Deref for Opening<V> {

@@ -7,7 +7,7 @@ use crate::cuda::device::Device;
 use crate::cuda::imports::{Import, Keeps};
 use crate::cuda::memory::{Area, Memory};
 use crate::cuda::stream::{Stream, Until};
-use crate::cuda::view::View;
+use crate::cuda::view::GpuView;
 use crate::error::{CudaFault, Result, TensorFault};
 use crate::region::{CudaHandle, Lease, Reach};
 use crate::tensor::{DType, Shape};
@@ -34,7 +34,7 @@ impl Device {
         self.map(handle, offset, len, None)
     }
 
-    /// Opens a region that a [`Registry`](crate::Registry) knows, as far as it is leased.
+    /// Opens a region that a [`Registry`](crate::region::Registry) knows, as far as it is leased.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl Device {
     }
 }
 
-/// For a [`Registry`](crate::Registry): copies by a stream of its own, each of which is waited for.
+/// For a [`Registry`](crate::region::Registry): copies by a stream of its own, each of which is waited for.
 impl Reach for Region {
     fn len(&self) -> u64 {
         self.area.len as u64
@@ -110,7 +110,7 @@ impl Region {
         self.part(offset, to.len(), stream)?.copy_to_host(to, stream)
     }
 
-    /// As [`read_at`](Self::read_at), but waits only until `deadline`, as [`View::read_deadline`] does.
+    /// As [`read_at`](Self::read_at), but waits only until `deadline`, as [`GpuView::read_deadline`] does.
     ///
     /// # Errors
     ///
@@ -166,12 +166,12 @@ impl Region {
         shape: impl Into<Shape>,
         offset: usize,
         stream: &Stream,
-    ) -> Result<View> {
+    ) -> Result<GpuView> {
         stream.check_capture()?;
         let shape = shape.into();
         let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
         let area = self.part(offset, len, stream)?;
-        Ok(View::of_region(self.import.clone(), (dtype, shape), area, stream))
+        Ok(GpuView::of_region(self.import.clone(), (dtype, shape), area, stream))
     }
 
     fn own_stream(&self) -> Result<&Stream> {

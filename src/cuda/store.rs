@@ -369,11 +369,11 @@ impl fmt::Debug for Hold {
 
 /// A range that was written, as a tensor has it.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct OwnedTensor {
     pub(super) hold: Hold,
 }
 
-impl GpuMemory for Shared {
+impl GpuMemory for OwnedTensor {
     fn len(&self) -> usize {
         self.hold.area.len
     }

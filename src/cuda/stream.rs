@@ -20,26 +20,26 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// uses it.
 #[derive(Clone)]
 pub struct Stream {
-    inner: Arc<Inner>,
+    inner: Arc<StreamCore>,
 }
 
-struct Inner {
+struct StreamCore {
     device: Device,
     raw: CUstream,
     is_ours: bool,
 }
 
 // SAFETY: the driver's streams may be used by any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for StreamCore {}
 // SAFETY: as above, and by several at once.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for StreamCore {}
 
 impl Device {
     /// A stream of its own, which does not wait for the legacy default stream.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver)
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver)
     pub fn stream(&self) -> Result<Stream> {
         let (driver, _entered) = (self.driver(), self.enter()?);
         let mut raw = std::ptr::null_mut();
@@ -47,13 +47,13 @@ impl Device {
         // SAFETY: `raw` has room for a stream, and the device's context is current.
         let code = unsafe { (driver.calls.cuStreamCreate)(&mut raw, flags) };
         driver.check("cuStreamCreate", code)?;
-        Ok(Stream { inner: Arc::new(Inner { device: self.clone(), raw, is_ours: true }) })
+        Ok(Stream { inner: Arc::new(StreamCore { device: self.clone(), raw, is_ours: true }) })
     }
 
     /// The legacy default stream of its context, which PyTorch and CuPy use unless they are told otherwise.
     pub fn default_stream(&self) -> Stream {
         let raw = std::ptr::null_mut();
-        Stream { inner: Arc::new(Inner { device: self.clone(), raw, is_ours: false }) }
+        Stream { inner: Arc::new(StreamCore { device: self.clone(), raw, is_ours: false }) }
     }
 
     /// A stream that another library has made, which stays its own.
@@ -64,7 +64,7 @@ impl Device {
     ///   another stream on each thread.
     /// - It lives as long as the handle, its clones, and every view and tensor that was given one of them.
     pub unsafe fn stream_of_raw(&self, raw: *mut c_void) -> Stream {
-        let inner = Inner { device: self.clone(), raw: raw.cast(), is_ours: false };
+        let inner = StreamCore { device: self.clone(), raw: raw.cast(), is_ours: false };
         Stream { inner: Arc::new(inner) }
     }
 }
@@ -84,7 +84,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver): that has failed, or something before it.
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver): that has failed, or something before it.
     pub fn synchronize(&self) -> Result<()> {
         let (driver, _entered) = (self.device().driver(), self.device().enter()?);
         // SAFETY: it lives, in the context that is current.
@@ -216,7 +216,7 @@ fn ends_work(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Cuda(CudaFault::Driver { code, .. }) if ends_all(*code))
 }
 
-impl Drop for Inner {
+impl Drop for StreamCore {
     fn drop(&mut self) {
         if !self.is_ours {
             return;

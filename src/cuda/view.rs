@@ -11,7 +11,7 @@ use crate::cuda::imports::{Import, Imports};
 use crate::cuda::library::{is_ours, is_refusal};
 use crate::cuda::memory::Area;
 use crate::cuda::openings::Opening;
-use crate::cuda::store::Shared;
+use crate::cuda::store::OwnedTensor;
 use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
@@ -21,7 +21,7 @@ use crate::tensor::{DType, GpuLoan, OnGpu, Shape, Tensor, dlpack};
 /// it was given by then, its memory is not used for anything else.
 ///
 /// Its owner and whoever else has mapped the memory can write it: CUDA has no read-only handles.
-pub struct View {
+pub struct GpuView {
     dtype: DType,
     shape: Shape,
     area: Area,
@@ -32,7 +32,7 @@ pub struct View {
 /// What the view keeps. Events go before the memory whose users they tell of, and that before its loan.
 enum Source {
     /// Memory of this process.
-    Own(Arc<Shared>),
+    Own(Arc<OwnedTensor>),
     /// Memory that a peer has lent.
     Lent { done: Arc<Opening<Event>>, import: Arc<Import>, loan: Arc<GpuLoan> },
     /// A region.
@@ -51,7 +51,7 @@ impl Device {
     /// - [`CudaFault::Driver`]: what the peer says of its memory is no handle; [`CudaFault::Allocation`]: it is of less.
     /// - [`CudaFault::OtherNamespace`]: it cannot be opened, and the peer lives in another container.
     /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]
-    pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<View> {
+    pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<GpuView> {
         stream.check_device(self)?;
         // First: a child has none of it.
         let _entered = self.enter()?;
@@ -69,7 +69,7 @@ impl Device {
         let (area, source) = match place {
             OnGpu::Own(memory) => {
                 let memory: Arc<dyn Any + Send + Sync> = memory.clone();
-                let shared = memory.downcast::<Shared>().map_err(|_| CudaFault::OnHost)?;
+                let shared = memory.downcast::<OwnedTensor>().map_err(|_| CudaFault::OnHost)?;
                 shared.hold.hold_back(stream)?;
                 (shared.hold.area(), Source::Own(shared))
             }
@@ -93,7 +93,7 @@ impl Device {
             }
         };
         let (dtype, shape) = (tensor.dtype(), *tensor.shape());
-        Ok(View { dtype, shape, area, stream: stream.clone(), source })
+        Ok(GpuView { dtype, shape, area, stream: stream.clone(), source })
     }
 
     /// A private copy of a tensor that lies on this GPU. Waits until it is made.
@@ -105,8 +105,8 @@ impl Device {
         self.open(tensor, stream)?.to_host()
     }
 
-    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`View::read_deadline`] does. Who tries
-    /// again keeps a [`View`]: each time that a tensor is opened its stream is given one more wait.
+    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`GpuView::read_deadline`] does. Who tries
+    /// again keeps a [`GpuView`]: each time that a tensor is opened its stream is given one more wait.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ fn tell_of_namespace(error: Error, loan: &GpuLoan) -> Error {
     }
 }
 
-impl View {
+impl GpuView {
     pub(super) fn of_region(
         import: Arc<Import>,
         (dtype, shape): (DType, Shape),
@@ -181,7 +181,7 @@ impl View {
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::Len`](crate::TensorFault::Len): `to` has more or fewer.
+    /// - [`TensorFault::Len`](crate::error::TensorFault::Len): `to` has more or fewer.
     /// - [`ErrorKind::PeerDied`], before its writer was done.
     /// - [`CudaFault::Driver`], [`CudaFault::Capturing`]
     ///
@@ -251,7 +251,7 @@ impl View {
     ///
     /// # Errors
     ///
-    /// [`TensorFault::BytesLen`](crate::TensorFault::BytesLen): DLPack has no BYTES.
+    /// [`TensorFault::BytesLen`](crate::error::TensorFault::BytesLen): DLPack has no BYTES.
     pub fn into_dlpack(self) -> Result<*mut DLManagedTensorVersioned> {
         let device = DLDevice::cuda(self.stream.device().ordinal());
         let (dtype, shape, Area { start, len }) = (self.dtype, self.shape, self.area);
@@ -263,7 +263,7 @@ impl View {
     }
 }
 
-impl Drop for View {
+impl Drop for GpuView {
     fn drop(&mut self) {
         if !is_ours() {
             return;
@@ -288,7 +288,7 @@ impl Drop for View {
     }
 }
 
-impl View {
+impl GpuView {
     /// Records what tells that the stream's use is over.
     fn end(&self) -> Result<()> {
         match &self.source {
@@ -315,9 +315,12 @@ impl View {
     }
 }
 
-impl fmt::Debug for View {
+impl fmt::Debug for GpuView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dtype, shape, .. } = self;
-        f.debug_struct("View").field("dtype", dtype).field("shape", shape).finish_non_exhaustive()
+        f.debug_struct("GpuView")
+            .field("dtype", dtype)
+            .field("shape", shape)
+            .finish_non_exhaustive()
     }
 }

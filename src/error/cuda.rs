@@ -58,7 +58,9 @@ pub enum CudaFault {
     },
     /// The tensor lies on a GPU that this process does not see: its container has other ones, or
     /// `CUDA_VISIBLE_DEVICES` hides it.
-    #[error("the tensor lies on {is}, which this process does not see (CUDA_VISIBLE_DEVICES, the container's GPUs)")]
+    #[error(
+        "the tensor lies on {is}, which this process does not see (CUDA_VISIBLE_DEVICES, the container's GPUs)"
+    )]
     HiddenDevice {
         /// The UUID of the tensor's GPU.
         is: GpuUuid,

@@ -41,7 +41,9 @@ pub enum DlpackFault {
         lanes: u16,
     },
     /// The elements are not contiguous in row-major order.
-    #[error("stride of dimension {at} is {stride}, row-major order needs {expected}: copy it first")]
+    #[error(
+        "stride of dimension {at} is {stride}, row-major order needs {expected}: copy it first"
+    )]
     Stride {
         /// The dimension, counted from 0.
         at: usize,

@@ -40,7 +40,9 @@ pub enum RegionFault {
         wanted: &'static str,
     },
     /// The registry holds as many regions as it may, those included that only leases keep.
-    #[error("{count} regions are registered, at most {limit} may be: unregister some, or allow more (RegionLimits::regions)")]
+    #[error(
+        "{count} regions are registered, at most {limit} may be: unregister some, or allow more (RegionLimits::regions)"
+    )]
     TooManyRegions {
         /// Regions in the registry.
         count: usize,
@@ -48,7 +50,9 @@ pub enum RegionFault {
         limit: usize,
     },
     /// The registered regions leave no room for this one.
-    #[error("regions take {used} of {limit} bytes, this one needs {needed} more: unregister some, or allow more (RegionLimits::bytes)")]
+    #[error(
+        "regions take {used} of {limit} bytes, this one needs {needed} more: unregister some, or allow more (RegionLimits::bytes)"
+    )]
     TooManyBytes {
         /// Bytes of all regions in host memory.
         used: u64,

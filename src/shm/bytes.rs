@@ -131,7 +131,7 @@ impl<'a> Bytes<'a> {
     /// # Examples
     ///
     /// ```
-    /// fn sum(bytes: slipring::Bytes<'_>) -> u64 {
+    /// fn sum(bytes: slipring::message::Bytes<'_>) -> u64 {
     ///     let lines = bytes.lines();
     ///     let rest = lines.remainder();
     ///     let mut lanes = [0u64; 8];

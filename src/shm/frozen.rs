@@ -81,7 +81,7 @@ impl Frozen {
     ///
     /// # Errors
     ///
-    /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
+    /// [`Fault::Descriptor`](crate::error::Fault::Descriptor) with the first check that failed.
     pub(crate) fn attach(fd: impl AsFd + Into<OwnedFd>, len: usize) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         let known = is_whole(fd.as_fd(), len)?;

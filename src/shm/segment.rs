@@ -148,7 +148,7 @@ impl PeerSegment {
     ///
     /// # Errors
     ///
-    /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
+    /// [`Fault::Descriptor`](crate::error::Fault::Descriptor) with the first check that failed.
     pub(crate) fn attach(fd: impl AsFd, len: usize, mirror: usize, prefault: bool) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         let known = is_whole(fd.as_fd(), len)?;

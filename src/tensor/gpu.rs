@@ -84,10 +84,10 @@ impl GpuPlace {
     /// [`TensorFault::GpuRange`]: the range is not inside of the allocation. [`TensorFault::Alignment`]: it does not start
     /// at a multiple of 256.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self> {
-        Ok(Self::judge(bytes)?)
+        Ok(Self::check(bytes)?)
     }
 
-    fn judge(bytes: &[u8; Self::LEN]) -> Result<Self, TensorFault> {
+    fn check(bytes: &[u8; Self::LEN]) -> Result<Self, TensorFault> {
         fn take<'a, const N: usize>(left: &mut &'a [u8]) -> &'a [u8; N] {
             // As many as `LEN` was added up from.
             let (field, rest) = left.split_first_chunk().expect("the fields make the length");
@@ -239,7 +239,7 @@ impl GpuLoan {
         mapping: LentRange,
         shelf: Arc<Shelf>,
     ) -> Result<Self, TensorFault> {
-        let (place, ended) = (GpuPlace::judge(place)?, Mutex::new(false));
+        let (place, ended) = (GpuPlace::check(place)?, Mutex::new(false));
         Ok(Self { place, bytes, mapping: Mutex::new(Some(mapping)), ended, shelf })
     }
 

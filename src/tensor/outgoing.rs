@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::pool::{Block, Pool};
 use crate::shm::Bytes;
-use crate::tensor::descriptor::{Descriptor, Place};
+use crate::tensor::descriptor::{Descriptor, Location};
 use crate::tensor::element::Element;
 use crate::tensor::gpu::{GpuBorrower, OnGpu};
 use crate::tensor::view::{Named, Storage, Tensor};
@@ -55,7 +55,7 @@ impl<T: Element> From<TensorMut<T>> for Outgoing<'_> {
         let TensorMut { dtype, shape, memory, element } = tensor;
         let tensor = match memory {
             Writable::Block(block) => {
-                let head = Descriptor { name: "", dtype, shape, place: Place::Attached };
+                let head = Descriptor { name: "", dtype, shape, place: Location::Attached };
                 Sent::Moved { head, block }
             }
             memory => match (TensorMut { dtype, shape, memory, element }).share() {
@@ -96,7 +96,7 @@ impl Descriptor<'static> {
     #[inline]
     pub(super) fn of(tensor: &Tensor) -> Self {
         let Tensor { dtype, shape, .. } = *tensor;
-        Self { name: "", dtype, shape, place: Place::Attached }
+        Self { name: "", dtype, shape, place: Location::Attached }
     }
 }
 
@@ -131,19 +131,19 @@ impl<'a> Described<'a> {
                 Storage::Region(lease) => {
                     let (name, offset, len) = (lease.name(), lease.offset(), lease.len());
                     self.describe(&Descriptor {
-                        place: Place::Region { name, offset, len },
+                        place: Location::Region { name, offset, len },
                         ..head
                     })
                 }
                 Storage::Named(Named { name, offset, len }) => {
-                    let place = Place::Region { name, offset: *offset, len: *len };
+                    let place = Location::Region { name, offset: *offset, len: *len };
                     self.describe(&Descriptor { place, ..head })
                 }
                 Storage::Gpu(OnGpu::Own(memory)) => {
                     let parcel = memory.clone().lend(&GpuBorrower::of(sender))?;
                     let tickets = [parcel.bytes, parcel.mapping];
                     self.enclosures.extend(tickets.map(|ticket| Enclosure::Ticket(ticket.block)));
-                    self.describe(&Descriptor { place: Place::Gpu(&parcel.place.encode()), ..head })
+                    self.describe(&Descriptor { place: Location::Gpu(&parcel.place.encode()), ..head })
                 }
                 Storage::Gpu(OnGpu::Lent(_)) => Err(TensorFault::GpuLoan.into()),
                 _ => self.add_copy(head, tensor.bytes()?),
@@ -160,7 +160,7 @@ impl<'a> Described<'a> {
         let mut inline = [0; INLINE];
         let inline = &mut inline[..bytes.len()];
         bytes.copy_to(inline);
-        self.describe(&Descriptor { place: Place::Inline(inline), ..head })
+        self.describe(&Descriptor { place: Location::Inline(inline), ..head })
     }
 
     fn describe(&mut self, head: &Descriptor<'_>) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::error::{ErrorKind, GpuUuid, Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
 use crate::region::{Lease, Registry};
 use crate::shm::Bytes;
-use crate::tensor::descriptor::{MAX_NAME, judge_len};
+use crate::tensor::descriptor::{MAX_NAME, check_len};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
 use crate::tensor::gpu::{GpuPlace, OnGpu};
@@ -131,7 +131,7 @@ impl Tensor {
     /// elements are not looked at.
     pub fn from_bytes(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self> {
         let shape = shape.into();
-        judge_len(dtype, &shape, bytes.len())?;
+        check_len(dtype, &shape, bytes.len())?;
         if dtype == DType::Bool {
             element::check_bools(bytes)?;
         }
@@ -153,7 +153,7 @@ impl Tensor {
             return Err(TensorFault::NameTooLong { len, max: name }.into());
         }
         let len = usize::try_from(lease.len()).map_err(|_| TensorFault::Overflow)?;
-        judge_len(dtype, &shape, len)?;
+        check_len(dtype, &shape, len)?;
         Ok(Self { dtype, shape, storage: Storage::Region(lease) })
     }
 
@@ -257,7 +257,7 @@ impl Tensor {
     /// # Errors
     ///
     /// Of tensors in regions only: [`TensorFault::Unresolved`], [`TensorFault::Alignment`] where they do not start
-    /// at a multiple of 8, and those of [`Lease::bytes`](crate::Lease::bytes), which gives views of sealed memory
+    /// at a multiple of 8, and those of [`Lease::bytes`](crate::region::Lease::bytes), which gives views of sealed memory
     /// alone. Every other tensor has its bytes at hand.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'_>> {
@@ -461,7 +461,7 @@ impl Tensor {
     /// # Errors
     ///
     /// Of tensors in regions only: [`TensorFault::Unresolved`], and those of
-    /// [`Lease::read_at`](crate::Lease::read_at).
+    /// [`Lease::read_at`](crate::region::Lease::read_at).
     pub fn to_private(&self) -> Result<Self> {
         self.check_resolved()?;
         let private = Private::new(self.byte_len(), |to| self.copy_bytes(0, to))?;

@@ -12,10 +12,10 @@ use crate::tensor::shape::Shape;
 use crate::tensor::view::{Private, Storage, Tensor};
 
 /// A tensor that only this process knows of yet, to be written in place: a slice of its elements, row-major.
-/// With [`Allocation::dtype`](crate::Allocation::dtype) it is a slice of bytes, whatever its data type.
+/// With [`Allocation::dtype`](crate::tensor::Allocation::dtype) it is a slice of bytes, whatever its data type.
 ///
 /// It starts at a multiple of the page size, and holds what was there before unless it is
-/// [frozen](crate::Context::alloc_frozen), BOOL, or [zeroed](crate::Allocation::zeroed). Dropped, its memory
+/// [frozen](crate::Context::alloc_frozen), BOOL, or [zeroed](crate::tensor::Allocation::zeroed). Dropped, its memory
 /// goes back.
 ///
 /// # Examples

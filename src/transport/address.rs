@@ -135,7 +135,8 @@ fn unescape(text: &str) -> Result<Vec<u8>, AddressFault> {
             Some(b'x') => {
                 let digits = text.get(at + 2..at + 4);
                 // `from_str_radix` takes a sign, too.
-                let digits = digits.filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()));
+                let digits =
+                    digits.filter(|two| two.bytes().all(|digit| digit.is_ascii_hexdigit()));
                 (digits.and_then(|two| u8::from_str_radix(two, 16).ok()), 4)
             }
             _ => (None, 0),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use crate::error::TrySendError;
-use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::parking::{Attention, Sleeper, Waker};
 use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
@@ -180,7 +180,7 @@ impl Sender {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub fn respond(&mut self, request: crate::RequestId, body: &[u8]) -> Result<()> {
+    pub fn respond(&mut self, request: crate::transport::RequestId, body: &[u8]) -> Result<()> {
         let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
         self.put(envelope, body, Patience::Default).map_err(spent)
     }
@@ -192,7 +192,7 @@ impl Sender {
     /// As [`try_send`](Self::try_send).
     pub fn try_respond(
         &mut self,
-        request: crate::RequestId,
+        request: crate::transport::RequestId,
         body: &[u8],
     ) -> Result<(), TrySendError> {
         let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
@@ -233,7 +233,7 @@ impl Sender {
     /// Sends a request if there is room.
     pub(crate) fn try_request(
         &mut self,
-        id: crate::RequestId,
+        id: crate::transport::RequestId,
         body: &[u8],
     ) -> Result<(), TrySendError> {
         let envelope = Envelope { kind: Kind::Request, id: Some(id.0) };

@@ -11,7 +11,7 @@
 //! 1. What a client sends is input: counted, bounded, and refused by one of the texts in `refusal`.
 //! 2. A client's region is leased by a request for as long as it runs, whatever is unregistered meanwhile.
 //! 3. Memory that its owner can truncate is touched by the kernel alone, unless the application has installed the
-//!    [`SigbusGuard`](crate::SigbusGuard) and says [`in_place`](FrontBuilder::in_place). Either way the request of
+//!    [`SigbusGuard`](crate::region::SigbusGuard) and says [`in_place`](FrontBuilder::in_place). Either way the request of
 //!    who truncates fails, and nothing else.
 //! 4. No text tells a key, path or address that its reader has not sent.
 

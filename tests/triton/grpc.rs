@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use slipring::PosixShm;
+use slipring::region::PosixShm;
 use slipring::triton::{Bound, Front, FrontBuilder, Server, Wire};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;

@@ -12,11 +12,12 @@ use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use slipring::DType;
+use slipring::region::PosixShm;
 use slipring::triton::{
     Bound, Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, Server,
     TensorSpec, Wire,
 };
-use slipring::{DType, PosixShm};
 use tokio::sync::oneshot;
 
 use crate::support::{HANG, unique_name};

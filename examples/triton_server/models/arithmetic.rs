@@ -2,8 +2,9 @@
 
 use std::marker::PhantomData;
 
+use slipring::DType;
+use slipring::tensor::Element;
 use slipring::triton::{Inputs, Model, ModelError, ModelMetadata, Outputs, TensorSpec};
-use slipring::{DType, Element};
 
 fn metadata(name: &str, dtype: DType) -> ModelMetadata {
     let spec = |name| TensorSpec::new(name, dtype, [Some(16)]);

@@ -10,11 +10,6 @@ use crate::tensor::dtype::DType;
 /// The only major version whose layout is known: `DLPACK_MAJOR_VERSION`.
 pub(super) const MAJOR: u32 = 1;
 
-/// Flag: nobody may write the bytes (`DLPACK_FLAG_BITMASK_READ_ONLY`).
-pub const READ_ONLY: u64 = 1;
-/// Flag: the bytes were copied for whoever takes the tensor (`DLPACK_FLAG_BITMASK_IS_COPIED`).
-pub const IS_COPIED: u64 = 2;
-
 const INT: u8 = 0;
 const UINT: u8 = 1;
 const FLOAT: u8 = 2;
@@ -119,10 +114,17 @@ pub struct DLManagedTensorVersioned {
     /// Ends the tensor. `None` if there is nothing to be freed.
     // SAFETY: to be called once, by the holder of the tensor, with the tensor's own address.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
-    /// [`READ_ONLY`], [`IS_COPIED`].
+    /// [`READ_ONLY`](Self::READ_ONLY), [`IS_COPIED`](Self::IS_COPIED).
     pub flags: u64,
     /// The tensor.
     pub dl_tensor: DLTensor,
+}
+
+impl DLManagedTensorVersioned {
+    /// Flag: nobody may write the bytes (`DLPACK_FLAG_BITMASK_READ_ONLY`).
+    pub const READ_ONLY: u64 = 1;
+    /// Flag: the library copied the bytes for the receiver of the tensor (`DLPACK_FLAG_BITMASK_IS_COPIED`).
+    pub const IS_COPIED: u64 = 2;
 }
 
 #[cfg(test)]

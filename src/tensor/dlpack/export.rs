@@ -7,7 +7,7 @@ use core::ptr;
 
 use crate::error::{Result, TensorFault};
 use crate::tensor::dlpack::abi::{
-    DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, MAJOR, READ_ONLY,
+    DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, MAJOR,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Shape;
@@ -35,7 +35,7 @@ struct Exported<O> {
 /// # Examples
 ///
 /// ```
-/// use slipring::dlpack::{self, Imported};
+/// use slipring::tensor::dlpack::{self, Imported};
 /// use slipring::{DType, Shape};
 ///
 /// let raw = dlpack::export(vec![1u8, 2, 3, 4], DType::Uint8, &Shape::from([2, 2]))?;
@@ -53,7 +53,7 @@ where
         let bytes = owner.as_ref();
         (bytes.as_ptr().cast_mut(), bytes.len())
     };
-    Ok(place(DLDevice::CPU, owner, find, dtype, shape, READ_ONLY)?)
+    Ok(place(DLDevice::CPU, owner, find, dtype, shape, DLManagedTensorVersioned::READ_ONLY)?)
 }
 
 /// As [`export`], for memory of a GPU at an address there that `owner` keeps. Nothing here touches it.
@@ -66,11 +66,11 @@ pub(crate) fn export_on<O: Send + 'static>(
     shape: &Shape,
 ) -> Result<*mut DLManagedTensorVersioned> {
     let start = ptr::without_provenance_mut(start as usize);
-    Ok(place(device, owner, |_| (start, len), dtype, shape, READ_ONLY)?)
+    Ok(place(device, owner, |_| (start, len), dtype, shape, DLManagedTensorVersioned::READ_ONLY)?)
 }
 
 /// As [`export`], for bytes that `owner` keeps alive at an address known to the caller, such as memory that
-/// another process may write, too. `flags` are [`READ_ONLY`] and [`IS_COPIED`](super::IS_COPIED).
+/// another process may write, too. `flags` are [`READ_ONLY`](DLManagedTensorVersioned::READ_ONLY) and [`IS_COPIED`](DLManagedTensorVersioned::IS_COPIED).
 ///
 /// # Errors
 ///
@@ -79,7 +79,7 @@ pub(crate) fn export_on<O: Send + 'static>(
 /// # Safety
 ///
 /// - `data` points to `len` bytes that can be read until `owner` is dropped, wherever `owner` is moved, and
-///   written, too, unless `flags` has [`READ_ONLY`].
+///   written, too, unless `flags` has [`READ_ONLY`](DLManagedTensorVersioned::READ_ONLY).
 /// - Whoever takes the tensor can bear what else is done to these bytes meanwhile.
 pub unsafe fn export_raw<O: Send + 'static>(
     owner: O,
@@ -199,7 +199,7 @@ mod tests {
         let managed = export(owner, DType::Uint16, &Shape::from([3, 1])).unwrap();
         // SAFETY: it was made above and is ended below.
         let seen = unsafe { &*managed };
-        assert_eq!((seen.version.major, seen.flags), (1, READ_ONLY));
+        assert_eq!((seen.version.major, seen.flags), (1, DLManagedTensorVersioned::READ_ONLY));
         let tensor = seen.dl_tensor;
         assert_eq!((tensor.device, tensor.ndim, tensor.byte_offset), (DLDevice::CPU, 2, 0));
         assert_eq!(tensor.dtype, DLDataType { code: 1, bits: 16, lanes: 1 });

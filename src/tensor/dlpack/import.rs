@@ -7,9 +7,7 @@ use core::ptr::NonNull;
 use core::slice;
 
 use crate::error::{DlpackFault, Result, TensorFault};
-use crate::tensor::dlpack::abi::{
-    DLDevice, DLManagedTensorVersioned, DLTensor, IS_COPIED, MAJOR, READ_ONLY,
-};
+use crate::tensor::dlpack::abi::{DLDevice, DLManagedTensorVersioned, DLTensor, MAJOR};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
 use crate::tensor::shape::{MAX_RANK, Shape};
@@ -17,7 +15,7 @@ use crate::tensor::shape::{MAX_RANK, Shape};
 /// A tensor that another library made, to be read here. Dropping it calls that library's deleter.
 pub struct Imported {
     /// What the deleter is called with.
-    held: Held,
+    owned: OwnedStructure,
     /// The first byte. Dangling if there is none.
     data: NonNull<u8>,
     /// In bytes.
@@ -54,7 +52,7 @@ impl Imported {
     /// - The deleter may be called on any thread, and does not unwind.
     pub unsafe fn from_raw(managed: *mut DLManagedTensorVersioned) -> Result<Self> {
         let null = DlpackFault::Null { field: "DLManagedTensorVersioned" };
-        let held = Held(NonNull::new(managed).ok_or(null)?);
+        let owned = OwnedStructure(NonNull::new(managed).ok_or(null)?);
         // SAFETY: the caller's promise; in every version the structure begins with this field.
         let version = unsafe { (*managed).version };
         if version.major != MAJOR {
@@ -75,7 +73,7 @@ impl Imported {
             0 => NonNull::dangling(),
             _ => start(&tensor, len)?,
         };
-        Ok(Self { held, data, len, dtype, shape, flags })
+        Ok(Self { owned, data, len, dtype, shape, flags })
     }
 
     /// What its elements are.
@@ -89,7 +87,7 @@ impl Imported {
     }
 
     /// Its elements, row-major, in the byte order of the host. They may start at any address, and a BOOL may
-    /// be any byte: [`check`](crate::codec::check) judges them.
+    /// be any byte: [`DType::check`] checks them.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `from_raw` demands that these bytes are there and not written until the deleter is called,
         // which `drop` does.
@@ -110,18 +108,18 @@ impl Imported {
 
     /// Whether the library that made it forbids that the bytes are written.
     pub fn is_read_only(&self) -> bool {
-        self.flags & READ_ONLY != 0
+        self.flags & DLManagedTensorVersioned::READ_ONLY != 0
     }
 
     /// Whether the library that made it copied the bytes for this tensor.
     pub fn is_copied(&self) -> bool {
-        self.flags & IS_COPIED != 0
+        self.flags & DLManagedTensorVersioned::IS_COPIED != 0
     }
 
     /// The structure, given on to somebody else who will call its deleter.
     pub fn into_raw(self) -> *mut DLManagedTensorVersioned {
-        let managed = self.held.0.as_ptr();
-        core::mem::forget(self.held);
+        let managed = self.owned.0.as_ptr();
+        core::mem::forget(self.owned);
         managed
     }
 }
@@ -134,9 +132,9 @@ impl fmt::Debug for Imported {
 }
 
 /// A structure whose deleter is to be called.
-struct Held(NonNull<DLManagedTensorVersioned>);
+struct OwnedStructure(NonNull<DLManagedTensorVersioned>);
 
-impl Drop for Held {
+impl Drop for OwnedStructure {
     fn drop(&mut self) {
         let managed = self.0.as_ptr();
         // SAFETY: whoever made this gave the structure away, and nobody called the deleter before. The field
@@ -316,7 +314,13 @@ mod tests {
     #[test]
     fn a_tensor_given_on_is_not_given_back() {
         let mut foreign = Foreign::new();
-        let raw = foreign.take(|managed| managed.flags = READ_ONLY | IS_COPIED).unwrap().into_raw();
+        let raw = foreign
+            .take(|managed| {
+                managed.flags =
+                    DLManagedTensorVersioned::READ_ONLY | DLManagedTensorVersioned::IS_COPIED
+            })
+            .unwrap()
+            .into_raw();
         assert_eq!(foreign.deleted(), 0);
         // SAFETY: `into_raw` gave it away.
         let again = unsafe { Imported::from_raw(raw) }.unwrap();

@@ -23,9 +23,9 @@ mod export;
 mod import;
 mod tensor;
 
-pub use abi::{
-    DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, IS_COPIED, READ_ONLY,
-};
+pub use abi::DLManagedTensorVersioned;
+#[doc(hidden)]
+pub use abi::{DLDataType, DLDevice, DLPackVersion, DLTensor};
 #[cfg_attr(not(feature = "cuda"), allow(unused_imports))]
 pub(crate) use export::export_on;
 pub use export::{export, export_raw};

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::Result;
-use crate::tensor::dlpack::abi::{DLManagedTensorVersioned, READ_ONLY};
+use crate::tensor::dlpack::abi::DLManagedTensorVersioned;
 use crate::tensor::dlpack::export::{export, export_raw};
 use crate::tensor::dlpack::import::Imported;
 use crate::tensor::dtype::DType;
@@ -26,11 +26,11 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::Unstable`](crate::TensorFault::Unstable): on loan, or in a region. Copy it
+    /// - [`TensorFault::Unstable`](crate::error::TensorFault::Unstable): on loan, or in a region. Copy it
     ///   ([`to_private`](Self::to_private)), or vouch for its sender
     ///   ([`into_dlpack_unchecked`](Self::into_dlpack_unchecked)).
-    /// - [`TensorFault::BytesLen`](crate::TensorFault::BytesLen): DLPack has no BYTES.
-    /// - [`TensorFault::Bool`](crate::TensorFault::Bool): C++ knows no third one.
+    /// - [`TensorFault::BytesLen`](crate::error::TensorFault::BytesLen): DLPack has no BYTES.
+    /// - [`TensorFault::Bool`](crate::error::TensorFault::Bool): C++ knows no third one.
     pub fn into_dlpack(self) -> Result<*mut DLManagedTensorVersioned> {
         let bytes = self.as_bytes()?;
         if self.dtype() == DType::Bool {
@@ -60,14 +60,14 @@ impl Tensor {
         let place = (bytes.as_ptr().cast_mut(), bytes.len());
         // SAFETY: the bytes lie in a mapping, a block or an allocation that the tensor keeps, wherever the
         // tensor itself is moved; nobody may write through a read-only tensor.
-        unsafe { export_raw(self, place, dtype, &shape, READ_ONLY) }
+        unsafe { export_raw(self, place, dtype, &shape, DLManagedTensorVersioned::READ_ONLY) }
     }
 
     /// A private copy of another library's tensor, which is given back.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Bool`](crate::TensorFault::Bool)
+    /// [`TensorFault::Bool`](crate::error::TensorFault::Bool)
     pub fn from_dlpack(imported: &Imported) -> Result<Self> {
         Self::from_bytes(imported.dtype(), *imported.shape(), imported.bytes())
     }
