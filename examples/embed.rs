@@ -46,7 +46,7 @@ struct Job {
 fn main() -> ExitCode {
     match run() {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("embed: {error}"),
+        Err(error) => eprintln!("embed: {error:#}"),
     }
     ExitCode::FAILURE
 }

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("event_loop: {error}"),
+        Err(error) => eprintln!("event_loop: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -103,7 +103,7 @@ fn serve(name: &str) -> Result<()> {
             let end = match client.serve(&mut lines) {
                 Ok(true) => continue,
                 Ok(false) => "left".into(),
-                Err(error) => error.to_string(),
+                Err(error) => format!("{error:#}"),
             };
             poll.registry().deregister(client.source())?;
             clients.remove(&token);

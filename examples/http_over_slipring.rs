@@ -55,7 +55,7 @@ impl axum::serve::Listener for Links {
                     return (link.into_stream(), uid);
                 }
                 Err(error) => {
-                    eprintln!("http_over_slipring: {error}");
+                    eprintln!("http_over_slipring: {error:#}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("request_response: {error}"),
+        Err(error) => eprintln!("request_response: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -41,7 +41,7 @@ fn serve(name: &str) -> Result<(), Box<dyn Error>> {
     loop {
         // What fails here fails one client, for want of a descriptor, memory or a thread.
         if let Err(error) = admit(&mut listener) {
-            eprintln!("request_response: {error}");
+            eprintln!("request_response: {error:#}");
         }
     }
 }
@@ -50,7 +50,7 @@ fn admit(listener: &mut Listener) -> Result<(), Box<dyn Error>> {
     let link = listener.accept()?;
     thread::Builder::new().spawn(move || {
         if let Err(error) = answer(link) {
-            eprintln!("request_response: {error}");
+            eprintln!("request_response: {error:#}");
         }
     })?;
     Ok(())

@@ -213,6 +213,7 @@ fn exports() -> Vec<(String, String)> {
     let mut exports = Vec::new();
     for (at, start) in lib.code.match_indices("pub use ") {
         let path = &lib.code[at + start.len()..];
+        let path = path.strip_prefix("crate::").unwrap_or(path);
         let (module, after) = path.split_once("::").unwrap();
         exports.extend(names(after).into_iter().map(|name| (name.to_owned(), module.to_owned())));
     }

@@ -189,7 +189,7 @@ fn a_length_of_nearly_four_gib_is_refused_wherever_it_stands() {
 
 /// The text of an error names what is to be done.
 fn names(error: &Error, remedy: &str) {
-    let text = error.to_string();
+    let text = format!("{error:#}");
     assert!(text.contains(remedy), "{remedy:?} is not in {text:?}");
 }
 

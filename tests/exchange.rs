@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{Address, Connection, Context, ErrorKind, Options};
 use slipring::error::{TryRecvError, TrySendError};
 use slipring::options::Spin;
+use slipring::{Address, Connection, Context, ErrorKind, Options};
 
 /// Two ends in one process.
 fn pair(options: Options) -> (Connection, Connection) {

@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         None => measure(&options),
     }) {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("many_links: {error}"),
+        Err(error) => eprintln!("many_links: {error:#}"),
     }
     ExitCode::FAILURE
 }

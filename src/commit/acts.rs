@@ -345,7 +345,7 @@ fn in_words(region: u32, error: &Error) -> CommitFault {
 }
 
 fn lacking(error: &Error) -> CommitFault {
-    CommitFault::Resources { why: error.to_string() }
+    CommitFault::Resources { why: format!("{error:#}") }
 }
 
 /// Counts of what is mapped, for all clients.

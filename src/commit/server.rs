@@ -118,7 +118,7 @@ impl Server {
         reactor.accept_with(listener, move |accepted| {
             let admitted = accepted.and_then(|connection| admit(&admitting, &adopting, connection));
             if let Err(error) = admitted {
-                tracing::warn!(%error, "a client could not connect");
+                tracing::warn!(error = format_args!("{error:#}"), "a client could not connect");
             }
             ControlFlow::Continue(())
         })?;
@@ -238,7 +238,7 @@ impl<S: Service> Host<S> {
             let carried = pocket::take();
             if !matches!(turned, Ok(true)) {
                 if let Err(error) = turned {
-                    tracing::error!(%error, "the server stopped");
+                    tracing::error!(error = format_args!("{error:#}"), "the server stopped");
                 }
                 carried.into_iter().for_each(|carried| self.crew.push(Work::One(carried)));
                 // Every client is told, and leaves.
@@ -494,7 +494,11 @@ fn admit<S: Service>(
     link.on_closed(move |_, ended| {
         leaving.gone.store(true, Ordering::Relaxed);
         if let Err(error) = ended {
-            tracing::warn!(client = leaving.caller.number, %error, "a client's link ended");
+            tracing::warn!(
+                client = leaving.caller.number,
+                error = format_args!("{error:#}"),
+                "a client's link ended"
+            );
             let _ = leaving.why.set(error);
         }
         let host = leaving.host.clone();

@@ -176,7 +176,7 @@ impl From<String> for Refused {
 /// So that a service can use `?` on what it does with its buffers.
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        Self::new(0, error.to_string())
+        Self::new(0, format!("{error:#}"))
     }
 }
 

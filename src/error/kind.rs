@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(size_of::<Error>(), size_of::<usize>());
     }
 
-    /// Numbers that a text must show: four digits, so that nothing else looks like them.
+    /// Numbers that a text must show: four digits, which nothing else in a text resembles.
     const N: [u64; 4] = [7001, 7002, 7003, 7004];
 
     fn error_kinds() -> Vec<ErrorKind> {

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   in_place ─▶ load ─▶ SIGBUS ─▶ handler ─▶ ours?  mark, mmap zeros ─▶ load ─▶ .. ─▶ marked: error
-//!                                     └────▶ other: the previous handler, or death as ever
+//!                                     └────▶ other: the previous handler, or the default: death
 //! ```
 //!
 //! 1. The handler loads and stores atomics and makes raw system calls. It neither allocates nor locks, and it
@@ -276,7 +276,7 @@ fn die(code: c_int) {
     let default = action(libc::SIG_DFL, 0);
     // SAFETY: a valid action, and no place for the one before.
     unsafe { libc::sigaction(libc::SIGBUS, &default, ptr::null_mut()) };
-    // The instruction raises a fault again when the handler returns, with its own description.
+    // The instruction repeats a fault when the handler returns, with its own description.
     if !is_fault(code) {
         // SAFETY: a valid signal; it is delivered when the handler returns.
         unsafe { libc::raise(libc::SIGBUS) };

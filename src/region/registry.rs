@@ -23,7 +23,7 @@ const LONGEST_NAME: usize = 1024;
 /// use slipring::region::{PosixShm, Registry, Source, Unregistered};
 ///
 /// # let key = format!("/slipring-doc-{}", std::process::id());
-/// let object = PosixShm::create(&key, 4096)?; // usually somebody else's
+/// let object = PosixShm::create(&key, 4096)?; // usually another process's
 /// let registry = Registry::new()?;
 /// registry.register("input", Source::Posix(&key), 0, 4096)?;
 ///
@@ -126,6 +126,20 @@ impl Registry {
     }
 
     /// Returns the status of the region with this name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::region::{CudaHandle, RegionKind, Registry, Source};
+    ///
+    /// let registry = Registry::new()?;
+    /// let handle = CudaHandle { handle: [0; 64], device: 1 }; // as data: no GPU is asked
+    /// registry.register("frames", Source::Cuda(handle), 256, 1024)?;
+    /// let status = registry.status("frames")?;
+    /// assert_eq!((status.kind, status.device), (RegionKind::Cuda, Some(1)));
+    /// assert_eq!((status.offset, status.len, status.leases), (256, 1024, 0));
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -130,11 +130,30 @@ impl Connection {
 
     /// Returns a connection that trusts the peer: its tensors are read as slices while they are on loan.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context, Tensor};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let far = far.join().unwrap()?;
+    /// // SAFETY: the peer runs this crate's code, under the same user, and keeps no pointers.
+    /// let mut far = unsafe { far.trust() };
+    /// let mut scores = context.alloc::<f32>([2])?;
+    /// scores.copy_from_slice(&[0.25, 0.75]);
+    /// near.send_tensor(scores)?;
+    /// let scores = far.recv_tensor()?.unwrap();
+    /// assert_eq!(scores.as_slice::<f32>()?, [0.25, 0.75]); // on loan, and yet a slice
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
     /// # Safety
     ///
     /// - The peer does not write memory that it has lent until the memory comes back. So the peer's code is
     ///   not hostile and keeps no pointers to what it has sent. This library keeps none. Another
-    ///   implementation of `docs/wire.md`, or a process under somebody else's control, may.
+    ///   implementation of `docs/wire.md`, or a process under another party's control, may.
     pub unsafe fn trust(mut self) -> TrustedConnection {
         self.receiver().trust();
         TrustedConnection { connection: self }

@@ -26,7 +26,7 @@ const SHORT: usize = 64;
 
 impl Sender {
     /// Sends a tensor: hands its memory over and wakes the receiver if it sleeps. A
-    /// [`TensorMut`](crate::TensorMut) or a [`Tensor`] moves. A `&Tensor` stays, and can be sent again or to
+    /// [`TensorMut`](crate::TensorMut) or a [`Tensor`] moves. A `&Tensor` stays, and can be sent once more or to
     /// other peers. The memory comes back when every receiver has dropped it, closed, or died.
     ///
     /// The call copies a tensor that is private, on loan from another peer, or of another context's pool. It
@@ -87,6 +87,23 @@ impl Sender {
     }
 
     /// Sends a set of tensors in one message, as [`send_tensor`](Self::send_tensor) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context, Tensor, TensorSet};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let mut far = far.join().unwrap()?;
+    /// let mut inputs = TensorSet::new();
+    /// inputs.insert("ids", Tensor::from_slice([1, 3], &[7i64, 8, 9])?)?;
+    /// near.send_tensors(&inputs)?;
+    /// let inputs = far.recv_tensors()?.unwrap();
+    /// assert_eq!(inputs["ids"].to_vec::<i64>()?, [7, 8, 9]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 //! The receiving half of a connection.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -73,11 +74,17 @@ pub struct RecvStats {
 ///
 /// Dropping it tells the sender that nobody looks any more. Long messages that were not received stay
 /// in the sender's pool until the sending half of this side is dropped, too.
-#[derive(Debug)]
 pub struct Receiver {
     pub(super) inbox: Inbox,
     pub(super) backlog: Backlog,
     pub(super) calls: Calls,
+}
+
+/// Shows the number of messages.
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("received", &self.stats().messages).finish_non_exhaustive()
+    }
 }
 
 impl Receiver {

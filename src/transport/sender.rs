@@ -1,5 +1,6 @@
 //! The sending half of a connection.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,6 @@ pub struct SendStats {
 /// The sending half of a [`Connection`](crate::Connection): one thread's at a time.
 ///
 /// Dropping it tells the receiver that nothing follows; what was sent before is delivered.
-#[derive(Debug)]
 pub struct Sender {
     pub(super) producer: Producer<Mapping, PeerMapping>,
     pub(super) ring: Area,
@@ -90,6 +90,13 @@ pub(crate) enum Patience {
     Until(Instant),
     /// The connection's send timeout, taken when waiting begins.
     Default,
+}
+
+/// Shows the number of messages.
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("sent", &self.stats.messages).finish_non_exhaustive()
+    }
 }
 
 impl Sender {

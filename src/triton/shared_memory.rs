@@ -108,7 +108,7 @@ impl SharedMemory {
         let open = self.gpus.ok_or_else(Refusal::cuda_unopened)?;
         let handle = CudaHandle { raw, device };
         let opened = open(&handle, byte_size).map_err(|error| {
-            tracing::debug!(%error, name, "a client's memory of a GPU");
+            tracing::debug!(error = format_args!("{error:#}"), name, "a client's memory of a GPU");
             Refusal::cuda_unopened()
         })?;
         let done = self.registry.register(name, Source::Gpu(handle, &opened), 0, byte_size);

@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(check_elements(3, &bytes), Ok(()));
         let more = TensorFault::Trailing { count: 2, at: 10, left: 5 };
         assert_eq!(check_elements(2, &bytes), Err(more));
-        assert_eq!(more.to_string(), "2 BYTES elements end at byte 10, 5 bytes are left");
+        assert_eq!(more.to_string(), "2 elements of BYTES end at byte 10, 5 bytes are left");
         let fewer = TensorFault::ElementCount { count: 3, expected: 4 };
         assert_eq!(check_elements(4, &bytes), Err(fewer));
     }
@@ -211,7 +211,7 @@ mod tests {
         ) {
             let bytes = BytesBuilder::encode(&list).unwrap();
             for end in 0..bytes.len() {
-                // What is whole before the end, and where that ends.
+                // The whole elements before the end, and their end.
                 let (mut index, mut at) = (0, 0);
                 while at + 4 + list[index].len() <= end {
                     at += 4 + list[index].len();
