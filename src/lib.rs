@@ -92,16 +92,12 @@ pub mod fuzzing;
 mod parking;
 mod pool;
 mod reactor;
-// What only the Triton front calls.
-#[cfg_attr(not(feature = "triton"), allow(dead_code, unused_imports))]
 mod region;
 mod ring;
 mod shm;
 mod sync;
 mod tensor;
 mod transport;
-#[cfg(feature = "triton")]
-pub mod triton;
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
@@ -110,6 +106,8 @@ pub use error::{
     GpuUuid, Refusal, RegionFault, Result, TensorFault,
 };
 pub use reactor::{EventLoop, Link, Message, Reactor};
+#[doc(hidden)]
+pub use region::Unblocked;
 pub use region::{
     CudaHandle, Lease, PosixShm, Reach, RegionKind, RegionLimits, RegionStatus, Registry,
     SigbusGuard, Source, Unregistered,

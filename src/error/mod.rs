@@ -70,14 +70,6 @@ pub enum ErrorKind {
         /// What it may be.
         must: &'static str,
     },
-    /// A model cannot be served as it describes itself.
-    #[error("model '{model}' must have {must}")]
-    InvalidModel {
-        /// The model's name.
-        model: String,
-        /// What it must have.
-        must: &'static str,
-    },
     /// The peer policy of this context does not admit the peer.
     #[error("peer with uid {uid} is not admitted by the peer policy")]
     PeerNotAdmitted {

@@ -117,7 +117,8 @@ impl SigbusGuard {
 ///
 /// One inside of another costs no system call.
 #[derive(Debug)]
-pub(crate) struct Unblocked {
+#[doc(hidden)]
+pub struct Unblocked {
     /// What the thread blocked before, if that was among it.
     before: Option<libc::sigset_t>,
     /// A mask is its thread's.
@@ -130,7 +131,8 @@ thread_local! {
 }
 
 impl Unblocked {
-    pub(crate) fn start() -> Self {
+    /// Unblocks the signal on this thread until the value is dropped.
+    pub fn start() -> Self {
         let outer = UNBLOCKED.replace(UNBLOCKED.get() + 1);
         let mut blocked = None;
         if outer == 0 {

@@ -10,6 +10,9 @@ use crate::region::window::Window;
 use crate::region::{CudaHandle, RegionKind, RegionStatus};
 use crate::shm::{Bytes, BytesMut, Order};
 
+/// Bytes that are moved at a time to a place that overlaps theirs.
+const SHIFT: usize = 4096;
+
 /// A range of a region in use: it keeps the region's memory for as long as it lives, also after
 /// the region was unregistered.
 ///
@@ -65,11 +68,6 @@ impl Lease {
     /// What kind of memory it is.
     pub fn kind(&self) -> RegionKind {
         self.region.kind()
-    }
-
-    /// Whether it lies on a GPU, where no processor reaches.
-    pub(crate) fn is_on_gpu(&self) -> bool {
-        self.kind() == RegionKind::Cuda
     }
 
     /// Length in bytes.
@@ -177,26 +175,35 @@ impl Lease {
         self.region.fill_from(part, &from.region, from.extent)
     }
 
-    /// In which order the first bytes of the lease are to be overwritten with all of another one where the two are
-    /// partly the same memory. `None`: they are not.
-    pub(crate) fn order(&self, from: &Lease) -> Option<Order> {
-        let part = self.extent.part(0, from.len()).ok()?;
-        self.region.order(part, &from.region, from.extent)
+    /// As [`fill_from`](Self::fill_from), by loads and stores, with what is said of [`touch`](Self::touch).
+    #[doc(hidden)]
+    pub fn touch_from(&self, from: &Lease) -> Result<()> {
+        let part = self.extent.part(0, from.len())?;
+        let order = self.region.order(part, &from.region, from.extent);
+        self.region.touch_mut(part, |to| {
+            from.touch(|from| match order {
+                None => to.copy_from_bytes(from),
+                Some(order) => shift(to, from, order),
+            })
+        })?
     }
 
     /// As [`in_place`](Self::in_place), but that what was cut off from a page of which there is a rest reads as 0:
     /// [`holds`](Self::holds), asked afterwards, tells.
-    pub(crate) fn touch<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
+    #[doc(hidden)]
+    pub fn touch<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
         self.region.touch(self.extent, read)
     }
 
     /// As [`in_place_mut`](Self::in_place_mut), with what is said of [`touch`](Self::touch).
-    pub(crate) fn touch_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
+    #[doc(hidden)]
+    pub fn touch_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
         self.region.touch_mut(self.extent, write)
     }
 
     /// Whether what the object has of this lease includes what it has of another one.
-    pub(crate) fn ends_behind(&self, other: &Lease) -> bool {
+    #[doc(hidden)]
+    pub fn ends_behind(&self, other: &Lease) -> bool {
         Arc::ptr_eq(&self.region, &other.region) && self.extent.end() >= other.extent.end()
     }
 
@@ -210,6 +217,16 @@ impl Lease {
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         let (window, start, len) = self.region.sealed(self.extent)?;
         Ok(self.window.get_or_init(|| window).mapping().bytes(start, len))
+    }
+}
+
+/// Copies between views of partly the same memory, perhaps by two mappings. Each byte is read before it is overwritten.
+fn shift(to: BytesMut<'_>, from: Bytes<'_>, order: Order) {
+    let mut chunk = [0; SHIFT];
+    for (at, len) in order.steps(to.len(), chunk.len()) {
+        let chunk = &mut chunk[..len];
+        from.slice(at, len).copy_to(chunk);
+        to.slice(at, len).copy_from(chunk);
     }
 }
 

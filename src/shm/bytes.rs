@@ -36,8 +36,8 @@ impl<'a> Bytes<'a> {
         Self { start, len, mapped: PhantomData }
     }
 
-    /// A view of bytes that nobody writes.
-    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+    /// Returns a view of bytes that nobody writes.
+    pub fn of(bytes: &'a [u8]) -> Self {
         Self { start: NonNull::from(bytes).cast(), len: bytes.len(), mapped: PhantomData }
     }
 

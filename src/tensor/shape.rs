@@ -77,6 +77,16 @@ impl Shape {
         Ok(self.count()?)
     }
 
+    /// Returns the bytes of a tensor of this shape; `None` for BYTES, whose elements have no fixed size, unless there
+    /// are no elements.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::Overflow`]
+    pub fn byte_len(&self, dtype: DType) -> Result<Option<usize>> {
+        Ok(self.len(dtype)?)
+    }
+
     /// As [`elements`](Self::elements). A dimension of 0 makes none of the others harmless.
     #[inline]
     pub(crate) fn count(&self) -> Result<usize, TensorFault> {
