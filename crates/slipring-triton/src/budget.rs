@@ -10,79 +10,79 @@ use crate::refusal::Refusal;
 /// How many bytes of requests there are, and how many may be.
 #[derive(Debug)]
 pub(super) struct Budget {
-    taken: AtomicU64,
+    used: AtomicU64,
     most: u64,
 }
 
 impl Budget {
     pub(super) fn new(most: u64) -> Self {
-        Self { taken: AtomicU64::new(0), most }
+        Self { used: AtomicU64::new(0), most }
     }
 
-    /// A share of nothing yet.
-    pub(super) fn share(self: &Arc<Self>) -> Share {
-        Share(Arc::new(Taken { budget: self.clone(), bytes: AtomicU64::new(0) }))
+    /// A charge of nothing yet.
+    pub(super) fn charge(self: &Arc<Self>) -> Charge {
+        Charge(Arc::new(ChargeState { budget: self.clone(), bytes: AtomicU64::new(0) }))
     }
 }
 
-/// What one request has taken. Clones are the same share; it is given back once there is none any more.
+/// What one request has used. Clones are the same charge; it is given back once there is none any more.
 #[derive(Debug, Clone)]
-pub(super) struct Share(Arc<Taken>);
+pub(super) struct Charge(Arc<ChargeState>);
 
 #[derive(Debug)]
-struct Taken {
+struct ChargeState {
     budget: Arc<Budget>,
     bytes: AtomicU64,
 }
 
 // Relaxed throughout: counts, by which nothing else is read.
-impl Share {
+impl Charge {
     /// Takes more.
-    pub(super) fn take(&self, bytes: u64) -> Result<(), Refusal> {
+    pub(super) fn add(&self, bytes: u64) -> Result<(), Refusal> {
         let budget = &self.0.budget;
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let before = budget.taken.fetch_add(bytes, Ordering::Relaxed);
+        let before = budget.used.fetch_add(bytes, Ordering::Relaxed);
         if before.saturating_add(bytes) > budget.most {
             return Err(Refusal::too_many_bytes());
         }
         Ok(())
     }
 
-    /// Gives back as many, which were taken.
-    pub(super) fn give_back(&self, bytes: u64) {
+    /// Gives back as many, which were used.
+    pub(super) fn release(&self, bytes: u64) {
         self.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.0.budget.taken.fetch_sub(bytes, Ordering::Relaxed);
+        self.0.budget.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Gives back all but so many, which are there.
-    pub(super) fn keep(&self, bytes: u64) {
+    pub(super) fn set(&self, bytes: u64) {
         let before = self.0.bytes.swap(bytes, Ordering::Relaxed);
-        self.0.budget.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        self.0.budget.used.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 }
 
 /// Bytes of an answer, which are under way until the last who holds them is done with them.
-struct Held {
+struct ChargedBytes {
     bytes: Bytes,
-    _share: Share,
+    _share: Charge,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Share {
-    /// These bytes, which hold the share.
-    pub(super) fn held_by(&self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Held { bytes, _share: self.clone() })
+impl Charge {
+    /// These bytes, which hold the charge.
+    pub(super) fn attach(&self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(ChargedBytes { bytes, _share: self.clone() })
     }
 }
 
-impl Drop for Taken {
+impl Drop for ChargeState {
     fn drop(&mut self) {
-        self.budget.taken.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+        self.budget.used.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -93,17 +93,17 @@ mod tests {
     #[test]
     fn what_is_taken_comes_back_with_the_last_who_holds_it() {
         let budget = Arc::new(Budget::new(100));
-        let (first, second) = (budget.share(), budget.share());
-        first.take(60).unwrap();
-        assert!(second.take(60).is_err());
+        let (first, second) = (budget.charge(), budget.charge());
+        first.add(60).unwrap();
+        assert!(second.add(60).is_err());
         drop(second);
         let held = first.clone();
         drop(first);
-        assert!(budget.share().take(41).is_err());
-        held.keep(10);
-        budget.share().take(90).unwrap();
+        assert!(budget.charge().add(41).is_err());
+        held.set(10);
+        budget.charge().add(90).unwrap();
         drop(held);
-        budget.share().take(100).unwrap();
-        assert_eq!(budget.taken.load(Ordering::Relaxed), 0);
+        budget.charge().add(100).unwrap();
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::door::{Door, Socket, Stream};
-use crate::idlers::{Idler, Idlers};
+use crate::idle::{Activity, IdleTimeouts};
 use crate::limits::Limits;
-use crate::server::Ending;
+use crate::listener::{Listener, Socket, Stream};
+use crate::shutdown::Shutdown;
 
 /// Where there is no place for a client: how long until it is looked for again.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -20,34 +20,34 @@ pub(super) async fn serve<F>(
     socket: Socket,
     limits: &Limits,
     idle: Option<Duration>,
-    mut ending: Ending,
-    connection: impl Fn(Stream, Idler) -> F,
+    mut shutdown: Shutdown,
+    connection: impl Fn(Stream, Activity) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let door = Door::new(socket);
+    let listener = Listener::new(socket);
     let mut connections = JoinSet::new();
-    let mut idlers = Idlers::new(limits.patience, idle);
+    let mut timeouts = IdleTimeouts::new(limits.stall_timeout, idle);
     let mut waits = None;
-    while !*ending.borrow() {
+    while !*shutdown.borrow() {
         tokio::select! {
-            _ = ending.changed() => break,
+            _ = shutdown.changed() => break,
             Some(_) = connections.join_next() => {}
-            () = idlers.look() => {}
-            stream = door.accept(), if waits.is_none() => waits = Some(stream),
+            () = timeouts.close_expired() => {}
+            stream = listener.accept(), if waits.is_none() => waits = Some(stream),
             () = tokio::time::sleep(AGAIN), if waits.is_some() => {}
         }
         if waits.is_some() && connections.len() >= limits.connections {
-            idlers.evict();
+            timeouts.evict();
         } else if let Some(stream) = waits.take() {
-            let idler = Idler::new();
-            let served = connections.spawn(connection(stream, idler.clone()));
-            idlers.watch(idler, served);
+            let activity = Activity::new();
+            let served = connections.spawn(connection(stream, activity.clone()));
+            timeouts.add(activity, served);
         }
     }
-    drop((door, waits));
+    drop((listener, waits));
     let all = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(limits.grace, all).await.is_err() {
+    if tokio::time::timeout(limits.shutdown_timeout, all).await.is_err() {
         connections.shutdown().await;
     }
 }

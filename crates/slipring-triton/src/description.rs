@@ -1,7 +1,7 @@
 //! What clients are told of the server and its models, whichever wire they ask by.
 
 use crate::front::Front;
-use crate::model::{ModelMetadata, TensorSpec};
+use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::statistics::Counts;
 use slipring::DType;

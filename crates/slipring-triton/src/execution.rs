@@ -1,4 +1,4 @@
-//! A request's way through: leases taken, inputs and outputs laid out, the model called, the response made.
+//! A request's way through: leases taken, inputs and outputs prepared out, the model called, the response made.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,16 +6,17 @@ use std::time::Instant;
 
 use tokio::task::JoinHandle;
 
-use crate::budget::Share;
-use crate::check::{self, Checked};
+use crate::budget::Charge;
 use crate::front::Front;
-use crate::inputs::{Fault, From, Held, Inputs, Said};
-use crate::model::{AsyncModel, Model, ModelError};
-use crate::outputs::{Outputs, Slot, To};
+use crate::inputs::{InputSource, InputTensor, Inputs, RegionFailure, RequestInfo};
+use crate::model::{AsyncModel, Model};
+use crate::model_error::ModelError;
+use crate::outputs::{OutputSlot, OutputTarget, Outputs};
 use crate::refusal::Refusal;
-use crate::repository::{Computing, Entry, Found};
+use crate::repository::{AnyModel, ModelEntry, ModelVersion};
 use crate::request::{InferRequest, InferResponse, InputData, RegionWindow, ResponseOutput};
-use crate::statistics::Moments;
+use crate::statistics::RequestTimes;
+use crate::validation::{self, ValidRequest};
 use slipring::{Error, ErrorKind, RegionFault};
 use slipring::{Lease, Registry, Unblocked};
 
@@ -27,35 +28,35 @@ const INLINE: usize = 64 << 10;
 const QUEUED: u64 = 4 << 10;
 
 /// A request that holds all that its model needs.
-struct Laid {
+struct PreparedRequest {
     inputs: Inputs,
     outputs: Outputs,
     /// Bytes of inputs, and of windows of outputs.
     len: u64,
     batch: usize,
-    counting: Counting,
+    outcome: RequestOutcome,
 }
 
 /// A request in its model's statistics, where it is counted once, however it ends: also where nobody waits for it.
-struct Counting {
-    found: Found,
+struct RequestOutcome {
+    found: ModelVersion,
     arrived: Instant,
     is_counted: bool,
 }
 
-impl Counting {
-    fn start(found: Found) -> Self {
+impl RequestOutcome {
+    fn start(found: ModelVersion) -> Self {
         Self { found, arrived: Instant::now(), is_counted: false }
     }
 
     fn succeeded(mut self, (started, ready, computed): (Instant, Instant, Instant), batch: usize) {
-        let moments = Moments { arrived: self.arrived, started, ready, computed };
-        self.found.statistics().succeeded(moments, batch);
+        let times = RequestTimes { arrived: self.arrived, started, ready, computed };
+        self.found.statistics().succeeded(times, batch);
         self.is_counted = true;
     }
 }
 
-impl Drop for Counting {
+impl Drop for RequestOutcome {
     fn drop(&mut self) {
         if !self.is_counted {
             self.found.statistics().failed(self.arrived);
@@ -70,32 +71,33 @@ impl Front {
     ///
     /// What the client is to be told.
     pub async fn infer(&self, request: InferRequest) -> Result<InferResponse, Refusal> {
-        self.infer_holding(request, self.share()).await
+        self.infer_holding(request, self.charge()).await
     }
 
-    /// As [`infer`](Self::infer), for a wire that has taken a share for the request's bytes.
+    /// As [`infer`](Self::infer), for a wire that has taken a charge for the request's bytes.
     pub(super) async fn infer_holding(
         &self,
         request: InferRequest,
-        share: Share,
+        charge: Charge,
     ) -> Result<InferResponse, Refusal> {
         let found = self.repository().find(&request.model, request.version.as_deref())?;
         let (entry, version) = (found.entry.clone(), found.version);
-        let counting = Counting::start(found);
+        let outcome = RequestOutcome::start(found);
         if !entry.is_ready() {
             return Err(Refusal::not_ready(&entry.metadata.name));
         }
         // First: a window that its region does not have is told of as that, whatever its model expects of it.
         let leases = self.lease_all(&request)?;
         let metadata = entry.metadata.clone();
-        let (mut request, checked) = away_if(check::work(&request) > INLINE, move || {
-            let checked = check::check(&metadata, &request)?;
-            Ok((request, checked))
-        })
-        .await?;
+        let (mut request, checked) =
+            run_blocking_if(validation::inline_strings_len(&request) > INLINE, move || {
+                let checked = validation::validate(&metadata, &request)?;
+                Ok((request, checked))
+            })
+            .await?;
         let (model, id) = (std::mem::take(&mut request.model), request.id.clone());
-        let laid = self.lay_out(request, leases, checked, share, counting);
-        let outputs = compute(&entry, laid).await?;
+        let prepared = self.prepare(request, leases, checked, charge, outcome);
+        let outputs = compute(&entry, prepared).await?;
         Ok(InferResponse { model, version: version.to_string(), id, outputs })
     }
 
@@ -114,92 +116,100 @@ impl Front {
         leases.collect()
     }
 
-    fn lay_out(
+    fn prepare(
         &self,
         request: InferRequest,
         leases: Vec<Lease>,
-        checked: Checked,
-        share: Share,
-        counting: Counting,
-    ) -> Laid {
+        checked: ValidRequest,
+        charge: Charge,
+        outcome: RequestOutcome,
+    ) -> PreparedRequest {
         let mut leases = leases.into_iter();
         let mut next = || leases.next().expect("each window was leased, in this order");
         let mut len = 0u64;
-        let mut held = Vec::with_capacity(request.inputs.len());
+        let mut tensors = Vec::with_capacity(request.inputs.len());
         for (input, (dtype, shape)) in request.inputs.into_iter().zip(checked.inputs) {
             let from = match input.data {
                 InputData::Inline(bytes) => {
                     len = len.saturating_add(bytes.len() as u64);
-                    From::Inline(bytes)
+                    InputSource::Inline(bytes)
                 }
                 InputData::Region(window) => {
                     len = len.saturating_add(window.len);
-                    From::Region(next())
+                    InputSource::Region(next())
                 }
             };
-            held.push(Held { name: input.name, dtype, shape, from });
+            tensors.push(InputTensor { name: input.name, dtype, shape, from });
         }
         let mut slots = Vec::with_capacity(checked.outputs.len());
         for (spec, at) in checked.outputs {
             let window = at.and_then(|at| request.outputs[at].region.as_ref());
             let to = match window {
-                None => To::Inline(Vec::new()),
+                None => OutputTarget::Inline(Vec::new()),
                 Some(window) => {
                     len = len.saturating_add(window.len);
-                    To::Region(next())
+                    OutputTarget::Region(next())
                 }
             };
-            slots.push(Slot { spec, to, shape: None });
+            slots.push(OutputSlot { spec, to, shape: None });
         }
-        let version = counting.found.version;
-        let (metadata, fault) = (counting.found.entry.metadata.clone(), Arc::new(Fault::default()));
+        let version = outcome.found.version;
+        let (metadata, failure) =
+            (outcome.found.entry.metadata.clone(), Arc::new(RegionFailure::default()));
         let in_place = self.in_place();
-        let said = Said { version, id: request.id, parameters: request.parameters };
-        let inputs = Inputs { said, held, in_place, fault: fault.clone(), share: share.clone() };
+        let info = RequestInfo { version, id: request.id, parameters: request.parameters };
+        let inputs =
+            Inputs { info, tensors, in_place, failure: failure.clone(), charge: charge.clone() };
         let most = self.limits().response_bytes;
-        let unwanted = Slot { spec: 0, to: To::Nowhere, shape: None };
+        let unwanted = OutputSlot { spec: 0, to: OutputTarget::Nowhere, shape: None };
         let outputs =
-            Outputs { metadata, slots, unwanted, in_place, fault, share, left: most, most };
-        Laid { inputs, outputs, len, batch: checked.batch, counting }
+            Outputs { metadata, slots, unwanted, in_place, failure, charge, left: most, most };
+        PreparedRequest { inputs, outputs, len, batch: checked.batch, outcome }
     }
 }
 
-async fn compute(entry: &Entry, laid: Laid) -> Result<Vec<ResponseOutput>, Refusal> {
-    match &entry.computing {
-        Computing::Blocking(model) if entry.metadata.inline && laid.len <= INLINE as u64 => {
-            run(&**model, laid)
+async fn compute(
+    entry: &ModelEntry,
+    prepared: PreparedRequest,
+) -> Result<Vec<ResponseOutput>, Refusal> {
+    match &entry.model {
+        AnyModel::Blocking(model) if entry.metadata.inline && prepared.len <= INLINE as u64 => {
+            run(&**model, prepared)
         }
-        Computing::Blocking(model) => {
-            laid.inputs.share.take(QUEUED)?;
+        AnyModel::Blocking(model) => {
+            prepared.inputs.charge.add(QUEUED)?;
             let model = model.clone();
-            away(move || run(&*model, laid)).await
+            run_blocking(move || run(&*model, prepared)).await
         }
-        Computing::Async(model) => run_async(&**model, laid).await,
+        AnyModel::Async(model) => run_async(&**model, prepared).await,
     }
 }
 
 /// Calls a model. Its panic ends the request.
-fn run(model: &dyn Model, laid: Laid) -> Result<Vec<ResponseOutput>, Refusal> {
-    let Laid { inputs, mut outputs, batch, counting, .. } = laid;
+fn run(model: &dyn Model, prepared: PreparedRequest) -> Result<Vec<ResponseOutput>, Refusal> {
+    let PreparedRequest { inputs, mut outputs, batch, outcome, .. } = prepared;
     let started = Instant::now();
     // Once, and not for each access in place.
     let _unblocked = inputs.in_place.then(Unblocked::start);
     inputs.check_strings()?;
     let ready = Instant::now();
     // What a panic leaves of inputs and outputs is dropped, and not looked at.
-    let done = contained(|| model.infer(&inputs, &mut outputs));
-    judge(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
+    let done = catch_panic(|| model.infer(&inputs, &mut outputs));
+    outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
     let computed = Instant::now();
     let outputs = outputs.finish()?;
-    counting.succeeded((started, ready, computed), batch);
+    outcome.succeeded((started, ready, computed), batch);
     Ok(outputs)
 }
 
-/// The same on the runtime's own thread, which is held up by nothing but the model's own polls.
-async fn run_async(model: &dyn AsyncModel, laid: Laid) -> Result<Vec<ResponseOutput>, Refusal> {
-    let Laid { inputs, mut outputs, batch, counting, .. } = laid;
+/// The same on the runtime's own thread, which is tensors up by nothing but the model's own polls.
+async fn run_async(
+    model: &dyn AsyncModel,
+    prepared: PreparedRequest,
+) -> Result<Vec<ResponseOutput>, Refusal> {
+    let PreparedRequest { inputs, mut outputs, batch, outcome, .. } = prepared;
     let started = Instant::now();
-    let inputs = away_if(inputs.strings_len() > INLINE as u64, move || {
+    let inputs = run_blocking_if(inputs.strings_len() > INLINE as u64, move || {
         inputs.check_strings()?;
         Ok(inputs)
     })
@@ -207,14 +217,14 @@ async fn run_async(model: &dyn AsyncModel, laid: Laid) -> Result<Vec<ResponseOut
     let ready = Instant::now();
     let (given, room) = (&inputs, &mut outputs);
     // What comes before the future is the model's, too.
-    let done = match contained(move || model.infer(given, room)) {
-        Ok(inferring) => Contained(inferring).await,
+    let done = match catch_panic(move || model.infer(given, room)) {
+        Ok(inferring) => CatchPanic(inferring).await,
         Err(()) => Err(()),
     };
-    judge(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
+    outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
     let computed = Instant::now();
-    let outputs = away_if(outputs.unwritten() > INLINE, move || outputs.finish()).await?;
-    counting.succeeded((started, ready, computed), batch);
+    let outputs = run_blocking_if(outputs.unwritten() > INLINE, move || outputs.finish()).await?;
+    outcome.succeeded((started, ready, computed), batch);
     Ok(outputs)
 }
 
@@ -223,38 +233,38 @@ fn panicked(outputs: &Outputs) -> ModelError {
 }
 
 /// Does what takes long on a thread for that. Where nobody waits any more before it has begun, it is not done.
-pub(super) async fn away<T: Send + 'static>(
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let mut working = Working(tokio::task::spawn_blocking(work));
+    let mut working = AbortOnDrop(tokio::task::spawn_blocking(work));
     let done = (&mut working.0).await;
     done.unwrap_or_else(|_| Err(Refusal::unavailable("the request was stopped")))
 }
 
-/// As [`away`], if it takes long.
-async fn away_if<T: Send + 'static>(
+/// As [`run_blocking`], if it takes long.
+async fn run_blocking_if<T: Send + 'static>(
     is_long: bool,
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    if is_long { away(work).await } else { work() }
+    if is_long { run_blocking(work).await } else { work() }
 }
 
-struct Working<T>(JoinHandle<T>);
+struct AbortOnDrop<T>(JoinHandle<T>);
 
-impl<T> Drop for Working<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// What a client is told: first of its own memory, if that failed.
-fn judge(
+fn outcome_of(
     inputs: &Inputs,
     outputs: &Outputs,
     answer: Result<(), ModelError>,
 ) -> Result<(), Refusal> {
-    let fault = &inputs.fault;
-    if inputs.in_place && fault.get().is_none() {
+    let failure = &inputs.failure;
+    if inputs.in_place && failure.get().is_none() {
         // What was cut off within a page has raised no signal. Each region is asked once.
         let leases = || inputs.leases().chain(outputs.leases()).enumerate();
         for (at, lease) in leases() {
@@ -263,25 +273,25 @@ fn judge(
                 behind.ends_behind(lease) && (other < at || !lease.ends_behind(behind))
             });
             if !covered && let Err(error) = lease.holds() {
-                fault.keep(lease, &error);
+                failure.record(lease, &error);
             }
         }
     }
-    match fault.get() {
+    match failure.get() {
         Some(refusal) => Err(refusal.clone()),
         None => Ok(answer?),
     }
 }
 
 /// What is called, or that it panicked.
-fn contained<T>(call: impl FnOnce() -> T) -> Result<T, ()> {
+fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, ()> {
     catch_unwind(AssertUnwindSafe(call)).map_err(drop)
 }
 
 /// A future whose panic is an answer.
-struct Contained<F>(F);
+struct CatchPanic<F>(F);
 
-impl<F: Future + Unpin> Future for Contained<F> {
+impl<F: Future + Unpin> Future for CatchPanic<F> {
     type Output = Result<F::Output, ()>;
 
     fn poll(
@@ -289,7 +299,7 @@ impl<F: Future + Unpin> Future for Contained<F> {
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Self::Output> {
         let inner = std::pin::Pin::new(&mut self.0);
-        match contained(|| inner.poll(context)) {
+        match catch_panic(|| inner.poll(context)) {
             Ok(polled) => polled.map(Ok),
             Err(()) => std::task::Poll::Ready(Err(())),
         }

@@ -1,13 +1,13 @@
-//! What all wires share: models, regions, limits.
+//! What all wires charge: models, regions, limits.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::budget::{Budget, Share};
+use crate::budget::{Budget, Charge};
 use crate::error::BuildError;
 use crate::limits::Limits;
 use crate::model::{AsyncModel, Model};
-use crate::repository::{Computing, Repository};
+use crate::repository::{AnyModel, Repository};
 use crate::shared_memory::{OpenGpu, SharedMemory};
 use slipring::{Registry, SigbusGuard};
 
@@ -26,10 +26,10 @@ use slipring::{Registry, SigbusGuard};
 /// ```
 #[derive(Clone)]
 pub struct Front {
-    inner: Arc<Inner>,
+    state: Arc<FrontState>,
 }
 
-struct Inner {
+struct FrontState {
     name: String,
     repository: Repository,
     shared_memory: SharedMemory,
@@ -56,49 +56,49 @@ impl Front {
 
     /// What it is called.
     pub fn name(&self) -> &str {
-        &self.inner.name
+        &self.state.name
     }
 
     /// The verbs of shared memory.
     pub fn shared_memory(&self) -> &SharedMemory {
-        &self.inner.shared_memory
+        &self.state.shared_memory
     }
 
     /// How much a client may ask for.
     pub fn limits(&self) -> &Limits {
-        &self.inner.limits
+        &self.state.limits
     }
 
     /// What a request takes of the bytes under way.
-    pub(super) fn share(&self) -> Share {
-        self.inner.budget.share()
+    pub(super) fn charge(&self) -> Charge {
+        self.state.budget.charge()
     }
 
     pub(super) fn repository(&self) -> &Repository {
-        &self.inner.repository
+        &self.state.repository
     }
 
     /// Whether web pages are served over HTTP.
     pub(super) fn serves_browsers(&self) -> bool {
-        self.inner.browsers
+        self.state.browsers
     }
 
     /// Whether memory that its owner can truncate is touched where it lies.
     pub(super) fn in_place(&self) -> bool {
-        self.inner.in_place
+        self.state.in_place
     }
 }
 
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("name", &self.inner.name).finish_non_exhaustive()
+        f.debug_struct("Front").field("name", &self.state.name).finish_non_exhaustive()
     }
 }
 
 /// What a [`Front`] is to be.
 pub struct FrontBuilder {
     name: String,
-    models: Vec<Computing>,
+    models: Vec<AnyModel>,
     registry: Option<Registry>,
     client_shared_memory: bool,
     gpus: Option<OpenGpu>,
@@ -116,13 +116,13 @@ impl FrontBuilder {
 
     /// Adds a model.
     pub fn model(mut self, model: impl Model) -> Self {
-        self.models.push(Computing::Blocking(Arc::new(model)));
+        self.models.push(AnyModel::Blocking(Arc::new(model)));
         self
     }
 
     /// Adds a model that waits for something else.
     pub fn async_model(mut self, model: impl AsyncModel) -> Self {
-        self.models.push(Computing::Async(Arc::new(model)));
+        self.models.push(AnyModel::Async(Arc::new(model)));
         self
     }
 
@@ -186,10 +186,11 @@ impl FrontBuilder {
             self.registry.map_or_else(Registry::new, Ok).map_err(BuildError::Registry)?;
         let shared_memory = SharedMemory::new(registry, self.client_shared_memory, self.gpus);
         let (in_place, browsers, limits) = (self.in_place, self.browsers, self.limits);
-        let budget = Arc::new(Budget::new(limits.bytes_under_way));
+        let budget = Arc::new(Budget::new(limits.bytes_in_flight));
         let name = self.name;
-        let inner = Inner { name, repository, shared_memory, in_place, browsers, limits, budget };
-        Ok(Front { inner: Arc::new(inner) })
+        let state =
+            FrontState { name, repository, shared_memory, in_place, browsers, limits, budget };
+        Ok(Front { state: Arc::new(state) })
     }
 }
 

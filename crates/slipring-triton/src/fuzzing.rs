@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 
 use crate::front::Front;
 use crate::limits::Limits;
-use crate::model::{Model, ModelError, ModelMetadata, TensorSpec};
+use crate::metadata::{ModelMetadata, TensorSpec};
+use crate::model::Model;
+use crate::model_error::ModelError;
 use crate::{Inputs, Outputs};
 use slipring::DType;
 use slipring::PosixShm;

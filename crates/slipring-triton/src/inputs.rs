@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes as Owned;
 
-use crate::budget::Share;
-use crate::model::ModelError;
+use crate::budget::Charge;
+use crate::model_error::ModelError;
 use crate::refusal::Refusal;
 use crate::request::Parameter;
-use crate::strings::{Strings, Walk, zeros};
+use crate::strings::{Strings, StringsValidator, zeros};
 use slipring::Bytes;
 use slipring::{DType, Element, Shape};
 use slipring::{Error, ErrorKind, RegionFault};
@@ -25,15 +25,15 @@ const WALK: usize = 64 << 10;
 
 /// The first access to a client's region that failed. The request fails with it, whatever the model makes of it.
 #[derive(Debug, Default)]
-pub(super) struct Fault(OnceLock<Refusal>);
+pub(super) struct RegionFailure(OnceLock<Refusal>);
 
-impl Fault {
+impl RegionFailure {
     pub(super) fn get(&self) -> Option<&Refusal> {
         self.0.get()
     }
 
     /// Keeps what went wrong with a region.
-    pub(super) fn keep(&self, lease: &Lease, error: &Error) -> ModelError {
+    pub(super) fn record(&self, lease: &Lease, error: &Error) -> ModelError {
         let refusal = accessing(lease.name(), error);
         self.0.get_or_init(|| refusal.clone());
         refusal.into()
@@ -60,23 +60,23 @@ pub(super) fn is_on_gpu(lease: &Lease) -> bool {
 
 /// Where the bytes of an input are.
 #[derive(Debug)]
-pub(super) enum From {
+pub(super) enum InputSource {
     Inline(Owned),
     Region(Lease),
 }
 
 /// An input, and what holds its bytes.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct InputTensor {
     pub(super) name: String,
     pub(super) dtype: DType,
     pub(super) shape: Shape,
-    pub(super) from: From,
+    pub(super) from: InputSource,
 }
 
 /// What a request says besides its tensors.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct RequestInfo {
     pub(super) version: u64,
     pub(super) id: Option<String>,
     pub(super) parameters: BTreeMap<String, Parameter>,
@@ -84,13 +84,13 @@ pub(super) struct Said {
 
 /// The inputs of a request.
 pub struct Inputs {
-    pub(super) said: Said,
-    pub(super) held: Vec<Held>,
+    pub(super) info: RequestInfo,
+    pub(super) tensors: Vec<InputTensor>,
     /// Whether memory that its owner can truncate is touched where it lies.
     pub(super) in_place: bool,
-    pub(super) fault: Arc<Fault>,
+    pub(super) failure: Arc<RegionFailure>,
     /// What its bytes have taken of those under way: until they are dropped, even where nobody waits any more.
-    pub(super) share: Share,
+    pub(super) charge: Charge,
 }
 
 impl Inputs {
@@ -100,35 +100,36 @@ impl Inputs {
     ///
     /// The model has no such input.
     pub fn input(&self, name: &str) -> Result<Input<'_>, ModelError> {
-        let held = self.held.iter().find(|held| held.name == name);
-        held.map(|held| self.view(held))
+        let tensor = self.tensors.iter().find(|tensor| tensor.name == name);
+        tensor
+            .map(|tensor| self.view(tensor))
             .ok_or_else(|| ModelError::new(format!("the model has no input '{name}'")))
     }
 
     /// The model's version that is asked for; the last one, where the client names none.
     pub fn version(&self) -> u64 {
-        self.said.version
+        self.info.version
     }
 
     /// What the client calls the request.
     pub fn id(&self) -> Option<&str> {
-        self.said.id.as_deref()
+        self.info.id.as_deref()
     }
 
     /// What else the client says: the parameters of the request, without those of the protocol.
     pub fn parameters(&self) -> &BTreeMap<String, Parameter> {
-        &self.said.parameters
+        &self.info.parameters
     }
 
     /// All of them, in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = Input<'_>> {
-        self.held.iter().map(|held| self.view(held))
+        self.tensors.iter().map(|tensor| self.view(tensor))
     }
 
     /// Bytes of BYTES that lie in regions.
     pub(super) fn strings_len(&self) -> u64 {
-        let lens = self.held.iter().map(|held| match &held.from {
-            From::Region(lease) if held.dtype == DType::Bytes => lease.len(),
+        let lens = self.tensors.iter().map(|tensor| match &tensor.from {
+            InputSource::Region(lease) if tensor.dtype == DType::Bytes => lease.len(),
             _ => 0,
         });
         lens.sum()
@@ -139,7 +140,7 @@ impl Inputs {
     pub(super) fn check_strings(&self) -> Result<(), Refusal> {
         let inputs = self.iter().filter(|input| input.dtype() == DType::Bytes);
         for input in inputs.filter(|input| input.lease().is_some()) {
-            let mut walk = Walk::new(input.shape().elements().unwrap_or(usize::MAX));
+            let mut walk = StringsValidator::new(input.shape().elements().unwrap_or(usize::MAX));
             let mut chunk = vec![0; WALK.min(input.byte_len())];
             let mut at = 0;
             while at < input.byte_len() {
@@ -155,14 +156,14 @@ impl Inputs {
 
     /// The parts of regions that they lie in.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
-        self.held.iter().filter_map(|held| match &held.from {
-            From::Region(lease) => Some(lease),
-            From::Inline(_) => None,
+        self.tensors.iter().filter_map(|tensor| match &tensor.from {
+            InputSource::Region(lease) => Some(lease),
+            InputSource::Inline(_) => None,
         })
     }
 
-    fn view<'a>(&'a self, held: &'a Held) -> Input<'a> {
-        Input { held, in_place: self.in_place, fault: &self.fault, share: &self.share }
+    fn view<'a>(&'a self, tensor: &'a InputTensor) -> Input<'a> {
+        Input { tensor, in_place: self.in_place, failure: &self.failure, charge: &self.charge }
     }
 }
 
@@ -181,42 +182,42 @@ impl fmt::Debug for Inputs {
 /// | | [`in_place`](Self::in_place) | none where the server works in place, else a copy |
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    held: &'a Held,
+    tensor: &'a InputTensor,
     in_place: bool,
-    fault: &'a Fault,
-    share: &'a Share,
+    failure: &'a RegionFailure,
+    charge: &'a Charge,
 }
 
 impl<'a> Input<'a> {
     /// Its name.
     pub fn name(&self) -> &'a str {
-        &self.held.name
+        &self.tensor.name
     }
 
     /// What its elements are.
     pub fn dtype(&self) -> DType {
-        self.held.dtype
+        self.tensor.dtype
     }
 
     /// Its dimensions, with that of the batch.
     pub fn shape(&self) -> &'a Shape {
-        &self.held.shape
+        &self.tensor.shape
     }
 
     /// Its length in bytes.
     pub fn byte_len(&self) -> usize {
-        match &self.held.from {
-            From::Inline(bytes) => bytes.len(),
+        match &self.tensor.from {
+            InputSource::Inline(bytes) => bytes.len(),
             // Judged against the shape, or, of BYTES, inside of an object.
-            From::Region(lease) => lease.len() as usize,
+            InputSource::Region(lease) => lease.len() as usize,
         }
     }
 
     /// Its bytes, if they came with the request, so that nobody else can change them.
     pub fn as_bytes(&self) -> Option<&'a [u8]> {
-        match &self.held.from {
-            From::Inline(bytes) => Some(bytes),
-            From::Region(_) => None,
+        match &self.tensor.from {
+            InputSource::Inline(bytes) => Some(bytes),
+            InputSource::Region(_) => None,
         }
     }
 
@@ -226,15 +227,15 @@ impl<'a> Input<'a> {
     ///
     /// They are not all inside of the input, or no longer inside of the client's object.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), ModelError> {
-        match &self.held.from {
-            From::Inline(bytes) => {
+        match &self.tensor.from {
+            InputSource::Inline(bytes) => {
                 let end = offset.checked_add(out.len());
                 let part = end.and_then(|end| bytes.get(offset..end));
                 let part = part.ok_or_else(|| ModelError::new("read past the end of an input"))?;
                 out.copy_from_slice(part);
                 Ok(())
             }
-            From::Region(lease) => {
+            InputSource::Region(lease) => {
                 let inside =
                     offset.checked_add(out.len()).is_some_and(|end| end as u64 <= lease.len());
                 let read = if self.in_place && inside && !is_on_gpu(lease) {
@@ -242,7 +243,7 @@ impl<'a> Input<'a> {
                 } else {
                     lease.read_at(offset as u64, out)
                 };
-                read.map_err(|error| self.fault.keep(lease, &error))
+                read.map_err(|error| self.failure.record(lease, &error))
             }
         }
     }
@@ -261,12 +262,12 @@ impl<'a> Input<'a> {
     ///
     /// The client has truncated its object.
     pub fn in_place<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R, ModelError> {
-        match &self.held.from {
-            From::Inline(bytes) => Ok(read(Bytes::of(bytes))),
-            From::Region(lease) if self.touches(lease) => {
-                lease.in_place(read).map_err(|error| self.fault.keep(lease, &error))
+        match &self.tensor.from {
+            InputSource::Inline(bytes) => Ok(read(Bytes::of(bytes))),
+            InputSource::Region(lease) if self.touches(lease) => {
+                lease.in_place(read).map_err(|error| self.failure.record(lease, &error))
             }
-            From::Region(_) => Ok(read(Bytes::of(&self.bytes()?))),
+            InputSource::Region(_) => Ok(read(Bytes::of(&self.bytes()?))),
         }
     }
 
@@ -276,10 +277,10 @@ impl<'a> Input<'a> {
     ///
     /// As for [`read_at`](Self::read_at), and there may be no memory.
     pub fn bytes(&self) -> Result<Cow<'a, [u8]>, ModelError> {
-        match &self.held.from {
-            From::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
-            From::Region(_) => {
-                self.share.take(self.byte_len() as u64)?;
+        match &self.tensor.from {
+            InputSource::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
+            InputSource::Region(_) => {
+                self.charge.add(self.byte_len() as u64)?;
                 let mut bytes = zeros(self.byte_len())?;
                 self.read_at(0, &mut bytes)?;
                 Ok(Cow::Owned(bytes))
@@ -298,7 +299,7 @@ impl<'a> Input<'a> {
             return Ok(Cow::Borrowed(slice));
         }
         let len = self.byte_len();
-        self.share.take(len as u64)?;
+        self.charge.add(len as u64)?;
         let mut elements = Vec::new();
         elements.try_reserve_exact(len / size_of::<T>()).map_err(|_| Refusal::no_memory(len))?;
         elements.resize_with(len / size_of::<T>(), T::new_zeroed);
@@ -337,9 +338,9 @@ impl<'a> Input<'a> {
 
     /// The region that it lies in.
     pub(super) fn lease(&self) -> Option<&'a Lease> {
-        match &self.held.from {
-            From::Inline(_) => None,
-            From::Region(lease) => Some(lease),
+        match &self.tensor.from {
+            InputSource::Inline(_) => None,
+            InputSource::Region(lease) => Some(lease),
         }
     }
 }

@@ -16,10 +16,8 @@
 //! 4. No text tells a key, path or address that its reader has not sent.
 
 mod budget;
-mod check;
 mod connections;
 mod description;
-mod door;
 mod error;
 mod execution;
 mod front;
@@ -28,19 +26,24 @@ mod front;
 pub mod fuzzing;
 mod grpc;
 mod http;
-mod idlers;
+mod idle;
 mod inputs;
 mod json;
 mod limits;
+mod listener;
+mod metadata;
 mod model;
+mod model_error;
 mod outputs;
 mod refusal;
 mod repository;
 mod request;
 mod server;
 mod shared_memory;
+mod shutdown;
 mod statistics;
 mod strings;
+mod validation;
 
 pub use description::{
     IndexEntry, ModelDescription, ModelStatistics, ServerDescription, TensorDescription,
@@ -51,7 +54,9 @@ pub use grpc::{GrpcHealth, GrpcService};
 pub use http::router as http_router;
 pub use inputs::{Input, Inputs};
 pub use limits::Limits;
-pub use model::{AsyncModel, Inferring, Model, ModelError, ModelMetadata, TensorSpec};
+pub use metadata::{ModelMetadata, TensorSpec};
+pub use model::{AsyncModel, Inferring, Model};
+pub use model_error::ModelError;
 pub use outputs::{Output, Outputs};
 pub use refusal::{Refusal, RefusalKind};
 pub use request::{

@@ -12,26 +12,26 @@ pub struct Limits {
     pub(super) request_bytes: u64,
     pub(super) response_bytes: u64,
     pub(super) json_bytes: usize,
-    pub(super) bytes_under_way: u64,
+    pub(super) bytes_in_flight: u64,
     pub(super) connections: usize,
-    pub(super) patience: Duration,
-    pub(super) idle: Duration,
-    pub(super) grace: Duration,
+    pub(super) stall_timeout: Duration,
+    pub(super) idle_timeout: Duration,
+    pub(super) shutdown_timeout: Duration,
 }
 
 impl Limits {
     /// The defaults: requests and responses of 2 GiB - 1, of requests 64 MiB JSON; 8 GiB of both at once; 1024
-    /// connections; patience of 60 s, idleness of 10 minutes, a grace of 20 s.
+    /// connections; stall_timeout of 60 s, idleness of 10 minutes, a shutdown_timeout of 20 s.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
             response_bytes: i32::MAX as u64,
             json_bytes: 64 << 20,
-            bytes_under_way: 8 << 30,
+            bytes_in_flight: 8 << 30,
             connections: 1024,
-            patience: Duration::from_secs(60),
-            idle: Duration::from_secs(600),
-            grace: Duration::from_secs(20),
+            stall_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(600),
+            shutdown_timeout: Duration::from_secs(20),
         }
     }
 
@@ -56,8 +56,8 @@ impl Limits {
     /// Bytes of all requests that are being read or executed, after decompression; of outputs that go into
     /// responses, as JSON and compressed, too, until they are sent; and of what models copy out of regions. Who
     /// needs more is refused.
-    pub fn bytes_under_way(mut self, most: u64) -> Self {
-        self.bytes_under_way = most;
+    pub fn bytes_in_flight(mut self, most: u64) -> Self {
+        self.bytes_in_flight = most;
         self
     }
 
@@ -71,28 +71,28 @@ impl Limits {
     /// How long no byte of a request's body may come, and no byte of a response be taken, and how long a connection
     /// may be without its first request. Four times as long, and a second for each 16 KiB, all waiting for a body
     /// may take together.
-    pub fn patience(mut self, longest: Duration) -> Self {
-        self.patience = longest;
+    pub fn stall_timeout(mut self, longest: Duration) -> Self {
+        self.stall_timeout = longest;
         self
     }
 
     /// How long a connection of HTTP may be without a further request. It is looked for now and then, so up to a
-    /// quarter of the shorter one of this and [`patience`](Self::patience) may be added.
-    pub fn idle(mut self, longest: Duration) -> Self {
-        self.idle = longest;
+    /// quarter of the shorter one of this and [`stall_timeout`](Self::stall_timeout) may be added.
+    pub fn idle_timeout(mut self, longest: Duration) -> Self {
+        self.idle_timeout = longest;
         self
     }
 
     /// How long the requests that are under way when a server is told to end may take. Then their connections are
     /// closed.
-    pub fn grace(mut self, longest: Duration) -> Self {
-        self.grace = longest;
+    pub fn shutdown_timeout(mut self, longest: Duration) -> Self {
+        self.shutdown_timeout = longest;
         self
     }
 
     /// How long all waiting for a body may take of which so many bytes have come.
     pub(super) fn waiting(&self, came: u64) -> Duration {
-        self.patience.saturating_mul(4).saturating_add(Duration::from_secs(came / SLOWEST))
+        self.stall_timeout.saturating_mul(4).saturating_add(Duration::from_secs(came / SLOWEST))
     }
 }
 

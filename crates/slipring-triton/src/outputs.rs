@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes as Owned;
 use zerocopy::IntoBytes;
 
-use crate::budget::Share;
-use crate::inputs::{Fault, Input, is_on_gpu};
-use crate::model::{ModelError, ModelMetadata};
+use crate::budget::Charge;
+use crate::inputs::{Input, RegionFailure, is_on_gpu};
+use crate::metadata::ModelMetadata;
+use crate::model_error::ModelError;
 use crate::refusal::Refusal;
 use crate::request::ResponseOutput;
 use crate::strings::zeros;
@@ -21,7 +22,7 @@ const PIECE: usize = 64 << 10;
 
 /// Where an output goes.
 #[derive(Debug)]
-pub(super) enum To {
+pub(super) enum OutputTarget {
     Inline(Vec<u8>),
     Region(Lease),
     /// Nobody has asked for it.
@@ -30,10 +31,10 @@ pub(super) enum To {
 
 /// An output, as far as it is known.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct OutputSlot {
     /// Its place among the outputs of the metadata.
     pub(super) spec: usize,
-    pub(super) to: To,
+    pub(super) to: OutputTarget,
     /// Once the model has obtained it: its shape, and its length in bytes.
     pub(super) shape: Option<(Shape, usize)>,
 }
@@ -42,12 +43,12 @@ pub(super) struct Slot {
 pub struct Outputs {
     pub(super) metadata: Arc<ModelMetadata>,
     /// What was asked for, in its order.
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<OutputSlot>,
     /// What the model writes and nobody has asked for.
-    pub(super) unwanted: Slot,
+    pub(super) unwanted: OutputSlot,
     pub(super) in_place: bool,
-    pub(super) fault: Arc<Fault>,
-    pub(super) share: Share,
+    pub(super) failure: Arc<RegionFailure>,
+    pub(super) charge: Charge,
     /// Bytes that may still go into the response, and how many in all.
     pub(super) left: u64,
     pub(super) most: u64,
@@ -156,38 +157,38 @@ impl Outputs {
             None => &mut self.unwanted,
         };
         match &mut slot.to {
-            To::Inline(bytes) => {
+            OutputTarget::Inline(bytes) => {
                 bytes.clear();
                 let more = len.saturating_sub(bytes.capacity()) as u64;
                 let left = self.left.checked_sub(more);
                 self.left = left.ok_or_else(|| Refusal::response_too_long(self.most))?;
-                self.share.take(more)?;
+                self.charge.add(more)?;
                 bytes.try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
             }
-            To::Region(lease) if lease.len() < len as u64 => {
+            OutputTarget::Region(lease) if lease.len() < len as u64 => {
                 let refusal = Refusal::window_too_small(&described.name, lease.len(), len);
                 return Err(refusal.into());
             }
-            To::Region(_) | To::Nowhere => {}
+            OutputTarget::Region(_) | OutputTarget::Nowhere => {}
         }
         slot.shape = Some((shape, len));
         let dtype = described.dtype;
-        let (in_place, fault, share) = (self.in_place, &*self.fault, &self.share);
-        Ok(Output { slot, dtype, shape, len, in_place, fault, share })
+        let (in_place, failure, charge) = (self.in_place, &*self.failure, &self.charge);
+        Ok(Output { slot, dtype, shape, len, in_place, failure, charge })
     }
 
     /// The parts of regions that they go to.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.slots.iter().filter_map(|slot| match &slot.to {
-            To::Region(lease) => Some(lease),
-            To::Inline(_) | To::Nowhere => None,
+            OutputTarget::Region(lease) => Some(lease),
+            OutputTarget::Inline(_) | OutputTarget::Nowhere => None,
         })
     }
 
     /// Bytes of the response that are to be filled up, behind some that were written.
     pub(super) fn unwritten(&self) -> usize {
         let rests = self.slots.iter().map(|slot| match (&slot.to, slot.shape) {
-            (To::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
+            (OutputTarget::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
             _ => 0,
         });
         rests.sum()
@@ -202,7 +203,7 @@ impl Outputs {
                 return Err(Refusal::output_missing(&spec.name, &metadata.name));
             };
             let data = match slot.to {
-                To::Inline(mut bytes) => {
+                OutputTarget::Inline(mut bytes) => {
                     if bytes.is_empty() {
                         // Nothing was written: pages of 0 that nobody has touched.
                         drop(bytes);
@@ -211,7 +212,7 @@ impl Outputs {
                     bytes.resize(len, 0);
                     Some(Owned::from(bytes))
                 }
-                To::Region(_) | To::Nowhere => None,
+                OutputTarget::Region(_) | OutputTarget::Nowhere => None,
             };
             Ok(ResponseOutput { name: spec.name.clone(), dtype: spec.dtype, shape, data })
         });
@@ -227,13 +228,13 @@ impl fmt::Debug for Outputs {
 
 /// An output to be written. What is not written is 0 in a response, and as it was in a region.
 pub struct Output<'a> {
-    slot: &'a mut Slot,
+    slot: &'a mut OutputSlot,
     dtype: DType,
     shape: Shape,
     len: usize,
     in_place: bool,
-    fault: &'a Fault,
-    share: &'a Share,
+    failure: &'a RegionFailure,
+    charge: &'a Charge,
 }
 
 impl Output<'_> {
@@ -254,7 +255,7 @@ impl Output<'_> {
 
     /// Whether it goes into the response, so that [`as_mut_slice`](Self::as_mut_slice) has it.
     pub fn is_inline(&self) -> bool {
-        matches!(self.slot.to, To::Inline(_))
+        matches!(self.slot.to, OutputTarget::Inline(_))
     }
 
     /// Writes all of its elements.
@@ -292,23 +293,23 @@ impl Output<'_> {
         let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.len);
         let end = end.ok_or_else(|| ModelError::new("write past the end of an output"))?;
         match &mut self.slot.to {
-            To::Inline(room) if room.len() == offset => room.extend_from_slice(bytes),
-            To::Inline(room) => {
+            OutputTarget::Inline(room) if room.len() == offset => room.extend_from_slice(bytes),
+            OutputTarget::Inline(room) => {
                 if room.len() < end {
                     room.resize(end, 0);
                 }
                 room[offset..end].copy_from_slice(bytes);
             }
-            To::Region(lease) => {
+            OutputTarget::Region(lease) => {
                 let written = if self.in_place && !is_on_gpu(lease) {
                     let from = Bytes::of(bytes);
                     lease.touch_mut(|room| room.slice(offset, from.len()).copy_from_bytes(from))
                 } else {
                     lease.write_at(offset as u64, bytes)
                 };
-                written.map_err(|error| self.fault.keep(lease, &error))?;
+                written.map_err(|error| self.failure.record(lease, &error))?;
             }
-            To::Nowhere => {}
+            OutputTarget::Nowhere => {}
         }
         Ok(())
     }
@@ -322,34 +323,36 @@ impl Output<'_> {
     pub fn in_place<R>(&mut self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R, ModelError> {
         let (len, in_place) = (self.len, self.in_place);
         match &mut self.slot.to {
-            To::Inline(room) => {
+            OutputTarget::Inline(room) => {
                 room.resize(len, 0);
                 Ok(write(BytesMut::of(room)))
             }
-            To::Region(lease) if (in_place && !is_on_gpu(lease)) || lease.is_sealed() => {
+            OutputTarget::Region(lease) if (in_place && !is_on_gpu(lease)) || lease.is_sealed() => {
                 let written = lease.in_place_mut(|room| write(room.slice(0, len)));
-                written.map_err(|error| self.fault.keep(lease, &error))
+                written.map_err(|error| self.failure.record(lease, &error))
             }
-            To::Region(_) => {
-                let share = self.share;
-                aside(share, len, |room| {
+            OutputTarget::Region(_) => {
+                let charge = self.charge;
+                with_scratch(charge, len, |room| {
                     let done = write(BytesMut::of(room));
                     self.write_at(0, room)?;
                     Ok(done)
                 })
             }
-            To::Nowhere => aside(self.share, len, |room| Ok(write(BytesMut::of(room)))),
+            OutputTarget::Nowhere => {
+                with_scratch(self.charge, len, |room| Ok(write(BytesMut::of(room))))
+            }
         }
     }
 
     /// Its bytes, if it goes into the response: 0, or what was written.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match &mut self.slot.to {
-            To::Inline(room) => {
+            OutputTarget::Inline(room) => {
                 room.resize(self.len, 0);
                 Some(room)
             }
-            To::Region(_) | To::Nowhere => None,
+            OutputTarget::Region(_) | OutputTarget::Nowhere => None,
         }
     }
 
@@ -368,12 +371,12 @@ impl Output<'_> {
         if let Some(bytes) = input.as_bytes() {
             return self.write_at(0, bytes);
         }
-        if let To::Inline(room) = &mut self.slot.to {
+        if let OutputTarget::Inline(room) = &mut self.slot.to {
             *room = Vec::new();
             *room = zeros(self.len)?;
             return input.read_at(0, room);
         }
-        if let (To::Region(to), Some(from)) = (&self.slot.to, input.lease()) {
+        if let (OutputTarget::Region(to), Some(from)) = (&self.slot.to, input.lease()) {
             return self.across(to, from);
         }
         Ok(())
@@ -388,20 +391,20 @@ impl Output<'_> {
         };
         copied.map_err(|error| {
             let failed = if from.holds().is_err() { from } else { to };
-            self.fault.keep(failed, &error)
+            self.failure.record(failed, &error)
         })
     }
 }
 
 /// Runs `act` over private bytes of 0, which are under way as long.
-fn aside<R>(
-    share: &Share,
+fn with_scratch<R>(
+    charge: &Charge,
     len: usize,
     act: impl FnOnce(&mut [u8]) -> Result<R, ModelError>,
 ) -> Result<R, ModelError> {
-    share.take(len as u64)?;
+    charge.add(len as u64)?;
     let done = act(&mut zeros(len)?)?;
-    share.give_back(len as u64);
+    charge.release(len as u64);
     Ok(done)
 }
 

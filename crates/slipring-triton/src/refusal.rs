@@ -95,14 +95,14 @@ impl std::error::Error for Refusal {}
 
 /// The kind of shared memory that a verb is about, as texts call it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
+pub enum SharedMemoryKind {
     /// POSIX shared memory.
     System,
     /// Memory of a GPU.
     Cuda,
 }
 
-impl Sort {
+impl SharedMemoryKind {
     fn lower(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -134,9 +134,11 @@ impl Refusal {
         )
     }
 
-    pub(crate) fn name_missing(sort: Sort) -> Self {
-        let sort = sort.lower();
-        Self::invalid(format!("'region name' is necessary to register {sort} shared memory region"))
+    pub(crate) fn name_missing(memory: SharedMemoryKind) -> Self {
+        let memory = memory.lower();
+        Self::invalid(format!(
+            "'region name' is necessary to register {memory} shared memory region"
+        ))
     }
 
     pub(crate) fn already_registered(name: &str) -> Self {
@@ -144,13 +146,13 @@ impl Refusal {
         Self::new(RefusalKind::AlreadyExists, text)
     }
 
-    pub(crate) fn status_unknown(sort: Sort, name: &str) -> Self {
-        let sort = sort.lower();
-        let text = format!("Unable to find {sort} shared memory region: '{name}'");
+    pub(crate) fn status_unknown(memory: SharedMemoryKind, name: &str) -> Self {
+        let memory = memory.lower();
+        let text = format!("Unable to find {memory} shared memory region: '{name}'");
         Self::new(RefusalKind::NotFound, text)
     }
 
-    pub(crate) fn status_other_kind(wanted: Sort, name: &str) -> Self {
+    pub(crate) fn status_other_kind(wanted: SharedMemoryKind, name: &str) -> Self {
         let (is, wanted) = (wanted.other().upper(), wanted.upper());
         let text = format!("The region named '{name}' is registered as {is}, not {wanted}");
         Self::new(RefusalKind::NotFound, text)

@@ -12,8 +12,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::door::Socket;
 use crate::front::Front;
+use crate::listener::Socket;
 use crate::{grpc, http};
 
 /// Connections to a Unix socket that wait to be accepted; as many as `std` and tokio let.
@@ -45,9 +45,6 @@ impl fmt::Display for Bound {
         }
     }
 }
-
-/// Told once that no more is to be taken up.
-pub(super) type Ending = watch::Receiver<bool>;
 
 /// A [`Front`] on addresses of its own. See [`http_router`](crate::http_router)
 /// for one inside of an application.
@@ -160,21 +157,21 @@ impl Server {
     }
 
     /// Serves until `ended` is over; then takes no more connections and requests, and returns once the requests
-    /// under way are answered, or [`Limits::grace`](crate::Limits::grace) is over.
+    /// under way are answered, or [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is over.
     ///
     /// # Errors
     ///
     /// A wire that cannot be served. The failure of a connection is none.
     pub async fn serve(self, ended: impl Future<Output = ()>) -> io::Result<()> {
-        let (end, ending) = watch::channel(false);
+        let (end, shutdown) = watch::channel(false);
         // Until all are served.
         let _files = self.files;
         let mut wires = JoinSet::new();
         for (wire, socket) in self.sockets {
-            let (front, ending) = (self.front.clone(), ending.clone());
+            let (front, shutdown) = (self.front.clone(), shutdown.clone());
             match wire {
-                Wire::Http => wires.spawn(http::serve(front, socket, ending)),
-                Wire::Grpc => wires.spawn(grpc::serve(front, socket, ending)),
+                Wire::Http => wires.spawn(http::serve(front, socket, shutdown)),
+                Wire::Grpc => wires.spawn(grpc::serve(front, socket, shutdown)),
             };
         }
         tokio::pin!(ended);

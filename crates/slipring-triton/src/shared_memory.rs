@@ -1,11 +1,11 @@
 //! The verbs of shared memory: register, status, unregister, of system memory and of a GPU's.
 //!
-//! They act on one [`Registry`], which connections of this process may share. A remote client sees and takes back
+//! They act on one [`Registry`], which connections of this process may charge. A remote client sees and takes back
 //! POSIX regions alone; memfds and dmabufs of the process can be referred to in requests, and no more.
 
 use std::sync::Arc;
 
-use crate::refusal::{Refusal, Sort};
+use crate::refusal::{Refusal, SharedMemoryKind};
 use slipring::{CudaHandle, Reach, RegionKind, RegionStatus, Registry, Source};
 use slipring::{Error, ErrorKind, RegionFault};
 
@@ -76,7 +76,7 @@ impl SharedMemory {
     ) -> Result<(), Refusal> {
         self.check_allowed()?;
         if name.is_empty() {
-            return Err(Refusal::name_missing(Sort::System));
+            return Err(Refusal::name_missing(SharedMemoryKind::System));
         }
         let done = self.registry.register(name, Source::Posix(key), offset, byte_size);
         done.map_err(|error| registering(name, key, &error))
@@ -97,7 +97,7 @@ impl SharedMemory {
     ) -> Result<(), Refusal> {
         self.check_allowed()?;
         if name.is_empty() {
-            return Err(Refusal::name_missing(Sort::Cuda));
+            return Err(Refusal::name_missing(SharedMemoryKind::Cuda));
         }
         if self.registry.status(name).is_ok() {
             return Err(Refusal::already_registered(name));
@@ -121,7 +121,7 @@ impl SharedMemory {
     ///
     /// What the client is to be told.
     pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegion>, Refusal> {
-        let found = self.statuses(Sort::System, name)?;
+        let found = self.statuses(SharedMemoryKind::System, name)?;
         let regions = found.into_iter().map(|status| SystemRegion {
             name: status.name,
             key: status.key.unwrap_or_default(),
@@ -137,7 +137,7 @@ impl SharedMemory {
     ///
     /// What the client is to be told.
     pub fn cuda_status(&self, name: &str) -> Result<Vec<CudaRegion>, Refusal> {
-        let found = self.statuses(Sort::Cuda, name)?;
+        let found = self.statuses(SharedMemoryKind::Cuda, name)?;
         let regions = found.into_iter().map(|status| CudaRegion {
             name: status.name,
             device_id: status.device.unwrap_or_default().into(),
@@ -146,9 +146,9 @@ impl SharedMemory {
         Ok(regions.collect())
     }
 
-    fn statuses(&self, sort: Sort, name: &str) -> Result<Vec<RegionStatus>, Refusal> {
+    fn statuses(&self, memory: SharedMemoryKind, name: &str) -> Result<Vec<RegionStatus>, Refusal> {
         self.check_allowed()?;
-        let kind = kind(sort);
+        let kind = kind(memory);
         if name.is_empty() {
             let mut all = self.registry.statuses().map_err(|_| inside())?;
             all.retain(|status| status.kind == kind);
@@ -157,9 +157,9 @@ impl SharedMemory {
         match self.registry.status(name) {
             Ok(status) if status.kind == kind => Ok(vec![status]),
             Ok(status) if matches!(status.kind, RegionKind::Posix | RegionKind::Cuda) => {
-                Err(Refusal::status_other_kind(sort, name))
+                Err(Refusal::status_other_kind(memory, name))
             }
-            Ok(_) | Err(_) => Err(Refusal::status_unknown(sort, name)),
+            Ok(_) | Err(_) => Err(Refusal::status_unknown(memory, name)),
         }
     }
 
@@ -169,7 +169,7 @@ impl SharedMemory {
     ///
     /// What the client is to be told. That there is none of this name is no error.
     pub fn unregister_system(&self, name: &str) -> Result<(), Refusal> {
-        self.unregister(Sort::System, name)
+        self.unregister(SharedMemoryKind::System, name)
     }
 
     /// As [`unregister_system`](Self::unregister_system), of regions of a GPU.
@@ -178,15 +178,15 @@ impl SharedMemory {
     ///
     /// As there.
     pub fn unregister_cuda(&self, name: &str) -> Result<(), Refusal> {
-        self.unregister(Sort::Cuda, name)
+        self.unregister(SharedMemoryKind::Cuda, name)
     }
 
-    fn unregister(&self, sort: Sort, name: &str) -> Result<(), Refusal> {
+    fn unregister(&self, memory: SharedMemoryKind, name: &str) -> Result<(), Refusal> {
         self.check_allowed()?;
         let done = if name.is_empty() {
-            self.registry.unregister_all(kind(sort)).map(|_| ())
+            self.registry.unregister_all(kind(memory)).map(|_| ())
         } else {
-            self.registry.unregister_of(kind(sort), name).map(|_| ())
+            self.registry.unregister_of(kind(memory), name).map(|_| ())
         };
         match done {
             Ok(()) => Ok(()),
@@ -200,10 +200,10 @@ impl SharedMemory {
     }
 }
 
-fn kind(sort: Sort) -> RegionKind {
-    match sort {
-        Sort::System => RegionKind::Posix,
-        Sort::Cuda => RegionKind::Cuda,
+fn kind(memory: SharedMemoryKind) -> RegionKind {
+    match memory {
+        SharedMemoryKind::System => RegionKind::Posix,
+        SharedMemoryKind::Cuda => RegionKind::Cuda,
     }
 }
 
@@ -212,11 +212,11 @@ fn inside() -> Refusal {
 }
 
 fn registering(name: &str, key: &str, error: &Error) -> Refusal {
-    let ErrorKind::Region(fault) = error.kind() else {
+    let ErrorKind::Region(failure) = error.kind() else {
         return Refusal::register_failed(name);
     };
-    match fault {
-        RegionFault::NameEmpty => Refusal::name_missing(Sort::System),
+    match failure {
+        RegionFault::NameEmpty => Refusal::name_missing(SharedMemoryKind::System),
         RegionFault::Exists { .. } => Refusal::already_registered(name),
         RegionFault::Empty => Refusal::register_empty(name),
         RegionFault::Overflow { .. } | RegionFault::Offset { .. } | RegionFault::Range { .. } => {

@@ -56,9 +56,9 @@ pub struct Counts {
     pub batches: BTreeMap<usize, BatchStatistics>,
 }
 
-/// The moments of a request.
+/// The times of a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moments {
+pub(super) struct RequestTimes {
     /// Its header has arrived.
     pub(super) arrived: Instant,
     /// It was taken up.
@@ -84,17 +84,17 @@ impl Statistics {
     }
 
     /// `batch` is at most the model's.
-    pub(super) fn succeeded(&self, moments: Moments, batch: usize) {
+    pub(super) fn succeeded(&self, times: RequestTimes, batch: usize) {
         let now = Instant::now();
         let last = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (input, infer) = (moments.ready - moments.started, moments.computed - moments.ready);
-        let output = now - moments.computed;
+        let (input, infer) = (times.ready - times.started, times.computed - times.ready);
+        let output = now - times.computed;
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.last_inference = last.as_millis() as u64;
         counts.inference_count += batch.max(1) as u64;
         counts.execution_count += 1;
-        counts.success.add(now - moments.arrived);
-        counts.queue.add(moments.started - moments.arrived);
+        counts.success.add(now - times.arrived);
+        counts.queue.add(times.started - times.arrived);
         counts.compute_input.add(input);
         counts.compute_infer.add(infer);
         counts.compute_output.add(output);

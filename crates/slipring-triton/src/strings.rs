@@ -20,7 +20,7 @@ pub struct Strings<'a> {
 impl<'a> Strings<'a> {
     /// Exactly `count` elements, or the refusal of the input of this name.
     pub(super) fn new(input: &str, bytes: Cow<'a, [u8]>, count: usize) -> Result<Self, Refusal> {
-        let mut walk = Walk::new(count);
+        let mut walk = StringsValidator::new(count);
         walk.feed(input, &bytes)?;
         walk.finish(input)?;
         Ok(Self { bytes })
@@ -40,7 +40,7 @@ impl<'a> Strings<'a> {
 
 /// A walk over elements that come in pieces.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct StringsValidator {
     expected: usize,
     seen: usize,
     /// Of a length that is not there as a whole yet.
@@ -51,7 +51,7 @@ pub(super) struct Walk {
     left: usize,
 }
 
-impl Walk {
+impl StringsValidator {
     pub(super) fn new(expected: usize) -> Self {
         Self { expected, seen: 0, partial: [0; 4], have: 0, len: 0, left: 0 }
     }
@@ -126,7 +126,7 @@ mod tests {
     fn pieces_are_judged_as_the_whole_is() {
         let bytes = b"\x03\0\0\0abc\0\0\0\0\x01\0\0\0z";
         for piece in 1..bytes.len() {
-            let mut walk = Walk::new(3);
+            let mut walk = StringsValidator::new(3);
             bytes.chunks(piece).for_each(|part| walk.feed("I", part).unwrap());
             walk.finish("I").unwrap();
         }

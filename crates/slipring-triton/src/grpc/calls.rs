@@ -4,8 +4,8 @@ use futures_util::stream::BoxStream;
 use prost::Message;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
-use crate::budget::Share;
-use crate::execution::away;
+use crate::budget::Charge;
+use crate::execution::run_blocking;
 use crate::front::Front;
 use crate::grpc::generated::health::health_check_response::ServingStatus;
 use crate::grpc::generated::health::health_server::Health;
@@ -16,7 +16,7 @@ use crate::grpc::generated::inference::{
 };
 use crate::grpc::{request, response, stream};
 use crate::refusal::Refusal;
-use crate::server::Ending;
+use crate::shutdown::Shutdown;
 
 /// Numbers and bytes of typed contents that are made into tensors on the runtime's own thread.
 const QUICK: usize = 16 << 10;
@@ -31,41 +31,41 @@ type Answer<T> = Result<Response<T>, Status>;
 pub(super) struct Calls {
     pub(super) front: Front,
     /// Told when streams are to end. `None`: whoever serves them ends them.
-    pub(super) ending: Option<Ending>,
+    pub(super) shutdown: Option<Shutdown>,
 }
 
 impl Calls {
     /// Whether all models take requests, and the server goes on.
     fn is_ready(&self) -> bool {
-        let ends = self.ending.as_ref().is_some_and(|ending| *ending.borrow());
+        let ends = self.shutdown.as_ref().is_some_and(|shutdown| *shutdown.borrow());
         self.front.is_ready() && !ends
     }
 
     /// What the bytes of a call have taken of those under way.
-    pub(super) fn share(&self, extensions: &Extensions) -> Share {
-        extensions.get().cloned().unwrap_or_else(|| self.front.share())
+    pub(super) fn charge(&self, extensions: &Extensions) -> Charge {
+        extensions.get().cloned().unwrap_or_else(|| self.front.charge())
     }
 
     /// Executes a request.
     pub(super) async fn infer(
         &self,
         message: ModelInferRequest,
-        share: Share,
+        charge: Charge,
     ) -> Result<ModelInferResponse, Refusal> {
         // A model that is not there is told of before whatever else is wrong with a request to it.
         self.front.repository().find(&message.model_name, Some(&message.model_version))?;
         let request = match request::work(&message) {
             ..=QUICK => request::decode(message)?,
-            _ => away(move || request::decode(message)).await?,
+            _ => run_blocking(move || request::decode(message)).await?,
         };
-        let response = self.front.infer_holding(request, share.clone()).await?;
+        let response = self.front.infer_holding(request, charge.clone()).await?;
         let response = response::infer(response);
         // It is encoded as a whole, into memory that cannot be asked for in a way that may fail.
         let len = response.encoded_len();
         if len as u64 > self.front.limits().response_bytes {
             return Err(Refusal::response_too_long(self.front.limits().response_bytes));
         }
-        share.take(len as u64)?;
+        charge.add(len as u64)?;
         Vec::<u8>::new().try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
         Ok(response)
     }
@@ -111,8 +111,8 @@ impl GrpcInferenceService for Calls {
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        let share = self.share(request.extensions());
-        Ok(Response::new(self.infer(request.into_inner(), share).await?))
+        let charge = self.charge(request.extensions());
+        Ok(Response::new(self.infer(request.into_inner(), charge).await?))
     }
 
     type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;
@@ -207,7 +207,8 @@ impl GrpcInferenceService for Calls {
             request.into_inner();
         let shared = self.front.shared_memory().clone();
         // The driver may make a context first, or wait for one that closes the same memory.
-        away(move || shared.register_cuda(&name, &raw_handle, device_id, byte_size)).await?;
+        run_blocking(move || shared.register_cuda(&name, &raw_handle, device_id, byte_size))
+            .await?;
         Ok(Response::new(CudaSharedMemoryRegisterResponse {}))
     }
 
@@ -216,7 +217,7 @@ impl GrpcInferenceService for Calls {
         request: Request<CudaSharedMemoryUnregisterRequest>,
     ) -> Answer<CudaSharedMemoryUnregisterResponse> {
         let shared = self.front.shared_memory().clone();
-        away(move || shared.unregister_cuda(&request.into_inner().name)).await?;
+        run_blocking(move || shared.unregister_cuda(&request.into_inner().name)).await?;
         Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
     }
 }

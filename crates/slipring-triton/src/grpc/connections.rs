@@ -17,11 +17,11 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 
 use crate::connections;
-use crate::door::{Socket, Stream};
 use crate::front::Front;
 use crate::grpc::service::GrpcService;
-use crate::idlers::{Busy, Idler};
-use crate::server::Ending;
+use crate::idle::{ActiveRequest, Activity};
+use crate::listener::{Socket, Stream};
+use crate::shutdown::Shutdown;
 
 /// Bytes that a client may send before the server has taken them: of a call, and of a connection. The ways to and
 /// from another process are short; beyond this nothing gets faster.
@@ -40,31 +40,31 @@ const AHEAD: usize = 1 << 20;
 const PINGS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
 /// Serves one address until the end is told, and then until the calls under way are answered.
-pub(crate) async fn serve(front: Front, socket: Socket, ending: Ending) {
+pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
     let limits = *front.limits();
-    let service = GrpcService::new(front, Some(ending.clone()));
-    let serve = |stream, idler: Idler| {
-        let (service, ending) = (service.clone(), ending.clone());
+    let service = GrpcService::new(front, Some(shutdown.clone()));
+    let serve = |stream, activity: Activity| {
+        let (service, shutdown) = (service.clone(), shutdown.clone());
         async move {
             match stream {
-                Stream::Tcp(stream) => connection(service, stream, idler, ending).await,
-                Stream::Unix(stream) => connection(service, stream, idler, ending).await,
+                Stream::Tcp(stream) => connection(service, stream, activity, shutdown).await,
+                Stream::Unix(stream) => connection(service, stream, activity, shutdown).await,
             }
         }
     };
     // Who has called, and answers pings, may stay: its next call would else meet a closed connection.
-    connections::serve(socket, &limits, None, ending.clone(), serve).await;
+    connections::serve(socket, &limits, None, shutdown.clone(), serve).await;
 }
 
 /// Serves a connection until it ends. However it ends is its client's affair.
 async fn connection(
     service: GrpcService,
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    idler: Idler,
-    mut ending: Ending,
+    activity: Activity,
+    mut shutdown: Shutdown,
 ) {
     let answer = service_fn(|request: http::Request<Incoming>| {
-        let busy = idler.works();
+        let busy = activity.begin_request();
         let called = service.clone().call(request);
         async move {
             let answer = called.await?;
@@ -85,10 +85,10 @@ async fn connection(
     );
     tokio::select! {
         _ = &mut served => return,
-        _ = ending.wait_for(|end| *end) => {}
+        _ = shutdown.wait_for(|end| *end) => {}
     }
     // Who has not even said what it is has nothing to wait for.
-    if idler.has_asked() {
+    if activity.has_had_request() {
         served.as_mut().graceful_shutdown();
         let _ = served.await;
     }
@@ -97,7 +97,7 @@ async fn connection(
 /// The body of an answer: its connection is busy until it has ended.
 struct Answering {
     body: Body,
-    _busy: Busy,
+    _busy: ActiveRequest,
 }
 
 impl HttpBody for Answering {

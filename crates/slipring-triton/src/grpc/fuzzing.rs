@@ -11,11 +11,11 @@ use tonic::Streaming;
 use tonic::codec::{Codec, CompressionEncoding};
 
 use crate::fuzzing::{front, run};
-use crate::grpc::codec::{WeighingCodec, sharing};
-use crate::grpc::gathered::Gathered;
+use crate::grpc::codec::{SizeCheckingCodec, with_charge};
 use crate::grpc::generated::inference::infer_parameter::ParameterChoice;
 use crate::grpc::generated::inference::*;
-use crate::grpc::{request, response, weight};
+use crate::grpc::scatter_gather::ScatterGatherBody;
+use crate::grpc::{message_size, request, response};
 
 /// A body in pieces.
 struct Cut(VecDeque<Bytes>);
@@ -41,22 +41,23 @@ pub fn message(input: &[u8]) {
     if flags & 1 != 0 {
         body.push(0);
         body.extend_from_slice(&(rest.len() as u32).to_be_bytes());
-        let (weight, message) = (weight::of_request(rest), prost::Message::decode(rest));
+        let (size, message) = (message_size::of_request(rest), prost::Message::decode(rest));
         if let Ok(message) = message {
             let taken = taken(&message);
-            let most = 3 * weight + 4 * rest.len() + 4096;
-            assert!(taken <= most, "{taken} bytes for {} that weigh {weight}", rest.len());
+            let most = 3 * size + 4 * rest.len() + 4096;
+            assert!(taken <= most, "{taken} bytes for {} counted as {size}", rest.len());
         }
     }
     body.extend_from_slice(rest);
     let pieces = body.chunks(usize::from(*piece) + 1).map(Bytes::copy_from_slice).collect();
     let codings = [None, Some(CompressionEncoding::Gzip), Some(CompressionEncoding::Deflate)];
     let coding = codings[usize::from(flags >> 1) % codings.len()];
-    let share = front().share();
+    let charge = front().charge();
     let is_stream = flags & 8 == 0;
-    let body = Gathered::new(Cut(pieces), coding, is_stream, front().limits(), share.clone());
-    let mut codec = WeighingCodec::<ModelInferResponse, ModelInferRequest>::default();
-    run(sharing(share, async {
+    let body =
+        ScatterGatherBody::new(Cut(pieces), coding, is_stream, front().limits(), charge.clone());
+    let mut codec = SizeCheckingCodec::<ModelInferResponse, ModelInferRequest>::default();
+    run(with_charge(charge, async {
         let mut messages = Streaming::new_request(codec.decoder(), body, None, Some(longest));
         while let Ok(Some(message)) = messages.message().await {
             let Ok(request) = request::decode(message) else { continue };
@@ -66,7 +67,7 @@ pub fn message(input: &[u8]) {
             }
         }
     }));
-    assert!(front().share().take(front().limits().bytes_under_way).is_ok(), "all is given back");
+    assert!(front().charge().add(front().limits().bytes_in_flight).is_ok(), "all is given back");
 }
 
 /// Bytes that a message has taken, without what each allocation takes besides.

@@ -3,7 +3,7 @@
 //! ```text
 //!   HTTP/2 ─▶ gathered ──▶ codec ─▶ calls, stream ─▶ request, contents ─▶ Front::infer
 //!             (frames)     (protobuf)                (InferRequest)            │
-//!             inflating               response ◀──────────────────────────────┘
+//!             inflate               response ◀──────────────────────────────┘
 //! ```
 //!
 //! 1. Memory for a message is taken as its bytes come, whatever length it claims, and counted; so is what it becomes
@@ -12,23 +12,23 @@
 //! 3. Raw contents are cut out of their message, and not copied.
 //! 4. A status has the text of a refusal, and no more of it than a client's headers hold.
 
-mod answer;
 mod calls;
 mod codec;
 mod connections;
 mod contents;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
-mod gathered;
 mod generated;
-mod inflating;
+mod inflate;
+mod message_size;
 mod parameters;
 mod refusal;
 mod request;
 mod response;
+mod response_body;
+mod scatter_gather;
 mod service;
 mod stream;
-mod weight;
 
 pub(super) use connections::serve;
 pub use service::{GrpcHealth, GrpcService};

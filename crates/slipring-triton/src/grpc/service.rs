@@ -15,14 +15,14 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
 use crate::front::Front;
-use crate::grpc::answer::Answer;
 use crate::grpc::calls::Calls;
-use crate::grpc::codec::sharing;
-use crate::grpc::gathered::{self, Gathered};
+use crate::grpc::codec::with_charge;
 use crate::grpc::generated::health::health_server::HealthServer;
 use crate::grpc::generated::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
-use crate::grpc::inflating;
-use crate::server::Ending;
+use crate::grpc::inflate;
+use crate::grpc::response_body::ChargedBody;
+use crate::grpc::scatter_gather::{self, ScatterGatherBody};
+use crate::shutdown::Shutdown;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
@@ -64,9 +64,9 @@ pub struct GrpcService {
 }
 
 impl GrpcService {
-    pub(super) fn new(front: Front, ending: Option<Ending>) -> Self {
-        let most = gathered::longest(front.limits());
-        let calls = Calls { front: front.clone(), ending };
+    pub(super) fn new(front: Front, shutdown: Option<Shutdown>) -> Self {
+        let most = scatter_gather::longest(front.limits());
+        let calls = Calls { front: front.clone(), shutdown };
         // A client that is able to take compressed answers says so always, and seldom wants to wait for them.
         let plain = GrpcInferenceServiceServer::new(calls.clone())
             .max_decoding_message_size(most)
@@ -98,21 +98,23 @@ impl GrpcService {
             return Box::pin(std::future::ready(Ok(response)));
         }
         let name = request.headers().get("grpc-encoding").map(HeaderValue::as_bytes);
-        let encoding = name.and_then(inflating::encoding);
+        let encoding = name.and_then(inflate::encoding);
         let is_compressed = name.is_some_and(|name| name != b"identity");
-        let share = self.front.share();
+        let charge = self.front.charge();
         let is_stream = request.uri().path().ends_with("/ModelStreamInfer");
-        let (limits, counted) = (self.front.limits(), share.clone());
+        let (limits, counted) = (self.front.limits(), charge.clone());
         let mut request =
-            request.map(|body| Gathered::new(body, encoding, is_stream, limits, counted));
-        request.extensions_mut().insert(share.clone());
-        let answering = sharing(share.clone(), self.answering(request, is_compressed));
-        Box::pin(async { Ok(answering.await?.map(|body| Body::new(Answer::new(body, share)))) })
+            request.map(|body| ScatterGatherBody::new(body, encoding, is_stream, limits, counted));
+        request.extensions_mut().insert(charge.clone());
+        let answering = with_charge(charge.clone(), self.answering(request, is_compressed));
+        Box::pin(async {
+            Ok(answering.await?.map(|body| Body::new(ChargedBody::new(body, charge))))
+        })
     }
 
     fn answering<B>(
         &mut self,
-        request: http::Request<Gathered<B>>,
+        request: http::Request<ScatterGatherBody<B>>,
         is_compressed: bool,
     ) -> Answering
     where

@@ -8,14 +8,14 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use tonic::{Request, Status, Streaming};
 
-use crate::budget::Share;
+use crate::budget::Charge;
 use crate::grpc::calls::Calls;
-use crate::grpc::codec::sharing;
+use crate::grpc::codec::with_charge;
 use crate::grpc::generated::inference::infer_parameter::ParameterChoice;
 use crate::grpc::generated::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
 };
-use crate::server::Ending;
+use crate::shutdown::Shutdown;
 
 /// A client's choice that errors are statuses.
 const STRICT: &str = "triton_grpc_error";
@@ -23,10 +23,10 @@ const STRICT: &str = "triton_grpc_error";
 /// Told of each response: it is the last one to its request.
 const FINAL: &str = "triton_final_response";
 
-struct Conversation {
+struct InferStream {
     calls: Calls,
     requests: Streaming<ModelInferRequest>,
-    share: Share,
+    charge: Charge,
     /// Whether an error ends it.
     is_strict: bool,
 }
@@ -37,33 +37,33 @@ pub(super) fn answers(
     request: Request<Streaming<ModelInferRequest>>,
 ) -> BoxStream<'static, Result<ModelStreamInferResponse, Status>> {
     let is_strict = request.metadata().get(STRICT).is_some_and(|value| value == "true");
-    let share = calls.share(request.extensions());
+    let charge = calls.charge(request.extensions());
     let requests = request.into_inner();
-    let conversation = Conversation { calls, requests, share, is_strict };
-    stream::unfold(Some(conversation), |conversation| async {
-        let mut conversation = conversation?;
-        match conversation.next().await? {
-            Ok(answer) => Some((Ok(answer), Some(conversation))),
+    let stream_state = InferStream { calls, requests, charge, is_strict };
+    stream::unfold(Some(stream_state), |stream_state| async {
+        let mut stream_state = stream_state?;
+        match stream_state.next().await? {
+            Ok(answer) => Some((Ok(answer), Some(stream_state))),
             Err(status) => Some((Err(status), None)),
         }
     })
     .boxed()
 }
 
-impl Conversation {
+impl InferStream {
     /// The next answer. `None`: the client has asked for all that it wants.
     async fn next(&mut self) -> Option<Result<ModelStreamInferResponse, Status>> {
-        let ending = ended(self.calls.ending.as_mut());
+        let shutdown = ended(self.calls.shutdown.as_mut());
         let message = tokio::select! {
-            message = sharing(self.share.clone(), self.requests.message()) => message,
-            () = ending => return Some(Err(Status::unavailable("the server is going away"))),
+            message = with_charge(self.charge.clone(), self.requests.message()) => message,
+            () = shutdown => return Some(Err(Status::unavailable("the server is shutting down"))),
         };
         let message = match message {
             Ok(message) => message?,
             Err(status) => return Some(Err(status)),
         };
         let id = message.id.clone();
-        let answer = match self.calls.infer(message, self.share.clone()).await {
+        let answer = match self.calls.infer(message, self.charge.clone()).await {
             Ok(mut response) => {
                 let yes = Some(ParameterChoice::BoolParam(true));
                 let yes = InferParameter { parameter_choice: yes };
@@ -84,11 +84,11 @@ impl Conversation {
 }
 
 /// When the server is told to end.
-async fn ended(ending: Option<&mut Ending>) {
-    match ending {
-        Some(ending) => {
+async fn ended(shutdown: Option<&mut Shutdown>) {
+    match shutdown {
+        Some(shutdown) => {
             // Whoever could tell is gone: that is an end, too.
-            let _ = ending.wait_for(|ended| *ended).await;
+            let _ = shutdown.wait_for(|ended| *ended).await;
         }
         None => std::future::pending().await,
     }

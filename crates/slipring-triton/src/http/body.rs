@@ -9,13 +9,13 @@ use bytes::{Buf, Bytes};
 use http_body::Body;
 use hyper::header::{CONTENT_LENGTH, HeaderMap};
 
-use crate::budget::Share;
+use crate::budget::Charge;
 use crate::front::Front;
 use crate::http::coding::{Coding, Decoder};
 use crate::limits::Limits;
 use crate::refusal::Refusal;
 
-/// Room that is made for a tensor before its bytes are there, where nobody has said how many come in all.
+/// BoundedBuffer that is made for a tensor before its bytes are there, where nobody has said how many come in all.
 const ROOM: usize = 1 << 20;
 
 /// Bytes that are decoded before others have their turn: some tenths of a millisecond.
@@ -49,7 +49,7 @@ pub(super) struct Reader<B> {
     waited: Duration,
     /// Plain bytes in all, if that is known.
     length: Option<u64>,
-    share: Share,
+    charge: Charge,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
@@ -75,13 +75,13 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             limits: *front.limits(),
             came: 0,
             waited: Duration::ZERO,
-            share: front.share(),
+            charge: front.charge(),
         }
     }
 
     /// What its bytes have taken of those under way.
-    pub(super) fn share(&self) -> Share {
-        self.share.clone()
+    pub(super) fn charge(&self) -> Charge {
+        self.charge.clone()
     }
 
     /// Whether the connection is out of step, or at its end.
@@ -109,7 +109,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 Poll::Ready(next) => Ok(next),
                 Poll::Pending => {
                     let left = self.limits.waiting(self.came).saturating_sub(self.waited);
-                    let (longest, started) = (self.limits.patience.min(left), Instant::now());
+                    let (longest, started) = (self.limits.stall_timeout.min(left), Instant::now());
                     let next = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
                     let next = tokio::time::timeout(longest, next).await;
                     self.waited += started.elapsed();
@@ -175,7 +175,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             if self.count > self.limits.request_bytes {
                 return Err(Refusal::body_too_long(self.limits.request_bytes));
             }
-            self.share.take(self.plain.len() as u64)?;
+            self.charge.add(self.plain.len() as u64)?;
         }
         Ok(true)
     }
@@ -188,7 +188,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if self.plain.len() >= len {
             return Ok(self.plain.split_to(len));
         }
-        // Room for all of it where the client has said that so much comes: it is not touched before it does.
+        // BoundedBuffer for all of it where the client has said that so much comes: it is not touched before it does.
         let known = self
             .length
             .is_some_and(|length| length >= len as u64 && length <= self.limits.request_bytes);

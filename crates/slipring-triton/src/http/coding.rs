@@ -7,8 +7,8 @@ use flate2::Compression;
 use flate2::write::{GzEncoder, MultiGzDecoder, ZlibDecoder, ZlibEncoder};
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue};
 
-use crate::http::reply::Pieces;
-use crate::http::room::{Allowance, Room};
+use crate::http::buffer::{BoundedBuffer, BufferLimit};
+use crate::http::reply::BodyChunks;
 use crate::refusal::Refusal;
 
 /// Compressed bytes that are decoded at a time. A byte becomes at most 1032 (RFC 1951: 258 bytes by two bits), so
@@ -40,19 +40,21 @@ impl Coding {
         Self::of(name).map(Some).ok_or_else(|| Refusal::content_coding(name))
     }
 
-    /// What a client wants a response to be coded in: what it gives the greatest weight, `gzip` if both.
+    /// What a client wants a response to be coded in: what it gives the greatest quality, `gzip` if both.
     pub(super) fn of_response(headers: &HeaderMap) -> Option<Self> {
         let mut best: Option<(Self, f32)> = None;
         let values =
             headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
         for part in values.flat_map(|value| value.split(',')) {
             let (name, parameters) = part.split_once(';').unwrap_or((part, ""));
-            let weight = parameters.trim().strip_prefix("q=").map_or(Some(1.0), |q| q.parse().ok());
-            let (Some(coding), Some(weight)) = (Self::of(name.trim()), weight) else { continue };
-            let better = best
-                .is_none_or(|(is, most)| weight > most || (weight == most && is == Self::Deflate));
-            if weight > 0.0 && better {
-                best = Some((coding, weight));
+            let quality =
+                parameters.trim().strip_prefix("q=").map_or(Some(1.0), |q| q.parse().ok());
+            let (Some(coding), Some(quality)) = (Self::of(name.trim()), quality) else { continue };
+            let better = best.is_none_or(|(is, most)| {
+                quality > most || (quality == most && is == Self::Deflate)
+            });
+            if quality > 0.0 && better {
+                best = Some((coding, quality));
             }
         }
         best.map(|(coding, _)| coding)
@@ -66,8 +68,8 @@ impl Coding {
     }
 
     /// A body as it travels.
-    pub(super) fn encode(self, body: &Pieces, allowance: Allowance) -> io::Result<Bytes> {
-        let coded = Room::new(allowance);
+    pub(super) fn encode(self, body: &BodyChunks, limit: BufferLimit) -> io::Result<Bytes> {
+        let coded = BoundedBuffer::new(limit);
         let done = match self {
             Self::Gzip => {
                 let mut encoder = GzEncoder::new(coded, Compression::fast());
@@ -80,7 +82,7 @@ impl Coding {
                 written.find(Result::is_err).unwrap_or(Ok(())).and_then(|()| encoder.finish())
             }
         };
-        done.map(Room::into_bytes)
+        done.map(BoundedBuffer::into_bytes)
     }
 }
 
@@ -129,15 +131,15 @@ mod tests {
 
     use super::*;
     use crate::budget::Budget;
-    use crate::http::room::refusal;
+    use crate::http::buffer::refusal;
     use crate::refusal::RefusalKind;
 
     fn encode(coding: Coding, body: Vec<u8>) -> Bytes {
-        coding.encode(&Pieces::from(body), allowance(u64::MAX)).unwrap()
+        coding.encode(&BodyChunks::from(body), limit(u64::MAX)).unwrap()
     }
 
-    fn allowance(most: u64) -> Allowance {
-        Allowance { share: Arc::new(Budget::new(most)).share(), most }
+    fn limit(most: u64) -> BufferLimit {
+        BufferLimit { charge: Arc::new(Budget::new(most)).charge(), most }
     }
 
     #[test]
@@ -147,9 +149,9 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 24) as u8
         });
-        let body = Pieces::from(random.take(200_000).collect::<Vec<u8>>());
+        let body = BodyChunks::from(random.take(200_000).collect::<Vec<u8>>());
         for coding in [Coding::Gzip, Coding::Deflate] {
-            let refusal = refusal(coding.encode(&body, allowance(100_000)).unwrap_err());
+            let refusal = refusal(coding.encode(&body, limit(100_000)).unwrap_err());
             assert_eq!(refusal.kind(), RefusalKind::Unavailable, "{refusal}");
         }
     }
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_weight_wins() {
+    fn the_greatest_quality_wins() {
         for (value, expected) in [
             ("gzip", Some(Coding::Gzip)),
             ("deflate, gzip;q=1.0, *;q=0.5", Some(Coding::Gzip)),

@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
     use crate::budget::Budget;
-    use crate::http::room::{Allowance, Room, refusal};
+    use crate::http::buffer::{BoundedBuffer, BufferLimit, refusal};
 
     fn read_as(dtype: DType, dims: &[usize], text: &str) -> Result<Vec<u8>, String> {
         let node = Node::document(text.as_bytes()).unwrap();
@@ -250,9 +250,9 @@ mod tests {
         ] {
             let (name, shape) = ("O".to_owned(), Shape::new(&[1]).unwrap());
             let output = ResponseOutput { name, dtype, shape, data: None };
-            let refused = |share: u64, most: u64| {
-                let share = Arc::new(Budget::new(share)).share();
-                let mut room = Room::new(Allowance { share, most });
+            let refused = |charge: u64, most: u64| {
+                let charge = Arc::new(Budget::new(charge)).charge();
+                let mut room = BoundedBuffer::new(BufferLimit { charge, most });
                 refusal(write(&output, &bytes, &mut room).unwrap_err()).text().to_owned()
             };
             assert_eq!(refused(u64::MAX, most), "response of more than 100000 bytes");

@@ -9,23 +9,23 @@ use http_body::Frame;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue};
 use hyper::{Request, StatusCode};
 
-use crate::check;
 use crate::fuzzing::{front, models, run};
+use crate::http::buffer::BufferLimit;
 use crate::http::coding::Coding;
 use crate::http::data;
 use crate::http::handle::handle;
-use crate::http::head::{self, Head};
-use crate::http::reply::{HEADER_LENGTH, Pieces, Reply};
-use crate::http::room::Allowance;
+use crate::http::infer_json::{self, InferJson};
+use crate::http::reply::{BodyChunks, HEADER_LENGTH, Reply};
 use crate::json::Node;
 use crate::request::{InferRequest, InputData, RequestInput, ResponseOutput};
+use crate::validation;
 use slipring::{DType, Shape};
 
 /// Any bytes as the JSON of a request. Data that was read is written and read again as the same bytes, and what a
 /// model's check has passed is as long as its shape says.
 pub fn head(text: &[u8]) {
-    let Ok(head) = head::read(text) else { return };
-    let Head { id, parameters, inputs, tails, outputs, binary, .. } = head;
+    let Ok(head) = infer_json::read(text) else { return };
+    let InferJson { id, parameters, inputs, tails, outputs, binary, .. } = head;
     assert_eq!((inputs.len(), outputs.len()), (tails.len(), binary.len()));
     inputs.iter().zip(&tails).filter(|(_, tail)| tail.is_none()).for_each(|(input, _)| {
         let Some((dtype, shape)) = described(input) else { return };
@@ -38,7 +38,7 @@ pub fn head(text: &[u8]) {
     let (model, version) = (String::new(), None);
     let request = InferRequest { model, version, id, parameters, inputs, outputs };
     for model in models() {
-        let Ok(checked) = check::check(&model.0, &request) else { continue };
+        let Ok(checked) = validation::validate(&model.0, &request) else { continue };
         for (input, (dtype, shape)) in request.inputs.iter().zip(checked.inputs) {
             assert_eq!(described(input), Some((dtype, shape)));
             if let (InputData::Inline(bytes), Ok(Some(len))) = (&input.data, shape.len(dtype)) {
@@ -52,8 +52,8 @@ fn described(input: &RequestInput) -> Option<(DType, Shape)> {
     Some((input.datatype.parse().ok()?, Shape::try_from(&input.shape[..]).ok()?))
 }
 
-fn allowance() -> Allowance {
-    Allowance { share: front().share(), most: u64::MAX }
+fn limit() -> BufferLimit {
+    BufferLimit { charge: front().charge(), most: u64::MAX }
 }
 
 /// What becomes of a tensor that is written as JSON, and read.
@@ -124,7 +124,7 @@ impl Way {
         }
         let coded = match self.coding {
             Some(coding) if !self.is_coded => {
-                coding.encode(&Pieces::from(plain.to_vec()), allowance()).unwrap().to_vec()
+                coding.encode(&BodyChunks::from(plain.to_vec()), limit()).unwrap().to_vec()
             }
             _ => plain.to_vec(),
         };

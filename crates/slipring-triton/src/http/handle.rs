@@ -14,7 +14,7 @@ use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::path::{About, Route, route};
 use crate::http::reply::{self, Reply};
-use crate::http::{describe, infer, verbs};
+use crate::http::{describe, infer, regions};
 use crate::json::Node;
 use crate::refusal::Refusal;
 
@@ -73,15 +73,15 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
     }
     let path = head.uri.path();
     let Some(route) = route(path) else {
-        return reply::error(StatusCode::NOT_FOUND, "Not Found");
+        return reply::error(StatusCode::NOT_FOUND, "Not ModelVersion");
     };
     if head.method != if route.is_read() { Method::GET } else { Method::POST } {
         return reply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     }
     let done = match &route {
-        Route::Memory { sort, name, verb } => {
+        Route::Memory { memory, name, verb } => {
             let named = path.contains("/region/");
-            verbs::act(front, (*sort, *verb), name, named, body).await
+            regions::serve(front, (*memory, *verb), name, named, body).await
         }
         Route::Model { name, version, about: About::Infer } => {
             infer::infer(front, name, *version, &head.headers, body).await

@@ -8,16 +8,16 @@ use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use serde_core::Serialize;
 
-use crate::execution::away;
+use crate::execution::run_blocking;
 use crate::front::Front;
 use crate::http::body::Reader;
+use crate::http::buffer::{BoundedBuffer, BufferLimit, refusal};
 use crate::http::coding::Coding;
-use crate::http::head::{self, Head};
-use crate::http::reply::{self, HEADER_LENGTH, OCTETS, Pieces, Reply};
-use crate::http::room::{Allowance, Room, refusal};
+use crate::http::infer_json::{self, InferJson};
+use crate::http::reply::{self, BodyChunks, HEADER_LENGTH, OCTETS, Reply};
 use crate::http::{data, raw};
 use crate::json;
-use crate::model::{ModelMetadata, TensorSpec};
+use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InferResponse, InputData};
 use slipring::DType;
@@ -43,7 +43,7 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         length => read_head(front, metadata, length, body).await?,
     };
     check_json(metadata, &head)?;
-    let Head { id, parameters, inputs, outputs, binary, binary_output, .. } = head;
+    let InferJson { id, parameters, inputs, outputs, binary, binary_output, .. } = head;
     let request = InferRequest {
         model: model.to_owned(),
         version: version.map(str::to_owned),
@@ -52,23 +52,23 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         inputs,
         outputs,
     };
-    let share = body.share();
-    let response = front.infer_holding(request, share.clone()).await?;
+    let charge = body.charge();
+    let response = front.infer_holding(request, charge.clone()).await?;
     let len: usize =
         response.outputs.iter().filter_map(|output| output.data.as_ref()).map(Bytes::len).sum();
     // The request's bytes are gone.
-    share.keep(len as u64);
-    let allowance = Allowance { share, most: front.limits().response_bytes };
+    charge.set(len as u64);
+    let limit = BufferLimit { charge, most: front.limits().response_bytes };
     let coding = Coding::of_response(headers);
     let is_binary = move |at: usize| binary.get(at).copied().unwrap_or(binary_output);
     let is_work = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
-    let make = move || respond(response, is_binary, coding, allowance).map_err(refusal);
-    if is_work && len > QUICK { away(make).await } else { make() }
+    let make = move || respond(response, is_binary, coding, limit).map_err(refusal);
+    if is_work && len > QUICK { run_blocking(make).await } else { make() }
 }
 
 /// That no output is wanted as JSON whose elements JSON cannot tell. It would else be found out once the model has run,
 /// and has written other outputs to regions.
-fn check_json(metadata: &ModelMetadata, head: &Head) -> Result<(), Refusal> {
+fn check_json(metadata: &ModelMetadata, head: &InferJson) -> Result<(), Refusal> {
     let half = |spec: &&TensorSpec| matches!(spec.dtype, DType::Fp16 | DType::Bf16);
     let found = if head.outputs.is_empty() {
         metadata.outputs.iter().filter(|_| !head.binary_output).find(half)
@@ -106,11 +106,11 @@ async fn raw_head<B: Body<Data = Bytes> + Unpin>(
     metadata: &ModelMetadata,
     body: &mut Reader<B>,
     most: u64,
-) -> Result<Head, Refusal> {
+) -> Result<InferJson, Refusal> {
     let most = usize::try_from(most).unwrap_or(usize::MAX).min(isize::MAX as usize - 1);
     let bytes = body.rest(most).await?;
     let input = raw::input(metadata, bytes)?;
-    Ok(Head { inputs: vec![input], binary_output: true, ..Head::default() })
+    Ok(InferJson { inputs: vec![input], binary_output: true, ..InferJson::default() })
 }
 
 async fn read_head<B: Body<Data = Bytes> + Unpin>(
@@ -118,7 +118,7 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
     metadata: &ModelMetadata,
     length: Option<usize>,
     body: &mut Reader<B>,
-) -> Result<Head, Refusal> {
+) -> Result<InferJson, Refusal> {
     let most = front.limits().json_bytes;
     let text = match length {
         None => body.rest(most).await?,
@@ -135,8 +135,8 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
         }
     };
     let mut head = match text.len() > QUICK {
-        true => away(move || head::read(&text)).await?,
-        false => head::read(&text)?,
+        true => run_blocking(move || infer_json::read(&text)).await?,
+        false => infer_json::read(&text)?,
     };
     for (input, tail) in head.inputs.iter_mut().zip(&head.tails) {
         let Some(len) = *tail else { continue };
@@ -155,7 +155,11 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
 }
 
 /// Appends a member of an object, with what stands before its value.
-fn member<T: Serialize + ?Sized>(text: &mut Room, name: &[u8], value: &T) -> io::Result<()> {
+fn member<T: Serialize + ?Sized>(
+    text: &mut BoundedBuffer,
+    name: &[u8],
+    value: &T,
+) -> io::Result<()> {
     text.write_all(name)?;
     json::value(text, value)
 }
@@ -165,9 +169,9 @@ fn respond(
     response: InferResponse,
     is_binary: impl Fn(usize) -> bool,
     coding: Option<Coding>,
-    allowance: Allowance,
+    limit: BufferLimit,
 ) -> io::Result<Reply> {
-    let mut text = Room::new(allowance.clone());
+    let mut text = BoundedBuffer::new(limit.clone());
     if let Some(id) = &response.id {
         member(&mut text, b"{\"id\":", id)?;
         member(&mut text, b",\"model_name\":", &response.model)?;
@@ -200,19 +204,19 @@ fn respond(
     drop(response);
     let text = text.into_bytes();
     let header_len = text.len();
-    let mut pieces = Pieces::from(text);
+    let mut pieces = BodyChunks::from(text);
     tail.into_iter().for_each(|bytes| pieces.push(bytes));
     let has_tail = pieces.len() > header_len as u64;
     if let Some(coding) = coding {
-        pieces = coding.encode(&pieces, allowance.clone())?.into();
+        pieces = coding.encode(&pieces, limit.clone())?.into();
     }
     let len = pieces.len();
-    allowance.check(len).map_err(io::Error::other)?;
+    limit.check(len).map_err(io::Error::other)?;
     let mut reply = if len <= SHORT {
         reply::json(pieces.join())
     } else {
-        allowance.share.keep(len);
-        Reply::new(pieces.held_by(&allowance.share))
+        limit.charge.set(len);
+        Reply::new(pieces.charged_to(&limit.charge))
     };
     if let Some(coding) = coding {
         reply.headers_mut().insert(CONTENT_ENCODING, coding.header());

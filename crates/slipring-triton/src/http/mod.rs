@@ -8,21 +8,21 @@
 //! A body is streamed: its JSON is read whole, up to a limit, and then each tensor into a buffer of its own, once.
 
 mod body;
+mod buffer;
 mod coding;
 mod data;
 mod describe;
 #[cfg(fuzzing)]
 pub(super) mod fuzzing;
 mod handle;
-mod head;
 mod infer;
+mod infer_json;
 mod path;
 mod raw;
 mod refusal;
+mod regions;
 mod reply;
-mod room;
 mod serve;
-mod verbs;
 
 pub use handle::router;
 pub(super) use serve::serve;

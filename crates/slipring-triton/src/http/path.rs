@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::refusal::Sort;
+use crate::refusal::SharedMemoryKind;
 
 /// What a path names, whatever the method.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Route<'a> {
     Index,
     AllStatistics,
     Model { name: Cow<'a, str>, version: Option<&'a str>, about: About },
-    Memory { sort: Sort, name: Cow<'a, str>, verb: Verb },
+    Memory { memory: SharedMemoryKind, name: Cow<'a, str>, verb: Verb },
 }
 
 /// What of a model.
@@ -59,8 +59,8 @@ pub(super) fn route(path: &str) -> Option<Route<'_>> {
         ("repository", Some("index")) => Some(Route::Index),
         ("models", Some("stats")) => Some(Route::AllStatistics),
         ("models", Some(rest)) => model(rest),
-        ("systemsharedmemory", Some(rest)) => memory(Sort::System, rest),
-        ("cudasharedmemory", Some(rest)) => memory(Sort::Cuda, rest),
+        ("systemsharedmemory", Some(rest)) => memory(SharedMemoryKind::System, rest),
+        ("cudasharedmemory", Some(rest)) => memory(SharedMemoryKind::Cuda, rest),
         _ => None,
     }
 }
@@ -97,7 +97,7 @@ fn model(path: &str) -> Option<Route<'_>> {
     Some(Route::Model { name, version, about })
 }
 
-fn memory(sort: Sort, path: &str) -> Option<Route<'_>> {
+fn memory(memory: SharedMemoryKind, path: &str) -> Option<Route<'_>> {
     let (name, verb) = match path.strip_prefix("region/") {
         // An empty name is a name, to be refused as one.
         Some(named) => {
@@ -112,7 +112,7 @@ fn memory(sort: Sort, path: &str) -> Option<Route<'_>> {
         "unregister" => Verb::Unregister,
         _ => return None,
     };
-    Some(Route::Memory { sort, name, verb })
+    Some(Route::Memory { memory, name, verb })
 }
 
 /// A segment without its percent signs. `None`: they encode no text.
@@ -146,8 +146,9 @@ mod tests {
         let named = |name: &'static str, version, about| {
             Some(Route::Model { name: name.into(), version, about })
         };
-        let memory =
-            |sort, name: &'static str, verb| Some(Route::Memory { sort, name: name.into(), verb });
+        let memory = |memory, name: &'static str, verb| {
+            Some(Route::Memory { memory, name: name.into(), verb })
+        };
         for (path, expected) in [
             ("/v2", Some(Route::Server)),
             ("/v2/health/live", Some(Route::Live)),
@@ -162,13 +163,19 @@ mod tests {
             ("/v2/models/M/versions/+3", None),
             ("/v2/models/M/versions/3/infer", named("M", Some("3"), About::Infer)),
             ("/v2/models/M/stats", named("M", None, About::Statistics)),
-            ("/v2/systemsharedmemory/status", memory(Sort::System, "", Verb::Status)),
-            ("/v2/cudasharedmemory/unregister", memory(Sort::Cuda, "", Verb::Unregister)),
+            ("/v2/systemsharedmemory/status", memory(SharedMemoryKind::System, "", Verb::Status)),
+            (
+                "/v2/cudasharedmemory/unregister",
+                memory(SharedMemoryKind::Cuda, "", Verb::Unregister),
+            ),
             (
                 "/v2/systemsharedmemory/region/a%20%C3%A4/register",
-                memory(Sort::System, "a ä", Verb::Register),
+                memory(SharedMemoryKind::System, "a ä", Verb::Register),
             ),
-            ("/v2/systemsharedmemory/region//status", memory(Sort::System, "", Verb::Status)),
+            (
+                "/v2/systemsharedmemory/region//status",
+                memory(SharedMemoryKind::System, "", Verb::Status),
+            ),
         ] {
             assert_eq!(route(path), expected, "{path}");
         }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::model::ModelMetadata;
+use crate::metadata::ModelMetadata;
 use crate::refusal::Refusal;
 use crate::request::{InputData, RequestInput};
 
@@ -45,7 +45,7 @@ fn element(body: &[u8]) -> Result<Bytes, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::TensorSpec;
+    use crate::metadata::TensorSpec;
     use slipring::DType;
 
     fn shape(

@@ -11,7 +11,7 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::budget::Share;
+use crate::budget::Charge;
 use crate::json;
 use crate::refusal::Refusal;
 
@@ -23,11 +23,11 @@ pub(super) const HEADER_LENGTH: HeaderName =
 
 /// A body of some pieces, none of which is copied.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct BodyChunks {
     rest: VecDeque<Bytes>,
 }
 
-impl Pieces {
+impl BodyChunks {
     pub(super) fn push(&mut self, piece: impl Into<Bytes>) {
         let piece = piece.into();
         if !piece.is_empty() {
@@ -51,9 +51,9 @@ impl Pieces {
         }
     }
 
-    /// The same bytes, which hold a share until they are sent.
-    pub(super) fn held_by(self, share: &Share) -> Self {
-        Self { rest: self.rest.into_iter().map(|piece| share.held_by(piece)).collect() }
+    /// The same bytes, which hold a charge until they are sent.
+    pub(super) fn charged_to(self, charge: &Charge) -> Self {
+        Self { rest: self.rest.into_iter().map(|piece| charge.attach(piece)).collect() }
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -61,7 +61,7 @@ impl Pieces {
     }
 }
 
-impl<T: Into<Bytes>> From<T> for Pieces {
+impl<T: Into<Bytes>> From<T> for BodyChunks {
     fn from(piece: T) -> Self {
         let mut pieces = Self::default();
         pieces.push(piece);
@@ -69,7 +69,7 @@ impl<T: Into<Bytes>> From<T> for Pieces {
     }
 }
 
-impl http_body::Body for Pieces {
+impl http_body::Body for BodyChunks {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -89,7 +89,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-pub(super) type Reply = Response<Pieces>;
+pub(super) type Reply = Response<BodyChunks>;
 
 /// 200 with JSON.
 pub(super) fn json(text: impl Into<Bytes>) -> Reply {
@@ -110,7 +110,7 @@ pub(super) fn empty() -> Reply {
 }
 
 pub(super) fn with_status(status: StatusCode, text: impl Into<Bytes>) -> Reply {
-    let mut reply = Response::new(Pieces::from(text));
+    let mut reply = Response::new(BodyChunks::from(text));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, JSON);
     reply

@@ -11,54 +11,54 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::connections;
-use crate::door::{Socket, Stream};
 use crate::front::Front;
 use crate::http::handle::handle;
-use crate::idlers::{Idler, Watched};
-use crate::server::Ending;
+use crate::idle::{Activity, ActivityStream};
+use crate::listener::{Socket, Stream};
+use crate::shutdown::Shutdown;
 
 /// Serves one address until the end is told, and then until the requests under way are answered.
-pub(crate) async fn serve(front: Front, socket: Socket, ending: Ending) {
+pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
     let limits = *front.limits();
-    let serve = |stream, idler: Idler| {
-        let (front, ending) = (front.clone(), ending.clone());
+    let serve = |stream, activity: Activity| {
+        let (front, shutdown) = (front.clone(), shutdown.clone());
         async move {
             match stream {
-                Stream::Tcp(stream) => connection(front, stream, idler, ending).await,
-                Stream::Unix(stream) => connection(front, stream, idler, ending).await,
+                Stream::Tcp(stream) => connection(front, stream, activity, shutdown).await,
+                Stream::Unix(stream) => connection(front, stream, activity, shutdown).await,
             }
         }
     };
-    connections::serve(socket, &limits, Some(limits.idle), ending.clone(), serve).await;
+    connections::serve(socket, &limits, Some(limits.idle_timeout), shutdown.clone(), serve).await;
 }
 
 /// Serves a connection until it ends. However it ends is its client's affair.
 async fn connection(
     front: Front,
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    idler: Idler,
-    mut ending: Ending,
+    activity: Activity,
+    mut shutdown: Shutdown,
 ) {
     let service = service_fn(|request| {
-        let (front, idler) = (&front, &idler);
+        let (front, activity) = (&front, &activity);
         async move {
-            let _busy = idler.works();
+            let _busy = activity.begin_request();
             Ok::<_, Infallible>(handle(front, request).await)
         }
     });
     let mut builder = http1::Builder::new();
-    let stream = TokioIo::new(Watched::new(stream, idler.clone()));
+    let stream = TokioIo::new(ActivityStream::new(stream, activity.clone()));
     let served = builder.header_read_timeout(None).serve_connection(stream, service);
     let mut served = pin!(served);
     tokio::select! {
         biased;
         _ = &mut served => return,
-        _ = ending.wait_for(|end| *end) => {}
+        _ = shutdown.wait_for(|end| *end) => {}
     }
     served.as_mut().graceful_shutdown();
     let polled = poll_fn(|context| Poll::Ready(served.as_mut().poll(context)));
     // Half a request is none that would be waited for.
-    if polled.await.is_pending() && !idler.rests() {
+    if polled.await.is_pending() && !activity.is_idle() {
         let _ = served.await;
     }
 }

@@ -5,8 +5,8 @@
 //! of the text, looked at where it is needed: a tensor's data goes from the text straight into its buffer, however long
 //! it is. `serde_json` writes.
 
-mod judge;
 mod node;
+mod validate;
 mod write;
 
 pub(super) use node::Node;

@@ -5,13 +5,13 @@ use std::str::FromStr;
 
 use jiter::{Jiter, JsonValue, Peek};
 
-use crate::json::judge::{judge, reader};
+use crate::json::validate::{reader, validate};
 use crate::refusal::Refusal;
 
 /// A value: the text from its first byte to its last (a document's to the text's last), and what its first byte tells.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node<'a> {
-    sort: Peek,
+    kind: Peek,
     text: &'a [u8],
 }
 
@@ -22,27 +22,27 @@ impl<'a> Node<'a> {
     ///
     /// It is no JSON, or too deep.
     pub(crate) fn document(text: &'a [u8]) -> Result<Self, Refusal> {
-        judge(text)?;
+        validate(text)?;
         let mut reader = reader(text);
         // What was judged is not empty.
-        let sort = reader.peek().unwrap_or(Peek::Null);
-        Ok(Self { sort, text: &text[reader.current_index()..] })
+        let kind = reader.peek().unwrap_or(Peek::Null);
+        Ok(Self { kind, text: &text[reader.current_index()..] })
     }
 
     /// The value that comes next, which is stepped over. In a text that was judged there is none only at its end.
     fn next(reader: &mut Jiter<'a>) -> Option<Self> {
-        let sort = reader.peek().ok()?;
+        let kind = reader.peek().ok()?;
         let start = reader.current_index();
-        reader.known_skip(sort).ok()?;
-        Some(Self { sort, text: reader.slice_to_current(start) })
+        reader.known_skip(kind).ok()?;
+        Some(Self { kind, text: reader.slice_to_current(start) })
     }
 
     pub(crate) fn is_object(&self) -> bool {
-        self.sort == Peek::Object
+        self.kind == Peek::Object
     }
 
     pub(crate) fn is_array(&self) -> bool {
-        self.sort == Peek::Array
+        self.kind == Peek::Array
     }
 
     /// Names and values of an object; of anything else none.
@@ -78,7 +78,7 @@ impl<'a> Node<'a> {
     pub(crate) fn leaves(self) -> impl Iterator<Item = Node<'a>> + Clone {
         let mut reader = reader(self.text);
         let mut depth = 0_usize;
-        let mut value = Some(self.sort);
+        let mut value = Some(self.kind);
         std::iter::from_fn(move || {
             loop {
                 match value.take() {
@@ -98,12 +98,12 @@ impl<'a> Node<'a> {
 
     /// The text of a string.
     pub(crate) fn string(&self) -> Option<Cow<'a, str>> {
-        if self.sort != Peek::String {
+        if self.kind != Peek::String {
             return None;
         }
         // What is escaped is put together in a buffer, which would else grow to twice the text.
         let longest = if self.text.contains(&b'\\') { self.text.len() } else { 0 };
-        match Jiter::with_tape(self.text, Vec::with_capacity(longest)).known_value(self.sort) {
+        match Jiter::with_tape(self.text, Vec::with_capacity(longest)).known_value(self.kind) {
             Ok(JsonValue::Str(text)) => Some(text),
             _ => None,
         }

@@ -154,7 +154,7 @@ fn messages_that_are_no_protobuf_are_refused() {
 #[test]
 fn a_claim_of_many_bytes_takes_no_memory_and_no_more_than_patience() {
     let _alone = alone();
-    let limits = Limits::new().patience(Duration::from_millis(200));
+    let limits = Limits::new().stall_timeout(Duration::from_millis(200));
     let served = Served::with(|builder| builder.limits(limits));
     let before = mapped();
     let channel = served.channel();
@@ -240,7 +240,7 @@ fn a_message_that_is_small_and_many_things_is_refused() {
 #[test]
 fn bytes_under_way_are_bounded_together() {
     let _alone = alone();
-    let limits = Limits::new().bytes_under_way(3 << 20);
+    let limits = Limits::new().bytes_in_flight(3 << 20);
     let served = Served::with(|builder| builder.limits(limits));
     let of = |len: usize| {
         let tensor = input("INPUT0", "UINT8", &[1, len as i64]);
@@ -279,7 +279,7 @@ fn bytes_under_way_are_bounded_together() {
 fn a_stream_is_under_way_with_one_message_at_a_time() {
     let _alone = alone();
     // Ten messages of 600 KiB with their answers, and behind each a frame of 1 MiB at most, in which the next ones begin.
-    let limits = Limits::new().bytes_under_way(4 << 20);
+    let limits = Limits::new().bytes_in_flight(4 << 20);
     let served = Served::with(|builder| builder.limits(limits));
     let len = 600 << 10;
     let tensor = input("INPUT0", "UINT8", &[1, len as i64]);
@@ -357,7 +357,7 @@ fn bytes_that_are_no_http_end_their_connection_alone() {
 #[test]
 fn a_connection_that_asks_nothing_is_closed() {
     let _alone = alone();
-    let limits = Limits::new().patience(Duration::from_millis(100));
+    let limits = Limits::new().stall_timeout(Duration::from_millis(100));
     let served = Served::with(|builder| builder.limits(limits));
     let mut stream = TcpStream::connect(served.address).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
@@ -370,7 +370,7 @@ fn a_connection_that_asks_nothing_is_closed() {
 #[test]
 fn more_connections_than_the_limit_wait() {
     let _alone = alone();
-    let limits = Limits::new().connections(1).patience(Duration::from_millis(300));
+    let limits = Limits::new().connections(1).stall_timeout(Duration::from_millis(300));
     let served = Served::with(|builder| builder.limits(limits));
     let idle = TcpStream::connect(served.address).unwrap();
     // Served once the idle one's place is free.

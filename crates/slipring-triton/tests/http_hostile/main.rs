@@ -82,7 +82,7 @@ fn long_bodies_of_refused_requests_leave_the_connection_in_step() {
 #[test]
 fn slow_clients_are_not_waited_for_forever() {
     let patience = Duration::from_millis(300);
-    let limits = Limits::new().patience(patience).idle(patience);
+    let limits = Limits::new().stall_timeout(patience).idle_timeout(patience);
     let served = Served::with(|builder| builder.limits(limits));
     let whole = whole();
     // In the middle of the head, and before it.
@@ -157,7 +157,7 @@ fn limits_bound_what_is_read() {
 #[test]
 fn bytes_under_way_are_bounded_together() {
     let (gate, hears, go) = Gate::new();
-    let limits = Limits::new().bytes_under_way(1500 << 10);
+    let limits = Limits::new().bytes_in_flight(1500 << 10);
     let served = Served::with(|builder| builder.model(gate).limits(limits));
     let raw = "Inference-Header-Content-Length: 0\r\n";
     let path = "/v2/models/identity_uint8/infer";
@@ -177,7 +177,7 @@ fn bytes_under_way_are_bounded_together() {
 #[test]
 fn what_runs_on_is_under_way_though_its_client_is_gone() {
     let (gate, hears, go) = Gate::new();
-    let limits = Limits::new().bytes_under_way(1500 << 10);
+    let limits = Limits::new().bytes_in_flight(1500 << 10);
     let served = Served::with(|builder| builder.model(gate).limits(limits));
     let raw = "Inference-Header-Content-Length: 0\r\n";
     let path = "/v2/models/identity_uint8/infer";

@@ -26,7 +26,7 @@ fn an_answer_is_under_way_until_its_client_has_taken_it() {
     let random = random(len as usize);
     // JSON takes three to four bytes for each, and is there beside the output while it is made.
     for (asked, is_binary, most) in [(len, true, len + 8 * MIB), (len / 4, false, 60 * MIB)] {
-        let limits = Limits::new().bytes_under_way(most);
+        let limits = Limits::new().bytes_in_flight(most);
         let served = Served::with(|builder| builder.limits(limits));
         let object = served.region("r", len);
         object.write_at(0, &random).unwrap();
@@ -58,7 +58,7 @@ fn random(len: usize) -> Vec<u8> {
 #[test]
 fn an_answer_over_grpc_is_under_way_until_its_client_has_taken_it() {
     let len = 32 * MIB as i64;
-    let limits = Limits::new().bytes_under_way(100 * MIB);
+    let limits = Limits::new().bytes_in_flight(100 * MIB);
     let served = crate::grpc_served::Served::with(|builder| builder.limits(limits));
     let _object = served.region("r", len as u64);
     let ask = |len: i64| {

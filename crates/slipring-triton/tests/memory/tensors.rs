@@ -74,7 +74,7 @@ impl Process {
             if in_place {
                 SigbusGuard::install().unwrap();
             }
-            let limits = Limits::new().bytes_under_way(under_way.parse().unwrap());
+            let limits = Limits::new().bytes_in_flight(under_way.parse().unwrap());
             let front = models::add_all(Front::builder()).limits(limits).in_place(in_place);
             let front = front.build().unwrap();
             let http = crate::http_served::Served::of(front.clone());

@@ -14,7 +14,7 @@ const NEVER: Duration = Duration::from_secs(600);
 
 #[test]
 fn who_has_no_request_does_not_hold_up_the_end() {
-    let limits = Limits::new().grace(NEVER).patience(NEVER).idle(NEVER);
+    let limits = Limits::new().shutdown_timeout(NEVER).stall_timeout(NEVER).idle_timeout(NEVER);
     let served = Served::with(|builder| builder.limits(limits));
     let mut clients: Vec<Client> = (0..3).map(|_| served.client()).collect();
     clients[1].send(b"GET /v2");
@@ -39,7 +39,10 @@ fn who_has_no_request_does_not_hold_up_the_end() {
 
 #[test]
 fn who_takes_too_long_does_not_hold_up_the_end() {
-    let limits = Limits::new().grace(Duration::from_millis(200)).patience(NEVER).idle(NEVER);
+    let limits = Limits::new()
+        .shutdown_timeout(Duration::from_millis(200))
+        .stall_timeout(NEVER)
+        .idle_timeout(NEVER);
     let served = Served::with(|builder| builder.limits(limits));
     let mut slow = served.client();
     slow.send(b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
@@ -55,7 +58,7 @@ fn who_takes_too_long_does_not_hold_up_the_end() {
 
 #[test]
 fn silent_connections_make_room_for_who_asks() {
-    let limits = Limits::new().connections(3).patience(NEVER).idle(NEVER);
+    let limits = Limits::new().connections(3).stall_timeout(NEVER).idle_timeout(NEVER);
     let served = Served::with(|builder| builder.limits(limits));
     let mut silent: Vec<Client> = (0..3).map(|_| served.client()).collect();
     silent[0].send(b"GET /v2/health");
@@ -94,7 +97,7 @@ fn who_waits_for_an_answer_keeps_its_place() {
 
 #[test]
 fn a_body_that_comes_in_drops_is_not_waited_for_forever() {
-    let limits = Limits::new().patience(Duration::from_millis(250));
+    let limits = Limits::new().stall_timeout(Duration::from_millis(250));
     let served = Served::with(|builder| builder.limits(limits));
     let mut client = served.client();
     client
@@ -115,10 +118,10 @@ fn limits_may_be_as_high_as_they_can() {
         .json_bytes(usize::MAX)
         .request_bytes(u64::MAX)
         .response_bytes(u64::MAX)
-        .bytes_under_way(u64::MAX)
-        .patience(Duration::MAX)
-        .idle(Duration::MAX)
-        .grace(Duration::MAX);
+        .bytes_in_flight(u64::MAX)
+        .stall_timeout(Duration::MAX)
+        .idle_timeout(Duration::MAX)
+        .shutdown_timeout(Duration::MAX);
     let served = Served::with(|builder| builder.limits(limits));
     let json = request(&simple_json(), &[]);
     served.client().call_chunked(SIMPLE, "", &[json.as_bytes()]).ok();

@@ -18,7 +18,7 @@ const BYTES: [&str; 2] = [
 /// Where code goes, whether it is a service's or a client's, and who decodes: seen from a module of its own inside of
 /// the generated file.
 const TARGETS: [(&str, bool, &str); 2] = [
-    ("src/grpc/generated", true, "super::super::codec::WeighingCodec"),
+    ("src/grpc/generated", true, "super::super::codec::SizeCheckingCodec"),
     ("tests/served", false, "tonic_prost::ProstCodec"),
 ];
 

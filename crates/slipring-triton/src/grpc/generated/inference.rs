@@ -791,7 +791,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ServerLiveSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -833,7 +833,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ServerReadySvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -874,7 +874,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelReadySvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -916,7 +916,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ServerMetadataSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -958,7 +958,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelMetadataSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -999,7 +999,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelInferSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1044,7 +1044,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelStreamInferSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1086,7 +1086,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelConfigSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1128,7 +1128,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ModelStatisticsSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1170,7 +1170,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RepositoryIndexSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1215,7 +1215,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SystemSharedMemoryStatusSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1260,7 +1260,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SystemSharedMemoryRegisterSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1305,7 +1305,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SystemSharedMemoryUnregisterSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1350,7 +1350,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CudaSharedMemoryStatusSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1395,7 +1395,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CudaSharedMemoryRegisterSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,
@@ -1440,7 +1440,7 @@ pub mod grpc_inference_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CudaSharedMemoryUnregisterSvc(inner);
-                        let codec = super::super::codec::WeighingCodec::default();
+                        let codec = super::super::codec::SizeCheckingCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
                                 accept_compression_encodings,

@@ -7,24 +7,24 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tonic::Status;
 
-use crate::budget::Share;
+use crate::budget::Charge;
 
 /// Shorter pieces are sent as soon as they are made.
 const SHORT: usize = 16 << 10;
 
-/// A body that holds a call's share: so does each of its pieces, which wait in the connection once it has ended.
-pub(super) struct Answer {
+/// A body that holds a call's charge: so does each of its pieces, which wait in the connection once it has ended.
+pub(super) struct ChargedBody {
     body: tonic::body::Body,
-    share: Share,
+    charge: Charge,
 }
 
-impl Answer {
-    pub(super) fn new(body: tonic::body::Body, share: Share) -> Self {
-        Self { body, share }
+impl ChargedBody {
+    pub(super) fn new(body: tonic::body::Body, charge: Charge) -> Self {
+        Self { body, charge }
     }
 }
 
-impl Body for Answer {
+impl Body for ChargedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -33,11 +33,11 @@ impl Body for Answer {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let polled = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let held = |piece: Bytes| match piece.len() {
+        let charged = |piece: Bytes| match piece.len() {
             ..=SHORT => piece,
-            _ => self.share.held_by(piece),
+            _ => self.charge.attach(piece),
         };
-        Poll::Ready(polled.map(|frame| frame.map(|frame| frame.map_data(held))))
+        Poll::Ready(polled.map(|frame| frame.map(|frame| frame.map_data(charged))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -8,7 +8,7 @@
 //! frames are followed here as they come:
 //!
 //! 1. Each byte is taken from the bytes under way as it comes. It is given back when the next message of its call
-//!    begins, or with the last that holds the call's [`Share`].
+//!    begins, or with the last that holds the call's [`Charge`].
 //! 2. A plain message above [`SHORT`] is handed on when all of it is there.
 //! 3. A compressed one is decompressed when all of it is there, a step at a time, each taken from the bytes under
 //!    way as well, and handed on plain.
@@ -25,8 +25,8 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::codec::CompressionEncoding;
 
-use crate::budget::Share;
-use crate::grpc::inflating::Inflating;
+use crate::budget::Charge;
+use crate::grpc::inflate::Inflate;
 use crate::limits::Limits;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -54,7 +54,7 @@ fn head(len: usize) -> Bytes {
 }
 
 /// A body whose messages are whole, plain and counted.
-pub(super) struct Gathered<B> {
+pub(super) struct ScatterGatherBody<B> {
     body: B,
     /// Of messages that say that they are compressed.
     encoding: Option<CompressionEncoding>,
@@ -63,7 +63,7 @@ pub(super) struct Gathered<B> {
     has_begun: bool,
     /// Messages that are longer are refused at once.
     longest: usize,
-    share: Share,
+    charge: Charge,
     /// Come, and not yet looked at: from a frame's head on, or amid a message.
     rest: Bytes,
     /// Of the message at hand: its length, what of it is to come, and whether it is to be made plain.
@@ -71,8 +71,8 @@ pub(super) struct Gathered<B> {
     left: usize,
     is_coded: bool,
     /// What has come of it, and waits.
-    held: VecDeque<Bytes>,
-    inflating: Option<Inflating>,
+    parts: VecDeque<Bytes>,
+    inflate: Option<Inflate>,
     /// To be handed on.
     ready: VecDeque<Bytes>,
     /// What came behind the data.
@@ -84,14 +84,14 @@ pub(super) struct Gathered<B> {
     since: Option<Instant>,
 }
 
-impl<B> Gathered<B> {
-    /// `share` is the call's.
+impl<B> ScatterGatherBody<B> {
+    /// `charge` is the call's.
     pub(super) fn new(
         body: B,
         encoding: Option<CompressionEncoding>,
         is_stream: bool,
         limits: &Limits,
-        share: Share,
+        charge: Charge,
     ) -> Self {
         Self {
             body,
@@ -99,13 +99,13 @@ impl<B> Gathered<B> {
             is_stream,
             has_begun: false,
             longest: longest(limits),
-            share,
+            charge,
             rest: Bytes::new(),
             len: 0,
             left: 0,
             is_coded: false,
-            held: VecDeque::new(),
-            inflating: None,
+            parts: VecDeque::new(),
+            inflate: None,
             ready: VecDeque::new(),
             last: None,
             limits: *limits,
@@ -120,7 +120,7 @@ impl<B> Gathered<B> {
 
     /// Takes up what has come.
     fn receive(&mut self, part: Bytes) -> Result<(), Status> {
-        self.share.take(part.len() as u64)?;
+        self.charge.add(part.len() as u64)?;
         // What is left over is part of a head.
         self.rest =
             if self.rest.is_empty() { part } else { [&self.rest[..], &part].concat().into() };
@@ -138,14 +138,14 @@ impl<B> Gathered<B> {
         let part = self.rest.split_to(self.left.min(self.rest.len()));
         self.left -= part.len();
         if !part.is_empty() {
-            self.held.push_back(part);
+            self.parts.push_back(part);
         }
         if self.is_coded {
             if let (0, Some(encoding)) = (self.left, self.encoding) {
-                self.inflating = Inflating::new(encoding, std::mem::take(&mut self.held));
+                self.inflate = Inflate::new(encoding, std::mem::take(&mut self.parts));
             }
         } else if self.left == 0 || self.len <= SHORT {
-            self.ready.append(&mut self.held);
+            self.ready.append(&mut self.parts);
         }
         Ok(true)
     }
@@ -161,7 +161,7 @@ impl<B> Gathered<B> {
         self.has_begun = true;
         self.since = None;
         // Whoever wants another message is done with the one before.
-        self.share.keep(self.rest.len() as u64);
+        self.charge.set(self.rest.len() as u64);
         // What says that it is compressed where nobody has said how is for the decoder to refuse.
         self.is_coded = flag == 1 && self.encoding.is_some();
         self.len = len;
@@ -176,18 +176,18 @@ impl<B> Gathered<B> {
 
     /// Makes the message at hand plain. Pending: others have their turn.
     fn inflate(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        let Some(mut inflating) = self.inflating.take() else { return Poll::Ready(Ok(())) };
+        let Some(mut inflate) = self.inflate.take() else { return Poll::Ready(Ok(())) };
         let longest = self.longest;
         let too_long = |len| (len > longest).then(|| too_long(len, longest));
-        let Some(len) = inflating.turn(&self.share, too_long)? else {
-            self.inflating = Some(inflating);
+        let Some(len) = inflate.turn(&self.charge, too_long)? else {
+            self.inflate = Some(inflate);
             context.waker().wake_by_ref();
             return Poll::Pending;
         };
         self.ready.push_back(head(len));
-        self.ready.append(&mut inflating.into_plain());
+        self.ready.append(&mut inflate.into_plain());
         // Its compressed bytes are gone.
-        self.share.keep((len + self.rest.len()) as u64);
+        self.charge.set((len + self.rest.len()) as u64);
         Poll::Ready(Ok(()))
     }
 
@@ -196,7 +196,7 @@ impl<B> Gathered<B> {
         if !self.is_amid() {
             return Ok(());
         }
-        self.held.clear();
+        self.parts.clear();
         let there = self.len.saturating_sub(self.left);
         let text = match self.left {
             0 => "a call ends within a message's head".to_owned(),
@@ -205,20 +205,21 @@ impl<B> Gathered<B> {
         Err(Status::internal(text))
     }
 
-    /// Out of patience, if a message is half there.
+    /// Out of stall_timeout, if a message is half there.
     fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if !self.is_amid() {
             return Poll::Pending;
         }
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
         let came = self.len.saturating_sub(self.left) as u64;
-        let longest = self.limits.patience.min(self.limits.waiting(came).saturating_sub(since));
+        let longest =
+            self.limits.stall_timeout.min(self.limits.waiting(came).saturating_sub(since));
         let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(longest)));
         waits.as_mut().poll(context)
     }
 }
 
-impl<B> Body for Gathered<B>
+impl<B> Body for ScatterGatherBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<Failure>,
@@ -235,7 +236,7 @@ where
             if let Some(part) = this.ready.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(part))));
             }
-            if this.inflating.is_some() {
+            if this.inflate.is_some() {
                 ready!(this.inflate(context))?;
                 continue;
             }
@@ -306,18 +307,19 @@ mod tests {
         frame
     }
 
-    fn gathered(bytes: &[u8], chunk: usize, ends: bool) -> Gathered<Chunks> {
-        shared(bytes, chunk, ends, Arc::new(Budget::new(u64::MAX)).share())
+    fn body_of(bytes: &[u8], chunk: usize, ends: bool) -> ScatterGatherBody<Chunks> {
+        shared(bytes, chunk, ends, Arc::new(Budget::new(u64::MAX)).charge())
     }
 
-    /// As `gathered`, of a stream that may be compressed.
-    fn shared(bytes: &[u8], chunk: usize, ends: bool, share: Share) -> Gathered<Chunks> {
+    /// As `body_of`, of a stream that may be compressed.
+    fn shared(bytes: &[u8], chunk: usize, ends: bool, charge: Charge) -> ScatterGatherBody<Chunks> {
         let chunks = Chunks(bytes.chunks(chunk).map(Bytes::copy_from_slice).collect(), ends);
-        let limits = Limits::new().request_bytes(LONGEST as u64).patience(Duration::from_millis(1));
-        Gathered::new(chunks, Some(CompressionEncoding::Gzip), true, &limits, share)
+        let limits =
+            Limits::new().request_bytes(LONGEST as u64).stall_timeout(Duration::from_millis(1));
+        ScatterGatherBody::new(chunks, Some(CompressionEncoding::Gzip), true, &limits, charge)
     }
 
-    async fn next(body: &mut Gathered<Chunks>) -> Option<Result<Bytes, Failure>> {
+    async fn next(body: &mut ScatterGatherBody<Chunks>) -> Option<Result<Bytes, Failure>> {
         let polled = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
         polled.map(|frame| frame.map(|frame| frame.into_data().unwrap()))
     }
@@ -331,7 +333,7 @@ mod tests {
     fn all_bytes_come_in_their_order_however_they_are_cut() {
         let bytes = [frame(3), frame(0), frame(100_000), frame(SHORT), frame(200_000)].concat();
         for chunk in [1, 4, 5, 6, 16 << 10, 65_541, bytes.len()] {
-            let mut body = gathered(&bytes, chunk, true);
+            let mut body = body_of(&bytes, chunk, true);
             let got = run(async {
                 let mut got = Vec::new();
                 while let Some(part) = next(&mut body).await {
@@ -351,7 +353,7 @@ mod tests {
         [&[1][..], &(coded.len() as u32).to_be_bytes(), &coded].concat()
     }
 
-    async fn all(body: &mut Gathered<Chunks>) -> Result<Vec<u8>, Status> {
+    async fn all(body: &mut ScatterGatherBody<Chunks>) -> Result<Vec<u8>, Status> {
         let mut got = Vec::new();
         while let Some(part) = next(body).await {
             got.extend_from_slice(&part.map_err(|failure| *failure.downcast::<Status>().unwrap())?);
@@ -365,27 +367,28 @@ mod tests {
         let zeros = |len: usize| [&[0][..], &(len as u32).to_be_bytes(), &vec![0; len]].concat();
         let plain = [zeros(0), frame(3), zeros(LONGEST), zeros(10)].concat();
         for chunk in [1, 6, bytes.len()] {
-            assert!(run(all(&mut gathered(&bytes, chunk, true))).unwrap() == plain, "{chunk}");
+            assert!(run(all(&mut body_of(&bytes, chunk, true))).unwrap() == plain, "{chunk}");
         }
-        let status = run(all(&mut gathered(&coded(LONGEST + 1), 100, true))).unwrap_err();
+        let status = run(all(&mut body_of(&coded(LONGEST + 1), 100, true))).unwrap_err();
         assert!(status.message().contains("larger than max"), "{status}");
         let mut broken = coded(1000);
         broken[20] ^= 1;
-        let status = run(all(&mut gathered(&broken, 100, true))).unwrap_err();
+        let status = run(all(&mut body_of(&broken, 100, true))).unwrap_err();
         assert_eq!(status.message(), "failed to decompress a message");
     }
 
     #[test]
     fn every_byte_is_under_way_until_the_next_message() {
         let budget = Arc::new(Budget::new(250_000));
-        let left = |bytes: u64| budget.share().take(bytes).is_ok();
+        let left = |bytes: u64| budget.charge().add(bytes).is_ok();
         // Three messages in a row fit, as there is one at a time; two of two calls do not.
         let bytes = [frame(150_000), coded(150_000), frame(150_000)].concat();
-        let mut first = shared(&bytes, 10_000, true, budget.share());
+        let mut first = shared(&bytes, 10_000, true, budget.charge());
         assert!(run(all(&mut first)).unwrap().len() > 450_000);
         assert!(left(100_000 - HEAD as u64) && !left(100_000 - HEAD as u64 + 1));
         for message in [frame(150_000), coded(150_000)] {
-            let status = run(all(&mut shared(&message, 10_000, true, budget.share()))).unwrap_err();
+            let status =
+                run(all(&mut shared(&message, 10_000, true, budget.charge()))).unwrap_err();
             assert_eq!(status.code(), tonic::Code::Unavailable);
         }
         drop(first);
@@ -411,11 +414,11 @@ mod tests {
 
     #[test]
     fn a_message_that_comes_in_drops_is_not_waited_for_forever() {
-        let limits = Limits::new().patience(Duration::from_millis(100));
+        let limits = Limits::new().stall_timeout(Duration::from_millis(100));
         run(async {
             let drops = Drops(Box::pin(tokio::time::sleep(Duration::ZERO)));
-            let share = Arc::new(Budget::new(u64::MAX)).share();
-            let mut body = Gathered::new(drops, None, true, &limits, share);
+            let charge = Arc::new(Budget::new(u64::MAX)).charge();
+            let mut body = ScatterGatherBody::new(drops, None, true, &limits, charge);
             // The head of a message of 1 MiB, and then none of it to speak of.
             body.receive(Bytes::from_static(&[0, 0, 16, 0, 0])).unwrap();
             let next = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
@@ -427,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_call_that_takes_one_message_gets_no_second_one() {
-        let mut body = gathered(&[frame(3), frame(3)].concat(), 4, true);
+        let mut body = body_of(&[frame(3), frame(3)].concat(), 4, true);
         body.is_stream = false;
         let status = run(all(&mut body)).unwrap_err();
         assert_eq!(status.message(), "more messages than one in a call that takes one");
@@ -437,7 +440,7 @@ mod tests {
     fn a_long_message_that_is_not_whole_is_not_handed_on() {
         let bytes = [frame(10), frame(100_000)].concat();
         for ends in [true, false] {
-            let mut body = gathered(&bytes[..bytes.len() - 1], 15, ends);
+            let mut body = body_of(&bytes[..bytes.len() - 1], 15, ends);
             run(async {
                 assert_eq!(next(&mut body).await.unwrap().unwrap().len(), 15);
                 let failure = next(&mut body).await.unwrap().unwrap_err();
@@ -453,7 +456,7 @@ mod tests {
         let mut bytes = frame(3);
         bytes.push(0);
         bytes.extend_from_slice(&(LONGEST as u32 + 1).to_be_bytes());
-        let mut body = gathered(&bytes, bytes.len(), false);
+        let mut body = body_of(&bytes, bytes.len(), false);
         let status = run(all(&mut body)).unwrap_err();
         assert_eq!(status.message(), "Received message larger than max (1048577 vs. 1048576)");
     }

@@ -17,7 +17,7 @@ pub(super) fn reader(text: &[u8]) -> Jiter<'_> {
 /// # Errors
 ///
 /// It is no JSON, which is told with the first byte that is wrong, or too deep.
-pub(super) fn judge(text: &[u8]) -> Result<(), Refusal> {
+pub(super) fn validate(text: &[u8]) -> Result<(), Refusal> {
     // The reader looks into a string's bytes only where the string is wanted.
     if let Err(error) = std::str::from_utf8(text) {
         return Err(Refusal::json_syntax("invalid UTF-8", error.valid_up_to()));
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     fn flaw(text: &[u8]) -> String {
-        let text = judge(text).unwrap_err().text().to_owned();
+        let text = validate(text).unwrap_err().text().to_owned();
         text.strip_prefix("failed to parse the request JSON buffer: ").unwrap_or(&text).to_owned()
     }
 
@@ -99,11 +99,11 @@ mod tests {
     #[test]
     fn strings_are_whole() {
         for text in ["\"\\udc00\"", "\"\\ud800\"", "\"\\ud800\\u0041\"", "\"\\x\"", "\"\\u12g4\""] {
-            assert!(judge(text.as_bytes()).is_err(), "{text}");
+            assert!(validate(text.as_bytes()).is_err(), "{text}");
         }
         for byte in 0..0x20 {
-            assert!(judge(&[b'"', byte, b'"']).is_err(), "{byte}");
-            assert!(judge(&[b'{', b'"', byte, b'"', b':', b'1', b'}']).is_err(), "{byte}");
+            assert!(validate(&[b'"', byte, b'"']).is_err(), "{byte}");
+            assert!(validate(&[b'{', b'"', byte, b'"', b':', b'1', b'}']).is_err(), "{byte}");
         }
     }
 
@@ -115,7 +115,7 @@ mod tests {
         {
             let nested = |depth: usize| open.repeat(depth) + value + &close.repeat(depth);
             let inner = usize::from(value == "{}");
-            assert_eq!(judge(nested(100 - inner).as_bytes()).map_err(|_| ()), Ok(()));
+            assert_eq!(validate(nested(100 - inner).as_bytes()).map_err(|_| ()), Ok(()));
             assert_eq!(flaw(nested(101 - inner).as_bytes()), depth);
             assert_eq!(flaw(open.repeat(1_000_000).as_bytes()), depth);
         }
@@ -124,13 +124,13 @@ mod tests {
     #[test]
     fn numbers_that_are_none_have_words() {
         for text in ["[NaN, Infinity, -Infinity, 1e5, -0.5E-3]", "NaN", "-Infinity", "1e999"] {
-            assert!(judge(text.as_bytes()).is_ok(), "{text}");
+            assert!(validate(text.as_bytes()).is_ok(), "{text}");
         }
         for text in ["[nan]", "[-NaN]", "[01]", "[.5]", "[1.]", "[+1]", "[1e]", "[0x10]", "[--1]"] {
-            assert!(judge(text.as_bytes()).is_err(), "{text}");
+            assert!(validate(text.as_bytes()).is_err(), "{text}");
         }
         for text in ["-", "1e", "1e+", "1.", "N", "Infinit", "-I", "Infinityx", "1x"] {
-            assert!(judge(text.as_bytes()).is_err(), "{text}");
+            assert!(validate(text.as_bytes()).is_err(), "{text}");
         }
         assert_eq!(flaw("9".repeat(10_000).as_bytes()), "number out of range at 4301");
     }
@@ -139,7 +139,7 @@ mod tests {
         #[test]
         fn another_parser_thinks_the_same(text in "[\\[\\]{}:,\"a0-9.eE+\\-\\\\u tfn]{0,24}") {
             let theirs = serde_json::from_str::<serde_json::Value>(&text);
-            let ours = judge(text.as_bytes());
+            let ours = validate(text.as_bytes());
             // It alone knows numbers that are out of range.
             let range = theirs.as_ref().is_err_and(|error| error.to_string().contains("range"));
             prop_assert!(range || theirs.is_ok() == ours.is_ok(), "{text:?}: {theirs:?}");

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::model::{ModelMetadata, TensorSpec};
+use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InputData, RequestInput};
 use crate::strings::Strings;
@@ -10,7 +10,7 @@ use slipring::{DType, Shape};
 
 /// What a request was found to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Checked {
+pub(super) struct ValidRequest {
     /// Of each input, in the request's order.
     pub(super) inputs: Vec<(DType, Shape)>,
     /// Of each output to produce, in the request's order, else the model's: its place in the metadata, and in the
@@ -21,7 +21,7 @@ pub(super) struct Checked {
 }
 
 /// Bytes that are looked at for that: those of BYTES that came with the request.
-pub(super) fn work(request: &InferRequest) -> usize {
+pub(super) fn inline_strings_len(request: &InferRequest) -> usize {
     let lens = request.inputs.iter().map(|input| match &input.data {
         InputData::Inline(bytes) if input.datatype == DType::Bytes.name() => bytes.len(),
         _ => 0,
@@ -30,7 +30,10 @@ pub(super) fn work(request: &InferRequest) -> usize {
 }
 
 /// Judges a request.
-pub(super) fn check(model: &ModelMetadata, request: &InferRequest) -> Result<Checked, Refusal> {
+pub(super) fn validate(
+    model: &ModelMetadata,
+    request: &InferRequest,
+) -> Result<ValidRequest, Refusal> {
     let outputs = outputs(model, request)?;
     count(model, request)?;
     let mut batch = None;
@@ -53,7 +56,7 @@ pub(super) fn check(model: &ModelMetadata, request: &InferRequest) -> Result<Che
     for (input, (dtype, shape)) in request.inputs.iter().zip(&inputs) {
         size(model, request, input, *dtype, shape)?;
     }
-    Ok(Checked { inputs, outputs, batch: batch.unwrap_or(1) })
+    Ok(ValidRequest { inputs, outputs, batch: batch.unwrap_or(1) })
 }
 
 fn outputs(

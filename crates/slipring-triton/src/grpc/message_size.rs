@@ -84,26 +84,26 @@ impl<'a> Iterator for Fields<'a> {
 /// Of a `ModelInferRequest`.
 pub(super) fn of_request(message: &[u8]) -> usize {
     let fields = Fields { rest: message, map: 4 };
-    let weights = fields.map(|Field(number, bytes)| match (number, bytes) {
+    let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
         (4, Some(_)) => PARAMETER,
         (5, Some(input)) => TENSOR + of_input(input),
         (6, Some(output)) => TENSOR + of_output(output),
         (7, Some(_)) => TEXT,
         _ => 0,
     });
-    weights.sum()
+    sizes.sum()
 }
 
 fn of_input(message: &[u8]) -> usize {
     let fields = Fields { rest: message, map: 4 };
-    let weights = fields.map(|Field(number, bytes)| match (number, bytes) {
+    let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
         (3, None) => NUMBER,
         (3, Some(packed)) => numbers(packed),
         (4, Some(_)) => PARAMETER,
         (5, Some(contents)) => of_contents(contents),
         _ => 0,
     });
-    weights.sum()
+    sizes.sum()
 }
 
 fn of_output(message: &[u8]) -> usize {
@@ -113,7 +113,7 @@ fn of_output(message: &[u8]) -> usize {
 
 fn of_contents(message: &[u8]) -> usize {
     let fields = Fields { rest: message, map: 0 };
-    let weights = fields.map(|Field(number, bytes)| match (number, bytes) {
+    let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
         (1, Some(packed)) => packed.len(),
         (2..=5, Some(packed)) => numbers(packed),
         // As many bytes as on the wire.
@@ -121,7 +121,7 @@ fn of_contents(message: &[u8]) -> usize {
         (8, Some(text)) => TEXT + text.len(),
         _ => NUMBER,
     });
-    weights.sum()
+    sizes.sum()
 }
 
 /// Of numbers, the last byte of each of which has no highest bit.
@@ -137,7 +137,7 @@ mod tests {
     use crate::grpc::generated::inference::model_infer_request::InferInputTensor;
     use crate::grpc::generated::inference::{InferTensorContents, ModelInferRequest};
 
-    fn weight(contents: InferTensorContents) -> usize {
+    fn size_of_contents(contents: InferTensorContents) -> usize {
         let input = InferInputTensor { contents: Some(contents), ..Default::default() };
         let request = ModelInferRequest { inputs: vec![input], ..Default::default() };
         of_request(&request.encode_to_vec())
@@ -147,9 +147,15 @@ mod tests {
     fn what_is_small_on_the_wire_and_large_in_memory_is_heavy() {
         let many = 10_000;
         let bytes_contents = vec![Vec::new(); many];
-        assert!(weight(InferTensorContents { bytes_contents, ..Default::default() }) > many * 48);
+        assert!(
+            size_of_contents(InferTensorContents { bytes_contents, ..Default::default() })
+                > many * 48
+        );
         let int64_contents = vec![1; many];
-        assert!(weight(InferTensorContents { int64_contents, ..Default::default() }) >= many * 8);
+        assert!(
+            size_of_contents(InferTensorContents { int64_contents, ..Default::default() })
+                >= many * 8
+        );
         let inputs = vec![InferInputTensor::default(); many];
         let request = ModelInferRequest { inputs, ..Default::default() };
         assert!(of_request(&request.encode_to_vec()) > many * size_of::<InferInputTensor>());

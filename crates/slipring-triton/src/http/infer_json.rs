@@ -16,7 +16,7 @@ const MOST: usize = 1024;
 
 /// What the JSON says, and what is yet to come.
 #[derive(Debug, Default)]
-pub(super) struct Head {
+pub(super) struct InferJson {
     pub(super) id: Option<String>,
     /// What else the client says to the model.
     pub(super) parameters: BTreeMap<String, Parameter>,
@@ -32,28 +32,28 @@ pub(super) struct Head {
 }
 
 /// Reads the JSON of a request.
-pub(super) fn read(text: &[u8]) -> Result<Head, Refusal> {
+pub(super) fn read(text: &[u8]) -> Result<InferJson, Refusal> {
     let root = Node::document(text)?;
     if !root.is_object() {
         return Err(Refusal::json_type("object"));
     }
-    let mut head = Head::default();
+    let mut head = InferJson::default();
     // Of two of one name, the first counts.
-    let (mut inputs, mut outputs, mut said) = (None, None, None);
+    let (mut inputs, mut outputs, mut members) = (None, None, None);
     for (name, value) in root.members() {
         match &*name {
             "id" if head.id.is_none() => {
                 let id = value.string().ok_or_else(|| Refusal::json_type("string"));
                 head.id = Some(id.map_err(|refusal| Refusal::parse("id", &refusal))?.into_owned());
             }
-            "parameters" => said = said.or(Some(value)),
+            "parameters" => members = members.or(Some(value)),
             "inputs" => inputs = inputs.or(Some(value)),
             "outputs" => outputs = outputs.or(Some(value)),
             _ => {}
         }
     }
-    if let Some(said) = said {
-        (head.binary_output, head.parameters) = parameters(said)?;
+    if let Some(members) = members {
+        (head.binary_output, head.parameters) = parameters(members)?;
     }
     head.id = head.id.filter(|id| !id.is_empty());
     let inputs = inputs.ok_or_else(|| Refusal::member_missing("inputs"));
@@ -133,7 +133,7 @@ pub(super) fn unsigned(node: Node<'_>) -> Result<u64, Refusal> {
     node.unsigned().ok_or_else(|| Refusal::json_type("unsigned-integer"))
 }
 
-/// Those of the whole request: whether outputs are binary, if nothing else is said, and what the model is told.
+/// Those of the whole request: whether outputs are binary, if nothing else is members, and what the model is told.
 fn parameters(node: Node<'_>) -> Result<(bool, BTreeMap<String, Parameter>), Refusal> {
     if !node.is_object() {
         return Err(Refusal::parse("parameters", &Refusal::json_type("object")));

@@ -22,9 +22,9 @@ pub(super) enum Stream {
 }
 
 /// A socket that is listened on.
-pub(super) struct Door(Socket);
+pub(super) struct Listener(Socket);
 
-impl Door {
+impl Listener {
     pub(super) fn new(socket: Socket) -> Self {
         Self(socket)
     }

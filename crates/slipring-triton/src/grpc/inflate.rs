@@ -8,7 +8,7 @@ use flate2::bufread::{GzDecoder, ZlibDecoder};
 use tonic::Status;
 use tonic::codec::CompressionEncoding;
 
-use crate::budget::Share;
+use crate::budget::Charge;
 
 /// Bytes of a piece.
 const PIECE: usize = 256 << 10;
@@ -70,7 +70,7 @@ enum Decoder {
 
 /// A message while it is made plain.
 #[derive(Debug)]
-pub(super) struct Inflating {
+pub(super) struct Inflate {
     decoder: Decoder,
     plain: VecDeque<Bytes>,
     len: usize,
@@ -79,7 +79,7 @@ pub(super) struct Inflating {
     filled: usize,
 }
 
-impl Inflating {
+impl Inflate {
     /// `None`: there is no decoder for that.
     pub(super) fn new(encoding: CompressionEncoding, coded: VecDeque<Bytes>) -> Option<Self> {
         let coded = Coded { pieces: coded, turn: 0 };
@@ -91,14 +91,14 @@ impl Inflating {
         Some(Self { decoder, plain: VecDeque::new(), len: 0, room: Vec::new(), filled: 0 })
     }
 
-    /// Does a turn of it: the plain message's length, if it is done. What becomes plain is taken from the share.
+    /// Does a turn of it: the plain message's length, if it is done. What becomes plain is taken from the charge.
     ///
     /// # Errors
     ///
     /// It is not so compressed; it is too long, whose status `too_long` makes; too much is under way.
     pub(super) fn turn(
         &mut self,
-        share: &Share,
+        charge: &Charge,
         too_long: impl Fn(usize) -> Option<Status>,
     ) -> Result<Option<usize>, Status> {
         match &mut self.decoder {
@@ -126,7 +126,7 @@ impl Inflating {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(_) => return Err(Status::internal("failed to decompress a message")),
             };
-            share.take(read as u64)?;
+            charge.add(read as u64)?;
             self.filled += read;
             self.len += read;
             if let Some(status) = too_long(self.len) {

@@ -20,60 +20,60 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// The state of one connection.
 #[derive(Debug, Clone)]
-pub(super) struct Idler(Arc<State>);
+pub(super) struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
-struct State {
+struct ActivityState {
     made: Instant,
     /// When it last had a request or took some of an answer, in milliseconds since it was made.
     since: AtomicU64,
     /// Requests under way.
     busy: AtomicUsize,
     /// Whether it ever had one.
-    has_asked: AtomicBool,
+    has_had_request: AtomicBool,
     /// Whether it takes nothing of an answer.
     is_blocked: AtomicBool,
 }
 
 /// A request under way.
 #[derive(Debug)]
-pub(super) struct Busy(Idler);
+pub(super) struct ActiveRequest(Activity);
 
-impl Drop for Busy {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        self.0.moved();
+        self.0.record_progress();
         self.0.0.busy.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Idler {
+impl Activity {
     pub(super) fn new() -> Self {
-        Self(Arc::new(State {
+        Self(Arc::new(ActivityState {
             made: Instant::now(),
             since: AtomicU64::new(0),
             busy: AtomicUsize::new(0),
-            has_asked: AtomicBool::new(false),
+            has_had_request: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
         }))
     }
 
     /// A request is there, until what this gives is dropped.
-    pub(super) fn works(&self) -> Busy {
+    pub(super) fn begin_request(&self) -> ActiveRequest {
         self.0.busy.fetch_add(1, Ordering::Relaxed);
-        self.0.has_asked.store(true, Ordering::Relaxed);
-        Busy(self.clone())
+        self.0.has_had_request.store(true, Ordering::Relaxed);
+        ActiveRequest(self.clone())
     }
 
-    fn moved(&self) {
+    fn record_progress(&self) {
         self.0.since.store(self.0.made.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn has_asked(&self) -> bool {
-        self.0.has_asked.load(Ordering::Relaxed)
+    pub(super) fn has_had_request(&self) -> bool {
+        self.0.has_had_request.load(Ordering::Relaxed)
     }
 
     /// Whether nothing is to be done for it.
-    pub(super) fn rests(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.0.busy.load(Ordering::Relaxed) == 0 && !self.is_blocked()
     }
 
@@ -82,7 +82,7 @@ impl Idler {
     }
 
     /// For how long it has had no request.
-    fn rested(&self) -> Option<Duration> {
+    fn idle_time(&self) -> Option<Duration> {
         let since = Duration::from_millis(self.0.since.load(Ordering::Relaxed));
         let is_busy = self.0.busy.load(Ordering::Relaxed) > 0;
         (!is_busy).then(|| self.0.made.elapsed().saturating_sub(since))
@@ -91,25 +91,25 @@ impl Idler {
 
 /// A stream whose connection tells whether its client takes what is sent.
 #[derive(Debug)]
-pub(super) struct Watched<S> {
+pub(super) struct ActivityStream<S> {
     stream: S,
-    idler: Idler,
+    activity: Activity,
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S, idler: Idler) -> Self {
-        Self { stream, idler }
+impl<S> ActivityStream<S> {
+    pub(super) fn new(stream: S, activity: Activity) -> Self {
+        Self { stream, activity }
     }
 
     fn wrote(&self, polled: &Poll<std::io::Result<usize>>) {
-        self.idler.0.is_blocked.store(polled.is_pending(), Ordering::Relaxed);
+        self.activity.0.is_blocked.store(polled.is_pending(), Ordering::Relaxed);
         if polled.is_ready() {
-            self.idler.moved();
+            self.activity.record_progress();
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -119,7 +119,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -162,12 +162,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
 /// All connections of an address.
 #[derive(Debug)]
-pub(super) struct Idlers {
+pub(super) struct IdleTimeouts {
     /// For how long a connection may be without its first request, or take nothing of an answer.
-    patience: Duration,
+    stall_timeout: Duration,
     /// For how long it may be without another one. `None`: for ever.
     idle: Option<Duration>,
-    watched: Vec<(Idler, AbortHandle)>,
+    watched: Vec<(Activity, AbortHandle)>,
     /// From as many on, those that have ended are forgotten.
     most: usize,
     round: Interval,
@@ -176,30 +176,30 @@ pub(super) struct Idlers {
 /// So few are looked through only in their turn.
 const FEW: usize = 64;
 
-impl Idlers {
-    pub(super) fn new(patience: Duration, idle: Option<Duration>) -> Self {
-        let shortest = idle.map_or(patience, |idle| idle.min(patience));
+impl IdleTimeouts {
+    pub(super) fn new(stall_timeout: Duration, idle: Option<Duration>) -> Self {
+        let shortest = idle.map_or(stall_timeout, |idle| idle.min(stall_timeout));
         let mut round = tokio::time::interval((shortest / 4).max(Duration::from_millis(1)));
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { patience, idle, watched: Vec::new(), most: FEW, round }
+        Self { stall_timeout, idle, watched: Vec::new(), most: FEW, round }
     }
 
-    pub(super) fn watch(&mut self, idler: Idler, connection: AbortHandle) {
+    pub(super) fn add(&mut self, activity: Activity, connection: AbortHandle) {
         if self.watched.len() >= self.most {
             self.watched.retain(|(_, connection)| !connection.is_finished());
             self.most = FEW.max(2 * self.watched.len());
         }
-        self.watched.push((idler, connection));
+        self.watched.push((activity, connection));
     }
 
     /// Waits for its turn, and ends those that have rested too long.
-    pub(super) async fn look(&mut self) {
+    pub(super) async fn close_expired(&mut self) {
         self.round.tick().await;
-        let (patience, idle) = (self.patience, self.idle);
-        self.watched.retain(|(idler, connection)| {
-            let waits_for_more = idler.has_asked() && !idler.is_blocked();
-            let longest = if waits_for_more { idle } else { Some(patience) };
-            if let (Some(rested), Some(longest)) = (idler.rested(), longest)
+        let (stall_timeout, idle) = (self.stall_timeout, self.idle);
+        self.watched.retain(|(activity, connection)| {
+            let waits_for_more = activity.has_had_request() && !activity.is_blocked();
+            let longest = if waits_for_more { idle } else { Some(stall_timeout) };
+            if let (Some(rested), Some(longest)) = (activity.idle_time(), longest)
                 && rested > longest
             {
                 connection.abort();
@@ -211,7 +211,9 @@ impl Idlers {
     /// Ends the one that has rested longest, whose place another one wants.
     pub(super) fn evict(&mut self) {
         self.watched.retain(|(_, connection)| !connection.is_finished());
-        let rested = |(at, (idler, _)): (usize, &(Idler, AbortHandle))| Some((idler.rested()?, at));
+        let rested = |(at, (activity, _)): (usize, &(Activity, AbortHandle))| {
+            Some((activity.idle_time()?, at))
+        };
         let longest = self.watched.iter().enumerate().filter_map(rested).max();
         if let Some((rested, at)) = longest
             && rested >= LEAST
