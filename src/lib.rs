@@ -109,8 +109,6 @@ mod shm;
 mod sync;
 pub mod tensor;
 mod transport;
-#[cfg(feature = "triton")]
-pub mod triton;
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;

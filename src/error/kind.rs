@@ -61,14 +61,6 @@ pub enum ErrorKind {
         /// The range, in words.
         must: &'static str,
     },
-    /// A model describes itself in a way that no server can serve.
-    #[error("model '{model}' must have {must}")]
-    InvalidModel {
-        /// The model's name.
-        model: String,
-        /// The property that the model lacks.
-        must: &'static str,
-    },
     /// The peer policy of this context does not admit the peer.
     #[error("the peer policy does not admit uid {uid} (Options::peer_policy)")]
     PeerNotAdmitted {
@@ -446,7 +438,6 @@ mod tests {
             ErrorKind::AddressInUse { address: "@camera".into() },
             ErrorKind::NobodyListens { address: "@camera".into() },
             ErrorKind::InvalidOption { name: "ring_capacity", value: a, must: "a power of two" },
-            ErrorKind::InvalidModel { model: "identity".into(), must: "an output" },
             ErrorKind::PeerNotAdmitted { uid: a as u32 },
             ErrorKind::RefusedByPeer(Refusal::NotAdmitted),
             ErrorKind::NoCommonVersion { ours: (a as u16, b as u16), theirs: (c as u16, d as u16) },
@@ -683,11 +674,11 @@ mod tests {
     #[test]
     fn a_limit_that_an_option_raises_names_the_option() {
         for (name, text) in [
-            ("Options::pool_quota", error_kinds()[14].to_string()),
-            ("Options::backlog_limit", error_kinds()[15].to_string()),
-            ("Options::write_limit", error_kinds()[17].to_string()),
-            ("Options::max_message", error_kinds()[12].to_string()),
-            ("Options::ring_capacity", error_kinds()[13].to_string()),
+            ("Options::pool_quota", error_kinds()[13].to_string()),
+            ("Options::backlog_limit", error_kinds()[14].to_string()),
+            ("Options::write_limit", error_kinds()[16].to_string()),
+            ("Options::max_message", error_kinds()[11].to_string()),
+            ("Options::ring_capacity", error_kinds()[12].to_string()),
             ("Options::peer_pool_limit", faults()[21].to_string()),
             ("RegionLimits::regions", region_faults()[5].to_string()),
             ("RegionLimits::bytes", region_faults()[6].to_string()),

@@ -121,7 +121,8 @@ impl SigbusGuard {
 ///
 /// A nested scope costs no system call.
 #[derive(Debug)]
-pub(crate) struct Unblocked {
+#[doc(hidden)]
+pub struct Unblocked {
     /// The thread's earlier mask, if it blocked the signal.
     before: Option<libc::sigset_t>,
     /// A mask belongs to its thread.
@@ -134,7 +135,8 @@ thread_local! {
 }
 
 impl Unblocked {
-    pub(crate) fn start() -> Self {
+    /// Unblocks the signal on this thread until the value is dropped.
+    pub fn start() -> Self {
         let outer = UNBLOCKED.replace(UNBLOCKED.get() + 1);
         let mut blocked = None;
         if outer == 0 {

@@ -10,6 +10,9 @@ use crate::region::window::Window;
 use crate::region::{CudaHandle, RegionKind, RegionStatus};
 use crate::shm::{Bytes, BytesMut, Order};
 
+/// The number of bytes that are copied at a time between overlapping ranges.
+const SHIFT: usize = 4096;
+
 /// A range of a region in use. A lease keeps the region's memory while it lives, even if the region is
 /// unregistered.
 ///
@@ -65,11 +68,6 @@ impl Lease {
     /// Returns the kind of memory.
     pub fn kind(&self) -> RegionKind {
         self.region.kind()
-    }
-
-    /// Returns whether the memory is a GPU's, which the processor cannot reach.
-    pub(crate) fn is_on_gpu(&self) -> bool {
-        self.kind() == RegionKind::Cuda
     }
 
     /// Returns the length in bytes.
@@ -179,27 +177,37 @@ impl Lease {
         self.region.fill_from(part, &from.region, from.extent)
     }
 
-    /// Returns the order in which the first bytes of the lease can be overwritten with all of another lease,
-    /// if the two share memory. Returns `None` if they share none.
-    pub(crate) fn order(&self, from: &Lease) -> Option<Order> {
-        let part = self.extent.part(0, from.len()).ok()?;
-        self.region.order(part, &from.region, from.extent)
+    /// Overwrites bytes as [`fill_from`](Self::fill_from) does, by loads and stores, with the reservation of
+    /// [`touch`](Self::touch).
+    #[doc(hidden)]
+    pub fn touch_from(&self, from: &Lease) -> Result<()> {
+        let part = self.extent.part(0, from.len())?;
+        let order = self.region.order(part, &from.region, from.extent);
+        self.region.touch_mut(part, |to| {
+            from.touch(|from| match order {
+                None => to.copy_from_bytes(from),
+                Some(order) => shift(to, from, order),
+            })
+        })?
     }
 
     /// Runs `read` as [`in_place`](Self::in_place) does. Bytes past the new end of a truncated object read as
     /// 0 where they share a page with it. The caller asks [`holds`](Self::holds) afterwards.
-    pub(crate) fn touch<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
+    #[doc(hidden)]
+    pub fn touch<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
         self.region.touch(self.extent, read)
     }
 
     /// Runs `write` as [`in_place_mut`](Self::in_place_mut) does, with the reservation of
     /// [`touch`](Self::touch).
-    pub(crate) fn touch_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
+    #[doc(hidden)]
+    pub fn touch_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
         self.region.touch_mut(self.extent, write)
     }
 
     /// Returns whether the object's part of this lease includes its part of another lease.
-    pub(crate) fn ends_behind(&self, other: &Lease) -> bool {
+    #[doc(hidden)]
+    pub fn ends_behind(&self, other: &Lease) -> bool {
         Arc::ptr_eq(&self.region, &other.region) && self.extent.end() >= other.extent.end()
     }
 
@@ -213,6 +221,17 @@ impl Lease {
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         let (window, start, len) = self.region.sealed(self.extent)?;
         Ok(self.window.get_or_init(|| window).mapping().bytes(start, len))
+    }
+}
+
+/// Copies between views of partly the same memory, perhaps through two mappings. Each byte is read before it is
+/// overwritten.
+fn shift(to: BytesMut<'_>, from: Bytes<'_>, order: Order) {
+    let mut chunk = [0; SHIFT];
+    for (at, len) in order.steps(to.len(), chunk.len()) {
+        let chunk = &mut chunk[..len];
+        from.slice(at, len).copy_to(chunk);
+        to.slice(at, len).copy_from(chunk);
     }
 }
 

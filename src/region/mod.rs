@@ -38,8 +38,7 @@ mod status;
 mod table;
 mod window;
 
-pub use guard::SigbusGuard;
-pub(crate) use guard::Unblocked;
+pub use guard::{SigbusGuard, Unblocked};
 pub use lease::Lease;
 pub use limits::RegionLimits;
 pub(crate) use named::Opened;

@@ -52,7 +52,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Returns a view of bytes that nobody writes.
-    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+    pub fn of(bytes: &'a [u8]) -> Self {
         Self { start: NonNull::from(bytes).cast(), len: bytes.len(), mapped: PhantomData }
     }
 

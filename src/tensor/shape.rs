@@ -77,6 +77,16 @@ impl Shape {
         Ok(self.count()?)
     }
 
+    /// Returns the bytes of a tensor of this shape. Returns `None` for BYTES, whose elements have no fixed length,
+    /// unless there are no elements.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::Overflow`]: the bytes do not fit into the address space.
+    pub fn byte_len(&self, dtype: DType) -> Result<Option<usize>> {
+        Ok(self.len(dtype)?)
+    }
+
     /// Returns the number of elements, as [`elements`](Self::elements) does. A dimension of 0 does not excuse
     /// an overflow of the others.
     #[inline]
