@@ -85,7 +85,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("commit: {error}"),
+        Err(error) => eprintln!("commit: {error:#}"),
     }
     ExitCode::FAILURE
 }

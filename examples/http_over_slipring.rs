@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What differs from any other service is where streams come from: an `axum::serve::Listener` of a
-//! few lines, and `hyper`'s handshake over [`Connection::into_stream`]. It starts its own peer; both
+//! few lines, and `hyper`'s handshake over [`AsyncConnection::into_stream`]. It starts its own peer; both
 //! run a single-threaded runtime. Slices of both kinds alternate (`--slices 30` of each).
 //!
 //! Expect a line for a short and for a long body: the medians of a request, there and back.
@@ -26,7 +26,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use slipring::Context;
-use slipring::tokio::{Connection, Listener, Stream};
+use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 type Client = SendRequest<Full<Bytes>>;
@@ -40,14 +40,14 @@ fn main() -> Result<()> {
 }
 
 /// Where axum gets its streams.
-struct Links(Listener);
+struct Links(AsyncListener);
 
 impl axum::serve::Listener for Links {
-    type Io = Stream;
+    type Io = AsyncStream;
     /// Who has connected: a user id.
     type Addr = u32;
 
-    async fn accept(&mut self) -> (Stream, u32) {
+    async fn accept(&mut self) -> (AsyncStream, u32) {
         loop {
             match self.0.accept().await {
                 Ok(link) => {
@@ -55,7 +55,7 @@ impl axum::serve::Listener for Links {
                     return (link.into_stream(), uid);
                 }
                 Err(error) => {
-                    eprintln!("http_over_slipring: {error}");
+                    eprintln!("http_over_slipring: {error:#}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -69,7 +69,7 @@ impl axum::serve::Listener for Links {
 
 /// The peer: sends bodies back, over both.
 async fn serve(name: &str) -> Result<()> {
-    let links = Links(Listener::new(Context::new()?.listen(name)?)?);
+    let links = Links(AsyncListener::new(Context::new()?.listen(name)?)?);
     let socket = beside::listen(name)?;
     let router = Router::new()
         .route("/echo", post(async |body: Bytes| body))
@@ -86,7 +86,7 @@ async fn measure(slices: usize) -> Result<()> {
     beside::wait_for(&name).await?;
     let context = Context::new()?;
     for (what, len, rounds) in [("64 B", 64, 500), ("1 MiB", 1 << 20, 10)] {
-        let link = Connection::connect(&context, name.as_str()).await?;
+        let link = AsyncConnection::connect(&context, name.as_str()).await?;
         let ours = client(link.into_stream()).await?;
         let theirs = client(beside::connect(&name)?).await?;
         let body = Bytes::from(vec![7; len]);

@@ -14,7 +14,8 @@ use std::thread;
 use std::time::Instant;
 
 use slipring::commit::{Buffer, Client, Model, ServerOptions, Session};
-use slipring::{Context, Options, Spin};
+use slipring::options::Spin;
+use slipring::{Context, Options};
 
 use support::other::{Other, run_here};
 use support::quiet;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! What differs from any other service is where streams come from: the connector and the incoming
-//! streams are [`Connection::into_stream`]s. It starts its own peer; both run a single-threaded
+//! streams are [`AsyncConnection::into_stream`]s. It starts its own peer; both run a single-threaded
 //! runtime. Slices of both kinds alternate (`--slices 30` of each).
 //!
 //! Expect a line for a short and for a long body: the medians of a unary call, there and back.
@@ -28,7 +28,7 @@ use echo::echo_server::{Echo, EchoServer};
 use hyper_util::rt::TokioIo;
 use prost::bytes::Bytes;
 use slipring::Context;
-use slipring::tokio::{Connection, Listener, Stream};
+use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::Connected;
@@ -61,7 +61,7 @@ impl Echo for Parrot {
 }
 
 /// A stream of which tonic's server is told who is at its other end: by a user id.
-struct Link(Stream);
+struct Link(AsyncStream);
 
 impl Connected for Link {
     type ConnectInfo = u32;
@@ -119,7 +119,7 @@ impl AsyncWrite for Link {
 
 /// The peer: serves the same over both.
 async fn serve(name: &str) -> Result<()> {
-    let listener = Listener::new(Context::new()?.listen(name)?)?;
+    let listener = AsyncListener::new(Context::new()?.listen(name)?)?;
     let links = futures_util::stream::unfold(listener, async |mut listener| {
         let accepted = listener.accept().await;
         let link = accepted.map(|link| Link(link.into_stream())).map_err(std::io::Error::other);
@@ -156,7 +156,7 @@ async fn over_slipring(name: &str) -> Result<Client> {
     let connector = service_fn(move |_: Uri| {
         let (context, name) = (context.clone(), name.clone());
         async move {
-            let link = Connection::connect(&context, name.as_str()).await?;
+            let link = AsyncConnection::connect(&context, name.as_str()).await?;
             Ok::<_, slipring::Error>(TokioIo::new(link.into_stream()))
         }
     });

@@ -33,7 +33,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use lexopt::{Arg, Parser, ValueExt};
 use rustix::time::{ClockId, clock_gettime};
-use slipring::{Context, Link, Reactor, Spin};
+use slipring::options::Spin;
+use slipring::{Context, Link, Reactor};
 
 use floor::Floor;
 use peer::{Held, Peer};
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
         None => measure(&options),
     }) {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("many_links: {error}"),
+        Err(error) => eprintln!("many_links: {error:#}"),
     }
     ExitCode::FAILURE
 }

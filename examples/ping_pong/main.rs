@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     match options().and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ping_pong: {error}");
+            eprintln!("ping_pong: {error:#}");
             ExitCode::FAILURE
         }
     }

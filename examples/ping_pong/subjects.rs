@@ -1,6 +1,9 @@
 //! slipring itself, as the harness drives it: one `Exchange` and one line of `ROWS` a mode.
 
-use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin, TryRecvError};
+use slipring::error::TryRecvError;
+use slipring::message::Bytes;
+use slipring::options::Spin;
+use slipring::{Address, Connection, Context, Listener, Options};
 
 use crate::Outcome;
 use crate::commits::Executed;

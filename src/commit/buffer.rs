@@ -316,7 +316,7 @@ fn object_of(fd: BorrowedFd<'_>) -> Result<Object> {
     match crate::region::is_dmabuf(fd) {
         Ok(true) => Ok(Object::Dmabuf),
         Ok(false) => Ok(Object::Memfd),
-        Err(error) => Err(CommitFault::Unsupported { why: error.to_string() }.into()),
+        Err(error) => Err(CommitFault::Unsupported { why: format!("{error:#}") }.into()),
     }
 }
 
@@ -340,7 +340,7 @@ pub(super) fn open(fd: BorrowedFd<'_>, object: Object, offset: u64, len: u64) ->
         ErrorKind::Region(RegionFault::Range { offset, len, size }) => {
             CommitFault::Range { offset: *offset, len: *len, size: *size }.into()
         }
-        ErrorKind::Region(_) => CommitFault::Unsupported { why: error.to_string() }.into(),
+        ErrorKind::Region(_) => CommitFault::Unsupported { why: format!("{error:#}") }.into(),
         _ => error,
     })
 }

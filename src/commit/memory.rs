@@ -81,7 +81,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// [`RegionFault::Unsealed`](crate::RegionFault::Unsealed): use [`in_place`](Self::in_place), or copy.
+    /// [`RegionFault::Unsealed`](crate::error::RegionFault::Unsealed): use [`in_place`](Self::in_place), or copy.
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'a>> {
@@ -98,7 +98,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`bytes`](Self::bytes), and [`RegionFault::ReadOnly`](crate::RegionFault::ReadOnly).
+    /// As for [`bytes`](Self::bytes), and [`RegionFault::ReadOnly`](crate::error::RegionFault::ReadOnly).
     #[inline]
     pub fn bytes_mut(&self) -> Result<BytesMut<'a>> {
         self.may_write()?;

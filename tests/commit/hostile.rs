@@ -3,7 +3,9 @@
 //! After each attack an honest client executes, and the server holds no more than before.
 
 use slipring::commit::ServerOptions;
-use slipring::{DType, ErrorKind, Fault, Tensor, Token};
+use slipring::error::Fault;
+use slipring::message::Token;
+use slipring::{DType, ErrorKind, Tensor};
 
 use crate::support::commit::*;
 use crate::support::other::alone;

@@ -8,8 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use slipring::ErrorKind;
 use slipring::commit::ServerOptions;
-use slipring::{CommitFault, ErrorKind};
+use slipring::error::CommitFault;
 
 use crate::support::census::{descriptors, leave_descriptors};
 use crate::support::commit::*;

@@ -3,7 +3,9 @@
 use std::thread;
 
 use slipring::commit::{Client, SessionState};
-use slipring::{CommitFault, Context, DType, Error, ErrorKind, Fault, Tensor, Token};
+use slipring::error::{CommitFault, Fault};
+use slipring::message::Token;
+use slipring::{Context, DType, Error, ErrorKind, Tensor};
 
 use crate::support::commit::*;
 use crate::support::{soon, unique_name};

@@ -38,9 +38,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{
-    Connection, Context, Error, ErrorKind, Fault, Listener, Options, TryRecvError, TrySendError,
-};
+use slipring::error::{Fault, TryRecvError, TrySendError};
+use slipring::{Connection, Context, Error, ErrorKind, Listener, Options};
 
 use raw::{Hello, RawPeer};
 

@@ -59,9 +59,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// - [`CommitFault::Refused`](crate::CommitFault::Refused): the service refuses the model.
-    /// - [`CommitFault::Description`](crate::CommitFault::Description): the service's description is inconsistent.
-    /// - [`CommitFault::Quota`](crate::CommitFault::Quota)
+    /// - [`CommitFault::Refused`](crate::error::CommitFault::Refused): the service refuses the model.
+    /// - [`CommitFault::Description`](crate::error::CommitFault::Description): the service's description is inconsistent.
+    /// - [`CommitFault::Quota`](crate::error::CommitFault::Quota)
     /// - [`ErrorKind::PeerClosed`](crate::ErrorKind::PeerClosed),
     ///   [`ErrorKind::PeerDied`](crate::ErrorKind::PeerDied), and those of [`Sender::send`](crate::Sender::send).
     pub fn load(&self, bytes: &[u8]) -> Result<Model> {
@@ -75,7 +75,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`load`](Self::load), and [`CommitFault::Memory`](crate::CommitFault::Memory).
+    /// As for [`load`](Self::load), and [`CommitFault::Memory`](crate::error::CommitFault::Memory).
     pub fn load_descriptor(&self, fd: impl AsFd, offset: u64, len: u64) -> Result<Model> {
         let begun = self.begin()?;
         let ticket = self.link.send_with_descriptors(begun, &[fd.as_fd()], |passed| {

@@ -208,7 +208,8 @@ impl<S: Service> ClientSession<S> {
     fn close(self: &Arc<Self>, ended: Result<()>) {
         self.gone.store(true, Ordering::Relaxed);
         if let Err(error) = ended {
-            tracing::warn!(client = self.caller.number(), %error, "a client's link ended");
+            let client = self.caller.number();
+            tracing::warn!(client, error = format_args!("{error:#}"), "a client's link ended");
             let _ = self.why.set(error);
         }
         let session = self.clone();

@@ -106,7 +106,7 @@ impl Server {
             let served = accepted
                 .and_then(|connection| ClientSession::serve(&admitting, &adopting, connection));
             if let Err(error) = served {
-                tracing::warn!(%error, "a client could not connect");
+                tracing::warn!(error = format_args!("{error:#}"), "a client could not connect");
             }
             ControlFlow::Continue(())
         })?;
@@ -114,7 +114,7 @@ impl Server {
         let receiving = host.clone();
         server.start("slipring-commit", move || {
             if let Err(error) = events.run() {
-                tracing::error!(%error, "the server stopped");
+                tracing::error!(error = format_args!("{error:#}"), "the server stopped");
             }
             // Closes every link, which queues the end of every client.
             drop(events);

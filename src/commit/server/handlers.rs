@@ -350,5 +350,5 @@ fn to_commit_fault(region: u32, error: &Error) -> CommitFault {
 }
 
 fn lack_of_resources(error: &Error) -> CommitFault {
-    CommitFault::Resources { why: error.to_string() }
+    CommitFault::Resources { why: format!("{error:#}") }
 }

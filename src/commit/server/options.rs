@@ -61,7 +61,7 @@ impl ServerOptions {
     }
 
     /// Allows memory that its owner can shrink. Handlers copy such memory, or touch it
-    /// [in place](crate::commit::View::in_place) under the [guard](crate::SigbusGuard).
+    /// [in place](crate::commit::View::in_place) under the [guard](crate::region::SigbusGuard).
     pub fn allow_unsealed(mut self, allow: bool) -> Self {
         self.unsealed = allow;
         self

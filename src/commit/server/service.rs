@@ -194,7 +194,7 @@ impl From<String> for Refused {
 /// Lets a service use `?` on operations on its buffers.
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        Self::new(0, error.to_string())
+        Self::new(0, format!("{error:#}"))
     }
 }
 
