@@ -12,7 +12,7 @@ use std::error::Error;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use slipring::tokio::{Connection, Listener};
+use slipring::tokio::{AsyncConnection, AsyncListener};
 use slipring::{Address, Context};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -50,7 +50,7 @@ fn socket_address(name: &str) -> Result<std::os::unix::net::SocketAddr> {
 async fn measure() -> Result<()> {
     let address = Address::fresh();
     let name = address.to_string().trim_start_matches('@').to_owned();
-    let mut listener = Listener::new(Context::new()?.listen(&address)?)?;
+    let mut listener = AsyncListener::new(Context::new()?.listen(&address)?)?;
     let socket = std::os::unix::net::UnixListener::bind_addr(&socket_address(&name)?)?;
     socket.set_nonblocking(true)?;
     let socket = UnixListener::from_std(socket)?;
@@ -90,7 +90,7 @@ fn median(mut slices: Vec<Duration>) -> Duration {
 
 /// The peer: sends back what comes, on both.
 async fn echo(name: &str) -> Result<()> {
-    let mut link = Connection::connect(&Context::new()?, name).await?;
+    let mut link = AsyncConnection::connect(&Context::new()?, name).await?;
     let socket = std::os::unix::net::UnixStream::connect_addr(&socket_address(name)?)?;
     socket.set_nonblocking(true)?;
     let mut stream = UnixStream::from_std(socket)?;

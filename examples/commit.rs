@@ -1,14 +1,14 @@
-//! An image classifier that executes by id: buffers are committed once, then nothing but ids travels.
+//! An image classifier that executes by id: the client commits its buffers once, and then only ids travel.
 //!
 //! ```text
-//! cargo run --release --example commit
+//! cargo run --release --features commit --example commit
 //! ```
 //!
-//! Two processes: this one is the client, and starts the service (`commit serve NAME`, in another terminal where you
-//! like). The model adds up the image's channels and writes "scores" that the client can check.
+//! Two processes: this one is the client, and starts the service. `commit serve NAME` and `commit classify NAME` run them
+//! in two terminals. The model adds up the image's channels and writes "scores" that the client can check.
 //!
 //! Expect the buffers of the model, two sessions that run in turn, an update, and the time of an execution by id beside
-//! the time of one that sends and maps its buffers each time.
+//! the time of one that sends and maps its buffers on every request.
 
 use std::error::Error;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -46,13 +46,18 @@ impl Service for Classifier {
         Ok(((), description))
     }
 
+    /// The handler takes less than two microseconds, and never blocks.
+    fn runs_inline(&self, _: &()) -> bool {
+        true
+    }
+
     fn commit(&self, _: &(), _: &Buffers) -> Result<u64, Refused> {
         Ok(0)
     }
 
     fn execute(&self, _: &(), runs: &mut u64, buffers: &Buffers) -> Result<(), Refused> {
         *runs += 1;
-        // The first row of pixels: each channel's sum is a score.
+        // The score of a channel is its sum over the first row of pixels.
         let mut row = [0; 299 * 3];
         buffers.input(0)?.read_at(0, &mut row)?;
         let mut scores = [0f32; 3];
@@ -80,7 +85,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("commit: {error}"),
+        Err(error) => eprintln!("commit: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -94,7 +99,7 @@ fn serve(name: &str) -> Outcome<()> {
     }
 }
 
-/// The service in a process of its own.
+/// Starts the service in a process of its own.
 fn start() -> Outcome<(Child, String)> {
     let name = Address::fresh().to_string().trim_start_matches('@').to_owned();
     let mut command = Command::new(std::env::current_exe()?);
@@ -117,7 +122,7 @@ fn classify(name: &str) -> Outcome<()> {
         );
     }
 
-    // Two sessions, each with an image and scores of its own; the service's scratch memory is nobody's concern.
+    // Two sessions, each with an image and scores of its own. The library allocates the service's scratch memory.
     let mut frames = Vec::new();
     for session in model.sessions(2)? {
         let (image, scores) = (Buffer::alloc(IMAGE as u64)?, Buffer::alloc(4000)?);
@@ -128,7 +133,7 @@ fn classify(name: &str) -> Outcome<()> {
         frames.push((session, image, scores));
     }
 
-    // While one runs the next image is drawn.
+    // The client draws the next image while the last one is classified.
     let mut running = None;
     for frame in 0..6u8 {
         let (session, image, scores) = &frames[frame as usize % 2];
@@ -154,7 +159,7 @@ fn classify(name: &str) -> Outcome<()> {
     println!("updated to another image: the id stays, the scores are right");
 
     let by_id = time(10_000, || session.execute())?;
-    let by_descriptor = time(1_000, || anew(session))?;
+    let by_descriptor = time(1_000, || execute_with_descriptors(session))?;
     println!(
         "an execution by id: {by_id:.2?}; with descriptors on every request: {by_descriptor:.2?}"
     );
@@ -164,8 +169,8 @@ fn classify(name: &str) -> Outcome<()> {
     Ok(model.close()?)
 }
 
-/// What a service without commits does on each request: buffers travel, and are mapped and unmapped.
-fn anew(session: &Session) -> slipring::Result<()> {
+/// Executes as a service without commits does: descriptors travel, and the server maps and unmaps the memory.
+fn execute_with_descriptors(session: &Session) -> slipring::Result<()> {
     session.release()?;
     session.commit_with_ext()?;
     session.execute()
@@ -188,14 +193,14 @@ fn check(scores: &Buffer, frame: u8) -> Outcome<()> {
     Ok(())
 }
 
-/// The mean time of one of `count`.
-fn time(count: u32, mut act: impl FnMut() -> slipring::Result<()>) -> slipring::Result<Duration> {
+/// Returns the mean time of one of `count` calls.
+fn time(count: u32, mut call: impl FnMut() -> slipring::Result<()>) -> slipring::Result<Duration> {
     for _ in 0..count / 10 {
-        act()?;
+        call()?;
     }
     let start = Instant::now();
     for _ in 0..count {
-        act()?;
+        call()?;
     }
     Ok(start.elapsed() / count)
 }

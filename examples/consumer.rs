@@ -21,13 +21,14 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use safetensors::SafeTensors;
-use slipring::{Bytes, Context, TensorSet};
+use slipring::message::Bytes;
+use slipring::{Context, TensorSet};
 use stream::{CHECKSUM, Checksum, HEAD, NUMBER, Outcome, SECOND, STAMP, checksum, now};
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("consumer: {error}"),
+        Err(error) => eprintln!("consumer: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -73,7 +74,7 @@ fn run() -> Outcome<()> {
                 }
                 Ok(None) => break "the producer closed in order".to_owned(),
                 Err(error) if error.is_timeout() => {}
-                Err(error) => break error.to_string(),
+                Err(error) => break format!("{error:#}"),
             }
             if Instant::now() >= report {
                 let [p50, p99] = [0.5, 0.99].map(|part| late.value_at_quantile(part) as f64 / 1e3);
@@ -104,7 +105,7 @@ fn check(
         [NUMBER, STAMP, CHECKSUM].map(|at| head.get(at).copied().unwrap_or(0));
     let (name, tensor) =
         set.iter().find(|(name, _)| *name != HEAD).ok_or("a head without a tensor")?;
-    let sum = sum(tensor.bytes().map_err(|error| error.to_string())?);
+    let sum = sum(tensor.bytes().map_err(|error| format!("{error:#}"))?);
     if sum != said {
         return Err(format!("checksum {said:#x} where {sum:#x} was due"));
     }

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     };
     done.map_or_else(
         |error| {
-            eprintln!("cuda_pair: {error}");
+            eprintln!("cuda_pair: {error:#}");
             ExitCode::FAILURE
         },
         |()| ExitCode::SUCCESS,

@@ -12,7 +12,8 @@ use std::error::Error;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
-use slipring::{Connection, Context, Listener, MessageKind, Result};
+use slipring::message::MessageKind;
+use slipring::{Connection, Context, Listener, Result};
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("echo_server: {error}"),
+        Err(error) => eprintln!("echo_server: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -34,7 +35,7 @@ fn serve(name: &str) -> Result<(), Box<dyn Error>> {
     loop {
         // What fails here fails one client, for want of a descriptor, memory or a thread.
         if let Err(error) = admit(&mut listener) {
-            eprintln!("echo_server: {error}");
+            eprintln!("echo_server: {error:#}");
         }
     }
 }
@@ -45,7 +46,7 @@ fn admit(listener: &mut Listener) -> Result<(), Box<dyn Error>> {
     let who = format!("pid {pid}, uid {}", link.peer().uid());
     writeln!(stdout(), "{who}: came")?;
     std::thread::Builder::new().spawn(move || {
-        let end = echo(link).map_or_else(|error| error.to_string(), |()| "left in order".into());
+        let end = echo(link).map_or_else(|error| format!("{error:#}"), |()| "left in order".into());
         // Where nobody reads this, the clients are served all the same.
         let _ = writeln!(stdout(), "{who}: {end}");
     })?;

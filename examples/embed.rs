@@ -5,7 +5,7 @@
 //! curl --data-binary @README.md http://127.0.0.1:8080/count
 //! ```
 //!
-//! It starts a worker, this program again, and asks it by [`Connection::call`] how many words a body
+//! It starts a worker, this program again, and asks it by [`AsyncConnection::call`] how many words a body
 //! has. Expect a line with the port and one for each worker. Kill the worker (`kill -9`): the request
 //! that it had is answered with 503, and those after it wait for the next worker. Kill the service:
 //! the worker ends too.
@@ -20,7 +20,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::routing::post;
-use slipring::tokio::{Connection, Listener};
+use slipring::tokio::{AsyncConnection, AsyncListener};
 use slipring::{Address, Context};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
@@ -46,7 +46,7 @@ struct Job {
 fn main() -> ExitCode {
     match run() {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("embed: {error}"),
+        Err(error) => eprintln!("embed: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -68,7 +68,7 @@ fn run() -> Result<()> {
 
 async fn serve(http: &str) -> Result<()> {
     let address = Address::fresh();
-    let listener = Listener::new(Context::new()?.listen(&address)?)?;
+    let listener = AsyncListener::new(Context::new()?.listen(&address)?)?;
     let (jobs, queue) = mpsc::channel(64);
     let router = Router::new()
         .route("/count", post(count))
@@ -98,7 +98,7 @@ async fn count(State(jobs): State<mpsc::Sender<Job>>, body: Bytes) -> (StatusCod
 
 /// Starts one worker after the other.
 async fn supervise(
-    mut listener: Listener,
+    mut listener: AsyncListener,
     address: String,
     mut queue: mpsc::Receiver<Job>,
 ) -> Result<()> {
@@ -119,7 +119,7 @@ async fn supervise(
 }
 
 /// The worker's connection, and nobody else's.
-async fn accept(listener: &mut Listener, worker: &Child) -> Result<Connection> {
+async fn accept(listener: &mut AsyncListener, worker: &Child) -> Result<AsyncConnection> {
     loop {
         let link = listener.accept().await?;
         if link.peer().pid() == worker.id() {
@@ -131,7 +131,7 @@ async fn accept(listener: &mut Listener, worker: &Child) -> Result<Connection> {
 
 /// Gives the worker one job after the other, until it fails: why.
 async fn feed(
-    mut link: Connection,
+    mut link: AsyncConnection,
     worker: &mut Child,
     queue: &mut mpsc::Receiver<Job>,
 ) -> Box<dyn Error + Send + Sync> {

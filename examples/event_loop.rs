@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use slipring::{Connection, Context, TryRecvError, TrySendError};
+use slipring::error::{TryRecvError, TrySendError};
+use slipring::{Connection, Context};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("event_loop: {error}"),
+        Err(error) => eprintln!("event_loop: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -102,7 +103,7 @@ fn serve(name: &str) -> Result<()> {
             let end = match client.serve(&mut lines) {
                 Ok(true) => continue,
                 Ok(false) => "left".into(),
-                Err(error) => error.to_string(),
+                Err(error) => format!("{error:#}"),
             };
             poll.registry().deregister(client.source())?;
             clients.remove(&token);

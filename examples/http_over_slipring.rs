@@ -21,7 +21,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use slipring::Context;
-use slipring::tokio::{Connection, Listener, Stream};
+use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
 use slipring_bench::Outcome;
 use slipring_bench::against_socket::{self, Part, Peer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -37,14 +37,14 @@ fn main() -> Outcome<()> {
 }
 
 /// The source of axum's streams.
-struct Links(Listener);
+struct Links(AsyncListener);
 
 impl axum::serve::Listener for Links {
-    type Io = Stream;
+    type Io = AsyncStream;
     /// The user id of the peer.
     type Addr = u32;
 
-    async fn accept(&mut self) -> (Stream, u32) {
+    async fn accept(&mut self) -> (AsyncStream, u32) {
         loop {
             match self.0.accept().await {
                 Ok(link) => {
@@ -52,7 +52,7 @@ impl axum::serve::Listener for Links {
                     return (link.into_stream(), uid);
                 }
                 Err(error) => {
-                    eprintln!("http_over_slipring: {error}");
+                    eprintln!("http_over_slipring: {error:#}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -66,7 +66,7 @@ impl axum::serve::Listener for Links {
 
 /// The peer: sends bodies back, over both.
 async fn serve(name: &str) -> Outcome<()> {
-    let links = Links(Listener::new(Context::new()?.listen(name)?)?);
+    let links = Links(AsyncListener::new(Context::new()?.listen(name)?)?);
     let socket = against_socket::listen(name)?;
     let router = Router::new()
         .route("/echo", post(async |body: Bytes| body))
@@ -83,7 +83,7 @@ async fn measure(slices: usize) -> Outcome<()> {
     against_socket::wait_for(&name).await?;
     let context = Context::new()?;
     for (what, len, rounds) in [("64 B", 64, 500), ("1 MiB", 1 << 20, 10)] {
-        let link = Connection::connect(&context, name.as_str()).await?;
+        let link = AsyncConnection::connect(&context, name.as_str()).await?;
         let ours = client(link.into_stream()).await?;
         let theirs = client(against_socket::connect(&name)?).await?;
         let body = Bytes::from(vec![7; len]);

@@ -26,7 +26,7 @@ use stream::{HEAD, Outcome, SECOND, checksum, now};
 fn main() -> ExitCode {
     match run() {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("producer: {error}"),
+        Err(error) => eprintln!("producer: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -47,7 +47,7 @@ fn run() -> Outcome<()> {
         let mut link = match context.connect_retry(&name, Instant::now() + SECOND) {
             Ok(link) => link,
             Err(error) if is_absent(&error) => {
-                writeln!(stdout(), "waiting for a consumer: {error}")?;
+                writeln!(stdout(), "waiting for a consumer: {error:#}")?;
                 continue;
             }
             Err(error) => return Err(error.into()),

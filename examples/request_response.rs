@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{Connection, Context, Listener, Request};
+use slipring::message::Request;
+use slipring::{Connection, Context, Listener};
 
 const DEADLINE: Duration = Duration::from_millis(500);
 
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("request_response: {error}"),
+        Err(error) => eprintln!("request_response: {error:#}"),
     }
     ExitCode::FAILURE
 }
@@ -40,7 +41,7 @@ fn serve(name: &str) -> Result<(), Box<dyn Error>> {
     loop {
         // What fails here fails one client, for want of a descriptor, memory or a thread.
         if let Err(error) = admit(&mut listener) {
-            eprintln!("request_response: {error}");
+            eprintln!("request_response: {error:#}");
         }
     }
 }
@@ -49,7 +50,7 @@ fn admit(listener: &mut Listener) -> Result<(), Box<dyn Error>> {
     let link = listener.accept()?;
     thread::Builder::new().spawn(move || {
         if let Err(error) = answer(link) {
-            eprintln!("request_response: {error}");
+            eprintln!("request_response: {error:#}");
         }
     })?;
     Ok(())

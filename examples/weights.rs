@@ -26,7 +26,7 @@ const PART: usize = 64;
 fn main() -> ExitCode {
     match run() {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(error) => eprintln!("weights: {error}"),
+        Err(error) => eprintln!("weights: {error:#}"),
     }
     ExitCode::FAILURE
 }

@@ -16,7 +16,7 @@ use crate::shm::{Backing, OwnRing, OwnWords, PeerRing, PeerWords};
 use crate::sync::Ordering;
 use crate::wake::{Attention, Sleeper, Waker};
 
-pub use crate::commit::fuzzing::{book, message};
+pub use crate::commit::fuzzing::{client_state, message};
 pub use crate::transport::fuzzing::packet;
 
 /// An input that is read from its start on. Behind its end it is zero.

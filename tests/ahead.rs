@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{Connection, ErrorKind, Options, Spin, TryRecvError};
+use slipring::error::TryRecvError;
+use slipring::options::Spin;
+use slipring::{Connection, ErrorKind, Options};
 use support::raw::*;
 use support::{HANG, Stage, pair, soon};
 

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{Connection, Context, Link, Options, Reactor, Token};
+use slipring::message::Token;
+use slipring::{Connection, Context, Link, Options, Reactor};
 use support::callbacks::receive;
 use support::raw::{self, DATA_BELL, Hello, RETURNS, ROOM_BELL, RawPeer};
 use support::{HANG, Stage, pair_of, wait_until};

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
-use slipring::{Connection, Context, Error, ErrorKind, Options, Reactor, Spin, TrySendError};
+use slipring::error::TrySendError;
+use slipring::options::Spin;
+use slipring::{Connection, Context, Error, ErrorKind, Options, Reactor};
 use support::callbacks::{diary, hear, receive};
 use support::census::{leave_descriptors, processor_time, shared_bytes};
 use support::other::{Other, listen_for, say};
@@ -187,7 +189,7 @@ fn a_length_of_nearly_four_gib_is_refused_wherever_it_stands() {
 
 /// The text of an error names what is to be done.
 fn names(error: &Error, remedy: &str) {
-    let text = error.to_string();
+    let text = format!("{error:#}");
     assert!(text.contains(remedy), "{remedy:?} is not in {text:?}");
 }
 

@@ -8,7 +8,9 @@ use std::panic::panic_any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use slipring::{Connection, Context, ErrorKind, Link, Options, PeerPolicy, Reactor, Refusal};
+use slipring::error::Refusal;
+use slipring::options::PeerPolicy;
+use slipring::{Connection, Context, ErrorKind, Link, Options, Reactor};
 use support::callbacks::{diary, hear, kind, receive, settle};
 use support::{pair_of, soon, unique_name, wait_until};
 

@@ -9,9 +9,9 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
+use slipring::region::{Lease, PosixShm, Registry, SigbusGuard, Source};
 use slipring::{
-    Address, Context, Error, ErrorKind, EventLoop, Lease, PosixShm, Reactor, Registry, SigbusGuard,
-    Source, Tensor, TensorMut, TensorSet,
+    Address, Context, Error, ErrorKind, EventLoop, Reactor, Tensor, TensorMut, TensorSet,
 };
 use support::other::{Other, fork, listen_for, say, wait_for_death};
 use support::raw::{self, Hello, RawPeer};

@@ -8,7 +8,8 @@ mod support;
 use std::time::Duration;
 
 use slipring::cuda::{Pool, PoolOptions};
-use slipring::{Context, CudaFault, ErrorKind, Tensor, TensorFault};
+use slipring::error::{CudaFault, TensorFault};
+use slipring::{Context, ErrorKind, Tensor};
 
 use support::cuda_driver as driver;
 use support::fake_cuda::FakeCuda;

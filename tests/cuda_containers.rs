@@ -4,7 +4,8 @@ mod support;
 
 use std::error::Error;
 
-use slipring::{Connection, CudaFault};
+use slipring::Connection;
+use slipring::error::CudaFault;
 
 use support::fake_cuda::FakeCuda;
 use support::gpus::{Two, cuda_fault, device, driver_fault, hear_out, is_closed, recv, small_pool};

@@ -7,7 +7,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use slipring::cuda::{Device, PoolOptions, Stream};
-use slipring::{Connection, Context, CudaFault, CudaHandle, Error, ErrorKind, Tensor};
+use slipring::error::CudaFault;
+use slipring::region::CudaHandle;
+use slipring::{Connection, Context, Error, ErrorKind, Tensor};
 
 use support::cuda_driver as driver;
 use support::fake_cuda::{FakeCuda, keep_gate};

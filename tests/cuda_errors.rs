@@ -5,10 +5,10 @@
 mod support;
 
 use slipring::cuda::{Device, PoolOptions, Stream};
-use slipring::{
-    Context, CudaFault, CudaHandle, DType, Descriptor, ErrorKind, Fault, GpuPlace, GpuUuid,
-    Options, Place, Registry, Result, Shape, Source, Tensor, TensorFault,
-};
+use slipring::error::{CudaFault, Fault, GpuUuid, TensorFault};
+use slipring::region::{CudaHandle, Registry, Source};
+use slipring::tensor::{Descriptor, GpuPlace, Location};
+use slipring::{Context, DType, ErrorKind, Options, Result, Shape, Tensor};
 
 use support::fake_cuda::FakeCuda;
 use support::gpus::{Two, alone, cuda_fault, driver_fault, exchange, hear_out, is_closed, recv};
@@ -267,7 +267,7 @@ fn place(device: GpuUuid) -> GpuPlace {
 
 fn description(place: &GpuPlace) -> Vec<u8> {
     let (dtype, shape) = (DType::Fp32, Shape::from([16]));
-    Descriptor { name: "", dtype, shape, place: Place::Gpu(&place.encode()) }.encode().unwrap()
+    Descriptor { name: "", dtype, shape, place: Location::Gpu(&place.encode()) }.encode().unwrap()
 }
 
 fn post(peer: &mut support::raw::RawPeer, attachments: &[Lent], description: &[u8]) {
@@ -441,7 +441,7 @@ fn a_region_of_a_gpu_is_checked_and_read() {
             // The lease lasts as long as a view of it.
             drop(region);
             let leased = registry.unregister("gpu").unwrap();
-            assert!(matches!(leased, slipring::Unregistered::Leased { .. }));
+            assert!(matches!(leased, slipring::region::Unregistered::Leased { .. }));
             drop(view);
             // Too long, forged, wrapping, of the host, unknown.
             let len = told.allocation;

@@ -9,7 +9,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{Address, Connection, Context, Error, ErrorKind, Options, Spin, TrySendError};
+use slipring::error::TrySendError;
+use slipring::options::Spin;
+use slipring::{Address, Connection, Context, Error, ErrorKind, Options};
 use support::census::Census;
 use support::other::{
     Other, listen_for, over_threads_and_processes, say, wait_for_death, wait_until_asleep,

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use slipring::{Connection, ErrorKind, Options, TryRecvError, TrySendError};
+use slipring::error::{TryRecvError, TrySendError};
+use slipring::{Connection, ErrorKind, Options};
 use support::{pair, soon};
 
 /// A loop over one descriptor.

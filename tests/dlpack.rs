@@ -11,8 +11,9 @@ use dlpark::metadata::Dynamic;
 use dlpark::versioned::Dlpack;
 use dlpark::{DlpackElement, DlpackFlags};
 use half::{bf16, f16};
-use slipring::dlpack::{self, Imported};
-use slipring::{DType, Element, Shape, codec};
+use slipring::tensor::Element;
+use slipring::tensor::dlpack::{self, Imported};
+use slipring::{DType, Shape};
 
 /// Bytes that somebody else can see being dropped.
 struct Owner(Vec<u8>, #[expect(dead_code)] Arc<()>);
@@ -52,7 +53,7 @@ fn travel<T: Element + DlpackElement + PartialEq + std::fmt::Debug>(values: [T; 
     let dtype = <T as Element>::DTYPE;
     let alive = Arc::new(());
     let mut bytes = Vec::new();
-    codec::encode(&values, &mut bytes);
+    Element::encode(&values, &mut bytes);
     let there = to_dlpark(bytes, &alive, dtype, &Shape::from([2, 3]));
     assert_eq!(there.flags(), DlpackFlags::READ_ONLY);
     let tensor = there.validate().unwrap();
@@ -123,14 +124,17 @@ fn a_tensor_of_a_device_is_given_back() {
     made.set_data(data).set_device(DLDevice::cuda(0)).set_dtype(<f32 as DlpackElement>::DTYPE);
     // SAFETY: nobody reads what is said to be on a device.
     let error = import(unsafe { made.finish() }).unwrap_err();
-    assert_eq!(error.to_string(), "DLPack: device type 2 is no memory of the host");
+    assert_eq!(
+        error.to_string(),
+        "tensor of another library (DLPack): device type 2 is no memory of the host"
+    );
     assert_eq!(Arc::strong_count(&alive), 1);
 }
 
 #[test]
 fn both_libraries_mean_the_same_structure() {
     use dlpark::ffi::{DLManagedTensorVersioned as Theirs, DLTensor as TheirTensor};
-    use slipring::dlpack::{DLManagedTensorVersioned as Ours, DLTensor as OurTensor};
+    use slipring::tensor::dlpack::{DLManagedTensorVersioned as Ours, DLTensor as OurTensor};
 
     macro_rules! same {
         ($ours:ty, $theirs:ty: $($field:ident)*) => {

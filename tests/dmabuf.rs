@@ -8,7 +8,9 @@ mod support;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use slipring::{ErrorKind, RegionFault, RegionKind, Registry, SigbusGuard, Source};
+use slipring::ErrorKind;
+use slipring::error::RegionFault;
+use slipring::region::{RegionKind, Registry, SigbusGuard, Source};
 
 use support::dmabuf::{PAGE, dmabuf};
 

@@ -489,7 +489,7 @@ fn a_service_outlives_its_worker() {
     assert!(post(port, "a b").ends_with("\n2\n"));
 }
 
-#[cfg(any(feature = "tokio", feature = "triton"))]
+#[cfg(feature = "tokio")]
 fn signal(pid: i32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, signal).unwrap();
@@ -508,27 +508,6 @@ fn post(port: u16, body: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
-}
-
-#[cfg(feature = "triton")]
-#[test]
-fn a_client_keeps_its_tensors_in_shared_memory() {
-    for options in ["", "--by-copy"] {
-        let server = Example::start("triton_server", &format!("--http 127.0.0.1:0 {options}"));
-        server.says("http 127.0.0.1:");
-        let address = server.said().trim().trim_start_matches("http ").to_owned();
-        for _ in 0..2 {
-            let said = Example::start("triton_client", &address).succeeds();
-            assert!(said.contains("the first 0 + 100 = 100, the last 15 + 115 = 130"), "{said}");
-        }
-        signal(server.child.id() as i32, rustix::process::Signal::TERM);
-        server.succeeds();
-    }
-    let server = Example::start("triton_server", "--http 127.0.0.1:0 --allow-client-shm=false");
-    server.says("http 127.0.0.1:");
-    let address = server.said().trim().trim_start_matches("http ").to_owned();
-    let said = Example::start("triton_client", &address).fails();
-    assert!(said.contains("Client shared memory is disabled"), "{said}");
 }
 
 #[cfg(feature = "tokio")]

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{
-    Address, Connection, Context, ErrorKind, Options, Spin, TryRecvError, TrySendError,
-};
+use slipring::error::{TryRecvError, TrySendError};
+use slipring::options::Spin;
+use slipring::{Address, Connection, Context, ErrorKind, Options};
 
 /// Two ends in one process.
 fn pair(options: Options) -> (Connection, Connection) {
@@ -262,7 +262,6 @@ fn a_reservation_can_be_shortened_at_any_place_of_a_nearly_full_ring() {
                 assert_eq!(far.recv().unwrap().unwrap(), message);
             }
             Err(TrySendError::Failed(error)) => panic!("{error}"),
-            Err(other) => panic!("{other}"),
         }
     }
 }

@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use libc::{EAGAIN, EINTR, EIO, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOSPC};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use slipring::{
-    Connection, Context, DType, Error, Options, PosixShm, Reactor, Registry, SigbusGuard, Source,
-    Spin, Tensor,
-};
+use slipring::options::Spin;
+use slipring::region::{PosixShm, Registry, SigbusGuard, Source};
+use slipring::{Connection, Context, DType, Error, Options, Reactor, Tensor};
 
 use support::faulty::*;
 use support::raw;
@@ -278,7 +277,7 @@ fn served(context: &Context, reactor: &Reactor) -> Ended {
         let link = connection.and_then(|connection| serving.adopt(connection));
         if let Ok(link) = &link {
             link.on_message(|link, message| match message.kind() {
-                slipring::MessageKind::Request(id) => link.respond(id, message.to_vec()),
+                slipring::message::MessageKind::Request(id) => link.respond(id, message.to_vec()),
                 _ => link.write(message.to_vec()),
             });
             link.on_tensors(|link, tensors| link.write_tensors(tensors));

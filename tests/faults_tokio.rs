@@ -8,7 +8,7 @@ mod support;
 use std::cell::RefCell;
 
 use libc::{EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM};
-use slipring::tokio::{Connection, Listener};
+use slipring::tokio::{AsyncConnection, AsyncListener};
 use slipring::{Address, Context, Options, Tensor};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -23,10 +23,10 @@ const PLACES: usize = 8;
 /// Both sides as tasks of one runtime.
 async fn exchange(context: &Context) -> Ended {
     let address = Address::fresh();
-    let mut listener = Listener::new(context.listen(&address)?)?;
+    let mut listener = AsyncListener::new(context.listen(&address)?)?;
     let connecting = {
         let (context, address) = (context.clone(), address.clone());
-        tokio::spawn(async move { Connection::connect(&context, address).await })
+        tokio::spawn(async move { AsyncConnection::connect(&context, address).await })
     };
     let serving = tokio::spawn(async move {
         let mut far = listener.accept().await?;

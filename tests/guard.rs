@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering}
 use std::thread;
 
 use libc::c_int;
-use slipring::{Error, ErrorKind, PosixShm, RegionFault, Registry, SigbusGuard, Source};
+use slipring::error::RegionFault;
+use slipring::region::{PosixShm, Registry, SigbusGuard, Source};
+use slipring::{Error, ErrorKind};
 use support::other::{Other, fork, listen_for, say};
 use support::{unique_name, wait_until};
 
@@ -494,7 +496,7 @@ fn more_mappings_than_can_be_guarded_are_refused_and_all_places_are_reused() {
             SigbusGuard::install().unwrap();
             slipring::Context::raise_descriptor_limit().unwrap();
             for _ in 0..2 {
-                let limits = slipring::RegionLimits::new().regions(2100);
+                let limits = slipring::region::RegionLimits::new().regions(2100);
                 let registry = Registry::with_limits(limits).unwrap();
                 let mut refused = 0;
                 for number in 0..2051 {

@@ -13,10 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, SealFlags};
-use slipring::{
-    Address, AddressFault, Connection, Context, Credentials, DescriptorFault, Error, ErrorKind,
-    Fault, Options, PeerPolicy, Refusal,
-};
+use slipring::error::{AddressFault, DescriptorFault, Fault, Refusal};
+use slipring::options::PeerPolicy;
+use slipring::peer::Credentials;
+use slipring::{Address, Connection, Context, Error, ErrorKind, Options};
 use support::census::{Census, leave_descriptors, processor_time};
 use support::other::{Other, over_threads_and_processes, say};
 use support::raw::{self, *};
@@ -77,7 +77,7 @@ fn a_name_that_cannot_be_is_refused_with_the_reason() {
         ("\0", AddressFault::Nul { at: 0 }),
     ];
     for (name, fault) in cases {
-        let expected = ErrorKind::InvalidAddress(fault);
+        let expected = ErrorKind::Address(fault);
         assert_eq!(kind(context.listen(name)), expected);
         assert_eq!(kind(context.connect(name)), expected);
         assert_eq!(kind(context.connect_retry(name, soon())), expected);
@@ -276,7 +276,7 @@ fn a_stale_path_is_taken_over_and_a_living_one_is_not() {
 #[test]
 fn a_descriptor_that_is_no_such_socket_is_refused() {
     let context = Context::new().unwrap();
-    let expected = ErrorKind::InvalidAddress(AddressFault::NotSeqpacket);
+    let expected = ErrorKind::Address(AddressFault::NotSeqpacket);
     let name = unique_name();
     let no_sockets = || -> Vec<OwnedFd> {
         let (stream, _) = std::os::unix::net::UnixStream::pair().unwrap();

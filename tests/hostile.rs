@@ -9,10 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::SealFlags;
-use slipring::{
-    Connection, DescriptorFault, ErrorKind, Fault, Options, Refusal, Spin, TryRecvError,
-    TrySendError,
-};
+use slipring::error::{DescriptorFault, Fault, Refusal, TryRecvError, TrySendError};
+use slipring::options::Spin;
+use slipring::{Connection, ErrorKind, Options};
 use support::raw::{self, *};
 use support::{Stage, fault, soon, stays_faulty};
 
@@ -518,7 +517,7 @@ fn a_segment_packet_that_lies_ends_the_link() {
         });
         let met = received_fault(&mut link);
         let expected = if len > 4 << 30 {
-            Fault::PeerPool { bytes: len, segments: 1 }
+            Fault::PeerPool { bytes: len, segments: 1, limit: 4 << 30 }
         } else {
             field("segment.len", len)
         };
@@ -694,7 +693,7 @@ fn too_many_bytes_of_a_peers_pool_end_the_link() {
     assert!(link.recv_deadline(soon()).is_ok(), "what was retired counts no more");
     peer.send_segment(4, page());
     peer.lend(Lent { segment: 4, ..lent });
-    let expected = Fault::PeerPool { bytes: 9 * page(), segments: 3 };
+    let expected = Fault::PeerPool { bytes: 9 * page(), segments: 3, limit: 8 * page() };
     assert_eq!(received_fault(&mut link), expected);
     stays_faulty(&mut link, expected);
     stage.is_undisturbed();
@@ -716,7 +715,7 @@ fn too_many_segments_of_a_peers_pool_end_the_link() {
                 assert_eq!(received.unwrap().unwrap().len(), 8);
             } else {
                 let bytes = u64::from(number) * page();
-                let expected = Fault::PeerPool { bytes, segments: number as usize };
+                let expected = Fault::PeerPool { bytes, segments: number as usize, limit: 4 << 30 };
                 assert_eq!(fault(received), expected);
             }
         }

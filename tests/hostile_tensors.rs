@@ -5,10 +5,8 @@ mod support;
 use std::os::fd::AsFd;
 
 use rustix::fs::SealFlags;
-use slipring::{
-    Connection, Context, DescriptorFault, ErrorKind, Fault, Options, Reactor, TensorFault,
-    TryRecvError,
-};
+use slipring::error::{DescriptorFault, Fault, TensorFault, TryRecvError};
+use slipring::{Connection, Context, ErrorKind, Options, Reactor};
 
 use support::callbacks::{diary, hear};
 use support::census::Census;
@@ -343,7 +341,7 @@ fn a_region_that_nobody_has_is_found_where_it_is_resolved() {
         let unresolved = ErrorKind::Tensor(TensorFault::Unresolved);
         assert_eq!(*tensor.to_vec::<u8>().unwrap_err().kind(), unresolved);
         assert_eq!(*tensor.bytes().unwrap_err().kind(), unresolved);
-        let registry = slipring::Registry::new().unwrap();
+        let registry = slipring::region::Registry::new().unwrap();
         let error = tensor.resolve(&registry).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Region(_)), "{error}");
     }

@@ -11,7 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 
 use sendfd::{RecvWithFd, SendWithFd};
-use slipring::{Context, ErrorKind, Fault, Options};
+use slipring::error::Fault;
+use slipring::{Context, ErrorKind, Options};
 use support::raw::{self, *};
 use support::{Stage, fault, soon, unique_name};
 

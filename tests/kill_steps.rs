@@ -25,9 +25,9 @@ use std::sync::mpsc;
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use slipring::{
-    Connection, Context, ErrorKind, EventLoop, Listener, Options, Reactor, Spin, Tensor, Token,
-};
+use slipring::message::Token;
+use slipring::options::Spin;
+use slipring::{Connection, Context, ErrorKind, EventLoop, Listener, Options, Reactor, Tensor};
 
 use Operation::*;
 use support::callbacks::{diary, settle};

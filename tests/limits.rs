@@ -5,10 +5,10 @@ mod support;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::{
-    Connection, Context, Error, ErrorKind, MessageKind, Numa, Options, Spin, TryRecvError,
-    TrySendError,
-};
+use slipring::error::{TryRecvError, TrySendError};
+use slipring::message::MessageKind;
+use slipring::options::{Numa, Spin};
+use slipring::{Connection, Context, Error, ErrorKind, Options};
 use support::census::{Census, shared_bytes};
 use support::other::{Other, over_threads_and_processes};
 use support::{pair, pair_of, pair_with, soon, unique_name, wait_until};
@@ -514,8 +514,9 @@ fn the_backlog_has_a_limit_and_nothing_in_it_is_lost() {
     let id = near.submit(b"question").unwrap();
     (0..100u8).for_each(|number| far.send(&[number; 400]).unwrap());
     let met = kind(near.wait_deadline(id, soon()));
-    let ErrorKind::BacklogFull { waiting, limit } = met else { panic!("{met:?}") };
-    assert!(waiting > 10 && waiting < 25 && limit == 10_000, "{waiting} {limit}");
+    let ErrorKind::BacklogFull { messages, needed, used, limit } = met else { panic!("{met:?}") };
+    assert!(messages > 10 && messages < 25 && limit == 10_000, "{messages} {limit}");
+    assert!(used > 400 * messages && used <= limit && used + needed > limit, "{used} {needed}");
     for number in 0..100u8 {
         assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), [number; 400]);
     }
@@ -556,7 +557,7 @@ fn what_was_set_aside_keeps_its_order_and_kind() {
 fn requests_in_flight_have_a_limit() {
     let (mut near, mut far) = pair(Options::new().ring_capacity(1 << 20));
     let ids: Vec<_> = (0..4096).map(|_| near.submit(b"question").unwrap()).collect();
-    let expected = ErrorKind::BacklogFull { waiting: 4096, limit: 4096 };
+    let expected = ErrorKind::CallsInFlight { calls: 4096, limit: 4096 };
     assert_eq!(kind(near.submit(b"one more")), expected);
     assert_eq!(kind(near.call(b"one more")), expected);
     near.send(b"a message is no request").unwrap();

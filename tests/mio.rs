@@ -5,7 +5,9 @@ mod support;
 use std::thread;
 
 use mio::{Events, Interest, Poll, Token};
-use slipring::{Connection, Context, Options, Spin, TryRecvError};
+use slipring::error::TryRecvError;
+use slipring::options::Spin;
+use slipring::{Connection, Context, Options};
 use support::{HANG, soon, unique_name};
 
 const LISTENER: Token = Token(usize::MAX);

@@ -15,7 +15,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use slipring::{Connection, Context, EventLoop, Options, Spin, TryRecvError};
+use slipring::error::TryRecvError;
+use slipring::options::Spin;
+use slipring::{Connection, Context, EventLoop, Options};
 use support::other::Other;
 use support::{soon, unique_name};
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use slipring::{
-    Connection, Context, Error, ErrorKind, EventLoop, Fault, Link, MessageKind, Options, Reactor,
-    Spin, Token, TrySendError,
-};
+use slipring::error::{Fault, TrySendError};
+use slipring::message::{MessageKind, Token};
+use slipring::options::Spin;
+use slipring::{Connection, Context, Error, ErrorKind, EventLoop, Link, Options, Reactor};
 use support::callbacks::{diary, hear, kind, receive, settle};
 use support::census::processor_time;
 use support::other::Other;

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use slipring::{
-    Connection, Context, Error, ErrorKind, EventLoop, Fault, Link, MessageKind, Options, Reactor,
-    Spin, TrySendError,
-};
+use slipring::error::{Fault, TrySendError};
+use slipring::message::MessageKind;
+use slipring::options::Spin;
+use slipring::{Connection, Context, Error, ErrorKind, EventLoop, Link, Options, Reactor};
 use support::callbacks::{diary, hear, kind, receive, settle};
 use support::census::{Census, threads};
 use support::other::{Other, fork, say, wait_for_death};

@@ -6,9 +6,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use slipring::{
-    Connection, Context, ErrorKind, EventLoop, Fault, Link, Options, Reactor, Spin, Token,
-};
+use slipring::error::Fault;
+use slipring::message::Token;
+use slipring::options::Spin;
+use slipring::{Connection, Context, ErrorKind, EventLoop, Link, Options, Reactor};
 use support::callbacks::{self, hear, kind, settle};
 use support::{Stage, pair_of, raw, soon, wait_until};
 

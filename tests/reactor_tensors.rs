@@ -6,9 +6,10 @@ mod support;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use slipring::error::{TensorFault, TrySendError};
+use slipring::options::Spin;
 use slipring::{
-    Connection, Context, Error, ErrorKind, EventLoop, Link, Options, Reactor, Spin, Tensor,
-    TensorFault, TensorSet, TrySendError,
+    Connection, Context, Error, ErrorKind, EventLoop, Link, Options, Reactor, Tensor, TensorSet,
 };
 use support::callbacks::{diary, hear, kind, receive, settle};
 use support::other::{Other, say, wait_for_death};
@@ -118,7 +119,7 @@ fn tensors_messages_and_triggers_come_in_the_order_of_their_sending() {
         let triggered = say.clone();
         let token = link.register(move |_| triggered(u32::MAX)).unwrap();
         link.on_message(move |_, message| {
-            assert!(!matches!(message.kind(), slipring::MessageKind::Tensors));
+            assert!(!matches!(message.kind(), slipring::message::MessageKind::Tensors));
             say(u32::from_le_bytes(message.to_vec().try_into().unwrap()));
         });
         let heard = std::thread::spawn(move || (0..400).map(|_| hear(&said)).collect::<Vec<_>>());
@@ -687,5 +688,5 @@ fn tensors_belong_to_no_thread() {
     any_thread::<Tensor>();
     any_thread::<slipring::TensorMut<f32>>();
     any_thread::<TensorSet>();
-    any_thread::<slipring::Outgoing<'static>>();
+    any_thread::<slipring::tensor::Outgoing<'static>>();
 }

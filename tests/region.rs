@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
-use slipring::{
-    CudaHandle, Error, ErrorKind, PosixShm, RegionFault, RegionKind, RegionLimits, Registry,
-    SigbusGuard, Source, Unregistered,
+use slipring::error::RegionFault;
+use slipring::region::{
+    CudaHandle, PosixShm, RegionKind, RegionLimits, Registry, SigbusGuard, Source, Unregistered,
 };
+use slipring::{Error, ErrorKind};
 use support::census::descriptors;
 use support::other::{Other, listen_for, say};
 use support::{unique_name, wait_until};
@@ -227,7 +228,7 @@ fn an_error_never_follows_a_link_or_names_more_than_the_key() {
     std::os::unix::fs::symlink("/etc/passwd", key.path()).unwrap();
     let registry = Registry::new().unwrap();
     let error = registry.register("r", Source::Posix(&key.0), 0, 1).unwrap_err();
-    let text = error.to_string();
+    let text = format!("{error:#}");
     let start = format!("shared memory object {:?} cannot be opened: ", key.0);
     assert!(text.starts_with(&start), "{text}");
     assert!(!text.contains("/dev/shm") && !text.contains("passwd"), "{text}");

@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::net::Shutdown;
-use slipring::{
-    Connection, Context, DescriptorFault, Error, ErrorKind, Fault, Options, PeerPolicy, Refusal,
-    Spin, TryRecvError, TrySendError,
-};
+use slipring::error::{DescriptorFault, Fault, Refusal, TryRecvError, TrySendError};
+use slipring::options::{PeerPolicy, Spin};
+use slipring::{Connection, Context, Error, ErrorKind, Options};
 use support::census::{Census, mappings};
 use support::other::{Other, fork, say};
 use support::raw::{self, *};

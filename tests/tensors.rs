@@ -9,10 +9,9 @@ use std::os::fd::AsFd;
 use std::thread;
 
 use half::bf16;
-use slipring::{
-    Connection, Context, DType, ErrorKind, Options, PosixShm, Registry, Source, Tensor,
-    TensorFault, TensorSet, TryRecvError,
-};
+use slipring::error::{TensorFault, TryRecvError};
+use slipring::region::{PosixShm, Registry, Source};
+use slipring::{Connection, Context, DType, ErrorKind, Options, Tensor, TensorSet};
 
 use support::census::Census;
 use support::other::Other;

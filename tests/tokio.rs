@@ -5,8 +5,9 @@ mod support;
 use std::io::IoSlice;
 use std::time::Duration;
 
-use slipring::tokio::{Connection, Listener, Stream};
-use slipring::{Address, Context, ErrorKind, Options, Spin, Tensor, TensorSet};
+use slipring::options::Spin;
+use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
+use slipring::{Address, Context, ErrorKind, Options, Tensor, TensorSet};
 use support::{HANG, other::Other, wait_until};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
@@ -16,11 +17,11 @@ async fn in_time<T>(future: impl Future<Output = T>) -> T {
     timeout(HANG, future).await.expect("it hangs")
 }
 
-async fn pair(options: Options) -> (Connection, Connection) {
+async fn pair(options: Options) -> (AsyncConnection, AsyncConnection) {
     let context = Context::with_options(options).unwrap();
     let address = Address::fresh();
-    let mut listener = Listener::new(context.listen(&address).unwrap()).unwrap();
-    let connecting = tokio::spawn(async move { Connection::connect(&context, address).await });
+    let mut listener = AsyncListener::new(context.listen(&address).unwrap()).unwrap();
+    let connecting = tokio::spawn(async move { AsyncConnection::connect(&context, address).await });
     let accepted = in_time(listener.accept()).await.unwrap();
     (connecting.await.unwrap().unwrap(), accepted)
 }
@@ -63,7 +64,7 @@ async fn halves_of_two_tasks_wake_each_other() {
         let (near, far) = pair(options.ring_capacity(4096).loan_slots(2)).await;
         let (mut near_out, mut near_in) = near.split();
         let (mut far_out, mut far_in) = far.split();
-        let send = |mut out: slipring::tokio::Sender| async move {
+        let send = |mut out: slipring::tokio::AsyncSender| async move {
             for number in 0..COUNT {
                 // Now and then through the pool, whose loans are few.
                 let len = if number % 100 == 0 { 20_000 } else { 40 };
@@ -73,7 +74,7 @@ async fn halves_of_two_tasks_wake_each_other() {
             }
             out
         };
-        let receive = |mut inbox: slipring::tokio::Receiver| async move {
+        let receive = |mut inbox: slipring::tokio::AsyncReceiver| async move {
             for number in 0..COUNT {
                 let message = inbox.recv().await.unwrap().unwrap();
                 assert_eq!(message[..4], number.to_le_bytes());
@@ -164,7 +165,7 @@ fn a_death_wakes_a_task() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let context = Context::with_options(Options::new().spin(Spin::Never)).unwrap();
-        let mut listener = Listener::new(context.listen(&address).unwrap()).unwrap();
+        let mut listener = AsyncListener::new(context.listen(&address).unwrap()).unwrap();
         let mut link = in_time(listener.accept()).await.unwrap();
         let waits = tokio::spawn(async move { link.recv().await });
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -178,7 +179,7 @@ fn a_death_wakes_a_task() {
 async fn a_stream_carries_bytes_both_ways() {
     for options in spins() {
         let (near, far) = pair(options).await;
-        let (near, far): (Stream, Stream) = (near.into_stream(), far.into_stream());
+        let (near, far): (AsyncStream, AsyncStream) = (near.into_stream(), far.into_stream());
         let bytes: Vec<u8> = (0..5_000_000u32).map(|at| ((at * 31) >> 3) as u8).collect();
         let (mut read, mut write) = tokio::io::split(near);
         let echo = tokio::spawn(async move {
@@ -223,12 +224,14 @@ async fn parts_that_are_written_together_come_as_one_message() {
 }
 
 /// A connection of two contexts, the first of which lends 4 MiB at most.
-async fn lender(options: Options) -> (Context, Connection, Connection) {
+async fn lender(options: Options) -> (Context, AsyncConnection, AsyncConnection) {
     let context = Context::with_options(options.pool_quota(4 << 20)).unwrap();
     let address = Address::fresh();
-    let mut listener = Listener::new(Context::new().unwrap().listen(&address).unwrap()).unwrap();
+    let mut listener =
+        AsyncListener::new(Context::new().unwrap().listen(&address).unwrap()).unwrap();
     let connector = context.clone();
-    let connecting = tokio::spawn(async move { Connection::connect(&connector, address).await });
+    let connecting =
+        tokio::spawn(async move { AsyncConnection::connect(&connector, address).await });
     let accepted = in_time(listener.accept()).await.unwrap();
     (context, connecting.await.unwrap().unwrap(), accepted)
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use slipring::tokio::{Connection, Listener};
+use slipring::tokio::{AsyncConnection, AsyncListener};
 use slipring::{Address, Context};
 use support::HANG;
 use support::other::{Other, fork};
@@ -22,10 +22,10 @@ fn a_child_that_drops_what_it_inherited_stops_no_watch_of_its_parent() {
         runtime.block_on(async {
             let context = Context::new().unwrap();
             let address = Address::fresh();
-            let mut listener = Listener::new(context.listen(&address).unwrap()).unwrap();
+            let mut listener = AsyncListener::new(context.listen(&address).unwrap()).unwrap();
             let connecting = tokio::spawn({
                 let (context, address) = (context.clone(), address.clone());
-                async move { Connection::connect(&context, address).await }
+                async move { AsyncConnection::connect(&context, address).await }
             });
             let mut far = in_time(listener.accept()).await.unwrap();
             let mut near = connecting.await.unwrap().unwrap();
@@ -46,7 +46,7 @@ fn a_child_that_drops_what_it_inherited_stops_no_watch_of_its_parent() {
             assert_eq!(in_time(near.recv()).await.unwrap().unwrap(), b"still watched");
             let accepting = tokio::spawn(async move { listener.accept().await });
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            let _other = in_time(Connection::connect(&context, address)).await.unwrap();
+            let _other = in_time(AsyncConnection::connect(&context, address)).await.unwrap();
             in_time(accepting).await.unwrap().unwrap();
             drop(in_time(echo).await.unwrap());
         });

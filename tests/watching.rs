@@ -5,7 +5,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use slipring::{ErrorKind, Options, Spin};
+use slipring::options::Spin;
+use slipring::{ErrorKind, Options};
 
 /// How long each wait may take.
 const PATIENCE: Duration = Duration::from_millis(3);
@@ -40,14 +41,14 @@ fn deadlines_in_vain_are_slept_through() {
 #[cfg(feature = "tokio")]
 #[test]
 fn futures_dropped_in_vain_are_slept_through() {
-    use slipring::tokio::Connection;
+    use slipring::tokio::AsyncConnection;
     use tokio::runtime::Builder;
 
     // As a rule it would watch for 50 ms.
     let spin = Spin::Adaptive { max: Duration::from_millis(250) };
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let (near, _far) = support::pair(Options::new().spin(spin));
-        let mut near = Connection::new(near).unwrap();
+        let mut near = AsyncConnection::new(near).unwrap();
         let (start, before) = (Instant::now(), computed());
         for _ in 0..WAITS {
             tokio::time::timeout(PATIENCE, near.recv()).await.unwrap_err();

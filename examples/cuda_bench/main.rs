@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         None => lead(&options),
     });
     if let Err(error) = done {
-        eprintln!("cuda_bench: {error}");
+        eprintln!("cuda_bench: {error:#}");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -148,7 +148,7 @@ fn lead(options: &Options) -> Outcome<()> {
         let mut draft = match side.pool.alloc::<u8>([size], &side.stream) {
             Ok(draft) => draft,
             Err(error) => {
-                println!("# {size} B left out: {error}");
+                println!("# {size} B left out: {error:#}");
                 continue;
             }
         };

@@ -25,7 +25,7 @@ use echo::echo_server::{Echo, EchoServer};
 use hyper_util::rt::TokioIo;
 use prost::bytes::Bytes;
 use slipring::Context;
-use slipring::tokio::{Connection, Listener, Stream};
+use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
 use slipring_bench::Outcome;
 use slipring_bench::against_socket::{self, Part, Peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -60,7 +60,7 @@ impl Echo for Parrot {
 }
 
 /// A stream of which tonic's server is told who is at its other end: by a user id.
-struct Link(Stream);
+struct Link(AsyncStream);
 
 impl Connected for Link {
     type ConnectInfo = u32;
@@ -118,7 +118,7 @@ impl AsyncWrite for Link {
 
 /// The peer: serves the same over both.
 async fn serve(name: &str) -> Outcome<()> {
-    let listener = Listener::new(Context::new()?.listen(name)?)?;
+    let listener = AsyncListener::new(Context::new()?.listen(name)?)?;
     let links = futures_util::stream::unfold(listener, async |mut listener| {
         let accepted = listener.accept().await;
         let link = accepted.map(|link| Link(link.into_stream())).map_err(std::io::Error::other);
@@ -161,7 +161,7 @@ async fn over_slipring(name: &str) -> Outcome<Client> {
     let connector = service_fn(move |_: Uri| {
         let (context, name) = (context.clone(), name.clone());
         async move {
-            let link = Connection::connect(&context, name.as_str()).await?;
+            let link = AsyncConnection::connect(&context, name.as_str()).await?;
             Ok::<_, slipring::Error>(TokioIo::new(link.into_stream()))
         }
     });

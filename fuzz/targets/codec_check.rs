@@ -5,7 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slipring::{DType, Shape, codec};
+use slipring::{DType, Shape};
+use slipring::tensor::{BytesElements, Element};
 
 fuzz_target!(|input: &[u8]| {
     let [code, rank, rest @ ..] = input else { return };
@@ -13,12 +14,12 @@ fuzz_target!(|input: &[u8]| {
     let dims: Vec<usize> =
         dims.iter().map(|dim| usize::from(dim & 15) << (dim >> 4 << 2)).collect();
     let (Ok(dtype), Ok(shape)) = (DType::from_code(*code), Shape::new(&dims)) else { return };
-    let judged = codec::check(dtype, &shape, bytes).is_ok();
+    let judged = dtype.check(&shape, bytes).is_ok();
     let decoded = match dtype {
-        DType::Bool => codec::decode::<bool>(bytes).map(|values| values.len()),
-        DType::Uint16 => codec::decode::<u16>(bytes).map(|values| values.len()),
-        DType::Fp64 => codec::decode::<f64>(bytes).map(|values| values.len()),
-        DType::Bytes => codec::decode_bytes(&shape, bytes).map(|elements| elements.len()),
+        DType::Bool => bool::decode(bytes).map(|values| values.len()),
+        DType::Uint16 => u16::decode(bytes).map(|values| values.len()),
+        DType::Fp64 => f64::decode(bytes).map(|values| values.len()),
+        DType::Bytes => BytesElements::decode(&shape, bytes).map(|elements| elements.len()),
         _ => return,
     };
     assert_eq!(judged, decoded.is_ok_and(|count| shape.elements().ok() == Some(count)));

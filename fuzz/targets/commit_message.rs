@@ -1,4 +1,4 @@
-//! A message of committed buffers, of a client or of a service: judged whatever it is, and written again as it was read.
+//! A message of committed buffers, of a client or of a server: it is refused, or encoded as it was read.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| slipring::fuzzing::message(bytes));

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slipring::Descriptor;
+use slipring::tensor::Descriptor;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut left = bytes;

@@ -2,4 +2,4 @@
 //! check has passed is as long as its shape says.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| slipring::triton::fuzzing::head(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| slipring_triton::fuzzing::head(bytes));

@@ -1,18 +1,18 @@
-//! Buffers of a client: memory that it allocates, imports, or only names.
+//! Buffers of a client: memory that the client allocates, imports, or only names.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::commit::memory::{Memory, View};
-use crate::commit::message::Object;
-use crate::commit::state::Piece;
+use crate::commit::wire::message::Object;
 use crate::error::{CommitFault, Error, ErrorKind, RegionFault, Result};
 use crate::region::{Opened, Source};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut};
 
-/// Whether the processor may keep the bytes in its caches: a hint for whoever makes device memory out of it.
+/// A hint on whether processors may cache the bytes. The library remembers it, for services that make device memory
+/// of a buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Caching {
     /// `EnnCreateBufferCache`.
@@ -24,7 +24,8 @@ pub enum Caching {
 
 /// Memory for a model's regions: the document's `EnnBuffer`.
 ///
-/// A session that it is [set](crate::commit::Session::set) into does not keep it; a commit does, until it is released.
+/// A session into which a buffer is [set](crate::commit::Session::set) does not keep it alive. A commit does, until the
+/// client releases the commit.
 ///
 /// # Examples
 ///
@@ -42,35 +43,48 @@ pub struct Buffer {
     handle: Arc<Handle>,
 }
 
-/// What a session remembers of a buffer. Commits keep it; whatever else it is set for lacks it once the buffer is gone.
+/// The part of a buffer that commits keep alive, and that sessions watch.
 #[derive(Debug)]
 pub(super) struct Handle {
     root: Arc<Root>,
-    /// In bytes of the root.
+    /// The buffer's start, in bytes of the root.
     offset: u64,
     len: u64,
-    /// The user has given the buffer back.
+    /// The user has released the buffer.
     released: AtomicBool,
 }
 
-/// What a buffer and its views share.
+/// A range of memory that a session sets for a tensor or a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// The number of the root that it is a part of.
+    pub root: u64,
+    /// The root's length in bytes.
+    pub root_len: u64,
+    /// The start of the piece, in bytes of the root.
+    pub offset: u64,
+    /// The length of the piece in bytes.
+    pub len: u64,
+}
+
+/// The memory object that a buffer and its views share.
 #[derive(Debug)]
 struct Root {
-    /// No other root of this process has it.
+    /// Unique within this process.
     number: u64,
     fd: OwnedFd,
     object: Object,
     caching: Caching,
-    /// Where the root starts in its object, in bytes.
+    /// The root's start, in bytes of the object behind `fd`.
     base: u64,
     len: u64,
-    /// `None`: wrapped.
+    /// `None`: the buffer is wrapped, and not mapped.
     memory: Option<Memory>,
     generation: Generation,
 }
 
 impl Root {
-    fn buffer(
+    fn new_buffer(
         fd: OwnedFd,
         object: Object,
         caching: Caching,
@@ -91,7 +105,7 @@ impl Buffer {
         Self { handle: Arc::new(Handle { root, offset, len, released }) }
     }
 
-    /// Allocates `len` bytes, all of them zero: memory that nobody can make shorter. `EnnCreateBufferCache`.
+    /// Allocates `len` zero bytes, in a memfd that is sealed against shrinking and growing. `EnnCreateBufferCache`.
     ///
     /// # Errors
     ///
@@ -106,16 +120,16 @@ impl Buffer {
     ///
     /// As for [`alloc`](Self::alloc).
     pub fn alloc_with(len: u64, caching: Caching) -> Result<Self> {
-        is_some(len)?;
+        check_len(len)?;
         let bytes = usize::try_from(len).ok().filter(|bytes| *bytes <= isize::MAX as usize);
         let bytes = bytes.ok_or(ErrorKind::OutOfMemory { bytes: len })?;
         let fd = crate::shm::create_common(bytes)?;
         let opened = Opened::new(Source::Memfd(fd.as_fd()), 0, len)?;
         let memory = Memory::of(opened, true)?;
-        Root::buffer(fd, Object::Memfd, caching, (0, len), Some(memory))
+        Root::new_buffer(fd, Object::Memfd, caching, (0, len), Some(memory))
     }
 
-    /// Imports the first `len` bytes of a memfd or dmabuf, and maps them. The descriptor stays the caller's.
+    /// Imports the first `len` bytes of a memfd or dmabuf, and maps them. The caller keeps its descriptor.
     /// `EnnCreateBufferFromFd`.
     ///
     /// # Errors
@@ -125,47 +139,47 @@ impl Buffer {
         Self::import_at(fd, len, 0)
     }
 
-    /// As [`import`](Self::import), from any `offset` on, in bytes. The buffer's first byte is the object's byte
-    /// `offset`: nothing is to be added. `EnnCreateBufferFromFdWithOffset`.
+    /// As [`import`](Self::import), from byte `offset` on. Byte 0 of the buffer is byte `offset` of the object.
+    /// `EnnCreateBufferFromFdWithOffset`.
     ///
     /// # Errors
     ///
-    /// - [`CommitFault::EmptyBuffer`], [`CommitFault::Range`]: the object has no such bytes.
-    /// - [`CommitFault::Unsupported`]: a pipe, a directory, a descriptor that cannot be read at a place.
+    /// - [`CommitFault::EmptyBuffer`], [`CommitFault::Range`]: the object lacks some of these bytes.
+    /// - [`CommitFault::Unsupported`]: the descriptor is one of a pipe or a directory, or cannot be read at an offset.
     /// - [`ErrorKind::DescriptorLimit`]
     pub fn import_at(fd: impl AsFd, len: u64, offset: u64) -> Result<Self> {
-        is_some(len)?;
+        check_len(len)?;
         let fd = fd.as_fd();
         let object = object_of(fd)?;
         let opened = open(fd, object, offset, len)?;
         let writable = opened.is_writable();
         let memory = Memory::of(opened, writable)?;
-        Root::buffer(duplicate(fd)?, object, Caching::Cached, (offset, len), Some(memory))
+        Root::new_buffer(duplicate(fd)?, object, Caching::Cached, (offset, len), Some(memory))
     }
 
-    /// Names `len` bytes at `offset` of the object behind a descriptor, and looks at nothing: the service does at the
-    /// commit. The descriptor stays the caller's. `EnnCreateBufferObject`.
+    /// Names `len` bytes at `offset` of the object behind a descriptor, without checks: the service checks them at the
+    /// commit. The caller keeps its descriptor. `EnnCreateBufferObject`.
     ///
     /// # Errors
     ///
     /// [`CommitFault::EmptyBuffer`], [`CommitFault::Range`], [`ErrorKind::DescriptorLimit`].
     pub fn wrap(fd: impl AsFd, len: u64, offset: u64) -> Result<Self> {
-        is_some(len)?;
+        check_len(len)?;
         if offset.checked_add(len).is_none() {
             return Err(CommitFault::Range { offset, len, size: u64::MAX }.into());
         }
         let fd = fd.as_fd();
         let object = object_of(fd).unwrap_or(Object::Memfd);
-        Root::buffer(duplicate(fd)?, object, Caching::Cached, (offset, len), None)
+        Root::new_buffer(duplicate(fd)?, object, Caching::Cached, (offset, len), None)
     }
 
-    /// A part of this buffer, for a tensor that shares a region with others.
+    /// Returns a part of this buffer, for a tensor that shares a region with others.
     ///
     /// # Errors
     ///
     /// [`CommitFault::EmptyBuffer`], [`CommitFault::Range`]
     pub fn view(&self, offset: u64, len: u64) -> Result<Self> {
-        is_some(len)?;
+        check_len(len)?;
         let Handle { root, offset: start, len: size, .. } = &*self.handle;
         if offset.checked_add(len).is_none_or(|end| end > *size) {
             return Err(CommitFault::Range { offset, len, size: *size }.into());
@@ -173,31 +187,31 @@ impl Buffer {
         Ok(Self::of(root.clone(), start + offset, len))
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.handle.len
     }
 
-    /// Whether there are no bytes. There always are.
+    /// Returns false: every buffer has bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where it starts in its object, in bytes.
+    /// Returns the buffer's start, in bytes of its object.
     pub fn offset(&self) -> u64 {
         self.handle.root.base + self.handle.offset
     }
 
-    /// The hint that it was allocated with.
+    /// Returns the hint that the buffer was allocated with.
     pub fn caching(&self) -> Caching {
         self.handle.root.caching
     }
 
-    /// Gives it back: a session that it is set into lacks it from now on. What is committed goes on.
-    /// `EnnReleaseBuffer`. Dropping it does the same.
+    /// Releases the buffer: sessions into which it is set lack it from now on. Commits go on. Dropping the buffer does
+    /// the same. `EnnReleaseBuffer`.
     pub fn release(self) {}
 
-    /// Its bytes, which the service may change at any moment.
+    /// Returns the bytes, which the service may change at any moment.
     ///
     /// # Errors
     ///
@@ -245,7 +259,7 @@ impl Buffer {
         self.as_view()?.write_at(offset, bytes)
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     ///
     /// # Errors
     ///
@@ -254,7 +268,7 @@ impl Buffer {
         self.as_view()?.to_vec()
     }
 
-    /// What a session sets, and how it knows whether the buffer is still there.
+    /// Returns the range that a session sets, and a handle that tells the session whether the buffer still exists.
     pub(super) fn piece(&self) -> (Piece, Weak<Handle>) {
         let Handle { root, offset, len, .. } = &*self.handle;
         let piece = Piece { root: root.number, root_len: root.len, offset: *offset, len: *len };
@@ -269,17 +283,17 @@ impl Drop for Buffer {
 }
 
 impl Handle {
-    /// Whether the user has given the buffer back. Relaxed: nothing else is read because of it.
+    /// Returns whether the user has released the buffer. Relaxed: the flag guards nothing.
     pub(super) fn is_released(&self) -> bool {
         self.released.load(Ordering::Relaxed)
     }
 
-    /// The descriptor of its object.
+    /// Returns the descriptor of the memory object.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.root.fd.as_fd()
     }
 
-    /// Tells one object that several handles are of.
+    /// Returns the root's number, which all views of one buffer share.
     pub(super) fn root(&self) -> u64 {
         self.root.number
     }
@@ -288,14 +302,13 @@ impl Handle {
         self.root.object
     }
 
-    /// Where a place in the root lies in its object, in bytes.
-    pub(super) fn place(&self, offset: u64) -> u64 {
+    /// Returns the byte of the object at `offset` bytes of the root.
+    pub(super) fn object_offset(&self, offset: u64) -> u64 {
         self.root.base + offset
     }
 }
 
-/// Something can be in it.
-fn is_some(len: u64) -> Result<()> {
+fn check_len(len: u64) -> Result<()> {
     if len == 0 { Err(CommitFault::EmptyBuffer.into()) } else { Ok(()) }
 }
 
@@ -303,7 +316,7 @@ fn object_of(fd: BorrowedFd<'_>) -> Result<Object> {
     match crate::region::is_dmabuf(fd) {
         Ok(true) => Ok(Object::Dmabuf),
         Ok(false) => Ok(Object::Memfd),
-        Err(error) => Err(CommitFault::Unsupported { why: error.to_string() }.into()),
+        Err(error) => Err(CommitFault::Unsupported { why: format!("{error:#}") }.into()),
     }
 }
 
@@ -311,7 +324,7 @@ fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))
 }
 
-/// Opens a range of an object, in the words of this module.
+/// Opens a range of an object. Errors are those of this module.
 pub(super) fn open(fd: BorrowedFd<'_>, object: Object, offset: u64, len: u64) -> Result<Opened> {
     let source = match object {
         Object::Memfd => Source::Memfd(fd),
@@ -327,7 +340,7 @@ pub(super) fn open(fd: BorrowedFd<'_>, object: Object, offset: u64, len: u64) ->
         ErrorKind::Region(RegionFault::Range { offset, len, size }) => {
             CommitFault::Range { offset: *offset, len: *len, size: *size }.into()
         }
-        ErrorKind::Region(_) => CommitFault::Unsupported { why: error.to_string() }.into(),
+        ErrorKind::Region(_) => CommitFault::Unsupported { why: format!("{error:#}") }.into(),
         _ => error,
     })
 }
@@ -382,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_can_be_truncated_is_copied() {
+    fn memory_that_its_owner_can_truncate_is_copied() {
         let fd = memfd(4096, rustix::fs::SealFlags::empty());
         let buffer = Buffer::import(&fd, 4096).unwrap();
         buffer.write_at(7, b"loose").unwrap();
@@ -415,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_memory_is_not_supported() {
+    fn a_descriptor_of_no_memory_is_not_supported() {
         let (pipe, _other) = std::io::pipe().unwrap();
         let folder = std::fs::File::open("/").unwrap();
         let path =

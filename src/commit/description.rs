@@ -1,75 +1,75 @@
-//! What a model needs: its buffers, and the regions that hold them.
+//! The description of a model: its buffers, and the regions that hold them.
 
 use crate::error::{CommitFault, Direction};
 use crate::tensor::{DType, Shape};
 
-/// Buffers of a model at most, and regions. Part of the wire format.
+/// The largest number of buffers of a model, and of regions. Part of the wire format.
 pub(super) const MOST: usize = 4096;
 
-/// The longest label, and the longest name of a region, in bytes. Part of the wire format.
+/// The length of the longest label and of the longest region name, in bytes. Part of the wire format.
 pub(super) const LONGEST: usize = 255;
 
-/// Memory that the client provides: the document's region.
+/// Memory that the client provides: the ENN document's region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionInfo {
-    /// What the service says about it; the document's `attr`.
+    /// Attributes, which the service defines; the document's `attr`.
     pub attributes: u32,
-    /// Bytes that it must have, exactly; the document's `req_size`.
+    /// The exact length in bytes; the document's `req_size`.
     pub size: u64,
-    /// Its name, which may be empty.
+    /// The name, which may be empty.
     pub name: String,
 }
 
 impl RegionInfo {
-    /// A region of `size` bytes.
+    /// Returns a region of `size` bytes, without attributes and name.
     pub fn new(size: u64) -> Self {
         Self { attributes: 0, size, name: String::new() }
     }
 
-    /// With these attributes.
+    /// Sets the attributes.
     pub fn attributes(mut self, attributes: u32) -> Self {
         self.attributes = attributes;
         self
     }
 
-    /// With this name.
+    /// Sets the name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 }
 
-/// A named tensor inside of a region: the document's buffer, `EnnBufferInfo`.
+/// A named tensor inside a region: the document's buffer, `EnnBufferInfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferInfo {
-    /// Its label, which may be empty; an empty one is never found.
+    /// The label, which may be empty. No lookup finds an empty label.
     pub label: String,
-    /// Which way its bytes go.
+    /// The direction in which the bytes go.
     pub direction: Direction,
-    /// Its index among those of its direction, from 0 on without gaps.
+    /// The index among the buffers of this direction: from 0, without gaps.
     pub index: u32,
-    /// The index of the region that holds it.
+    /// The index of the region that holds the tensor.
     pub region: u32,
-    /// Where it starts in that region, in bytes.
+    /// The start of the tensor, in bytes of the region.
     pub offset: u64,
-    /// What its elements are.
+    /// The type of the elements.
     pub dtype: DType,
     /// The lengths of its dimensions, row-major.
     pub shape: Shape,
-    /// Its length in bytes: that of `dtype` and `shape`.
+    /// The length in bytes, which `dtype` and `shape` give.
     pub size: u64,
-    /// Batch, width, height and channels, as the document prints them. Together as many as `shape` has elements.
+    /// Batch, width, height and channels, as the document prints them. Their product is the number of elements.
     pub nwhc: [u32; 4],
-    /// What the service says about it.
+    /// A type, which the service defines.
     pub buffer_type: u32,
-    /// Whether it may be replaced while it is committed.
+    /// Whether the client may replace the buffer while it is committed.
     pub is_able_to_update: bool,
 }
 
 impl BufferInfo {
-    /// A tensor that fills a region by itself: of index 0, in region 0, at its start.
+    /// Returns a tensor of index 0, at the start of region 0.
     ///
-    /// Batch, width, height and channels are the last four dimensions, the batch with those before them.
+    /// Batch, width, height and channels are the last four dimensions. Dimensions before them multiply the batch.
     pub fn new(
         label: impl Into<String>,
         direction: Direction,
@@ -95,58 +95,58 @@ impl BufferInfo {
         }
     }
 
-    /// Of this index among those of its direction.
+    /// Sets the index among the buffers of this direction.
     pub fn index(mut self, index: u32) -> Self {
         self.index = index;
         self
     }
 
-    /// At `offset` bytes of this region.
+    /// Places the tensor at `offset` bytes of a region.
     pub fn region(mut self, region: u32, offset: u64) -> Self {
         (self.region, self.offset) = (region, offset);
         self
     }
 
-    /// With this batch, width, height and channels.
+    /// Sets batch, width, height and channels.
     pub fn nwhc(mut self, nwhc: [u32; 4]) -> Self {
         self.nwhc = nwhc;
         self
     }
 
-    /// Of this type, whatever the service means by it.
+    /// Sets the type, which the service defines.
     pub fn buffer_type(mut self, buffer_type: u32) -> Self {
         self.buffer_type = buffer_type;
         self
     }
 
-    /// It may be replaced while it is committed.
+    /// Lets the client replace the buffer while it is committed.
     pub fn updatable(mut self) -> Self {
         self.is_able_to_update = true;
         self
     }
 
-    /// The document's `n`.
+    /// Returns the document's `n`.
     pub fn batch(&self) -> u32 {
         self.nwhc[0]
     }
 
-    /// The document's `width`.
+    /// Returns the document's `width`.
     pub fn width(&self) -> u32 {
         self.nwhc[1]
     }
 
-    /// The document's `height`.
+    /// Returns the document's `height`.
     pub fn height(&self) -> u32 {
         self.nwhc[2]
     }
 
-    /// The document's `channel`.
+    /// Returns the document's `channel`.
     pub fn channel(&self) -> u32 {
         self.nwhc[3]
     }
 }
 
-/// The last four dimensions. What does not fit is no description, and says so when it is checked.
+/// Returns the last four dimensions, and 0 for one that does not fit: the check of the description refuses that.
 fn nwhc(shape: &Shape) -> [u32; 4] {
     let dims = shape.dims();
     let (before, last) = dims.split_at(dims.len().saturating_sub(4));
@@ -160,7 +160,7 @@ fn nwhc(shape: &Shape) -> [u32; 4] {
     nwhc
 }
 
-/// What a model needs.
+/// The buffers and regions that a model needs.
 ///
 /// # Examples
 ///
@@ -180,13 +180,13 @@ fn nwhc(shape: &Shape) -> [u32; 4] {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Description {
-    /// Its buffers, in any order.
+    /// The buffers, in any order.
     pub buffers: Vec<BufferInfo>,
-    /// Its regions, by index.
+    /// The regions, by index.
     pub regions: Vec<RegionInfo>,
 }
 
-/// How many buffers of each direction a model has: the document's `EnnGetBuffersInfo`.
+/// The numbers of buffers and regions of a model: the document's `EnnGetBuffersInfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Inputs.
@@ -200,24 +200,24 @@ pub struct Counts {
 }
 
 impl Description {
-    /// Of no buffers.
+    /// Returns a description without buffers and regions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With one more region.
+    /// Adds a region.
     pub fn with_region(mut self, region: RegionInfo) -> Self {
         self.regions.push(region);
         self
     }
 
-    /// With one more buffer.
+    /// Adds a buffer.
     pub fn with_buffer(mut self, buffer: BufferInfo) -> Self {
         self.buffers.push(buffer);
         self
     }
 
-    /// With one more buffer, and a region that it fills by itself.
+    /// Adds a buffer, and a region that it fills.
     pub fn with_own_region(mut self, mut buffer: BufferInfo) -> Self {
         (buffer.region, buffer.offset) = (self.regions.len() as u32, 0);
         self.regions.push(RegionInfo::new(buffer.size));
@@ -225,7 +225,7 @@ impl Description {
         self
     }
 
-    /// That it can be. Both sides ask.
+    /// Checks that the description is consistent. Client and server both do.
     ///
     /// # Errors
     ///
@@ -280,7 +280,7 @@ impl Description {
         Ok(())
     }
 
-    /// How many buffers there are.
+    /// Returns the numbers of buffers and regions.
     pub fn counts(&self) -> Counts {
         let count = |direction| self.of(direction).count() as u32;
         Counts {
@@ -291,12 +291,12 @@ impl Description {
         }
     }
 
-    /// Those of one direction.
+    /// The buffers of one direction.
     fn of(&self, direction: Direction) -> impl Iterator<Item = &BufferInfo> {
         self.buffers.iter().filter(move |buffer| buffer.direction == direction)
     }
 
-    /// Where in `buffers` the one of this index stands.
+    /// Returns the position in `buffers` of the buffer with this direction and index.
     ///
     /// # Errors
     ///
@@ -309,8 +309,8 @@ impl Description {
         })
     }
 
-    /// Where in `buffers` the first one with this label stands. Labels are compared byte by byte; the empty one
-    /// is nobody's.
+    /// Returns the position in `buffers` of the first buffer with this label. Labels are compared byte by byte. No
+    /// buffer has the empty label.
     ///
     /// # Errors
     ///
@@ -321,7 +321,7 @@ impl Description {
         found.ok_or_else(|| CommitFault::UnknownLabel { label: label.to_owned() })
     }
 
-    /// The region of this index.
+    /// Returns the region of this index.
     ///
     /// # Errors
     ///
@@ -331,37 +331,37 @@ impl Description {
         self.regions.get(index as usize).ok_or(CommitFault::UnknownRegion { index, count })
     }
 
-    /// All buffers as [`Session::set_all`](super::Session::set_all) takes them: inputs, outputs, ext buffers, each by
-    /// index. Gives where each stands in `buffers`.
+    /// Returns positions in `buffers` in the order in which [`Session::set_all`](super::Session::set_all) takes
+    /// buffers: inputs, outputs, ext buffers, each by index.
     pub(super) fn in_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.buffers.len()).collect();
         order.sort_by_key(|at| (self.buffers[*at].direction, self.buffers[*at].index));
         order
     }
 
-    /// The buffers of a region: where they stand in `buffers`.
+    /// Returns the positions in `buffers` of the buffers of a region.
     pub(super) fn buffers_of(&self, region: u32) -> impl Iterator<Item = usize> {
         let buffers = self.buffers.iter().enumerate();
         buffers.filter(move |(_, buffer)| buffer.region == region).map(|(at, _)| at)
     }
 }
 
-/// A description that was checked, and where its buffers stand.
+/// A description that is consistent, with an index of its buffers.
 #[derive(Debug)]
 pub(super) struct Layout {
-    pub(super) description: Description,
-    /// Places in the description, by direction and index.
-    places: [Vec<usize>; 3],
+    description: Description,
+    /// Positions in `description.buffers`, by direction and index.
+    positions: [Vec<usize>; 3],
     /// By region: whether the service writes it, and whether an output lies in it.
-    pub(super) written: Vec<(bool, bool)>,
+    written: Vec<(bool, bool)>,
 }
 
 impl Layout {
     pub(super) fn new(description: Description) -> Result<Self, CommitFault> {
         description.check()?;
-        let mut places = [const { Vec::new() }; 3];
+        let mut positions = [const { Vec::new() }; 3];
         for at in description.in_order() {
-            places[description.buffers[at].direction as usize].push(at);
+            positions[description.buffers[at].direction as usize].push(at);
         }
         let mut written = vec![(false, false); description.regions.len()];
         for buffer in &description.buffers {
@@ -369,16 +369,30 @@ impl Layout {
             *any |= buffer.direction != Direction::In;
             *output |= buffer.direction == Direction::Out;
         }
-        Ok(Self { description, places, written })
+        Ok(Self { description, positions, written })
     }
 
-    /// As [`Description::position`].
+    pub(super) fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// Returns whether the service writes this region.
+    pub(super) fn is_written(&self, region: u32) -> bool {
+        self.written[region as usize].0
+    }
+
+    /// Returns whether an output lies in this region.
+    pub(super) fn holds_output(&self, region: u32) -> bool {
+        self.written[region as usize].1
+    }
+
+    /// As [`Description::position`], without a search.
     #[inline]
-    pub(super) fn place(&self, direction: Direction, index: u32) -> Result<usize, CommitFault> {
-        let places = &self.places[direction as usize];
-        let count = places.len() as u32;
+    pub(super) fn position(&self, direction: Direction, index: u32) -> Result<usize, CommitFault> {
+        let positions = &self.positions[direction as usize];
+        let count = positions.len() as u32;
         let unknown = CommitFault::UnknownBuffer { direction, index, count };
-        places.get(index as usize).copied().ok_or(unknown)
+        positions.get(index as usize).copied().ok_or(unknown)
     }
 }
 
@@ -418,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_exact_and_the_first_of_two_is_meant() {
+    fn labels_are_exact_and_the_first_of_two_is_found() {
         let description = inception()
             .with_own_region(BufferInfo::new("IFM", Direction::In, DType::Uint8, [4]).index(1))
             .with_own_region(BufferInfo::new("", Direction::In, DType::Uint8, [4]).index(2));
@@ -431,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_says_how_many_there_are() {
+    fn an_unknown_index_is_answered_with_the_count() {
         let description = inception();
         for index in [2, u32::MAX] {
             let direction = Direction::Ext;
@@ -442,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_that_cannot_be_is_refused_with_the_reason() {
+    fn an_inconsistent_description_is_refused_with_the_reason() {
         type Spoil = fn(&mut Description);
         let spoilt: [(Spoil, &str); 13] = [
             (|d| d.buffers[0].index = 1, "input 1 where 0 is due"),

@@ -1,17 +1,17 @@
-//! What fuzz targets reach of the messages, and of what a client makes of answers.
+//! The entry points of fuzz targets: the messages, and the state that a client makes of answers.
 
 use std::sync::{Arc, Weak};
 
-use crate::commit::book::{Book, Place, Reply, What};
-use crate::commit::buffer::Handle;
+use crate::commit::buffer::{Handle, Piece};
+use crate::commit::client::SessionState;
+use crate::commit::client::state::{ClientState, Pending, Reply, SessionKey};
 use crate::commit::description::{BufferInfo, Description, Layout, RegionInfo};
-use crate::commit::message::{self, Answer, Request};
-use crate::commit::state::{Piece, SessionState};
+use crate::commit::wire::message::{self, Answer, Request};
 use crate::error::{CommitFault, Direction, ErrorKind, Result};
 use crate::shm::Bytes;
 use crate::tensor::DType;
 
-/// Judges a message of either side, whatever it is. One that passes is written again as it was read.
+/// Decodes a message of either side. A message that is valid is encoded as it was read.
 pub fn message(bytes: &[u8]) {
     let request = Request::decode(bytes);
     if let Ok((ticket, request, model)) = &request {
@@ -29,7 +29,7 @@ pub fn message(bytes: &[u8]) {
     if is_known(&answer) {
         assert_eq!(again, (ticket, answer.clone()));
     } else {
-        // A code that nobody knows is passed on in words, and stays so.
+        // An unknown code is passed on as text, and stays text.
         assert_eq!(Answer::decode(&again.1.encode(ticket)).unwrap(), again);
     }
     if let Answer::Loaded { description, .. } = answer
@@ -48,11 +48,11 @@ fn is_known(answer: &Answer) -> bool {
     }
 }
 
-/// That every buffer of a description that passed is found, and lies in its region.
+/// Checks that every buffer of a consistent description is found, and lies in its region.
 fn is_sound(layout: &Layout) {
-    let description = &layout.description;
+    let description = layout.description();
     for (at, buffer) in description.buffers.iter().enumerate() {
-        assert_eq!(layout.place(buffer.direction, buffer.index), Ok(at));
+        assert_eq!(layout.position(buffer.direction, buffer.index), Ok(at));
         let first = description.labelled(&buffer.label);
         assert!(first.is_ok_and(|first| first <= at) || buffer.label.is_empty());
         let region = description.region(buffer.region).unwrap();
@@ -60,7 +60,7 @@ fn is_sound(layout: &Layout) {
     }
 }
 
-/// An input that is read from its start on. Behind its end it is zero.
+/// An input that is read from its start. Behind its end it is zero.
 struct Steps<'a>(&'a [u8]);
 
 impl Steps<'_> {
@@ -80,7 +80,8 @@ impl Steps<'_> {
     }
 }
 
-/// An input and an output; an input more and two that share a region; nothing.
+/// Returns one of three descriptions: an input and an output; these, two inputs that share a region, and an ext buffer;
+/// or nothing.
 fn description(which: usize) -> Description {
     let bytes =
         |label, direction, len: usize| BufferInfo::new(label, direction, DType::Uint8, [len]);
@@ -100,109 +101,118 @@ fn description(which: usize) -> Description {
     }
 }
 
-/// What was asked and not answered: which sessions it is about, and how they stand meanwhile.
-struct Asked {
+/// A request under way: the sessions that it is about, and their state meanwhile.
+struct UnderWay {
     ticket: u64,
-    places: Vec<Place>,
+    sessions: Vec<SessionKey>,
     meanwhile: Option<SessionState>,
     abandoned: bool,
 }
 
-/// A session as its user has it: its place, and the layout that its model came with.
-type User = (Place, Arc<Layout>);
+/// A session handle of a user: its key, and the layout of its model.
+type User = (SessionKey, Arc<Layout>);
 
 #[derive(Default)]
-struct Customer {
-    book: Book,
-    asked: Vec<Asked>,
-    /// Every ticket that was ever given.
+struct Driver {
+    state: ClientState,
+    under_way: Vec<UnderWay>,
+    /// Every ticket that a request has had.
     tickets: Vec<u64>,
     users: Vec<User>,
+    /// The connection has ended.
+    ended: bool,
 }
 
-impl Customer {
+impl Driver {
     fn user(&self, steps: &mut Steps<'_>) -> Option<User> {
         self.users.get(steps.below(self.users.len())).cloned()
     }
 
-    fn ask(&mut self, what: What, places: Vec<Place>, meanwhile: Option<SessionState>) {
-        let ticket = self.book.ask(what).unwrap();
-        self.note(ticket, places, meanwhile);
+    fn begin(
+        &mut self,
+        request: Pending,
+        sessions: Vec<SessionKey>,
+        meanwhile: Option<SessionState>,
+    ) {
+        let ticket = self.state.begin(request).unwrap();
+        self.note(ticket, sessions, meanwhile);
     }
 
-    fn note(&mut self, ticket: u64, places: Vec<Place>, meanwhile: Option<SessionState>) {
-        assert!(!self.tickets.contains(&ticket), "a ticket is given once");
+    fn note(&mut self, ticket: u64, sessions: Vec<SessionKey>, meanwhile: Option<SessionState>) {
+        assert!(!self.tickets.contains(&ticket), "a ticket is used once");
         self.tickets.push(ticket);
-        self.asked.push(Asked { ticket, places, meanwhile, abandoned: false });
+        self.under_way.push(UnderWay { ticket, sessions, meanwhile, abandoned: false });
     }
 
-    /// An act on a session, as a user calls it.
-    fn act(&mut self, which: usize, steps: &mut Steps<'_>) -> Result<()> {
-        let Some((place, layout)) = self.user(steps) else { return Ok(()) };
+    /// A call of a user on a session.
+    fn call(&mut self, which: usize, steps: &mut Steps<'_>) -> Result<()> {
+        let Some((key, layout)) = self.user(steps) else { return Ok(()) };
         let piece = |steps: &mut Steps<'_>| {
             let (root, len) = (u64::from(steps.byte() % 4), [3, 4, 8, 16][steps.below(4)]);
             let (root_len, offset) = ([len, 16][steps.below(2)], 4 * u64::from(steps.byte() % 4));
             Piece { root, root_len, offset, len }
         };
-        let buffers = layout.description.buffers.len();
-        let keep = Weak::<Handle>::new;
+        let buffers = layout.description().buffers.len();
+        let buffer = Weak::<Handle>::new;
         match which {
             0 if buffers > 0 => {
                 let (at, piece) = (steps.below(buffers), piece(steps));
-                let (seat, layout) = self.book.seat(place)?;
-                seat.session.set(&layout.description, at, piece, keep())?;
+                let (session, layout) = self.state.session(key)?;
+                session.machine.set(layout.description(), at, piece, buffer())?;
             }
             1 => {
                 let (region, piece) = (steps.byte() % 5, piece(steps));
-                let (seat, layout) = self.book.seat(place)?;
-                seat.session.set_region(&layout.description, region.into(), piece, keep())?;
+                let (session, layout) = self.state.session(key)?;
+                session.machine.set_region(layout.description(), region.into(), piece, buffer())?;
             }
             2 => {
-                // What fits, for all of them.
-                let (seat, layout) = self.book.seat(place)?;
-                for (region, info) in (0..).zip(&layout.description.regions) {
+                // A buffer of the right length, for every region.
+                let (session, layout) = self.state.session(key)?;
+                for (region, info) in (0..).zip(&layout.description().regions) {
                     let piece = Piece { root: 9, root_len: info.size, offset: 0, len: info.size };
-                    seat.session.set_region(&layout.description, region, piece, keep())?;
+                    session.machine.set_region(layout.description(), region, piece, buffer())?;
                 }
             }
             3 => {
-                let (seat, layout) = self.book.seat(place)?;
-                let before = (steps.byte() & 1 == 1).then(|| Box::new(seat.session.clone()));
-                seat.session.start_commit(&layout.description, |_| true)?;
-                let what = What::Commit { place, keep: Vec::new(), before };
-                self.ask(what, vec![place], Some(SessionState::Committing));
+                let (session, layout) = self.state.session(key)?;
+                let before = (steps.byte() & 1 == 1).then(|| Box::new(session.machine.clone()));
+                session.machine.begin_commit(layout.description(), |_| true)?;
+                let request = Pending::Commit { session: key, keep: Vec::new(), before };
+                self.begin(request, vec![key], Some(SessionState::Committing));
             }
             4 => {
-                let (_, ticket) = self.book.ask_one(place)?;
-                self.note(ticket, vec![place], None);
+                let (_, ticket) = self.state.begin_execution(key)?;
+                self.note(ticket, vec![key], None);
             }
             5 => {
-                let (places, _) = self.book.start_all(place.model)?;
-                self.ask(What::All { places: places.clone() }, places, None);
+                let (sessions, _) = self.state.begin_all(key.model)?;
+                self.begin(Pending::ExecuteAll { sessions: sessions.clone() }, sessions, None);
             }
             6 if buffers > 0 => {
                 let pieces = (0..steps.below(3))
-                    .map(|_| (steps.below(buffers), piece(steps), keep()))
+                    .map(|_| (steps.below(buffers), piece(steps), buffer()))
                     .collect();
-                let (seat, layout) = self.book.seat(place)?;
-                let (_, update) = seat.session.start_update(&layout.description, pieces)?;
-                let what = What::Update { place, update: Box::new(update), keep: Vec::new() };
-                self.ask(what, vec![place], Some(SessionState::Updating));
+                let (session, layout) = self.state.session(key)?;
+                let (_, update) = session.machine.begin_update(layout.description(), pieces)?;
+                let (session, update, keep) = (key, Box::new(update), Vec::new());
+                let request = Pending::Update { session, update, keep };
+                self.begin(request, vec![key], Some(SessionState::Updating));
             }
             7 => {
-                let id = self.book.seat(place)?.0.session.start_release()?;
-                self.ask(What::Release { place, id }, vec![place], Some(SessionState::Releasing));
+                let id = self.state.session(key)?.0.machine.begin_release()?;
+                let request = Pending::Release { session: key, id };
+                self.begin(request, vec![key], Some(SessionState::Releasing));
             }
             8 => {
-                self.book.shelf(place.model)?.closed = true;
-                self.ask(What::Close { model: place.model }, Vec::new(), None);
+                self.state.begin_close(key.model)?;
+                self.begin(Pending::Close { model: key.model }, Vec::new(), None);
             }
             9 => {
                 let count = steps.byte() % 4;
-                let generation = self.book.renew(place.model, count.into())?;
+                let generation = self.state.replace_sessions(key.model, count.into())?;
                 for index in 0..count.into() {
-                    let place = Place { model: place.model, index, generation };
-                    self.users.push((place, layout.clone()));
+                    let key = SessionKey { model: key.model, index, generation };
+                    self.users.push((key, layout.clone()));
                 }
             }
             _ => {}
@@ -210,25 +220,25 @@ impl Customer {
         Ok(())
     }
 
-    /// What came of a ticket is looked at, if it is known.
+    /// Takes the outcome of a request, if there is one.
     fn take(&mut self, ticket: u64) {
-        let open = self.asked.iter().position(|asked| asked.ticket == ticket);
-        let over = self.book.over.is_some();
-        let Some(outcome) = self.book.take(ticket) else {
-            return assert!(!over, "the end is told");
+        let open = self.under_way.iter().position(|request| request.ticket == ticket);
+        let over = self.ended;
+        let Some(outcome) = self.state.take(ticket) else {
+            return assert!(!over, "the end is an outcome");
         };
         if let Some(open) = open {
-            assert!(over, "nothing was answered");
-            self.asked.swap_remove(open);
+            assert!(over, "the request is under way");
+            self.under_way.swap_remove(open);
         }
         if let Ok(Reply::Loaded { key, layout, .. }) = outcome {
             is_sound(&layout);
-            let place = Place { model: key, index: 0, generation: 0 };
-            self.users.push((place, layout));
+            let key = SessionKey { model: key, index: 0, generation: 0 };
+            self.users.push((key, layout));
         }
     }
 
-    /// A message of the service's. False: the link ends.
+    /// Handles a message of the server. False: the link ends.
     fn hear(&mut self, ticket: u64, steps: &mut Steps<'_>) -> bool {
         let told = match steps.byte() % 8 {
             0 => Answer::Done,
@@ -255,19 +265,20 @@ impl Customer {
         };
         if told == (Answer::Executed { failures: Vec::new() })
             && steps.byte() % 2 == 0
-            && self.book.finish(ticket)
+            && self.state.finish(ticket)
         {
-            self.asked.retain(|asked| asked.ticket != ticket);
+            self.under_way.retain(|request| request.ticket != ticket);
             return true;
         }
-        let answered = self.book.answer(ticket, told);
-        let open = self.asked.iter().position(|asked| asked.ticket == ticket);
+        let answered = self.state.answer(ticket, told);
+        let open = self.under_way.iter().position(|request| request.ticket == ticket);
         if answered.is_err() {
-            // The link is over, and with it whatever this was to answer.
-            open.into_iter().for_each(|open| self.asked[open].abandoned = true);
+            // The link has ended, and with it the request that this was to answer.
+            open.into_iter().for_each(|open| self.under_way[open].abandoned = true);
             return false;
         }
-        self.asked.swap_remove(open.expect("an answer is one to what was asked, and the only one"));
+        self.under_way
+            .swap_remove(open.expect("an answer is the first one to a request under way"));
         true
     }
 
@@ -275,38 +286,38 @@ impl Customer {
         let any = self.tickets.get(steps.below(self.tickets.len())).copied();
         let ticket = any.unwrap_or(u64::from(steps.byte()));
         match steps.byte() % 20 {
-            which @ 0..10 => drop(self.act(which.into(), steps)),
-            10 => self.ask(What::Load, Vec::new(), None),
+            which @ 0..10 => drop(self.call(which.into(), steps)),
+            10 => self.begin(Pending::Load, Vec::new(), None),
             11 => self.take(ticket),
             12 => {
-                self.book.abandon(ticket);
-                let mut open = self.asked.iter_mut().filter(|asked| asked.ticket == ticket);
-                open.by_ref().for_each(|asked| asked.abandoned = true);
+                self.state.abandon(ticket);
+                let mut open = self.under_way.iter_mut().filter(|request| request.ticket == ticket);
+                open.by_ref().for_each(|request| request.abandoned = true);
             }
             13 => {
-                self.book.unask(ticket);
-                self.asked.retain(|asked| asked.ticket != ticket);
+                self.state.cancel(ticket);
+                self.under_way.retain(|request| request.ticket != ticket);
             }
             _ => return self.hear(ticket, steps),
         }
         true
     }
 
-    /// That each session stands as what was asked of it says.
+    /// Checks that the state of each session agrees with the requests under way.
     fn check(&mut self) {
-        for (place, _) in &self.users {
-            let Ok((seat, layout)) = self.book.seat(*place) else { continue };
-            let state = seat.session.state(&layout.description, |_| true);
-            let open = self.asked.iter().filter(|asked| asked.places.contains(place));
+        for (key, _) in &self.users {
+            let Ok((session, layout)) = self.state.session(*key) else { continue };
+            let state = session.machine.state(layout.description(), |_| true);
+            let open = self.under_way.iter().filter(|request| request.sessions.contains(key));
             let (transit, running): (Vec<_>, Vec<_>) =
-                open.map(|asked| asked.meanwhile).partition(Option::is_some);
+                open.map(|request| request.meanwhile).partition(Option::is_some);
             assert!(transit.len() <= 1 && running.len() <= 1, "{transit:?}");
             match transit.first() {
                 Some(due) => assert_eq!(Some(state), *due),
                 None => {
                     let committed =
                         matches!(state, SessionState::Committed | SessionState::Executing);
-                    assert_eq!(committed, seat.session.id().is_some());
+                    assert_eq!(committed, session.machine.id().is_some());
                     assert!(!committed || (state == SessionState::Executing) != running.is_empty());
                 }
             }
@@ -314,17 +325,18 @@ impl Customer {
     }
 }
 
-/// What a client makes of answers that are whatever the input says, while its user does what he likes.
-pub fn book(input: &[u8]) {
-    let (mut steps, mut customer) = (Steps(input), Customer::default());
-    while !steps.0.is_empty() && customer.step(&mut steps) {
-        customer.check();
+/// Drives a client's state by any answers and any calls of its user.
+pub fn client_state(input: &[u8]) {
+    let (mut steps, mut driver) = (Steps(input), Driver::default());
+    while !steps.0.is_empty() && driver.step(&mut steps) {
+        driver.check();
     }
-    customer.book.over = Some(ErrorKind::PeerClosed);
-    let waiting = customer.asked.iter().filter(|asked| !asked.abandoned);
-    let waiting: Vec<u64> = waiting.map(|asked| asked.ticket).collect();
-    waiting.into_iter().for_each(|ticket| customer.take(ticket));
-    if customer.asked.is_empty() {
-        customer.check();
+    driver.state.end(ErrorKind::PeerClosed);
+    driver.ended = true;
+    let waiting = driver.under_way.iter().filter(|request| !request.abandoned);
+    let waiting: Vec<u64> = waiting.map(|request| request.ticket).collect();
+    waiting.into_iter().for_each(|ticket| driver.take(ticket));
+    if driver.under_way.is_empty() {
+        driver.check();
     }
 }

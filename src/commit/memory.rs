@@ -1,4 +1,4 @@
-//! Memory that client and service both have: how either side touches it.
+//! Memory that client and service share, and how either side accesses it.
 
 use core::fmt;
 
@@ -10,14 +10,14 @@ use crate::shm::{Bytes, BytesMut, ForeignMapping};
 /// Memory of one region or buffer, in this process.
 #[derive(Debug)]
 pub(super) enum Memory {
-    /// Sealed and mapped: touching it raises no signal.
+    /// Sealed and mapped: no access raises a signal.
     Mapped { mapping: ForeignMapping, generation: Generation },
-    /// A dmabuf, or what its owner could make shorter.
+    /// A dmabuf, or memory that its owner can shrink.
     Leased(Lease),
 }
 
 impl Memory {
-    /// Maps sealed memory, and holds a descriptor of what is not.
+    /// Maps sealed memory, and keeps a descriptor of any other.
     pub(super) fn of(opened: Opened, writable: bool) -> Result<Self> {
         Ok(match opened.map(writable)? {
             Some(mapping) => Self::Mapped { mapping, generation: Generation::current()? },
@@ -25,47 +25,47 @@ impl Memory {
         })
     }
 
-    /// Whether it holds a descriptor.
+    /// Returns whether a descriptor is kept.
     pub(super) fn holds_descriptor(&self) -> bool {
         matches!(self, Self::Leased(_))
     }
 }
 
-/// Bytes of a buffer that the other side may change at any moment.
+/// Bytes of a buffer, which the other side may change at any moment.
 ///
-/// Sealed memory is mapped, and [`bytes`](Self::bytes) gives it where it lies. A dmabuf, and memory that its owner
-/// could make shorter, is copied, or touched within a call: [`in_place`](Self::in_place).
+/// Sealed memory is mapped, and [`bytes`](Self::bytes) returns it in place. A dmabuf, and memory that its owner can
+/// shrink, is copied, or accessed inside a call: [`in_place`](Self::in_place).
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     memory: &'a Memory,
-    /// In bytes of `memory`.
+    /// The view's start, in bytes of `memory`.
     offset: u64,
     len: u64,
     writable: bool,
 }
 
 impl<'a> View<'a> {
-    /// The caller has checked that the range lies inside.
+    /// Returns a view of a range, which the caller has checked to lie inside `memory`.
     pub(super) fn new(memory: &'a Memory, offset: u64, len: u64, writable: bool) -> Self {
         Self { memory, offset, len, writable }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the view has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it may be written.
+    /// Returns whether the view may be written.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Where a range of this view starts in the memory.
+    /// Returns the start of a range of this view, in bytes of the memory.
     fn at(&self, offset: u64, len: u64) -> Result<u64> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.offset + offset),
@@ -77,11 +77,11 @@ impl<'a> View<'a> {
         if self.writable { Ok(()) } else { Err(crate::error::RegionFault::ReadOnly.into()) }
     }
 
-    /// The bytes where they lie.
+    /// Returns the bytes in place.
     ///
     /// # Errors
     ///
-    /// [`RegionFault::Unsealed`](crate::RegionFault::Unsealed): use [`in_place`](Self::in_place), or copy.
+    /// [`RegionFault::Unsealed`](crate::error::RegionFault::Unsealed): use [`in_place`](Self::in_place), or copy.
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'a>> {
@@ -94,11 +94,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The bytes where they lie, to write.
+    /// Returns the bytes in place, to write.
     ///
     /// # Errors
     ///
-    /// As for [`bytes`](Self::bytes), and [`RegionFault::ReadOnly`](crate::RegionFault::ReadOnly).
+    /// As for [`bytes`](Self::bytes), and [`RegionFault::ReadOnly`](crate::error::RegionFault::ReadOnly).
     #[inline]
     pub fn bytes_mut(&self) -> Result<BytesMut<'a>> {
         self.may_write()?;
@@ -111,7 +111,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Copies `out.len()` bytes at `offset` out.
+    /// Copies `out.len()` bytes from `offset` to `out`.
     ///
     /// # Errors
     ///
@@ -146,7 +146,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Runs `read` over the bytes where they lie, whatever memory it is. A dmabuf's driver is told before and after.
+    /// Runs `read` over the bytes in place, for memory of any kind. Announces the access to a dmabuf's driver before and
+    /// after.
     ///
     /// # Errors
     ///
@@ -173,7 +174,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     ///
     /// # Errors
     ///

@@ -1,15 +1,15 @@
-//! Committed buffers: memory that is registered with a service once, and executed on by id.
+//! Committed buffers: memory that a client registers with a service once, and executes on by id.
 //!
-//! A service that runs models should not get descriptors and map memory on every request. Here a client [loads](Client::load)
-//! a model and is told which buffers it needs; [allocates or imports](Buffer) them; sets them into a [`Session`]; and
-//! [commits](Session::commit) that: the descriptors travel, and the service checks and maps them, once. From then on an
-//! [execution](Session::execute) is one message of 24 bytes, and its answer one of 16.
+//! A service that runs models should not receive descriptors and map memory on every request. Here a client
+//! [loads](Client::load) a model and learns which buffers it needs; [allocates or imports](Buffer) them; sets them into a
+//! [`Session`]; and [commits](Session::commit) the session: the descriptors travel, and the server checks and maps them,
+//! once. From then on an [execution](Session::execute) is one message of 24 bytes, and its answer one of 16.
 //!
 //! ```text
-//!   client                                             service
+//!   client process                                     service process
 //!   Client ── Model ── Session ── Execution            Server ── Service (yours)
 //!      │        │         │                               │
-//!      │  description   buffers                        workers, a loop
+//!      │  description   buffers                        one receiving thread, N workers
 //!      └── load ────────────────────── bytes ─────────▶ load      → buffers, regions
 //!          commit ──────────────────── descriptors ───▶ check, map, commit → id
 //!          execute ─────────────────── id ────────────▶ execute   → done
@@ -17,50 +17,33 @@
 //! ```
 //!
 //! A *region* is memory that the client provides, exactly as long as the model says. A *buffer* of a model is a named
-//! tensor inside of a region; several may share one.
+//! tensor inside a region; several buffers may share one region.
 //!
 //! 1. An error changes nothing, on either side.
-//! 2. The service trusts nothing: it checks sizes, offsets, descriptors and ids itself.
-//! 3. Either side may write committed memory at any moment, so both see it as [views](View), which copy. Inputs are
-//!    mapped to read only.
-//! 4. Whatever dies, the other side goes on: a service's clients get an error and keep their buffers, a client's models,
-//!    commits and mappings go with it.
+//! 2. The server trusts nothing that a client sends: it checks sizes, offsets, descriptors and ids itself.
+//! 3. Either side may write committed memory at any moment, so both access it through [views](View), which copy. The
+//!    server maps inputs to read only.
+//! 4. When one side dies, the other goes on: clients of a dead service get an error and keep their buffers; a server
+//!    ends the models, commits and mappings of a dead client.
 //!
-//! `docs/commit.md` has the states of a session, the quotas, and the names that these things have elsewhere.
+//! `docs/commit.md` describes the states of a session, the limits, inline and queued execution, and the names that the
+//! ENN document uses.
 
-mod acts;
-mod book;
 mod buffer;
 mod client;
-mod crew;
 mod description;
-mod desk;
-mod encoding;
-mod execution;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
-mod guest;
-mod ledger;
-mod limits;
 mod memory;
-mod message;
-mod model;
-mod pocket;
-mod refusal;
 mod server;
-mod service;
-mod session;
-mod state;
+mod slots;
+mod wire;
 
 pub use crate::error::{CommitFault, Direction, Unset};
 pub use buffer::{Buffer, Caching};
-pub use client::Client;
+pub use client::{Client, Execution, Executions, Model, Outcomes, Session, SessionState};
 pub use description::{BufferInfo, Counts, Description, RegionInfo};
-pub use execution::{Execution, Executions, Outcomes};
-pub use limits::{ServerOptions, ServerStats};
 pub use memory::View;
-pub use model::Model;
-pub use server::Server;
-pub use service::{Buffers, Caller, Execute, ModelSource, Refused, Service};
-pub use session::Session;
-pub use state::SessionState;
+pub use server::{
+    Buffers, Caller, Execute, ModelSource, Refused, Server, ServerOptions, ServerStats, Service,
+};

@@ -1,5 +1,5 @@
-//! The thread that frees and closes memory of GPUs: the driver may wait then for everything that runs there, and so for
-//! a peer. Nobody else is to wait for that.
+//! The thread that frees and closes memory of GPUs. The driver may wait within these calls for all work on the
+//! GPU, and so for a peer. No other thread waits for that.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use crate::cuda::library::is_ours;
 
-/// How long to sleep between two looks at what still runs: at first, and at most.
+/// The first and the longest sleep between two checks of running work.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// What is to be ended.
+/// An object that is to be freed or closed.
 pub(super) trait Parked: Send {
-    /// Whether nothing uses it any more, so that it can be dropped.
+    /// Returns whether nothing uses it any more, so that it can be dropped.
     fn is_over(&self) -> bool;
 }
 
-/// How many are not ended yet.
+/// The number of objects that are not dropped yet.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Ends it as soon as nothing uses it, on that thread.
+/// Drops an object on that thread as soon as nothing uses it.
 pub(super) fn end(parked: impl Parked + 'static) {
     static CLOSER: OnceLock<Option<Sender<Box<dyn Parked>>>> = OnceLock::new();
     if !is_ours() {
@@ -38,19 +38,19 @@ pub(super) fn end(parked: impl Parked + 'static) {
         None => Some(parked),
     };
     if let Some(parked) = parked {
-        tracing::warn!("no thread to close memory of GPUs: whoever drops it waits");
+        tracing::warn!("no thread to close memory of GPUs: the thread that drops it waits");
         wait(|| parked.is_over(), None);
         drop(parked);
         LEFT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// How many are not ended yet.
+/// Returns the number of objects that are not dropped yet.
 pub(super) fn left() -> usize {
     LEFT.load(Ordering::Relaxed)
 }
 
-/// Waits until all are ended, but not longer than `patience`.
+/// Waits until all objects are dropped, at most for `patience`.
 pub(super) fn wait_for_all(patience: Duration) {
     wait(|| left() == 0, Some(Instant::now() + patience));
 }

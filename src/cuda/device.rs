@@ -1,4 +1,4 @@
-//! GPUs that this process sees, and the context in which it uses them.
+//! The GPUs that this process sees, and their contexts.
 
 #![allow(unsafe_code)]
 
@@ -15,14 +15,25 @@ use crate::cuda::openings::Openings;
 use crate::cuda::retired::Retired;
 use crate::error::{CudaFault, GpuUuid, Result};
 
-/// A GPU, used in its primary context, as the CUDA runtime, PyTorch and CuPy use it. Handles are cheap to clone; all of
-/// one GPU share what was opened on it.
+/// A GPU in its primary context, which the CUDA runtime, PyTorch and CuPy use, too. Handles are cheap to
+/// clone. All handles of a GPU share its open memory.
+///
+/// # Examples
+///
+/// ```no_run
+/// use slipring::cuda::Device;
+///
+/// for device in Device::all()? {
+/// println!("{} {}: {} bytes", device.ordinal(), device.name(), device.memory());
+/// }
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Device {
-    inner: Arc<Inner>,
+    inner: Arc<DeviceCore>,
 }
 
-struct Inner {
+struct DeviceCore {
     driver: &'static Driver,
     ordinal: u32,
     raw: CUdevice,
@@ -35,25 +46,25 @@ struct Inner {
 }
 
 // SAFETY: the driver's handles of contexts may be used by any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for DeviceCore {}
 // SAFETY: as above, and by several at once.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for DeviceCore {}
 
-/// The GPUs that somebody uses now.
-static DEVICES: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+/// The GPUs in use.
+static DEVICES: Mutex<Vec<Weak<DeviceCore>>> = Mutex::new(Vec::new());
 
 impl Device {
-    /// How many GPUs this process sees.
+    /// Returns the number of GPUs that this process sees.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cuda`](crate::ErrorKind::Cuda): there is no driver that can be used, and why;
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked): the parent process has used it.
+    /// [`ErrorKind::Cuda`](crate::ErrorKind::Cuda): no driver is usable, with the reason;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked): the parent process has used the driver.
     pub fn count() -> Result<u32> {
         count(Driver::get()?)
     }
 
-    /// All GPUs that this process sees, in the driver's order.
+    /// Returns all GPUs that this process sees, in the driver's order.
     ///
     /// # Errors
     ///
@@ -62,74 +73,74 @@ impl Device {
         (0..Self::count()?).map(Self::new).collect()
     }
 
-    /// The GPU of this number, in the driver's order (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`).
+    /// Returns the GPU of this number, in the driver's order (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`).
     ///
     /// # Errors
     ///
     /// - As [`count`](Self::count).
-    /// - [`CudaFault::Ordinal`]: there are fewer.
-    /// - [`CudaFault::NoIpc`]: other processes cannot open what lies on it.
-    /// - [`CudaFault::Driver`]: its context cannot be had, for lack of memory perhaps.
+    /// - [`CudaFault::Ordinal`]: there are fewer GPUs.
+    /// - [`CudaFault::NoIpc`]: other processes cannot open its memory.
+    /// - [`CudaFault::Driver`]: the driver refuses its context, perhaps for lack of memory.
     pub fn new(ordinal: u32) -> Result<Self> {
         let driver = Driver::get()?;
         let count = count(driver)?;
         if ordinal >= count {
             return Err(CudaFault::Ordinal { ordinal, count }.into());
         }
-        // Held while it is made: two would have two tables of what is open.
+        // The lock lasts until the device is made: two devices would have two tables of open memory.
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|device| device.strong_count() > 0);
         let known = devices.iter().filter_map(Weak::upgrade);
         if let Some(inner) = { known }.find(|inner| inner.ordinal == ordinal) {
             return Ok(Self { inner });
         }
-        let inner = Arc::new(Inner::new(driver, ordinal)?);
+        let inner = Arc::new(DeviceCore::new(driver, ordinal)?);
         devices.push(Arc::downgrade(&inner));
         Ok(Self { inner })
     }
 
-    /// The GPU of this UUID.
+    /// Returns the GPU of this UUID. Returns `None` if this process does not see it: another container has it,
+    /// or `CUDA_VISIBLE_DEVICES` hides it.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new). `None`: this process does not see it, as another container's or one that
-    /// `CUDA_VISIBLE_DEVICES` hides.
+    /// As [`new`](Self::new).
     pub fn of_uuid(uuid: GpuUuid) -> Result<Option<Self>> {
         ordinal_of(Driver::get()?, uuid)?.map(Self::new).transpose()
     }
 
-    /// Whether this process sees the GPU of this UUID.
+    /// Returns whether this process sees the GPU of this UUID.
     pub(super) fn sees(uuid: GpuUuid) -> Result<bool> {
         Ok(ordinal_of(Driver::get()?, uuid)?.is_some())
     }
 
-    /// Its number in the driver's order.
+    /// Returns its number in the driver's order.
     pub fn ordinal(&self) -> u32 {
         self.inner.ordinal
     }
 
-    /// What tells it from every other one, in every process.
+    /// Returns its UUID, which is the same in every process.
     pub fn uuid(&self) -> GpuUuid {
         self.inner.uuid
     }
 
-    /// What its maker calls it.
+    /// Returns the maker's name of it.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Its memory in bytes.
+    /// Returns its memory in bytes.
     pub fn total_memory(&self) -> u64 {
         self.inner.total
     }
 
-    /// Whether its kernels can read the memory of another one.
+    /// Returns whether its kernels can read another GPU's memory.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`]
+    /// [`CudaFault::Driver`]: the driver does not say.
     pub fn can_access(&self, other: &Device) -> Result<bool> {
-        let Inner { driver, raw, .. } = &*self.inner;
+        let DeviceCore { driver, raw, .. } = &*self.inner;
         let mut can = 0;
         // SAFETY: `can` has room for an int, and both devices are the driver's.
         let code = unsafe { (driver.calls.cuDeviceCanAccessPeer)(&mut can, *raw, other.inner.raw) };
@@ -137,13 +148,13 @@ impl Device {
         Ok(can != 0)
     }
 
-    /// Frees what pools that are gone had lent, as far as it has come back. Everything that is done on a GPU
-    /// does so, too. Gives how many pools are left, and how many chunks, of any GPU, are still being freed or closed by
-    /// the thread that does so.
+    /// Frees the returned memory of dropped pools, as every operation on a GPU does. Returns the number of
+    /// dropped pools that still have memory on loan, and the number of chunks of any GPU that are still being
+    /// freed or closed.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked)
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     pub fn trim(&self) -> Result<usize> {
         self.inner.driver.check_fork()?;
         Ok(self.inner.retired.sweep() + closer::left())
@@ -153,7 +164,7 @@ impl Device {
         self.inner.driver
     }
 
-    /// What is open on it, and what can be opened.
+    /// Returns the open memory and events of this GPU.
     pub(super) fn openings(&self) -> &Openings {
         &self.inner.openings
     }
@@ -166,8 +177,8 @@ impl Device {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Makes its context the calling thread's, until what this gives is dropped. Whoever makes several calls of the
-    /// driver enters once around them all: within, this costs nothing.
+    /// Makes its context current on the calling thread, until the returned guard is dropped. A caller with
+    /// several calls of the driver enters once around all of them. An inner guard costs nothing.
     pub(super) fn enter(&self) -> Result<Entered<'_>> {
         let driver = self.inner.driver;
         driver.check_fork()?;
@@ -178,7 +189,7 @@ impl Device {
         // SAFETY: the context is retained for as long as `inner` lives.
         let code = unsafe { (driver.calls.cuCtxPushCurrent_v2)(self.inner.context) };
         driver.check("cuCtxPushCurrent_v2", code)?;
-        // From here on it is left when it is dropped.
+        // From here on dropping the guard leaves the context.
         let mut left = Left { driver, outer: ENTERED.replace(inner), capture: None };
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: `mode` is one, and gets the one that was before.
@@ -188,8 +199,8 @@ impl Device {
         Ok(Entered { device: self, left: Some(left) })
     }
 
-    /// As [`enter`](Self::enter), to let go of something. `None`: there is no way to: this is a forked child, or
-    /// the process is ending and the driver has gone before.
+    /// Enters the context to release an object. Returns `None` if that is impossible: in a forked child, or
+    /// when the process is ending and the driver is gone.
     pub(super) fn enter_to_end(&self) -> Option<Entered<'_>> {
         is_ours().then(|| self.enter().ok()).flatten()
     }
@@ -197,7 +208,7 @@ impl Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { ordinal, uuid, name, .. } = &*self.inner;
+        let DeviceCore { ordinal, uuid, name, .. } = &*self.inner;
         let mut shown = f.debug_struct("Device");
         shown.field("ordinal", ordinal).field("name", name);
         shown.field("uuid", &format_args!("{uuid}")).finish_non_exhaustive()
@@ -205,26 +216,27 @@ impl fmt::Debug for Device {
 }
 
 thread_local! {
-    /// Whose context this module has made this thread's last, and not left since: it is current, as nothing of a
-    /// user's runs in between but subscribers of `tracing`, which leave it as it was. Null: none.
-    static ENTERED: Cell<*const Inner> = const { Cell::new(std::ptr::null()) };
+    /// The device whose context this module made current last on this thread and has not left: it is current,
+    /// because no user's code runs in between except subscribers of `tracing`, which do not change it. Null:
+    /// none.
+    static ENTERED: Cell<*const DeviceCore> = const { Cell::new(std::ptr::null()) };
 }
 
-/// The thread's current context is a device's. And no graph that somebody captures, on this thread or another one, is
-/// spoilt by a query or an allocation: none of ours is part of it.
+/// A guard of a thread's current context. A query or an allocation under it does not spoil a graph that is
+/// being captured on this thread or another one: no call here is part of a graph.
 pub(super) struct Entered<'a> {
-    /// While it is borrowed, nothing else gets its address.
+    /// The borrow keeps the address from being reused.
     #[expect(dead_code, reason = "nothing but its borrow matters")]
     device: &'a Device,
-    /// `None` within another one of the same device.
+    /// `None` within another guard of the same device.
     #[expect(dead_code, reason = "nothing but its end matters")]
     left: Option<Left>,
 }
 
-/// What a thread goes back to. It stays there: pointers are not sent.
+/// The thread's earlier context. It stays on its thread: pointers are not `Send`.
 struct Left {
     driver: &'static Driver,
-    outer: *const Inner,
+    outer: *const DeviceCore,
     capture: Option<CUstreamCaptureMode>,
 }
 
@@ -247,7 +259,7 @@ impl Drop for Left {
     }
 }
 
-impl Inner {
+impl DeviceCore {
     fn new(driver: &'static Driver, ordinal: u32) -> Result<Self> {
         let raw = raw(driver, ordinal)?;
         let has = |which| attribute(driver, raw, which).map(|value| value != 0);
@@ -267,7 +279,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for DeviceCore {
     fn drop(&mut self) {
         if !is_ours() {
             return;

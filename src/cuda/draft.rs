@@ -1,4 +1,4 @@
-//! A tensor on a GPU as it is written.
+//! A tensor on a GPU that is being written.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,16 +7,18 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use crate::cuda::store::{Hold, Shared};
+use crate::cuda::store::{Hold, OwnedTensor};
 use crate::cuda::stream::{Stream, Until};
-use crate::cuda::view::View;
+use crate::cuda::view::GpuView;
 use crate::error::{Result, TensorFault};
 use crate::tensor::{DType, Element, OnGpu, Shape, Tensor};
 
-/// A tensor on a GPU that is being written, by one stream: row-major, without gaps. Ours alone until it is
+/// A tensor on a GPU that one stream writes: row-major, contiguous. Nobody else sees it before it is
 /// [shared](Self::share).
+///
+/// See the [module's example](crate::cuda).
 pub struct Draft<T> {
-    /// `None` once it was shared.
+    /// `None` once it is shared.
     pub(super) hold: Option<Hold>,
     pub(super) dtype: DType,
     pub(super) shape: Shape,
@@ -25,45 +27,47 @@ pub struct Draft<T> {
 }
 
 impl<T: Element> Draft<T> {
-    /// What its elements are.
+    /// Returns the data type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The lengths of its dimensions.
+    /// Returns the lengths of the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn byte_len(&self) -> usize {
         self.held().area().len
     }
 
-    /// The stream that writes it.
+    /// Returns the stream that writes it.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Its address on the GPU (`CUdeviceptr`), for kernels on [`stream`](Self::stream). Other streams must be done
-    /// with it, or be waited for by that one, before it is shared or dropped.
+    /// Returns its address on the GPU (`CUdeviceptr`), for kernels on [`stream`](Self::stream). Work on other
+    /// streams must be done, or [`stream`](Self::stream) must wait for it, before the draft is shared or
+    /// dropped.
     pub fn device_ptr(&self) -> u64 {
         self.held().area().start
     }
 
-    /// Copies elements from the host, and waits until they are there.
+    /// Copies elements from the host and waits until they are there.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Len`]: they are more or fewer. [`CudaFault::Driver`](crate::CudaFault::Driver),
-    /// [`CudaFault::Capturing`](crate::CudaFault::Capturing).
+    /// [`TensorFault::Len`]: there are more or fewer elements.
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver),
+    /// [`CudaFault::Capturing`](crate::error::CudaFault::Capturing).
     pub fn write(&mut self, elements: &[T]) -> Result<()> {
         self.held().area().copy_from_host(elements.as_bytes(), &self.stream)
     }
 
-    /// As [`write`](Self::write), but waits only until `deadline`: first for what the stream was given so far, then
-    /// for the copy, as [`View::read_deadline`] does. Nothing writes to the draft after this has returned but what
-    /// the stream is given; after an error, some of it may have been written.
+    /// Copies elements as [`write`](Self::write) does. It waits until `deadline`: first for the work that the
+    /// stream has got, then for the copy, as [`GpuView::read_deadline`] does. After the call only the stream's
+    /// own work writes the draft. After an error part of the draft may be written.
     ///
     /// # Errors
     ///
@@ -74,26 +78,27 @@ impl<T: Element> Draft<T> {
         self.held().area().copy_from_host_until(elements.as_bytes(), stream.device(), until)
     }
 
-    /// Has the stream write `byte` everywhere.
+    /// Queues a write of `byte` to all of it on the stream.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver)
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver): the driver refuses.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
         self.held().area().fill(byte, &self.stream)
     }
 
-    /// Has the stream copy another tensor of this GPU, such as one that a peer has lent.
+    /// Queues a copy of another tensor of this GPU on the stream, such as one that a peer has lent.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::Len`], [`TensorFault::DataType`]: it is another kind of tensor.
-    /// - [`CudaFault::TwoStreams`](crate::CudaFault::TwoStreams): the view is not of this draft's stream.
-    /// - [`CudaFault::OtherStream`](crate::CudaFault::OtherStream): it is on another GPU.
-    pub fn copy_from(&mut self, view: &View) -> Result<()> {
+    /// - [`TensorFault::Len`], [`TensorFault::DataType`]: the tensor has another length or data type.
+    /// - [`CudaFault::TwoStreams`](crate::error::CudaFault::TwoStreams): the view has another stream than this
+    ///   draft.
+    /// - [`CudaFault::OtherStream`](crate::error::CudaFault::OtherStream): the view is on another GPU.
+    pub fn copy_from(&mut self, view: &GpuView) -> Result<()> {
         view.stream().check_device(self.stream.device())?;
         if !view.stream().is(&self.stream) {
-            return Err(crate::CudaFault::TwoStreams.into());
+            return Err(crate::error::CudaFault::TwoStreams.into());
         }
         if view.dtype() != self.dtype {
             let (is, wanted) = (view.dtype().name(), self.dtype.name());
@@ -102,18 +107,19 @@ impl<T: Element> Draft<T> {
         self.held().area().copy_from(view.area(), &self.stream)
     }
 
-    /// Nobody writes it any more: it can be sent, to many, and read, when the stream has done what it was given.
+    /// Ends the writing. The tensor can be sent, to many peers, and read once the stream's work so far is
+    /// done.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver), [`CudaFault::Capturing`](crate::CudaFault::Capturing)
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver), [`CudaFault::Capturing`](crate::error::CudaFault::Capturing)
     pub fn share(mut self) -> Result<Tensor> {
         let device = self.stream.device().clone();
         let _entered = device.enter()?;
         self.stream.check_capture()?;
         self.held().set_ready(&self.stream)?;
         let hold = self.hold.take().expect("there until it is shared");
-        let on = OnGpu::Own(Arc::new(Shared { hold }));
+        let on = OnGpu::Own(Arc::new(OwnedTensor { hold }));
         Ok(Tensor::on_gpu(self.dtype, self.shape, on))
     }
 
@@ -125,7 +131,7 @@ impl<T: Element> Draft<T> {
 impl<T> Drop for Draft<T> {
     fn drop(&mut self) {
         if let Some(hold) = &self.hold {
-            // What it was given may still run.
+            // The stream's work may still run.
             hold.end_behind(&self.stream);
         }
     }

@@ -1,4 +1,4 @@
-//! Points in a stream's work that other streams, of this process or another one, wait for.
+//! Events: points in a stream's work for which other streams of this process or another one wait.
 
 #![allow(unsafe_code)]
 
@@ -12,10 +12,10 @@ use crate::cuda::openings::Opening;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result};
 
-/// The name of an event, for other processes.
+/// The handle of an event, for other processes.
 pub(super) type EventHandle = [u8; 64];
 
-/// An event: as it was last recorded, everything that its stream had been given before.
+/// An event. Its last record covers the work that the stream had got by then.
 pub(super) struct Event {
     device: Device,
     raw: CUevent,
@@ -28,7 +28,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// One that nobody else knows.
+    /// Returns an event of this process alone.
     pub(super) fn private(device: &Device) -> Result<Self> {
         Self::make(device, 0)
     }
@@ -43,7 +43,7 @@ impl Event {
         Ok(Self { device: device.clone(), raw, handle: [0; 64] })
     }
 
-    /// One that other processes can open.
+    /// Returns an event that other processes can open.
     fn new(device: &Device) -> Result<Self> {
         let (driver, _entered) = (device.driver(), device.enter()?);
         let mut event = Self::make(device, CUevent_flags::CU_EVENT_INTERPROCESS as u32)?;
@@ -55,30 +55,30 @@ impl Event {
         Ok(event)
     }
 
-    /// One that is found by its handle in this process, too.
+    /// Returns an event that this process, too, finds by its handle.
     pub(super) fn of_device(device: &Device) -> Result<Opening<Self>> {
         let event = Self::new(device)?;
-        // Who gets the handle back in this process uses the event as it is.
+        // A receiver in this process uses the event itself.
         device.openings().events.get(event.handle, || Ok(event))
     }
 
-    /// Another process's.
+    /// Opens another process's event.
     pub(super) fn open(device: &Device, handle: EventHandle) -> Result<Self> {
         let (driver, _entered) = (device.driver(), device.enter()?);
         let named = CUipcEventHandle { reserved: handle.map(|byte| byte as _) };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: `raw` has room for an event. The driver judges the handle.
+        // SAFETY: `raw` has room for an event. The driver checks the handle.
         let code = unsafe { (driver.calls.cuIpcOpenEventHandle)(&mut raw, named) };
         driver.check("cuIpcOpenEventHandle", code)?;
         Ok(Self { device: device.clone(), raw, handle })
     }
 
-    /// Its name, for other processes.
+    /// Returns its handle, for other processes.
     pub(super) fn handle(&self) -> EventHandle {
         self.handle
     }
 
-    /// It is over when all is that `stream` was given so far.
+    /// Records the event after the work that `stream` has got so far.
     pub(super) fn record(&self, stream: &Stream) -> Result<()> {
         stream.check_device(&self.device)?;
         let (driver, _entered) = (self.device.driver(), self.device.enter()?);
@@ -87,7 +87,7 @@ impl Event {
         driver.check("cuEventRecord", code)
     }
 
-    /// What `stream` is given from now on begins when this is over.
+    /// Makes later work of `stream` wait for the event.
     pub(super) fn hold_back(&self, stream: &Stream) -> Result<()> {
         stream.check_device(&self.device)?;
         let (driver, _entered) = (self.device.driver(), self.device.enter()?);
@@ -96,7 +96,7 @@ impl Event {
         driver.check("cuStreamWaitEvent", code)
     }
 
-    /// Whether it is over, or was never recorded. Not where the driver does not say.
+    /// Returns whether the event is over or was never recorded. Returns `false` if the driver does not say.
     pub(super) fn is_over(&self) -> bool {
         let code = match self.device.enter() {
             // SAFETY: it lives, in the context that is current.

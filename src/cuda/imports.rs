@@ -1,4 +1,4 @@
-//! What a link keeps open of its peer's, so that the next tensor finds it open.
+//! The objects of its peer that a link keeps open, so that the next tensor finds them open.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,66 +14,68 @@ use crate::region::Lease;
 use crate::tensor::GpuLoan;
 use crate::transport::LentRange;
 
-/// Allocations that stay open though no view uses them. A peer whose tensors come from more chunks than this pays for
-/// opening them again.
+/// Allocations that stay open without a view. A peer whose tensors come from more chunks than this pays for
+/// reopening them.
 const IDLE: usize = 64;
 
-/// Events of an allocation that stay open, likewise: each tensor on its way has two.
+/// Events of an allocation that stay open without a view: each tensor on its way has two.
 const EVENTS: usize = 1024;
 
-/// It lies on the link's shelf.
+/// The link keeps it in its extension slot.
 #[derive(Debug, Default)]
 pub(super) struct Imports {
     open: Mutex<Open>,
 }
 
-/// How often something was asked for, and what is open, with when it was last asked for.
+/// A count of the requests, and the open objects with the count at their last request.
 #[derive(Debug, Default)]
 struct Open {
     now: u64,
     imports: HashMap<(GpuUuid, MemoryHandle), (u64, Arc<Import>)>,
 }
 
-/// An allocation of somebody else's, and the events of the tensors in it. While they are open, a peer ends none of them.
+/// Another process's allocation and the events of the tensors in it. While they are open, the peer ends none
+/// of them.
 #[derive(Debug)]
 pub(super) struct Import {
-    /// `None` while it is dropped.
+    /// `None` during the drop.
     open: Option<Opened>,
 }
 
 /// In the order in which they end.
 #[derive(Debug)]
 struct Opened {
-    /// Ours alone, recorded behind the uses of the memory: what a peer does to its own events, or gives its own streams,
-    /// is nothing to wait for.
+    /// An event of this process, recorded after the uses of the memory. This process never waits for the
+    /// peer's events or streams.
     used: Mutex<Option<Event>>,
     events: Mutex<HashMap<EventHandle, Arc<Opening<Event>>>>,
     memory: Opening<Memory>,
     _keeps: Keeps,
 }
 
-/// What is given back when all was closed.
+/// The loans that go back when everything is closed.
 #[derive(Debug, Default)]
 #[expect(dead_code, reason = "nothing but their ends matters")]
 pub(super) struct Keeps {
     /// The loan of the mapping.
     pub(super) mapping: Option<LentRange>,
-    /// That of the bytes.
+    /// The loan of the bytes.
     pub(super) bytes: Option<Arc<GpuLoan>>,
-    /// Of a region, which is in use as long as its memory.
+    /// A region's memory is in use as long as the region.
     pub(super) lease: Option<Lease>,
 }
 
 impl Imports {
-    /// The allocation that a tensor lies in.
+    /// Returns the allocation that a tensor lies in.
     pub(super) fn memory(&self, device: &Device, loan: &Arc<GpuLoan>) -> Result<Arc<Import>> {
-        // Dropped, it tells that nothing was opened for it: another one tells for all when it is closed.
+        // Dropping this loan tells the owner that this tensor opened nothing. Another loan stands for the open
+        // allocation.
         let mapping = loan.take_mapping();
         let place = &loan.place;
         let mut memory = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let Open { now, imports: open } = &mut *memory;
         *now += 1;
-        // The same handle may be told of two GPUs, by a peer that lies.
+        // A peer that lies may name the same handle for two GPUs.
         let key = (place.device, place.handle);
         if let Some((last, import)) = open.get_mut(&key) {
             *last = *now;
@@ -88,8 +90,8 @@ impl Imports {
                 return Err(error);
             }
         };
-        // Without a loan of its own it was open for this tensor before, and is told of as closed: that of the bytes
-        // keeps it.
+        // Without a loan of its own the allocation was open before this tensor, and its owner thinks that it
+        // is closed. The loan of the bytes keeps it.
         let is_told = mapping.is_some();
         let bytes = (!is_told).then(|| loan.clone());
         let import = Import::new(opened, Keeps { mapping, bytes, ..Keeps::default() });
@@ -123,7 +125,7 @@ impl Import {
         &self.opened().memory
     }
 
-    /// An event of the peer's.
+    /// Returns an event of the peer's.
     pub(super) fn event(
         &self,
         device: &Device,
@@ -143,12 +145,12 @@ impl Import {
         Ok(event)
     }
 
-    /// `stream` was given a use of it, which is not closed before that is over.
+    /// Records a use by `stream`. The allocation is not closed before that use is over.
     pub(super) fn used_by(&self, stream: &Stream) -> Result<()> {
         let mut used = self.opened().used.lock().unwrap_or_else(PoisonError::into_inner);
         let event = match &*used {
             Some(event) => {
-                // One event tells of all uses.
+                // One event stands for all uses.
                 event.hold_back(stream)?;
                 event
             }

@@ -1,4 +1,5 @@
-//! What a pool has lent, and when it may be used again. No driver: tickets and events are whatever the caller has.
+//! The loans of a pool, and the moment at which their memory can be reused. No driver: the caller supplies
+//! tickets and events.
 //!
 //! ```text
 //!   free ──take──▶ in use here ──lend──▶ on loan ──ticket back──▶ behind an event ──over──▶ free
@@ -7,26 +8,26 @@
 //!                      └──────── the use here ends, with the event behind it ─┘
 //! ```
 //!
-//! 1. A range is free again when nobody uses it here, every ticket is back, and every event behind a use is over, that of
-//!    its writer included.
-//! 2. An event that a borrower records is not given to another one before its ticket is back and it is over. That of a
-//!    borrower that died, before or after it gave its ticket back, is never used again: it may never be over. It stays, as
-//!    others that had it before may have it open.
-//! 3. The event that says when a range can be read is recorded once for as long as the range is in use.
+//! 1. A range is free when nothing in this process uses it, every ticket is back, and every event after a use
+//!    is over, the writer's included.
+//! 2. An event that a borrower records goes to another borrower only when its ticket is back and it is over.
+//!    The event of a borrower that died is never reused: it may never be over. It is kept, because earlier
+//!    borrowers may have it open.
+//! 3. The event after which a range can be read is recorded once while the range is in use.
 
 use std::collections::HashMap;
 
 use crate::cuda::space::{ALIGNMENT, Space};
 use crate::tensor::Fate;
 
-/// Ranges, loans and uses between two looks at least, where there is room.
+/// The fewest ranges, loans and uses between two sweeps, while there is room.
 const OFTEN: usize = 16;
 
-/// Names a range in use; never used twice.
+/// The number of a range in use. It is never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Number(u64);
 
-/// Where a range lies: in which chunk, and where there, in bytes.
+/// The position of a range: the chunk, and the offset in it in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) chunk: usize,
@@ -38,24 +39,25 @@ pub(super) struct Range {
 /// `T` is a ticket, `E` an event.
 #[derive(Debug)]
 pub(super) struct Ledger<T, E> {
-    /// By the chunk's number. `None`: it was freed.
+    /// By the chunk's number. `None`: the chunk is freed.
     spaces: Vec<Option<Space>>,
     ranges: HashMap<Number, Entry<T, E>>,
     next: u64,
-    /// Events that nobody uses.
+    /// Unused events.
     spare: Vec<E>,
-    /// Events of borrowers that died, which may never be over. Others may have them open, so they stay.
+    /// Events of dead borrowers, which may never be over. They are kept, because other processes may have them
+    /// open.
     lost: Vec<E>,
-    /// Ranges, loans and uses since somebody looked what came back, and how many there were then.
+    /// Ranges, loans and uses since the last sweep, and the number that were out then.
     since: (usize, usize),
 }
 
-/// What is known of an event behind a use.
+/// The state of an event after a use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     Running,
     Over,
-    /// Whoever recorded it is dead, and what it ran with it; the event may never be over.
+    /// The process that recorded it is dead, and its work ended with it. The event may never be over.
     Lost,
 }
 
@@ -64,10 +66,11 @@ struct Entry<T, E> {
     range: Range,
     /// Handles in this process.
     uses: usize,
-    /// After which it can be read.
+    /// The event after which the range can be read.
     ready: Option<E>,
     loans: Vec<(T, E)>,
-    /// Recorded behind uses that have ended, with the ticket of whoever was to record it, if that was not this process.
+    /// Events recorded after uses that have ended, each with the ticket of the borrower that was to record it,
+    /// if any.
     behind: Vec<(Option<T>, E)>,
 }
 
@@ -77,7 +80,7 @@ impl<T, E> Ledger<T, E> {
         Self { spaces, ranges, next: 0, spare: Vec::new(), lost: Vec::new(), since: (0, 0) }
     }
 
-    /// A chunk of `len` bytes is there. Gives its number.
+    /// Adds a chunk of `len` bytes. Returns its number.
     pub(super) fn add_chunk(&mut self, len: u64) -> usize {
         let space = Some(Space::new(len));
         match self.spaces.iter().position(Option::is_none) {
@@ -92,24 +95,24 @@ impl<T, E> Ledger<T, E> {
         }
     }
 
-    /// Forgets the chunks in which nothing is in use, if `may` be.
+    /// Removes the chunks without ranges in use for which `may` returns `true`.
     pub(super) fn drop_chunks(&mut self, mut may: impl FnMut(usize) -> bool) {
         for (chunk, space) in self.spaces.iter_mut().enumerate() {
             space.take_if(|space| space.is_idle() && may(chunk));
         }
     }
 
-    /// Bytes of all chunks.
+    /// Returns the bytes of all chunks.
     pub(super) fn total(&self) -> u64 {
         self.spaces.iter().flatten().map(Space::len).sum()
     }
 
-    /// Whether nothing is in use.
+    /// Returns whether no range is in use.
     pub(super) fn is_idle(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Takes a range of `len` bytes for one use here. `None`: no chunk has room.
+    /// Takes a range of `len` bytes for one use in this process. Returns `None` if no chunk has room.
     pub(super) fn take(&mut self, len: u64) -> Option<(Number, Range)> {
         let len = len.max(1).checked_next_multiple_of(ALIGNMENT)?;
         let fits = self.spaces.iter().enumerate().filter_map(|(chunk, space)| {
@@ -127,19 +130,19 @@ impl<T, E> Ledger<T, E> {
         Some((number, range))
     }
 
-    /// The event after which a range can be read was recorded.
+    /// Stores the event after which a range can be read.
     pub(super) fn set_ready(&mut self, number: Number, event: E) {
         if let Some(entry) = self.ranges.get_mut(&number) {
             entry.ready = Some(event);
         }
     }
 
-    /// The event after which a range can be read.
+    /// Returns the event after which a range can be read.
     pub(super) fn ready(&self, number: Number) -> Option<&E> {
         self.ranges.get(&number)?.ready.as_ref()
     }
 
-    /// Somebody is being lent a range: the ticket comes back after `done` was recorded.
+    /// Lends a range. The ticket comes back after `done` is recorded.
     pub(super) fn lend(&mut self, number: Number, ticket: T, done: E) {
         if let Some(entry) = self.ranges.get_mut(&number) {
             entry.loans.push((ticket, done));
@@ -147,7 +150,7 @@ impl<T, E> Ledger<T, E> {
         }
     }
 
-    /// A use of a range here is over when `event` is.
+    /// Ends a use in this process when `event` is over.
     pub(super) fn put_behind(&mut self, number: Number, event: E) {
         if let Some(entry) = self.ranges.get_mut(&number) {
             entry.behind.push((None, event));
@@ -155,48 +158,49 @@ impl<T, E> Ledger<T, E> {
         }
     }
 
-    /// A range stays in use for ever.
+    /// Keeps a range in use forever.
     pub(super) fn keep(&mut self, number: Number) {
         if let Some(entry) = self.ranges.get_mut(&number) {
             entry.uses += 1;
         }
     }
 
-    /// The last handle here is gone.
+    /// Drops the last handle of this process.
     pub(super) fn end_use(&mut self, number: Number) {
         if let Some(entry) = self.ranges.get_mut(&number) {
             entry.uses -= 1;
         }
     }
 
-    /// The tickets that are out, or were when somebody last [looked](Self::sweep).
+    /// Returns the tickets that were out at the last [sweep](Self::sweep), or were handed out since.
     pub(super) fn tickets(&self) -> impl Iterator<Item = &T> {
         self.ranges.values().flat_map(|entry| &entry.loans).map(|(ticket, _)| ticket)
     }
 
-    /// An event that nobody uses.
+    /// Returns an unused event.
     pub(super) fn spare(&mut self) -> Option<E> {
         self.spare.pop()
     }
 
-    /// An event was not used after all.
+    /// Puts back an event that the caller did not use.
     pub(super) fn put_spare(&mut self, event: E) {
         self.spare.push(event);
     }
 
-    /// Whether enough was taken since the last look that another one costs each of them little.
+    /// Returns whether enough ranges were taken since the last sweep that another one costs each of them
+    /// little.
     pub(super) fn is_due(&self) -> bool {
         let (more, left) = self.since;
         more >= left.max(OFTEN)
     }
 
-    /// As that, where no event is spare: one more costs more than a look.
+    /// Returns whether a sweep pays when no event is spare: a new event costs more than a sweep.
     pub(super) fn is_due_for_events(&self) -> bool {
         let (more, left) = self.since;
         self.spare.is_empty() && more > left / 2
     }
 
-    /// Looks what came back, and what is over.
+    /// Checks which tickets are back and which events are over.
     pub(super) fn sweep(
         &mut self,
         mut fate: impl FnMut(&mut T) -> Fate,
@@ -210,7 +214,7 @@ impl<T, E> Ledger<T, E> {
             let dead = loans.extract_if(.., |(ticket, _)| fate(ticket) == Fate::Dead);
             lost.extend(dead.map(|(_, done)| done));
             if *uses == 0 && loans.is_empty() {
-                // Whoever wrote it may not be done yet.
+                // The writer may not be done yet.
                 behind.extend(ready.take().map(|ready| (None, ready)));
             }
             let mut running = Vec::new();
@@ -242,12 +246,12 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::HashSet;
 
-    /// What the world has done to tickets and events, by their numbers.
+    /// The model's tickets and events, by number.
     #[derive(Default)]
     struct World {
         back: HashSet<u64>,
         dead: HashSet<u64>,
-        /// Recorded, and not over.
+        /// Recorded and not over.
         running: HashSet<u64>,
     }
 
@@ -256,12 +260,12 @@ mod tests {
         Take(u64),
         Share(usize),
         Lend(usize),
-        /// A borrower records its event and gives its ticket back.
+        /// A borrower records its event and returns its ticket.
         Return(usize),
         Die(usize),
         DieLater(usize),
-        /// A use here ends, with work still running.
-        View(usize),
+        /// A use in this process ends while its work still runs.
+        GpuView(usize),
         Drop(usize),
         Finish(usize),
         Sweep,
@@ -276,7 +280,7 @@ mod tests {
             at().prop_map(Act::Return),
             at().prop_map(Act::Die),
             at().prop_map(Act::DieLater),
-            at().prop_map(Act::View),
+            at().prop_map(Act::GpuView),
             at().prop_map(Act::Drop),
             at().prop_map(Act::Finish),
             Just(Act::Sweep),
@@ -287,15 +291,15 @@ mod tests {
         number: Number,
         range: Range,
         held: bool,
-        /// Event and whether anybody was told of it.
+        /// The event, and whether a borrower knows it.
         ready: Option<u64>,
-        /// Ticket, event, still out.
+        /// The ticket, its event, and whether it is out.
         loans: Vec<(u64, u64, bool)>,
         behind: Vec<u64>,
     }
 
     impl Block {
-        /// Whether its memory may still be touched by anybody.
+        /// Whether any process may still touch the memory.
         fn is_used(&self, world: &World) -> bool {
             let running = |event: &u64| world.running.contains(event);
             self.held
@@ -361,7 +365,7 @@ mod tests {
                         blocks[at].loans.push((tickets, event, true));
                     }
                     Act::DieLater(at) => {
-                        // It gave its ticket back before.
+                        // The borrower returned its ticket earlier.
                         let Some(at) = pick(&blocks, at, false) else { continue };
                         let running = |loan: &&(u64, u64, bool)| !loan.2 && world.borrow().running.contains(&loan.1);
                         let Some((ticket, event, _)) = blocks[at].loans.iter().find(running) else { continue };
@@ -380,7 +384,7 @@ mod tests {
                             world.back.insert(loan.0);
                         }
                     }
-                    Act::View(at) => {
+                    Act::GpuView(at) => {
                         let Some(at) = pick(&blocks, at, true) else { continue };
                         let event = fresh(&mut ledger);
                         world.borrow_mut().running.insert(event);
@@ -424,7 +428,7 @@ mod tests {
                             prop_assert!(world.borrow().dead.contains(event));
                         }
                         for block in &mut blocks {
-                            // Nobody reads it any more: that it was written is nobody's concern.
+                            // Nobody reads the range any more, so the write's event does not matter.
                             if !block.held && !block.loans.iter().any(|(.., out)| *out) {
                                 block.ready.take_if(|event| !world.borrow().running.contains(event));
                             }
@@ -447,7 +451,7 @@ mod tests {
         ledger.end_use(number);
         ledger.sweep(|_| Fate::Out, |_, _| Look::Over);
         assert!(ledger.take(1).is_none());
-        // What the dead one was to record is never over.
+        // The dead borrower's event is never over.
         let never = |_: Option<&&str>, event: &&str| {
             if *event == "done" { Look::Running } else { Look::Over }
         };

@@ -1,8 +1,9 @@
-//! The driver's library, loaded when somebody asks for a GPU.
+//! The driver's library, loaded when the process asks for a GPU.
 //!
-//! The types are those of `cudarc`'s bindings. The calls are looked up here, for three reasons. Those of the bindings
-//! panic where the library or a symbol is missing. They take `libcuda.so` before `libcuda.so.1`, and that one may be the
-//! toolkit's stub. And they give an `enum`, which has no value for the code of a newer driver.
+//! The types are those of `cudarc`'s bindings. This file looks up the calls itself for three reasons. The
+//! bindings' calls panic if the library or a symbol is missing. They take `libcuda.so` before `libcuda.so.1`,
+//! and the former may be the toolkit's stub. They return an `enum`, which has no value for the code of a newer
+//! driver.
 
 #![allow(unsafe_code)]
 
@@ -18,13 +19,13 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::shm::fork::Generation;
 
-/// Where the driver of Linux is: `dlopen(3)` looks for it as for any library.
+/// The driver's library on Linux. `dlopen(3)` searches for it as for any library.
 const NAME: &str = "libcuda.so.1";
 
 /// The first version with all calls of the table: `cuDeviceGetUuid_v2` came with CUDA 11.4.
 const OLDEST: i32 = 11_040;
 
-/// What calls give: `CUDA_SUCCESS`, or an error's number.
+/// The result of a call: `CUDA_SUCCESS` or an error's number.
 pub(super) type Code = u32;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`
@@ -34,9 +35,10 @@ const NO_DEVICE: Code = 100;
 /// `CUDA_ERROR_NOT_READY`
 pub(super) const NOT_READY: Code = 600;
 
-/// Whether an error says that nothing runs any more in the context: it, or the whole driver, is over. Every other one
-/// says nothing of what was begun: a query that is forbidden while somebody captures a graph, for example. Source: the
-/// errors of `cuda.h` after which "the process must be terminated and relaunched", and those of the end.
+/// Returns whether an error says that no work runs any more in the context, because the context or the whole
+/// driver is over. Every other error says nothing of running work, such as a query that is forbidden during
+/// the capture of a graph. Source: the errors of `cuda.h` after which "the process must be terminated and
+/// relaunched", and those of the driver's end.
 pub(super) fn ends_all(code: Code) -> bool {
     const DEINITIALIZED: Code = 4;
     const CONTEXT_IS_DESTROYED: Code = 709;
@@ -50,18 +52,18 @@ pub(super) fn ends_all(code: Code) -> bool {
         || matches!(code, ILLEGAL_ADDRESS | LAUNCH_TIMEOUT | ASSERT | 714..=719)
 }
 
-/// Whether an error is of what was asked for, and not of a context that is over or has no memory left: a handle that
-/// cannot be opened.
+/// Returns whether an error concerns the arguments, such as a handle that cannot be opened, and not a context
+/// that is over or has no memory.
 pub(super) fn is_refusal(code: Code) -> bool {
     !ends_all(code) && code != OUT_OF_MEMORY
 }
 
-/// The calls that are used, each with its type as in `cuda.h`.
+/// The calls in use, each with its type as in `cuda.h`.
 macro_rules! calls {
     ($($name:ident($($kind:ty),*);)*) => {
         #[allow(non_snake_case)]
         pub(super) struct Calls {
-            /// With a number instead of an `enum`, which the driver gave.
+            /// As the driver returns them: a number instead of an `enum`.
             // SAFETY: to be called as `cuda.h` says, with room for a pointer.
             cuGetErrorName: unsafe extern "C" fn(Code, *mut *const c_char) -> Code,
             // SAFETY: to be called as `cuda.h` says, with the device's context current where that says so.
@@ -77,7 +79,7 @@ macro_rules! calls {
             }
         }
 
-        /// That the types are those of the bindings: this does not compile where one is not.
+        /// Checks that the types are those of the bindings: a wrong one does not compile.
         #[cfg(test)]
         fn calls_are_as_the_bindings_have_them() -> usize {
             use cudarc::driver::sys;
@@ -130,9 +132,9 @@ calls! {
     cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
 }
 
-/// A symbol of the driver's, which stays as the library is never closed.
+/// A symbol of the driver's. It stays valid, because the library is never closed.
 fn symbol<T: Copy>(library: &Library, name: &'static str) -> Result<T, CudaFault> {
-    // SAFETY: the table gives the type that `cuda.h` gives for this name, and a test compares it with the bindings.
+    // SAFETY: the table has the type of `cuda.h` for this name, and a test compares it with the bindings.
     let found: Result<Symbol<T>, _> = unsafe { library.get(name.as_bytes()) };
     found.map(|symbol| *symbol).map_err(|_| CudaFault::MissingSymbol { symbol: name })
 }
@@ -143,22 +145,23 @@ pub(super) struct Driver {
     generation: Generation,
 }
 
-/// The driver, once it was loaded.
+/// The driver, once it is loaded.
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
-/// Whether this is the process that loaded the driver, if one did. A forked child must touch nothing of it, nor a lock
-/// that a thread of its parent's may have held.
+/// Returns whether this process loaded the driver, if any process did. A forked child touches neither the
+/// driver nor a lock that a thread of its parent's may have held.
 pub(super) fn is_ours() -> bool {
     DRIVER.get().is_none_or(|driver| driver.generation.is_current())
 }
 
 impl Driver {
-    /// The driver of this process.
+    /// Returns the driver of this process.
     ///
     /// # Errors
     ///
-    /// - [`CudaFault`]: there is none, or it is too old, or has no GPU. Asked again it is looked for again.
-    /// - [`ErrorKind::Forked`](crate::ErrorKind::Forked): a parent process had it: it does not work in a child.
+    /// - [`CudaFault`]: there is none, it is too old, or it has no GPU. The next call tries again.
+    /// - [`ErrorKind::Forked`](crate::ErrorKind::Forked): a parent process has loaded it. It does not work in
+    ///   a child.
     pub(super) fn get() -> Result<&'static Self> {
         let driver = match DRIVER.get() {
             Some(driver) => driver,
@@ -176,12 +179,12 @@ impl Driver {
         let library = unsafe { Library::open(Some(NAME), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| {
             let kind = ErrorKind::Cuda(CudaFault::NoLibrary);
-            // What the loader says stands behind the first line.
+            // The loader's reason stands after the first line.
             let said = std::error::Error::source(&error).map(ToString::to_string);
             Error::with_source(kind, std::io::Error::other(said.unwrap_or(error.to_string())))
         })?;
         let loaded = Calls::load(&library);
-        // A driver has threads of its own and is not made to be unloaded.
+        // A driver has threads of its own and does not support unloading.
         std::mem::forget(library);
         let driver = Self { calls: loaded?, generation: Generation::current()? };
         let mut version = 0;
@@ -198,12 +201,12 @@ impl Driver {
         }
     }
 
-    /// An error if a `fork` lies between the caller and the process that initialized the driver.
+    /// Checks that no `fork` lies between the caller and the process that initialized the driver.
     pub(super) fn check_fork(&self) -> Result<()> {
         self.generation.check()
     }
 
-    /// The error of a call, if it gave one.
+    /// Returns the error of a call, if it failed.
     pub(super) fn check(&self, call: &'static str, code: Code) -> Result<()> {
         if code == 0 { Ok(()) } else { Err(self.error(call, code)) }
     }
@@ -216,7 +219,7 @@ impl Driver {
         let name = if found != 0 || name.is_null() {
             "an error that it has no name for".to_owned()
         } else {
-            // SAFETY: the driver gives a string of its own, which stays and ends with a zero.
+            // SAFETY: the driver returns a static string that ends with a zero.
             unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
         };
         CudaFault::Driver { call, code, name }.into()

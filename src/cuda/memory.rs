@@ -1,4 +1,4 @@
-//! Memory of a GPU: allocated here, or opened by another process's handle; and copies from and to it.
+//! Memory of a GPU that this process allocates or opens, and copies from and to it.
 
 #![allow(unsafe_code)]
 
@@ -10,18 +10,19 @@ use crate::cuda::device::Device;
 use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, Result};
 
-/// What an allocation's length is a multiple of, in bytes: shorter ones share a page of the GPU with others, which
-/// whoever opens one could read, too (CUDA Driver API, `cuIpcGetMemHandle`; pages of 2 MiB).
+/// The granularity of an allocation's length in bytes. Shorter allocations share a page of the GPU with
+/// others, which a process that opens one can read, too (CUDA Driver API, `cuIpcGetMemHandle`; pages of 2
+/// MiB).
 pub(super) const PAGE: u64 = 2 << 20;
 
-/// What a copy with a deadline gives the driver at once, in bytes: memory of the host is in use until that is done.
-/// 4 MiB take 200 µs at the 20 GB/s of PCIe 4.0, beside which a call of some microseconds is little.
+/// The bytes that a copy with a deadline gives the driver at a time: memory of the host is in use until they
+/// are copied. 4 MiB take 200 µs at the 20 GB/s of PCIe 4.0, so a call of a few microseconds adds little.
 const PIECE: usize = 4 << 20;
 
-/// The name of an allocation, for other processes.
+/// The handle of an allocation, for other processes.
 pub(super) type MemoryHandle = [u8; 64];
 
-/// An allocation, mapped in this process.
+/// An allocation that is mapped in this process.
 pub(super) struct Memory {
     device: Device,
     start: CUdeviceptr,
@@ -40,26 +41,26 @@ impl Memory {
         Ok(Self { device: device.clone(), start, len, is_ours: true })
     }
 
-    /// Opens what another process has allocated.
+    /// Opens another process's allocation.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`]: it is none.
+    /// [`CudaFault::Driver`]: the handle names no allocation.
     pub(super) fn open(device: &Device, handle: MemoryHandle) -> Result<Self> {
         let (driver, _entered) = (device.driver(), device.enter()?);
         let named = CUipcMemHandle { reserved: handle.map(|byte| byte as _) };
         let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut start = 0;
-        // SAFETY: `start` has room for an address. The driver judges the handle.
+        // SAFETY: `start` has room for an address. The driver checks the handle.
         let code = unsafe { (driver.calls.cuIpcOpenMemHandle_v2)(&mut start, named, flags) };
         driver.check("cuIpcOpenMemHandle_v2", code)?;
-        // From here on it is closed when it is dropped.
+        // From here on dropping it closes it.
         let mut memory = Self { device: device.clone(), start, len: 0, is_ours: false };
         memory.len = memory.measure()?;
         Ok(memory)
     }
 
-    /// The name by which others open it.
+    /// Returns the handle for other processes.
     pub(super) fn export(&self) -> Result<MemoryHandle> {
         let (driver, _entered) = (self.device.driver(), self.device.enter()?);
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
@@ -69,7 +70,7 @@ impl Memory {
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
-    /// How long the driver knows the allocation to be, from its start on.
+    /// Returns the length of the allocation that the driver reports, from its start on.
     fn measure(&self) -> Result<u64> {
         let (driver, _entered) = (self.device.driver(), self.device.enter()?);
         let (mut base, mut len) = (0, 0);
@@ -80,18 +81,18 @@ impl Memory {
         Ok((len as u64).saturating_sub(self.start.saturating_sub(base)))
     }
 
-    /// That as many bytes are there.
+    /// Checks that the allocation has as many bytes.
     pub(super) fn holds(&self, claimed: u64) -> Result<()> {
         let len = self.len;
         if claimed > len { Err(CudaFault::Allocation { len, claimed }.into()) } else { Ok(()) }
     }
 
-    /// Its address on the GPU.
+    /// Returns its address on the GPU.
     pub(super) fn start(&self) -> CUdeviceptr {
         self.start
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -121,7 +122,7 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// A range of memory that its user keeps.
+/// A range of memory that its user keeps alive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Area {
     pub(super) start: CUdeviceptr,
@@ -130,11 +131,11 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// Copies `from` here, and waits until it is done.
+    /// Copies `from` to the range and waits until it is there.
     pub(super) fn copy_from_host(self, from: &[u8], stream: &Stream) -> Result<()> {
         judge(self.len, from.len())?;
         let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
-        // A graph would read them again when it is replayed.
+        // A replayed graph would read `from` at every replay.
         stream.check_capture()?;
         let source = from.as_ptr().cast();
         // SAFETY: both have as many bytes; those of the host stay until the stream is done, below.
@@ -145,11 +146,11 @@ impl Area {
         finish(stream).and(copied)
     }
 
-    /// Copies this to the host, and waits until it is done.
+    /// Copies the range to the host and waits until it is there.
     pub(super) fn copy_to_host(self, to: &mut [u8], stream: &Stream) -> Result<()> {
         judge(self.len, to.len())?;
         let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
-        // A graph would write there again when it is replayed.
+        // A replayed graph would write `to` at every replay.
         stream.check_capture()?;
         let target = to.as_mut_ptr().cast();
         // SAFETY: both have as many bytes; those of the host stay until the stream is done, below.
@@ -160,8 +161,8 @@ impl Area {
         finish(stream).and(copied)
     }
 
-    /// Copies `from` here, behind a stream that is done. What was begun when the time is over is waited for: a
-    /// [`PIECE`].
+    /// Copies `from` to the range after the stream is done. The call waits for a [`PIECE`] that has begun when
+    /// the time is over.
     pub(super) fn copy_from_host_until(
         self,
         from: &[u8],
@@ -173,7 +174,7 @@ impl Area {
         in_time(pieces, device, until, |(piece, from), own| piece.copy_from_host(from, own))
     }
 
-    /// Copies this to the host, likewise.
+    /// Copies the range to the host in the same way.
     pub(super) fn copy_to_host_until(
         self,
         to: &mut [u8],
@@ -191,7 +192,7 @@ impl Area {
         (0..len).step_by(PIECE).map(piece)
     }
 
-    /// Has the stream copy `from` here. Both are kept until it has.
+    /// Queues a copy of `from` on the stream. The caller keeps both until it is done.
     pub(super) fn copy_from(self, from: Area, stream: &Stream) -> Result<()> {
         judge(self.len, from.len)?;
         let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
@@ -202,7 +203,7 @@ impl Area {
         driver.check("cuMemcpyDtoDAsync_v2", code)
     }
 
-    /// Has the stream write `byte` everywhere.
+    /// Queues a write of `byte` to the whole range on the stream.
     pub(super) fn fill(self, byte: u8, stream: &Stream) -> Result<()> {
         let (driver, _entered) = (stream.device().driver(), stream.device().enter()?);
         // SAFETY: it is mapped and has as many bytes, and its user keeps it until the stream is done.
@@ -212,7 +213,7 @@ impl Area {
     }
 }
 
-/// Copies pieces as long as there is time, and the first one whenever that is.
+/// Copies pieces while time is left. The first piece is copied in any case.
 fn in_time<P>(
     pieces: impl Iterator<Item = P>,
     device: &Device,
@@ -220,7 +221,7 @@ fn in_time<P>(
     copy: impl Fn(P, &Stream) -> Result<()>,
 ) -> Result<()> {
     let _entered = device.enter()?;
-    // Nobody gives it anything to wait for, and it waits for no other one, as the default stream does.
+    // Nobody queues a wait on this stream, and it does not wait for other streams as the default stream does.
     let own = device.stream()?;
     for (at, piece) in pieces.enumerate() {
         if at > 0 {
@@ -231,8 +232,8 @@ fn in_time<P>(
     Ok(())
 }
 
-/// Waits until the stream is done with memory of the host. Where the driver cannot tell, it is: the driver does not
-/// keep pageable memory beyond a call (CUDA Driver API, "API synchronization behavior").
+/// Waits until the stream has stopped using memory of the host. If the driver cannot tell, the memory is unused:
+/// the driver does not keep pageable memory beyond a call (CUDA Driver API, "API synchronization behavior").
 fn finish(stream: &Stream) -> Result<()> {
     let done = stream.synchronize();
     if done.is_err() {

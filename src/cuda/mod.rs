@@ -1,22 +1,23 @@
-//! Tensors in memory of a GPU, handed to other processes without being copied (feature `cuda`).
+//! Tensors in memory of a GPU, handed to other processes without a copy (feature `cuda`).
 //!
 //! ```text
 //!   owner                                      ‖ border ‖   borrower
-//!   Pool::alloc ─▶ Draft ─share─▶ Tensor ─send─▶  ring  ─▶ Tensor ─Device::open─▶ View ─drop─▶ loan goes back
+//!   Pool::alloc ─▶ Draft ─share─▶ Tensor ─send─▶  ring  ─▶ Tensor ─Device::open─▶ GpuView ─drop─▶ loan goes back
 //!                    │              │ event "ready"            │ stream waits        │ event "done"
 //!                    stream writes  recorded behind it         for "ready"           recorded behind the reads
 //! ```
 //!
-//! 1. A chunk of a pool is exported once, and opened once by each process that gets a tensor of it. It stays open
-//!    while the link's receiving half lives, and is not freed before.
-//! 2. Memory is used again when its ticket is back *and* the event behind every use of it is over, which is asked, not
-//!    waited for: a peer that lies about its event holds what it was lent, and nothing else.
-//! 3. No call here waits for a GPU, but those that copy from or to the host. What the driver may wait for, to free and
-//!    close memory, a thread of its own does.
-//! 4. Every thing of the driver's lives in one object, which makes its context current, and ends it once. An
-//!    operation of several of them enters the context around them all, and leaves the caller's as it was.
-//! 5. The driver is loaded when somebody asks for a device. Without one every entry gives an error that says what is
-//!    lacking.
+//! 1. A chunk of a pool is exported once and opened once by each process that gets a tensor of it. It stays
+//!    open while the link's receiving half lives, and the owner does not free it earlier.
+//! 2. Memory is reused when its ticket is back *and* the event after every use of it is over. The owner polls
+//!    the events and never waits for them: a peer that lies about its event keeps the memory that it was lent
+//!    and blocks nothing else.
+//! 3. No call waits for a GPU, except copies from and to the host. A separate thread frees and closes memory,
+//!    because the driver may wait within these calls.
+//! 4. Each object of the driver belongs to one Rust object, which makes its context current and ends it once.
+//!    An operation of several calls enters the context around all of them and restores the caller's.
+//! 5. The driver is loaded when the process asks for its first device. Without a driver each entry point
+//!    returns an error that says what is missing.
 //!
 //! # Examples
 //!
@@ -67,4 +68,4 @@ pub use draft::Draft;
 pub use pool::{Pool, PoolOptions};
 pub use region::Region;
 pub use stream::Stream;
-pub use view::View;
+pub use view::GpuView;

@@ -1,4 +1,4 @@
-//! What is open by its handle: once in a process, however many links name it.
+//! The table of open handles. A process opens each handle once, however many links name it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,41 +14,41 @@ use crate::error::{CudaFault, Result};
 /// A handle of the driver's.
 type Handle = [u8; 64];
 
-/// What is open on a GPU, and what of this process's own others may open.
+/// The open memory and events of a GPU, and those of this process that others may open.
 #[derive(Debug, Default)]
 pub(super) struct Openings {
     pub(super) memory: Table<Memory>,
     pub(super) events: Table<Event>,
 }
 
-/// How long to wait for a handle that is being closed: that may wait for the GPU.
+/// The longest wait for a handle that is being closed, which may wait for the GPU.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Handle → what it opened.
+/// The handles and their open objects.
 pub(super) struct Table<V> {
-    shared: Arc<Shared<V>>,
+    shared: Arc<OpeningsCore<V>>,
 }
 
-struct Shared<V> {
+struct OpeningsCore<V> {
     entries: Mutex<HashMap<Handle, Entry<V>>>,
     closed: Condvar,
 }
 
 enum Entry<V> {
     Open(Weak<V>),
-    /// Nobody uses it, and the driver is closing it: it is not opened again before.
+    /// Unused, and being closed by the driver: it is not opened before that is done.
     Closing,
 }
 
-impl<V> Shared<V> {
+impl<V> OpeningsCore<V> {
     fn entries(&self) -> MutexGuard<'_, HashMap<Handle, Entry<V>>> {
-        // Every step leaves the table whole.
+        // Every step leaves the table consistent.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<V> Table<V> {
-    /// What the handle names: what is there, or else what `open` gives.
+    /// Returns the object of the handle from the table, or the one that `open` returns.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl<V> Table<V> {
         handle: Handle,
         open: impl FnOnce() -> Result<V>,
     ) -> Result<Opening<V>> {
-        // Held while it is opened: the driver opens nothing twice.
+        // The lock lasts while the handle is opened: the driver opens nothing twice.
         let mut entries = self.shared.entries();
         let deadline = Instant::now() + PATIENCE;
         let value = loop {
@@ -89,7 +89,7 @@ impl<V> Table<V> {
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        let shared = Shared { entries: Mutex::default(), closed: Condvar::new() };
+        let shared = OpeningsCore { entries: Mutex::default(), closed: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
 }
@@ -100,12 +100,12 @@ impl<V> fmt::Debug for Table<V> {
     }
 }
 
-/// A use of something that is open. The last one closes it.
+/// A use of an open object. The last use closes it.
 pub(super) struct Opening<V> {
     handle: Handle,
-    /// `None` while it is dropped.
+    /// `None` during the drop.
     value: Option<Arc<V>>,
-    shared: Arc<Shared<V>>,
+    shared: Arc<OpeningsCore<V>>,
 }
 
 impl<V> Deref for Opening<V> {
@@ -126,7 +126,7 @@ impl<V> Drop for Opening<V> {
         let Some(last) = self.value.take().and_then(Arc::into_inner) else { return };
         entries.insert(self.handle, Entry::Closing);
         drop(entries);
-        // Not under the lock: it may wait for the GPU, and so for a peer.
+        // Outside of the lock: closing may wait for the GPU, and so for a peer.
         drop(last);
         self.shared.entries().remove(&self.handle);
         self.shared.closed.notify_all();
@@ -135,7 +135,7 @@ impl<V> Drop for Opening<V> {
 
 impl<V: fmt::Debug> fmt::Debug for Opening<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The handle opens somebody's memory, so it is not shown.
+        // The handle opens another process's memory, so it is not shown.
         f.debug_tuple("Opening").field(&**self).finish()
     }
 }
@@ -146,7 +146,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Something of which there may be one at a time.
+    /// A value of which there is one at a time.
     struct Single(Arc<AtomicUsize>);
 
     impl Single {

@@ -13,17 +13,17 @@ use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result, TensorFault};
 use crate::tensor::{DType, Element, Shape, Tensor};
 
-/// How long to sleep between two looks whether memory has come back.
+/// The sleep between two checks for returned memory.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// How a pool takes memory.
+/// The options of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolOptions {
-    /// What it takes from the driver at once, in bytes, rounded up to 2 MiB. A longer tensor gets as much as it needs.
-    /// Default: 64 MiB.
+    /// Bytes that the pool takes from the driver at a time, rounded up to 2 MiB. A longer tensor gets as many
+    /// as it needs. Default: 64 MiB.
     pub chunk: u64,
-    /// What it takes at most, in bytes. Default: all there is.
+    /// The most bytes that the pool takes. Default: no limit.
     pub quota: u64,
 }
 
@@ -34,39 +34,42 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets what it takes from the driver at once, in bytes.
+    /// Sets the bytes that the pool takes from the driver at a time.
     pub fn chunk(mut self, bytes: u64) -> Self {
         self.chunk = bytes;
         self
     }
 
-    /// Sets what it takes at most, in bytes.
+    /// Sets the most bytes that the pool takes.
     pub fn quota(mut self, bytes: u64) -> Self {
         self.quota = bytes;
         self
     }
 }
 
-/// Memory of a GPU, in chunks that other processes open once. A peer that gets one tensor of a chunk can read and write
-/// all of it, as CUDA has no narrower handle: who trusts peers differently makes a pool for each.
+/// Memory of a GPU in chunks that other processes open once. A peer that gets one tensor of a chunk can read
+/// and write all of the chunk, because CUDA has no narrower handle. A process that trusts its peers to
+/// different degrees makes a pool for each degree.
 ///
-/// Dropped, it stays until all that is lent of it is back.
+/// The memory of a dropped pool stays until all its loans are back.
+///
+/// See the [module's example](crate::cuda).
 #[derive(Debug)]
 pub struct Pool {
     store: Arc<Store>,
 }
 
 impl Device {
-    /// A pool on this GPU.
+    /// Returns a pool on this GPU.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidOption`]: a chunk of no bytes, or of more than the quota.
+    /// [`ErrorKind::InvalidOption`]: a chunk has no bytes, or more than the quota.
     pub fn pool(&self, options: PoolOptions) -> Result<Pool> {
         let PoolOptions { chunk, quota } = options;
         let rounded = chunk.checked_next_multiple_of(PAGE).filter(|_| chunk > 0);
@@ -80,28 +83,28 @@ impl Device {
 }
 
 impl Pool {
-    /// The GPU.
+    /// Returns the GPU.
     pub fn device(&self) -> &Device {
         self.store.device()
     }
 
-    /// Memory for a tensor, which `stream` will write. It holds what it held before.
+    /// Returns memory for a tensor that `stream` will write. It holds old bytes of this pool.
     ///
     /// # Errors
     ///
-    /// - [`CudaFault::Exhausted`]: the quota is spent, and nothing that is free is long enough.
-    /// - [`CudaFault::Driver`]: the GPU has no memory left, or is broken.
-    /// - [`CudaFault::OtherStream`]
-    /// - [`ErrorKind::Tensor`]: there is no such tensor.
+    /// - [`CudaFault::Exhausted`]: the quota is used up, and no free range is long enough.
+    /// - [`CudaFault::Driver`]: the GPU has no memory left or is broken.
+    /// - [`CudaFault::OtherStream`]: the stream belongs to another GPU.
+    /// - [`ErrorKind::Tensor`]: the shape is impossible.
     pub fn alloc<T: Element>(&self, shape: impl Into<Shape>, stream: &Stream) -> Result<Draft<T>> {
         self.make(T::DTYPE, shape.into(), stream)
     }
 
-    /// As [`alloc`](Self::alloc), of this data type, as bytes.
+    /// Returns memory as [`alloc`](Self::alloc) does, for this data type, to be written as bytes.
     ///
     /// # Errors
     ///
-    /// As [`alloc`](Self::alloc), and [`TensorFault::BytesLen`]: BYTES elements have no length of their own.
+    /// As [`alloc`](Self::alloc), and [`TensorFault::BytesLen`]: elements of BYTES have no fixed length.
     pub fn alloc_dtype(
         &self,
         dtype: DType,
@@ -111,7 +114,8 @@ impl Pool {
         self.make(dtype, shape.into(), stream)
     }
 
-    /// As [`alloc_dtype`](Self::alloc_dtype), but waits until `deadline` for memory that others hold.
+    /// Returns memory as [`alloc_dtype`](Self::alloc_dtype) does. It waits until `deadline` for memory that
+    /// other tensors hold.
     ///
     /// # Errors
     ///
@@ -138,11 +142,11 @@ impl Pool {
         }
     }
 
-    /// A copy of a tensor of the host's, which `stream` has made when this returns.
+    /// Returns a copy of a tensor of the host. `stream` has made it when the call returns.
     ///
     /// # Errors
     ///
-    /// As [`alloc_dtype`](Self::alloc_dtype), and those of [`Tensor::to_private`].
+    /// As [`alloc_dtype`](Self::alloc_dtype) and [`Tensor::to_private`].
     pub fn copy_of(&self, tensor: &Tensor, stream: &Stream) -> Result<Draft<u8>> {
         let private = tensor.to_private()?;
         let mut draft = self.make(tensor.dtype(), *tensor.shape(), stream)?;
@@ -150,8 +154,9 @@ impl Pool {
         Ok(draft)
     }
 
-    /// As [`copy_of`](Self::copy_of), but waits only until `deadline`: for memory that others hold, as
-    /// [`alloc_deadline`](Self::alloc_deadline) does, and for the stream and the copy, as [`Draft::write_deadline`].
+    /// Returns a copy as [`copy_of`](Self::copy_of) does. It waits until `deadline`: for memory, as
+    /// [`alloc_deadline`](Self::alloc_deadline) does, and for the stream and the copy, as
+    /// [`Draft::write_deadline`] does.
     ///
     /// # Errors
     ///
@@ -168,20 +173,20 @@ impl Pool {
         Ok(draft)
     }
 
-    /// Bytes that it has taken from the driver.
+    /// Returns the bytes that the pool has taken from the driver.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Forked`]
+    /// [`ErrorKind::Forked`] in a forked child.
     pub fn bytes(&self) -> Result<u64> {
         self.store.used()
     }
 
-    /// Has freed what nobody uses, and no peer has open.
+    /// Returns chunks to the driver that nobody uses and no peer has open.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Forked`]
+    /// [`ErrorKind::Forked`] in a forked child.
     pub fn trim(&self) -> Result<()> {
         self.store.trim()
     }
@@ -194,7 +199,7 @@ impl Pool {
     }
 }
 
-/// Whether there will be memory when others give some back.
+/// Returns whether memory becomes free when other tensors are returned.
 fn waits(error: &crate::Error) -> bool {
     let ErrorKind::Cuda(CudaFault::Exhausted { needed, quota, .. }) = error.kind() else {
         return false;

@@ -1,4 +1,4 @@
-//! Regions of a GPU's memory, which somebody else's handle names: what Triton's clients register.
+//! Ranges of another process's GPU memory that a raw handle names, as Triton's clients register them.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -7,19 +7,19 @@ use crate::cuda::device::Device;
 use crate::cuda::imports::{Import, Keeps};
 use crate::cuda::memory::{Area, Memory};
 use crate::cuda::stream::{Stream, Until};
-use crate::cuda::view::View;
+use crate::cuda::view::GpuView;
 use crate::error::{CudaFault, Result, TensorFault};
 use crate::region::{CudaHandle, Lease, Reach};
 use crate::tensor::{DType, Shape};
 
-/// A range of an allocation of another process, open for as long as this or a view of it lives. Nothing tells when its
-/// owner frees or writes it: that is between the two, as it is with Triton.
+/// A range of another process's allocation, open while this object or a view of it lives. CUDA does not tell
+/// when the owner frees or writes it: the two processes agree on that, as Triton's do.
 #[derive(Debug)]
 pub struct Region {
     device: Device,
     import: Arc<Import>,
     area: Area,
-    /// For copies that name none.
+    /// The stream of copies without a stream of their own.
     stream: OnceLock<Stream>,
 }
 
@@ -28,17 +28,17 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// - [`CudaFault::Driver`]: the handle is forged, or its memory was freed, or is not open to this process.
+    /// - [`CudaFault::Driver`]: the handle is forged, its memory is freed, or this process cannot open it.
     /// - [`CudaFault::Allocation`]: the allocation is shorter.
     pub fn region(&self, handle: &CudaHandle, offset: u64, len: u64) -> Result<Region> {
         self.map(handle, offset, len, None)
     }
 
-    /// Opens a region that a [`Registry`](crate::Registry) knows, as far as it is leased.
+    /// Opens the leased range of a region of a [`Registry`](crate::region::Registry).
     ///
     /// # Errors
     ///
-    /// As [`region`](Self::region), and [`CudaFault::OnHost`]: it is no region of a GPU.
+    /// As [`region`](Self::region), and [`CudaFault::OnHost`]: the region is not on a GPU.
     pub fn lease(&self, lease: Lease) -> Result<Region> {
         let handle = lease.cuda_handle().ok_or(CudaFault::OnHost)?;
         let offset = lease.status().offset.checked_add(lease.offset());
@@ -46,7 +46,7 @@ impl Device {
         self.map(&handle, offset, lease.len(), Some(lease))
     }
 
-    /// Opens what Triton's clients register, on the GPU whose number they say: for `triton::SharedMemory`.
+    /// Opens the memory that a Triton client registers, on the GPU that the client names.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Device {
         len: u64,
         lease: Option<Lease>,
     ) -> Result<Region> {
-        // First: a child may find the table locked for ever.
+        // The check comes first: a child may find the table locked forever.
         self.driver().check_fork()?;
         let end = offset.checked_add(len).ok_or(TensorFault::Overflow)?;
         let memory = &self.openings().memory;
@@ -74,7 +74,7 @@ impl Device {
     }
 }
 
-/// For a [`Registry`](crate::Registry): copies by a stream of its own, each of which is waited for.
+/// The access of a [`Registry`](crate::region::Registry): synchronous copies on a stream of its own.
 impl Reach for Region {
     fn len(&self) -> u64 {
         self.area.len as u64
@@ -90,27 +90,28 @@ impl Reach for Region {
 }
 
 impl Region {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.area.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.area.len == 0
     }
 
-    /// Copies `to.len()` bytes from `offset` on to the host, and waits until they are there.
+    /// Copies the bytes from `offset` on to the host and waits until they are there.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::GpuRange`]: they lead beyond its end. [`CudaFault::Driver`], [`CudaFault::OtherStream`],
-    /// [`CudaFault::Capturing`].
+    /// [`TensorFault::GpuRange`]: the range ends past the region's end. [`CudaFault::Driver`],
+    /// [`CudaFault::OtherStream`], [`CudaFault::Capturing`].
     pub fn read_at(&self, offset: usize, to: &mut [u8], stream: &Stream) -> Result<()> {
         self.part(offset, to.len(), stream)?.copy_to_host(to, stream)
     }
 
-    /// As [`read_at`](Self::read_at), but waits only until `deadline`, as [`View::read_deadline`] does.
+    /// Copies as [`read_at`](Self::read_at) does. It waits until `deadline`, as [`GpuView::read_deadline`]
+    /// does.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl Region {
         part.copy_to_host_until(to, &self.device, until)
     }
 
-    /// Copies `from` to `offset`, and waits until it is there.
+    /// Copies `from` to `offset` and waits until it is there.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl Region {
         self.part(offset, from.len(), stream)?.copy_from_host(from, stream)
     }
 
-    /// As [`write_at`](Self::write_at), but waits only until `deadline`, as
+    /// Copies as [`write_at`](Self::write_at) does. It waits until `deadline`, as
     /// [`Draft::write_deadline`](crate::cuda::Draft::write_deadline) does.
     ///
     /// # Errors
@@ -154,24 +155,26 @@ impl Region {
         part.copy_from_host_until(from, &self.device, until)
     }
 
-    /// A tensor in it, from `offset` on, for `stream` to read or write. The stream waits for nobody.
+    /// Returns a view of a tensor in the region, from `offset` on, for `stream` to read or write. The stream
+    /// waits for no other one.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::GpuRange`]: it leads beyond the end. [`TensorFault::BytesLen`]: it has no length of its own.
-    /// - [`CudaFault::OtherStream`]
+    /// - [`TensorFault::GpuRange`]: the tensor ends past the region's end. [`TensorFault::BytesLen`]: elements
+    ///   of BYTES have no fixed length.
+    /// - [`CudaFault::OtherStream`]: the stream belongs to another GPU.
     pub fn view(
         &self,
         dtype: DType,
         shape: impl Into<Shape>,
         offset: usize,
         stream: &Stream,
-    ) -> Result<View> {
+    ) -> Result<GpuView> {
         stream.check_capture()?;
         let shape = shape.into();
         let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
         let area = self.part(offset, len, stream)?;
-        Ok(View::of_region(self.import.clone(), (dtype, shape), area, stream))
+        Ok(GpuView::of_region(self.import.clone(), (dtype, shape), area, stream))
     }
 
     fn own_stream(&self) -> Result<&Stream> {

@@ -1,11 +1,11 @@
-//! Pools that nobody uses any more, and of which peers still have something.
+//! Dropped pools of which peers still have memory.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cuda::store::Store;
 
-/// They stay until everything is back: memory that somebody has open is not freed.
+/// They stay until everything is back: memory that a process has open is not freed.
 #[derive(Default)]
 pub(super) struct Retired {
     stores: Mutex<Vec<Arc<Store>>>,
@@ -16,7 +16,7 @@ impl Retired {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
     }
 
-    /// Frees those of which all is back. Gives how many are left. In the process that lent it.
+    /// Frees the pools of which everything is back. Returns the number of the others. In the lending process.
     pub(super) fn sweep(&self) -> usize {
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         if stores.is_empty() {

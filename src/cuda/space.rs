@@ -1,12 +1,12 @@
-//! Ranges of an allocation: which are free, and which are taken. Numbers alone.
+//! Free and taken ranges of an allocation. Numbers alone.
 
 use std::collections::BTreeMap;
 
-/// What ranges start and end at a multiple of, in bytes. `cuMemAlloc` promises 256 (CUDA C++ Programming Guide, "Size and
-/// Alignment Requirement"); two lines of 256 keep what two peers write apart.
+/// The alignment of ranges in bytes. `cuMemAlloc` promises 256 (CUDA C++ Programming Guide, "Size and
+/// Alignment Requirement"). Two lines of 256 keep the writes of two peers apart.
 pub(super) const ALIGNMENT: u64 = 512;
 
-/// The free ranges of an allocation: start → length, no two of which touch.
+/// The free ranges of an allocation by their start. No two of them touch.
 #[derive(Debug)]
 pub(super) struct Space {
     len: u64,
@@ -18,22 +18,23 @@ impl Space {
         Self { len, free: BTreeMap::from([(0, len)]) }
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether nothing is taken.
+    /// Returns whether no range is taken.
     pub(super) fn is_idle(&self) -> bool {
         self.free.get(&0) == Some(&self.len)
     }
 
-    /// The length of the shortest free range that holds `len` bytes.
+    /// Returns the length of the shortest free range that holds `len` bytes.
     pub(super) fn fit(&self, len: u64) -> Option<u64> {
         self.free.values().copied().filter(|free| *free >= len).min()
     }
 
-    /// Takes `len` bytes, a multiple of [`ALIGNMENT`], where they leave the least. Gives where they start.
+    /// Takes `len` bytes, a multiple of [`ALIGNMENT`], from the shortest free range that holds them. Returns
+    /// their start.
     pub(super) fn take(&mut self, len: u64) -> Option<u64> {
         let fit = self.fit(len)?;
         let (start, _) = self.free.iter().find(|(_, free)| **free == fit)?;
@@ -45,7 +46,7 @@ impl Space {
         Some(start)
     }
 
-    /// Gives back what was taken.
+    /// Returns a taken range.
     pub(super) fn put(&mut self, mut start: u64, mut len: u64) {
         if let Some((before, free)) = self.free.range(..start).next_back()
             && before + free == start

@@ -1,4 +1,4 @@
-//! What stands behind a pool: its chunks, who has them open, and what of them is lent.
+//! The memory of a pool: its chunks, the processes that have them open, and the loans.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -17,45 +17,45 @@ use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
 use crate::tensor::{Fate, GpuBorrower, GpuMemory, GpuParcel, GpuPlace, Ticket};
 
-/// How long to wait for memory that is being freed, where there is no other.
+/// The longest wait for memory that is being freed, when there is no other.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Chunks of a GPU's memory, and the books about them.
+/// The chunks of a GPU's memory and their ledger.
 #[derive(Debug)]
 pub(super) struct Store {
     device: Device,
     options: PoolOptions,
     books: Mutex<Books>,
-    /// A chunk was made, or could not be.
+    /// Signalled when a chunk is made or the driver refuses it.
     made: Condvar,
 }
 
 #[derive(Debug)]
 struct Books {
     ledger: Ledger<Ticket, Opening<Event>>,
-    /// By the number that the ledger gave.
+    /// By the ledger's number.
     chunks: Vec<Option<Chunk>>,
     /// Bytes of chunks that are being made.
     coming: u64,
 }
 
-/// One allocation, exported once.
+/// An allocation that is exported once.
 #[derive(Debug)]
 struct Chunk {
     memory: Opening<Memory>,
     handle: MemoryHandle,
-    /// One for each borrower that was told of it, which comes back when that has closed it.
+    /// One for each borrower that knows the chunk. It comes back when the borrower has closed it.
     exposed: Vec<Ticket>,
 }
 
 impl Parked for Chunk {
     fn is_over(&self) -> bool {
-        // It is parked when it is.
+        // It is parked when it is unused.
         true
     }
 }
 
-/// Freed by somebody who may wait for that.
+/// Freed on a thread that may wait.
 fn free(chunks: Vec<Chunk>) {
     chunks.into_iter().for_each(closer::end);
 }
@@ -72,17 +72,17 @@ impl Store {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Every step leaves the books whole.
+        // Every step leaves the ledger consistent.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of all chunks.
+    /// Returns the bytes of all chunks.
     pub(super) fn used(&self) -> Result<u64> {
         self.device.driver().check_fork()?;
         Ok(self.books().ledger.total())
     }
 
-    /// Takes back what has come back. Then has freed what nobody uses or has open.
+    /// Collects returned memory, then frees the chunks that nobody uses or has open.
     pub(super) fn trim(&self) -> Result<()> {
         self.device.driver().check_fork()?;
         let mut books = self.books();
@@ -93,7 +93,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether nothing is in use, and nobody has anything open. In the process that lent it.
+    /// Returns whether no range is in use and no process has a chunk open. In the lending process.
     pub(super) fn is_over(&self) -> bool {
         self.trim().is_ok() && {
             let books = self.books();
@@ -101,7 +101,7 @@ impl Store {
         }
     }
 
-    /// A range of `len` bytes. Its number is used once, by the caller.
+    /// Returns a range of `len` bytes. The caller uses its number once.
     fn take(&self, len: u64) -> Result<(Number, Range, u64)> {
         self.device.driver().check_fork()?;
         self.device.retired().sweep();
@@ -123,7 +123,7 @@ impl Store {
             let mut size = needed.max(self.options.chunk);
             if size > self.room(&books) {
                 free(books.drop_chunks());
-                // By less than a whole chunk, if there is no room for one.
+                // A chunk shorter than usual, if the quota has no room for a whole one.
                 size = size.min(self.room(&books) / PAGE * PAGE);
             }
             if size >= needed {
@@ -132,11 +132,11 @@ impl Store {
             if books.coming == 0 {
                 return Err(self.exhausted(needed, books.total()));
             }
-            // Another thread makes a chunk right now, which may have room.
+            // Another thread is making a chunk, which may have room.
             books = self.made.wait(books).unwrap_or_else(PoisonError::into_inner);
         };
         let needed = needed.unwrap_or(size);
-        // Others see the quota as it will be, and need not wait for the driver.
+        // Other threads see the quota as it will be and do not wait for the driver.
         books.coming += size;
         drop(books);
         let made = match self.make(size) {
@@ -150,7 +150,7 @@ impl Store {
         books.take(len).ok_or_else(|| self.exhausted(needed, books.total()))
     }
 
-    /// Gives up what is idle first, and takes no more than what is needed.
+    /// Frees idle chunks first, and then takes no more than the request needs.
     #[cold]
     fn make_where_there_is_little(&self, needed: u64) -> Result<Chunk> {
         let freed = self.books().drop_chunks();
@@ -163,7 +163,7 @@ impl Store {
         let _entered = self.device.enter()?;
         let memory = Memory::new(&self.device, size)?;
         let handle = memory.export()?;
-        // Who gets it back in this process uses it as it is.
+        // A receiver in this process uses the memory itself.
         let memory = self.device.openings().memory.get(handle, || Ok(memory))?;
         Ok(Chunk { memory, handle, exposed: Vec::new() })
     }
@@ -176,7 +176,7 @@ impl Store {
         CudaFault::Exhausted { needed, used, quota: self.options.quota }.into()
     }
 
-    /// Something that this process uses: a range, until it is dropped.
+    /// A range in use by this process, until it is dropped.
     pub(super) fn hold(self: &Arc<Self>, len: usize) -> Result<Hold> {
         let (number, range, start) = self.take(len as u64)?;
         Ok(Hold { store: self.clone(), number, range, area: Area { start, len } })
@@ -184,7 +184,7 @@ impl Store {
 }
 
 impl Books {
-    /// Takes back what has come back. In the process that lent it.
+    /// Collects returned memory. In the lending process.
     fn sweep(&mut self, device: &Device) {
         let Self { ledger, chunks, .. } = self;
         let exposed = chunks.iter().flatten().flat_map(|chunk| &chunk.exposed);
@@ -192,7 +192,7 @@ impl Books {
         for chunk in chunks.iter_mut().flatten() {
             chunk.exposed.retain_mut(|ticket| ticket.fate() == Fate::Out);
         }
-        // Before the first event is asked, if any is.
+        // Before the first query of an event, if there is one.
         let entered = OnceCell::new();
         ledger.sweep(Ticket::fate, |ticket, event| {
             entered.get_or_init(|| device.enter());
@@ -204,7 +204,7 @@ impl Books {
         });
     }
 
-    /// Bytes of all chunks, and of those that are being made.
+    /// Returns the bytes of all chunks, those included that are being made.
     fn total(&self) -> u64 {
         self.ledger.total() + self.coming
     }
@@ -223,7 +223,7 @@ impl Books {
         self.chunks[at] = Some(chunk);
     }
 
-    /// Takes out what nobody uses or has open, as far as one has [looked](Self::sweep).
+    /// Takes out the chunks that nobody uses or has open, as of the last [sweep](Self::sweep).
     fn drop_chunks(&mut self) -> Vec<Chunk> {
         let Self { ledger, chunks, .. } = self;
         let mut freed = Vec::new();
@@ -236,7 +236,7 @@ impl Books {
         freed
     }
 
-    /// An event that nobody else uses.
+    /// Returns an event that nobody else uses.
     fn event(&mut self, device: &Device) -> Result<Opening<Event>> {
         if self.ledger.is_due_for_events() {
             self.sweep(device);
@@ -266,7 +266,7 @@ impl Hold {
         self.area
     }
 
-    /// It can be read when `stream` has done what it was given so far.
+    /// Makes the range readable when the work that `stream` has got so far is done.
     pub(super) fn set_ready(&self, stream: &Stream) -> Result<()> {
         self.store.device.driver().check_fork()?;
         let mut books = self.store.books();
@@ -281,21 +281,21 @@ impl Hold {
         Ok(())
     }
 
-    /// What `stream` is given from now on begins when this can be read.
+    /// Makes later work of `stream` wait until the range can be read.
     pub(super) fn hold_back(&self, stream: &Stream) -> Result<()> {
         self.store.device.driver().check_fork()?;
         let books = self.store.books();
         books.ledger.ready(self.number).map_or(Ok(()), |event| event.hold_back(stream))
     }
 
-    /// `stream` has been given a use of this, after which nobody here uses it.
+    /// Records a use by `stream`, after which nothing in this process uses the range.
     pub(super) fn end_behind(&self, stream: &Stream) {
         if !is_ours() {
             return;
         }
         let _entered = stream.device().enter();
         if stream.is_capturing() {
-            // Recorded, the event would become part of the graph, and tell nothing of what ran before.
+            // A recorded event would become part of the graph and tell nothing of earlier work.
             tracing::warn!(
                 "a use of a GPU's memory ends while its stream is captured: it is not used again"
             );
@@ -309,9 +309,9 @@ impl Hold {
         });
         drop(books);
         let Err(error) = recorded else { return };
-        tracing::warn!(%error, "a use of a GPU's memory is waited for");
+        tracing::warn!(error = format_args!("{error:#}"), "a use of a GPU's memory is waited for");
         if !stream.wait_to_end() {
-            // What the stream was given may run for ever: then nobody gets the memory.
+            // The stream's work may run forever. Then nobody gets the memory.
             self.store.books().ledger.keep(self.number);
         }
     }
@@ -367,13 +367,13 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// A range that was written, as a tensor has it.
+/// A written range, as a tensor holds it.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct OwnedTensor {
     pub(super) hold: Hold,
 }
 
-impl GpuMemory for Shared {
+impl GpuMemory for OwnedTensor {
     fn len(&self) -> usize {
         self.hold.area.len
     }

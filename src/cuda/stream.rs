@@ -1,4 +1,4 @@
-//! Streams: work of a GPU that is done in order.
+//! Streams: ordered work of a GPU.
 
 #![allow(unsafe_code)]
 
@@ -13,33 +13,33 @@ use crate::cuda::device::Device;
 use crate::cuda::library::{NOT_READY, ends_all};
 use crate::error::{CudaFault, Error, ErrorKind, Result};
 
-/// How long to sleep between two looks at a stream.
+/// The sleep between two checks of a stream.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A stream of a GPU. Handles are cheap to clone; the stream lives as long as one of them, a view or a tensor that
-/// uses it.
+/// A stream of a GPU. Handles are cheap to clone. The stream lives as long as one of them, or a view or tensor
+/// that uses it.
 #[derive(Clone)]
 pub struct Stream {
-    inner: Arc<Inner>,
+    inner: Arc<StreamCore>,
 }
 
-struct Inner {
+struct StreamCore {
     device: Device,
     raw: CUstream,
     is_ours: bool,
 }
 
 // SAFETY: the driver's streams may be used by any thread.
-unsafe impl Send for Inner {}
+unsafe impl Send for StreamCore {}
 // SAFETY: as above, and by several at once.
-unsafe impl Sync for Inner {}
+unsafe impl Sync for StreamCore {}
 
 impl Device {
-    /// A stream of its own, which does not wait for the legacy default stream.
+    /// Returns a new stream, which does not wait for the legacy default stream.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver)
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver): the driver refuses.
     pub fn stream(&self) -> Result<Stream> {
         let (driver, _entered) = (self.driver(), self.enter()?);
         let mut raw = std::ptr::null_mut();
@@ -47,44 +47,44 @@ impl Device {
         // SAFETY: `raw` has room for a stream, and the device's context is current.
         let code = unsafe { (driver.calls.cuStreamCreate)(&mut raw, flags) };
         driver.check("cuStreamCreate", code)?;
-        Ok(Stream { inner: Arc::new(Inner { device: self.clone(), raw, is_ours: true }) })
+        Ok(Stream { inner: Arc::new(StreamCore { device: self.clone(), raw, is_ours: true }) })
     }
 
-    /// The legacy default stream of its context, which PyTorch and CuPy use unless they are told otherwise.
+    /// Returns the legacy default stream of its context, which PyTorch and CuPy use by default.
     pub fn default_stream(&self) -> Stream {
         let raw = std::ptr::null_mut();
-        Stream { inner: Arc::new(Inner { device: self.clone(), raw, is_ours: false }) }
+        Stream { inner: Arc::new(StreamCore { device: self.clone(), raw, is_ours: false }) }
     }
 
-    /// A stream that another library has made, which stays its own.
+    /// Returns a handle of a stream that another library has made and keeps.
     ///
     /// # Safety
     ///
-    /// - `raw` is a `CUstream` of this GPU's primary context, or `CU_STREAM_LEGACY`. Not `CU_STREAM_PER_THREAD`, which is
-    ///   another stream on each thread.
-    /// - It lives as long as the handle, its clones, and every view and tensor that was given one of them.
+    /// - `raw` is a `CUstream` of this GPU's primary context, or `CU_STREAM_LEGACY`. It is not
+    ///   `CU_STREAM_PER_THREAD`, which is another stream on each thread.
+    /// - It lives as long as the handle, its clones, and every view and tensor that uses one of them.
     pub unsafe fn stream_of_raw(&self, raw: *mut c_void) -> Stream {
-        let inner = Inner { device: self.clone(), raw: raw.cast(), is_ours: false };
+        let inner = StreamCore { device: self.clone(), raw: raw.cast(), is_ours: false };
         Stream { inner: Arc::new(inner) }
     }
 }
 
 impl Stream {
-    /// The GPU whose work it is.
+    /// Returns its GPU.
     pub fn device(&self) -> &Device {
         &self.inner.device
     }
 
-    /// The `CUstream`, for other libraries.
+    /// Returns the `CUstream`, for other libraries.
     pub fn as_raw(&self) -> *mut c_void {
         self.inner.raw.cast()
     }
 
-    /// Waits until all is done that it was given so far.
+    /// Waits until the work that the stream has got so far is done.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`](crate::CudaFault::Driver): that has failed, or something before it.
+    /// [`CudaFault::Driver`](crate::error::CudaFault::Driver): this work, or earlier work, has failed.
     pub fn synchronize(&self) -> Result<()> {
         let (driver, _entered) = (self.device().driver(), self.device().enter()?);
         // SAFETY: it lives, in the context that is current.
@@ -92,8 +92,7 @@ impl Stream {
         driver.check("cuStreamSynchronize", code)
     }
 
-    /// As [`synchronize`](Self::synchronize), but waits only until `deadline`: what a stream waits for may be a peer's
-    /// to do.
+    /// Waits as [`synchronize`](Self::synchronize) does, until `deadline`: the stream may wait for a peer.
     ///
     /// # Errors
     ///
@@ -102,7 +101,7 @@ impl Stream {
         self.synchronize_while(Some(Until::new(deadline)), || Ok(()))
     }
 
-    /// Whether all is done that it was given so far.
+    /// Returns whether the work that the stream has got so far is done.
     ///
     /// # Errors
     ///
@@ -120,7 +119,7 @@ impl Stream {
         self.inner.raw
     }
 
-    /// An error unless it is one of this GPU's.
+    /// Checks that the stream belongs to this GPU.
     pub(super) fn check_device(&self, device: &Device) -> Result<()> {
         if self.device().is(device) { Ok(()) } else { Err(CudaFault::OtherStream.into()) }
     }
@@ -129,7 +128,7 @@ impl Stream {
         self.raw() == other.raw() && self.device().is(other.device())
     }
 
-    /// An error if what it is given becomes part of a graph.
+    /// Checks that the stream's work does not become part of a graph.
     pub(super) fn check_capture(&self) -> Result<()> {
         let (driver, _entered) = (self.device().driver(), self.device().enter()?);
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -142,15 +141,15 @@ impl Stream {
         }
     }
 
-    /// Whether what it is given becomes part of a graph.
+    /// Returns whether the stream's work becomes part of a graph.
     pub(super) fn is_capturing(&self) -> bool {
         let refused = self.check_capture();
         refused.is_err_and(|error| matches!(error.kind(), ErrorKind::Cuda(CudaFault::Capturing)))
     }
 
-    /// Waits until all is done that it was given so far. False: that cannot be known.
+    /// Waits until the work that the stream has got so far is done. Returns `false` if the driver cannot tell.
     pub(super) fn wait_to_end(&self) -> bool {
-        // An error may be of something else, and say nothing of what runs. Then the driver is asked again.
+        // The error may belong to other work and say nothing of this one. The driver is asked once more.
         let mut idle = self.synchronize().map(|()| true);
         if idle.as_ref().is_err_and(|error| !ends_work(error)) {
             idle = self.is_idle();
@@ -165,14 +164,14 @@ impl Stream {
         }
     }
 
-    /// Waits for what it was given so far, as long as time is left, before somebody else goes on with the same
-    /// memory.
+    /// Waits for the work that the stream has got so far, while time is left. Another stream then goes on with
+    /// the same memory.
     pub(super) fn settle(&self, until: Until) -> Result<()> {
         self.check_capture()?;
         self.synchronize_while(Some(until), || Ok(()))
     }
 
-    /// As [`synchronize`](Self::synchronize), as long as time is left and `goes_on` gives no error.
+    /// Waits as [`synchronize`](Self::synchronize) does, while time is left and `goes_on` returns no error.
     pub(super) fn synchronize_while(
         &self,
         until: Option<Until>,
@@ -187,7 +186,7 @@ impl Stream {
     }
 }
 
-/// How long somebody waits for a stream.
+/// The patience of a caller that waits for a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Until {
     start: Instant,
@@ -195,12 +194,12 @@ pub(super) struct Until {
 }
 
 impl Until {
-    /// From now on.
+    /// Returns the patience that starts now.
     pub(super) fn new(deadline: Instant) -> Self {
         Self { start: Instant::now(), deadline }
     }
 
-    /// How much is left. An error once there is none.
+    /// Returns the time that is left, or an error if none is.
     pub(super) fn left(self) -> Result<Duration> {
         let now = Instant::now();
         if now < self.deadline {
@@ -211,12 +210,12 @@ impl Until {
     }
 }
 
-/// Whether an error says that nothing runs any more.
+/// Returns whether an error says that no work runs any more.
 fn ends_work(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Cuda(CudaFault::Driver { code, .. }) if ends_all(*code))
 }
 
-impl Drop for Inner {
+impl Drop for StreamCore {
     fn drop(&mut self) {
         if !self.is_ours {
             return;

@@ -1,4 +1,4 @@
-//! A tensor on a GPU as it is read.
+//! A tensor on a GPU that is being read.
 
 use std::any::Any;
 use std::fmt;
@@ -11,17 +11,19 @@ use crate::cuda::imports::{Import, Imports};
 use crate::cuda::library::{is_ours, is_refusal};
 use crate::cuda::memory::Area;
 use crate::cuda::openings::Opening;
-use crate::cuda::store::Shared;
+use crate::cuda::store::OwnedTensor;
 use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, ErrorKind, Result};
 use crate::tensor::dlpack::{DLDevice, DLManagedTensorVersioned};
 use crate::tensor::{DType, GpuLoan, OnGpu, Shape, Tensor, dlpack};
 
-/// A tensor on a GPU that one stream reads: row-major, without gaps. While it lives, and until the stream has done what
-/// it was given by then, its memory is not used for anything else.
+/// A tensor on a GPU that one stream reads: row-major, contiguous. Its memory is not reused while the view
+/// lives, nor before the work that the stream has got by then is done.
 ///
-/// Its owner and whoever else has mapped the memory can write it: CUDA has no read-only handles.
-pub struct View {
+/// The owner, and every process that has mapped the memory, can write it: CUDA has no read-only handles.
+///
+/// See the [module's example](crate::cuda).
+pub struct GpuView {
     dtype: DType,
     shape: Shape,
     area: Area,
@@ -29,10 +31,11 @@ pub struct View {
     source: Source,
 }
 
-/// What the view keeps. Events go before the memory whose users they tell of, and that before its loan.
+/// The objects that the view keeps. Events are dropped before the memory whose users they tell of, and that
+/// memory before its loan.
 enum Source {
     /// Memory of this process.
-    Own(Arc<Shared>),
+    Own(Arc<OwnedTensor>),
     /// Memory that a peer has lent.
     Lent { done: Arc<Opening<Event>>, import: Arc<Import>, loan: Arc<GpuLoan> },
     /// A region.
@@ -40,20 +43,23 @@ enum Source {
 }
 
 impl Device {
-    /// A tensor that lies on this GPU, for `stream` to read. The stream waits, on the GPU, until its writer is done;
-    /// nothing waits here. The first tensor from a chunk of a peer's pool opens the chunk, which takes some 100 µs.
+    /// Opens a tensor of this GPU for `stream` to read. The stream waits, on the GPU, until the tensor's
+    /// writer is done. The call does not wait. The first tensor of a chunk of a peer's pool opens the chunk,
+    /// which takes about 100 µs.
     ///
     /// # Errors
     ///
-    /// - [`CudaFault::OnHost`]: it does not lie on a GPU; [`CudaFault::OtherDevice`]: on another one;
-    ///   [`CudaFault::HiddenDevice`]: on one that this process does not see.
-    /// - [`ErrorKind::PeerDied`]: the process that has lent it has ended, and the memory with it.
-    /// - [`CudaFault::Driver`]: what the peer says of its memory is no handle; [`CudaFault::Allocation`]: it is of less.
-    /// - [`CudaFault::OtherNamespace`]: it cannot be opened, and the peer lives in another container.
-    /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]
-    pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<View> {
+    /// - [`CudaFault::OnHost`]: the tensor does not lie on a GPU. [`CudaFault::OtherDevice`]: it lies on
+    ///   another GPU. [`CudaFault::HiddenDevice`]: it lies on one that this process does not see.
+    /// - [`ErrorKind::PeerDied`]: the lender's process has ended, and the memory is gone.
+    /// - [`CudaFault::Driver`]: the peer's handle is none. [`CudaFault::Allocation`]: its allocation is
+    ///   shorter than it claims.
+    /// - [`CudaFault::OtherNamespace`]: the driver cannot open it, and the peer lives in another container.
+    /// - [`CudaFault::OtherStream`], [`CudaFault::Capturing`]: the stream belongs to another GPU or is being
+    ///   captured.
+    pub fn open(&self, tensor: &Tensor, stream: &Stream) -> Result<GpuView> {
         stream.check_device(self)?;
-        // First: a child has none of it.
+        // The check comes first: a child has none of this.
         let _entered = self.enter()?;
         stream.check_capture()?;
         self.retired().sweep();
@@ -69,7 +75,7 @@ impl Device {
         let (area, source) = match place {
             OnGpu::Own(memory) => {
                 let memory: Arc<dyn Any + Send + Sync> = memory.clone();
-                let shared = memory.downcast::<Shared>().map_err(|_| CudaFault::OnHost)?;
+                let shared = memory.downcast::<OwnedTensor>().map_err(|_| CudaFault::OnHost)?;
                 shared.hold.hold_back(stream)?;
                 (shared.hold.area(), Source::Own(shared))
             }
@@ -79,24 +85,24 @@ impl Device {
                 }
                 let place = &loan.place;
                 let shelf = loan.shelf().get(Imports::default);
-                // Only this module keeps anything there.
+                // Only this module puts memory there.
                 let imports = shelf.ok_or(CudaFault::OnHost)?;
                 let foreign = |error| tell_of_namespace(error, loan);
                 let import = imports.memory(self, loan).map_err(foreign)?;
                 let ready = import.event(self, place.ready).map_err(foreign)?;
                 let done = import.event(self, place.done).map_err(foreign)?;
                 ready.hold_back(stream)?;
-                // Judged to lie inside, when it came.
+                // The place was checked when it came.
                 let start = import.memory().start() + place.offset;
                 let area = Area { start, len: place.len as usize };
                 (area, Source::Lent { loan: loan.clone(), import, done })
             }
         };
         let (dtype, shape) = (tensor.dtype(), *tensor.shape());
-        Ok(View { dtype, shape, area, stream: stream.clone(), source })
+        Ok(GpuView { dtype, shape, area, stream: stream.clone(), source })
     }
 
-    /// A private copy of a tensor that lies on this GPU. Waits until it is made.
+    /// Returns a private copy of a tensor of this GPU. It waits until the copy is made.
     ///
     /// # Errors
     ///
@@ -105,8 +111,9 @@ impl Device {
         self.open(tensor, stream)?.to_host()
     }
 
-    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`View::read_deadline`] does. Who tries
-    /// again keeps a [`View`]: each time that a tensor is opened its stream is given one more wait.
+    /// Returns a copy as [`to_host`](Self::to_host) does. It waits until `deadline`, as
+    /// [`GpuView::read_deadline`] does. A caller that tries again keeps a [`GpuView`]: each opening queues one
+    /// more wait on the stream.
     ///
     /// # Errors
     ///
@@ -121,12 +128,12 @@ impl Device {
     }
 }
 
-/// The namespaces that CUDA's handles mean nothing outside of. A handle holds its maker's pid, and the driver takes
-/// one with the opener's own for its own (README of Triton's clients, "--pid host"); UCX-Py demands the IPC namespace
-/// ("NVLink and Docker/Kubernetes").
+/// The namespaces outside of which CUDA's handles mean nothing. A handle holds its maker's pid, and the driver
+/// takes a handle with the opener's pid for its own (README of Triton's clients, "--pid host"). UCX-Py demands
+/// the IPC namespace ("NVLink and Docker/Kubernetes").
 const NAMESPACES: [&str; 2] = ["pid", "ipc"];
 
-/// What the driver said of a handle, or that its maker lives where handles are others.
+/// Returns the driver's error of a handle, or the fault that its maker lives in another namespace.
 #[cold]
 fn tell_of_namespace(error: Error, loan: &GpuLoan) -> Error {
     match error.kind() {
@@ -142,7 +149,7 @@ fn tell_of_namespace(error: Error, loan: &GpuLoan) -> Error {
     }
 }
 
-impl View {
+impl GpuView {
     pub(super) fn of_region(
         import: Arc<Import>,
         (dtype, shape): (DType, Shape),
@@ -152,51 +159,51 @@ impl View {
         Self { dtype, shape, area, stream: stream.clone(), source: Source::Region(import) }
     }
 
-    /// What its elements are.
+    /// Returns the data type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The lengths of its dimensions.
+    /// Returns the lengths of the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn byte_len(&self) -> usize {
         self.area.len
     }
 
-    /// The stream that reads it.
+    /// Returns the stream that reads it.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Its address on the GPU (`CUdeviceptr`), for kernels on [`stream`](Self::stream).
+    /// Returns its address on the GPU (`CUdeviceptr`), for kernels on [`stream`](Self::stream).
     pub fn device_ptr(&self) -> u64 {
         self.area.start
     }
 
-    /// Copies its bytes to the host, and waits until they are there.
+    /// Copies its bytes to the host and waits until they are there.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::Len`](crate::TensorFault::Len): `to` has more or fewer.
-    /// - [`ErrorKind::PeerDied`], before its writer was done.
+    /// - [`TensorFault::Len`](crate::error::TensorFault::Len): `to` has more or fewer bytes.
+    /// - [`ErrorKind::PeerDied`]: the owner died before its writer was done.
     /// - [`CudaFault::Driver`], [`CudaFault::Capturing`]
     ///
-    /// It waits as long as the writer lives and is not done; [`read_deadline`](Self::read_deadline) waits less.
+    /// The call waits while the writer lives and is not done. [`read_deadline`](Self::read_deadline) has a
+    /// limit.
     pub fn read(&self, to: &mut [u8]) -> Result<()> {
         self.wait(None)?;
         self.area.copy_to_host(to, &self.stream)
     }
 
-    /// As [`read`](Self::read), but waits only until `deadline`: first for what the stream was given so far, and
-    /// nothing is given to it meanwhile; then for the copy, in pieces of 4 MiB, on a stream of its own that is made
-    /// each time.
+    /// Copies as [`read`](Self::read) does. It waits until `deadline`: first for the work that the stream has
+    /// got so far, and queues nothing on it. Then it copies in pieces of 4 MiB on a new stream of its own.
     ///
-    /// Nothing writes to `to` after this has returned. A piece that was begun is waited for, and by so much the
-    /// deadline may be passed: 0.2 ms at 20 GB/s, 2 ms at 2 GB/s. After an error some of `to` may have been written.
+    /// Nothing writes to `to` after the call. The call waits for a piece that has begun, so it may return late
+    /// by one piece: 0.2 ms at 20 GB/s, 2 ms at 2 GB/s. After an error part of `to` may be written.
     ///
     /// # Errors
     ///
@@ -207,7 +214,7 @@ impl View {
         self.area.copy_to_host_until(to, self.stream.device(), until)
     }
 
-    /// A private copy. Waits until it is made.
+    /// Returns a private copy. It waits until the copy is made.
     ///
     /// # Errors
     ///
@@ -216,8 +223,8 @@ impl View {
         self.copy_by(|to| self.read(to))
     }
 
-    /// As [`to_host`](Self::to_host), but waits only until `deadline`, as [`read_deadline`](Self::read_deadline)
-    /// does.
+    /// Returns a copy as [`to_host`](Self::to_host) does. It waits until `deadline`, as
+    /// [`read_deadline`](Self::read_deadline) does.
     ///
     /// # Errors
     ///
@@ -235,7 +242,7 @@ impl View {
         Tensor::from_bytes(self.dtype, self.shape, &bytes)
     }
 
-    /// Waits for what the stream was given: a copy would wait within the driver, without an end.
+    /// Waits for the stream's work here: a copy would wait within the driver without a limit.
     fn wait(&self, until: Option<Until>) -> Result<()> {
         self.stream.check_capture()?;
         self.stream.synchronize_while(until, || match &self.source {
@@ -244,14 +251,14 @@ impl View {
         })
     }
 
-    /// Hands it to another library by DLPack, read-only and without a copy. That library is to use it on
-    /// [`stream`](Self::stream), as its own protocol has it: PyTorch calls `__dlpack__(stream)`, and the stream it
-    /// names is the one to open the tensor for. The loan goes back when it calls the deleter, behind what the stream
-    /// was given by then.
+    /// Exports the tensor to another library by DLPack, read-only and without a copy. That library uses it on
+    /// [`stream`](Self::stream), as its own protocol says: PyTorch calls `__dlpack__(stream)`, and the caller
+    /// opens the tensor for the stream that PyTorch names. The loan goes back when the library calls the
+    /// deleter, after the work that the stream has got by then.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::BytesLen`](crate::TensorFault::BytesLen): DLPack has no BYTES.
+    /// [`TensorFault::BytesLen`](crate::error::TensorFault::BytesLen): DLPack has no BYTES.
     pub fn into_dlpack(self) -> Result<*mut DLManagedTensorVersioned> {
         let device = DLDevice::cuda(self.stream.device().ordinal());
         let (dtype, shape, Area { start, len }) = (self.dtype, self.shape, self.area);
@@ -263,7 +270,7 @@ impl View {
     }
 }
 
-impl Drop for View {
+impl Drop for GpuView {
     fn drop(&mut self) {
         if !is_ours() {
             return;
@@ -273,14 +280,17 @@ impl Drop for View {
         }
         let _entered = self.stream.device().enter();
         if self.stream.is_capturing() {
-            // Recorded, an event would become part of the graph, and tell nothing of what ran before.
+            // A recorded event would become part of the graph and tell nothing of earlier work.
             tracing::warn!(
                 "a use of a peer's memory ends while its stream is captured: it is kept"
             );
             return self.keep();
         }
         if let Err(error) = self.end() {
-            tracing::warn!(%error, "a use of a peer's memory is waited for");
+            tracing::warn!(
+                error = format_args!("{error:#}"),
+                "a use of a peer's memory is waited for"
+            );
             if !self.stream.wait_to_end() {
                 self.keep();
             }
@@ -288,14 +298,14 @@ impl Drop for View {
     }
 }
 
-impl View {
-    /// Records what tells that the stream's use is over.
+impl GpuView {
+    /// Records the event after the stream's use.
     fn end(&self) -> Result<()> {
         match &self.source {
             Source::Own(_) => Ok(()),
             Source::Lent { loan, import, done } => {
                 let mut ended = loan.ended();
-                // An earlier view's use ends first, as one event tells of both.
+                // An earlier view's use ends first, because one event stands for both.
                 let chained = if *ended { done.hold_back(&self.stream) } else { Ok(()) };
                 *ended = true;
                 chained.and_then(|()| done.record(&self.stream))?;
@@ -305,7 +315,7 @@ impl View {
         }
     }
 
-    /// What the stream was given may run for ever: nobody gets the memory back, and nobody closes it.
+    /// Leaks the loan: the stream's work may run forever, so nobody gets the memory back or closes it.
     fn keep(&self) {
         match &self.source {
             Source::Lent { loan, import, .. } => std::mem::forget((loan.clone(), import.clone())),
@@ -315,9 +325,12 @@ impl View {
     }
 }
 
-impl fmt::Debug for View {
+impl fmt::Debug for GpuView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dtype, shape, .. } = self;
-        f.debug_struct("View").field("dtype", dtype).field("shape", shape).finish_non_exhaustive()
+        f.debug_struct("GpuView")
+            .field("dtype", dtype)
+            .field("shape", shape)
+            .finish_non_exhaustive()
     }
 }

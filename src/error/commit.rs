@@ -1,26 +1,22 @@
-//! What can be wrong with models, their buffers, and executions of them.
+//! Faults of committed buffers: of models, their buffers, and their executions.
 
 use std::fmt;
 
-/// Which way a buffer's bytes go, seen from the model. The numbers are the document's, and the wire's.
+/// The direction in which a buffer's bytes go, seen from the model. The ENN document and the wire use the same
+/// numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// The client writes it, the model reads it.
     In = 0,
     /// The model writes it.
     Out = 1,
-    /// The model uses it as it likes: scratch memory, state, further results.
+    /// The model reads and writes it: scratch memory, state, further results.
     Ext = 2,
 }
 
 impl Direction {
-    /// All of them, in the order in which [`Session::set_all`](crate::commit::Session::set_all) takes buffers.
+    /// All directions, in the order in which [`Session::set_all`](crate::commit::Session::set_all) takes buffers.
     pub const ALL: [Self; 3] = [Self::In, Self::Out, Self::Ext];
-
-    /// The direction with this number.
-    pub(crate) fn from_code(code: u32) -> Option<Self> {
-        Self::ALL.get(code as usize).copied()
-    }
 }
 
 impl fmt::Display for Direction {
@@ -33,7 +29,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// What a session lacks.
+/// A buffer or region that a session lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unset {
@@ -43,14 +39,14 @@ pub enum Unset {
         direction: Direction,
         /// Its index in this direction.
         index: u32,
-        /// Something was set, and released since.
+        /// A buffer was set, and the client has released it.
         released: bool,
     },
     /// Nothing was set for a region without buffers.
     Region {
         /// The region's index.
         index: u32,
-        /// Something was set, and released since.
+        /// A buffer was set, and the client has released it.
         released: bool,
     },
 }
@@ -71,190 +67,194 @@ impl fmt::Display for Unset {
     }
 }
 
-/// Why a model, a session or an execution cannot do what was asked. After it everything is as it was before, on
-/// both sides.
+/// The reason why a request on a model, a session or an execution failed. A failed request changes nothing, on either
+/// side.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitFault {
-    /// A model's description cannot be.
+    /// The model's description is inconsistent.
     #[error("model description: {why}")]
     Description {
-        /// What is wrong with it.
+        /// The inconsistency.
         why: String,
     },
-    /// The service refuses, in its own words.
+    /// The service refuses the request.
     #[error("the service refuses: {why}")]
     Refused {
-        /// The service's own number, 0 if it gives none.
+        /// The service's number for the reason, 0 if it has none.
         code: u32,
-        /// Its words.
+        /// The service's reason.
         why: String,
     },
-    /// The handler panicked. The service goes on.
-    #[error("the handler panicked")]
+    /// The service's handler panicked. The service goes on.
+    #[error("the service's handler panicked")]
     Panicked,
-    /// The model was closed.
-    #[error("the model was closed")]
+    /// The client has closed the model.
+    #[error("the model is closed")]
     ModelClosed,
     /// The model has fewer buffers of this direction.
-    #[error("{direction} {index} of {count}")]
+    #[error("there is no {direction} {index}: the model has {count}")]
     UnknownBuffer {
         /// The direction.
         direction: Direction,
-        /// The index that was asked for.
+        /// The requested index.
         index: u32,
         /// Buffers of this direction.
         count: u32,
     },
     /// No buffer of the model has this label.
-    #[error("no buffer is labelled {label:?}")]
+    #[error("no buffer has the label {label:?}")]
     UnknownLabel {
-        /// The label that was asked for.
+        /// The requested label.
         label: String,
     },
     /// The model has fewer regions.
-    #[error("region {index} of {count}")]
+    #[error("there is no region {index}: the model has {count}")]
     UnknownRegion {
-        /// The index that was asked for.
+        /// The requested index.
         index: u32,
         /// Regions of the model.
         count: u32,
     },
     /// The model has fewer sessions.
-    #[error("session {index} of {count}")]
+    #[error("there is no session {index}: the model has {count}")]
     UnknownSession {
-        /// The index that was asked for.
+        /// The requested index.
         index: u32,
         /// Sessions of the model.
         count: u32,
     },
-    /// The session's handle is from before the sessions were made anew.
-    #[error("the session was replaced when sessions were made anew")]
+    /// The handle is of a session that `Model::sessions` has replaced.
+    #[error("the session's handle is stale: Model::sessions has replaced the session")]
     StaleSession,
-    /// So many sessions cannot be.
-    #[error("{count} sessions, 1 to {max} may be")]
+    /// The number of sessions is out of range.
+    #[error("{count} sessions are requested, 1 to {max} are allowed (Client::max_sessions)")]
     SessionCount {
-        /// Sessions that were asked for.
+        /// Requested sessions.
         count: u32,
-        /// How many may be.
+        /// The limit.
         max: u32,
     },
-    /// A buffer of no bytes.
-    #[error("buffer of 0 bytes")]
+    /// The buffer has no bytes.
+    #[error("a buffer of 0 bytes")]
     EmptyBuffer,
-    /// The descriptor is none of memory, or cannot be read and written at a place.
+    /// The descriptor is not one of memory, or cannot be read and written at an offset.
     #[error("unsupported descriptor: {why}")]
     Unsupported {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// The buffer was wrapped, not mapped: its bytes are not at hand.
-    #[error("the buffer is not mapped")]
+    /// The buffer is wrapped, not mapped, so that this process has no access to its bytes.
+    #[error("the buffer is wrapped, not mapped: import it to access its bytes")]
     NotMapped,
-    /// The range is not inside of the buffer, or of its object.
+    /// The range exceeds the buffer or its object.
     #[error("{len} bytes at {offset} go past the end at {size}")]
     Range {
         /// Start of the range in bytes.
         offset: u64,
         /// Length of the range in bytes.
         len: u64,
-        /// Bytes that there are.
+        /// Length of the buffer or object in bytes.
         size: u64,
     },
-    /// A buffer has another size than what it is set for.
-    #[error("buffer of {len} bytes where {expected} are due")]
+    /// The buffer's length differs from that of the tensor or region.
+    #[error("a buffer of {len} bytes where the model needs {expected}")]
     Size {
         /// The buffer's length in bytes.
         len: u64,
-        /// The length that is due.
+        /// The length that the model needs.
         expected: u64,
     },
-    /// Another number of buffers was given than the model has.
-    #[error("{count} buffers where {expected} are due")]
+    /// The number of buffers differs from the model's.
+    #[error("{count} buffers where the model needs {expected}")]
     Count {
-        /// Buffers that were given.
+        /// Buffers that the caller passed.
         count: usize,
         /// Buffers that the model has.
         expected: usize,
     },
-    /// A view lies elsewhere in its buffer than the tensor does in its region.
+    /// The view's place in its buffer differs from the tensor's place in its region.
     #[error(
-        "view at {offset} of a buffer that must hold {size} bytes around it, the tensor at {expected} of them"
+        "a view at {offset}, where the model needs one at {expected} of a buffer of {size} bytes"
     )]
     Placement {
-        /// Where the view starts in its buffer, in bytes.
+        /// The view's start, in bytes of its buffer.
         offset: u64,
-        /// Where the tensor starts in its region, in bytes.
+        /// The tensor's start, in bytes of its region.
         expected: u64,
         /// The region's size in bytes.
         size: u64,
     },
-    /// The session is committed already, under this id.
-    #[error("the session is committed already, as {id:#x}")]
+    /// The session is already committed.
+    #[error("the session is already committed, as {id:#x}: release it first")]
     AlreadyCommitted {
-        /// The id.
+        /// The commit's id.
         id: u64,
     },
-    /// The session, or every session of the model, is not committed.
-    #[error("not committed")]
+    /// The session is not committed, or no session of the model is.
+    #[error("the session is not committed")]
     NotCommitted,
-    /// The session executes, or another act on it is under way.
+    /// The session executes, or another request on it is under way.
     #[error("the session is busy")]
     Busy,
     /// The session lacks buffers.
     #[error("incomplete: {}", list(unset))]
     Incomplete {
-        /// All that it lacks.
+        /// All buffers and regions that it lacks.
         unset: Vec<Unset>,
     },
-    /// The model's description does not let this buffer be updated.
-    #[error("{direction} {index} is not able to be updated")]
+    /// The model's description does not allow an update of this buffer.
+    #[error("the model does not allow an update of {direction} {index}")]
     NotUpdatable {
         /// The buffer's direction.
         direction: Direction,
         /// Its index.
         index: u32,
     },
-    /// Memory of an output is part of another committed region.
+    /// The memory of an output is part of another committed region.
     #[error(
         "region {region} overlaps region {other} of commit {id:#x}, and one of them is written"
     )]
     Overlap {
-        /// The region that was to be committed.
+        /// The region to commit.
         region: u32,
         /// The region that it overlaps.
         other: u32,
-        /// The commit that holds it, 0 for the same one.
+        /// The commit that holds the other region, 0 for the same commit.
         id: u64,
     },
-    /// Memory that its owner could make shorter.
-    #[error("region {region} can be truncated by its owner or has holes: seal it")]
+    /// The region's owner can shrink its memory.
+    #[error(
+        "region {region} can be truncated by its owner or has holes: seal it (ServerOptions::allow_unsealed)"
+    )]
     Unsealed {
         /// The region.
         region: u32,
     },
-    /// Memory that cannot be written.
+    /// The region's memory cannot be written, and the service writes it.
     #[error("region {region} is read-only")]
     ReadOnly {
         /// The region.
         region: u32,
     },
-    /// A region's memory is not what it was said to be.
+    /// The region's memory is not what the client says.
     #[error("region {region}: {why}")]
     Memory {
         /// The region.
         region: u32,
-        /// What is wrong with it.
+        /// The difference.
         why: String,
     },
-    /// A limit of the service for one client.
-    #[error("{used} {what} are in use, {needed} more are needed, {limit} may be")]
+    /// The client has reached one of the server's limits for a client.
+    #[error(
+        "{used} {what} are in use and {needed} more are needed, over the limit of {limit} for one client"
+    )]
     Quota {
-        /// Of what.
+        /// The things that the limit counts.
         what: &'static str,
-        /// What the client has.
+        /// How many the client uses.
         used: u64,
-        /// What it asks for.
+        /// How many it requests.
         needed: u64,
         /// The limit.
         limit: u64,
@@ -262,7 +262,7 @@ pub enum CommitFault {
     /// The service ran out of descriptors or memory.
     #[error("the service lacks resources: {why}")]
     Resources {
-        /// What it lacks.
+        /// The resource.
         why: String,
     },
     /// No commit or model of this connection has this id.
@@ -271,12 +271,12 @@ pub enum CommitFault {
         /// The id.
         id: u64,
     },
-    /// A code that this version does not know.
-    #[error("code {code}: {why}")]
+    /// The server answered with a code that this version does not know.
+    #[error("unknown fault code {code}: {why}")]
     Other {
         /// The code.
         code: u32,
-        /// The service's words.
+        /// The server's text.
         why: String,
     },
 }

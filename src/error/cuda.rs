@@ -1,39 +1,39 @@
-//! What can be wrong with a GPU, its driver, or what a peer says of its memory.
+//! The reasons why an operation on a GPU fails.
 
-/// Why something cannot be done on a GPU.
+/// The reasons why an operation on a GPU fails.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaFault {
-    /// There is no driver. The source says what the loader found.
+    /// The loader finds no driver. The source says why.
     #[error("libcuda.so.1 cannot be loaded: this machine or container has no NVIDIA driver")]
     NoLibrary,
-    /// The driver lacks a call.
-    #[error("the driver has no {symbol}")]
+    /// The driver is too old for a call.
+    #[error("the driver has no {symbol}: update it")]
     MissingSymbol {
         /// The call's name.
         symbol: &'static str,
     },
-    /// The driver is older than what is needed.
+    /// The driver is too old.
     #[error("the driver speaks CUDA {}.{}, {}.{} is needed", version / 1000, version % 1000 / 10, needed / 1000, needed % 1000 / 10)]
     DriverTooOld {
-        /// 1000 times the major version, and 10 times the minor one.
+        /// 1000 times the major version plus 10 times the minor one.
         version: i32,
-        /// The oldest that does, written likewise.
+        /// The oldest version that works, in the same form.
         needed: i32,
     },
-    /// There is a driver, and no GPU that this process may use.
+    /// The driver finds no GPU that this process may use.
     #[error("the driver finds no GPU (CUDA_VISIBLE_DEVICES may hide it)")]
     NoDevice,
-    /// There is no GPU of this number.
+    /// No GPU has this number.
     #[error("there is no GPU {ordinal}, the driver finds {count}")]
     Ordinal {
         /// The number.
         ordinal: u32,
-        /// How many there are.
+        /// GPUs that the driver finds.
         count: u32,
     },
-    /// The GPU has no handles or events that other processes can open.
-    #[error("GPU {ordinal} has no handles that another process can open")]
+    /// Other processes cannot open the GPU's memory or events.
+    #[error("no other process can open memory of GPU {ordinal} (no CUDA IPC)")]
     NoIpc {
         /// Its number.
         ordinal: u32,
@@ -43,30 +43,32 @@ pub enum CudaFault {
     Driver {
         /// The call.
         call: &'static str,
-        /// What it returned.
+        /// The code that it returned.
         code: u32,
-        /// The driver's name of that.
+        /// The driver's name of the code.
         name: String,
     },
-    /// The tensor lies on another GPU than the one that is to read it.
-    #[error("the tensor lies on GPU {is}, not on {asked}")]
+    /// The tensor lies on another GPU than the caller named.
+    #[error("the tensor lies on {is}, not on {asked}")]
     OtherDevice {
-        /// The UUID of the tensor's.
-        is: Uuid,
-        /// The UUID of the one that was asked.
-        asked: Uuid,
+        /// The UUID of the tensor's GPU.
+        is: GpuUuid,
+        /// The UUID of the GPU that the caller named.
+        asked: GpuUuid,
     },
-    /// The tensor lies on a GPU that this process does not see: its container has others, or `CUDA_VISIBLE_DEVICES`
-    /// hides it.
-    #[error("the tensor lies on GPU {is}, which this process does not see")]
-    HiddenDevice {
-        /// The UUID of the tensor's.
-        is: Uuid,
-    },
-    /// A peer's memory or event cannot be opened, and the peer lives in another namespace, as another container's
-    /// processes do: CUDA opens handles within one. The source says what the driver said.
+    /// The tensor lies on a GPU that this process does not see: its container has other ones, or
+    /// `CUDA_VISIBLE_DEVICES` hides it.
     #[error(
-        "the peer has another {namespace} namespace, and CUDA opens what lies within one (docker run --{namespace})"
+        "the tensor lies on {is}, which this process does not see (CUDA_VISIBLE_DEVICES, the container's GPUs)"
+    )]
+    HiddenDevice {
+        /// The UUID of the tensor's GPU.
+        is: GpuUuid,
+    },
+    /// The driver cannot open a peer's memory or event, and the peer lives in another namespace, such as another
+    /// container's. CUDA opens handles within one namespace. The source says what the driver said.
+    #[error(
+        "the peer has another {namespace} namespace, and CUDA opens handles within one (docker run --{namespace})"
     )]
     OtherNamespace {
         /// `pid` or `ipc`, as `/proc/pid/ns` names it.
@@ -75,45 +77,45 @@ pub enum CudaFault {
     /// The stream belongs to another GPU.
     #[error("the stream belongs to another GPU")]
     OtherStream,
-    /// The stream is being captured into a graph, which is replayed: what is lent is lent once.
-    #[error("the stream is being captured into a graph")]
+    /// The stream is being captured into a graph. A graph is replayed, and a tensor is lent once.
+    #[error("the stream is being captured into a graph: send outside of the capture")]
     Capturing,
-    /// Another stream was to do it.
+    /// The draft and the view belong to two streams.
     #[error("the draft and the view are of two streams")]
     TwoStreams,
-    /// A handle is still being closed, which waits for the GPU.
+    /// A handle of the memory is still being closed, which waits for the GPU.
     #[error("the memory is still being closed: try again")]
     Closing,
     /// The tensor lies in memory of the host.
-    #[error("the tensor does not lie on a GPU")]
+    #[error("the tensor lies in memory of the host: copy it (Pool::copy_of)")]
     OnHost,
-    /// An allocation is shorter than its owner says.
-    #[error("the allocation holds {len} bytes, {claimed} were claimed")]
+    /// An allocation is shorter than its owner claims.
+    #[error("the allocation holds {len} bytes, its owner claims {claimed}")]
     Allocation {
-        /// Its length in bytes, as the driver knows it.
+        /// Its length in bytes, as the driver reports it.
         len: u64,
-        /// Its length in bytes, as its owner says.
+        /// Its length in bytes, as its owner claims.
         claimed: u64,
     },
-    /// The pool may not have as much memory.
+    /// The pool's quota has no room for the tensor.
     #[error(
-        "pool of the GPU has {used} of {quota} bytes and needs {needed} more (PoolOptions::quota)"
+        "pool of the GPU has {used} of {quota} bytes and needs {needed} more: drop some tensors, or allow more (PoolOptions::quota)"
     )]
     Exhausted {
-        /// Bytes that are lacking.
+        /// Bytes that the request needs.
         needed: u64,
-        /// Bytes that it has.
+        /// Bytes that the pool has.
         used: u64,
-        /// Bytes that it may have.
+        /// Bytes that the pool may have.
         quota: u64,
     },
 }
 
-/// A GPU's UUID, as `cuDeviceGetUuid_v2` gives it, written as `nvidia-smi -L` writes that of a whole GPU.
+/// A GPU's UUID, as `cuDeviceGetUuid_v2` returns it. Prints as `nvidia-smi -L` prints that of a whole GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Uuid(pub [u8; 16]);
+pub struct GpuUuid(pub [u8; 16]);
 
-impl core::fmt::Display for Uuid {
+impl core::fmt::Display for GpuUuid {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "GPU-{}", uuid::Uuid::from_bytes(self.0).hyphenated())
     }

@@ -1,17 +1,17 @@
-//! What can be wrong with a tensor that another library hands over.
+//! The reasons why another library's tensor is refused.
 
-/// Why a DLPack tensor cannot be taken.
+/// The reasons why a DLPack tensor is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DlpackFault {
-    /// A pointer is null that must not be.
+    /// A required pointer is null.
     #[error("{field} is null")]
     Null {
-        /// What it should point to, by its name in `dlpack.h`.
+        /// The pointer's name in `dlpack.h`.
         field: &'static str,
     },
     /// The structure has the layout of another major version.
-    #[error("version {major}.{minor}, only 1.x is known")]
+    #[error("version {major}.{minor}, only 1.x is supported")]
     Version {
         /// Its major version.
         major: u32,
@@ -30,7 +30,7 @@ pub enum DlpackFault {
         /// The number.
         ndim: i32,
     },
-    /// The elements have no data type here.
+    /// No [`DType`](crate::DType) stands for the elements.
     #[error("elements of type code {code}, {bits} bits, {lanes} lanes have no data type")]
     Type {
         /// The number in `DLDataTypeCode`.
@@ -40,18 +40,20 @@ pub enum DlpackFault {
         /// Lanes of an element.
         lanes: u16,
     },
-    /// The elements do not lie one behind the other in row-major order.
-    #[error("stride of dimension {at} is {stride}, in row-major order it is {expected}")]
+    /// The elements are not contiguous in row-major order.
+    #[error(
+        "stride of dimension {at} is {stride}, row-major order needs {expected}: copy it first"
+    )]
     Stride {
-        /// Which dimension, counted from 0.
+        /// The dimension, counted from 0.
         at: usize,
         /// Its stride in elements.
         stride: i64,
-        /// The stride in elements that it must have.
+        /// The stride in row-major order, in elements.
         expected: i64,
     },
-    /// The bytes would start or end beyond what can be addressed.
-    #[error("{len} bytes at offset {offset} lead beyond what can be addressed")]
+    /// The bytes would start or end outside of the address space.
+    #[error("{len} bytes at offset {offset} lie outside of the address space")]
     Offset {
         /// `byte_offset`.
         offset: u64,

@@ -1,28 +1,28 @@
-//! What a peer can do wrong.
+//! The ways in which a peer breaks the protocol.
 
 use crate::error::TensorFault;
 
-/// How a peer broke the protocol.
+/// The ways in which a peer breaks the protocol. Each ends the peer's own link and no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// A packet on the socket has a wrong length.
-    #[error("packet of {len} bytes where {expected} were due")]
+    #[error("packet of {len} bytes, {expected} expected")]
     PacketLength {
         /// Bytes that came.
         len: usize,
-        /// Bytes that were due.
+        /// Bytes of such a packet.
         expected: usize,
     },
     /// A packet does not start with the magic.
     #[error("packet without the magic")]
     Magic,
-    /// A field of a packet has a value that it cannot have.
+    /// A field of a packet has an impossible value.
     #[error("{field} is {value:#x}")]
     Field {
         /// The field's name in `docs/wire.md`.
         field: &'static str,
-        /// Its value.
+        /// The value that the peer wrote.
         value: u64,
     },
     /// The peer runs another architecture or page size.
@@ -36,30 +36,30 @@ pub enum Fault {
     /// A packet came without credentials.
     #[error("packet without credentials")]
     NoCredentials,
-    /// A packet carried another number of descriptors than it said, or than were due.
-    #[error("packet with {count} descriptors where {expected} were due")]
+    /// A packet carries another number of descriptors than it says or than it needs.
+    #[error("packet with {count} descriptors, {expected} expected")]
     DescriptorCount {
         /// Descriptors that came.
         count: usize,
-        /// Descriptors that were due.
+        /// Descriptors of such a packet.
         expected: usize,
     },
     /// The kernel cut the packet or its descriptors short.
     #[error("packet or its descriptors were cut short")]
     Truncated,
-    /// A descriptor is not what it must be.
+    /// A descriptor is no shared memory of the agreed kind.
     #[error("descriptor is {0}")]
     Descriptor(DescriptorFault),
-    /// A ring record's header has a value that it cannot have.
+    /// A ring record's header has an impossible value.
     #[error("record header {header:#018x}")]
     RecordHeader {
-        /// The header as it was read.
+        /// The header that the peer wrote.
         header: u64,
     },
-    /// A record said that another follows at once, and none did.
+    /// A record says that another one follows at once, and none does.
     #[error("record after a batch member is missing")]
     RecordMissing,
-    /// A record's length cannot be.
+    /// A record's length is impossible.
     #[error("record of {len} bytes in a ring of {capacity}")]
     RecordLength {
         /// The payload's length in bytes.
@@ -67,51 +67,51 @@ pub enum Fault {
         /// The ring's capacity in bytes.
         capacity: u64,
     },
-    /// The reader's position went backwards or past what was written.
+    /// The reader's position went backwards or past the written bytes.
     #[error("reader position {position} is outside of {tail}..={head}")]
     Position {
-        /// What the peer wrote.
+        /// The position that the peer wrote.
         position: u64,
-        /// The last position it had published.
+        /// The last position that it had published.
         tail: u64,
-        /// What this side has written.
+        /// Bytes that this side has written.
         head: u64,
     },
-    /// A parking word has a value that it cannot have.
-    #[error("parking word {value:#x}")]
+    /// The word that says whether the peer sleeps has an impossible value.
+    #[error("sleep word is {value:#x}")]
     Parking {
-        /// What the peer wrote.
+        /// The value that the peer wrote.
         value: u64,
     },
-    /// A packet wakes an event loop of this side more often than it had asked for.
-    #[error("wake-up that nobody asked for")]
+    /// A packet wakes an event loop of this side that did not ask for it.
+    #[error("wake-up without a request")]
     UnexpectedWake,
-    /// So many tokens in a row came to a side that has handed out none.
-    #[error("{count} tokens in a row, where none was handed out")]
+    /// A side that has handed out no token got tokens.
+    #[error("{count} tokens in a row, this side has handed out none")]
     UnexpectedTokens {
         /// Tokens in a row.
         count: u32,
     },
-    /// A record names a pool segment that was never sent.
+    /// A record names a pool segment that the peer never sent.
     #[error("pool segment {segment} was never sent")]
     UnknownSegment {
         /// The segment's number.
         segment: u32,
     },
-    /// More descriptors wait to be taken than this side holds.
-    #[error("{count} descriptors wait to be taken, at most {limit} may")]
+    /// More descriptors wait for this side than it holds.
+    #[error("{count} descriptors wait for this side, it holds {limit}")]
     HeldDescriptors {
         /// Descriptors that would wait.
         count: usize,
-        /// How many may.
+        /// The limit.
         limit: usize,
     },
-    /// A record names descriptors that never came, or were taken before.
+    /// A record names descriptors that never came or are taken.
     #[error("{count} descriptors from number {first} on are not there")]
     UnknownDescriptors {
-        /// The first one's number.
+        /// The first descriptor's number.
         first: u64,
-        /// How many were named.
+        /// Descriptors that the record names.
         count: usize,
     },
     /// A record names a range outside of its pool segment.
@@ -133,56 +133,60 @@ pub enum Fault {
         slots: u64,
     },
     /// A message is longer than this side accepts.
-    #[error("message of {len} bytes, this side accepts {max}")]
+    #[error("message of {len} bytes, this side accepts {max} (Options::max_message)")]
     MessageLength {
         /// The message's length in bytes.
         len: u64,
-        /// What this side accepts, in bytes.
+        /// The longest message that this side accepts, in bytes.
         max: u64,
     },
-    /// The peer sent more or larger pool segments than this side accepts.
-    #[error("peer's pool would map {bytes} bytes in {segments} segments, over the limit")]
+    /// The peer sent more or larger pool segments than this side maps.
+    #[error(
+        "the peer's pool would map {bytes} bytes in {segments} segments, this side maps {limit} bytes (Options::peer_pool_limit)"
+    )]
     PeerPool {
         /// Bytes that would be mapped.
         bytes: u64,
         /// Segments that would be mapped.
         segments: usize,
+        /// The limit in bytes.
+        limit: u64,
     },
-    /// A record's description of its tensors cannot be.
+    /// A record describes an impossible tensor.
     #[error("tensor: {0}")]
     Tensor(TensorFault),
-    /// A response answers a request that was never made.
-    #[error("response to request {id}, which was never made")]
+    /// A response names a request that this side never made.
+    #[error("response to request {id}, which this side never made")]
     UnknownRequest {
         /// The request's id.
         id: u64,
     },
 }
 
-/// What is wrong with a descriptor that a peer sent as shared memory.
+/// The reasons why a peer's descriptor is no shared memory that this side maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescriptorFault {
-    /// No memfd: it knows no seals, or lives on another filesystem than tmpfs.
+    /// It knows no seals or lives on another filesystem than tmpfs.
     #[error("no memfd on tmpfs")]
     NotMemfd,
-    /// Some required seal is missing.
+    /// It lacks a required seal.
     #[error("sealed with {seals:#x}, {required:#x} are required")]
     Seals {
-        /// Its seals, as `F_GET_SEALS` gives them.
+        /// Its seals, as `F_GET_SEALS` returns them.
         seals: u32,
-        /// The seals that must be there.
+        /// The required seals.
         required: u32,
     },
-    /// It has another size than was said.
-    #[error("{size} bytes long where {expected} were due")]
+    /// It has another size than the peer said.
+    #[error("{size} bytes long, {expected} expected")]
     Size {
         /// Its size in bytes.
         size: u64,
-        /// The size that was due.
+        /// The size that the peer said, in bytes.
         expected: u64,
     },
-    /// Not all of its blocks are allocated, so touching it could fail.
+    /// The kernel has not allocated all of its blocks, so an access can fail.
     #[error("sparse: {allocated} of {size} bytes are allocated")]
     Sparse {
         /// Bytes that are allocated.
@@ -190,7 +194,7 @@ pub enum DescriptorFault {
         /// Its size in bytes.
         size: u64,
     },
-    /// It was not opened for reading.
+    /// It is not open for reading.
     #[error("not open for reading")]
     AccessMode,
 }

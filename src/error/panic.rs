@@ -1,18 +1,18 @@
-//! Panics of what users gave: they end what they belong to, and go no further.
+//! Panics of user code. A panic ends the object that it belongs to and goes no further.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs what a user gave, or drops it. `None`: it panicked.
+/// Runs or drops a user's value. Returns `None` if it panicked.
 ///
-/// What it leaves half done is its own: the caller's state must not be in its hands.
+/// The user's code may stop halfway, so it gets none of the library's state to change.
 #[inline]
-pub(crate) fn contain<T>(given: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(given)).map_err(discard).ok()
+pub(crate) fn contain<T>(user: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(user)).map_err(discard).ok()
 }
 
-/// The payload is a value of the user's, too: its drop may panic, and so may the drop of that
-/// panic's payload, which is the last that is tried.
+/// Drops the payload, which is a value of the user's, too: its drop may panic, and so may the drop of that panic's
+/// payload. The third payload leaks.
 #[cold]
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

@@ -1,24 +1,24 @@
-//! What can be wrong with named memory, and with who registered it.
+//! The reasons why an operation on named memory fails.
 
-/// Why a region cannot be registered, found or touched.
+/// The reasons why a region cannot be registered, found, or accessed.
 ///
-/// Names and keys in it are those that the caller gave.
+/// The names and keys in the texts are those that the caller gave.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionFault {
     /// The region's name has no bytes.
     #[error("region name is empty")]
     NameEmpty,
-    /// The region's name has too many bytes.
-    #[error("region name of {len} bytes, at most {max} may be")]
+    /// The region's name is too long.
+    #[error("region name of {len} bytes, at most {max} fit")]
     NameTooLong {
         /// The name's length in bytes.
         len: usize,
         /// The longest name in bytes.
         max: usize,
     },
-    /// A region of this name, of whatever kind, is registered.
-    #[error("region {name:?} is already registered")]
+    /// A region of this name is registered, of this kind or another.
+    #[error("region {name:?} is already registered: unregister it, or take another name")]
     Exists {
         /// The name.
         name: String,
@@ -34,79 +34,83 @@ pub enum RegionFault {
     OtherKind {
         /// The name.
         name: String,
-        /// What it is.
+        /// The region's kind.
         is: &'static str,
-        /// What was asked for.
+        /// The kind that the caller asked for.
         wanted: &'static str,
     },
-    /// As many regions as may be are registered, or are going away.
-    #[error("{count} regions are registered, at most {limit} may be")]
+    /// The registry holds as many regions as it may, those included that only leases keep.
+    #[error(
+        "{count} regions are registered, at most {limit} may be: unregister some, or allow more (RegionLimits::regions)"
+    )]
     TooManyRegions {
-        /// Regions that there are.
+        /// Regions in the registry.
         count: usize,
         /// The limit.
         limit: usize,
     },
-    /// The regions that there are leave no room for this one.
-    #[error("regions take {used} of {limit} bytes, this one needs {needed} more")]
+    /// The registered regions leave no room for this one.
+    #[error(
+        "regions take {used} of {limit} bytes, this one needs {needed} more: unregister some, or allow more (RegionLimits::bytes)"
+    )]
     TooManyBytes {
-        /// Bytes of all regions in memory of this machine.
+        /// Bytes of all regions in host memory.
         used: u64,
-        /// Bytes of the one to be registered.
+        /// Bytes of the region to register.
         needed: u64,
         /// The limit in bytes.
         limit: u64,
     },
-    /// The key names no object: it has no bytes, or only dots.
+    /// The key names no object: it is empty or has only dots.
     #[error("key {key:?} names no object")]
     KeyNamesNothing {
         /// The key.
         key: String,
     },
-    /// The key has too many bytes.
-    #[error("key of {len} bytes, at most {max} may be")]
+    /// The key is too long.
+    #[error("key of {len} bytes, at most {max} fit")]
     KeyTooLong {
         /// The key's length in bytes, without its leading slash.
         len: usize,
         /// The longest key in bytes.
         max: usize,
     },
-    /// A character of the key is none of those that may be.
+    /// The key has a character that keys may not have.
     #[error("key has {character:?} at byte {at}")]
     KeyCharacter {
         /// The character.
         character: char,
-        /// Where it stands, in bytes from the key's start.
+        /// Its offset in bytes from the key's start.
         at: usize,
     },
-    /// The object of this key cannot be opened. The source says why.
+    /// The kernel cannot open the object of this key. The source says why.
     #[error("shared memory object {key:?} cannot be opened")]
     Open {
         /// The key.
         key: String,
     },
-    /// The object of this key cannot be created. The source says why.
+    /// The kernel cannot create the object of this key. The source says why.
     #[error("shared memory object {key:?} cannot be created")]
     Create {
         /// The key.
         key: String,
     },
-    /// What was opened, or handed over, is not what it was said to be.
+    /// The object is of another kind than the caller said.
     #[error("not {expected}")]
     NotThat {
-        /// What was expected.
+        /// The kind that the caller said.
         expected: &'static str,
     },
-    /// The descriptor cannot be used to read at a place.
-    #[error("descriptor is not open for reading at a place (flags {flags:#o})")]
+    /// The descriptor is not open for `pread`.
+    #[error("descriptor is not open for reading at an offset (flags {flags:#o})")]
     AccessMode {
-        /// Its flags, as `F_GETFL` gives them.
+        /// Its flags, as `F_GETFL` returns them.
         flags: u32,
     },
-    /// A region of no bytes.
+    /// The region has no bytes.
     #[error("region of 0 bytes")]
     Empty,
-    /// Offset and length make more than 2^64 bytes.
+    /// Offset and length add up to more than 2^64 bytes.
     #[error("{len} bytes at {offset} go past 2^64")]
     Overflow {
         /// The offset in bytes.
@@ -114,12 +118,12 @@ pub enum RegionFault {
         /// The length in bytes.
         len: u64,
     },
-    /// The offset lies behind the end.
+    /// The offset lies past the end.
     #[error("offset {offset} is past the end at {size}")]
     Offset {
         /// The offset in bytes.
         offset: u64,
-        /// Bytes that there are.
+        /// Bytes of the object or the region.
         size: u64,
     },
     /// The range starts inside and ends outside.
@@ -129,42 +133,42 @@ pub enum RegionFault {
         offset: u64,
         /// The length in bytes.
         len: u64,
-        /// Bytes that there are.
+        /// Bytes of the object or the region.
         size: u64,
     },
-    /// The object has become shorter than what was registered.
-    #[error("only {there} of {len} bytes are there: the object was truncated")]
+    /// The object is shorter than the registered region.
+    #[error("{there} of {len} bytes are left: the object was truncated")]
     Truncated {
-        /// Bytes that are left of the range that was accessed.
+        /// Bytes that are left of the accessed range.
         there: u64,
         /// Bytes of the range.
         len: u64,
     },
-    /// The object became shorter while it was accessed in place: what was read last were zeros.
+    /// The object became shorter during an access in place. The last reads returned zeros.
     #[error("the object was truncated during an access in place to {len} bytes")]
     TruncatedInPlace {
-        /// Bytes of the range that was accessed.
+        /// Bytes of the accessed range.
         len: u64,
     },
-    /// The region can only be read: its descriptor, or a seal, says so.
+    /// The region's descriptor or a seal forbids writing.
     #[error("the region is read-only")]
     ReadOnly,
-    /// The memory is not in this process's reach.
-    #[error("{kind} memory cannot be reached from the processor")]
+    /// The processor cannot reach the memory.
+    #[error("the processor cannot reach {kind} memory")]
     OutOfReach {
-        /// What kind of memory it is.
+        /// The kind of memory.
         kind: &'static str,
     },
-    /// The memory's owner can truncate it, and nothing is there to survive that.
-    #[error("the object can be truncated: copy, or install the guard")]
+    /// The memory's owner can truncate it, and no guard is installed.
+    #[error("the object can be truncated: copy, or install the guard (SigbusGuard::install)")]
     Unguarded,
-    /// The memory's owner can truncate it, so it is read within an access only.
-    #[error("the object can be truncated or has holes: no view of it outlives an access")]
+    /// The memory's owner can truncate it, so a view of it lasts no longer than one access.
+    #[error("the object can be truncated or has holes: copy, or access it in place")]
     Unsealed,
-    /// All places for guarded mappings are taken.
-    #[error("{limit} mappings are guarded, no more may be")]
+    /// The guard watches as many mappings as it can.
+    #[error("all {limit} guarded mappings are in use: unregister some regions")]
     GuardFull {
-        /// How many may be.
+        /// Mappings that the guard can watch.
         limit: usize,
     },
 }

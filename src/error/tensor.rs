@@ -1,8 +1,8 @@
-//! What can be wrong with a tensor, whoever made it.
+//! The reasons why an operation on a tensor fails.
 
 use crate::error::DlpackFault;
 
-/// Why a tensor cannot be what it is said to be, or not be used so.
+/// The reasons why a tensor is impossible, or cannot be used as the caller asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorFault {
@@ -13,124 +13,124 @@ pub enum TensorFault {
         code: u8,
     },
     /// A name names no data type.
-    #[error("unknown data type name")]
+    #[error("unknown data type name: the names are those of KServe v2, such as FP32")]
     DataTypeName,
-    /// A shape has more dimensions than there may be.
-    #[error("shape of {rank} dimensions, at most {max} may be")]
+    /// A shape has too many dimensions.
+    #[error("shape of {rank} dimensions, at most {max} fit")]
     Rank {
-        /// Dimensions.
+        /// Dimensions of the shape.
         rank: usize,
-        /// The most there may be.
+        /// The limit.
         max: usize,
     },
     /// A dimension is negative.
     #[error("dimension {at} is {value}")]
     Dimension {
-        /// Which dimension, counted from 0.
+        /// The dimension, counted from 0.
         at: usize,
         /// Its value.
         value: i64,
     },
-    /// A shape and data type make more bytes than can be addressed.
-    #[error("shape and data type make more than 2^63 bytes")]
+    /// Shape and data type need more bytes than the address space has.
+    #[error("shape and data type need more than 2^63 bytes")]
     Overflow,
-    /// The bytes are more or fewer than shape and data type make.
-    #[error("{len} bytes where shape and data type make {expected}")]
+    /// The bytes are more or fewer than shape and data type need.
+    #[error("{len} bytes, shape and data type need {expected}")]
     Len {
-        /// Bytes that there are.
+        /// Bytes that the caller or the peer gave.
         len: u64,
-        /// Bytes that there must be.
+        /// Bytes that shape and data type need.
         expected: u64,
     },
     /// The tensor has another data type.
     #[error("data type is {is}, not {wanted}")]
     DataType {
-        /// The tensor's.
+        /// The tensor's data type.
         is: &'static str,
-        /// The one that was asked for.
+        /// The data type that the caller asked for.
         wanted: &'static str,
     },
-    /// The data type has elements of any length, so shape alone does not give the bytes.
-    #[error("BYTES elements have no length of their own")]
+    /// Elements of the data type have any length, so the shape alone does not give the bytes.
+    #[error("elements of BYTES have no fixed length: give the length (Allocation::encoded)")]
     BytesLen,
     /// A byte of a BOOL tensor is neither 0 nor 1.
-    #[error("BOOL element {index} is {value}")]
+    #[error("element {index} is {value}, in BOOL it is 0 or 1")]
     Bool {
-        /// Which element, counted from 0.
+        /// The element, counted from 0.
         index: u64,
         /// The byte.
         value: u8,
     },
     /// The bytes end within the length of a BYTES element.
-    #[error("length of BYTES element {index} at byte {at}: {left} bytes are left, 4 are needed")]
+    #[error("length of element {index} at byte {at} of BYTES: {left} bytes are left, 4 are needed")]
     ElementLength {
-        /// Which element, counted from 0.
+        /// The element, counted from 0.
         index: u64,
-        /// Where its length stands, in bytes from the tensor's start.
+        /// The offset of its length, in bytes from the tensor's start.
         at: u64,
         /// Bytes from there to the end.
         left: u64,
     },
     /// The bytes end within a BYTES element.
-    #[error("BYTES element {index} at byte {at} has {len} bytes, {left} are left")]
+    #[error("element {index} at byte {at} of BYTES has {len} bytes, {left} are left")]
     Element {
-        /// Which element, counted from 0.
+        /// The element, counted from 0.
         index: u64,
-        /// Where its bytes start, in bytes from the tensor's start.
+        /// The offset of its bytes, in bytes from the tensor's start.
         at: u64,
         /// Its length in bytes.
         len: u64,
         /// Bytes from there to the end.
         left: u64,
     },
-    /// There are fewer BYTES elements than the shape says.
-    #[error("{count} BYTES elements where the shape says {expected}")]
+    /// The bytes hold fewer BYTES elements than the shape says.
+    #[error("{count} elements of BYTES, the shape says {expected}")]
     ElementCount {
-        /// Elements that there are.
+        /// Elements in the bytes.
         count: u64,
-        /// Elements that there must be.
+        /// Elements of the shape.
         expected: u64,
     },
-    /// There is something behind the BYTES elements that the shape says there are.
-    #[error("{count} BYTES elements end at byte {at}, {left} bytes are left")]
+    /// Bytes follow the last BYTES element of the shape.
+    #[error("{count} elements of BYTES end at byte {at}, {left} bytes are left")]
     Trailing {
-        /// Elements that there must be.
+        /// Elements of the shape.
         count: u64,
-        /// Where they end, in bytes from the tensor's start.
+        /// Their end, in bytes from the tensor's start.
         at: u64,
         /// Bytes from there to the end.
         left: u64,
     },
     /// A BYTES element is too long for its length field.
-    #[error("BYTES element {index} of {len} bytes, at most 4294967295 may be")]
+    #[error("element {index} of BYTES has {len} bytes, at most 4294967295 fit")]
     ElementTooLong {
-        /// Which element, counted from 0.
+        /// The element, counted from 0.
         index: u64,
         /// Its length in bytes.
         len: u64,
     },
-    /// The bytes do not start at a multiple of the element's alignment.
-    #[error("the bytes do not start at a multiple of {alignment}")]
+    /// The bytes do not start at a multiple of the alignment.
+    #[error("the bytes do not start at a multiple of {alignment}: copy them")]
     Alignment {
         /// The alignment in bytes.
         alignment: usize,
     },
-    /// The sender could still change the bytes, so they are no slice.
-    #[error("the sender can still change the bytes: copy them, or trust it")]
+    /// The sender can change the bytes, so no slice is safe.
+    #[error("the sender can change the bytes: copy them, or trust the peer (Connection::trust)")]
     Unstable,
-    /// Another library's tensor cannot be taken.
-    #[error("DLPack: {0}")]
+    /// Another library's tensor is refused.
+    #[error("tensor of another library (DLPack): {0}")]
     Dlpack(DlpackFault),
-    /// The bytes lie in a region that was not looked up yet.
-    #[error("the tensor lies in a region, which is to be resolved first")]
+    /// The bytes lie in a region that the caller has not looked up.
+    #[error("the tensor lies in a region: resolve it first (Tensor::resolve)")]
     Unresolved,
-    /// The bytes lie in memory of a GPU, which the processor does not read.
+    /// The bytes lie in memory of a GPU, which the processor cannot read.
     #[error("the tensor lies on a GPU: open it there (cuda::Device), or copy it to the host")]
     OnGpu,
-    /// The bytes lie in memory of a peer's GPU that is on loan, and such a loan goes to one process alone.
+    /// The bytes lie in memory of a peer's GPU. The peer has lent them to this process alone.
     #[error("the tensor is on loan from a peer's GPU and cannot be sent on: copy it first")]
     GpuLoan,
-    /// A range leads beyond the end of the allocation of a GPU that it lies in.
+    /// A range ends past the end of its allocation on a GPU.
     #[error("{len} bytes at offset {offset} of an allocation of {allocation} bytes")]
     GpuRange {
         /// Start, in bytes from the allocation's start.
@@ -140,44 +140,44 @@ pub enum TensorFault {
         /// The allocation's length in bytes.
         allocation: u64,
     },
-    /// A name has more bytes than there may be.
-    #[error("name of {len} bytes, at most {max} may be")]
+    /// A name is too long.
+    #[error("name of {len} bytes, at most {max} fit")]
     NameTooLong {
         /// The name's length in bytes.
         len: usize,
         /// The longest name in bytes.
         max: usize,
     },
-    /// A name is no UTF-8.
-    #[error("a name is no UTF-8")]
+    /// A name is not UTF-8.
+    #[error("a name is not UTF-8")]
     NameUtf8,
     /// Two tensors of a set have one name.
-    #[error("tensors {first} and {second} of a set have the same name")]
+    #[error("tensors {first} and {second} of the set have the same name")]
     SameName {
-        /// The first of them, counted from 0.
+        /// The first of the two, counted from 0.
         first: usize,
-        /// The other one.
+        /// The second of the two, counted from 0.
         second: usize,
     },
-    /// The set has more tensors than there may be, or another number than was asked for.
-    #[error("{count} tensors where {expected} may be")]
+    /// The set has too many tensors, or another number than the caller asked for.
+    #[error("{count} tensors, at most {expected} may be")]
     Count {
-        /// Tensors that there are.
+        /// Tensors of the set.
         count: usize,
-        /// Tensors that there may be.
+        /// The limit, or the number that the caller asked for.
         expected: usize,
     },
-    /// A description ends too early, or goes on behind its last tensor.
+    /// A description ends too early or goes on past its last tensor.
     #[error("description of {len} bytes, tensor {index} ends at {needed}")]
     Description {
         /// The description's length in bytes.
         len: usize,
-        /// Which tensor, counted from 0.
+        /// The tensor, counted from 0.
         index: usize,
-        /// Where it ends, in bytes.
+        /// The tensor's end in bytes.
         needed: usize,
     },
-    /// A field of a description has a value that it cannot have.
+    /// A field of a description has an impossible value.
     #[error("{field} is {value:#x}")]
     Field {
         /// The field's name in `docs/wire.md`.

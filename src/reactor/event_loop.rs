@@ -13,7 +13,7 @@ use crate::reactor::handle::{Owner, Reactor};
 use crate::reactor::hot::HotSet;
 use crate::reactor::links::Links;
 use crate::reactor::served::{Mode, Outcome};
-use crate::reactor::shared::{self, Shared};
+use crate::reactor::shared::Shared;
 use crate::transport::Context;
 use crate::wake::Polling;
 
@@ -26,9 +26,6 @@ const WRITES: usize = 32;
 
 /// The work between two ticks, in looks at a header: some microseconds. A message counts as 16.
 const TICK: usize = 1024;
-
-/// The work of whoever left the loop for something short of its own.
-const LEAVE: usize = 64;
 
 /// How long the loop polls links without asking for events. The system call takes some 0.4 µs.
 const EVENTS_EVERY: Duration = Duration::from_micros(50);
@@ -65,8 +62,6 @@ pub struct EventLoop {
     pub(super) woken: usize,
     /// Where in the hot set the last sweep stopped.
     stopped_at: usize,
-    /// The place of the link whose callback ended the last turn: it was not looked whether more has come.
-    left_at: Option<usize>,
     /// Places of links with writes that wait for room.
     pub(super) flushing: Vec<usize>,
     pub(super) polling: Polling,
@@ -100,7 +95,6 @@ impl EventLoop {
             hot: HotSet::default(),
             woken: 0,
             stopped_at: 0,
-            left_at: None,
             flushing: Vec::new(),
             polling: Polling::new(context.spin()),
             work: 0,
@@ -133,32 +127,18 @@ impl EventLoop {
     /// As [`run`](Self::run).
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<()> {
         self.shared.generation().check()?;
-        self.turn_until(&mut done)?;
-        Ok(())
-    }
-
-    /// As [`run_until`](Self::run_until), on a thread that is punctual already, and also until a callback calls
-    /// [`leave`](crate::reactor::leave). False: it ended by itself.
-    #[inline]
-    pub(crate) fn turn_until(&mut self, mut done: impl FnMut() -> bool) -> Result<bool> {
         let _turn = self.shared.enter();
         self.polling.forget();
-        while !self.is_finished() {
-            if shared::left() | done() {
-                return Ok(true);
-            }
+        while !self.is_finished() && !done() {
             if self.turn(usize::MAX)? > 0 {
                 self.polling.end();
-            }
-            if shared::left() {
-                return Ok(true);
             }
             if std::mem::take(&mut self.idle) && self.fall_asleep() {
                 self.take_events(self.timeout())?;
                 self.polling.end();
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Serves what has come, up to about `budget` messages, without waiting. Gives how much was done.
@@ -198,9 +178,6 @@ impl EventLoop {
         let mut done = 0;
         if self.shared.is_pending() {
             done += self.obey()?;
-        }
-        if let Some(place) = self.left_at.take() {
-            self.rest(place);
         }
         done += self.sweep(budget);
         if !self.flushing.is_empty() {
@@ -256,22 +233,8 @@ impl EventLoop {
             done += count.max(1);
             // Where its place is taken by another one, that is looked at in the next turn.
             self.conclude(place, outcome);
-            if shared::is_leaving() {
-                (self.left_at, self.stopped_at) = (Some(place), at);
-                self.work += LEAVE;
-                break;
-            }
         }
         done
-    }
-
-    /// A link may have run empty, and nobody has told its peer.
-    fn rest(&mut self, place: usize) {
-        if let Some(served) = self.links.get(place)
-            && !served.receiver.is_ready()
-        {
-            served.receiver.rest();
-        }
     }
 
     /// Serves one link, hot or not.
@@ -287,9 +250,6 @@ impl EventLoop {
         }
         let (_, outcome) = served.serve(SHARE, &self.shared);
         self.conclude(place, outcome);
-        if shared::is_leaving() {
-            self.rest(place);
-        }
         self.warm(place);
     }
 

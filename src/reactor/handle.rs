@@ -84,7 +84,7 @@ impl Reactor {
             .spawn(move || {
                 let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
                 if let Err(error) = events.run() {
-                    tracing::error!(%error, "the reactor stopped");
+                    tracing::error!(error = format_args!("{error:#}"), "the reactor stopped");
                 }
             })
             .map_err(|error| Error::os("thread spawn", error))?;

@@ -225,12 +225,14 @@ impl Link {
     }
 
     /// Ends the link, because of what the peer sent.
-    pub(crate) fn fail(&self, error: Error) {
+    #[doc(hidden)]
+    pub fn fail(&self, error: Error) {
         self.post(Command::Abort(self.clone(), Some(error)));
     }
 
     /// As [`Sender::take_descriptors`].
-    pub(crate) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
+    #[doc(hidden)]
+    pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
         self.outgoing().take_descriptors(first, count)
     }
 

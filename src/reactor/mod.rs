@@ -11,7 +11,6 @@
 //! which costs a load. A link that is silent, or one of too many, is *armed*: its peer sends a packet
 //! with the next message. Before the loop sleeps it arms all of them, with one barrier.
 
-mod attendance;
 mod commands;
 mod doors;
 mod event_loop;
@@ -32,8 +31,6 @@ mod table;
 mod tensors;
 mod wants;
 
-pub(crate) use attendance::Attendance;
 pub use event_loop::EventLoop;
 pub use handle::Reactor;
 pub use link::{Link, Message};
-pub(crate) use shared::leave;

@@ -1,21 +1,17 @@
-//! loom models of a loop's queue: what handles ask for is done, refused, or given back; and of its watcher, which does
-//! not sleep while the loop is left alone.
+//! loom models of a loop's queue: what handles ask for is done, refused, or given back.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
 //! They run [`Queue`] as it ships. The loop's `eventfd` is modelled by what the kernel promises: a write ends
-//! a sleep that is under way, or the next one. The handles are counted as `Arc` counts them. [`Attendance`] runs as it
-//! ships, too; the lock and the sleep around it are those of `commit/crew.rs`, and both sides pay a full fence in place
-//! of `membarrier`.
+//! a sleep that is under way, or the next one. The handles are counted as `Arc` counts them.
 
 use std::sync::Arc;
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-use crate::reactor::attendance::Attendance;
 use crate::reactor::queue::Queue;
 use crate::sync::{AtomicU32, Edge, Ordering, failure_without};
 
@@ -151,69 +147,4 @@ fn a_loop_that_stops_loses_no_command() {
         assert!(shared.queue.take().is_empty(), "nothing comes behind the stop");
         assert_eq!(shared.post(3), Err(3));
     });
-}
-
-struct Watched {
-    attendance: Attendance,
-    /// Whether the watcher has found the loop left alone.
-    caught: Mutex<bool>,
-    watch: Condvar,
-    work: Condvar,
-}
-
-/// A leader leaves for a job that ends only if the watcher sees to the loop.
-fn a_loop_left_alone_is_found() {
-    loom::model(|| {
-        let watched = Arc::new(Watched {
-            attendance: Attendance::new(),
-            caught: Mutex::new(false),
-            watch: Condvar::new(),
-            work: Condvar::new(),
-        });
-        watched.attendance.take();
-        let leader = watched.clone();
-        let leader = thread::spawn(move || {
-            let asleep = leader.attendance.leave();
-            let mut caught = leader.caught.lock().unwrap();
-            if asleep {
-                leader.watch.notify_one();
-            }
-            while !*caught {
-                caught = leader.work.wait(caught).unwrap();
-            }
-        });
-        let mut seen = watched.attendance.look();
-        let mut caught = watched.caught.lock().unwrap();
-        loop {
-            let look = watched.attendance.look();
-            let unchanged = look == seen;
-            seen = look;
-            if unchanged && Attendance::is_left(look) {
-                *caught = true;
-                watched.work.notify_one();
-                break;
-            }
-            if unchanged && watched.attendance.doze(look) {
-                caught = watched.watch.wait(caught).unwrap();
-            }
-            watched.attendance.rise();
-        }
-        drop(caught);
-        leader.join().unwrap();
-    });
-}
-
-#[test]
-fn models_a_loop_left_alone_is_found() {
-    a_loop_left_alone_is_found();
-}
-
-#[test]
-fn models_a_watcher_sleeps_for_ever_without_the_leaders_barrier() {
-    assert!(failure_without(Edge::Wake, a_loop_left_alone_is_found).contains(DEADLOCK));
-}
-
-#[test]
-fn models_a_watcher_sleeps_for_ever_without_its_own_barrier() {
-    assert!(failure_without(Edge::Park, a_loop_left_alone_is_found).contains(DEADLOCK));
 }

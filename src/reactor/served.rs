@@ -5,7 +5,7 @@ use crate::reactor::commands::{Adopted, CallFn, ClosedFn, Command, MessageFn, Re
 use crate::reactor::letters::Letters;
 use crate::reactor::link::Link;
 use crate::reactor::outgoing::{Submitted, What, Write};
-use crate::reactor::shared::{self, Shared};
+use crate::reactor::shared::Shared;
 use crate::reactor::wants::{Offered, Wants};
 use crate::shm::Bytes;
 use crate::transport::{
@@ -91,7 +91,7 @@ impl Served {
                 Step::Empty => return (count, Outcome::Caught),
                 Step::Over(result) => return (count, Outcome::Over(result)),
             }
-            if shared.is_pending() || shared::is_leaving() {
+            if shared.is_pending() {
                 return (count + 1, Outcome::More);
             }
             if !self.receiver.is_ready() && self.letters.is_empty() {

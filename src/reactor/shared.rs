@@ -19,27 +19,6 @@ pub(super) const BELL: u64 = 0;
 thread_local! {
     /// The loop whose turn this thread is in, by its [`Shared::number`].
     static RUNNING: Cell<u64> = const { Cell::new(0) };
-
-    /// A callback on this thread wants the loop to be left.
-    static LEAVING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// For callbacks: the turn ends with this callback, before the loop looks at any other line of a peer's; see
-/// [`EventLoop::turn_until`](crate::reactor::EventLoop::turn_until).
-#[inline(always)]
-pub(crate) fn leave() {
-    LEAVING.set(true);
-}
-
-#[inline(always)]
-pub(super) fn is_leaving() -> bool {
-    LEAVING.get()
-}
-
-/// Whether the turn was to end. It has.
-#[inline(always)]
-pub(super) fn left() -> bool {
-    LEAVING.replace(false)
 }
 
 /// The side of a loop that is reached from every thread.
@@ -123,20 +102,17 @@ impl Shared {
 
     /// From now on this thread is in a turn of the loop, until the guard is dropped.
     pub(super) fn enter(&self) -> Turn {
-        Turn { before: RUNNING.replace(self.number), leaving: LEAVING.replace(false) }
+        Turn { before: RUNNING.replace(self.number) }
     }
 }
 
 /// A turn of a loop on this thread.
 pub(super) struct Turn {
     before: u64,
-    /// What the turn around this one was told.
-    leaving: bool,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         RUNNING.set(self.before);
-        LEAVING.set(self.leaving);
     }
 }

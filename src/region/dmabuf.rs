@@ -1,4 +1,4 @@
-//! Access of the processor to a dmabuf, announced to the driver that made it.
+//! Accesses of the processor to a dmabuf, announced to the driver that exports it.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ const READ: u64 = 1;
 const WRITE: u64 = 2;
 const END: u64 = 4;
 
-/// An access that was announced. It ends on drop, too.
+/// An announced access. Dropping it ends the access, too.
 #[derive(Debug)]
 pub(super) struct Announced<'a> {
     fd: BorrowedFd<'a>,
@@ -21,14 +21,14 @@ pub(super) struct Announced<'a> {
 }
 
 impl<'a> Announced<'a> {
-    /// Announces an access. This may wait for the device to be done with the buffer.
+    /// Announces an access. The call may wait until the device is done with the buffer.
     pub(super) fn start(fd: BorrowedFd<'a>, write: bool) -> Result<Self> {
         let direction = if write { READ | WRITE } else { READ };
         sync(fd, direction)?;
         Ok(Self { fd, direction })
     }
 
-    /// Ends the access: what was written reaches the device.
+    /// Ends the access: written bytes reach the device.
     pub(super) fn end(self) -> Result<()> {
         let (fd, direction) = (self.fd, self.direction);
         core::mem::forget(self);
@@ -38,7 +38,7 @@ impl<'a> Announced<'a> {
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        // Left by a panic: the driver hears of the end, and nobody of its answer.
+        // After a panic. The driver is told of the end, and its answer is lost.
         let _ = sync(self.fd, self.direction | END);
     }
 }
@@ -51,7 +51,7 @@ fn sync(fd: BorrowedFd<'_>, flags: u64) -> Result<()> {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        // Documentation/driver-api/dma-buf: both mean that the call must be made again.
+        // Documentation/driver-api/dma-buf: both mean that the caller repeats the call.
         if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) {
             return Err(Error::os("DMA_BUF_IOCTL_SYNC", error));
         }

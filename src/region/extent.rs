@@ -1,8 +1,8 @@
-//! A range of bytes, checked without wrap.
+//! A range of bytes with checked arithmetic.
 
 use crate::error::RegionFault;
 
-/// `len` bytes from `offset` on; their end is at most 2^64 - 1.
+/// `len` bytes from `offset` on. Their end is at most 2^64 - 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     offset: u64,
@@ -29,12 +29,12 @@ impl Extent {
         self.offset + self.len
     }
 
-    /// Whether there is a byte in both.
+    /// Returns whether the two ranges share a byte.
     pub(super) fn meets(self, other: Self) -> bool {
         self.offset.max(other.offset) < self.end().min(other.end())
     }
 
-    /// That `size` bytes hold all of it.
+    /// Checks that the range lies inside of `size` bytes.
     pub(super) fn inside(self, size: u64) -> Result<Self, RegionFault> {
         let Self { offset, len } = self;
         if offset > size {
@@ -46,10 +46,10 @@ impl Extent {
         }
     }
 
-    /// The `len` bytes at `offset` of this range, as a range of what this one is a range of.
+    /// Returns the `len` bytes at `offset` of this range, relative to the same start as this range.
     pub(super) fn part(self, offset: u64, len: u64) -> Result<Self, RegionFault> {
         let part = Self::new(offset, len)?.inside(self.len)?;
-        // Inside of this range, so nothing wraps.
+        // The part lies inside of this range, so the sum does not wrap.
         Ok(Self { offset: self.offset + part.offset, len })
     }
 }
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers near every edge, and others.
+    /// Numbers near every edge, and random ones.
     fn number() -> impl Strategy<Value = u64> {
         prop_oneof![
             0..20u64,

@@ -1,19 +1,20 @@
-//! The guard: what survives a load or store to memory whose owner has truncated it.
+//! The guard: an access to memory that its owner has truncated ends with an error instead of the process's
+//! death.
 //!
-//! Such an access raises `SIGBUS`. The guard's handler looks whether the address lies in a mapping
-//! of a region, and if so maps zeros in its place and marks it: the access goes on over zeros and
-//! ends with an error. Every other signal goes to the handler that was there before.
+//! Such an access raises `SIGBUS`. The guard's handler checks whether the address lies in a mapping of a
+//! region. If so, the handler marks the mapping and maps zeros over it: the access goes on over zeros and ends
+//! with an error. Every other signal goes to the handler that was installed earlier.
 //!
 //! ```text
 //!   in_place ─▶ load ─▶ SIGBUS ─▶ handler ─▶ ours?  mark, mmap zeros ─▶ load ─▶ .. ─▶ marked: error
-//!                                     └────▶ other: the previous handler, or death as ever
+//!                                     └────▶ other: the previous handler, or the default: death
 //! ```
 //!
-//! 1. The handler loads and stores atomics and makes raw system calls; it neither allocates nor
-//!    locks, and keeps `errno`.
-//! 2. Zeros replace the whole mapping, at once: one signal, however long it is. All accesses to it
-//!    that are under way fail, whichever thread met the signal.
-//! 3. A signal that somebody sent (`kill`) carries no address, and is never ours.
+//! 1. The handler loads and stores atomics and makes raw system calls. It neither allocates nor locks, and it
+//!    preserves `errno`.
+//! 2. Zeros replace the whole mapping at once, so a long access raises one signal. All accesses to the mapping
+//!    in progress fail, whichever thread got the signal.
+//! 3. A signal from another process (`kill`) carries no address, and the handler passes it on.
 
 #![allow(unsafe_code)]
 
@@ -33,21 +34,23 @@ use crate::region::table::{self, Slot};
 use crate::shm::fork::Generation;
 use crate::shm::page_size;
 
-/// The guard of this process against memory that is truncated while it is accessed in place.
+/// The guard of this process against memory that its owner truncates during an access in place.
 ///
-/// An application that wants [`Lease::in_place`](crate::Lease::in_place) for memory that others
-/// can truncate installs it, once, early in `main`. The library never does: a signal handler is the
-/// process's.
+/// An application that wants [`Lease::in_place`](crate::region::Lease::in_place) for memory that other
+/// processes can truncate installs the guard once, early in `main`. The library never installs it: a signal
+/// handler belongs to the process.
 ///
-/// The handler that was there before gets every signal that is not a region's, in the way it had
-/// asked for (`SA_SIGINFO`, `sa_mask`, `SA_NODEFER`, `SA_RESETHAND`, `SA_RESTART`); it may run on the
-/// alternate stack. If there was none, the process dies as it would have. Whoever installs a handler
-/// later must pass on what is not theirs, or the guard is gone.
+/// The previous handler gets every signal that is not a region's, in the way it asked for (`SA_SIGINFO`,
+/// `sa_mask`, `SA_NODEFER`, `SA_RESETHAND`, `SA_RESTART`). It may run on the alternate stack. Without a
+/// previous handler the process dies of such a signal, as it would without the guard. A handler that is
+/// installed later must pass on the signals that it does not know, or the guard has no effect.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::{ErrorKind, PosixShm, RegionFault, Registry, SigbusGuard, Source};
+/// use slipring::ErrorKind;
+/// use slipring::error::RegionFault;
+/// use slipring::region::{PosixShm, Registry, SigbusGuard, Source};
 ///
 /// SigbusGuard::install()?;
 /// # let key = format!("/slipring-guard-{}", std::process::id());
@@ -66,20 +69,20 @@ use crate::shm::page_size;
 #[derive(Debug)]
 pub enum SigbusGuard {}
 
-/// What was there before.
+/// The previous disposition of the signal.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
-/// Whether the previous handler wanted to run once, and has.
+/// Whether the previous handler wanted to run once (`SA_RESETHAND`) and has run.
 static SPENT: AtomicBool = AtomicBool::new(false);
 static GENERATION: OnceLock<Generation> = OnceLock::new();
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 impl SigbusGuard {
-    /// Installs the guard; a second call does nothing. It stays until the process ends, and its
-    /// children have it too.
+    /// Installs the guard. A second call has no effect. The guard stays until the process ends, and forked
+    /// children have it, too.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel lacks what it needs, or refuses.
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel is too old, or refuses.
     pub fn install() -> Result<()> {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,7 +91,7 @@ impl SigbusGuard {
         }
         let generation = Generation::current()?;
         let before = disposition(None)?;
-        // Before the handler can run, which reads them.
+        // Both are set before the handler can run and read them.
         let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (before.sa_flags & libc::SA_RESTART);
         let _ = GENERATION.set(generation);
         let _ = PREVIOUS.set(before);
@@ -98,13 +101,13 @@ impl SigbusGuard {
         Ok(())
     }
 
-    /// Whether it was installed, in this process or before a `fork`.
+    /// Returns whether the guard is installed, in this process or before a `fork`.
     pub fn is_installed() -> bool {
-        // Pairs with `install`: the handler, and what it reads, are there.
+        // Pairs with `install`: the handler and its data are there.
         INSTALLED.load(Ordering::Acquire)
     }
 
-    /// Guards whole pages that are mapped. `None`: there is no guard.
+    /// Guards whole mapped pages. Returns `None` if no guard is installed.
     pub(super) fn watch(pages: Range<usize>, writable: bool) -> Result<Option<Slot>> {
         if !Self::is_installed() {
             return Ok(None);
@@ -113,24 +116,27 @@ impl SigbusGuard {
     }
 }
 
-/// A thread that takes `SIGBUS`, for a while: the kernel kills a thread that faults while it blocks it.
+/// A scope in which the thread accepts `SIGBUS`. The kernel kills a thread that faults while it blocks the
+/// signal.
 ///
-/// One inside of another costs no system call.
+/// A nested scope costs no system call.
 #[derive(Debug)]
-pub(crate) struct Unblocked {
-    /// What the thread blocked before, if that was among it.
+#[doc(hidden)]
+pub struct Unblocked {
+    /// The thread's earlier mask, if it blocked the signal.
     before: Option<libc::sigset_t>,
-    /// A mask is its thread's.
+    /// A mask belongs to its thread.
     thread: core::marker::PhantomData<*const ()>,
 }
 
 thread_local! {
-    /// How many [`Unblocked`] this thread has.
+    /// The number of [`Unblocked`] scopes of this thread.
     static UNBLOCKED: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Unblocked {
-    pub(crate) fn start() -> Self {
+    /// Unblocks the signal on this thread until the value is dropped.
+    pub fn start() -> Self {
         let outer = UNBLOCKED.replace(UNBLOCKED.get() + 1);
         let mut blocked = None;
         if outer == 0 {
@@ -179,7 +185,7 @@ fn action(handler: libc::sighandler_t, flags: c_int) -> libc::sigaction {
     }
 }
 
-/// What the process does on `SIGBUS`, before `next` takes its place.
+/// Returns the process's disposition of `SIGBUS` and installs `next`, if there is one.
 fn disposition(next: Option<&libc::sigaction>) -> Result<libc::sigaction> {
     let mut before = action(libc::SIG_DFL, 0);
     let next = next.map_or(ptr::null(), ptr::from_ref);
@@ -189,7 +195,8 @@ fn disposition(next: Option<&libc::sigaction>) -> Result<libc::sigaction> {
     if done == 0 { Ok(before) } else { Err(Error::os("sigaction", io::Error::last_os_error())) }
 }
 
-/// Whether the instruction that raised the signal would raise it again: a fault, not a message.
+/// Returns whether the instruction that raised the signal would raise it a second time: a fault, not a
+/// message.
 fn is_fault(code: c_int) -> bool {
     matches!(code, libc::BUS_ADRALN | libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR)
 }
@@ -208,14 +215,14 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     pass_on(signal, info, context, code);
 }
 
-/// Whether the address lies in a mapping of a region, which can be touched from now on.
+/// Returns whether the address lies in a mapping of a region. The mapping can then be accessed.
 fn replace_by_zeros(address: usize) -> bool {
     let Some(generation) = GENERATION.get() else { return false };
     let Some(found) = table::find(address, generation.number_now()) else { return false };
-    // Before the zeros are there: who reads them finds the mark afterwards.
+    // The mark comes before the zeros, so that an access that reads them finds it.
     found.mark();
     let page = address & !(page_size() - 1);
-    // Where the kernel accounts for every writable page, a long mapping may be too much for it.
+    // Where the kernel accounts for every writable page, a long mapping may exceed its limit.
     map_zeros(found.pages.clone(), found.writable)
         || map_zeros(page..page + page_size(), found.writable)
 }
@@ -231,18 +238,19 @@ fn map_zeros(pages: Range<usize>, writable: bool) -> bool {
     unsafe { rustix::mm::mmap_anonymous(start, pages.len(), prot, flags) }.is_ok()
 }
 
-/// Gives the signal to whoever would have had it without us.
+/// Passes the signal to the handler that would get it without the guard.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, code: c_int) {
     let Some(previous) = PREVIOUS.get() else { return die(code) };
     let once = previous.sa_flags & libc::SA_RESETHAND != 0;
     match previous.sa_sigaction {
         libc::SIG_DFL => die(code),
-        // The kernel does not let a fault be ignored.
+        // The kernel does not let a process ignore a fault.
         libc::SIG_IGN if is_fault(code) => die(code),
         libc::SIG_IGN => {}
         _ if once && SPENT.swap(true, Ordering::Relaxed) => die(code),
         handler => {
-            // The kernel would block these while it runs; it restores the thread's mask when we return.
+            // The kernel would block these signals while the handler runs. It restores the thread's mask when
+            // the handler returns.
             // SAFETY: a valid set; the call changes this thread's mask only.
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &previous.sa_mask, ptr::null_mut()) };
             if previous.sa_flags & libc::SA_NODEFER != 0 {
@@ -265,12 +273,12 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, code
     }
 }
 
-/// What the kernel does where nobody handles the signal.
+/// Does what the kernel does without a handler.
 fn die(code: c_int) {
     let default = action(libc::SIG_DFL, 0);
     // SAFETY: a valid action, and no place for the one before.
     unsafe { libc::sigaction(libc::SIGBUS, &default, ptr::null_mut()) };
-    // A fault is raised again by the instruction that we return to, with its own description.
+    // The instruction repeats a fault when the handler returns, with its own description.
     if !is_fault(code) {
         // SAFETY: a valid signal; it is delivered when the handler returns.
         unsafe { libc::raise(libc::SIGBUS) };

@@ -5,15 +5,15 @@ use crate::error::RegionFault;
 /// `NAME_MAX` of `limits.h`: the longest name in a directory.
 const LONGEST: usize = 255;
 
-/// A key that names an object directly in `/dev/shm`, as `shm_open(3)` takes it: a name, with or
-/// without a slash in front.
+/// A key that names an object directly in `/dev/shm`, in the form of `shm_open(3)`: a name with or without a
+/// leading slash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     given: String,
 }
 
 impl Key {
-    /// Letters, digits and `-_.:,+=@#%~` may be; that leaves no way into another directory.
+    /// Letters, digits and `-_.:,+=@#%~` are allowed. None of them leads into another directory.
     pub(super) fn parse(given: &str) -> Result<Self, RegionFault> {
         let name = given.strip_prefix('/').unwrap_or(given);
         let slash = given.len() - name.len();
@@ -31,12 +31,12 @@ impl Key {
         Ok(Self { given: given.to_owned() })
     }
 
-    /// As the caller gave it.
+    /// Returns the key as the caller gave it.
     pub(super) fn given(&self) -> &str {
         &self.given
     }
 
-    /// Where Linux keeps the object: `shm_open(3)`, section NOTES.
+    /// Returns the path of the object on Linux: `shm_open(3)`, section NOTES.
     pub(super) fn path(&self) -> String {
         format!("/dev/shm/{}", self.given.trim_start_matches('/'))
     }

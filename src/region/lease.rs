@@ -1,4 +1,4 @@
-//! Part of a region in use.
+//! A range of a region in use.
 
 use core::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,17 +10,20 @@ use crate::region::window::Window;
 use crate::region::{CudaHandle, RegionKind, RegionStatus};
 use crate::shm::{Bytes, BytesMut, Order};
 
-/// A range of a region in use: it keeps the region's memory for as long as it lives, also after
-/// the region was unregistered.
+/// The number of bytes that are copied at a time between overlapping ranges.
+const SHIFT: usize = 4096;
+
+/// A range of a region in use. A lease keeps the region's memory while it lives, even if the region is
+/// unregistered.
 ///
 /// | access | which memory | cost |
 /// |---|---|---|
 /// | [`read_at`](Self::read_at), [`write_at`](Self::write_at) | any of this machine | a system call or two, and a copy |
-/// | [`in_place`](Self::in_place), [`in_place_mut`](Self::in_place_mut) | sealed; any under the [guard](crate::SigbusGuard) | system calls unless it is sealed; no copy |
+/// | [`in_place`](Self::in_place), [`in_place_mut`](Self::in_place_mut) | sealed; any under the [guard](crate::region::SigbusGuard) | system calls unless it is sealed; no copy |
 /// | [`bytes`](Self::bytes) | sealed | nothing |
 ///
-/// All of them check the range against the lease, and, unless the memory is sealed, against what
-/// the object still has.
+/// Each access checks the range against the lease. If the memory is not sealed, the access also checks it
+/// against the present size of the object.
 ///
 /// # Examples
 ///
@@ -28,7 +31,7 @@ use crate::shm::{Bytes, BytesMut, Order};
 /// use std::os::fd::AsFd;
 ///
 /// use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-/// use slipring::{Registry, Source};
+/// use slipring::region::{Registry, Source};
 ///
 /// // Memory that can be touched safely: allocated, and sealed so that nobody makes it shorter.
 /// let fd = rustix::fs::memfd_create("weights", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -44,75 +47,70 @@ use crate::shm::{Bytes, BytesMut, Order};
 /// ```
 pub struct Lease {
     region: Arc<Region>,
-    /// Within the object.
+    /// Relative to the object.
     extent: Extent,
-    /// What `bytes` lends from.
+    /// The mapping that `bytes` borrows from.
     window: OnceLock<Arc<Window>>,
 }
 
 impl Lease {
-    /// Counts one user more. `extent` lies inside of the region.
+    /// Counts one more lease. `extent` lies inside of the region.
     pub(super) fn new(region: Arc<Region>, extent: Extent) -> Self {
         region.count_lease();
         Self { region, extent, window: OnceLock::new() }
     }
 
-    /// The region's name.
+    /// Returns the region's name.
     pub fn name(&self) -> &str {
         self.region.name()
     }
 
-    /// What kind of memory it is.
+    /// Returns the kind of memory.
     pub fn kind(&self) -> RegionKind {
         self.region.kind()
     }
 
-    /// Whether it lies on a GPU, where no processor reaches.
-    pub(crate) fn is_on_gpu(&self) -> bool {
-        self.kind() == RegionKind::Cuda
-    }
-
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.extent.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the lease has no bytes.
     pub fn is_empty(&self) -> bool {
         self.extent.len() == 0
     }
 
-    /// Where the lease starts, in bytes from the region's start.
+    /// Returns the start of the lease in bytes from the region's start.
     pub fn offset(&self) -> u64 {
         self.extent.offset() - self.region.extent().offset()
     }
 
-    /// Whether it can be touched in place whatever its owner does.
+    /// Returns whether an access in place is safe whatever the memory's owner does.
     pub fn is_sealed(&self) -> bool {
         self.region.is_sealed()
     }
 
-    /// What the region is, now.
+    /// Returns the present status of the region.
     pub fn status(&self) -> RegionStatus {
         self.region.status()
     }
 
-    /// The handle of GPU memory. The lease starts at [`RegionStatus::offset`] plus
+    /// Returns the handle of the GPU memory. The lease starts at [`RegionStatus::offset`] plus
     /// [`offset`](Self::offset) of it.
     pub fn cuda_handle(&self) -> Option<CudaHandle> {
         self.region.cuda()
     }
 
-    /// Copies `out.len()` bytes at `offset` of the lease out.
+    /// Copies the bytes at `offset` of the lease to `out`.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Region`](crate::ErrorKind::Region) with
-    /// - [`Overflow`](crate::RegionFault::Overflow), [`Offset`](crate::RegionFault::Offset),
-    ///   [`Range`](crate::RegionFault::Range): not inside of the lease;
-    /// - [`Truncated`](crate::RegionFault::Truncated): the object has become shorter; `out` may hold
-    ///   part of it;
-    /// - [`OutOfReach`](crate::RegionFault::OutOfReach): it is a GPU's.
+    /// - [`Overflow`](crate::error::RegionFault::Overflow), [`Offset`](crate::error::RegionFault::Offset),
+    ///   [`Range`](crate::error::RegionFault::Range): the range is not inside of the lease;
+    /// - [`Truncated`](crate::error::RegionFault::Truncated): the object has become shorter. `out` may hold
+    ///   part of the bytes;
+    /// - [`OutOfReach`](crate::error::RegionFault::OutOfReach): the memory is a GPU's.
     ///
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -123,93 +121,117 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// As for [`read_at`](Self::read_at), and [`ReadOnly`](crate::RegionFault::ReadOnly). Part of
-    /// `bytes` may have been written before the object became shorter.
+    /// As [`read_at`](Self::read_at), and [`ReadOnly`](crate::error::RegionFault::ReadOnly). Part of `bytes`
+    /// may be written before the object becomes shorter.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.region.write_at(self.extent.part(offset, bytes.len() as u64)?, bytes)
     }
 
-    /// Runs `read` over the lease's bytes where they lie.
+    /// Runs `read` over the lease's bytes in place.
     ///
-    /// If the object is truncated meanwhile, `read` finds zeros, and its result is dropped.
-    /// Threads that `read` hands the bytes to must not block `SIGBUS`.
+    /// If the object is truncated in the meantime, `read` sees zeros and its result is dropped. Threads to
+    /// which `read` passes the bytes must not block `SIGBUS`.
     ///
     /// # Errors
     ///
-    /// As for [`read_at`](Self::read_at), and
-    /// - [`Unguarded`](crate::RegionFault::Unguarded): others can truncate the object, and no
-    ///   [guard](crate::SigbusGuard) is installed;
-    /// - [`TruncatedInPlace`](crate::RegionFault::TruncatedInPlace): they did, while `read` ran;
-    /// - [`GuardFull`](crate::RegionFault::GuardFull).
+    /// As [`read_at`](Self::read_at), and
+    /// - [`Unguarded`](crate::error::RegionFault::Unguarded): other processes can truncate the object, and no
+    ///   [guard](crate::region::SigbusGuard) is installed;
+    /// - [`TruncatedInPlace`](crate::error::RegionFault::TruncatedInPlace): the object was truncated while
+    ///   `read` ran;
+    /// - [`GuardFull`](crate::error::RegionFault::GuardFull): the guard watches as many mappings as it can.
     pub fn in_place<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
         self.region.read_in_place(self.extent, read)
     }
 
-    /// Runs `write` over the lease's bytes where they lie.
+    /// Runs `write` over the lease's bytes in place.
     ///
     /// # Errors
     ///
-    /// As for [`in_place`](Self::in_place), and [`ReadOnly`](crate::RegionFault::ReadOnly). What was
-    /// written before the object was truncated may have reached it.
+    /// As [`in_place`](Self::in_place), and [`ReadOnly`](crate::error::RegionFault::ReadOnly). Bytes that
+    /// `write` stored before the truncation may have reached the object.
     pub fn in_place_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
         self.region.write_in_place(self.extent, write)
     }
 
-    /// That the object still has all of the lease.
+    /// Checks that the object still has all of the lease.
     ///
     /// # Errors
     ///
-    /// [`Truncated`](crate::RegionFault::Truncated), [`OutOfReach`](crate::RegionFault::OutOfReach), and
+    /// [`Truncated`](crate::error::RegionFault::Truncated), [`OutOfReach`](crate::error::RegionFault::OutOfReach), and
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     pub fn holds(&self) -> Result<()> {
         self.region.holds(self.extent)
     }
 
-    /// Overwrites the first bytes of the lease with all of another one, by the kernel: without a signal, whoever
-    /// truncates what. They are copied once; twice where the two overlap, which changes nothing else.
+    /// Overwrites the first bytes of the lease with all of another lease. The kernel copies, so a truncation
+    /// raises no signal. The bytes are copied once, or twice where the two leases overlap. The result is the
+    /// same.
     ///
     /// # Errors
     ///
-    /// As for [`read_at`](Self::read_at) of `from` and [`write_at`](Self::write_at) of the lease.
+    /// As [`read_at`](Self::read_at) of `from` and [`write_at`](Self::write_at) of this lease.
     /// [`holds`](Self::holds) tells which of them was truncated.
     pub fn fill_from(&self, from: &Lease) -> Result<()> {
         let part = self.extent.part(0, from.len())?;
         self.region.fill_from(part, &from.region, from.extent)
     }
 
-    /// In which order the first bytes of the lease are to be overwritten with all of another one where the two are
-    /// partly the same memory. `None`: they are not.
-    pub(crate) fn order(&self, from: &Lease) -> Option<Order> {
-        let part = self.extent.part(0, from.len()).ok()?;
-        self.region.order(part, &from.region, from.extent)
+    /// Overwrites bytes as [`fill_from`](Self::fill_from) does, by loads and stores, with the reservation of
+    /// [`touch`](Self::touch).
+    #[doc(hidden)]
+    pub fn touch_from(&self, from: &Lease) -> Result<()> {
+        let part = self.extent.part(0, from.len())?;
+        let order = self.region.order(part, &from.region, from.extent);
+        self.region.touch_mut(part, |to| {
+            from.touch(|from| match order {
+                None => to.copy_from_bytes(from),
+                Some(order) => shift(to, from, order),
+            })
+        })?
     }
 
-    /// As [`in_place`](Self::in_place), but that what was cut off from a page of which there is a rest reads as 0:
-    /// [`holds`](Self::holds), asked afterwards, tells.
-    pub(crate) fn touch<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
+    /// Runs `read` as [`in_place`](Self::in_place) does. Bytes past the new end of a truncated object read as
+    /// 0 where they share a page with it. The caller asks [`holds`](Self::holds) afterwards.
+    #[doc(hidden)]
+    pub fn touch<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
         self.region.touch(self.extent, read)
     }
 
-    /// As [`in_place_mut`](Self::in_place_mut), with what is said of [`touch`](Self::touch).
-    pub(crate) fn touch_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
+    /// Runs `write` as [`in_place_mut`](Self::in_place_mut) does, with the reservation of
+    /// [`touch`](Self::touch).
+    #[doc(hidden)]
+    pub fn touch_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
         self.region.touch_mut(self.extent, write)
     }
 
-    /// Whether what the object has of this lease includes what it has of another one.
-    pub(crate) fn ends_behind(&self, other: &Lease) -> bool {
+    /// Returns whether the object's part of this lease includes its part of another lease.
+    #[doc(hidden)]
+    pub fn ends_behind(&self, other: &Lease) -> bool {
         Arc::ptr_eq(&self.region, &other.region) && self.extent.end() >= other.extent.end()
     }
 
-    /// The lease's bytes where they lie, if they are sealed: a memfd with `F_SEAL_SHRINK`, all of
-    /// whose pages were there when it was registered.
+    /// Returns the lease's bytes in place, if they are sealed: a memfd with `F_SEAL_SHRINK`, all of whose
+    /// pages were allocated at registration.
     ///
     /// # Errors
     ///
-    /// [`Unsealed`](crate::RegionFault::Unsealed), [`OutOfReach`](crate::RegionFault::OutOfReach),
+    /// [`Unsealed`](crate::error::RegionFault::Unsealed), [`OutOfReach`](crate::error::RegionFault::OutOfReach),
     /// and [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         let (window, start, len) = self.region.sealed(self.extent)?;
         Ok(self.window.get_or_init(|| window).mapping().bytes(start, len))
+    }
+}
+
+/// Copies between views of partly the same memory, perhaps through two mappings. Each byte is read before it is
+/// overwritten.
+fn shift(to: BytesMut<'_>, from: Bytes<'_>, order: Order) {
+    let mut chunk = [0; SHIFT];
+    for (at, len) in order.steps(to.len(), chunk.len()) {
+        let chunk = &mut chunk[..len];
+        from.slice(at, len).copy_to(chunk);
+        to.slice(at, len).copy_from(chunk);
     }
 }
 

@@ -1,16 +1,16 @@
-//! How much may be registered, and how much is.
+//! Limits of a registry, and the shares in use.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use crate::error::RegionFault;
 
-/// How much a [`Registry`](crate::Registry) takes. Regions that go away count until they are gone.
+/// The limits of a [`Registry`](crate::region::Registry). A region counts until its memory is unmapped.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::{Registry, RegionLimits};
+/// use slipring::region::{Registry, RegionLimits};
 ///
 /// let registry = Registry::with_limits(RegionLimits::new().regions(16).bytes(1 << 30))?;
 /// # Ok::<(), slipring::Error>(())
@@ -22,19 +22,18 @@ pub struct RegionLimits {
 }
 
 impl RegionLimits {
-    /// The defaults: 1024 regions, 64 GiB.
+    /// Returns the defaults: 1024 regions, 64 GiB.
     pub fn new() -> Self {
         Self { regions: 1024, bytes: 64 << 30 }
     }
 
-    /// Regions of any kind. Each but CUDA's takes a descriptor.
+    /// Sets the number of regions of any kind. Each takes a descriptor, except those of CUDA.
     pub fn regions(mut self, most: usize) -> Self {
         self.regions = most;
         self
     }
 
-    /// Bytes of all regions in memory of this machine, which are the bytes that can be mapped. Memory of
-    /// a GPU does not count.
+    /// Sets the bytes of all regions in host memory. Memory of a GPU does not count.
     pub fn bytes(mut self, most: u64) -> Self {
         self.bytes = most;
         self
@@ -47,7 +46,7 @@ impl Default for RegionLimits {
     }
 }
 
-/// What all regions of a registry take.
+/// The shares of all regions of a registry.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     regions: AtomicUsize,
@@ -55,13 +54,13 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Takes a share for one region of `bytes`. Callers take turns; a share is given back at any time.
+    /// Takes a share for one region of `bytes`. Callers take turns. A share may be returned at any time.
     pub(super) fn take(
         self: &Arc<Self>,
         limits: RegionLimits,
         bytes: u64,
     ) -> Result<Share, RegionFault> {
-        // Relaxed: these are counts, and nothing else is read because of them.
+        // Relaxed: these are counts, and no other data depends on them.
         let count = self.regions.load(Ordering::Relaxed);
         if count >= limits.regions {
             return Err(RegionFault::TooManyRegions { count, limit: limits.regions });
@@ -76,7 +75,7 @@ impl Totals {
     }
 }
 
-/// What one region takes, given back on drop.
+/// The share of one region, returned on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     totals: Arc<Totals>,
@@ -84,7 +83,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Of nobody's limits.
+    /// A share that counts against no limit.
     pub(super) fn none() -> Self {
         let totals = Arc::new(Totals { regions: AtomicUsize::new(1), bytes: AtomicU64::new(0) });
         Self { totals, bytes: 0 }

@@ -1,8 +1,7 @@
-//! Named memory: what somebody else made, registered once and then referred to by name.
+//! Named memory: memory of another process that is registered once and then named in each request.
 //!
-//! A [`Registry`] maps names to regions. A region is a range of an object: a POSIX shared memory
-//! object, a memfd, a dmabuf, or, as data alone, memory of a GPU. A [`Lease`] is a range of a region
-//! in use.
+//! A [`Registry`] maps names to regions. A region is a range of an object: a POSIX shared memory object, a
+//! memfd, a dmabuf, or memory of a GPU. A [`Lease`] is a range of a region in use.
 //!
 //! ```text
 //!                 register                 unregister               last lease ends
@@ -16,14 +15,13 @@
 //!   lease              │        │ 0 ............. len │          │
 //! ```
 //!
-//! 1. A region holds one descriptor of its own, and is never found by its path or key again.
-//! 2. Ranges are checked without wrap: against the object's size when a region is registered,
-//!    against the region when it is leased, against the lease and the object at each access.
-//! 3. Memory that its owner can truncate is touched by the kernel alone (`pread`, `pwrite`), or
-//!    under the [`SigbusGuard`]. Sealed memory is touched in place.
-//! 4. The name of a region that goes away is free at once. What it takes of the limits is given back
-//!    when it is gone.
-//! 5. Nothing here waits for anybody, but for a device that still works on its dmabuf.
+//! 1. A region holds a descriptor of its own. The registry never opens its path or key a second time.
+//! 2. Ranges are checked with checked arithmetic: against the object's size at registration, against the
+//!    region at each lease, and against the lease and the object at each access.
+//! 3. The kernel alone touches memory that its owner can truncate (`pread`, `pwrite`), unless the
+//!    [`SigbusGuard`] is installed. Sealed memory is accessed in place.
+//! 4. Unregistering frees the name at once. The region counts against the limits until its memory is unmapped.
+//! 5. No call waits for another process. An access to a dmabuf may wait for its device.
 
 mod dmabuf;
 mod extent;
@@ -40,14 +38,14 @@ mod status;
 mod table;
 mod window;
 
-pub use guard::SigbusGuard;
-pub(crate) use guard::Unblocked;
+pub use guard::{SigbusGuard, Unblocked};
 pub use lease::Lease;
 pub use limits::RegionLimits;
 pub(crate) use named::Opened;
 pub use named::{CudaHandle, Source};
 pub(crate) use object::is_dmabuf;
 pub use posix_shm::PosixShm;
+#[doc(hidden)]
 pub use reach::Reach;
 pub use registry::Registry;
 pub use status::{RegionKind, RegionStatus, Unregistered};

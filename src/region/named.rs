@@ -1,4 +1,4 @@
-//! A region: what is registered under a name.
+//! A region: the range of an object under a name.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,27 +15,28 @@ use crate::region::{Lease, Reach, RegionKind, RegionStatus};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut, ForeignMapping, Order};
 
-/// Bytes that are moved at a time from one place to an overlapping one, by two system calls.
+/// The number of bytes that two system calls move at a time between overlapping ranges.
 const SHIFT: u64 = 256 << 10;
 
-/// What a region is made of. Descriptors stay the caller's: the registry takes one of its own.
+/// The source of a region's memory. The caller keeps its descriptors: the registry duplicates them.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Source<'a> {
-    /// The POSIX shared memory object of this key, opened now: to write if we may, else to read.
+    /// The POSIX shared memory object with this key. It is opened for writing if the permissions allow it,
+    /// else for reading.
     Posix(&'a str),
-    /// A memfd. Any other file on tmpfs does, too.
+    /// A memfd, or any other file on tmpfs.
     Memfd(BorrowedFd<'a>),
     /// A dmabuf.
     Dmabuf(BorrowedFd<'a>),
-    /// Memory of a GPU, which is not touched: as data.
+    /// Memory of a GPU that stays closed: the registry keeps the handle as data.
     Cuda(CudaHandle),
-    /// Memory of a GPU that somebody has opened: it is read and written by copies.
+    /// Memory of a GPU that the caller has opened. The driver copies to and from it.
     Gpu(CudaHandle, &'a Arc<dyn Reach>),
 }
 
 impl Source<'_> {
-    /// What kind of region comes of it.
+    /// Returns the kind of the region.
     pub fn kind(&self) -> RegionKind {
         match self {
             Self::Posix(_) => RegionKind::Posix,
@@ -46,26 +47,26 @@ impl Source<'_> {
     }
 }
 
-/// A handle to memory of a GPU, as `cudaIpcGetMemHandle` gives it.
+/// A handle of GPU memory, as `cudaIpcGetMemHandle` returns it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CudaHandle {
-    /// The handle.
+    /// The handle's bytes.
     pub raw: [u8; 64],
-    /// The GPU that it was made on.
+    /// The GPU that made the handle.
     pub device: u32,
 }
 
-/// The handle opens somebody's memory, so it is not shown.
+/// The handle opens another process's memory, so it is not shown.
 impl fmt::Debug for CudaHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CudaHandle").field("device", &self.device).finish_non_exhaustive()
     }
 }
 
-/// Memory of this machine, or of a GPU.
+/// Memory of the host or of a GPU.
 #[derive(Debug)]
 enum Backing {
-    /// `identity` tells its object from every other one: device and inode.
+    /// `identity` distinguishes the object from every other one: device and inode.
     Host {
         object: Object,
         identity: (u64, u64),
@@ -84,7 +85,7 @@ impl Backing {
     }
 }
 
-/// A named range of an object, and what this process holds of it.
+/// A named range of an object, with the mappings of this process.
 #[derive(Debug)]
 pub(super) struct Region {
     name: String,
@@ -93,11 +94,11 @@ pub(super) struct Region {
     generation: Generation,
     going_away: AtomicBool,
     leases: AtomicUsize,
-    /// Given back when all else is.
+    /// Returned after everything else is closed.
     _share: Share,
 }
 
-/// A source that was opened and found to hold its range.
+/// A source that is open and holds its range.
 #[derive(Debug)]
 pub(crate) struct Opened {
     backing: Backing,
@@ -136,7 +137,7 @@ impl Opened {
         Ok(Self { backing, extent })
     }
 
-    /// Bytes of this machine's memory.
+    /// Returns the bytes of host memory.
     pub(super) fn bytes(&self) -> u64 {
         match &self.backing {
             Backing::Host { .. } => self.extent.len(),
@@ -144,12 +145,12 @@ impl Opened {
         }
     }
 
-    /// What tells its object from every other one: device and inode. `None`: it is no memory of this machine.
+    /// Returns the identity of the object: device and inode. Returns `None` if it is no host memory.
     pub(crate) fn identity(&self) -> Option<(u64, u64)> {
         self.backing.identity()
     }
 
-    /// Whether neither mode nor seals forbid to write.
+    /// Returns whether mode and seals allow writing.
     pub(crate) fn is_writable(&self) -> bool {
         match &self.backing {
             Backing::Host { object, .. } => object.is_writable(),
@@ -157,12 +158,13 @@ impl Opened {
         }
     }
 
-    /// Whether its owner can make it shorter.
+    /// Returns whether the owner can truncate the object.
     pub(crate) fn is_loose(&self) -> bool {
         matches!(&self.backing, Backing::Host { windows, .. } if windows.footing() == Footing::Loose)
     }
 
-    /// Its mapping, for as long as anybody likes: it needs its descriptor no more. `None`: it is not sealed.
+    /// Returns the mapping of sealed memory. It outlives the descriptor. Returns `None` if the memory is not
+    /// sealed.
     pub(crate) fn map(&self, writable: bool) -> Result<Option<ForeignMapping>> {
         match &self.backing {
             Backing::Host { object, windows, .. } if windows.footing() == Footing::Sealed => {
@@ -173,7 +175,7 @@ impl Opened {
         }
     }
 
-    /// All of it, in use, as a region that no registry knows.
+    /// Returns a lease of a whole region that no registry holds.
     pub(crate) fn into_lease(self) -> Result<Lease> {
         let extent = self.extent;
         let share = Share::none();
@@ -206,7 +208,7 @@ impl Region {
         }
     }
 
-    /// Where it lies in its object.
+    /// Returns the start in bytes from the object's start.
     pub(super) fn extent(&self) -> Extent {
         self.extent
     }
@@ -239,8 +241,8 @@ impl Region {
         }
     }
 
-    // Relaxed throughout: these are told, and nothing else is read because of them. What keeps a
-    // region alive is its counted pointer.
+    // Relaxed throughout: the count is reported, and no other data depends on it. The counted pointer keeps
+    // the region alive.
 
     pub(super) fn leases(&self) -> usize {
         self.leases.load(Ordering::Relaxed)
@@ -258,7 +260,7 @@ impl Region {
         self.going_away.store(true, Ordering::Relaxed);
     }
 
-    /// The object and its mappings, in the process that registered it.
+    /// Returns the object and its mappings, in the process that registered it.
     fn host(&self) -> Result<(&Object, &Windows)> {
         self.generation.check()?;
         match &self.backing {
@@ -273,20 +275,20 @@ impl Region {
         matches!(&self.backing, Backing::Host { windows, .. } if windows.footing() == Footing::Sealed)
     }
 
-    /// Copies a part, a range of the object, out.
+    /// Copies a part, a range of the object, to `out`.
     pub(super) fn read_at(&self, part: Extent, out: &mut [u8]) -> Result<()> {
         if let Some(reach) = self.reach()? {
             return reach.read_at(part.offset(), out);
         }
         let (object, windows) = self.host()?;
         match windows.footing() {
-            // There is no other way to read one.
+            // The kernel reads a dmabuf in place only.
             Footing::Fixed => self.read_in_place(part, |bytes| bytes.copy_to(out)),
             Footing::Sealed | Footing::Loose => object.read_at(part.offset(), out),
         }
     }
 
-    /// Copies into a part, a range of the object.
+    /// Copies bytes to a part, a range of the object.
     pub(super) fn write_at(&self, part: Extent, bytes: &[u8]) -> Result<()> {
         if let Some(reach) = self.reach()? {
             return reach.write_at(part.offset(), bytes);
@@ -316,7 +318,7 @@ impl Region {
         self.touch_mut(part, write)
     }
 
-    /// As `read_in_place`, for who asks afterwards whether the object still has the part.
+    /// Reads as `read_in_place` does. The caller checks afterwards that the object still has the part.
     pub(super) fn touch<R>(&self, part: Extent, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
         let (object, windows) = self.host()?;
         let (start, len) = self.within(part);
@@ -324,7 +326,7 @@ impl Region {
             .access(object, (self.extent, part), false, |mapping| read(mapping.bytes(start, len)))
     }
 
-    /// As `write_in_place`, with what is said of `touch`.
+    /// Writes as `write_in_place` does, with the reservation of `touch`.
     pub(super) fn touch_mut<R>(
         &self,
         part: Extent,
@@ -336,7 +338,7 @@ impl Region {
         windows.access(object, (self.extent, part), true, act)
     }
 
-    /// That the object still has a part.
+    /// Checks that the object still has a part.
     pub(super) fn holds(&self, part: Extent) -> Result<()> {
         if self.reach()?.is_some() {
             return Ok(());
@@ -345,8 +347,8 @@ impl Region {
         if windows.footing() == Footing::Loose { object.holds(part) } else { Ok(()) }
     }
 
-    /// In which order a part is to be overwritten with another region's, of the same length, where they are partly
-    /// the same bytes of one object, whatever the two regions are called.
+    /// Returns the order in which a part can be overwritten with a part of the same length of another region,
+    /// where the two are partly the same bytes of one object.
     pub(super) fn order(&self, part: Extent, other: &Region, from: Extent) -> Option<Order> {
         let is_one = match self.cuda() {
             // An allocation has one handle.
@@ -359,8 +361,8 @@ impl Region {
         Some(if part.offset() > from.offset() { Order::FromEnd } else { Order::FromStart })
     }
 
-    /// Copies another region's part into a part of the same length, which gets what was there before even where
-    /// the two overlap.
+    /// Copies another region's part to a part of the same length. The part gets the bytes that were in the
+    /// other one before the copy, even where the two overlap.
     pub(super) fn fill_from(&self, part: Extent, other: &Region, from: Extent) -> Result<()> {
         let by_driver = self.reach()?.is_some() || other.reach()?.is_some();
         let order = self.order(part, other, from);
@@ -369,7 +371,7 @@ impl Region {
         }
         let ((object, windows), (source, theirs)) = (self.host()?, other.host()?);
         if [windows, theirs].iter().any(|windows| windows.footing() == Footing::Fixed) {
-            // A dmabuf is read and written in place alone.
+            // The kernel accesses a dmabuf in place only.
             return self
                 .touch_mut(part, |to| other.touch(from, |from| to.copy_from_bytes(from)))?;
         }
@@ -381,7 +383,7 @@ impl Region {
             match rest.read_from(source, from.offset() + done as u64) {
                 Ok(more) if more > 0 => done += more,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // Nothing more to read, or nowhere to put it: whichever was cut off.
+                // One of the two objects has ended early.
                 _ => {
                     other.holds(from)?;
                     self.holds(part)?;
@@ -390,12 +392,12 @@ impl Region {
                 }
             }
         }
-        // What lies behind the end of an object that was cut off within a page is lost.
+        // Bytes behind the new end of an object that was truncated within a page are lost.
         self.holds(part)
     }
 
-    /// As `fill_from`, of overlapping parts, and of those that a driver alone reaches: by way of private bytes, each
-    /// of which is read before it is overwritten. In what order the kernel copies is its own affair.
+    /// Copies as `fill_from` does, for overlapping parts and for memory of a driver. Each byte goes through a
+    /// private buffer and is read before it is overwritten. The kernel chooses the order within one call.
     fn shift(&self, part: Extent, other: &Region, from: Extent, order: Order) -> Result<()> {
         let mut chunk = vec![0; part.len().min(SHIFT) as usize];
         for (at, len) in order.steps(part.len() as usize, chunk.len()) {
@@ -406,7 +408,7 @@ impl Region {
         Ok(())
     }
 
-    /// Who reaches it, if a driver alone does.
+    /// Returns the access to memory that only a driver reaches.
     fn reach(&self) -> Result<Option<&Arc<dyn Reach>>> {
         self.generation.check()?;
         match &self.backing {
@@ -415,7 +417,7 @@ impl Region {
         }
     }
 
-    /// The mapping of sealed memory, and where in it a part lies.
+    /// Returns the mapping of sealed memory and the start of a part in it.
     pub(super) fn sealed(&self, part: Extent) -> Result<(Arc<Window>, usize, usize)> {
         let (object, windows) = self.host()?;
         if windows.footing() != Footing::Sealed {
@@ -425,9 +427,9 @@ impl Region {
         Ok((windows.get(object, self.extent, false)?, start, len))
     }
 
-    /// Where a part lies in the mapping.
+    /// Returns the start of a part in the mapping.
     fn within(&self, part: Extent) -> (usize, usize) {
-        // The region is mapped as a whole, so both are addresses' distances.
+        // The region is mapped whole, so both are distances between addresses.
         ((part.offset() - self.extent.offset()) as usize, part.len() as usize)
     }
 }

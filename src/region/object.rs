@@ -1,4 +1,4 @@
-//! The object behind a region: its descriptor, and how the kernel reads and writes it.
+//! The object behind a region: its descriptor, and the kernel's reads and writes of it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,10 +11,10 @@ use crate::region::extent::Extent;
 use crate::region::key::Key;
 use crate::shm::{TMPFS_MAGIC, page_size, present_pages};
 
-/// `DMA_BUF_MAGIC` of `linux/magic.h`: the filesystem that only dmabufs live on (Linux 5.3).
+/// `DMA_BUF_MAGIC` of `linux/magic.h`: the filesystem of dmabufs alone (Linux 5.3).
 const DMA_BUF_MAGIC: rustix::fs::FsWord = 0x444D_4142;
 
-/// A descriptor of our own, checked to be what it was said to be.
+/// A descriptor of this process, checked to be of the kind that the caller said.
 #[derive(Debug)]
 pub(super) struct Object {
     fd: OwnedFd,
@@ -23,9 +23,9 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// Opens the object of a key, to write if we may.
+    /// Opens the object of a key, for writing if the permissions allow it.
     pub(super) fn open(key: &Key) -> Result<Self> {
-        // Like shm_open. O_NONBLOCK, as a FIFO or a file lease would hold us up before it is refused.
+        // As `shm_open` does. `O_NONBLOCK`, because a FIFO or a file lease would block before it is refused.
         let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let path = key.path();
         let open = |mode| {
@@ -39,20 +39,20 @@ impl Object {
         Self::checked(fd, RegionKind::Posix)
     }
 
-    /// Keeps a descriptor of its own to somebody's memfd or dmabuf.
+    /// Duplicates the descriptor of a memfd or dmabuf.
     pub(super) fn duplicate(fd: BorrowedFd<'_>, kind: RegionKind) -> Result<Self> {
         let own = rustix::io::fcntl_dupfd_cloexec(fd, 0);
         Self::checked(own.map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))?, kind)
     }
 
-    /// An object that was just created: a regular file on tmpfs, open to read and write.
+    /// Wraps a newly created object: a regular file on tmpfs, open for reading and writing.
     pub(super) fn created(fd: OwnedFd) -> Self {
         Self { fd, kind: RegionKind::Posix, writable: true }
     }
 
     fn checked(fd: OwnedFd, kind: RegionKind) -> Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| Error::os("F_GETFL", errno))?;
-        // O_PATH reads nothing. Under O_APPEND `pwrite` would write elsewhere than it was told.
+        // `O_PATH` reads nothing. Under `O_APPEND` `pwrite` ignores its offset.
         let refused = OFlags::PATH | OFlags::APPEND;
         if flags.intersects(refused) || flags & OFlags::RWMODE == OFlags::WRONLY {
             return Err(RegionFault::AccessMode { flags: flags.bits() }.into());
@@ -75,7 +75,7 @@ impl Object {
         self.kind
     }
 
-    /// Its size in bytes, now.
+    /// Returns its present size in bytes.
     pub(super) fn size(&self) -> Result<u64> {
         if self.kind == RegionKind::Dmabuf {
             let end = rustix::fs::seek(&self.fd, SeekFrom::End(0));
@@ -85,7 +85,7 @@ impl Object {
         Ok(stat.st_size.unsigned_abs())
     }
 
-    /// Device and inode.
+    /// Returns device and inode.
     pub(super) fn identity(&self) -> Result<(u64, u64)> {
         let stat = rustix::fs::fstat(&self.fd).map_err(|errno| Error::os("fstat", errno))?;
         Ok((stat.st_dev, stat.st_ino))
@@ -95,26 +95,26 @@ impl Object {
         rustix::fs::fcntl_get_seals(&self.fd).unwrap_or(SealFlags::empty())
     }
 
-    /// Whether neither mode nor seals forbid to write.
+    /// Returns whether mode and seals allow writing.
     pub(super) fn is_writable(&self) -> bool {
         self.writable && !self.seals().intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE)
     }
 
-    /// Whether touching the first `end` bytes raises no signal: they cannot be cut off, and their
-    /// pages are there.
+    /// Returns whether an access to the first `end` bytes can raise no signal: nobody can truncate them, and
+    /// their pages are allocated.
     pub(super) fn is_sealed(&self, end: u64) -> bool {
         if !self.seals().contains(SealFlags::SHRINK) {
             return false;
         }
         match present_pages(&self.fd, end) {
             Some(pages) => pages >= end.div_ceil(page_size() as u64),
-            // Blocks beyond the end count, too; it is what older kernels tell.
+            // Blocks past the end count, too: older kernels report them so.
             None => rustix::fs::fstat(&self.fd)
                 .is_ok_and(|stat| stat.st_blocks.unsigned_abs().saturating_mul(512) >= end),
         }
     }
 
-    /// That the object still has all of `part`.
+    /// Checks that the object still has all of `part`.
     pub(super) fn holds(&self, part: Extent) -> Result<()> {
         let size = self.size()?;
         if part.end() > size {
@@ -124,7 +124,7 @@ impl Object {
         Ok(())
     }
 
-    /// Copies `out.len()` bytes at `offset` out, by the kernel.
+    /// Copies the bytes at `offset` to `out`, by system calls.
     pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while done < out.len() {
@@ -141,8 +141,8 @@ impl Object {
         Ok(())
     }
 
-    /// Copies `bytes` in, by the kernel. An object that has become shorter is not made longer again,
-    /// unless it becomes so within this call.
+    /// Copies `bytes` to `offset`, by system calls. The call does not lengthen an object that was truncated,
+    /// unless the truncation happens within the call.
     pub(super) fn write_at(&self, part: Extent, bytes: &[u8]) -> Result<()> {
         if !self.writable {
             return Err(RegionFault::ReadOnly.into());
@@ -154,7 +154,7 @@ impl Object {
                 Ok(0) => return Err(Error::os("pwrite", Errno::IO)),
                 Ok(more) => done += more,
                 Err(Errno::INTR) => {}
-                // A seal says so (F_SEAL_WRITE, or F_SEAL_GROW after a truncation).
+                // A seal forbids it (`F_SEAL_WRITE`, or `F_SEAL_GROW` after a truncation).
                 Err(Errno::PERM) => {
                     self.holds(part)?;
                     return Err(RegionFault::ReadOnly.into());
@@ -166,7 +166,7 @@ impl Object {
     }
 }
 
-/// Whether a descriptor is one of a dmabuf.
+/// Returns whether a descriptor is a dmabuf's.
 pub(crate) fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool> {
     let stat = rustix::fs::fstatfs(fd).map_err(|errno| Error::os("fstatfs", errno))?;
     Ok(stat.f_type == DMA_BUF_MAGIC)
@@ -178,15 +178,15 @@ impl AsFd for Object {
     }
 }
 
-/// Whether this is a file whose bytes are memory: no device, FIFO or directory, and no filesystem
-/// that could keep us waiting.
+/// Returns whether the file's bytes are memory: no device, FIFO or directory, and no filesystem that can
+/// block.
 fn is_memory(fd: &OwnedFd, filesystem: rustix::fs::FsWord) -> Result<bool> {
     let stat = rustix::fs::fstat(fd).map_err(|errno| Error::os("fstat", errno))?;
     let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     Ok(regular && filesystem == TMPFS_MAGIC)
 }
 
-/// A limit on descriptors keeps its own kind; all else is the key's.
+/// A descriptor limit keeps its own kind. Every other error gets the key's.
 fn open_error(key: &Key, errno: Errno) -> Error {
     match errno {
         Errno::MFILE | Errno::NFILE => Error::os("open", errno),

@@ -1,4 +1,4 @@
-//! A POSIX shared memory object of our own.
+//! A POSIX shared memory object that this process creates.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -11,13 +11,13 @@ use crate::region::key::Key;
 use crate::region::object::Object;
 use crate::shm::fork::Generation;
 
-/// A POSIX shared memory object that this process has created, for others to register under its
-/// key. Its name goes when it is dropped; memory that others have mapped stays.
+/// A POSIX shared memory object that this process has created. Other processes register it by its key.
+/// Dropping it removes the name; existing mappings keep the memory.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::PosixShm;
+/// use slipring::region::PosixShm;
 ///
 /// # let key = format!("/slipring-shm-{}", std::process::id());
 /// let object = PosixShm::create(&key, 64)?;
@@ -30,7 +30,7 @@ pub struct PosixShm {
     key: Key,
     object: Object,
     len: u64,
-    /// Children inherit the descriptor, but not the duty to remove the name.
+    /// A forked child inherits the descriptor and leaves the name alone.
     generation: Generation,
 }
 
@@ -39,9 +39,9 @@ impl PosixShm {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Region`] with [`Create`](RegionFault::Create) (the source tells more: the key
-    /// may be in use), [`Empty`](RegionFault::Empty), or what is wrong with the key;
-    /// [`ErrorKind::OutOfMemory`]; [`ErrorKind::DescriptorLimit`].
+    /// [`ErrorKind::Region`] with [`Create`](RegionFault::Create) (the source says why: the key may be in
+    /// use), [`Empty`](RegionFault::Empty), or the fault of the key; [`ErrorKind::OutOfMemory`];
+    /// [`ErrorKind::DescriptorLimit`].
     pub fn create(key: &str, len: u64) -> Result<Self> {
         let key = Key::parse(key)?;
         if len == 0 {
@@ -52,9 +52,9 @@ impl PosixShm {
             OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let fd = rustix::fs::open(key.path(), flags, Mode::RUSR | Mode::WUSR);
         let fd = fd.map_err(|errno| create_error(&key, errno))?;
-        // From here on its drop removes the name, whatever fails.
+        // From here on its drop removes the name, whichever call fails.
         let created = Self { object: Object::created(fd), key, len, generation };
-        // A page that could not be allocated later would raise SIGBUS when somebody touches it.
+        // A page without memory raises `SIGBUS` at its first access.
         rustix::io::retry_on_intr(|| {
             rustix::fs::fallocate(&created.object, FallocateFlags::empty(), 0, len)
         })
@@ -62,28 +62,28 @@ impl PosixShm {
         Ok(created)
     }
 
-    /// The key, as it was given.
+    /// Returns the key as the caller gave it.
     pub fn key(&self) -> &str {
         self.key.given()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are no bytes. There always are.
+    /// Returns `false`: an object has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies `out.len()` bytes at `offset` out.
+    /// Copies the bytes at `offset` to `out`.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Region`] with [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
-    /// [`Range`](RegionFault::Range), or [`Truncated`](RegionFault::Truncated), as others of this user
-    /// may do that; [`ErrorKind::Forked`] in a forked child.
+    /// [`Range`](RegionFault::Range), or [`Truncated`](RegionFault::Truncated), because other processes of
+    /// this user can truncate the object; [`ErrorKind::Forked`] in a forked child.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.generation.check()?;
         Extent::new(offset, out.len() as u64)?.inside(self.len)?;
@@ -94,19 +94,19 @@ impl PosixShm {
     ///
     /// # Errors
     ///
-    /// As for [`read_at`](Self::read_at).
+    /// As [`read_at`](Self::read_at).
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.generation.check()?;
         let part = Extent::new(offset, bytes.len() as u64)?.inside(self.len)?;
         self.object.write_at(part, bytes)
     }
 
-    /// Removes the name. Who has opened or registered the object keeps its memory.
+    /// Removes the name. Processes that have opened or registered the object keep its memory.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`], such as for a name that somebody else has removed;
-    /// [`ErrorKind::Forked`] in a forked child.
+    /// [`ErrorKind::Os`], such as for a name that another process has removed; [`ErrorKind::Forked`] in a
+    /// forked child.
     pub fn unlink(mut self) -> Result<()> {
         self.generation.check()?;
         let removed = self.remove();
@@ -114,7 +114,7 @@ impl PosixShm {
         removed.map_err(|errno| Error::os("unlink", errno))
     }
 
-    /// Removes the name, if it is still this object's.
+    /// Removes the name if it is still this object's.
     fn remove(&self) -> Result<(), Errno> {
         let path = self.key.path();
         let own = rustix::fs::fstat(&self.object)?;
@@ -134,7 +134,7 @@ impl AsFd for PosixShm {
 
 impl Drop for PosixShm {
     fn drop(&mut self) {
-        // `unlink` has made it 0; a child leaves its parent's name alone.
+        // `unlink` sets it to 0. A child leaves its parent's name alone.
         if self.len > 0 && self.generation.is_current() {
             let _ = self.remove();
         }

@@ -1,30 +1,30 @@
-//! Memory that only a driver reaches.
+//! Memory that only a driver can read and write.
 
 use core::fmt;
 
 use crate::error::Result;
 
-/// Memory that only a driver reaches: what a region of a GPU is read and written by.
+/// Memory that only a driver can read and write: the access to a region on a GPU.
 pub trait Reach: fmt::Debug + Send + Sync {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there are no bytes.
+    /// Returns whether the memory has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies `to.len()` bytes from `offset` on, which lie inside.
+    /// Copies `to.len()` bytes from `offset` on. The range lies inside of the memory.
     ///
     /// # Errors
     ///
-    /// The driver's.
+    /// Those of the driver.
     fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<()>;
 
-    /// Copies `from` to `offset`, where there is room.
+    /// Copies `from` to `offset`. The range lies inside of the memory.
     ///
     /// # Errors
     ///
-    /// The driver's.
+    /// Those of the driver.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! Names, and the regions that they stand for.
+//! Names and their regions.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -10,20 +10,20 @@ use crate::region::named::{Opened, Region};
 use crate::region::{Lease, RegionKind, RegionLimits, RegionStatus, Source, Unregistered};
 use crate::shm::fork::Generation;
 
-/// The longest name, in bytes.
+/// The longest name in bytes.
 const LONGEST_NAME: usize = 1024;
 
-/// Memory of others under names. Clones share one set of names, which any thread may use.
+/// Memory of other processes under names. Clones share one set of names, and any thread may use them.
 ///
-/// All kinds of regions share one space of names. Dropping the last clone unregisters all of them.
+/// All kinds of regions share one set of names. Dropping the last clone unregisters all regions.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::{PosixShm, Registry, Source, Unregistered};
+/// use slipring::region::{PosixShm, Registry, Source, Unregistered};
 ///
 /// # let key = format!("/slipring-doc-{}", std::process::id());
-/// let object = PosixShm::create(&key, 4096)?; // usually somebody else's
+/// let object = PosixShm::create(&key, 4096)?; // usually another process's
 /// let registry = Registry::new()?;
 /// registry.register("input", Source::Posix(&key), 0, 4096)?;
 ///
@@ -41,10 +41,10 @@ const LONGEST_NAME: usize = 1024;
 /// ```
 #[derive(Clone)]
 pub struct Registry {
-    shared: Arc<Shared>,
+    shared: Arc<RegistryCore>,
 }
 
-struct Shared {
+struct RegistryCore {
     generation: Generation,
     limits: RegionLimits,
     totals: Arc<Totals>,
@@ -54,27 +54,27 @@ struct Shared {
 #[derive(Default)]
 struct Names {
     registered: BTreeMap<String, Arc<Region>>,
-    /// Regions that only their leases keep, and some that nobody keeps any more.
+    /// Regions that only leases keep, and weak pointers to some that are gone.
     going_away: Vec<Weak<Region>>,
 }
 
 impl Registry {
-    /// A registry with the default limits.
+    /// Returns a registry with the default limits.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel lacks what it needs.
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel is too old.
     pub fn new() -> Result<Self> {
         Self::with_limits(RegionLimits::new())
     }
 
-    /// A registry with these limits.
+    /// Returns a registry with these limits.
     ///
     /// # Errors
     ///
-    /// As for [`new`](Self::new).
+    /// As [`new`](Self::new).
     pub fn with_limits(limits: RegionLimits) -> Result<Self> {
-        let shared = Shared {
+        let shared = RegistryCore {
             generation: Generation::current()?,
             limits,
             totals: Arc::new(Totals::default()),
@@ -83,24 +83,25 @@ impl Registry {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Registers `len` bytes at `offset` of an object under a name. An object may have any number of
-    /// names. For CUDA the offset is into the memory of the handle.
+    /// Registers `len` bytes at `offset` of an object under a name. An object may have several names. The
+    /// offset into memory of a GPU counts from the start of its handle's memory.
     ///
-    /// After an error nothing is held.
+    /// A call that fails registers nothing and keeps no descriptor.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Region`](crate::ErrorKind::Region) with
     /// - [`NameEmpty`](RegionFault::NameEmpty), [`NameTooLong`](RegionFault::NameTooLong),
-    ///   [`Exists`](RegionFault::Exists): this name cannot be, or is taken;
+    ///   [`Exists`](RegionFault::Exists): the name is impossible or taken;
     /// - [`KeyNamesNothing`](RegionFault::KeyNamesNothing), [`KeyTooLong`](RegionFault::KeyTooLong),
-    ///   [`KeyCharacter`](RegionFault::KeyCharacter), [`Open`](RegionFault::Open): this key cannot
-    ///   be, or its object cannot be opened;
-    /// - [`NotThat`](RegionFault::NotThat), [`AccessMode`](RegionFault::AccessMode): the object, or
-    ///   the way in which it was opened, is of the wrong kind;
-    /// - [`Empty`](RegionFault::Empty), [`Overflow`](RegionFault::Overflow),
-    ///   [`Offset`](RegionFault::Offset), [`Range`](RegionFault::Range): the object has no such bytes;
-    /// - [`TooManyRegions`](RegionFault::TooManyRegions), [`TooManyBytes`](RegionFault::TooManyBytes).
+    ///   [`KeyCharacter`](RegionFault::KeyCharacter), [`Open`](RegionFault::Open): the key is impossible, or
+    ///   the kernel cannot open its object;
+    /// - [`NotThat`](RegionFault::NotThat), [`AccessMode`](RegionFault::AccessMode): the object has another
+    ///   kind, or the descriptor another mode;
+    /// - [`Empty`](RegionFault::Empty), [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
+    ///   [`Range`](RegionFault::Range): the object has no such bytes;
+    /// - [`TooManyRegions`](RegionFault::TooManyRegions), [`TooManyBytes`](RegionFault::TooManyBytes): a limit
+    ///   of [`RegionLimits`] is reached.
     ///
     /// [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit), and
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
@@ -112,9 +113,9 @@ impl Registry {
             return Err(RegionFault::NameTooLong { len: name.len(), max: LONGEST_NAME }.into());
         }
         self.names()?.is_free(name)?;
-        // Not under the lock: others need not wait for these system calls.
+        // Outside of the lock, so that other threads do not wait for these system calls.
         let opened = Opened::new(source, offset, len)?;
-        let Shared { generation, limits, totals, .. } = &*self.shared;
+        let RegistryCore { generation, limits, totals, .. } = &*self.shared;
         let mut names = self.names()?;
         names.is_free(name)?;
         let share = totals.take(*limits, opened.bytes())?;
@@ -124,17 +125,30 @@ impl Registry {
         Ok(())
     }
 
-    /// What is registered under a name.
+    /// Returns the status of the region with this name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::region::{CudaHandle, RegionKind, Registry, Source};
+    ///
+    /// let registry = Registry::new()?;
+    /// let handle = CudaHandle { handle: [0; 64], device: 1 }; // as data: no GPU is asked
+    /// registry.register("frames", Source::Cuda(handle), 256, 1024)?;
+    /// let status = registry.status("frames")?;
+    /// assert_eq!((status.kind, status.device), (RegionKind::Cuda, Some(1)));
+    /// assert_eq!((status.offset, status.len, status.leases), (256, 1024, 0));
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`RegionFault::Unknown`], and [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
-    /// child.
+    /// [`RegionFault::Unknown`], and [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     pub fn status(&self, name: &str) -> Result<RegionStatus> {
         Ok(self.names()?.find(name)?.status())
     }
 
-    /// All that is registered, by name.
+    /// Returns the status of all registered regions, sorted by name.
     ///
     /// # Errors
     ///
@@ -143,7 +157,7 @@ impl Registry {
         Ok(self.names()?.registered.values().map(|region| region.status()).collect())
     }
 
-    /// The regions that were unregistered, and that leases still keep.
+    /// Returns the status of the regions that are unregistered and that leases keep.
     ///
     /// # Errors
     ///
@@ -151,19 +165,18 @@ impl Registry {
     pub fn going_away(&self) -> Result<Vec<RegionStatus>> {
         let kept: Vec<Arc<Region>> =
             self.names()?.going_away.iter().filter_map(Weak::upgrade).collect();
-        // The last lease may end meanwhile; then the region ends here, outside of the lock.
+        // The last lease may end in between. Then the region is dropped here, outside of the lock.
         let kept = kept.iter().filter(|region| region.leases() > 0);
         Ok(kept.map(|region| region.status()).collect())
     }
 
-    /// Takes `len` bytes at `offset` of a region into use.
+    /// Returns a lease of `len` bytes at `offset` of a region.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Region`](crate::ErrorKind::Region) with [`Unknown`](RegionFault::Unknown),
-    /// [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
-    /// [`Range`](RegionFault::Range); [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
-    /// child.
+    /// [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset), or [`Range`](RegionFault::Range);
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     pub fn lease(&self, name: &str, offset: u64, len: u64) -> Result<Lease> {
         let names = self.names()?;
         let region = names.find(name)?;
@@ -171,27 +184,26 @@ impl Registry {
         Ok(Lease::new(region.clone(), extent))
     }
 
-    /// Takes a name back. Its region finds no new users from now on, and is unmapped and closed when
-    /// its last lease ends, or at once. The name is free at once.
+    /// Unregisters a region. Its name is free at once, and new leases are refused. The memory is unmapped and
+    /// the descriptor closed when the last lease ends, or at once if there is none.
     ///
     /// # Errors
     ///
-    /// [`RegionFault::Unknown`], and [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
-    /// child.
+    /// [`RegionFault::Unknown`], and [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     pub fn unregister(&self, name: &str) -> Result<Unregistered> {
         self.take_back(name, None)
     }
 
-    /// As [`unregister`](Self::unregister), if the region is of this kind.
+    /// Unregisters a region of this kind, as [`unregister`](Self::unregister) does.
     ///
     /// # Errors
     ///
-    /// Those, and [`RegionFault::OtherKind`].
+    /// As [`unregister`](Self::unregister), and [`RegionFault::OtherKind`].
     pub fn unregister_of(&self, kind: RegionKind, name: &str) -> Result<Unregistered> {
         self.take_back(name, Some(kind))
     }
 
-    /// Takes back the names of all regions of this kind, and tells what became of each.
+    /// Unregisters all regions of this kind and returns the outcome of each.
     ///
     /// # Errors
     ///
@@ -208,7 +220,7 @@ impl Registry {
             })
             .unzip();
         drop(names);
-        // Unmapped and closed outside of the lock.
+        // The regions are unmapped and closed outside of the lock.
         drop(gone);
         Ok(answers)
     }
@@ -222,14 +234,14 @@ impl Registry {
         }
         let (answer, gone) = names.let_go(name).expect("just found under the lock");
         drop(names);
-        // Unmapped and closed outside of the lock.
+        // The region is unmapped and closed outside of the lock.
         drop(gone);
         Ok(answer)
     }
 
-    /// The names, in the process whose registry this is.
+    /// Returns the names, in the process that made the registry.
     fn names(&self) -> Result<MutexGuard<'_, Names>> {
-        // First: a child may have inherited a lock that nobody will open.
+        // The check comes first: a child may have inherited a locked mutex that nobody unlocks.
         self.shared.generation.check()?;
         Ok(self.shared.names.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -247,11 +259,11 @@ impl Names {
         self.registered.get(name).ok_or_else(|| RegionFault::Unknown { name: name.to_owned() })
     }
 
-    /// Takes a name back: what becomes of its region; and the region, if nobody uses it.
+    /// Removes a name. Returns the outcome, and the region if no lease uses it.
     fn let_go(&mut self, name: &str) -> Option<(Unregistered, Option<Region>)> {
         let region = self.registered.remove(name)?;
         region.go_away();
-        // A lease that ends right now has told so, and still holds it for a moment.
+        // A lease that ends at this moment has reduced the count and still holds its pointer for an instant.
         let leases = region.leases().max(1);
         let weak = Arc::downgrade(&region);
         let gone = Arc::into_inner(region);

@@ -1,8 +1,8 @@
-//! What is told of a region.
+//! The status of a region.
 
 use std::fmt;
 
-/// What kind of memory a region is.
+/// The kind of memory of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RegionKind {
@@ -33,41 +33,41 @@ impl fmt::Display for RegionKind {
     }
 }
 
-/// What a registry, or a lease, tells of a region.
+/// The status of a region, as a registry or a lease reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RegionStatus {
-    /// Its name.
+    /// The region's name.
     pub name: String,
-    /// What kind of memory it is.
+    /// The kind of memory.
     pub kind: RegionKind,
-    /// The key as it was given, of a POSIX shared memory object.
+    /// The key as the caller gave it, of a POSIX shared memory object.
     pub key: Option<String>,
-    /// Where it starts, in bytes from the object's start; for CUDA from that of the handle's memory.
+    /// The start in bytes from the object's start. For CUDA it counts from the start of the handle's memory.
     pub offset: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// The GPU, for CUDA.
+    /// The number of the GPU, for CUDA.
     pub device: Option<u32>,
-    /// Whether it can be written through a lease.
+    /// Whether a lease can write it.
     pub writable: bool,
-    /// Whether its memory is sealed, so that a lease gives [`bytes`](crate::Lease::bytes).
+    /// Whether its memory is sealed, so that a lease returns [`bytes`](crate::region::Lease::bytes).
     pub sealed: bool,
-    /// Leases that are in use.
+    /// Leases in use.
     pub leases: usize,
-    /// Whether it was unregistered, and only its leases keep it.
+    /// Whether the region is unregistered and only its leases keep it.
     pub going_away: bool,
 }
 
-/// What became of a region that was unregistered.
+/// The outcome of unregistering a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the memory may still be mapped"]
 pub enum Unregistered {
-    /// Nobody used it: its memory is unmapped, its descriptor closed.
+    /// No lease used the region: its memory is unmapped and its descriptor closed.
     Done,
-    /// Leases still use it; it goes with the last of them.
+    /// Leases use the region. The last one unmaps it.
     Leased {
-        /// How many.
+        /// Leases in use.
         leases: usize,
     },
 }

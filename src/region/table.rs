@@ -1,20 +1,20 @@
-//! The mappings that the guard's signal handler knows.
+//! The table of guarded mappings, which the guard's signal handler reads.
 //!
-//! A fixed table, since a handler can neither allocate nor lock. Each place has a version, which says
-//! what its fields are worth:
+//! The table has a fixed size, because a handler can neither allocate nor lock. The version of an entry says
+//! whether its fields are valid:
 //!
 //! ```text
 //!   version % 4    0 free ──claim──▶ 1 being filled ──▶ 2 taken ──release──▶ 3 being cleared ──▶ 4 = free
 //! ```
 //!
-//! 1. A place is taken after its pages are mapped and before anybody touches them, and released
-//!    after the last access and before they are unmapped.
-//! 2. The handler believes the fields only if it reads one version, a taken one, before and after
-//!    them. The place of the mapping that faulted is taken throughout, so it is found.
+//! 1. An entry is claimed after its pages are mapped and before the first access. It is released after the
+//!    last access and before the pages are unmapped.
+//! 2. The handler believes the fields only if it reads the same version, one of a taken entry, before and
+//!    after them. The entry of the faulting mapping is taken throughout, so the handler finds it.
 //!
-//! All of it is off the hot path, so every access is `SeqCst`: what the handler sees is some moment
-//! of one order of all of them, and 2 needs no further argument. Pairs: `claim` and `release` store
-//! the version, `find` loads it; `Found::mark` stores `faulted`, `Slot::faulted` loads it.
+//! Every access is `SeqCst`, because none is on the hot path: the handler sees one moment of a total order.
+//! Pairs: `claim` and `release` store the version, `find` loads it; `Found::mark` stores `faulted`,
+//! `Slot::faulted` loads it.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::SeqCst;
@@ -22,21 +22,21 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 
 use crate::error::RegionFault;
 
-/// For two registries of as many regions as they take by default, each of which is read and written.
-const PLACES: usize = 4096;
+/// Two registries of 1024 regions, the default, with a mapping to read and one to write for each.
+const ENTRIES: usize = 4096;
 
-struct Place {
+struct GuardEntry {
     version: AtomicU64,
-    /// The number of the process that mapped it: a forked child inherits the table, not the pages.
+    /// The process that mapped the pages: a forked child inherits the table and not the pages.
     process: AtomicU64,
     start: AtomicUsize,
     end: AtomicUsize,
     writable: AtomicBool,
-    /// Set by the handler, once zeros stand in for the pages.
+    /// Set by the handler before it maps zeros over the pages.
     faulted: AtomicBool,
 }
 
-impl Place {
+impl GuardEntry {
     const fn new() -> Self {
         Self {
             version: AtomicU64::new(0),
@@ -49,94 +49,94 @@ impl Place {
     }
 }
 
-static TABLE: [Place; PLACES] = [const { Place::new() }; PLACES];
-/// Places from here on were never taken.
+static TABLE: [GuardEntry; ENTRIES] = [const { GuardEntry::new() }; ENTRIES];
+/// Entries from this index on were never taken.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// A place that is taken; released on drop.
+/// A claimed entry, released on drop.
 #[derive(Debug)]
 pub(super) struct Slot {
-    place: &'static Place,
+    entry: &'static GuardEntry,
     version: u64,
 }
 
 impl Slot {
-    /// Takes a place for whole pages that are mapped in this process.
+    /// Claims an entry for whole pages that this process has mapped.
     pub(super) fn claim(
         pages: Range<usize>,
         writable: bool,
         process: u64,
     ) -> Result<Self, RegionFault> {
-        for (index, place) in TABLE.iter().enumerate() {
-            let free = place.version.load(SeqCst);
+        for (index, entry) in TABLE.iter().enumerate() {
+            let free = entry.version.load(SeqCst);
             let filling = free + 1;
             if !free.is_multiple_of(4)
-                || place.version.compare_exchange(free, filling, SeqCst, SeqCst).is_err()
+                || entry.version.compare_exchange(free, filling, SeqCst, SeqCst).is_err()
             {
                 continue;
             }
             USED.fetch_max(index + 1, SeqCst);
-            place.process.store(process, SeqCst);
-            place.start.store(pages.start, SeqCst);
-            place.end.store(pages.end, SeqCst);
-            place.writable.store(writable, SeqCst);
-            place.faulted.store(false, SeqCst);
-            place.version.store(free + 2, SeqCst);
-            return Ok(Self { place, version: free + 2 });
+            entry.process.store(process, SeqCst);
+            entry.start.store(pages.start, SeqCst);
+            entry.end.store(pages.end, SeqCst);
+            entry.writable.store(writable, SeqCst);
+            entry.faulted.store(false, SeqCst);
+            entry.version.store(free + 2, SeqCst);
+            return Ok(Self { entry, version: free + 2 });
         }
-        Err(RegionFault::GuardFull { limit: PLACES })
+        Err(RegionFault::GuardFull { limit: ENTRIES })
     }
 
-    /// Whether zeros stand in for the pages, as seen after an access.
+    /// Returns whether the handler has mapped zeros over the pages. The caller asks after an access.
     pub(super) fn faulted(&self) -> bool {
-        // The accesses before are relaxed, and may be stores; none of them may come later than this
-        // load. Whoever's access met zeros sees the mark, as the handler marks before it maps them.
+        // The earlier accesses are relaxed and may be stores. The fence keeps them before this load. The
+        // handler marks before it maps zeros, so an access that met zeros sees the mark.
         fence(SeqCst);
-        self.place.faulted.load(SeqCst)
+        self.entry.faulted.load(SeqCst)
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.place.version.store(self.version + 1, SeqCst);
-        self.place.start.store(0, SeqCst);
-        self.place.end.store(0, SeqCst);
-        self.place.version.store(self.version + 2, SeqCst);
+        self.entry.version.store(self.version + 1, SeqCst);
+        self.entry.start.store(0, SeqCst);
+        self.entry.end.store(0, SeqCst);
+        self.entry.version.store(self.version + 2, SeqCst);
     }
 }
 
-impl core::fmt::Debug for Place {
+impl core::fmt::Debug for GuardEntry {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Place").field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("GuardEntry").field("version", &self.version).finish_non_exhaustive()
     }
 }
 
-/// A guarded mapping that an address lies in.
+/// A guarded mapping that holds an address.
 pub(super) struct Found {
     pub(super) pages: Range<usize>,
     pub(super) writable: bool,
-    place: &'static Place,
+    entry: &'static GuardEntry,
 }
 
 impl Found {
     /// Tells all accesses to the mapping that they failed.
     pub(super) fn mark(&self) {
-        self.place.faulted.store(true, SeqCst);
+        self.entry.faulted.store(true, SeqCst);
     }
 }
 
-/// The guarded mapping of this process that `address` lies in. Only loads: for the handler.
+/// Returns the guarded mapping of process `process` that holds `address`. It only loads, for the handler.
 pub(super) fn find(address: usize, process: u64) -> Option<Found> {
-    TABLE[..USED.load(SeqCst).min(PLACES)].iter().find_map(|place| {
-        let before = place.version.load(SeqCst);
-        let owner = place.process.load(SeqCst);
-        let pages = place.start.load(SeqCst)..place.end.load(SeqCst);
-        let writable = place.writable.load(SeqCst);
-        let settled = before % 4 == 2 && place.version.load(SeqCst) == before;
+    TABLE[..USED.load(SeqCst).min(ENTRIES)].iter().find_map(|entry| {
+        let before = entry.version.load(SeqCst);
+        let owner = entry.process.load(SeqCst);
+        let pages = entry.start.load(SeqCst)..entry.end.load(SeqCst);
+        let writable = entry.writable.load(SeqCst);
+        let settled = before % 4 == 2 && entry.version.load(SeqCst) == before;
         (settled && owner == process && pages.contains(&address)).then_some(Found {
             pages,
             writable,
-            place,
+            entry,
         })
     })
 }
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    // Addresses that no mapping has, so that other tests' places are others.
+    // Addresses that no mapping has, apart from the entries of other tests.
     const BASE: usize = 0x1000;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where a region lies in this process, once somebody accesses it in place.
+//! The mappings of a region for accesses in place.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,21 +11,21 @@ use crate::region::table::Slot;
 use crate::region::{RegionKind, dmabuf};
 use crate::shm::ForeignMapping;
 
-/// Whether touching a mapping may raise a signal.
+/// The ways in which an access to a mapping can raise a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Footing {
-    /// Sealed: it raises none.
+    /// Sealed: an access raises no signal.
     Sealed,
-    /// Its size is fixed; a driver may still fail. Guarded where there is a guard.
+    /// The size is fixed. A driver may still fail, so the guard watches the mapping where it is installed.
     Fixed,
-    /// Its owner can truncate it at any moment.
+    /// The owner can truncate the object at any moment.
     Loose,
 }
 
-/// One mapping of a region.
+/// A mapping of a region.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// Dropped before what it guards is unmapped.
+    /// Dropped before its pages are unmapped.
     slot: Option<Slot>,
     mapping: ForeignMapping,
 }
@@ -53,14 +53,14 @@ impl Window {
     }
 }
 
-/// The mappings of one region: to read, and to write. Each is made when it is first used, and again
-/// after it was truncated.
+/// The mappings of a region, one to read and one to write. Each is made at its first use and made anew after a
+/// truncation.
 #[derive(Debug)]
 pub(super) struct Windows {
     footing: Footing,
     to_read: Mutex<Option<Arc<Window>>>,
     to_write: Mutex<Option<Arc<Window>>>,
-    /// One that is only ever given to the kernel, to write to.
+    /// A mapping for system calls that write to it.
     for_kernel: Mutex<Option<Arc<ForeignMapping>>>,
 }
 
@@ -78,7 +78,7 @@ impl Windows {
         self.footing
     }
 
-    /// The mapping as it is now.
+    /// Returns the present mapping.
     pub(super) fn get(&self, object: &Object, region: Extent, write: bool) -> Result<Arc<Window>> {
         let mut window = self.of(write).lock().unwrap_or_else(PoisonError::into_inner);
         match &*window {
@@ -90,7 +90,7 @@ impl Windows {
         }
     }
 
-    /// A mapping that nobody but the kernel touches, which needs no guard.
+    /// Returns a mapping that only the kernel touches, which needs no guard.
     pub(super) fn for_kernel(
         &self,
         object: &Object,
@@ -114,7 +114,7 @@ impl Windows {
     ///
     /// # Errors
     ///
-    /// [`RegionFault::TruncatedInPlace`]: part of what `act` saw may have been zeros.
+    /// [`RegionFault::TruncatedInPlace`]: part of the bytes may have read as zeros.
     pub(super) fn access<R>(
         &self,
         object: &Object,
@@ -139,7 +139,7 @@ impl Windows {
         Ok(done)
     }
 
-    /// Lets go of a mapping that zeros stand in for.
+    /// Drops a mapping that the handler has replaced by zeros.
     fn forget(&self, spoilt: &Arc<Window>, write: bool) {
         let mut window = self.of(write).lock().unwrap_or_else(PoisonError::into_inner);
         window.take_if(|window| Arc::ptr_eq(window, spoilt));

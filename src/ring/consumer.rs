@@ -6,32 +6,32 @@ use crate::ring::header::Header;
 use crate::shm::{OwnWords, PeerRing, PeerWords};
 use crate::sync::Edge;
 
-/// Reads records in memory `P` of the peer and publishes its position in memory `O` of ours.
+/// Reads records in the peer's memory `P` and publishes its position in this process's memory `O`.
 #[derive(Debug)]
 pub(crate) struct Consumer<O, P: PeerWords> {
     own: O,
-    /// The data section.
+    /// The words of the data section.
     peer: P::Ring,
-    /// Where it starts in the peer's segment, in bytes.
+    /// The start of the data section in the peer's segment, in bytes.
     data: usize,
-    /// Our position in `own`, in bytes.
+    /// The offset of this end's position in `own`, in bytes.
     position: usize,
     mask: u64,
     cursor: ConsumerCursor,
 }
 
-/// A record that was seen and not yet released.
+/// A record that was peeked and not yet released.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
-    /// A private, judged copy of the header.
+    /// A private, checked copy of the header.
     pub(crate) header: Header,
-    /// Start of the payload in the peer's segment, in bytes; it may run into the mirror.
+    /// The start of the payload in the peer's segment, in bytes. The payload may run into the mirror.
     pub(crate) offset: usize,
 }
 
 impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
-    /// An end at cursor `start` (0 but in tests) of a ring of `capacity` bytes, a power of two,
-    /// whose data section starts at `data` of `peer`; `position` is our word in `own`.
+    /// Returns an end at cursor `start` (0 except in tests) of a ring of `capacity` bytes, a power of two. Its
+    /// data section starts at `data` of `peer`, and `position` is this end's word in `own`.
     pub(crate) fn new(
         own: O,
         peer: P,
@@ -46,11 +46,11 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         Self { own, peer, data, position, mask: capacity - 1, cursor }
     }
 
-    /// The next record, if one is published. Looking again gives the same one.
+    /// Returns the next record, if one is published. A second call returns the same one.
     ///
     /// # Errors
     ///
-    /// What the peer wrote cannot be; see [`ConsumerCursor::judge`].
+    /// The peer's bytes are impossible: see [`ConsumerCursor::judge`].
     #[inline(always)]
     pub(crate) fn peek(&self) -> Result<Option<Record>, Fault> {
         let word = self.word();
@@ -60,21 +60,21 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         Ok(header.map(|header| Record { header, offset: self.payload(header) }))
     }
 
-    /// The word at the position, not judged: 0 while nothing is published there.
+    /// Returns the unchecked word at the position: 0 while no record is published there.
     #[inline(always)]
     pub(crate) fn word(&self) -> u64 {
         self.peer.load(self.cursor.position())
     }
 
-    /// Brings the line behind the header's, as a header is about to come whose payload lies there. What is loaded
-    /// means nothing yet.
+    /// Loads the line after the header's ahead of a header whose payload lies there. The loaded value has no
+    /// meaning.
     #[inline(always)]
     pub(crate) fn touch(&self) {
         std::hint::black_box(self.peer.load(self.cursor.position().wrapping_add(LINE)));
     }
 
-    /// The record that such a word is the header of, if it is a plain message of up to `max` bytes, at
-    /// most what fits into the ring. `None`: [`peek`](Self::peek) says what it is.
+    /// Returns the record of this header word, if it is a plain message of up to `max` bytes, at most the
+    /// longest that fits into the ring. Returns `None` otherwise, and [`peek`](Self::peek) tells what it is.
     #[inline(always)]
     pub(crate) fn plain(&self, word: u64, max: u64) -> Option<Record> {
         // As in `peek`.
@@ -83,7 +83,8 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         Some(Record { header, offset: self.payload(header) })
     }
 
-    /// Where the payload of the record at the position lies, if it has this header, in the peer's segment.
+    /// Returns the start in the peer's segment of the payload of the record at the position, if it has this
+    /// header.
     #[inline(always)]
     pub(crate) fn payload(&self, header: Header) -> usize {
         self.next_header() + self.cursor.lead(header) as usize
@@ -95,19 +96,19 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         self.cursor.position()
     }
 
-    /// Whether something stands at the position, judged or not. The cheapest look.
+    /// Returns whether a word stands at the position, checked or not. The cheapest poll.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
         self.word() != 0
     }
 
-    /// Where the next record's header will stand in the peer's segment, in bytes.
+    /// Returns the start of the next record's header in the peer's segment, in bytes.
     #[inline(always)]
     pub(crate) fn next_header(&self) -> usize {
         self.data + (self.cursor.position() & self.mask) as usize
     }
 
-    /// Gives a record back. True: the writer was told how far the reader is.
+    /// Releases a record. Returns `true` if the reader's position was published.
     #[inline(always)]
     pub(crate) fn release(&mut self, header: Header) -> bool {
         match self.cursor.release(header) {
@@ -119,9 +120,9 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         }
     }
 
-    /// Tells the writer how far the reader is. False: it knew.
+    /// Publishes the reader's position. Returns `false` if the writer knew it.
     ///
-    /// Whoever finds the ring empty must do this: a writer that waits for room could otherwise wait
+    /// A reader that finds the ring empty must call this. Otherwise a writer that waits for room could wait
     /// for a reader that waits for the writer.
     #[inline(always)]
     pub(crate) fn publish(&mut self) -> bool {
@@ -136,7 +137,7 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
 
     #[inline(always)]
     fn store_position(&self, position: u64) {
-        // Pairs with Producer::refresh: our loads of every byte before `position` are done.
+        // Pairs with Producer::refresh: this end's loads of every byte before `position` are done.
         self.own.store(self.position, position, Edge::Release.store());
     }
 }

@@ -1,16 +1,17 @@
-//! Where records lie: the arithmetic of both ends of a ring, without memory.
+//! The positions of records: the arithmetic of both ends of a ring, without memory.
 
 use crate::error::Fault;
 use crate::ring::header::Header;
 
-/// Bytes of a cache line, to which records that stand alone are rounded. Part of the wire format.
+/// The length of a cache line in bytes, to which records that stand alone are rounded. Part of the wire
+/// format.
 pub(crate) const LINE: u64 = 64;
 
-/// Bytes of a header.
+/// The length of a header in bytes.
 pub(crate) const HEADER: u64 = 8;
 
-/// Ring bytes that no message may use: the line of the next header, and the line of the writer's
-/// closing record.
+/// Ring bytes that no message may use: the line of the next header, and the line of the writer's closing
+/// record.
 const RESERVED: u64 = 2 * LINE;
 
 /// The longest payload that shares its header's line.
@@ -19,25 +20,25 @@ pub(crate) const SHORT: u64 = LINE - HEADER;
 /// The longest payload that follows its header directly in a record that stands alone.
 pub(crate) const BESIDE: u64 = 512;
 
-/// The longest payload that fits into an empty ring of `capacity` bytes.
+/// Returns the longest payload that fits into an empty ring of `capacity` bytes.
 pub(crate) fn largest_payload(capacity: u64) -> u64 {
     capacity - RESERVED - LINE
 }
 
-/// Ring bytes that one batch may use.
+/// Returns the ring bytes that one batch may use.
 pub(crate) fn batch_limit(capacity: u64) -> u64 {
     capacity - RESERVED
 }
 
-/// Bytes from the header to the payload: a short one follows at once and moves with its header; a
-/// long one starts in the next line, or the reader that polls the header would take the line away
-/// from the writer that fills it. In a batch only the first header is polled.
+/// Returns the bytes from the header to the payload. A short payload follows at once and moves with its
+/// header. A long one starts in the next line: otherwise the reader that polls the header would take the line
+/// from the writer that fills it. In a batch the reader polls only the first header.
 #[inline(always)]
 fn lead(header: Header, in_batch: bool) -> u64 {
     if header.len() <= SHORT || header.is_tight() || in_batch { HEADER } else { LINE }
 }
 
-/// Where the record after the one at `position` starts.
+/// Returns the start of the record after the one at `position`.
 #[inline(always)]
 fn next(position: u64, header: Header, in_batch: bool) -> u64 {
     let end = position.wrapping_add(lead(header, in_batch) + header.len());
@@ -45,19 +46,21 @@ fn next(position: u64, header: Header, in_batch: bool) -> u64 {
     end.wrapping_add(unit - 1) & !(unit - 1)
 }
 
-/// As [`next`], of a short plain message that ends its batch if it is of one: [`Header::is_line`].
+/// Returns what [`next`] returns, for a short plain message that ends its batch or has none:
+/// [`Header::is_line`].
 #[inline(always)]
 fn next_line(position: u64, len: u64) -> u64 {
     position.wrapping_add(HEADER + len + LINE - 1) & !(LINE - 1)
 }
 
-/// As [`next`], of a tight plain message that ends its batch if it is of one: [`Header::is_tight_message`].
+/// Returns what [`next`] returns, for a tight plain message that ends its batch or has none:
+/// [`Header::is_tight_message`].
 #[inline(always)]
 fn next_tight(position: u64, len: u64) -> u64 {
     position.wrapping_add(HEADER + len + HEADER - 1) & !(HEADER - 1)
 }
 
-/// As [`next`], of a plain message of up to [`BESIDE`] bytes that stands alone.
+/// Returns what [`next`] returns, for a plain message of up to [`BESIDE`] bytes that stands alone.
 #[inline(always)]
 fn next_beside(position: u64, len: u64) -> u64 {
     if len > SHORT { next_tight(position, len) } else { next_line(position, len) }
@@ -66,7 +69,7 @@ fn next_beside(position: u64, len: u64) -> u64 {
 /// The ring has no room now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full {
-    /// Ring bytes that are free, as far as the reader's published position tells.
+    /// Free ring bytes, according to the reader's published position.
     pub(crate) free: u64,
     /// Ring bytes that the record needs.
     pub(crate) needed: u64,
@@ -76,69 +79,69 @@ pub(crate) struct Full {
 #[derive(Debug)]
 pub(crate) struct ProducerCursor {
     capacity: u64,
-    /// Where the next record starts.
+    /// The start of the next record.
     head: u64,
-    /// The reader's position as last seen.
+    /// The reader's position as last read.
     tail: u64,
-    /// Bytes from `head` to a word beyond it that is known to be zero, or 0. While records of one length
-    /// follow each other it stays the same, and need not be stored.
+    /// The distance in bytes from `head` to a later word that is known to be zero, or 0. It stays the same
+    /// while records of one length follow each other, and then is not stored.
     clear: u64,
 }
 
-/// What publishing a record has to store besides the header.
+/// The words that a publication stores besides the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Clearing {
-    /// The word to make zero before the header is stored, if it is not known to be.
+    /// The word to clear before the header is stored, if it is not known to be zero.
     pub(crate) before: Option<u64>,
-    /// The word to make zero after it, so that the next publication of the same size need not.
+    /// The word to clear after it, so that the next publication of the same size need not.
     pub(crate) after: Option<u64>,
 }
 
 impl ProducerCursor {
-    /// A cursor at `start`, a multiple of the capacity; all words of the ring are zero.
+    /// Returns a cursor at `start`, a multiple of the capacity. All words of the ring are zero.
     pub(crate) fn new(capacity: u64, start: u64) -> Self {
         Self { capacity, head: start, tail: start, clear: 0 }
     }
 
-    /// Where the next record starts.
+    /// Returns the start of the next record.
     #[inline(always)]
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    /// The reader's position as last seen.
+    /// Returns the reader's position as last read.
     pub(crate) fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Bytes for records from `head` on, as far as the last known tail tells.
+    /// Returns the bytes for records from `head` on, according to the last known tail.
     #[inline(always)]
     pub(crate) fn free(&self) -> u64 {
         let used = self.head.wrapping_sub(self.tail);
-        // A closing record may already use the reserve.
+        // A closing record may use the reserve.
         (self.capacity - RESERVED).saturating_sub(used)
     }
 
-    /// Where the record after the one at `position` starts.
+    /// Returns the start of the record after the one at `position`.
     #[inline(always)]
     pub(crate) fn next(position: u64, header: Header, in_batch: bool) -> u64 {
         next(position, header, in_batch)
     }
 
-    /// Where the payload of a record lies that starts at `position`.
+    /// Returns the start of the payload of a record at `position`.
     #[inline(always)]
     pub(crate) fn payload(position: u64, header: Header, in_batch: bool) -> u64 {
         position.wrapping_add(lead(header, in_batch))
     }
 
-    /// Whether the record fits at the head, and where the next one would start.
+    /// Checks that the record fits at the head. Returns the start of the next one.
     #[inline(always)]
     pub(crate) fn fits(&self, header: Header) -> Result<u64, Full> {
         self.fits_in_batch(self.head, header, false)
     }
 
-    /// Whether a batch from the head on, with this record at `position` of it, fits; and where the
-    /// next record would start.
+    /// Checks that a batch from the head on fits, with this record at `position` of it. Returns the start of
+    /// the next record.
     #[inline(always)]
     pub(crate) fn fits_in_batch(
         &self,
@@ -151,8 +154,8 @@ impl ProducerCursor {
         if needed <= free { Ok(next) } else { Err(Full { free, needed }) }
     }
 
-    /// Where the record after a plain message of up to [`BESIDE`] bytes would start, if that fits and the
-    /// word there is known to be zero.
+    /// Returns the start of the record after a plain message of up to [`BESIDE`] bytes, if the message fits
+    /// and the word there is known to be zero.
     #[inline(always)]
     pub(crate) fn fits_beside(&self, len: u64) -> Option<u64> {
         let next = next_beside(self.head, len);
@@ -161,11 +164,11 @@ impl ProducerCursor {
         (is_clear && used <= self.capacity - RESERVED).then_some(next)
     }
 
-    /// Takes in a position that the reader published.
+    /// Takes over a position that the reader published.
     ///
     /// # Errors
     ///
-    /// [`Fault::Position`]: it went backwards, or past the head.
+    /// [`Fault::Position`]: it went backwards or past the head.
     pub(crate) fn admit(&mut self, position: u64) -> Result<(), Fault> {
         let advance = position.wrapping_sub(self.tail);
         let published = self.head.wrapping_sub(self.tail);
@@ -176,8 +179,8 @@ impl ProducerCursor {
         Ok(())
     }
 
-    /// Bytes up to `next` are about to be written, and may never be published: a word there that is
-    /// known to be zero is known no more.
+    /// Forgets that a word up to `next` is zero: bytes up to there will be written and perhaps never
+    /// published.
     #[inline(always)]
     pub(crate) fn claim(&mut self, next: u64) {
         if self.clear != 0 && self.clear < next.wrapping_sub(self.head) {
@@ -185,7 +188,7 @@ impl ProducerCursor {
         }
     }
 
-    /// Moves the head to `next`, which [`Self::fits`] gave.
+    /// Moves the head to `next`, which [`Self::fits`] returned.
     #[inline(always)]
     pub(crate) fn advance(&mut self, next: u64) -> Clearing {
         let bytes = next.wrapping_sub(self.head);
@@ -199,11 +202,11 @@ impl ProducerCursor {
         Clearing { before, after }
     }
 
-    /// Moves the head to `next`, which [`Self::fits_beside`] gave.
+    /// Moves the head to `next`, which [`Self::fits_beside`] returned.
     #[inline(always)]
     pub(crate) fn advance_beside(&mut self, next: u64) -> Clearing {
         self.head = next;
-        // So long is the record: else it would not have been given.
+        // The record has this length, or `fits_beside` would not have returned it.
         let after = self.successor(self.clear);
         if after.is_none() {
             self.clear = 0;
@@ -211,7 +214,7 @@ impl ProducerCursor {
         Clearing { before: None, after }
     }
 
-    /// Where the successor of a record of `bytes` starts that starts at the head, if that place is free already.
+    /// Returns the start of the successor of a record of `bytes` at the head, if that place is free.
     #[inline(always)]
     fn successor(&self, bytes: u64) -> Option<u64> {
         let after = self.head.wrapping_add(bytes);
@@ -219,7 +222,7 @@ impl ProducerCursor {
         (in_use <= self.capacity).then_some(after)
     }
 
-    /// Moves the head over the closing record, for which there is always room, once.
+    /// Moves the head over the closing record. There is always room for it, once.
     pub(crate) fn advance_to_close(&mut self) -> Clearing {
         self.advance(next(self.head, Header::new(crate::ring::Kind::Close, 0), false))
     }
@@ -229,46 +232,46 @@ impl ProducerCursor {
 #[derive(Debug)]
 pub(crate) struct ConsumerCursor {
     capacity: u64,
-    /// Where the next record starts.
+    /// The start of the next record.
     position: u64,
-    /// The position as the writer was last told.
+    /// The position that was last published.
     published: u64,
-    /// Whether the record before promised that one stands here.
+    /// Whether the previous record promised one here.
     promised: bool,
 }
 
 impl ConsumerCursor {
-    /// A cursor at `start`, a multiple of the capacity.
+    /// Returns a cursor at `start`, a multiple of the capacity.
     pub(crate) fn new(capacity: u64, start: u64) -> Self {
         Self { capacity, position: start, published: start, promised: false }
     }
 
-    /// Where the next record starts.
+    /// Returns the start of the next record.
     #[inline(always)]
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Bytes from the next record's header to its payload.
+    /// Returns the bytes from the next record's header to its payload.
     #[inline(always)]
     pub(crate) fn lead(&self, header: Header) -> u64 {
         if header.is_line() { HEADER } else { lead(header, self.promised) }
     }
 
-    /// Judges a word that is a plain message of up to `max` bytes, at most what fits into the ring.
-    /// `None`: it is something else, or nothing.
+    /// Checks a word as a plain message of up to `max` bytes, at most the longest that fits into the ring.
+    /// Returns `None` if it is another record or none.
     #[inline(always)]
     pub(crate) fn judge_plain(&self, word: u64, max: u64) -> Option<Header> {
         let header = Header::plain_from_word(word)?;
         (header.len() <= max).then_some(header)
     }
 
-    /// Judges the word at the position. `None`: no record yet.
+    /// Checks the word at the position. Returns `None` if no record is published yet.
     ///
     /// # Errors
     ///
-    /// - [`Fault::RecordHeader`], [`Fault::RecordLength`]: no record can look like this.
-    /// - [`Fault::RecordMissing`]: a batch ends in nothing.
+    /// - [`Fault::RecordHeader`], [`Fault::RecordLength`]: no record has this word.
+    /// - [`Fault::RecordMissing`]: a batch ends without its last record.
     #[inline(always)]
     pub(crate) fn judge(&self, word: u64) -> Result<Option<Header>, Fault> {
         if word == 0 {
@@ -282,8 +285,8 @@ impl ConsumerCursor {
         Ok(Some(header))
     }
 
-    /// Gives the record at the position back. `Some`: the position to publish now, because a good
-    /// part of the ring waits to be given back.
+    /// Releases the record at the position. Returns the position to publish if a good part of the ring waits
+    /// to be released.
     #[inline(always)]
     pub(crate) fn release(&mut self, header: Header) -> Option<u64> {
         if !self.promised && header.is_line() {
@@ -298,7 +301,7 @@ impl ConsumerCursor {
         if waiting >= self.capacity / 8 { self.publish() } else { None }
     }
 
-    /// The position to publish, if the writer does not know it.
+    /// Returns the position to publish, if the writer does not know it.
     #[inline(always)]
     pub(crate) fn publish(&mut self) -> Option<u64> {
         if self.published == self.position {
@@ -346,7 +349,7 @@ mod tests {
             for round in 0..60_000u64 {
                 random =
                     random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-                // Long runs of one length, and all of them; a reader that is far behind, or near.
+                // Long runs of one length, and all lengths; a reader far behind, or near.
                 let len = if round % 128 < 64 { round / 128 } else { random >> 33 } % (BESIDE + 1);
                 let room = any.fits(message(len)).ok();
                 let bytes = |next: &u64| next.wrapping_sub(any.head());
@@ -430,7 +433,7 @@ mod tests {
         assert_eq!(writer.advance(64), Clearing { before: Some(64), after: Some(128) });
         assert_eq!(writer.advance(128), Clearing { before: None, after: Some(192) });
         assert_eq!(writer.advance(256), Clearing { before: Some(256), after: Some(384) });
-        // Beyond what the reader has given back, nothing is cleared ahead.
+        // Nothing is cleared beyond the bytes that the reader has released.
         let last = CAPACITY - 128;
         assert_eq!(writer.advance(last), Clearing { before: Some(last), after: None });
     }

@@ -5,15 +5,15 @@
 //!        │ kind   │flags│ 0  │ attachments │ version │ payload length in bytes   │
 //! ```
 //!
-//! Only a parcel has attachments and a version.
+//! Only a message of tensors has attachments and a version.
 //!
-//! The word is zero where no record is published; `kind` is never zero in a record, so the low
-//! half alone tells.
+//! The word is zero where no record is published. `kind` is never zero in a record, so the low half alone
+//! tells whether there is one.
 
 use crate::error::Fault;
 use crate::ring::cursor::{BESIDE, SHORT};
 
-/// What a record's payload is.
+/// The kind of a record's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A message of the user.
@@ -22,13 +22,13 @@ pub(crate) enum Kind {
     Request = 2,
     /// A response: the request's id (8 bytes), then the message.
     Response = 3,
-    /// The writer has finished; no payload. Nothing follows.
+    /// The writer has finished. There is no payload, and no record follows.
     Close = 4,
-    /// Runs the function that the reader registered under a token (4 bytes).
+    /// Runs the function that the reader has registered under a token (4 bytes).
     Trigger = 5,
-    /// Packets wait on the socket; no payload.
+    /// Packets wait on the socket. There is no payload.
     Packets = 6,
-    /// Memory that is enclosed, and its description.
+    /// The description of tensors, whose memory is attached.
     Parcel = 7,
 }
 
@@ -39,61 +39,62 @@ const KINDS: u64 = 1 << Kind::Message as u64
     | 1 << Kind::Trigger as u64
     | 1 << Kind::Packets as u64;
 
-/// More records follow directly behind this one, at the next multiple of 8.
+/// More records of the batch follow directly, at the next multiple of 8.
 const MORE: u64 = 1 << 8;
-/// The message lies in a pool block; the record has its descriptor.
+/// The message lies in a block of the pool, and the record holds its descriptor.
 const POOLED: u64 = 1 << 9;
 /// The payload follows the header directly, and the next record starts at the next multiple of 8.
 const TIGHT: u64 = 1 << 10;
 
-/// Payloads of these lengths in bytes make tight records: too long for one line with their header,
-/// and short enough that whole lines around them would cost a stream much of its speed.
+/// The lengths in bytes of tight payloads: too long for one line with their header, and so short that whole
+/// lines would slow a stream down noticeably.
 const TIGHT_LENGTHS: core::ops::RangeInclusive<u32> = SHORT as u32 + 1..=BESIDE as u32;
 /// All bits that a header may have, whatever its kind.
 const KNOWN: u64 = 0xFFFF_FFFF_0000_0000 | TIGHT | POOLED | MORE | 7;
 
-/// Of a parcel: how many attachments it has, and the version of its description.
+/// The number of attachments of a message of tensors, and the version of its description.
 const ATTACHMENTS: u32 = 16;
 const VERSION: u32 = 24;
 
-/// A judged header. It stays one word: taken apart in memory it would be put together again by
-/// loads that wait for several stores.
+/// A checked header. It stays one word: if it were taken apart in memory, loads that put it together would
+/// wait for several stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(u64);
 
 impl Header {
-    /// The header of a record that stands alone, with `len` payload bytes in the ring.
+    /// Returns the header of a record that stands alone, with `len` payload bytes in the ring.
     #[inline(always)]
     pub(crate) fn new(kind: Kind, len: u32) -> Self {
         let tight = if TIGHT_LENGTHS.contains(&len) { TIGHT } else { 0 };
         Self(kind as u64 | tight | u64::from(len) << 32)
     }
 
-    /// As [`new`](Self::new), of a record whose payload is the descriptor of a pool block.
+    /// Returns the header of a record whose payload is the descriptor of a pool block.
     pub(crate) fn pooled(kind: Kind, len: u32) -> Self {
         Self(Self::new(kind, len).0 | POOLED)
     }
 
-    /// The header of a message in the pool, of which nothing but a descriptor of 32 bytes is in the ring.
+    /// Returns the header of a message in the pool. The ring holds a descriptor of 32 bytes and nothing else
+    /// of it.
     pub(crate) const POOLED_MESSAGE: Self = Self(Kind::Message as u64 | POOLED | 32 << 32);
 
-    /// The version of the descriptions of this library's parcels.
+    /// The version of the descriptions that this library writes.
     pub(crate) const PARCEL_VERSION: u8 = 1;
 
-    /// The header of a parcel.
+    /// Returns the header of a message of tensors.
     #[inline(always)]
     pub(crate) fn parcel(attachments: u8, len: u32) -> Self {
         let version = u64::from(Self::PARCEL_VERSION) << VERSION;
         Self(Self::new(Kind::Parcel, len).0 | u64::from(attachments) << ATTACHMENTS | version)
     }
 
-    /// The header of a record that was reserved with this one and got a shorter payload. It keeps its
+    /// Returns the header of a record that was reserved with this one and got a shorter payload. It keeps the
     /// rounding, so it needs no more room than was reserved.
     pub(crate) fn shortened(self, len: u32) -> Self {
         Self(self.0 & 0xFFFF_FFFF | u64::from(len) << 32)
     }
 
-    /// The same header, followed by more records of its batch.
+    /// Returns the same header, followed by more records of its batch.
     #[inline(always)]
     pub(crate) fn with_more(self) -> Self {
         Self(self.0 | MORE)
@@ -104,34 +105,34 @@ impl Header {
         self.0
     }
 
-    /// Judges a word that a peer wrote, and that is not zero.
+    /// Checks a word that a peer wrote and that is not zero.
     ///
     /// # Errors
     ///
-    /// [`Fault::RecordHeader`]: no such kind, or a bit that must be zero is not.
+    /// [`Fault::RecordHeader`]: the kind is unknown, or a bit is set that must be zero.
     #[inline(always)]
     pub(crate) fn from_word(word: u64) -> Result<Self, Fault> {
         let is_known = word & !KNOWN == 0 && KINDS >> (word & 7) & 1 != 0;
         if is_known { Ok(Self(word)) } else { Self::from_rare(word) }
     }
 
-    /// The header in a word that a peer wrote, if it is one of a plain message whose payload lies in the
-    /// ring: what [`from_word`](Self::from_word) gives for it, sooner.
+    /// Returns the header in a word that a peer wrote, if it is a plain message whose payload lies in the
+    /// ring. The result is that of [`from_word`](Self::from_word), in less time.
     #[inline(always)]
     pub(crate) fn plain_from_word(word: u64) -> Option<Self> {
         let low = word & 0xFFFF_FFFF & !(TIGHT | MORE);
         (low == Kind::Message as u64).then_some(Self(word))
     }
 
-    /// Whether this is a plain message that shares its header's line, and ends its batch if it is of one.
+    /// Returns whether this is a plain message in its header's line that ends its batch or has none.
     #[inline(always)]
     pub(crate) fn is_line(self) -> bool {
-        // With the low half above the length, one comparison judges both.
+        // The low half stands above the length, so one comparison checks both.
         let len = self.0.rotate_left(32).wrapping_sub((Kind::Message as u64) << 32);
         len <= SHORT
     }
 
-    /// Whether this is a tight plain message that is of no batch, or ends it.
+    /// Returns whether this is a tight plain message that ends its batch or has none.
     #[inline(always)]
     pub(crate) fn is_tight_message(self) -> bool {
         self.0 & 0xFFFF_FFFF == Kind::Message as u64 | TIGHT
@@ -147,7 +148,7 @@ impl Header {
         }
     }
 
-    /// What the payload is.
+    /// Returns the kind of the payload.
     #[inline(always)]
     pub(crate) fn kind(self) -> Kind {
         match self.0 & 7 {
@@ -161,43 +162,43 @@ impl Header {
         }
     }
 
-    /// Whether this is a plain message whose payload lies in the ring: nearly every record.
+    /// Returns whether this is a plain message whose payload lies in the ring, as nearly every record.
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
         self.0 & (POOLED | 0xFF) == Kind::Message as u64
     }
 
-    /// Whether more records of its batch follow directly.
+    /// Returns whether more records of its batch follow directly.
     #[inline(always)]
     pub(crate) fn more(self) -> bool {
         self.0 & MORE != 0
     }
 
-    /// Whether the record takes no more bytes than it needs.
+    /// Returns whether the record takes no more bytes than it needs.
     #[inline(always)]
     pub(crate) fn is_tight(self) -> bool {
         self.0 & TIGHT != 0
     }
 
-    /// Whether the payload is the descriptor of a pool block.
+    /// Returns whether the payload is the descriptor of a pool block.
     #[inline(always)]
     pub(crate) fn is_pooled(self) -> bool {
         self.0 & POOLED != 0
     }
 
-    /// How many attachments a parcel has.
+    /// Returns the number of attachments of a message of tensors.
     #[inline(always)]
     pub(crate) fn attachments(self) -> usize {
         (self.0 >> ATTACHMENTS & 0xFF) as usize
     }
 
-    /// The version of a parcel's description.
+    /// Returns the version of the description of tensors.
     #[inline(always)]
     pub(crate) fn version(self) -> u8 {
         (self.0 >> VERSION) as u8
     }
 
-    /// Payload bytes in the ring.
+    /// Returns the payload bytes in the ring.
     #[inline(always)]
     pub(crate) fn len(self) -> u64 {
         self.0 >> 32

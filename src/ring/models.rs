@@ -4,17 +4,17 @@
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
-//! They run [`Producer`] and [`Consumer`] as they ship, over [`LoomWords`]: a ring of 256 bytes,
-//! which holds 128 bytes of records, and which a first lap has filled before the threads start.
-//! Each model runs twice: as it is, through every execution that loom knows, and with one edge
-//! weakened, when it must fail, and for the reason that it names.
+//! They run the shipped [`Producer`] and [`Consumer`] over [`LoomWords`]: a ring of 256 bytes, which holds 128
+//! bytes of records and which a first lap has filled before the threads start. Each model runs twice:
+//! unchanged, through every execution that loom knows, and with one edge weakened, where it must fail for the
+//! reason that it names.
 //!
-//! Visibility (publish, peek) is judged by value: payload words are relaxed atomics, and the first
-//! lap's payload has the form of headers. Exclusion (release, reuse) is judged by loom's account of
-//! plain memory, since loom executes loads in order and never shows a value from the future.
+//! Visibility (publish, peek) is checked by value: payload words are relaxed atomics, and the first lap's
+//! payload has the form of headers. Exclusion (release, reuse) is checked by loom's account of plain memory,
+//! because loom executes loads in order and never shows a value from the future.
 //!
-//! Not modelled: the mirror, payload as bytes, a lying peer, and the order of clearing and payload
-//! through two addresses, which only a compiler could break (`Producer::store`).
+//! Not modelled: the mirror, payload as bytes, a lying peer, and the order of clearing and payload through two
+//! addresses, which only a compiler could break (`Producer::store`).
 
 use loom::thread;
 
@@ -24,18 +24,18 @@ use crate::sync::{Edge, Ordering, failure_without};
 
 /// Bytes of the ring, at the start of the writer's segment.
 const CAPACITY: u64 = 256;
-/// The reader's position in its segment.
+/// The offset of the reader's position in its segment.
 const POSITION: usize = 0;
-/// The longest payload that the ring takes: words that look like the header of a record with one
-/// word of payload.
+/// The longest payload that the ring takes: words that look like the header of a record with one word of
+/// payload.
 const FORGED: [u64; 8] = [1 | 8 << 32; 8];
 
-/// What a model of visibility says when it fails.
+/// The message of a failed model of visibility.
 const TORN: &str = "is seen with";
-/// What loom says of plain memory that is touched without an order.
+/// loom's message about plain memory that is accessed without an order.
 const RACE: &str = "Causality violation";
 
-/// The words of payload that a record has beside a header's word.
+/// The words of payload in a record besides the header's word.
 type Payload = Vec<u64>;
 
 struct Writer {
@@ -48,7 +48,7 @@ struct Reader {
     ring: LoomWords,
 }
 
-/// Both ends of a new ring.
+/// Returns both ends of a new ring.
 fn ends() -> (Writer, Reader) {
     let (ring, control) = (LoomWords::new(CAPACITY as usize), LoomWords::new(8));
     let producer = Producer::new(ring.clone(), control.clone(), 0, POSITION, CAPACITY, 0);
@@ -56,9 +56,9 @@ fn ends() -> (Writer, Reader) {
     (Writer { producer, ring: ring.clone() }, Reader { consumer, ring })
 }
 
-/// Both ends of a ring that a first lap has filled: records of 8 words, whose payload looks like
-/// headers, and two empty ones up to the start of a line. Wherever the next records start, there
-/// was such payload or such a header.
+/// Returns both ends of a ring that a first lap has filled: records of 8 words whose payload looks like
+/// headers, and two empty ones up to the start of a line. Such payload or such a header stands wherever the
+/// next records start.
 fn ends_on_second_lap() -> (Writer, Reader) {
     let (mut writer, mut reader) = ends();
     for payload in [&FORGED[..], &FORGED, &FORGED, &FORGED, &[], &[]] {
@@ -72,7 +72,7 @@ fn header(words: usize) -> Header {
     Header::new(Kind::Message, 8 * words as u32)
 }
 
-/// Where a word behind the ring's end stands: the mirror is the same memory.
+/// Returns the position of a word past the ring's end: the mirror is the same memory.
 fn mirrored(offset: usize) -> usize {
     offset % CAPACITY as usize
 }
@@ -123,12 +123,12 @@ impl Writer {
 }
 
 impl Reader {
-    /// The next message by value, given back.
+    /// Receives the next message by value and releases it.
     fn receive(&mut self) -> Option<Payload> {
         self.take(LoomWords::load)
     }
 
-    /// The next message as plain memory, given back.
+    /// Receives the next message as plain memory and releases it.
     fn receive_plain(&mut self) -> Option<Payload> {
         self.take(LoomWords::read)
     }
@@ -146,7 +146,7 @@ impl Reader {
         Some(payload)
     }
 
-    /// What up to `looks` looks find.
+    /// Returns the messages that up to `looks` polls find.
     fn receive_some(&mut self, looks: usize) -> Vec<Payload> {
         (0..looks).filter_map(|_| self.receive()).collect()
     }
@@ -181,12 +181,12 @@ fn a_record_fails_without_peek() {
     assert!(failure_without(Edge::Peek, records).contains(TORN));
 }
 
-/// Headers alone: what the reader takes for one must be one that the writer published.
+/// Headers alone: every header that the reader accepts is one that the writer published.
 fn headers() {
     loom::model(|| {
         let (mut writer, mut reader) = ends_on_second_lap();
-        // The place behind the next record was made zero ahead; a longer record that is given up
-        // leaves payload there.
+        // The place after the next record was cleared ahead. A longer record that is given up leaves payload
+        // there.
         writer.give_up(&FORGED);
         let sending = thread::spawn(move || (0..2).for_each(|_| writer.send(&[])));
         for _ in 0..3 {
@@ -266,7 +266,7 @@ fn tight_records() {
         let sent = messages.clone();
         let sending = thread::spawn(move || {
             writer.send(&sent[0]);
-            // Room for the second there is only once the first was given back.
+            // There is room for the second only after the first is released.
             writer.try_send(&sent[1])
         });
         let mut received = reader.receive_some(3);
@@ -292,7 +292,7 @@ fn a_tight_record_fails_without_peek() {
     assert!(failure_without(Edge::Peek, tight_records).contains(TORN));
 }
 
-/// The end: a message, and the record that closes.
+/// The end: a message, and the closing record.
 fn closing() {
     loom::model(|| {
         let (mut writer, mut reader) = ends_on_second_lap();
@@ -329,9 +329,9 @@ fn a_close_fails_without_peek() {
 
 /// Reuse: while the reader reads, the writer stores as much as it may.
 ///
-/// The ring is full with a record of 8 words and an empty one. As soon as the first is given back,
-/// the writer's next record makes the word zero where the one after it may start: inside of the
-/// first. As soon as the second is given back, too, there is payload on both.
+/// The ring is full with a record of 8 words and an empty one. When the first is released, the writer's next
+/// record clears the word where the one after it may start: inside of the first. When the second is released,
+/// too, both get payload.
 fn reuse() {
     loom::model(|| {
         let (mut writer, mut reader) = ends();

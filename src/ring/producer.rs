@@ -8,54 +8,54 @@ use crate::ring::header::{Header, Kind};
 use crate::shm::{OwnRing, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, compiler_fence};
 
-/// Writes records into memory `O` of ours and reads the reader's position in memory `P` of theirs.
+/// Writes records into this process's memory `O` and reads the reader's position in the peer's memory `P`.
 #[derive(Debug)]
 pub(crate) struct Producer<O: OwnWords, P> {
-    /// The data section.
+    /// The words of the data section.
     own: O::Ring,
     peer: P,
-    /// The reader's position in `peer`, in bytes.
+    /// The offset of the reader's position in `peer`, in bytes.
     position: usize,
     mask: u64,
     cursor: ProducerCursor,
 }
 
-/// A batch under construction: records packed at multiples of 8, the first header stored last. It
-/// stays where it is: moved, it would be loaded in wider pieces than it was stored in, which stalls.
+/// A batch under construction: records packed at multiples of 8, the first header stored last. It stays in its
+/// place: a move would load it in wider pieces than it was stored in, which stalls.
 #[derive(Debug, Default)]
 pub(crate) struct BatchSlot {
     start: u64,
-    /// Where another record of the batch would start.
+    /// The start of another record of the batch.
     packed: u64,
-    /// Where the record after the batch starts.
+    /// The start of the record after the batch.
     end: u64,
-    /// The first record's header, 0 before there is one.
+    /// The first record's header, 0 while there is none.
     first: u64,
-    /// Position and header of the newest record after the first, not stored before it is known
-    /// whether more follow. The header is 0 where there is none.
+    /// Position and header of the newest record after the first. The header is stored when it is known whether
+    /// more follow. It is 0 while there is none.
     newest: (u64, u64),
     count: u32,
 }
 
-/// Room for a plain message right behind its header.
+/// Room for a plain message directly after its header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Beside {
-    /// Where the payload goes, in bytes from the start of the data section.
+    /// The start of the payload, in bytes from the start of the data section.
     pub(crate) offset: usize,
-    /// Where the next record will start.
+    /// The start of the next record.
     pub(crate) next: u64,
 }
 
 impl BatchSlot {
-    /// Records in this batch.
+    /// Returns the number of records in this batch.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 }
 
 impl<O: OwnWords, P: PeerWords> Producer<O, P> {
-    /// An end at cursor `start` (0 but in tests) of a ring of `capacity` bytes, a power of two,
-    /// whose data section starts at `data` of `own`; `position` is the reader's word in `peer`.
+    /// Returns an end at cursor `start` (0 except in tests) of a ring of `capacity` bytes, a power of two. Its
+    /// data section starts at `data` of `own`, and `position` is the reader's word in `peer`.
     pub(crate) fn new(
         own: O,
         peer: P,
@@ -69,14 +69,14 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Self { own: own.ring(data, capacity), peer, position, mask: capacity - 1, cursor }
     }
 
-    /// Where a record's payload goes, in bytes from the start of the data section.
+    /// Returns the start of a record's payload, in bytes from the start of the data section.
     #[inline(always)]
     fn payload(&self, position: u64, header: Header, continues: bool) -> usize {
         let lead = ProducerCursor::payload(position, header, continues).wrapping_sub(position);
         (position & self.mask) as usize + lead as usize
     }
 
-    /// Bytes that are free, after a look at what the reader has published.
+    /// Reads the reader's position and returns the free bytes.
     pub(crate) fn refresh(&mut self) -> Result<u64, Fault> {
         let position = self.peer.load(self.position);
         // Pairs with Consumer::publish: the reader has finished with every byte before `position`.
@@ -85,13 +85,14 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Ok(self.cursor.free())
     }
 
-    /// Where the reader is, after a look at what it has published: a position since creation, in bytes.
+    /// Reads and returns the reader's position, in bytes since creation.
     pub(crate) fn read(&mut self) -> Result<u64, Fault> {
         self.refresh()?;
         Ok(self.cursor.tail())
     }
 
-    /// How long the reader's position takes to come. `None`: it has not changed, and was here.
+    /// Returns how long the load of the reader's position takes. Returns `None` if it has not changed and was
+    /// in this core's cache.
     pub(crate) fn time_position(&mut self) -> Result<Option<Duration>, Fault> {
         let (before, start) = (self.cursor.tail(), Instant::now());
         let after = self.read()?;
@@ -99,17 +100,17 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Ok((after != before).then_some(took))
     }
 
-    /// Where the next record starts: a position since creation, in bytes.
+    /// Returns the start of the next record, in bytes since creation.
     pub(crate) fn written(&self) -> u64 {
         self.cursor.head()
     }
 
-    /// Room for a record: where its payload goes, in bytes from the start of the data section. It
-    /// may run into the mirror. The room stays until the next publication.
+    /// Reserves room for a record. Returns the start of its payload, in bytes from the start of the data
+    /// section. The payload may run into the mirror. The room stays reserved until the next publication.
     ///
     /// # Errors
     ///
-    /// The outer error is the peer's fault, the inner one says that there is no room now.
+    /// The outer error is the peer's fault. The inner one says that there is no room now.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, header: Header) -> Result<Result<usize, Full>, Fault> {
         let next = match self.cursor.fits(header) {
@@ -123,20 +124,20 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
             }
         };
         self.cursor.claim(next);
-        // A batch that was dropped may have stored headers here, and the payload may reach the same
-        // bytes through the mirror: see `store`.
+        // A dropped batch may have stored headers here, and the payload may reach the same bytes through the
+        // mirror: see `store`.
         compiler_fence(Ordering::SeqCst);
         Ok(Ok(self.place(header)))
     }
 
-    /// Where the payload of a record goes for which there is room.
+    /// Returns the start of the payload of a record for which there is room.
     #[inline(always)]
     pub(crate) fn place(&self, header: Header) -> usize {
         self.payload(self.cursor.head(), header, false)
     }
 
-    /// Makes a record visible; room for it, or for one that it was [shortened](Header::shortened)
-    /// from, was reserved, and its payload written there.
+    /// Publishes a record. Room for it, or for the one that it was [shortened](Header::shortened) from, is
+    /// reserved, and its payload is written.
     #[inline(always)]
     pub(crate) fn publish(&mut self, header: Header) {
         let position = self.cursor.head();
@@ -148,19 +149,19 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         }
     }
 
-    /// Room for a plain message of `len` bytes, at most [`BESIDE`](crate::ring::BESIDE). `None`: there is none
-    /// for which nothing is to be done first; see [`Self::reserve`].
+    /// Returns room for a plain message of `len` bytes, at most [`BESIDE`](crate::ring::BESIDE). Returns
+    /// `None` if there is none that is free of further work: see [`Self::reserve`].
     #[inline(always)]
     pub(crate) fn beside(&self, len: u32) -> Option<Beside> {
-        // As in `reserve`. Nothing is claimed: no word before the next header is taken to be zero later.
+        // As in `reserve`. Nothing is claimed: no later call takes a word before the next header to be zero.
         compiler_fence(Ordering::SeqCst);
         let next = self.cursor.fits_beside(len.into())?;
         let offset = (self.cursor.head() & self.mask) as usize + HEADER as usize;
         Some(Beside { offset, next })
     }
 
-    /// Makes a plain message visible, for which [`Self::beside`] has said last that `next` is where the next record
-    /// starts.
+    /// Publishes a plain message. The last call of [`Self::beside`] returned `next` as the start of the next
+    /// record.
     #[inline(always)]
     pub(crate) fn publish_beside(&mut self, header: Header, next: u64) {
         debug_assert_eq!(self.cursor.fits_beside(header.len()), Some(next), "room was found");
@@ -181,11 +182,11 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         batch.count = 0;
     }
 
-    /// Adds a record to a batch, and tells where its payload goes.
+    /// Adds a record to a batch. Returns the start of its payload.
     ///
     /// # Errors
     ///
-    /// As for [`Self::reserve`]; a batch that got an error is as it was.
+    /// As [`Self::reserve`]. An error leaves the batch unchanged.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -218,7 +219,7 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Ok(Ok(self.payload(position, header, continues)))
     }
 
-    /// Stores the newest record's header, `more` added to it.
+    /// Stores the newest record's header with `more` added.
     #[inline(always)]
     fn settle(&self, batch: &mut BatchSlot, more: u64) {
         match batch.newest {
@@ -229,7 +230,7 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         }
     }
 
-    /// Makes all records of a batch visible at once. There is at least one.
+    /// Publishes all records of a batch at once. There is at least one.
     #[inline(always)]
     pub(crate) fn publish_batch(&mut self, batch: &mut BatchSlot) {
         debug_assert_eq!(batch.start, self.cursor.head());
@@ -245,22 +246,22 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         self.store(position, Header::new(Kind::Close, 0).to_word(), clearing);
     }
 
-    /// The publication: clears the next header, stores this one.
+    /// Clears the next header and stores this one: the publication.
     #[inline(always)]
     fn store(&self, position: u64, word: u64, clearing: Clearing) {
         if let Some(next) = clearing.before {
-            // As below: what was written of a payload that was cut off stays before this.
+            // As below: payload that was written and then cut off stays before this store.
             compiler_fence(Ordering::SeqCst);
             self.own.store(next, 0, Ordering::Relaxed);
         }
         // Pairs with Consumer::peek: the payload, inner headers, and the cleared next header.
         self.own.store(position, word, Edge::Publish.store());
         if let Some(after) = clearing.after {
-            // Moves the line towards this core before it is needed. It becomes visible with the
-            // next publication, whose reader is the first that can look at it.
+            // The store moves the line towards this core before it is needed. It becomes visible with the next
+            // publication, whose reader is the first that can load it.
             self.own.store(after, 0, Ordering::Relaxed);
-            // The next payload may reach the same bytes through the mirror, which the compiler
-            // takes for other memory: it must not sink this store below those.
+            // The next payload may reach the same bytes through the mirror, which the compiler takes for other
+            // memory: it must not sink this store below those.
             compiler_fence(Ordering::SeqCst);
         }
     }

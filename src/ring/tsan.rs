@@ -1,20 +1,20 @@
-//! Both ends of a ring in one process, for ThreadSanitizer: is every payload access ordered?
+//! Both ends of a ring in one process, for ThreadSanitizer: every payload access must be ordered.
 //!
 //! ```text
 //! TSAN_OPTIONS="suppressions=$PWD/.ci/tsan.supp" RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/tsan-rustc \
 //! cargo test --lib tsan
 //! ```
 //!
-//! The writer writes its payload as plain memory, the reader copies it out with the library's one
-//! copy, whose atomic loads race with plain stores unless they are ordered. Laps follow each other
-//! closely, so that room is reused as soon as it is given back.
+//! The writer writes its payload as plain memory. The reader copies it with the library's one copy, whose
+//! atomic loads race with plain stores unless they are ordered. Laps follow each other closely, so that the
+//! writer reuses room as soon as it is released.
 //!
-//! Both ends share one mapping, and no record runs into the mirror: memory that is mapped twice is
-//! two memories to ThreadSanitizer. It does not know fences either, so with `--cfg slipring_tsan`
-//! loads of a peer's words acquire by themselves (`shm/mapping.rs`): the places of the fences are
-//! the models' matter (`ring/models.rs`). The standard library is not built with it, so what its locks
-//! order is suppressed; nor are dependencies, none of which touches the ring here. Without the
-//! sanitizer this is a plain stress test.
+//! Both ends share one mapping, and no record runs into the mirror: ThreadSanitizer takes memory that is
+//! mapped twice for two memories. It does not know fences either, so with `--cfg slipring_tsan` loads of a
+//! peer's words acquire by themselves (`shm/mapping.rs`). The models check the places of the fences
+//! (`ring/models.rs`). The standard library is not instrumented, so reports about its locks are suppressed.
+//! Nor are dependencies, none of which accesses the ring here. Without the sanitizer this is a plain stress
+//! test.
 
 use std::thread;
 
@@ -24,7 +24,7 @@ use crate::shm::{Area, Backing, Mapping, Segment, page_size};
 /// Messages of a run.
 const MESSAGES: u64 = 20_000;
 
-/// Bytes in front of the ring: the reader's position, which in a link stands in another segment.
+/// Bytes before the ring: the reader's position, which in a link stands in another segment.
 fn control() -> usize {
     page_size()
 }
@@ -45,7 +45,7 @@ struct Reader {
     payload: Vec<u8>,
 }
 
-/// Both ends of a ring in one mapping without a mirror.
+/// Returns both ends of a ring in one mapping without a mirror.
 fn ends() -> (Writer, Reader) {
     let len = control() + capacity();
     let segment = Segment::create(len, len, Backing::default()).expect("memory");
@@ -57,8 +57,8 @@ fn ends() -> (Writer, Reader) {
     (Writer { producer, ring }, Reader { consumer, ring: mapping, payload: Vec::new() })
 }
 
-/// The length of a message's payload in bytes: in one line, tight, and in lines of its own. Those that take the short
-/// way follow one whose record is as long.
+/// Returns the length of a message's payload in bytes: in one line, tight, and in lines of its own. A message
+/// that takes the short path follows one with a record of the same length.
 fn len(number: u64) -> usize {
     [8, 56, 200, 193, 16, 505, 512, 600][number as usize % 8]
 }
@@ -67,7 +67,7 @@ fn message(number: u64) -> Header {
     Header::new(Kind::Message, len(number) as u32)
 }
 
-/// A record without payload fills the lap up where a message would run into the mirror.
+/// A record without payload fills the lap where a message would run into the mirror.
 fn filler() -> Header {
     Header::new(Kind::Response, 0)
 }
@@ -78,7 +78,7 @@ impl Writer {
     }
 
     fn send(&mut self, number: u64) {
-        // The short way, where there is one, and now and then the other all the same.
+        // The short path where it exists, and now and then the other one all the same.
         if number % 16 < 12 && len(number) <= BESIDE as usize {
             let room = self.producer.beside(len(number) as u32);
             if let Some(room) = room.filter(|room| room.offset + len(number) <= capacity()) {
@@ -101,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// Sends messages from `number` on as a batch, and gives the number after them.
+    /// Sends messages from `number` on as a batch. Returns the number after them.
     fn send_batch(&mut self, number: u64) -> u64 {
         let mut batch = BatchSlot::default();
         self.producer.start(&mut batch);
@@ -128,7 +128,7 @@ impl Writer {
 }
 
 impl Reader {
-    /// Receives a message, and gives its number's last byte if all of its payload is that.
+    /// Receives a message and returns its number's last byte, if all of its payload has this value.
     fn receive(&mut self, number: u64) {
         loop {
             let plain = self.consumer.plain(self.consumer.word(), capacity() as u64);

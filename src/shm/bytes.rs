@@ -1,4 +1,4 @@
-//! Bytes that somebody else may still write.
+//! Views of bytes that another process may write.
 
 #![allow(unsafe_code)]
 
@@ -10,11 +10,26 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use crate::shm::copy::{copy_across, copy_in, copy_out, load_byte, load_line, load_word};
 
-/// A view of bytes in a peer's memory, which an honest peer leaves alone and another one may change
-/// at any moment.
+/// A view of bytes in a peer's memory. An honest peer does not write them. A hostile one can change them at
+/// any moment.
 ///
-/// Everything safe here copies: what was copied is private and can be judged. Reading the same
-/// place twice may give two answers.
+/// See [`Received::bytes`](crate::Received::bytes), [`Tensor::bytes`](crate::Tensor::bytes) and
+/// [`Lease::bytes`](crate::region::Lease::bytes).
+///
+/// # Examples
+///
+/// ```
+/// use slipring::Tensor;
+///
+/// let tensor = Tensor::from_slice([4], &[1u8, 2, 3, 4])?;
+/// let bytes = tensor.bytes()?;
+/// assert_eq!((bytes.len(), bytes.byte(3)), (4, 4));
+/// assert_eq!(bytes.slice(1, 2).to_vec(), [2, 3]);
+/// # Ok::<(), slipring::Error>(())
+/// ```
+///
+/// Every safe method copies. A copy is private, so it can be checked and then used. Two reads of the same
+/// place may return two values.
 #[derive(Clone, Copy)]
 pub struct Bytes<'a> {
     start: NonNull<u8>,
@@ -22,7 +37,7 @@ pub struct Bytes<'a> {
     mapped: PhantomData<&'a ()>,
 }
 
-// SAFETY: a view only loads, and its memory stays mapped for `'a` whichever thread looks.
+// SAFETY: a view only loads, and its memory stays mapped for `'a` whichever thread reads.
 unsafe impl Send for Bytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Bytes<'_> {}
@@ -36,24 +51,24 @@ impl<'a> Bytes<'a> {
         Self { start, len, mapped: PhantomData }
     }
 
-    /// A view of bytes that nobody writes.
-    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+    /// Returns a view of bytes that nobody writes.
+    pub fn of(bytes: &'a [u8]) -> Self {
         Self { start: NonNull::from(bytes).cast(), len: bytes.len(), mapped: PhantomData }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The part from byte `offset` on, `len` bytes long.
+    /// Returns the `len` bytes from `offset` on.
     ///
     /// # Panics
     ///
@@ -70,7 +85,7 @@ impl<'a> Bytes<'a> {
         Bytes { start, len, mapped: PhantomData }
     }
 
-    /// Copies all bytes out.
+    /// Copies all bytes to `out`.
     ///
     /// # Panics
     ///
@@ -83,27 +98,27 @@ impl<'a> Bytes<'a> {
         unsafe { copy_out(self.start, out) }
     }
 
-    /// Copies all bytes to the end of `out`.
+    /// Appends a copy of all bytes to `out`.
     pub fn append_to(&self, out: &mut Vec<u8>) {
         let before = out.len();
         out.resize(before + self.len, 0);
         self.copy_to(&mut out[before..]);
     }
 
-    /// A private copy.
+    /// Returns a private copy.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.append_to(&mut out);
         out
     }
 
-    /// Whether the view starts at a multiple of 8 bytes.
+    /// Returns whether the view starts at a multiple of 8 bytes.
     pub(crate) fn is_aligned(&self) -> bool {
         self.start.addr().get().is_multiple_of(8)
     }
 
-    /// The first `N` words of 8 bytes, in native order. `None`: there are not so many, or they are not
-    /// aligned.
+    /// Returns the first `N` words of 8 bytes, in native order. Returns `None` if there are fewer, or they are
+    /// not aligned.
     #[inline(always)]
     pub(crate) fn words<const N: usize>(&self) -> Option<[u64; N]> {
         if self.len < N * 8 || !self.start.addr().get().is_multiple_of(8) {
@@ -113,7 +128,7 @@ impl<'a> Bytes<'a> {
         Some(core::array::from_fn(|index| unsafe { load_word(self.start, index * 8) }))
     }
 
-    /// The byte at `offset`.
+    /// Returns the byte at `offset`.
     ///
     /// # Panics
     ///
@@ -125,13 +140,13 @@ impl<'a> Bytes<'a> {
         unsafe { load_byte(self.start, offset) }
     }
 
-    /// Eight words of 8 bytes at a time, read in place, for sums and searches over long payloads:
-    /// each array is a private copy of 64 bytes in native order. [`Lines::remainder`] has the rest.
+    /// Returns an iterator over lines of eight words, read in place, for sums and searches over long payloads.
+    /// Each array is a private copy of 64 bytes in native order. [`Lines::remainder`] has the rest.
     ///
     /// # Examples
     ///
     /// ```
-    /// fn sum(bytes: slipring::Bytes<'_>) -> u64 {
+    /// fn sum(bytes: slipring::message::Bytes<'_>) -> u64 {
     ///     let lines = bytes.lines();
     ///     let rest = lines.remainder();
     ///     let mut lanes = [0u64; 8];
@@ -147,7 +162,8 @@ impl<'a> Bytes<'a> {
     ///
     /// # Panics
     ///
-    /// If the view does not start at a multiple of 8 bytes. A message's payload and a tensor's bytes always do.
+    /// If the view does not start at a multiple of 8 bytes. A message's payload and a tensor's bytes always
+    /// do.
     #[inline(always)]
     pub fn lines(&self) -> Lines<'a> {
         assert!(self.start.align_offset(8) == 0, "lines start at a multiple of 8 bytes");
@@ -155,15 +171,15 @@ impl<'a> Bytes<'a> {
         Lines { whole: self.slice(0, whole), rest: self.slice(whole, self.len - whole) }
     }
 
-    /// The bytes as a slice, without a copy.
+    /// Returns the bytes as a slice, without a copy.
     ///
     /// # Safety
     ///
-    /// - Nobody writes these bytes for `'a`. The sender's process can: its user must be trusted not
-    ///   to keep a pointer to what it has sent, and its code not to be hostile.
+    /// - Nobody writes these bytes during `'a`. The sender's process can: its code is not hostile and keeps no
+    ///   pointer to what it has sent.
     #[inline(always)]
     pub unsafe fn as_slice(&self) -> &'a [u8] {
-        // SAFETY: mapped for `'a`; the caller vouches that the bytes stand still.
+        // SAFETY: mapped for `'a`; the caller vouches that nobody writes the bytes.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -174,9 +190,11 @@ impl fmt::Debug for Bytes<'_> {
     }
 }
 
-/// A view of bytes that this process may write, and others may read and write at the same time.
+/// A view of bytes that this process may write, and that other processes may read and write at the same time.
 ///
-/// As with [`Bytes`], everything safe here copies. Two writers at once mix their bytes, and nothing
+/// [`Lease::in_place_mut`](crate::region::Lease::in_place_mut) passes it on.
+///
+/// Every safe method copies, as those of [`Bytes`] do. Two writers at once mix their bytes and do nothing
 /// worse.
 #[derive(Debug, Clone, Copy)]
 pub struct BytesMut<'a> {
@@ -192,28 +210,28 @@ impl<'a> BytesMut<'a> {
         Self { bytes: Bytes { start, len, mapped: PhantomData } }
     }
 
-    /// A view of bytes that nobody else touches.
+    /// Returns a view of bytes that nobody else touches.
     pub fn of(bytes: &'a mut [u8]) -> Self {
         let len = bytes.len();
         Self { bytes: Bytes { start: NonNull::from(bytes).cast(), len, mapped: PhantomData } }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes.len == 0
     }
 
-    /// The same bytes, to read.
+    /// Returns the same bytes for reading.
     pub fn as_bytes(&self) -> Bytes<'a> {
         self.bytes
     }
 
-    /// The part from byte `offset` on, `len` bytes long.
+    /// Returns the `len` bytes from `offset` on.
     ///
     /// # Panics
     ///
@@ -234,12 +252,12 @@ impl<'a> BytesMut<'a> {
         unsafe { copy_in(self.bytes.start, from) }
     }
 
-    /// Overwrites the first bytes with those of a file at `offset`, by one system call: how many. The kernel
-    /// answers with an error where the mapping has no page, and no signal is raised.
+    /// Overwrites the first bytes with those of a file at `offset`, by one system call, and returns their
+    /// number. Where the mapping has no page the kernel returns an error and raises no signal.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Those of the kernel.
     pub fn read_from(&self, fd: impl AsFd, offset: u64) -> io::Result<usize> {
         let (fd, start) = (fd.as_fd().as_raw_fd(), self.bytes.start.as_ptr().cast());
         let offset = libc::off64_t::try_from(offset).map_err(io::Error::other)?;
@@ -249,8 +267,8 @@ impl<'a> BytesMut<'a> {
         usize::try_from(done).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Overwrites all bytes with those of a view, which others may write, too. Where the two overlap, every byte
-    /// is one that was there before or one that was copied already.
+    /// Overwrites all bytes with those of a view, which other processes may write, too. Where the two overlap,
+    /// each byte gets its old value or one that is already copied.
     ///
     /// # Panics
     ///
@@ -261,12 +279,12 @@ impl<'a> BytesMut<'a> {
         unsafe { copy_across(from.start, self.bytes.start, from.len) }
     }
 
-    /// The bytes as a slice to write, without a copy.
+    /// Returns the bytes as a writable slice, without a copy.
     ///
     /// # Safety
     ///
-    /// - Nobody else reads or writes these bytes for `'a`: no other process that has them mapped, and nobody
-    ///   in this one by another view.
+    /// - Nobody else reads or writes these bytes during `'a`: no other process that has them mapped, and no
+    ///   other view of this process.
     #[inline(always)]
     pub unsafe fn as_mut_slice(&mut self) -> &'a mut [u8] {
         // SAFETY: mapped writable for `'a`; the caller vouches that nobody else touches the bytes.
@@ -274,7 +292,7 @@ impl<'a> BytesMut<'a> {
     }
 }
 
-/// The whole 64-byte lines of a view, each as eight words. Made by [`Bytes::lines`].
+/// The whole 64-byte lines of a view, each as eight words. [`Bytes::lines`] makes it.
 #[derive(Debug, Clone)]
 pub struct Lines<'a> {
     whole: Bytes<'a>,
@@ -282,7 +300,7 @@ pub struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// The bytes after the last whole line: fewer than 64.
+    /// Returns the bytes after the last whole line: fewer than 64.
     #[inline(always)]
     pub fn remainder(&self) -> Bytes<'a> {
         self.rest

@@ -1,10 +1,10 @@
-//! The one function that copies bulk bytes out of memory that a peer writes, and the one that copies
-//! them into memory that others write and read.
+//! The one function that copies bulk bytes from memory that a peer writes, and the one that copies them to
+//! memory that others write and read.
 //!
-//! A plain `memcpy` there would be a data race, which is undefined. On x86-64 long runs go through a
-//! loop of vector moves in inline assembly, whose loads the compiler knows nothing of (`rep movsb`
-//! took 335 ns for 1 KiB where source and target lie badly, this loop 20); short runs and other
-//! machines use relaxed atomic loads of 8 bytes.
+//! A plain `memcpy` would be a data race, which is undefined. On x86-64 long copies use a loop of vector moves
+//! in inline assembly, whose loads the compiler does not see. (`rep movsb` took 335 ns for 1 KiB with badly
+//! aligned source and target, this loop 20.) Short copies and other machines use relaxed atomic loads of 8
+//! bytes.
 
 #![allow(unsafe_code)]
 
@@ -13,15 +13,16 @@ use core::arch::x86_64::__m128i;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// From this length on, vector moves beat loads of 8 bytes. Source: `benches/in_process.rs`
+/// The length from which vector moves are faster than loads of 8 bytes. Source: `benches/in_process.rs`
 /// (`copy_out`), Zen 4.
 const BULK: usize = 256;
 
-/// From this length on what is copied from region to region would only drive other things out of the caches. 16 MiB
-/// take 0.65 ms past them and 0.91 ms through them, 512 KiB 19 and 11 µs (Zen 5, 32 MiB of third level).
+/// The length from which a copy between regions bypasses the caches, where it would only evict other data. 16
+/// MiB take 0.65 ms past the caches and 0.91 ms through them, 512 KiB 19 and 11 µs (Zen 5, 32 MiB of third
+/// level).
 const STREAM: usize = 8 << 20;
 
-/// Copies `out.len()` bytes from `from`.
+/// Copies `out.len()` bytes from `from` to `out`.
 ///
 /// # Safety
 ///
@@ -53,8 +54,8 @@ unsafe fn copy_bulk(from: NonNull<u8>, out: &mut [u8]) {
     unsafe { copy_words(rest, &mut out[done..]) }
 }
 
-/// Copies lines of 64 bytes. What lies in both ranges is written once it was read, or before: then it is
-/// copied as it was written.
+/// Copies lines of 64 bytes. A byte in both ranges is read before it is written, or after: then its new value
+/// is copied.
 ///
 /// # Safety
 ///
@@ -104,7 +105,7 @@ unsafe fn copy_lines(from: NonNull<u8>, to: NonNull<u8>, lines: usize) {
     }
 }
 
-/// As [`copy_lines`], past the caches.
+/// Copies as [`copy_lines`] does, past the caches.
 ///
 /// # Safety
 ///
@@ -151,7 +152,7 @@ unsafe fn stream_lines(from: NonNull<u8>, to: NonNull<u8>, lines: usize) {
     unsafe { copy_lines(from, to, lines) }
 }
 
-/// Copies `len` bytes from memory that others write into memory that others write and read.
+/// Copies `len` bytes from memory that others write to memory that others write and read.
 ///
 /// # Safety
 ///
@@ -213,7 +214,7 @@ unsafe fn copy_short(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
 #[inline(always)]
 unsafe fn copy_words(from: NonNull<u8>, out: &mut [u8]) {
     let mut lead = 0;
-    // Messages start at multiples of 8; only parts of them may not.
+    // Messages start at multiples of 8. Only parts of them may not.
     if !from.addr().get().is_multiple_of(8) {
         lead = from.align_offset(8).min(out.len());
         for (index, byte) in out[..lead].iter_mut().enumerate() {
@@ -256,8 +257,8 @@ pub(super) unsafe fn load_word(from: NonNull<u8>, offset: usize) -> u64 {
     unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }.load(Ordering::Relaxed)
 }
 
-/// The 64 bytes at `from` as words in native order, by vector loads, whose sums the compiler makes vectors, too.
-/// Source: `ping_pong --modes inplace`, where 1 KiB and 64 KiB take 5 % less by it than by words.
+/// Returns the 64 bytes at `from` as words in native order, by vector loads. The compiler turns sums of them
+/// into vector sums. Source: `ping_pong --modes inplace`, where 1 KiB and 64 KiB take 5 % less than by words.
 ///
 /// # Safety
 ///
@@ -295,7 +296,7 @@ pub(super) unsafe fn load_line(from: NonNull<u8>) -> [u64; 8] {
     core::array::from_fn(|index| unsafe { load_word(from, index * 8) })
 }
 
-/// Copies `bytes` to `to`, by relaxed stores: others may look, and write, in the meantime.
+/// Copies `bytes` to `to` by relaxed stores: others may read and write in the meantime.
 ///
 /// # Safety
 ///
@@ -340,7 +341,7 @@ mod tests {
     #[test]
     fn every_length_and_alignment_copies_exactly() {
         let mut source: Vec<u8> = (0..4096u32).map(|value| (value * 31 % 251) as u8).collect();
-        // From the mutable buffer: atomics are viewed through it.
+        // Atomics are viewed through the mutable buffer.
         let base = NonNull::new(source.as_mut_ptr()).unwrap();
         for start in 0..17 {
             for len in (0..130).chain([255, 256, 257, 1000, 4000]) {

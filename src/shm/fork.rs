@@ -1,9 +1,9 @@
-//! Which process a handle belongs to.
+//! The process that a handle belongs to.
 //!
-//! Segments are not inherited over `fork` (`MADV_DONTFORK`), so a child that used its parent's
-//! handle would touch unmapped memory. One page of this process, wiped by the kernel in every child
-//! (`MADV_WIPEONFORK`, Linux 4.14), holds the process's generation; a handle remembers the one it
-//! was made under, and each operation compares the two: one load that hits the cache.
+//! Segments are not inherited over `fork` (`MADV_DONTFORK`), so a child that used its parent's handle would
+//! access unmapped memory. One page of this process holds its generation. The kernel wipes it in every child
+//! (`MADV_WIPEONFORK`, Linux 4.14). A handle keeps the generation of its process, and each operation compares
+//! the two: one load that hits the cache.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shm::page_size;
 
-/// The process that something was made in.
+/// The process that made an object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Generation {
     page: &'static AtomicU64,
@@ -24,12 +24,13 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// The generation of the calling process.
+    /// Returns the generation of the calling process.
     pub(crate) fn current() -> Result<Self> {
         let page = page()?;
         let mut made_in = page.load(Ordering::Relaxed);
         if made_in == 0 {
-            // First use in this process, or in this child. Pids repeat, in other namespaces at once.
+            // The first use in this process or in this child. Pids repeat, in different namespaces even at
+            // once.
             let fresh = fresh_number()?;
             made_in = match page.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => fresh,
@@ -39,32 +40,32 @@ impl Generation {
         Ok(Self { page, made_in })
     }
 
-    /// A number that stands for the process that this generation was taken in.
+    /// Returns the number of the process that this generation stands for.
     pub(crate) fn number(&self) -> u64 {
         self.made_in
     }
 
-    /// The number of the calling process; 0 if it has taken no generation yet. It only loads, so
-    /// a signal handler may ask.
+    /// Returns the number of the calling process, or 0 if it has no generation yet. It only loads, so a signal
+    /// handler may call it.
     #[inline(always)]
     pub(crate) fn number_now(&self) -> u64 {
         self.page.load(Ordering::Relaxed)
     }
 
-    /// Whether the caller is the process that this generation was taken in.
+    /// Returns whether this generation stands for the calling process.
     #[inline(always)]
     pub(crate) fn is_current(&self) -> bool {
         self.page.load(Ordering::Relaxed) == self.made_in
     }
 
-    /// An error if a `fork` lies between the caller and the process of this generation.
+    /// Checks that no `fork` lies between the caller and the process of this generation.
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_current() { Ok(()) } else { Err(ErrorKind::Forked.into()) }
     }
 }
 
-/// A number that no other process has drawn, and that is not zero.
+/// Returns a number that is not zero and that no other process has drawn.
 fn fresh_number() -> Result<u64> {
     let mut bytes = [0; 8];
     loop {

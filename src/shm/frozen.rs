@@ -1,4 +1,4 @@
-//! Memory that nobody can write any more.
+//! Memory that nobody can write.
 //!
 //! ```text
 //!   Draft: memfd, mapped read-write, ours alone
@@ -6,7 +6,7 @@
 //!                         └ Frozen: slices, here and in every process that it is sent to
 //! ```
 //!
-//! The kernel refuses the WRITE seal while a writable mapping exists, and every later one.
+//! The kernel refuses the WRITE seal while a writable mapping exists, and every writable mapping after it.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,7 @@ use crate::shm::{Area, Mapping, PeerMapping};
 const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
-/// Memory of ours that is to be frozen.
+/// Memory of this process that will be frozen.
 #[derive(Debug)]
 pub(crate) struct Draft {
     area: Area,
@@ -32,7 +32,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Memory of `len` bytes, a multiple of the page size. All bytes are zero.
+    /// Returns memory of `len` bytes, a multiple of the page size. All bytes are zero.
     ///
     /// # Errors
     ///
@@ -56,10 +56,10 @@ impl Draft {
         self.area.generation()
     }
 
-    /// Nobody writes it any more.
+    /// Freezes the memory: nobody can write it.
     pub(crate) fn freeze(self) -> Result<Frozen> {
         let Self { area, fd, len } = self;
-        // This unmaps it.
+        // The drop unmaps it.
         drop(area);
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
         let mapping = PeerMapping::map_frozen(&fd, len)?;
@@ -67,21 +67,21 @@ impl Draft {
     }
 }
 
-/// Memory that is sealed against writing, of ours or of a peer.
+/// Memory that is sealed against writing, of this process or of a peer.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     mapping: PeerMapping,
-    /// Kept to be sent on.
+    /// Kept for sending it on.
     fd: OwnedFd,
     len: usize,
 }
 
 impl Frozen {
-    /// Checks a descriptor that a peer sent as frozen memory of `len` bytes, and maps it.
+    /// Checks a peer's descriptor as frozen memory of `len` bytes and maps it.
     ///
     /// # Errors
     ///
-    /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
+    /// [`Fault::Descriptor`](crate::error::Fault::Descriptor) with the first check that fails.
     pub(crate) fn attach(fd: impl AsFd + Into<OwnedFd>, len: usize) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         let known = is_whole(fd.as_fd(), len)?;
@@ -92,7 +92,7 @@ impl Frozen {
         Ok(Self { mapping, fd: fd.into(), len })
     }
 
-    /// Bytes in this memory.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -101,7 +101,7 @@ impl Frozen {
         self.fd.as_fd()
     }
 
-    /// The bytes at `offset`.
+    /// Returns the `len` bytes at `offset`.
     ///
     /// # Panics
     ///
@@ -111,7 +111,7 @@ impl Frozen {
         assert!(offset <= self.len && len <= self.len - offset, "inside of the memory");
         let bytes = self.mapping.bytes(offset, len);
         // SAFETY: the memory was sealed with WRITE when it was mapped, so no writable mapping of it exists
-        // or can be made, and `write` is refused: these bytes stand still for as long as they are mapped.
+        // or can be made, and `write` is refused: these bytes cannot change while they are mapped.
         unsafe { bytes.as_slice() }
     }
 }

@@ -1,15 +1,14 @@
-//! Shared words over loom, so that the code that ships can be modelled.
+//! Shared words over loom, so that models run the shipped code.
 //!
-//! Each word has a value, which loom lets a load see as late as the memory model allows, and a cell
-//! in which loom records who touched the word as plain memory. Loads come in two kinds:
+//! Each word has a value, which loom lets a load see as late as the memory model allows, and a cell in which
+//! loom records accesses as plain memory. There are two kinds of loads:
 //!
-//! - [`PeerWords::load`] looks at values: a model that compares them sees stale ones.
-//! - [`LoomWords::read`] looks at values and, like every store, touches the cell: loom fails if a
-//!   read and a store are not ordered. loom executes loads in program order and shows no value from
-//!   the future, so what would be stored *too early*, into bytes that somebody still reads, shows
-//!   here alone.
+//! - [`PeerWords::load`] reads values: a model that compares them sees stale ones.
+//! - [`LoomWords::read`] reads values and, like every store, touches the cell: loom fails if a read and a
+//!   store are not ordered. loom executes loads in program order and shows no value from the future, so a
+//!   store that comes *too early*, into bytes that another thread still reads, shows here alone.
 //!
-//! Not modelled: the mirror (a model wraps by itself), words of 32 bits, and bytes.
+//! Not modelled: the mirror (a model wraps its positions), words of 32 bits, and bytes.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU64;
@@ -18,14 +17,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::shm::{OwnRing, OwnWords, PeerRing, PeerWords};
 use crate::sync::Ordering;
 
-/// A segment of words, all zero. Clones are the same memory.
+/// A segment of words, all zero. Clones share the memory.
 #[derive(Debug, Clone)]
 pub(crate) struct LoomWords(Arc<Vec<Word>>);
 
 #[derive(Debug)]
 struct Word {
     value: AtomicU64,
-    /// The lock only makes the cell `Sync`; loom sees none of it.
+    /// The lock only makes the cell `Sync`. loom does not see it.
     touched: Mutex<UnsafeCell<()>>,
 }
 
@@ -36,7 +35,7 @@ impl Word {
 }
 
 impl LoomWords {
-    /// A segment of `len` bytes.
+    /// Returns a segment of `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
         let word = || Word { value: AtomicU64::new(0), touched: Mutex::default() };
         Self(Arc::new((0..len / 8).map(|_| word()).collect()))
@@ -47,14 +46,14 @@ impl LoomWords {
         &self.0[offset / 8]
     }
 
-    /// Reads a word as plain memory: no store may come without an order to this read.
+    /// Reads a word as plain memory: every store must be ordered with this read.
     pub(crate) fn read(&self, offset: usize) -> u64 {
         self.word(offset).touch(|cell| cell.with(|_| ()));
         self.load(offset)
     }
 }
 
-/// Words of a ring, by position.
+/// The words of a ring, by position.
 #[derive(Debug)]
 pub(crate) struct LoomRing {
     words: LoomWords,

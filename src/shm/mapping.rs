@@ -1,15 +1,15 @@
-//! Mappings: where shared bytes lie in this process.
+//! Mappings of shared memory into this process.
 //!
-//! A [`Mapping`] is memory of ours, a [`PeerMapping`] memory of a peer, mapped read-only, a
-//! [`ForeignMapping`] part of some object that the user named. The first two can be mirrored: the tail of the segment, from `mirror` on, is mapped a second time directly behind
-//! itself, so that a ring's record never wraps.
+//! A [`Mapping`] is memory of this process. A [`PeerMapping`] is memory of a peer, mapped read-only. A
+//! [`ForeignMapping`] is part of an object that the user named. The first two can have a mirror: the tail of
+//! the segment, from `mirror` on, is mapped a second time directly after itself, so that a record never wraps.
 //!
 //! ```text
 //!   0            mirror                len              len + (len - mirror)
-//!   │ control    │ data                │ data again     │
+//!   │ control    │ data                │ mirror         │
 //! ```
 //!
-//! What is exclusive is handed out once, as an [`Area`]: whoever owns it may form `&mut [u8]`.
+//! Exclusive bytes are handed out once, as an [`Area`]. Its owner may form `&mut [u8]`.
 
 #![allow(unsafe_code)]
 
@@ -25,8 +25,8 @@ use crate::error::{Error, Result};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut, OwnRing, OwnWords, PeerRing, PeerWords, page_size};
 
-/// What a relaxed load of a peer's word is. ThreadSanitizer does not know fences, so under it the
-/// load itself acquires.
+/// The order of a relaxed load of a peer's word. ThreadSanitizer does not know fences, so under it the load
+/// itself acquires.
 const PEER_LOAD: Ordering = if cfg!(slipring_tsan) { Ordering::Acquire } else { Ordering::Relaxed };
 
 /// A range of address space, unmapped on drop.
@@ -35,7 +35,7 @@ struct Span {
     base: NonNull<u8>,
     /// Bytes of the segment, without its mirror.
     len: usize,
-    /// Bytes of address space, with its mirror.
+    /// Bytes of address space, with the mirror.
     extent: usize,
     generation: Generation,
     /// Whether areas over these bytes exist.
@@ -53,7 +53,7 @@ impl Span {
         if mirror < len {
             span.mirror(&fd, mirror, prot)?;
         }
-        // Behind the mirror, which is a mapping of its own.
+        // The mirror is a mapping of its own and starts at `len`.
         span.keep_from_children()?;
         Ok(span)
     }
@@ -79,7 +79,7 @@ impl Span {
         flags: MapFlags,
     ) -> Result<Self> {
         let generation = Generation::current()?;
-        // What lies past the file's end is replaced by the mirror before anybody can touch it.
+        // The mirror replaces the pages past the file's end before any access.
         // SAFETY: a null address asks for fresh memory, which overlaps nothing.
         let mapped =
             unsafe { rustix::mm::mmap(core::ptr::null_mut(), extent, prot, flags, fd, offset) };
@@ -88,7 +88,7 @@ impl Span {
         Ok(Self { base, len, extent, generation, handed_out: AtomicBool::new(false) })
     }
 
-    /// Children do without it.
+    /// Keeps the mapping out of forked children.
     fn keep_from_children(&self) -> Result<()> {
         let start = self.base.as_ptr().cast();
         // SAFETY: the range is this span's own, and the advice changes no byte of it.
@@ -121,12 +121,12 @@ impl Span {
     }
 }
 
-/// The addresses of a span, at hand without following its counted pointer.
+/// The addresses of a span, read without following its counted pointer.
 #[derive(Debug, Clone)]
 struct View {
     base: NonNull<u8>,
     extent: usize,
-    /// Where the last whole word of these ends.
+    /// The end of the last whole word.
     words: usize,
     span: Arc<Span>,
 }
@@ -160,14 +160,14 @@ impl View {
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// The words of the `len` bytes from `start` on.
+    /// Returns the words of the `len` bytes from `start` on.
     fn ring(&self, start: usize, len: u64) -> RingWords {
         let len = usize::try_from(len).expect("no longer than the mapping");
         assert!(start.is_multiple_of(8) && len.is_power_of_two() && len >= 8, "whole words");
         RingWords { first: self.at(start, len).cast(), mask: len - 8, _span: self.span.clone() }
     }
 
-    /// The low half of a word, on which threads sleep.
+    /// Returns the low half of a word, on which threads sleep.
     fn futex(&self, offset: usize) -> &AtomicU32 {
         let low = if cfg!(target_endian = "little") { 0 } else { 4 };
         assert!(offset.is_multiple_of(8), "words are aligned");
@@ -177,11 +177,11 @@ impl View {
     }
 }
 
-/// Words that were found to lie inside of a mapping: none is looked at again for that.
+/// Words that are checked to lie inside of a mapping. An access checks nothing.
 #[derive(Debug)]
 struct RingWords {
     first: NonNull<u64>,
-    /// What of a position is an offset from the first one, in bytes.
+    /// The bits of a position that are an offset from the first word, in bytes.
     mask: usize,
     _span: Arc<Span>,
 }
@@ -203,7 +203,7 @@ impl RingWords {
     }
 }
 
-/// Words of a ring of ours.
+/// Words of a ring of this process.
 #[derive(Debug)]
 pub(crate) struct MappedRing(RingWords);
 
@@ -227,7 +227,7 @@ impl PeerRing for PeerMappedRing {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // In a forked child nothing is mapped here, or something else by now.
+        // In a forked child nothing is mapped here, or something else is.
         if self.generation.is_current() {
             // SAFETY: the range is this span's own mapping, and nothing borrows from it any more.
             let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.extent) };
@@ -236,7 +236,7 @@ impl Drop for Span {
     }
 }
 
-/// Memory of ours, mapped read-write.
+/// Memory of this process, mapped read-write.
 #[derive(Debug, Clone)]
 pub(crate) struct Mapping {
     view: View,
@@ -249,7 +249,7 @@ impl Mapping {
         Ok(Self { view: View::new(span) })
     }
 
-    /// The word at `offset`, to sleep on or to wake.
+    /// Returns the word at `offset`, to sleep on or to wake.
     pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
         self.view.futex(offset)
     }
@@ -258,7 +258,7 @@ impl Mapping {
         &self.view.span.generation
     }
 
-    /// The bytes at `offset`, as the peer would see them through its own mapping.
+    /// Returns the bytes at `offset`, as the peer sees them through its own mapping.
     #[cfg(all(test, not(slipring_loom)))]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
         let start = self.view.at(offset, len);
@@ -266,17 +266,17 @@ impl Mapping {
         unsafe { Bytes::new(start, len) }
     }
 
-    /// Asks for huge pages; where shared memory has none this does nothing.
+    /// Asks for huge pages. It has no effect where shared memory has none.
     pub(crate) fn prefer_huge_pages(&self) -> Result<()> {
         self.view.span.advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")
     }
 
-    /// Makes every page present and writable now.
+    /// Makes every page present and writable.
     pub(crate) fn prefault(&self) -> Result<()> {
         self.view.span.advise(Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
     }
 
-    /// Moves the pages to a NUMA node, and keeps them there.
+    /// Moves the pages to a NUMA node and keeps them there.
     pub(crate) fn bind_to_node(&self, node: u32) -> Result<()> {
         const MPOL_BIND: libc::c_long = 2;
         const MPOL_MF_MOVE: libc::c_ulong = 2;
@@ -301,15 +301,15 @@ impl Mapping {
         if moved == 0 { Ok(()) } else { Err(Error::os("mbind", std::io::Error::last_os_error())) }
     }
 
-    /// Everything behind `control`, the mirror included, as one area. Words below `control` are the
-    /// caller's to share; only the first call gives the area.
+    /// Returns all bytes from `control` on, the mirror included, as one area. The caller shares the words
+    /// below `control`. Only the first call returns the area.
     pub(super) fn take_area(&self, control: usize) -> Area {
         self.hand_out();
         let len = self.view.extent - control;
         Area { base: self.view.at(control, len), len, span: self.view.span.clone() }
     }
 
-    /// `count` areas of `len` bytes each from the start on. Only the first call gives them.
+    /// Returns `count` areas of `len` bytes each, from the start on. Only the first call returns them.
     pub(super) fn split(&self, len: usize, count: usize) -> Vec<Area> {
         self.hand_out();
         assert!(len * count <= self.view.span.len, "blocks inside of the segment");
@@ -321,7 +321,7 @@ impl Mapping {
             .collect()
     }
 
-    /// Areas are exclusive, so a mapping gives its bytes out once.
+    /// Claims the bytes: areas are exclusive, so a mapping hands out its bytes once.
     fn hand_out(&self) {
         let again = self.view.span.handed_out.swap(true, Ordering::Relaxed);
         assert!(!again, "a mapping's areas are handed out once");
@@ -345,7 +345,7 @@ impl OwnWords for Mapping {
     }
 }
 
-/// Bytes of ours that nobody else in this process can name.
+/// Bytes of this process that no other object of it can name.
 #[derive(Debug)]
 pub(crate) struct Area {
     base: NonNull<u8>,
@@ -359,7 +359,7 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// The bytes at `offset`, to write.
+    /// Returns the bytes at `offset` for writing.
     #[inline(always)]
     pub(crate) fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
         assert!(offset <= self.len && len <= self.len - offset, "inside of the area");
@@ -371,8 +371,8 @@ impl Area {
         unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
 
-    /// Copies bytes to `offset`, a multiple of 8. A short run goes word by word: what the caller has
-    /// just written with narrow stores would stall wider loads. It may clear up to 7 bytes behind.
+    /// Copies bytes to `offset`, a multiple of 8. A short copy goes word by word: wider loads of bytes that
+    /// the caller has just written with narrow stores would stall. It may clear up to 7 bytes after the end.
     #[inline(always)]
     pub(crate) fn put(&mut self, offset: usize, from: &[u8]) {
         const SHORT: usize = 64;
@@ -408,7 +408,7 @@ impl Area {
         }
     }
 
-    /// A store that the compiler does not merge with its neighbours.
+    /// Stores a word. The compiler does not merge the store with its neighbours.
     #[inline(always)]
     fn put_word(&mut self, offset: usize, word: u64) {
         // SAFETY: the caller has checked that the word lies inside of the area.
@@ -418,7 +418,7 @@ impl Area {
         unsafe { AtomicU64::from_ptr(at) }.store(word, Ordering::Relaxed);
     }
 
-    /// The bytes at `offset`, to read back.
+    /// Returns the bytes at `offset` for reading.
     #[inline(always)]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         assert!(offset <= self.len && len <= self.len - offset, "inside of the area");
@@ -428,7 +428,7 @@ impl Area {
         unsafe { core::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
-    /// Whether the process that made this area is the caller.
+    /// Returns whether the calling process made this area.
     pub(crate) fn generation(&self) -> &Generation {
         &self.span.generation
     }
@@ -441,30 +441,30 @@ pub(crate) struct PeerMapping {
 }
 
 impl PeerMapping {
-    /// Maps the first `len` bytes of `fd`, the part from `mirror` on twice. The caller has checked
-    /// that `fd` cannot shrink.
+    /// Maps the first `len` bytes of `fd`, the part from `mirror` on twice. The caller has checked that `fd`
+    /// cannot shrink.
     pub(crate) fn map(fd: impl AsFd, len: usize, mirror: usize) -> Result<Self> {
         Ok(Self { view: View::new(Span::map(fd, len, mirror, ProtFlags::READ)?) })
     }
 
-    /// Maps `len` bytes that nobody can write any more. Not shared, which is the same then: Linux before
-    /// 6.7 shares nothing that is sealed against writing by a descriptor that could write.
+    /// Maps `len` bytes that nobody can write. The mapping is private, which makes no difference then: Linux
+    /// before 6.7 refuses a shared mapping of a sealed file by a descriptor that is open for writing.
     pub(super) fn map_frozen(fd: impl AsFd, len: usize) -> Result<Self> {
         let span = Span::map_from(fd, 0, (len, len), ProtFlags::READ, MapFlags::PRIVATE)?;
         Ok(Self { view: View::new(span) })
     }
 
-    /// The word at `offset`, to sleep on. Nothing but loads and futex calls may be done to it.
+    /// Returns the word at `offset` to sleep on. Only loads and futex calls may use it.
     pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
         self.view.futex(offset)
     }
 
-    /// Makes every page present now.
+    /// Makes every page present.
     pub(crate) fn prefault(&self) -> Result<()> {
         self.view.span.advise(Advice::LinuxPopulateRead, "madvise(MADV_POPULATE_READ)")
     }
 
-    /// The bytes at `offset`, which the peer can change at any moment.
+    /// Returns the bytes at `offset`, which the peer can change at any moment.
     #[inline(always)]
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
         let start = self.view.at(offset, len);
@@ -473,17 +473,17 @@ impl PeerMapping {
     }
 }
 
-/// Part of an object that is no segment of slipring's, and that others write too.
+/// Part of an object that is no segment of slipring's and that other processes write, too.
 #[derive(Debug)]
 pub(crate) struct ForeignMapping {
     view: View,
-    /// Bytes between the mapping's start, a page's, and that of the part.
+    /// Bytes from the mapping's start, that of a page, to the start of the part.
     lead: usize,
 }
 
 impl ForeignMapping {
-    /// Maps the `len` bytes of `fd` at `offset`, wherever they start. The caller sees to it that the
-    /// object cannot become shorter, or that somebody survives the signal when it does.
+    /// Maps the `len` bytes of `fd` at `offset`, with any alignment. The caller makes sure that the object
+    /// cannot become shorter, or that the process survives the signal.
     pub(crate) fn map(fd: impl AsFd, offset: u64, len: usize, writable: bool) -> Result<Self> {
         let mut prot = ProtFlags::READ;
         prot.set(ProtFlags::WRITE, writable);
@@ -493,21 +493,21 @@ impl ForeignMapping {
         Ok(Self { view: View::new(span), lead: lead as usize })
     }
 
-    /// The addresses that are mapped, in whole pages.
+    /// Returns the mapped addresses, in whole pages.
     pub(crate) fn pages(&self) -> Range<usize> {
         let start = self.view.base.addr().get();
         start..start + self.view.extent.next_multiple_of(page_size())
     }
 
-    /// The bytes at `offset` of the part.
+    /// Returns the bytes at `offset` of the part.
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Bytes<'_> {
         let start = self.view.at(self.lead + offset, len);
         // SAFETY: inside of a mapping that lives as long as `self`; that it can be touched is the
-        // promise of whoever made it.
+        // promise of its creator.
         unsafe { Bytes::new(start, len) }
     }
 
-    /// The bytes at `offset` of the part, to write. The mapping was made writable.
+    /// Returns the bytes at `offset` of the part for writing. The mapping is writable.
     pub(crate) fn bytes_mut(&self, offset: usize, len: usize) -> BytesMut<'_> {
         let start = self.view.at(self.lead + offset, len);
         // SAFETY: as for `bytes`; the caller's mapping is writable.
@@ -541,8 +541,8 @@ impl PeerWords for Mapping {
     }
 }
 
-/// How many pages of the first `len` bytes of a file are allocated, in memory or swapped out. `None`:
-/// the kernel does not tell (before 6.5, or in a sandbox).
+/// Returns how many pages of the first `len` bytes of a file are allocated, in memory or swapped out. Returns
+/// `None` if the kernel does not tell (before Linux 6.5, or in a sandbox).
 pub(crate) fn present_pages(fd: impl AsFd, len: u64) -> Option<u64> {
     const CACHESTAT: libc::c_long = 451;
     let range = [0u64, len];
@@ -561,7 +561,7 @@ pub(crate) fn present_pages(fd: impl AsFd, len: u64) -> Option<u64> {
     (done == 0).then(|| counts[0] + counts[3])
 }
 
-/// The NUMA node of the processor that the caller runs on.
+/// Returns the NUMA node of the caller's processor.
 pub(crate) fn node_of_caller() -> Option<u32> {
     let (mut cpu, mut node) = (0u32, 0u32);
     let unused = core::ptr::null_mut::<libc::c_void>();
@@ -602,7 +602,7 @@ mod tests {
         ] {
             assert!(is_refused(&|| drop(ring(start, len))), "{len} from {start}");
         }
-        // Whatever the position, it is a word of the ring.
+        // Every position maps to a word of the ring.
         let half = ring(page / 2, page / 2);
         for (position, offset) in [(0, page / 2), (8 + page / 2, page / 2 + 8), (usize::MAX, last)]
         {

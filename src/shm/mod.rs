@@ -1,7 +1,7 @@
-//! Bytes that two processes share.
+//! Memory that two processes share.
 //!
-//! A [`Segment`] is memory of ours: a sealed memfd that we map read-write and everybody else only
-//! read-only. A [`PeerSegment`] is such memory of a peer, checked before it is mapped.
+//! A [`Segment`] is memory of this process: a sealed memfd that this process maps read-write and every other
+//! one read-only. A [`PeerSegment`] is such memory of a peer, checked before it is mapped.
 //!
 //! ```text
 //!          creator                                   peer
@@ -11,10 +11,10 @@
 //!     └ sendmsg ───────────── fd ──────────────────▶ └ close(fd)
 //! ```
 //!
-//! 1. The creator is the only process that can ever write a segment (law 1).
-//! 2. A mapped segment cannot shrink or lose pages: touching it raises no signal.
-//! 3. No reference (`&`, `&mut`) to bytes that a peer may write leaves this module. Words are read
-//!    as relaxed atomics, bulk bytes through [`Bytes`], which copies.
+//! 1. The creator is the only process that can write a segment (law 1).
+//! 2. A mapped segment cannot shrink or lose pages: accessing it raises no signal.
+//! 3. No reference (`&`, `&mut`) to bytes that a peer may write leaves this module. Words are read as relaxed
+//!    atomics, bulk bytes through [`Bytes`], which copies.
 
 mod bytes;
 mod copy;
@@ -34,46 +34,47 @@ pub(crate) use mapping::{
     Area, ForeignMapping, Mapping, PeerMapping, node_of_caller, present_pages,
 };
 pub(crate) use order::Order;
-pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC, create_common};
+pub use segment::create_common;
+pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC};
 
 /// The 64-bit words of a segment that this side writes.
 ///
 /// Offsets are in bytes from the segment's start and multiples of 8.
 pub(crate) trait OwnWords {
-    /// Those of them that make a ring.
+    /// The words of a ring.
     type Ring: OwnRing + std::fmt::Debug;
-    /// Those of the `len` bytes from `start` on; `len` is a power of two, and at least 8.
+    /// Returns the ring of the `len` bytes from `start` on. `len` is a power of two and at least 8.
     fn ring(&self, start: usize, len: u64) -> Self::Ring;
     /// Stores a word; `order` is `Relaxed` or `Release`.
     fn store(&self, offset: usize, value: u64, order: crate::sync::Ordering);
-    /// Adds to a word, from any thread of this process.
+    /// Adds to a word. Any thread of this process may call it.
     fn add(&self, offset: usize, value: u64);
 }
 
 /// The 64-bit words of a segment that the peer writes.
 pub(crate) trait PeerWords {
-    /// Those of them that make a ring.
+    /// The words of a ring.
     type Ring: PeerRing + std::fmt::Debug;
-    /// Those of the `len` bytes from `start` on; `len` is a power of two, and at least 8.
+    /// Returns the ring of the `len` bytes from `start` on. `len` is a power of two and at least 8.
     fn ring(&self, start: usize, len: u64) -> Self::Ring;
-    /// Loads a word, relaxed: whoever relies on what it says puts a fence after it.
+    /// Loads a word, relaxed. A caller that relies on the value puts a fence after it.
     fn load(&self, offset: usize) -> u64;
 }
 
-/// Words that this side writes and that are counted on and on: the one at a position, a multiple of 8, comes again
-/// when the ring is over.
+/// Words of a ring that this side writes. A position is a multiple of 8 and grows without end. The ring maps
+/// it to a word by its capacity.
 pub(crate) trait OwnRing {
     /// As [`OwnWords::store`].
     fn store(&self, position: u64, value: u64, order: crate::sync::Ordering);
 }
 
-/// The same of words that the peer writes.
+/// Words of a ring that the peer writes.
 pub(crate) trait PeerRing {
     /// As [`PeerWords::load`].
     fn load(&self, position: u64) -> u64;
 }
 
-/// The smallest unit that the kernel maps, in bytes.
+/// Returns the size of a page in bytes, the smallest unit that the kernel maps.
 pub(crate) fn page_size() -> usize {
     rustix::param::page_size()
 }

@@ -1,17 +1,17 @@
-//! In which order bytes are copied to a place that overlaps the one where they are.
+//! The order of a copy between overlapping ranges.
 
-/// Where to begin, so that each byte is read before it is overwritten. What decides is how the two places lie in their
-/// memory, which may be mapped twice.
+/// The end of a copy to begin with, so that each byte is read before it is overwritten. The positions in
+/// memory decide, because the memory may be mapped twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// They are moved towards the start.
+    /// The bytes move towards the start.
     FromStart,
-    /// They are moved towards the end.
+    /// The bytes move towards the end.
     FromEnd,
 }
 
 impl Order {
-    /// The steps of at most `step` bytes in which `len` bytes are copied: where each begins, and its length.
+    /// Returns the steps of at most `step` bytes that copy `len` bytes: the start and the length of each.
     pub(crate) fn steps(self, len: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
         let mut done = 0;
         std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Segments: memfds, their seals, and the checks of a peer's.
+//! Segments: memfds, their seals, and the checks of a peer's segments.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,15 +9,15 @@ use rustix::io::Errno;
 use crate::error::{DescriptorFault, Error, ErrorKind, Result};
 use crate::shm::{Area, Mapping, PeerMapping, page_size, present_pages};
 
-/// The seals of every segment: its size is fixed, and no new writable mapping can be made.
-/// `FUTURE_WRITE` needs Linux 5.1.
+/// The seals of every segment: its size is fixed, and nobody can make a new writable mapping. `FUTURE_WRITE`
+/// needs Linux 5.1.
 const SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
-/// `TMPFS_MAGIC` of `statfs(2)`: what a memfd without huge pages lives on.
+/// `TMPFS_MAGIC` of `statfs(2)`: the filesystem of memfds without huge pages.
 pub(crate) const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// How the memory of a segment is provided.
+/// The kind of pages of a segment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Backing {
     pub(crate) huge_pages: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Backing {
     pub(crate) node: Option<u32>,
 }
 
-/// Memory of ours: allocated, mapped read-write, then sealed.
+/// A segment of this process: allocated, mapped read-write, then sealed.
 #[derive(Debug)]
 pub(crate) struct Segment {
     mapping: Mapping,
@@ -34,20 +34,20 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Creates a segment of `len` bytes, mapped with its part from `mirror` on twice; both are
-    /// multiples of the page size. All bytes are zero.
+    /// Creates a segment of `len` bytes. The part from `mirror` on is mapped twice. Both are multiples of the
+    /// page size. All bytes are zero.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::OutOfMemory`]: the kernel cannot back all of `len` now.
+    /// - [`ErrorKind::OutOfMemory`]: the kernel has no memory for all of `len`.
     /// - [`ErrorKind::DescriptorLimit`]: no descriptor is free.
     pub(crate) fn create(len: usize, mirror: usize, backing: Backing) -> Result<Self> {
         let fd = create_memfd()?;
         if backing.huge_pages {
             truncate(&fd, len)?;
-            // Shared memory gets huge pages only where a mapping with the advice faults them in,
-            // so that comes before fallocate, which then finds every page present. Where the
-            // kernel has no MADV_POPULATE_WRITE (before 5.14), pages stay small.
+            // The kernel gives shared memory huge pages only where a mapping with the advice faults them in.
+            // That comes before `fallocate`, which then finds every page present. Without
+            // `MADV_POPULATE_WRITE` (before Linux 5.14) pages stay small.
             let advised = Mapping::map(&fd, len, len)?;
             advised.prefer_huge_pages()?;
             let _ = advised.prefault();
@@ -64,13 +64,13 @@ impl Segment {
         Ok(Self { mapping, fd, len })
     }
 
-    /// Bytes in this segment, without its mirror.
+    /// Returns the bytes of this segment, without its mirror.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The parts of this segment that follow `control`, and its descriptor, which its receiver
-    /// closes once it is sent.
+    /// Returns the parts of this segment that follow `control`, and its descriptor, which the caller closes
+    /// after sending it.
     pub(crate) fn into_parts(self, control: usize) -> (Mapping, Area, OwnedFd) {
         let area = self.mapping.take_area(control);
         (self.mapping, area, self.fd)
@@ -81,18 +81,18 @@ impl Segment {
         self.mapping.split(len, count)
     }
 
-    /// The descriptor to hand to a peer.
+    /// Returns the descriptor for a peer.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// Memory that both sides write: of a fixed size, all of it there, and no seal can be added.
+/// Memory that both sides write. Its size is fixed, all of it is allocated, and nobody can add a seal.
 ///
 /// # Errors
 ///
 /// As for [`Segment::create`].
-pub(crate) fn create_common(len: usize) -> Result<OwnedFd> {
+pub fn create_common(len: usize) -> Result<OwnedFd> {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
     let fd = create_memfd()?;
     fill(&fd, len)?;
@@ -100,8 +100,8 @@ pub(crate) fn create_common(len: usize) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Makes a memfd `len` bytes long, and every block of it present: a page that could not be allocated
-/// later would raise SIGBUS when it is touched.
+/// Sets the length of a memfd to `len` bytes and allocates every block: a page that cannot be allocated later
+/// raises SIGBUS at its first access.
 pub(super) fn fill(fd: &OwnedFd, len: usize) -> Result<()> {
     truncate(fd, len)?;
     let (none, bytes) = (FallocateFlags::empty(), len as u64);
@@ -122,7 +122,7 @@ pub(super) fn create_memfd() -> Result<OwnedFd> {
     match MemfdOptions::default().allow_sealing(true).close_on_exec(true).create(NAME) {
         Ok(memfd) => Ok(memfd.into_file().into()),
         Err(memfd::Error::Create(error)) if error.raw_os_error() == Some(libc::EACCES) => {
-            // vm.memfd_noexec=2 demands this flag (Linux 6.3), which the crate does not have.
+            // `vm.memfd_noexec=2` demands this flag (Linux 6.3), which the crate does not have.
             let flags = rustix::fs::MemfdFlags::CLOEXEC
                 | rustix::fs::MemfdFlags::ALLOW_SEALING
                 | rustix::fs::MemfdFlags::NOEXEC_SEAL;
@@ -136,7 +136,7 @@ pub(super) fn create_memfd() -> Result<OwnedFd> {
     }
 }
 
-/// Memory of a peer: checked, then mapped read-only.
+/// A peer's segment: checked, then mapped read-only.
 #[derive(Debug)]
 pub(crate) struct PeerSegment {
     mapping: PeerMapping,
@@ -144,17 +144,17 @@ pub(crate) struct PeerSegment {
 }
 
 impl PeerSegment {
-    /// Checks a descriptor that a peer sent as a segment of `len` bytes, maps it, and closes it.
+    /// Checks a peer's descriptor as a segment of `len` bytes, maps it, and closes it.
     ///
     /// # Errors
     ///
-    /// [`Fault::Descriptor`](crate::Fault::Descriptor) with the first check that failed.
+    /// [`Fault::Descriptor`](crate::error::Fault::Descriptor) with the first check that fails.
     pub(crate) fn attach(fd: impl AsFd, len: usize, mirror: usize, prefault: bool) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         let known = is_whole(fd.as_fd(), len)?;
         let mapping = PeerMapping::map(&fd, len, mirror).map_err(|error| {
-            // Linux before 6.7 shares nothing that is sealed against writing by a descriptor that could write: that
-            // is the peer's doing.
+            // Linux before 6.7 refuses a shared mapping of a sealed file by a descriptor that is open for
+            // writing. The peer sent that descriptor.
             let refused = matches!(error.os_code(), Some(libc::EPERM | libc::EACCES));
             if refused { DescriptorFault::AccessMode.into() } else { error }
         })?;
@@ -170,16 +170,16 @@ impl PeerSegment {
         &self.mapping
     }
 
-    /// Bytes in this segment, without its mirror.
+    /// Returns the bytes of this segment, without its mirror.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 }
 
-/// Whether `fd` is memory that can neither shrink nor fail when it is touched.
+/// Checks that `fd` is memory that cannot shrink and whose accesses cannot fail.
 pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> Result<()> {
-    // O_PATH descriptors answer F_GETFL and nothing else; a memfd opened for writing only cannot
-    // be mapped.
+    // `O_PATH` descriptors answer `F_GETFL` and nothing else. A memfd that is open for writing only cannot be
+    // mapped.
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|errno| Error::os("F_GETFL", errno))?;
     if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
         return Err(DescriptorFault::AccessMode.into());
@@ -188,7 +188,7 @@ pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> R
         Ok(seals) => seals,
         Err(_) => return Err(DescriptorFault::NotMemfd.into()),
     };
-    // Huge-page memfds know seals too, but raise SIGBUS on touch when their pool runs dry.
+    // Huge-page memfds know seals, too, but an access raises SIGBUS when their pool runs dry.
     let on_tmpfs = rustix::fs::fstatfs(fd).is_ok_and(|filesystem| filesystem.f_type == TMPFS_MAGIC);
     if !on_tmpfs {
         return Err(DescriptorFault::NotMemfd.into());
@@ -202,8 +202,8 @@ pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> R
     if size != expected {
         return Err(DescriptorFault::Size { size, expected }.into());
     }
-    // Reading a hole would allocate its page on our account, or fail with SIGBUS. This is what every
-    // kernel tells; blocks beyond the end count, too.
+    // A read of a hole would allocate its page on this process's account, or raise SIGBUS. Every kernel
+    // reports the blocks. Blocks past the end count, too.
     let allocated = stat.st_blocks.unsigned_abs().saturating_mul(512);
     if allocated < size {
         return Err(DescriptorFault::Sparse { allocated, size }.into());
@@ -211,7 +211,7 @@ pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> R
     Ok(())
 }
 
-/// Refuses a segment with pages that are not allocated. False: this kernel does not tell.
+/// Refuses a segment with unallocated pages. Returns `false` if this kernel does not report them.
 pub(super) fn is_whole(fd: BorrowedFd<'_>, len: usize) -> Result<bool> {
     let present = present_pages(fd, len as u64);
     let pages = (len / page_size()) as u64;
@@ -222,12 +222,12 @@ pub(super) fn is_whole(fd: BorrowedFd<'_>, len: usize) -> Result<bool> {
     Ok(present.is_some())
 }
 
-/// For kernels that cannot count the pages of a file: reads every page, which allocates what is
-/// missing, and refuses a segment of which something was.
+/// Reads every page, for kernels that cannot count the pages of a file. The reads allocate missing pages, and
+/// a segment with missing pages is refused.
 pub(super) fn fill_holes(mapping: &PeerMapping, fd: BorrowedFd<'_>, size: u64) -> Result<()> {
     let blocks = || rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks.unsigned_abs());
     let before = blocks();
-    // Kernels before 5.14 cannot do this either; there a hole is found by whoever reads it.
+    // Kernels before 5.14 cannot do this, either. There a reader finds the hole.
     let _ = mapping.prefault();
     if blocks() > before {
         return Err(DescriptorFault::Sparse { allocated: before * 512, size }.into());

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result, TensorFault};
-use crate::tensor::descriptor::judge_len;
+use crate::tensor::descriptor::check_len;
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{Element, check_bools};
 use crate::tensor::outgoing::ALIGNMENT;
@@ -14,12 +14,12 @@ use crate::tensor::view::{Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
 use crate::transport::Context;
 
-/// How long to sleep at first, and at most, between two looks whether memory has come back: nobody rings for
-/// it. A loan comes back when its receiver has read it, some microseconds at best.
+/// The first and the longest sleep between two checks for returned memory: a returned block wakes nobody. A
+/// loan comes back when its receiver has read it, after some microseconds at best.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
 impl Context {
-    /// Memory for a tensor, lent by our pool. [`allocation`](Self::allocation) has the choices.
+    /// Returns memory for a tensor from the context's pool. [`allocation`](Self::allocation) has more choices.
     ///
     /// # Examples
     ///
@@ -32,18 +32,28 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::PoolExhausted`]: everything that [`Options::pool_quota`](crate::Options::pool_quota)
-    ///   allows is in use.
-    /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]: the pool could not grow.
-    /// - [`ErrorKind::Tensor`]: there is no such tensor.
+    /// - [`ErrorKind::PoolExhausted`]: all of [`Options::pool_quota`](crate::Options::pool_quota) is in use.
+    /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]: the pool cannot grow.
+    /// - [`ErrorKind::Tensor`]: the shape is impossible.
     pub fn alloc<T: Element>(&self, shape: impl Into<Shape>) -> Result<TensorMut<T>> {
         self.allocation().typed(shape)
     }
 
-    /// Memory of its own for a tensor that will be frozen: once it is [shared](TensorMut::share) nobody can
-    /// write it, so it is read as a slice everywhere and sent on by anybody who got it, mapped by any number
-    /// of processes. All bytes are zero. For what is sent once and used for long, such as weights: each takes
-    /// a descriptor.
+    /// Returns memory for a tensor that will be frozen. Once it is [shared](TensorMut::share) nobody can write
+    /// it: every process reads it as a slice, and every receiver can send it on. All bytes are zero. A frozen
+    /// tensor takes a descriptor and a segment of its own, so it suits data that is sent once and used for
+    /// long, such as weights.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let context = slipring::Context::new()?;
+    /// let mut weights = context.alloc_frozen::<f32>([1000])?;
+    /// weights.fill(0.1);
+    /// let weights = weights.share()?;
+    /// assert!(weights.is_frozen());
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -52,8 +62,8 @@ impl Context {
         self.allocation().frozen().typed(shape)
     }
 
-    /// Copies tensors into one piece of frozen memory: names, data types, shapes and bytes, in order. However
-    /// many they are, they take one descriptor and one mapping in each process that has one of them.
+    /// Copies tensors into one piece of frozen memory: names, data types, shapes and bytes, in order. All of
+    /// them together take one descriptor, and one mapping in each process that has some of them.
     ///
     /// # Examples
     ///
@@ -69,14 +79,14 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`alloc`](Self::alloc), and those of [`TensorSet::insert`] and [`Tensor::from_bytes`].
+    /// As [`alloc`](Self::alloc), [`TensorSet::insert`] and [`Tensor::from_bytes`].
     pub fn freeze<'a>(
         &self,
         tensors: impl IntoIterator<Item = (&'a str, DType, Shape, &'a [u8])>,
     ) -> Result<TensorSet> {
         let (mut parts, mut end) = (Vec::new(), 0usize);
         for (name, dtype, shape, bytes) in tensors {
-            judge_len(dtype, &shape, bytes.len())?;
+            check_len(dtype, &shape, bytes.len())?;
             if dtype == DType::Bool {
                 check_bools(bytes)?;
             }
@@ -103,13 +113,25 @@ impl Context {
         Ok(set)
     }
 
-    /// Memory for a tensor, with choices.
+    /// Returns a builder for memory with more choices.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let context = slipring::Context::new()?;
+    /// let soon = Instant::now() + Duration::from_millis(10);
+    /// let mask = context.allocation().zeroed().until(soon).typed::<bool>([1, 512])?;
+    /// assert!(!mask[0]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
     pub fn allocation(&self) -> Allocation<'_> {
         Allocation { context: self, frozen: false, zeroed: false, until: None }
     }
 }
 
-/// How memory for a tensor is to be had. Made by [`Context::allocation`].
+/// The choices for a tensor's memory. [`Context::allocation`] makes it.
 #[derive(Debug, Clone)]
 #[must_use = "this allocates nothing yet"]
 pub struct Allocation<'a> {
@@ -120,25 +142,25 @@ pub struct Allocation<'a> {
 }
 
 impl Allocation<'_> {
-    /// As [`Context::alloc_frozen`].
+    /// Makes memory that will be frozen, as [`Context::alloc_frozen`] does.
     pub fn frozen(mut self) -> Self {
         self.frozen = true;
         self
     }
 
-    /// All bytes are zero.
+    /// Makes all bytes zero.
     pub fn zeroed(mut self) -> Self {
         self.zeroed = true;
         self
     }
 
-    /// Waits until `deadline` for memory that others hold, where the quota is spent.
+    /// Waits until `deadline` for memory that other tensors hold, if the quota is used up.
     pub fn until(mut self, deadline: Instant) -> Self {
         self.until = Some(deadline);
         self
     }
 
-    /// A tensor of Rust's type.
+    /// Returns a tensor of a Rust type.
     ///
     /// # Errors
     ///
@@ -149,31 +171,31 @@ impl Allocation<'_> {
         self.make(T::DTYPE, shape, len)
     }
 
-    /// A tensor of this data type, as bytes.
+    /// Returns a tensor of this data type, to be written as bytes.
     ///
     /// # Errors
     ///
-    /// As [`typed`](Self::typed), and [`TensorFault::BytesLen`]: BYTES elements have no length of their own.
+    /// As [`typed`](Self::typed), and [`TensorFault::BytesLen`]: elements of BYTES have no fixed length.
     pub fn dtype(self, dtype: DType, shape: impl Into<Shape>) -> Result<TensorMut<u8>> {
         let shape = shape.into();
         let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
         self.make(dtype, shape, len)
     }
 
-    /// A BYTES tensor that is `len` bytes long, lengths of elements included.
+    /// Returns a BYTES tensor of `len` bytes, which include the lengths of the elements.
     ///
     /// # Errors
     ///
-    /// As [`typed`](Self::typed), and [`TensorFault::Len`]: bytes for a shape without elements.
+    /// As [`typed`](Self::typed), and [`TensorFault::Len`]: the shape has no elements, and `len` is not 0.
     pub fn encoded(self, shape: impl Into<Shape>, len: usize) -> Result<TensorMut<u8>> {
         let shape = shape.into();
-        judge_len(DType::Bytes, &shape, len)?;
+        check_len(DType::Bytes, &shape, len)?;
         self.make(DType::Bytes, shape, len)
     }
 
     fn make<T: Element>(self, dtype: DType, shape: Shape, len: usize) -> Result<TensorMut<T>> {
         let mut memory = if len == 0 { Writable::Nothing } else { self.memory(len)? };
-        // What a pool's block held before need be no `bool`.
+        // The old bytes of a pool's block need not be valid `bool`s.
         if (self.zeroed || dtype == DType::Bool) && !self.frozen {
             memory.bytes_mut().fill(0);
         }

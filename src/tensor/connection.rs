@@ -1,4 +1,4 @@
-//! Tensors over both halves of a connection, and connections to peers that are trusted.
+//! Tensors over both halves of a connection, and connections to trusted peers.
 
 #![allow(unsafe_code)]
 
@@ -12,21 +12,21 @@ use crate::tensor::view::Tensor;
 use crate::transport::{Connection, TryRecvError, TrySendError};
 
 impl Connection {
-    /// As [`Sender::send_tensor`](crate::Sender::send_tensor).
+    /// Sends a tensor with [`Sender::send_tensor`](crate::Sender::send_tensor).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Sender::send_tensor`](crate::Sender::send_tensor).
     #[inline]
     pub fn send_tensor<'a>(&mut self, tensor: impl Into<Outgoing<'a>>) -> Result<()> {
         self.sender().send_tensor(tensor)
     }
 
-    /// As [`Sender::send_tensor_deadline`](crate::Sender::send_tensor_deadline).
+    /// Sends a tensor with [`Sender::send_tensor_deadline`](crate::Sender::send_tensor_deadline).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Sender::send_tensor_deadline`](crate::Sender::send_tensor_deadline).
     pub fn send_tensor_deadline<'a>(
         &mut self,
         tensor: impl Into<Outgoing<'a>>,
@@ -35,113 +35,132 @@ impl Connection {
         self.sender().send_tensor_deadline(tensor, deadline)
     }
 
-    /// As [`Sender::try_send_tensor`](crate::Sender::try_send_tensor).
+    /// Sends a tensor with [`Sender::try_send_tensor`](crate::Sender::try_send_tensor).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Sender::try_send_tensor`](crate::Sender::try_send_tensor).
     #[inline]
     pub fn try_send_tensor(&mut self, tensor: &Tensor) -> Result<(), TrySendError> {
         self.sender().try_send_tensor(tensor)
     }
 
-    /// As [`Sender::send_tensors`](crate::Sender::send_tensors).
+    /// Sends a set with [`Sender::send_tensors`](crate::Sender::send_tensors).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Sender::send_tensors`](crate::Sender::send_tensors).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
         self.sender().send_tensors(tensors)
     }
 
-    /// As [`Sender::send_tensors_deadline`](crate::Sender::send_tensors_deadline).
+    /// Sends a set with [`Sender::send_tensors_deadline`](crate::Sender::send_tensors_deadline).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Sender::send_tensors_deadline`](crate::Sender::send_tensors_deadline).
     pub fn send_tensors_deadline(&mut self, tensors: &TensorSet, deadline: Instant) -> Result<()> {
         self.sender().send_tensors_deadline(tensors, deadline)
     }
 
-    /// As [`Sender::try_send_tensors`](crate::Sender::try_send_tensors).
+    /// Sends a set with [`Sender::try_send_tensors`](crate::Sender::try_send_tensors).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Sender::try_send_tensors`](crate::Sender::try_send_tensors).
     pub fn try_send_tensors(&mut self, tensors: &TensorSet) -> Result<(), TrySendError> {
         self.sender().try_send_tensors(tensors)
     }
 
-    /// As [`Receiver::recv_tensor`](crate::Receiver::recv_tensor).
+    /// Receives a tensor with [`Receiver::recv_tensor`](crate::Receiver::recv_tensor).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Receiver::recv_tensor`](crate::Receiver::recv_tensor).
     #[inline(always)]
     pub fn recv_tensor(&mut self) -> Result<Option<Tensor>> {
         self.receiver().recv_tensor()
     }
 
-    /// As [`Receiver::recv_tensor_deadline`](crate::Receiver::recv_tensor_deadline).
+    /// Receives a tensor with [`Receiver::recv_tensor_deadline`](crate::Receiver::recv_tensor_deadline).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Receiver::recv_tensor_deadline`](crate::Receiver::recv_tensor_deadline).
     pub fn recv_tensor_deadline(&mut self, deadline: Instant) -> Result<Option<Tensor>> {
         self.receiver().recv_tensor_deadline(deadline)
     }
 
-    /// As [`Receiver::try_recv_tensor`](crate::Receiver::try_recv_tensor).
+    /// Receives a tensor with [`Receiver::try_recv_tensor`](crate::Receiver::try_recv_tensor).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Receiver::try_recv_tensor`](crate::Receiver::try_recv_tensor).
     #[inline]
     pub fn try_recv_tensor(&mut self) -> Result<Option<Tensor>, TryRecvError> {
         self.receiver().try_recv_tensor()
     }
 
-    /// As [`Receiver::recv_tensors`](crate::Receiver::recv_tensors).
+    /// Receives a set with [`Receiver::recv_tensors`](crate::Receiver::recv_tensors).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Receiver::recv_tensors`](crate::Receiver::recv_tensors).
     pub fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
         self.receiver().recv_tensors()
     }
 
-    /// As [`Receiver::recv_tensors_deadline`](crate::Receiver::recv_tensors_deadline).
+    /// Receives a set with [`Receiver::recv_tensors_deadline`](crate::Receiver::recv_tensors_deadline).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Receiver::recv_tensors_deadline`](crate::Receiver::recv_tensors_deadline).
     pub fn recv_tensors_deadline(&mut self, deadline: Instant) -> Result<Option<TensorSet>> {
         self.receiver().recv_tensors_deadline(deadline)
     }
 
-    /// As [`Receiver::try_recv_tensors`](crate::Receiver::try_recv_tensors).
+    /// Receives a set with [`Receiver::try_recv_tensors`](crate::Receiver::try_recv_tensors).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Receiver::try_recv_tensors`](crate::Receiver::try_recv_tensors).
     pub fn try_recv_tensors(&mut self) -> Result<Option<TensorSet>, TryRecvError> {
         self.receiver().try_recv_tensors()
     }
 
-    /// Vouches for this peer: tensors that come from it are read as slices while they are on loan.
+    /// Returns a connection that trusts the peer: its tensors are read as slices while they are on loan.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context, Tensor};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let far = far.join().unwrap()?;
+    /// // SAFETY: the peer runs this crate's code, under the same user, and keeps no pointers.
+    /// let mut far = unsafe { far.trust() };
+    /// let mut scores = context.alloc::<f32>([2])?;
+    /// scores.copy_from_slice(&[0.25, 0.75]);
+    /// near.send_tensor(scores)?;
+    /// let scores = far.recv_tensor()?.unwrap();
+    /// assert_eq!(scores.as_slice::<f32>()?, [0.25, 0.75]); // on loan, and yet a slice
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
     ///
     /// # Safety
     ///
-    /// - The peer writes nothing that it has lent until it has it back. Its code must not be hostile, and must
-    ///   not keep pointers to what it has sent. This library does neither; another implementation of
-    ///   `docs/wire.md`, or a process that somebody else controls, may.
+    /// - The peer does not write memory that it has lent until the memory comes back. So the peer's code is
+    ///   not hostile and keeps no pointers to what it has sent. This library keeps none. Another
+    ///   implementation of `docs/wire.md`, or a process under another party's control, may.
     pub unsafe fn trust(mut self) -> TrustedConnection {
         self.receiver().trust();
         TrustedConnection { connection: self }
     }
 }
 
-/// A connection to a peer that is trusted, made by [`Connection::trust`].
+/// A connection to a trusted peer. [`Connection::trust`] makes it.
 #[derive(Debug)]
 pub struct TrustedConnection {
     connection: Connection,

@@ -1,12 +1,12 @@
-//! What travels of a tensor: its name, data type and shape, and where its bytes are. No I/O.
+//! The encoded form of a tensor: name, data type, shape, and the location of its bytes. No I/O.
 //!
 //! ```text
 //!   0      1     2      3          4             (dims)
 //!   │dtype │rank │flags │name_len  │ dim … u32 or u64 │ place … │ name … │
 //! ```
 //!
-//! A parcel's description is one of these after the other, little-endian, without padding;
-//! `docs/wire.md` has the bytes. The version stands in the record's header.
+//! The description of a message is a sequence of these, little-endian, without padding. `docs/wire.md` has the
+//! bytes. The version stands in the record's header.
 
 use crate::error::{Result, TensorFault};
 use crate::tensor::dtype::DType;
@@ -14,12 +14,12 @@ use crate::tensor::gpu::GpuPlace;
 use crate::tensor::shape::{MAX_RANK, Shape};
 use crate::transport::SINGLE;
 
-/// The longest name, in bytes.
+/// The longest name in bytes.
 pub(super) const MAX_NAME: usize = 255;
 
-/// Dimensions are 8 bytes long instead of 4.
+/// Flag: dimensions take 8 bytes instead of 4.
 const WIDE: u8 = 1;
-/// Where the bytes are: two bits of the flags.
+/// The location of the bytes: two bits of the flags.
 const PLACE: u8 = 6;
 const ATTACHED: u8 = 0 << 1;
 const INLINE: u8 = 1 << 1;
@@ -28,38 +28,39 @@ const GPU: u8 = 3 << 1;
 
 const HEAD: usize = 4;
 
-/// Where a tensor's bytes are.
+/// The location of a tensor's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place<'a> {
-    /// In the message's next attachment: a block of a pool, or frozen memory.
+pub enum Location<'a> {
+    /// The message's next attachment: a block of a pool, or frozen memory.
     Attached,
-    /// Here.
+    /// The description itself.
     Inline(&'a [u8]),
-    /// In memory that the receiver knows by a name.
+    /// A region that the receiver finds by its name.
     Region {
         /// The region's name.
         name: &'a str,
-        /// Start, in bytes from the region's start.
+        /// The start in bytes from the region's start.
         offset: u64,
-        /// Length in bytes.
+        /// The length in bytes.
         len: u64,
     },
-    /// In memory of a GPU: the encoded [`GpuPlace`]. The message's next two attachments are the loans of
-    /// these bytes, and of the mapping that they lie in.
+    /// Memory of a GPU: the encoded [`GpuPlace`]. The message's next two attachments are the loan of these
+    /// bytes and that of their mapping.
     Gpu(&'a [u8; GpuPlace::LEN]),
 }
 
-/// What travels of a tensor: its name, data type and shape, and where its bytes are. Connections make and
-/// judge these by themselves; `docs/wire.md` has the bytes.
+/// The encoded form of a tensor: name, data type, shape, and the location of its bytes. Connections encode and
+/// check it; `docs/wire.md` has the bytes.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::{DType, Descriptor, Place, Shape};
+/// use slipring::{DType, Shape};
+/// use slipring::tensor::{Descriptor, Location};
 ///
 /// let (dtype, shape) = (DType::Fp32, Shape::from([1, 3, 224, 224]));
-/// let descriptor = Descriptor { name: "", dtype, shape, place: Place::Attached };
+/// let descriptor = Descriptor { name: "", dtype, shape, place: Location::Attached };
 /// let bytes = descriptor.encode()?;
 /// assert_eq!(bytes.len(), 20);
 /// assert_eq!(Descriptor::decode(&bytes)?, (descriptor, &[][..]));
@@ -67,21 +68,21 @@ pub enum Place<'a> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// Its name, up to 255 bytes. Empty: it has none.
+    /// The name, up to 255 bytes. It is empty if the tensor has none.
     pub name: &'a str,
-    /// What its elements are.
+    /// The data type of the elements.
     pub dtype: DType,
-    /// The lengths of its dimensions.
+    /// The lengths of the dimensions.
     pub shape: Shape,
-    /// Where its bytes are.
-    pub place: Place<'a>,
+    /// The location of the bytes.
+    pub place: Location<'a>,
 }
 
 impl<'a> Descriptor<'a> {
-    /// The version of this layout, which the header of a message of tensors says.
+    /// The version of this layout. The header of a message of tensors carries it.
     pub const VERSION: u8 = 1;
 
-    /// Its bytes.
+    /// Returns the encoded bytes.
     ///
     /// # Errors
     ///
@@ -92,53 +93,53 @@ impl<'a> Descriptor<'a> {
         Ok(bytes)
     }
 
-    /// Takes one from the start of `bytes`. Gives what is behind it.
+    /// Decodes the descriptor at the start of `bytes`. Returns it and the bytes after it.
     ///
     /// # Errors
     ///
-    /// [`TensorFault`], with what it cannot be and where.
+    /// [`TensorFault`], with the impossible field and its value.
     pub fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8])> {
         Ok(Self::decode_at(bytes, 0)?)
     }
 }
 
 impl<'a> Descriptor<'a> {
-    /// Whether the dimensions need 8 bytes each.
+    /// Returns whether the dimensions need 8 bytes each.
     #[inline]
     fn is_wide(&self) -> bool {
         self.shape.dims().iter().any(|dim| *dim > u32::MAX as usize)
     }
 
-    /// Bytes that it takes.
+    /// Returns the encoded length in bytes.
     #[inline]
     pub(crate) fn encoded_len(&self) -> usize {
         let dims = self.shape.rank() * if self.is_wide() { 8 } else { 4 };
         let place = match self.place {
-            Place::Attached => 0,
-            Place::Inline(bytes) => 4 + bytes.len(),
-            Place::Region { name, .. } => 17 + name.len(),
-            Place::Gpu(place) => place.len(),
+            Location::Attached => 0,
+            Location::Inline(bytes) => 4 + bytes.len(),
+            Location::Region { name, .. } => 17 + name.len(),
+            Location::Gpu(place) => place.len(),
         };
         HEAD + dims + place + self.name.len()
     }
 
-    /// Writes it to the start of `out`, which has room. Gives the rest.
+    /// Encodes to the start of `out`, which has room. Returns the rest of `out`.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::NameTooLong`], and [`TensorFault::Len`] for bytes that belong into an attachment.
+    /// [`TensorFault::NameTooLong`], and [`TensorFault::Len`] for inline bytes of 4 GiB or more.
     #[inline]
     pub(crate) fn encode_to<'b>(&self, out: &'b mut [u8]) -> Result<&'b mut [u8], TensorFault> {
         let own_name = name_len(self.name)?;
         let is_wide = self.is_wide();
         let place = match self.place {
-            Place::Attached => ATTACHED,
-            Place::Inline(_) => INLINE,
-            Place::Region { .. } => REGION,
-            Place::Gpu(_) => GPU,
+            Location::Attached => ATTACHED,
+            Location::Inline(_) => INLINE,
+            Location::Region { .. } => REGION,
+            Location::Gpu(_) => GPU,
         };
         let flags = place | if is_wide { WIDE } else { 0 };
-        let mut out = Out(out);
+        let mut out = Unwritten(out);
         out.put(&[self.dtype.code(), self.shape.rank() as u8, flags, own_name]);
         for dim in self.shape.dims() {
             if is_wide {
@@ -148,8 +149,8 @@ impl<'a> Descriptor<'a> {
             }
         }
         match self.place {
-            Place::Attached => {}
-            Place::Inline(bytes) => {
+            Location::Attached => {}
+            Location::Inline(bytes) => {
                 let len = bytes.len() as u64;
                 let short = u32::try_from(len);
                 let short =
@@ -157,26 +158,26 @@ impl<'a> Descriptor<'a> {
                 out.put(&short.to_le_bytes());
                 out.put(bytes);
             }
-            Place::Region { name, offset, len } => {
+            Location::Region { name, offset, len } => {
                 out.put(&offset.to_le_bytes());
                 out.put(&len.to_le_bytes());
                 out.put(&[name_len(name)?]);
                 out.put(name.as_bytes());
             }
-            Place::Gpu(place) => out.put(place),
+            Location::Gpu(place) => out.put(place),
         }
         out.put(self.name.as_bytes());
         Ok(out.0)
     }
 
-    /// Takes one from the start of a private copy of what a peer wrote. Gives the rest. `index` counts the
-    /// description's tensors.
+    /// Decodes the descriptor at the start of a private copy of a peer's bytes. Returns it and the rest.
+    /// `index` counts the tensors of the description.
     #[inline]
     pub(crate) fn decode_at(
         bytes: &'a [u8],
         index: usize,
     ) -> Result<(Self, &'a [u8]), TensorFault> {
-        let mut left = Left { bytes, len: bytes.len(), index };
+        let mut left = Undecoded { bytes, len: bytes.len(), index };
         let [code, rank, flags, name_len] = left.take()?;
         let dtype = DType::from_code(code)?;
         let rank = usize::from(rank);
@@ -197,33 +198,33 @@ impl<'a> Descriptor<'a> {
         }
         let shape = Shape::of(dims.get(..rank).unwrap_or(&dims))?;
         let place = match flags & PLACE {
-            ATTACHED => Place::Attached,
+            ATTACHED => Location::Attached,
             INLINE => {
                 let len = u32::from_le_bytes(left.take()?);
-                Place::Inline(left.slice(len as usize)?)
+                Location::Inline(left.slice(len as usize)?)
             }
             REGION => {
                 let (offset, len) =
                     (u64::from_le_bytes(left.take()?), u64::from_le_bytes(left.take()?));
                 let [name_len] = left.take()?;
-                Place::Region { name: left.name(name_len)?, offset, len }
+                Location::Region { name: left.name(name_len)?, offset, len }
             }
             // Two bits have no other value.
-            _ => Place::Gpu(left.array()?),
+            _ => Location::Gpu(left.array()?),
         };
         let name = left.name(name_len)?;
         Ok((Self { name, dtype, shape, place }, left.bytes))
     }
 
-    /// Whether `len` bytes are what data type and shape make.
+    /// Checks that data type and shape need `len` bytes.
     #[inline]
-    pub(crate) fn judge_len(&self, len: usize) -> Result<(), TensorFault> {
-        judge_len(self.dtype, &self.shape, len)
+    pub(crate) fn check_len(&self, len: usize) -> Result<(), TensorFault> {
+        check_len(self.dtype, &self.shape, len)
     }
 }
 
-/// A short description as little-endian words: one tensor, attached, without a name, and at most seven
-/// dimensions of 4 bytes. Gives its length in bytes, too.
+/// Encodes a short description as little-endian words: one attached tensor without a name and with at most
+/// seven dimensions of 4 bytes. Returns the words and their length in bytes.
 #[inline(always)]
 pub(super) fn to_words(dtype: DType, shape: &Shape) -> Option<([u64; SINGLE], usize)> {
     let dims = shape.dims();
@@ -240,13 +241,13 @@ pub(super) fn to_words(dtype: DType, shape: &Shape) -> Option<([u64; SINGLE], us
     Some((core::array::from_fn(word), HEAD + 4 * dims.len()))
 }
 
-/// A description of that kind. `None`: it is of another one, or cannot be.
+/// Decodes a short description. Returns `None` if it has another form or is impossible.
 #[inline(always)]
 pub(super) fn of_words(words: [u64; SINGLE], len: usize) -> Option<(DType, Shape)> {
     let words = words.map(u64::from_le);
     let head = words[0] as u32;
     let rank = (head >> 8) as usize;
-    // Flags and length of the name are above.
+    // The flags and the length of the name lie above the rank, so they must be 0.
     if rank >= 2 * SINGLE || len != HEAD + 4 * rank {
         return None;
     }
@@ -256,9 +257,9 @@ pub(super) fn of_words(words: [u64; SINGLE], len: usize) -> Option<(DType, Shape
     Some((dtype, Shape::of_parts(dims, rank as u8)))
 }
 
-/// Whether `len` bytes are what data type and shape make. BYTES elements are not looked at.
+/// Checks that data type and shape need `len` bytes. It does not read BYTES elements.
 #[inline]
-pub(super) fn judge_len(dtype: DType, shape: &Shape, len: usize) -> Result<(), TensorFault> {
+pub(super) fn check_len(dtype: DType, shape: &Shape, len: usize) -> Result<(), TensorFault> {
     match shape.len(dtype)? {
         Some(expected) if expected != len => {
             Err(TensorFault::Len { len: len as u64, expected: expected as u64 })
@@ -273,10 +274,10 @@ fn name_len(name: &str) -> Result<u8, TensorFault> {
     u8::try_from(len).map_err(|_| TensorFault::NameTooLong { len, max: MAX_NAME })
 }
 
-/// Where the next bytes go.
-struct Out<'a>(&'a mut [u8]);
+/// The unwritten rest of a buffer.
+struct Unwritten<'a>(&'a mut [u8]);
 
-impl Out<'_> {
+impl Unwritten<'_> {
     #[inline(always)]
     fn put(&mut self, bytes: &[u8]) {
         let (to, rest) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
@@ -285,16 +286,16 @@ impl Out<'_> {
     }
 }
 
-/// What is left of a description.
-struct Left<'a> {
+/// The undecoded rest of a description.
+struct Undecoded<'a> {
     bytes: &'a [u8],
-    /// Of the whole, in bytes.
+    /// The length of the whole description in bytes.
     len: usize,
-    /// Which tensor this is.
+    /// The index of this tensor.
     index: usize,
 }
 
-impl<'a> Left<'a> {
+impl<'a> Undecoded<'a> {
     #[inline(always)]
     fn take<const N: usize>(&mut self) -> Result<[u8; N], TensorFault> {
         let Some((taken, rest)) = self.bytes.split_first_chunk() else { return Err(self.cut(N)) };
@@ -343,7 +344,7 @@ mod tests {
 
     fn image() -> Descriptor<'static> {
         let shape = Shape::from([1, 3, 224, 224]);
-        Descriptor { name: "", dtype: DType::Fp32, shape, place: Place::Attached }
+        Descriptor { name: "", dtype: DType::Fp32, shape, place: Location::Attached }
     }
 
     #[test]
@@ -358,7 +359,7 @@ mod tests {
 
     #[test]
     fn every_cut_says_how_much_was_needed() {
-        let place = Place::Region { name: "frames", offset: 4096, len: 602112 };
+        let place = Location::Region { name: "frames", offset: 4096, len: 602112 };
         let whole = encoded(&Descriptor { name: "input", place, ..image() });
         for len in 0..whole.len() {
             match Descriptor::decode_at(&whole[..len], 3) {
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(lie(20, 0xFF), TensorFault::NameUtf8);
         let (wrapping, _) = Descriptor::decode_at(&whole, 0).unwrap();
         assert_eq!(
-            wrapping.judge_len(1),
+            wrapping.check_len(1),
             Err(TensorFault::Len { len: 1, expected: 4 * 3 * 224 * 224 })
         );
     }
@@ -408,12 +409,12 @@ mod tests {
                 std::array::from_fn::<u8, { GpuPlace::LEN }, _>(|at| bytes[at % 32])
             });
             let place = match (&inline, &region, &on_gpu) {
-                (Some(bytes), ..) => Place::Inline(bytes),
+                (Some(bytes), ..) => Location::Inline(bytes),
                 (None, Some((name, offset, len)), _) => {
-                    Place::Region { name, offset: *offset, len: *len }
+                    Location::Region { name, offset: *offset, len: *len }
                 }
-                (None, None, Some(place)) => Place::Gpu(place),
-                (None, None, None) => Place::Attached,
+                (None, None, Some(place)) => Location::Gpu(place),
+                (None, None, None) => Location::Attached,
             };
             let (dtype, shape) = (DType::from_code(code).unwrap(), Shape::of(&dims).unwrap());
             let descriptor = Descriptor { name: &name, dtype, shape, place };
@@ -427,7 +428,7 @@ mod tests {
             let mut left = &bytes[..];
             let mut index = 0;
             while let Ok((descriptor, rest)) = Descriptor::decode_at(left, index) {
-                let _ = descriptor.judge_len(bytes.len());
+                let _ = descriptor.check_len(bytes.len());
                 prop_assert!(rest.len() < left.len());
                 left = rest;
                 index += 1;

@@ -4,9 +4,21 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result, TensorFault};
+use crate::tensor::codec;
+use crate::tensor::shape::Shape;
 
-/// What an element of a tensor is. The names are those of the KServe v2 protocol, which Triton speaks;
-/// the numbers those of Triton's `TRITONSERVER_DataType`.
+/// The data type of a tensor's elements. The names are those of the KServe v2 protocol, which Triton speaks.
+/// The numbers are those of Triton's `TRITONSERVER_DataType`.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::DType;
+///
+/// assert_eq!("FP32".parse::<DType>()?, DType::Fp32);
+/// assert_eq!(DType::Fp32.size(), Some(4));
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DType {
@@ -41,7 +53,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// All of them, in the order of their codes.
+    /// All data types, in the order of their codes.
     pub const ALL: [Self; 14] = [
         Self::Bool,
         Self::Uint8,
@@ -59,7 +71,8 @@ impl DType {
         Self::Bf16,
     ];
 
-    /// Bytes of one element. `None` for [`Bytes`](Self::Bytes), whose elements have any length.
+    /// Returns the bytes of one element. Returns `None` for [`Bytes`](Self::Bytes), whose elements have any
+    /// length.
     #[inline(always)]
     pub const fn size(self) -> Option<usize> {
         match self {
@@ -71,7 +84,7 @@ impl DType {
         }
     }
 
-    /// The name in the KServe v2 protocol, such as `FP32`.
+    /// Returns the name in the KServe v2 protocol, such as `FP32`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
@@ -91,17 +104,42 @@ impl DType {
         }
     }
 
-    /// The number that stands for it in a tensor's description.
+    /// Returns the data type's number in a tensor's description.
     #[inline(always)]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The data type with this number.
+    /// Checks that `bytes` are a whole tensor of this data type and shape and nothing else.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::{DType, Shape};
+    ///
+    /// let shape = Shape::from([2]);
+    /// assert!(DType::Bool.check(&shape, &[1, 0]).is_ok());
+    /// let error = DType::Bool.check(&shape, &[1, 7]).unwrap_err();
+    /// assert_eq!(error.to_string(), "element 1 is 7, in BOOL it is 0 or 1");
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`TensorFault::DataTypeCode`]
+    /// - [`TensorFault::Overflow`]: a tensor of this shape needs more bytes than the address space has.
+    /// - [`TensorFault::Len`]: there are more or fewer bytes than the shape needs.
+    /// - [`TensorFault::Bool`]: an element of BOOL is neither 0 nor 1.
+    /// - [`TensorFault::ElementLength`], [`TensorFault::Element`]: the bytes end within a BYTES element.
+    /// - [`TensorFault::ElementCount`], [`TensorFault::Trailing`]: there are fewer BYTES elements than the shape
+    ///   says, or bytes follow the last one.
+    pub fn check(self, shape: &Shape, bytes: &[u8]) -> Result<()> {
+        Ok(codec::check_tensor(self, shape, bytes)?)
+    }
+
+    /// Returns the data type with this number.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::DataTypeCode`]: no data type has this number.
     #[inline(always)]
     pub const fn from_code(code: u8) -> Result<Self, TensorFault> {
         match code {
@@ -117,7 +155,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// By the name in the KServe v2 protocol, in capitals.
+/// Parses the name in the KServe v2 protocol, in capitals.
 impl FromStr for DType {
     type Err = Error;
 

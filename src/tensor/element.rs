@@ -1,10 +1,11 @@
-//! Rust types as elements.
+//! Rust types of elements.
 
 use half::{bf16, f16};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 use crate::error::{Result, TensorFault};
 use crate::shm::Bytes;
+use crate::tensor::codec;
 use crate::tensor::dtype::DType;
 
 mod sealed {
@@ -12,19 +13,19 @@ mod sealed {
     use crate::shm::Bytes;
 
     pub trait Sealed: Sized {
-        /// Bytes as elements, without looking at them where any will do.
+        /// Returns the bytes as elements. Only `bool` checks their values.
         fn slice(bytes: &[u8]) -> Option<&[Self]>;
 
-        /// The same, to be written.
+        /// Returns the bytes as writable elements.
         fn slice_mut(bytes: &mut [u8]) -> Option<&mut [Self]>;
 
-        /// Copies bytes out, as many as `to` has, and judges them.
+        /// Copies bytes to `to`, which has as many, and checks them.
         fn copy(from: Bytes<'_>, to: &mut [Self]) -> Result<(), TensorFault>;
     }
 }
 
-/// A Rust type that is the element of a tensor: the integers, `f32`, `f64`, `half::f16`, `half::bf16`,
-/// and `bool`, whose bytes are checked.
+/// A Rust type of a tensor's elements: an integer, `f32`, `f64`, `half::f16`, `half::bf16`, or `bool`, whose
+/// bytes are checked.
 pub trait Element:
     Copy
     + Send
@@ -37,22 +38,50 @@ pub trait Element:
     + sealed::Sealed
     + 'static
 {
-    /// The data type that it stands for.
+    /// The data type of the elements.
     const DTYPE: DType;
 
-    /// Bytes as elements, without a copy. `None`: they do not start where an element can, do not end with one, or
-    /// one of them is none.
+    /// Appends the bytes of `values` to `to`: row-major, little-endian.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::tensor::Element;
+    ///
+    /// let mut bytes = Vec::new();
+    /// i16::encode(&[1, -2], &mut bytes);
+    /// assert_eq!(bytes, [1, 0, 0xfe, 0xff]);
+    /// assert_eq!(i16::decode(&bytes)?, [1, -2]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    fn encode(values: &[Self], to: &mut Vec<u8>) {
+        codec::encode(values, to);
+    }
+
+    /// Returns the values in `bytes`, which may start at any address.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::Len`]: the bytes are no whole number of elements.
+    /// - [`TensorFault::Bool`]: an element of BOOL is neither 0 nor 1.
+    fn decode(bytes: &[u8]) -> Result<Vec<Self>> {
+        codec::decode(bytes)
+    }
+
+    /// Returns the bytes as elements, without a copy. Returns `None` if the bytes are not aligned, are no whole
+    /// number of elements, or hold an impossible one.
     fn slice_of(bytes: &[u8]) -> Option<&[Self]> {
         <Self as sealed::Sealed>::slice(bytes)
     }
 
-    /// Copies bytes, wherever they start, to as many elements as there are.
+    /// Copies bytes, which may start at any address, to `to`. On an error `to` is unchanged.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Len`]: these are not so many bytes. [`TensorFault::Bool`]: an element is none.
+    /// - [`TensorFault::Len`]: the bytes are more or fewer than `to` takes.
+    /// - [`TensorFault::Bool`]: an element of BOOL is neither 0 nor 1.
     fn copy_from_bytes(bytes: &[u8], to: &mut [Self]) -> Result<()> {
-        Ok(copy(Bytes::of(bytes), to)?)
+        Ok(codec::decode_into(bytes, to)?)
     }
 }
 
@@ -118,7 +147,7 @@ elements! {
     f64 => Fp64,
 }
 
-/// Copies bytes out, into as many elements as there are.
+/// Copies bytes to as many elements.
 pub(crate) fn copy<T: Element>(from: Bytes<'_>, to: &mut [T]) -> Result<(), TensorFault> {
     let (len, expected) = (size_of_val(to) as u64, from.len() as u64);
     if len != expected {
@@ -127,7 +156,7 @@ pub(crate) fn copy<T: Element>(from: Bytes<'_>, to: &mut [T]) -> Result<(), Tens
     T::copy(from, to)
 }
 
-/// Whether a tensor of data type `is` has elements of type `T`.
+/// Checks that a tensor of data type `is` has elements of type `T`.
 #[inline(always)]
 pub(crate) fn check<T: Element>(is: DType) -> Result<(), TensorFault> {
     if is == T::DTYPE {
@@ -136,7 +165,7 @@ pub(crate) fn check<T: Element>(is: DType) -> Result<(), TensorFault> {
     Err(TensorFault::DataType { is: is.name(), wanted: T::DTYPE.name() })
 }
 
-/// Bytes that nobody changes, as elements.
+/// Returns bytes that nobody changes as elements.
 pub(crate) fn slice_of<T: Element>(bytes: &[u8]) -> Result<&[T], TensorFault> {
     if bytes.is_empty() {
         return Ok(&[]);
@@ -144,7 +173,7 @@ pub(crate) fn slice_of<T: Element>(bytes: &[u8]) -> Result<&[T], TensorFault> {
     T::slice(bytes).ok_or_else(|| explain::<T>(bytes))
 }
 
-/// The same, to be written. `None` where [`slice_of`] says why.
+/// Returns bytes as writable elements, or `None` where [`slice_of`] returns a fault.
 #[inline(always)]
 pub(crate) fn slice_of_mut<T: Element>(bytes: &mut [u8]) -> Option<&mut [T]> {
     if bytes.is_empty() { Some(&mut []) } else { T::slice_mut(bytes) }
@@ -154,7 +183,7 @@ fn explain<T: Element>(bytes: &[u8]) -> TensorFault {
     check_bytes::<T>(bytes).err().unwrap_or(TensorFault::Alignment { alignment: align_of::<T>() })
 }
 
-/// Whether these bytes are whole elements, and each is one.
+/// Checks that the bytes are whole elements and that each is possible.
 pub(crate) fn check_bytes<T: Element>(bytes: &[u8]) -> Result<(), TensorFault> {
     let (len, size) = (bytes.len() as u64, size_of::<T>() as u64);
     if !len.is_multiple_of(size) {
@@ -166,12 +195,12 @@ pub(crate) fn check_bytes<T: Element>(bytes: &[u8]) -> Result<(), TensorFault> {
     Ok(())
 }
 
-/// Bytes of a BOOL tensor that are judged at once: enough for vector instructions, 4 lines.
+/// Bytes of a BOOL tensor that are checked at a time: four cache lines, enough for vector instructions.
 const CHUNK: usize = 256;
 
-/// Whether each byte is 0 or 1.
+/// Checks that each byte is 0 or 1.
 pub(crate) fn check_bools(bytes: &[u8]) -> Result<(), TensorFault> {
-    // Chunk by chunk: a search that may stop at any byte looks at one byte at a time.
+    // A search that may stop at any byte checks one byte at a time, so this one stops at chunks.
     let wrong = |chunk: &[u8]| chunk.iter().fold(0, |all, byte| all | byte) > 1;
     let Some(chunk) = bytes.chunks(CHUNK).position(wrong) else { return Ok(()) };
     let at = chunk * CHUNK;

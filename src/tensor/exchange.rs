@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
 use crate::pool::{BorrowerId, Pool, Promise};
 use crate::shm::Bytes;
-use crate::tensor::descriptor::{self, Descriptor, Place};
+use crate::tensor::descriptor::{self, Descriptor, Location};
 use crate::tensor::dtype::DType;
 use crate::tensor::gpu::{GpuLoan, OnGpu};
 use crate::tensor::outgoing::{Described, Outgoing, Sent};
@@ -18,19 +18,19 @@ use crate::transport::{
     Sender, SetAside, TryRecvError, TrySendError,
 };
 
-/// Tensors of one message at most.
+/// The most tensors of one message.
 pub(crate) const TENSORS: usize = 1024;
 
-/// A description up to so many bytes is put together on the stack.
+/// The longest description in bytes that is encoded on the stack.
 const SHORT: usize = 64;
 
 impl Sender {
-    /// Sends a tensor: hands its memory over, and wakes the receiver if it sleeps. A
-    /// [`TensorMut`](crate::TensorMut) or a [`Tensor`] moves; a `&Tensor` stays here, to be sent again or to
-    /// others. Memory comes back when every receiver has dropped it, has closed, or died.
+    /// Sends a tensor: hands its memory over and wakes the receiver if it sleeps. A
+    /// [`TensorMut`](crate::TensorMut) or a [`Tensor`] moves. A `&Tensor` stays, and can be sent once more or to
+    /// other peers. The memory comes back when every receiver has dropped it, closed, or died.
     ///
-    /// What is on loan from another peer, private, or from another context's pool, is copied; everything
-    /// else is handed over as it is. Waits for room as [`send`](Self::send) does.
+    /// The call copies a tensor that is private, on loan from another peer, or of another context's pool. It
+    /// hands over every other tensor without a copy. It waits for room as [`send`](Self::send) does.
     ///
     /// # Examples
     ///
@@ -60,10 +60,10 @@ impl Sender {
     /// As [`send`](Self::send).
     #[inline]
     pub fn send_tensor<'a>(&mut self, tensor: impl Into<Outgoing<'a>>) -> Result<()> {
-        self.put_tensor(&mut tensor.into(), SendPatience::Default).map_err(spent)
+        self.put_tensor(&mut tensor.into(), SendPatience::Default).map_err(into_send_error)
     }
 
-    /// As [`send_tensor`](Self::send_tensor), but waits for room until `deadline`.
+    /// Sends a tensor as [`send_tensor`](Self::send_tensor) does. It waits for room until `deadline`.
     ///
     /// # Errors
     ///
@@ -73,10 +73,10 @@ impl Sender {
         tensor: impl Into<Outgoing<'a>>,
         deadline: Instant,
     ) -> Result<()> {
-        self.put_tensor(&mut tensor.into(), SendPatience::Until(deadline)).map_err(spent)
+        self.put_tensor(&mut tensor.into(), SendPatience::Until(deadline)).map_err(into_send_error)
     }
 
-    /// As [`send_tensor`](Self::send_tensor), but does not wait.
+    /// Sends a tensor as [`send_tensor`](Self::send_tensor) does. It does not wait.
     ///
     /// # Errors
     ///
@@ -88,26 +88,43 @@ impl Sender {
 
     /// Sends a set of tensors in one message, as [`send_tensor`](Self::send_tensor) does.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context, Tensor, TensorSet};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let mut far = far.join().unwrap()?;
+    /// let mut inputs = TensorSet::new();
+    /// inputs.insert("ids", Tensor::from_slice([1, 3], &[7i64, 8, 9])?)?;
+    /// near.send_tensors(&inputs)?;
+    /// let inputs = far.recv_tensors()?.unwrap();
+    /// assert_eq!(inputs["ids"].to_vec::<i64>()?, [7, 8, 9]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// - [`TensorFault::Count`]: over 255 of them lie in pools, or more than the peer has
-    ///   [slots](crate::Options::loan_slots) for, or over 1024 are in the set.
+    /// - [`TensorFault::Count`]: more than 255 of them lie in pools, more than the peer has
+    ///   [slots](crate::Options::loan_slots) for, or more than 1024 are in the set.
     /// - [`ErrorKind::MessageTooLarge`]: names and shapes do not fit into the ring.
     /// - Otherwise as [`send`](Self::send).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
-        self.put_tensors(tensors, SendPatience::Default).map_err(spent)
+        self.put_tensors(tensors, SendPatience::Default).map_err(into_send_error)
     }
 
-    /// As [`send_tensors`](Self::send_tensors), but waits for room until `deadline`.
+    /// Sends a set as [`send_tensors`](Self::send_tensors) does. It waits for room until `deadline`.
     ///
     /// # Errors
     ///
     /// As [`send_tensors`](Self::send_tensors).
     pub fn send_tensors_deadline(&mut self, tensors: &TensorSet, deadline: Instant) -> Result<()> {
-        self.put_tensors(tensors, SendPatience::Until(deadline)).map_err(spent)
+        self.put_tensors(tensors, SendPatience::Until(deadline)).map_err(into_send_error)
     }
 
-    /// As [`send_tensors`](Self::send_tensors), but does not wait.
+    /// Sends a set as [`send_tensors`](Self::send_tensors) does. It does not wait.
     ///
     /// # Errors
     ///
@@ -116,8 +133,8 @@ impl Sender {
         self.put_tensors(tensors, SendPatience::None)
     }
 
-    /// As [`send_tensor`](Self::send_tensor), but does not wait. Where there is no room `tensor` is as it
-    /// was.
+    /// Sends a tensor as [`send_tensor`](Self::send_tensor) does. It does not wait, and leaves `tensor`
+    /// unchanged if there is no room.
     #[inline]
     pub(crate) fn try_put_tensor(&mut self, tensor: &mut Outgoing<'_>) -> Result<(), TrySendError> {
         self.put_tensor(tensor, SendPatience::None)
@@ -170,7 +187,8 @@ impl Sender {
         self.put_one(&Descriptor::of(tensor), enclosure, patience)
     }
 
-    /// The shortest way: nearly every tensor takes it. False: this one does not.
+    /// Sends a tensor by the shortest path, which serves nearly every tensor. Returns `false` if this one
+    /// needs another path.
     #[inline(always)]
     fn put_single(
         &mut self,
@@ -224,8 +242,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Receives the next tensor. `None`: the peer has finished in order. Other messages that come before it
-    /// are set aside. Waits as [`recv`](Self::recv) does.
+    /// Receives the next tensor. Returns `None` if the peer has closed in order. Messages of other kinds
+    /// before it are set aside. It waits as [`recv`](Self::recv) does.
     ///
     /// # Errors
     ///
@@ -237,12 +255,12 @@ impl Receiver {
             Ok(Some((dtype, shape, range))) => {
                 Ok(Some(Tensor { dtype, shape, storage: Storage::Lent(range) }))
             }
-            Ok(None) => self.take_tensor(RecvPatience::Forever).map_err(missed),
-            Err(error) => Err(missed(error)),
+            Ok(None) => self.take_tensor(RecvPatience::Forever).map_err(into_recv_error),
+            Err(error) => Err(into_recv_error(error)),
         }
     }
 
-    /// As [`recv_tensor`](Self::recv_tensor), but waits only until `deadline`.
+    /// Receives a tensor as [`recv_tensor`](Self::recv_tensor) does. It waits until `deadline`.
     ///
     /// # Errors
     ///
@@ -252,16 +270,16 @@ impl Receiver {
             Ok(Some((dtype, shape, range))) => {
                 Ok(Some(Tensor { dtype, shape, storage: Storage::Lent(range) }))
             }
-            Ok(None) => self.take_tensor(RecvPatience::Until(deadline)).map_err(missed),
-            Err(error) => Err(missed(error)),
+            Ok(None) => self.take_tensor(RecvPatience::Until(deadline)).map_err(into_recv_error),
+            Err(error) => Err(into_recv_error(error)),
         }
     }
 
-    /// As [`recv_tensor`](Self::recv_tensor), but does not wait.
+    /// Receives a tensor as [`recv_tensor`](Self::recv_tensor) does. It does not wait.
     ///
     /// # Errors
     ///
-    /// As [`try_recv`](Self::try_recv), and as [`recv_tensor`](Self::recv_tensor).
+    /// As [`try_recv`](Self::try_recv) and [`recv_tensor`](Self::recv_tensor).
     #[inline]
     pub fn try_recv_tensor(&mut self) -> Result<Option<Tensor>, TryRecvError> {
         if let Some((dtype, shape, range)) = self.take_single_tensor(RecvPatience::None)? {
@@ -270,26 +288,26 @@ impl Receiver {
         self.take_tensor(RecvPatience::None)
     }
 
-    /// Receives the tensors of the next message that has some. `None`: the peer has finished in order. Other
-    /// messages that come before it are set aside. Waits as [`recv`](Self::recv) does.
+    /// Receives the tensors of the next message that has some. Returns `None` if the peer has closed in order.
+    /// Messages of other kinds before it are set aside. It waits as [`recv`](Self::recv) does.
     ///
     /// # Errors
     ///
     /// As [`recv`](Self::recv).
     pub fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
-        self.parcel(RecvPatience::Forever, open_set).map_err(missed)
+        self.parcel(RecvPatience::Forever, open_set).map_err(into_recv_error)
     }
 
-    /// As [`recv_tensors`](Self::recv_tensors), but waits only until `deadline`.
+    /// Receives a set as [`recv_tensors`](Self::recv_tensors) does. It waits until `deadline`.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn recv_tensors_deadline(&mut self, deadline: Instant) -> Result<Option<TensorSet>> {
-        self.parcel(RecvPatience::Until(deadline), open_set).map_err(missed)
+        self.parcel(RecvPatience::Until(deadline), open_set).map_err(into_recv_error)
     }
 
-    /// As [`recv_tensors`](Self::recv_tensors), but does not wait.
+    /// Receives a set as [`recv_tensors`](Self::recv_tensors) does. It does not wait.
     ///
     /// # Errors
     ///
@@ -298,13 +316,14 @@ impl Receiver {
         self.parcel(RecvPatience::None, open_set)
     }
 
-    /// What was set aside, oldest first. Where it cannot be opened the link ends.
+    /// Returns the oldest message that was set aside. If its tensors are impossible the link ends.
     pub(crate) fn pop_set_aside(&mut self) -> Result<Option<SetAside<TensorSet>>> {
         self.pop_letter(open_set)
     }
 
-    /// The shortest way: nearly every tensor comes on it. `None`: this one does not. Whoever calls it makes the
-    /// tensor where it stays: moved from answer to answer it would cost more than all that is judged here.
+    /// Receives a tensor by the shortest path, which serves nearly every tensor. Returns `None` if this one
+    /// needs another path. The caller builds the tensor in its final place: a move through each return value
+    /// would cost more than the checks here.
     #[inline(always)]
     fn take_single_tensor(
         &mut self,
@@ -314,7 +333,7 @@ impl Receiver {
         let parts = descriptor::of_words(single.description, single.len);
         let Some((dtype, shape)) = parts else { return Ok(None) };
         let len = usize::try_from(single.loan_len()).unwrap_or(usize::MAX);
-        if descriptor::judge_len(dtype, &shape, len).is_err() {
+        if descriptor::check_len(dtype, &shape, len).is_err() {
             return Ok(None);
         }
         Ok(Some((dtype, shape, self.take_single(&single)?)))
@@ -333,8 +352,8 @@ impl Receiver {
 }
 
 impl Received<'_> {
-    /// Takes the tensors of a message of kind [`Tensors`](crate::MessageKind::Tensors), and releases it. Of
-    /// another kind: a set without tensors.
+    /// Takes the tensors of a message of kind [`Tensors`](crate::message::MessageKind::Tensors) and releases
+    /// the message. A message of another kind gives an empty set.
     ///
     /// # Errors
     ///
@@ -344,8 +363,8 @@ impl Received<'_> {
     }
 }
 
-/// Gives how many tensors a parcel has, and the first of them. That is written where it will stay: moved
-/// from answer to answer it would cost more than its decoding.
+/// Returns the number of tensors of a message and writes the first one to `tensor`, its final place: a move
+/// through each return value would cost more than the decoding.
 #[inline]
 fn open_one(
     description: &[u8],
@@ -356,7 +375,7 @@ fn open_one(
         return Ok(0);
     }
     let (head, rest) = Descriptor::decode_at(description, 0).map_err(Fault::Tensor)?;
-    let storage = admit(&head, claims)?;
+    let storage = storage_of(&head, claims)?;
     *tensor = Some(Tensor { dtype: head.dtype, shape: head.shape, storage });
     Ok(1 + if rest.is_empty() { 0 } else { open_set(rest, claims)?.len() })
 }
@@ -371,7 +390,7 @@ fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
             return Err(Fault::Tensor(fault).into());
         }
         let (head, rest) = Descriptor::decode_at(left, index).map_err(Fault::Tensor)?;
-        let storage = admit(&head, claims)?;
+        let storage = storage_of(&head, claims)?;
         let tensor = Tensor { dtype: head.dtype, shape: head.shape, storage };
         set.try_insert(head.name, tensor).map_err(Fault::Tensor)?;
         left = rest;
@@ -379,13 +398,13 @@ fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
     Ok(set)
 }
 
-/// The bytes of a tensor, as its description says.
+/// Returns the storage of a tensor, checked against its description.
 #[inline]
-fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage> {
+fn storage_of(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage> {
     Ok(match head.place {
-        Place::Attached => {
+        Location::Attached => {
             let attachment = claims.claim()?;
-            head.judge_len(attachment.len()).map_err(Fault::Tensor)?;
+            head.check_len(attachment.len()).map_err(Fault::Tensor)?;
             match attachment {
                 Attachment::Lent(range) => Storage::Lent(range),
                 Attachment::Frozen { memory, offset, len } => {
@@ -393,16 +412,16 @@ fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage> {
                 }
             }
         }
-        Place::Inline(bytes) => {
-            head.judge_len(bytes.len()).map_err(Fault::Tensor)?;
+        Location::Inline(bytes) => {
+            head.check_len(bytes.len()).map_err(Fault::Tensor)?;
             Storage::Private(Private::copy_of(Bytes::of(bytes)))
         }
-        Place::Region { name, offset, len } => {
+        Location::Region { name, offset, len } => {
             let whole = usize::try_from(len).map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
-            head.judge_len(whole).map_err(Fault::Tensor)?;
+            head.check_len(whole).map_err(Fault::Tensor)?;
             Storage::Named(Named { name: name.into(), offset, len })
         }
-        Place::Gpu(place) => {
+        Location::Gpu(place) => {
             let (bytes, mapping) = (claims.claim()?, claims.claim()?);
             let (Attachment::Lent(bytes), Attachment::Lent(mapping)) = (bytes, mapping) else {
                 return Err(Fault::Tensor(TensorFault::Unstable).into());
@@ -411,23 +430,23 @@ fn admit(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage> {
                 GpuLoan::new(place, bytes, mapping, claims.shelf()).map_err(Fault::Tensor)?;
             let len = usize::try_from(loan.place.len);
             let len = len.map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
-            head.judge_len(len).map_err(Fault::Tensor)?;
+            head.check_len(len).map_err(Fault::Tensor)?;
             Storage::Gpu(OnGpu::Lent(Arc::new(loan)))
         }
     })
 }
 
-/// The error of an operation that waited for room.
-fn spent(error: TrySendError) -> Error {
+/// Returns the error of an operation that waited for room.
+fn into_send_error(error: TrySendError) -> Error {
     match error {
         TrySendError::Failed(error) => error.waiting_for_room(),
-        // Waiting operations end by their deadline instead.
+        // An operation that waits ends at its deadline instead.
         TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
     }
 }
 
-/// The error of an operation that waited for a message.
-fn missed(error: TryRecvError) -> Error {
+/// Returns the error of an operation that waited for a message.
+fn into_recv_error(error: TryRecvError) -> Error {
     match error {
         TryRecvError::Failed(error) => error,
         TryRecvError::Empty => ErrorKind::TimedOut { after: Duration::ZERO }.into(),

@@ -1,13 +1,13 @@
-//! Tensors in memory of a GPU: what travels of one, and how its loan comes back. No driver.
+//! Tensors in memory of a GPU: their encoded place, and the return of their loans. No driver.
 //!
 //! ```text
 //!   owner                                  ‖ border ‖  borrower
 //!   GpuMemory ──lend──▶ GpuPlace + tickets ─────────▶  GpuLoan ──dropped──▶ both tickets go back
 //! ```
 //!
-//! A ticket is a block of the pool that nobody reads: it is lent with the tensor and comes back as every
-//! loan does, whether its borrower drops it, closes, or dies. One tells that the bytes are no longer
-//! used, the other that the mapping they lie in was closed.
+//! A ticket is a block of the pool that nobody reads. It is lent with the tensor and comes back as every loan
+//! does, when its borrower drops it, closes, or dies. One ticket tells that the bytes are unused, the other
+//! that the mapping around them is closed.
 
 use std::any::Any;
 use std::fmt;
@@ -18,33 +18,34 @@ use crate::error::{Error, GpuUuid, Result, TensorFault};
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
 use crate::transport::{LentRange, Sender, Shelf, has_ended};
 
-/// Bytes of a ticket: the shortest block there is.
+/// Bytes of a ticket: the shortest block.
 const TICKET: usize = 64;
 
-/// What a tensor's start is a multiple of, in bytes: kernels take it for granted, as allocations begin so (CUDA C++
-/// Programming Guide, "Size and Alignment Requirement"), and one that reads it elsewhere ends the whole context.
+/// The alignment of a tensor's start in bytes. Kernels rely on it, because allocations have it (CUDA C++
+/// Programming Guide, "Size and Alignment Requirement"). A kernel that reads from another start ends its whole
+/// context.
 pub(crate) const ALIGNMENT: u64 = 256;
 
-/// Where a tensor's bytes are on a GPU: what its owner tells a borrower. `docs/wire.md` has the bytes.
+/// The place of a tensor's bytes on a GPU, as its owner tells a borrower. `docs/wire.md` has the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct GpuPlace {
-    /// The GPU's UUID, as `cuDeviceGetUuid_v2` gives it.
+    /// The GPU's UUID, as `cuDeviceGetUuid_v2` returns it.
     pub device: GpuUuid,
-    /// The allocation, as `cuIpcGetMemHandle` names it.
+    /// The handle of the allocation, as `cuIpcGetMemHandle` returns it.
     pub handle: [u8; 64],
     /// The allocation's length in bytes.
     pub allocation: u64,
-    /// Start, in bytes from the allocation's start: a multiple of 256.
+    /// The start in bytes from the allocation's start: a multiple of 256.
     pub offset: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// The event after which the bytes can be read, as `cuIpcGetEventHandle` names it.
+    /// The handle of the event after which the bytes are valid, as `cuIpcGetEventHandle` returns it.
     pub ready: [u8; 64],
-    /// The event that the borrower records behind its last use.
+    /// The handle of the event that the borrower records after its last use.
     pub done: [u8; 64],
 }
 
-/// The handles open somebody's memory, so they are not shown.
+/// The handles open another process's memory, so they are not shown.
 impl fmt::Debug for GpuPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { allocation, offset, len, .. } = self;
@@ -55,10 +56,10 @@ impl fmt::Debug for GpuPlace {
 }
 
 impl GpuPlace {
-    /// Its length in bytes, encoded.
+    /// The encoded length in bytes.
     pub const LEN: usize = 16 + 64 + 3 * 8 + 2 * 64;
 
-    /// Its bytes.
+    /// Returns the encoded bytes.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         let mut rest = &mut bytes[..];
@@ -77,19 +78,19 @@ impl GpuPlace {
         bytes
     }
 
-    /// What these bytes say.
+    /// Returns the place that these bytes encode.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::GpuRange`]: the range is not inside of the allocation. [`TensorFault::Alignment`]: it does not start
-    /// at a multiple of 256.
+    /// [`TensorFault::GpuRange`]: the range is not inside of the allocation. [`TensorFault::Alignment`]: it
+    /// does not start at a multiple of 256.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self> {
-        Ok(Self::judge(bytes)?)
+        Ok(Self::check(bytes)?)
     }
 
-    fn judge(bytes: &[u8; Self::LEN]) -> Result<Self, TensorFault> {
+    fn check(bytes: &[u8; Self::LEN]) -> Result<Self, TensorFault> {
         fn take<'a, const N: usize>(left: &mut &'a [u8]) -> &'a [u8; N] {
-            // As many as `LEN` was added up from.
+            // `LEN` is the sum of the fields.
             let (field, rest) = left.split_first_chunk().expect("the fields make the length");
             *left = rest;
             field
@@ -111,28 +112,27 @@ impl GpuPlace {
 
 /// Memory of a GPU that this process owns, with a tensor in it.
 pub(crate) trait GpuMemory: Any + fmt::Debug + Send + Sync {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> usize;
 
-    /// The GPU's UUID.
+    /// Returns the GPU's UUID.
     fn device(&self) -> GpuUuid;
 
-    /// Gets ready to be sent once. Where nothing comes of it the tickets are dropped, which is as good as
-    /// coming back.
+    /// Prepares one send. A caller that does not send drops the tickets, which counts as their return.
     fn lend(self: Arc<Self>, to: &GpuBorrower<'_>) -> Result<GpuParcel>;
 }
 
-/// What goes with a tensor that is sent once.
+/// The parts of a tensor that is sent once.
 #[derive(Debug)]
 pub(crate) struct GpuParcel {
     pub(crate) place: GpuPlace,
-    /// Comes back when the bytes are no longer used.
+    /// It comes back when the bytes are unused.
     pub(crate) bytes: Ticket,
-    /// Comes back when the allocation is no longer mapped.
+    /// It comes back when the allocation is unmapped.
     pub(crate) mapping: Ticket,
 }
 
-/// Who is to get a tensor.
+/// The receiver of a tensor.
 pub(crate) struct GpuBorrower<'a> {
     sender: &'a Sender,
 }
@@ -142,7 +142,7 @@ impl<'a> GpuBorrower<'a> {
         Self { sender }
     }
 
-    /// A ticket to go with what it gets.
+    /// Returns a ticket for this borrower.
     ///
     /// # Errors
     ///
@@ -151,41 +151,42 @@ impl<'a> GpuBorrower<'a> {
         let (account, peer) = self.sender.borrower();
         let pool = self.sender.pool().clone();
         let block = pool.alloc(TICKET)?.map_err(Error::from)?;
-        // It was not lent yet.
+        // The block is new, so nobody has it on loan.
         let block = block.share().ok_or(TensorFault::Unstable)?;
         Ok(Ticket { block, pool, account, life: peer.life() })
     }
 }
 
-/// What became of a ticket.
+/// The state of a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Its borrower has it.
+    /// The borrower has it.
     Out,
-    /// Its borrower gave it back, or never got it.
+    /// The borrower gave it back or never got it.
     Back,
-    /// Its borrower's process has ended.
+    /// The borrower's process has ended.
     Dead,
 }
 
-/// A token that one borrower gives back when something is over.
+/// A token that one borrower gives back at the end of a use.
 #[derive(Debug, Clone)]
 pub(crate) struct Ticket {
     pub(super) block: SharedBlock,
     pool: Pool,
     account: BorrowerId,
-    /// The borrower's process. `None` where the kernel has no descriptor for it.
+    /// The borrower's process. `None` where the kernel gives no pidfd for it.
     life: Option<Arc<OwnedFd>>,
 }
 
 impl Ticket {
-    /// Whether it is for this borrower.
+    /// Returns whether the ticket is for this borrower.
     pub(crate) fn is_for(&self, borrower: &GpuBorrower<'_>) -> bool {
         let sender = borrower.sender;
         self.block.is_of(sender.pool()) && sender.borrower().0 == self.account
     }
 
-    /// Looks what has come back. Before any number of [`fate`](Self::fate)s, in the process that lent them.
+    /// Collects returned loans, in the process that lent them. The caller asks [`fate`](Self::fate)
+    /// afterwards.
     pub(crate) fn settle<'a>(tickets: impl Iterator<Item = &'a Self>) {
         let mut looked: Vec<&Self> = Vec::new();
         for ticket in tickets {
@@ -198,15 +199,15 @@ impl Ticket {
         }
     }
 
-    /// Whether its borrower's process has ended.
+    /// Returns whether the borrower's process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.life.as_ref().is_some_and(|life| has_ended(life.as_fd()))
     }
 
-    /// What became of it, if this is the only handle that is left here.
+    /// Returns the state of the ticket, if this is the last handle of the owner's.
     ///
-    /// A link that has ended gives back nothing: whoever holds the ticket may still use what it stands for.
-    /// Then the end of its process tells.
+    /// A link that has ended returns no loans: the process on the other side may still use the memory. The end
+    /// of that process decides.
     pub(crate) fn fate(&mut self) -> Fate {
         match self.block.users() {
             Users::Others => Fate::Out,
@@ -217,15 +218,15 @@ impl Ticket {
     }
 }
 
-/// A tensor on a GPU, which a peer has lent.
+/// A tensor on a GPU that a peer has lent.
 #[derive(Debug)]
 pub(crate) struct GpuLoan {
     pub(crate) place: GpuPlace,
     bytes: LentRange,
     mapping: Mutex<Option<LentRange>>,
-    /// Whether the event of its end was recorded.
+    /// Whether a view has recorded the event of the end.
     ended: Mutex<bool>,
-    /// What the link keeps open of its peer's.
+    /// The objects of the peer that the link keeps open.
     shelf: Arc<Shelf>,
 }
 
@@ -239,47 +240,47 @@ impl GpuLoan {
         mapping: LentRange,
         shelf: Arc<Shelf>,
     ) -> Result<Self, TensorFault> {
-        let (place, ended) = (GpuPlace::judge(place)?, Mutex::new(false));
+        let (place, ended) = (GpuPlace::check(place)?, Mutex::new(false));
         Ok(Self { place, bytes, mapping: Mutex::new(Some(mapping)), ended, shelf })
     }
 
-    /// What the link keeps open of its peer's.
+    /// Returns the objects of the peer that the link keeps open.
     pub(crate) fn shelf(&self) -> &Shelf {
         &self.shelf
     }
 
-    /// Whether the process that has lent it has ended.
+    /// Returns whether the lender's process has ended.
     pub(crate) fn lender_ended(&self) -> bool {
         self.bytes.lender_ended()
     }
 
-    /// The first namespace of these that this process and the lender each have for themselves.
+    /// Returns the first namespace of these that this process and the lender do not share.
     pub(crate) fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
         self.bytes.lender().other_namespace(of)
     }
 
-    /// The loan of the mapping, for whoever keeps it open. Once; dropped, it tells that there is none.
+    /// Takes the loan of the mapping, once. Dropping it tells the owner that the mapping is closed.
     pub(crate) fn take_mapping(&self) -> Option<LentRange> {
         self.mapping.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The mapping was not opened after all.
+    /// Puts the loan of the mapping back, after an opening that failed.
     pub(crate) fn put_mapping(&self, mapping: Option<LentRange>) {
         *self.mapping.lock().unwrap_or_else(PoisonError::into_inner) = mapping;
     }
 
-    /// Whether the event of its end was recorded: one view after the other says so.
+    /// Returns whether a view has recorded the event of the end. Views take turns.
     pub(crate) fn ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where a tensor on a GPU comes from.
+/// The origin of a tensor on a GPU.
 #[derive(Debug, Clone)]
 pub(crate) enum OnGpu {
-    /// From this process.
+    /// This process.
     Own(Arc<dyn GpuMemory>),
-    /// From a peer.
+    /// A peer.
     Lent(Arc<GpuLoan>),
 }
 
@@ -287,7 +288,7 @@ impl OnGpu {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Own(memory) => memory.len(),
-            // Judged against data type and shape, so it fits.
+            // The length is checked against data type and shape, so it fits.
             Self::Lent(loan) => loan.place.len as usize,
         }
     }
@@ -314,7 +315,7 @@ mod tests {
         GpuPlace { device: GpuUuid([1; 16]), handle, allocation, offset, len, ready, done }
     }
 
-    /// Memory of no GPU, which keeps a copy of each ticket that it gives.
+    /// Memory of no GPU. It keeps a copy of each ticket.
     #[derive(Debug, Default)]
     struct Nowhere {
         tickets: Mutex<Vec<Ticket>>,
@@ -413,7 +414,7 @@ mod tests {
             assert!(Instant::now() < deadline, "the peer has gone");
         }
         memory.tickets.lock().unwrap().drain(..).for_each(|mut ticket| {
-            // Those that went out were lost with a link whose process lives.
+            // The tickets that went out are lost with a link whose process lives.
             assert_ne!(ticket.fate(), Fate::Dead);
         });
         near.send_tensor(tensor(&memory)).unwrap_err();
@@ -427,7 +428,7 @@ mod tests {
         near.send_tensor(tensor(&memory)).unwrap();
         let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
         let lent = loan(&came);
-        // Whoever lies is cut off, and has what it had.
+        // The link of a peer that lies ends, and it keeps its loans.
         far.sender().fail_for_tests(Fault::Field { field: "test", value: 1 });
         drop(near);
         let deadline = Instant::now() + Duration::from_millis(300);

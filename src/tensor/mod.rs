@@ -1,4 +1,4 @@
-//! Tensors: what bytes mean, and how they are handed over without being copied.
+//! Tensors: data types, shapes, and handing memory over without a copy.
 //!
 //! ```text
 //!   TensorMut ──share──▶ Tensor ──send──▶ descriptor in the ring ‖ border ‖ Tensor ──drop──▶ back
@@ -6,17 +6,17 @@
 //!    ours alone)          many links)     and shape and type                chunks, or trust)
 //! ```
 //!
-//! Nothing of this copies bytes: handing over a gigabyte costs what handing over eight bytes costs.
+//! Sending copies no bytes: a gigabyte costs as much as eight bytes.
 
 mod allocation;
-pub mod codec;
+pub(crate) mod codec;
 mod connection;
 mod descriptor;
 pub mod dlpack;
 mod dtype;
 mod element;
 mod exchange;
-// What only the driver of a GPU calls.
+// Only the CUDA front calls it.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, unused_imports))]
 mod gpu;
 mod outgoing;
@@ -26,15 +26,24 @@ mod view;
 mod writable;
 
 pub use allocation::Allocation;
+pub use codec::{BytesBuilder, BytesElements};
 pub use connection::TrustedConnection;
-pub use descriptor::{Descriptor, Place};
+#[doc(hidden)]
+pub use descriptor::{Descriptor, Location};
+#[doc(no_inline)]
 pub use dtype::DType;
 pub use element::Element;
+#[doc(hidden)]
 pub use gpu::GpuPlace;
 #[cfg_attr(not(feature = "cuda"), allow(unused_imports))]
 pub(crate) use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, OnGpu, Ticket};
+#[doc(hidden)]
 pub use outgoing::Outgoing;
+#[doc(no_inline)]
 pub use set::TensorSet;
+#[doc(no_inline)]
 pub use shape::Shape;
+#[doc(no_inline)]
 pub use view::Tensor;
+#[doc(no_inline)]
 pub use writable::TensorMut;

@@ -1,23 +1,23 @@
-//! What is given to be sent, and what of it travels.
+//! The argument of a send, and the description of a message of tensors.
 
 use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::pool::{Block, Pool};
 use crate::shm::Bytes;
-use crate::tensor::descriptor::{Descriptor, Place};
+use crate::tensor::descriptor::{Descriptor, Location};
 use crate::tensor::element::Element;
 use crate::tensor::gpu::{GpuBorrower, OnGpu};
 use crate::tensor::view::{Named, Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
 use crate::transport::{Enclosure, Sender};
 
-/// What the start of memory that is sent is a multiple of, in bytes.
+/// The alignment of sent memory in bytes.
 pub(super) const ALIGNMENT: usize = crate::transport::ALIGNMENT as usize;
 
-/// Private bytes up to so many travel with the description, longer ones through the pool. A copy through
-/// the ring saves the loan and its return.
+/// The longest private tensor in bytes that travels within the description. Longer ones travel through the
+/// pool. A copy through the ring saves the loan and its return.
 const INLINE: usize = 512;
 
-/// A tensor that is to be sent: a `&Tensor`, which stays; a [`Tensor`], or a [`TensorMut`], which moves.
+/// A tensor to send: a `&Tensor`, which stays, or a [`Tensor`] or [`TensorMut`], which moves.
 #[derive(Debug)]
 pub struct Outgoing<'a> {
     pub(super) tensor: Sent<'a>,
@@ -27,9 +27,9 @@ pub struct Outgoing<'a> {
 pub(super) enum Sent<'a> {
     Kept(&'a Tensor),
     Owned(Tensor),
-    /// It could not be frozen.
+    /// The tensor could not be frozen.
     Failed(ErrorKind),
-    /// To be lent to one receiver, and gone here.
+    /// Lent to one receiver and unusable in this process.
     Moved {
         head: Descriptor<'static>,
         block: Block,
@@ -55,7 +55,7 @@ impl<T: Element> From<TensorMut<T>> for Outgoing<'_> {
         let TensorMut { dtype, shape, memory, element } = tensor;
         let tensor = match memory {
             Writable::Block(block) => {
-                let head = Descriptor { name: "", dtype, shape, place: Place::Attached };
+                let head = Descriptor { name: "", dtype, shape, place: Location::Attached };
                 Sent::Moved { head, block }
             }
             memory => match (TensorMut { dtype, shape, memory, element }).share() {
@@ -68,8 +68,7 @@ impl<T: Element> From<TensorMut<T>> for Outgoing<'_> {
 }
 
 impl Outgoing<'_> {
-    /// As it waits for room, for as long as that takes. What is only borrowed here and on loan from
-    /// another peer is copied.
+    /// Returns a tensor that can wait for room. A borrowed tensor that is on loan from another peer is copied.
     pub(crate) fn into_owned(self) -> Outgoing<'static> {
         let tensor = match self.tensor {
             Sent::Kept(tensor) => Sent::Owned(tensor.another()),
@@ -80,7 +79,7 @@ impl Outgoing<'_> {
         Outgoing { tensor }
     }
 
-    /// Bytes of private memory that it holds while it waits.
+    /// Returns the bytes of private memory that the tensor holds while it waits.
     pub(crate) fn private_len(&self) -> usize {
         match &self.tensor {
             Sent::Kept(tensor) if tensor.is_loaned() => tensor.byte_len(),
@@ -92,15 +91,15 @@ impl Outgoing<'_> {
 }
 
 impl Descriptor<'static> {
-    /// A tensor's, as an attachment without a name.
+    /// Returns the descriptor of a tensor, attached and without a name.
     #[inline]
     pub(super) fn of(tensor: &Tensor) -> Self {
         let Tensor { dtype, shape, .. } = *tensor;
-        Self { name: "", dtype, shape, place: Place::Attached }
+        Self { name: "", dtype, shape, place: Location::Attached }
     }
 }
 
-/// A set's description, and what goes with it.
+/// The description of a set and its attachments.
 #[derive(Default)]
 pub(super) struct Described<'a> {
     pub(super) description: Vec<u8>,
@@ -108,7 +107,7 @@ pub(super) struct Described<'a> {
 }
 
 impl<'a> Described<'a> {
-    /// What is handed over as it is. `None`: it has to be copied.
+    /// Returns the attachment of a tensor that is sent without a copy. Returns `None` if it must be copied.
     #[inline]
     pub(super) fn enclosure(pool: &Pool, tensor: &'a Tensor) -> Option<Enclosure<'a>> {
         match &tensor.storage {
@@ -131,19 +130,22 @@ impl<'a> Described<'a> {
                 Storage::Region(lease) => {
                     let (name, offset, len) = (lease.name(), lease.offset(), lease.len());
                     self.describe(&Descriptor {
-                        place: Place::Region { name, offset, len },
+                        place: Location::Region { name, offset, len },
                         ..head
                     })
                 }
                 Storage::Named(Named { name, offset, len }) => {
-                    let place = Place::Region { name, offset: *offset, len: *len };
+                    let place = Location::Region { name, offset: *offset, len: *len };
                     self.describe(&Descriptor { place, ..head })
                 }
                 Storage::Gpu(OnGpu::Own(memory)) => {
                     let parcel = memory.clone().lend(&GpuBorrower::of(sender))?;
                     let tickets = [parcel.bytes, parcel.mapping];
                     self.enclosures.extend(tickets.map(|ticket| Enclosure::Ticket(ticket.block)));
-                    self.describe(&Descriptor { place: Place::Gpu(&parcel.place.encode()), ..head })
+                    self.describe(&Descriptor {
+                        place: Location::Gpu(&parcel.place.encode()),
+                        ..head
+                    })
                 }
                 Storage::Gpu(OnGpu::Lent(_)) => Err(TensorFault::GpuLoan.into()),
                 _ => self.add_copy(head, tensor.bytes()?),
@@ -151,7 +153,7 @@ impl<'a> Described<'a> {
         }
     }
 
-    /// Adds bytes that are copied, into the description or into a block.
+    /// Adds bytes by a copy, into the description or into a block.
     pub(super) fn add_copy(&mut self, head: Descriptor<'_>, bytes: Bytes<'a>) -> Result<()> {
         if bytes.len() > INLINE {
             self.enclosures.push(Enclosure::copy_of(bytes));
@@ -160,7 +162,7 @@ impl<'a> Described<'a> {
         let mut inline = [0; INLINE];
         let inline = &mut inline[..bytes.len()];
         bytes.copy_to(inline);
-        self.describe(&Descriptor { place: Place::Inline(inline), ..head })
+        self.describe(&Descriptor { place: Location::Inline(inline), ..head })
     }
 
     fn describe(&mut self, head: &Descriptor<'_>) -> Result<()> {

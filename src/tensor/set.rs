@@ -1,4 +1,4 @@
-//! Tensors that go together.
+//! Sets of tensors.
 
 use std::ops::Index;
 
@@ -7,8 +7,8 @@ use crate::region::Registry;
 use crate::tensor::descriptor::MAX_NAME;
 use crate::tensor::view::Tensor;
 
-/// Tensors that travel in one message, such as a model's inputs: each has a place, and a name if it was
-/// given one.
+/// Tensors that travel in one message, such as a model's inputs. Each has an index, and a name if the caller
+/// gave one.
 ///
 /// # Examples
 ///
@@ -27,7 +27,7 @@ pub struct TensorSet {
 }
 
 impl TensorSet {
-    /// A set without tensors.
+    /// Returns an empty set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -36,17 +36,17 @@ impl TensorSet {
         Self { entries: Vec::with_capacity(count) }
     }
 
-    /// Adds a tensor behind the others.
+    /// Appends a tensor without a name.
     pub fn push(&mut self, tensor: Tensor) {
         self.entries.push((Box::default(), tensor));
     }
 
-    /// Adds a tensor with a name of up to 255 bytes. An empty one is none.
+    /// Appends a tensor with a name of up to 255 bytes. An empty name counts as none.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::SameName`]: another one has it.
-    /// - [`TensorFault::NameTooLong`]
+    /// - [`TensorFault::SameName`]: another tensor of the set has this name.
+    /// - [`TensorFault::NameTooLong`]: the name has more than 255 bytes.
     pub fn insert(&mut self, name: &str, tensor: Tensor) -> Result<()> {
         if name.len() > MAX_NAME {
             return Err(TensorFault::NameTooLong { len: name.len(), max: MAX_NAME }.into());
@@ -68,55 +68,55 @@ impl TensorSet {
         self.entries.iter().position(is_named)
     }
 
-    /// Bytes that it takes here while it waits, pools and loans aside.
+    /// Returns the bytes of memory that the set takes while it waits, without pools and loans.
     pub(crate) fn private_len(&self) -> usize {
         let entry = size_of::<(Box<str>, Tensor)>();
         self.iter().map(|(name, tensor)| entry + name.len() + tensor.private_len()).sum()
     }
 
-    /// How many tensors there are.
+    /// Returns the number of tensors.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the set has no tensors.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The tensor with this name.
+    /// Returns the tensor with this name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.position(name).and_then(|at| self.at(at))
     }
 
-    /// The tensor at this place, counted from 0.
+    /// Returns the tensor at this index, counted from 0.
     pub fn at(&self, place: usize) -> Option<&Tensor> {
         self.entries.get(place).map(|(_, tensor)| tensor)
     }
 
-    /// Takes the tensor with this name out; those behind it move up.
+    /// Removes and returns the tensor with this name. The ones after it move up.
     pub fn remove(&mut self, name: &str) -> Option<Tensor> {
         self.position(name).map(|at| self.entries.remove(at).1)
     }
 
-    /// Looks up the regions that a peer has named; see [`Tensor::resolve`].
+    /// Looks up the regions that a peer has named, as [`Tensor::resolve`] does.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Tensor::resolve`].
     pub fn resolve(self, registry: &Registry) -> Result<Self> {
         let resolve = |(name, tensor): (Box<str>, Tensor)| Ok((name, tensor.resolve(registry)?));
         let entries: Result<_> = self.entries.into_iter().map(resolve).collect();
         Ok(Self { entries: entries? })
     }
 
-    /// Names and tensors, in order. Who has no name has an empty one.
+    /// Returns an iterator over names and tensors, in order. A tensor without a name has an empty one.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Tensor)> {
         self.entries.iter().map(|(name, tensor)| (&**name, tensor))
     }
 }
 
-/// Names and tensors, in order.
+/// Iterates over names and tensors, in order.
 impl IntoIterator for TensorSet {
     type Item = (Box<str>, Tensor);
     type IntoIter = std::vec::IntoIter<Self::Item>;
@@ -126,7 +126,7 @@ impl IntoIterator for TensorSet {
     }
 }
 
-/// Names and tensors, in order.
+/// Iterates over names and tensors, in order.
 impl<'a> IntoIterator for &'a TensorSet {
     type Item = (&'a str, &'a Tensor);
     type IntoIter = std::vec::IntoIter<Self::Item>;
@@ -136,11 +136,11 @@ impl<'a> IntoIterator for &'a TensorSet {
     }
 }
 
-/// For sets of our own: what a peer sends may have other names, which [`get`](TensorSet::get) tells.
+/// For sets that this process makes. A peer's set may have other names, which [`get`](TensorSet::get) tells.
 ///
 /// # Panics
 ///
-/// If none has this name.
+/// If no tensor has this name.
 impl Index<&str> for TensorSet {
     type Output = Tensor;
 

@@ -5,10 +5,10 @@ use std::fmt;
 use crate::error::{Result, TensorFault};
 use crate::tensor::dtype::DType;
 
-/// Dimensions of a shape at most.
+/// The most dimensions of a shape.
 pub(crate) const MAX_RANK: usize = 8;
 
-/// The lengths of a tensor's dimensions, the outermost first. A scalar has none; a dimension may be 0.
+/// The lengths of a tensor's dimensions, the outermost first. A scalar has none. A dimension may be 0.
 ///
 /// # Examples
 ///
@@ -22,25 +22,25 @@ pub(crate) const MAX_RANK: usize = 8;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Behind `rank` all are 0.
+    /// All entries past `rank` are 0.
     dims: [usize; MAX_RANK],
     rank: u8,
 }
 
 impl Shape {
-    /// Dimensions of a shape at most.
+    /// The most dimensions of a shape.
     pub const MAX_RANK: usize = MAX_RANK;
 
-    /// A shape of these dimensions.
+    /// Returns a shape of these dimensions.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Rank`]: more than [`MAX_RANK`](Self::MAX_RANK) of them.
+    /// [`TensorFault::Rank`]: there are more than [`MAX_RANK`](Self::MAX_RANK) of them.
     pub fn new(dims: &[usize]) -> Result<Self> {
         Ok(Self::of(dims)?)
     }
 
-    /// Behind `rank`, which is at most `MAX_RANK`, all of `dims` are 0.
+    /// Builds a shape from its fields. `rank` is at most `MAX_RANK`, and all of `dims` past it are 0.
     #[inline(always)]
     pub(crate) fn of_parts(dims: [usize; MAX_RANK], rank: u8) -> Self {
         Self { dims, rank }
@@ -56,28 +56,39 @@ impl Shape {
         Ok(shape)
     }
 
-    /// The lengths, the outermost first.
+    /// Returns the lengths, the outermost first.
     #[inline(always)]
     pub fn dims(&self) -> &[usize] {
         self.dims.get(..self.rank()).unwrap_or(&self.dims)
     }
 
-    /// How many dimensions there are.
+    /// Returns the number of dimensions.
     #[inline(always)]
     pub fn rank(&self) -> usize {
         self.rank as usize
     }
 
-    /// How many elements there are: the product of all lengths, 1 for a scalar.
+    /// Returns the number of elements: the product of all lengths, 1 for a scalar.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Overflow`]
+    /// [`TensorFault::Overflow`]: the product does not fit into a `usize`.
     pub fn elements(&self) -> Result<usize> {
         Ok(self.count()?)
     }
 
-    /// As [`elements`](Self::elements). A dimension of 0 makes none of the others harmless.
+    /// Returns the bytes of a tensor of this shape. Returns `None` for BYTES, whose elements have no fixed length,
+    /// unless there are no elements.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::Overflow`]: the bytes do not fit into the address space.
+    pub fn byte_len(&self, dtype: DType) -> Result<Option<usize>> {
+        Ok(self.len(dtype)?)
+    }
+
+    /// Returns the number of elements, as [`elements`](Self::elements) does. A dimension of 0 does not excuse
+    /// an overflow of the others.
     #[inline]
     pub(crate) fn count(&self) -> Result<usize, TensorFault> {
         let mut product = 1usize;
@@ -89,7 +100,7 @@ impl Shape {
         Ok(if empty { 0 } else { product })
     }
 
-    /// Bytes of a tensor of this shape. `None` for BYTES, unless there are no elements.
+    /// Returns the bytes of a tensor of this shape. Returns `None` for BYTES, unless there are no elements.
     #[inline]
     pub(crate) fn len(&self, dtype: DType) -> Result<Option<usize>, TensorFault> {
         let count = self.count()?;
@@ -119,7 +130,7 @@ impl TryFrom<&[usize]> for Shape {
     }
 }
 
-/// As protocols have it that write -1 for a dimension of any length: here that is an error.
+/// Some protocols write -1 for a dimension of any length. This conversion refuses it.
 impl TryFrom<&[i64]> for Shape {
     type Error = crate::error::Error;
 
@@ -142,7 +153,7 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// As `[1, 3, 224, 224]`.
+/// Prints `[1, 3, 224, 224]`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.dims(), f)

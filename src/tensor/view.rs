@@ -1,4 +1,4 @@
-//! A tensor as it is read: ours after it was written, or a peer's.
+//! A tensor that can be read: this process's own, or a peer's.
 
 #![allow(unsafe_code)]
 
@@ -11,56 +11,90 @@ use crate::error::{ErrorKind, GpuUuid, Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
 use crate::region::{Lease, Registry};
 use crate::shm::Bytes;
-use crate::tensor::descriptor::{MAX_NAME, judge_len};
+use crate::tensor::descriptor::{MAX_NAME, check_len};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
 use crate::tensor::gpu::{GpuPlace, OnGpu};
 use crate::tensor::shape::Shape;
 use crate::transport::LentRange;
 
-/// Elements of a chunk that is copied out at a time, in bytes.
+/// The bytes of a chunk that is copied at a time.
 const CHUNK: usize = 16 << 10;
 
-/// A tensor that is read: row-major, little-endian, without gaps.
+/// A tensor that can be read: row-major, little-endian, contiguous.
 ///
 /// | made by | its bytes | can change |
 /// |---|---|---|
-/// | [`TensorMut::share`](crate::TensorMut::share) | in our pool | no: only we could, and do not |
-/// | [`Context::alloc_frozen`](crate::Context::alloc_frozen), by whomever | sealed against writing | no |
+/// | [`TensorMut::share`](crate::TensorMut::share) | in this context's pool | no: only this process can write them, and does not |
+/// | [`Context::alloc_frozen`](crate::Context::alloc_frozen) of any process | sealed against writing | no |
 /// | [`Tensor::from_slice`], [`to_private`](Self::to_private) | private | no |
-/// | [`Receiver::recv_tensor`](crate::Receiver::recv_tensor) | in the sender's pool, on loan | the sender can, an honest one does not |
-/// | [`Tensor::in_region`], [`resolve`](Self::resolve) | in a region | whoever has the region can |
-/// | `cuda::Draft::share`, `recv_tensor` | on a GPU, where the processor does not reach | whoever has mapped it can |
+/// | [`Receiver::recv_tensor`](crate::Receiver::recv_tensor) | in the sender's pool, on loan | yes, by the sender; an honest one does not |
+/// | [`Tensor::in_region`], [`resolve`](Self::resolve) | in a region | yes, by every process that has the region |
+/// | `cuda::Draft::share`, `recv_tensor` | on a GPU, out of the processor's reach | yes, by every process that has mapped it |
 ///
-/// What cannot change is had as a slice. What is on loan is copied out, wholly or in chunks, or looked at by
-/// [`bytes`](Self::bytes); dropping it gives the loan back. It stays readable when the sender dies.
-#[derive(Debug)]
+/// Bytes that cannot change are read as a slice. Bytes on loan are copied, wholly or in chunks, or read
+/// through [`bytes`](Self::bytes). Dropping the tensor gives the loan back. The tensor stays readable when the
+/// sender dies.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{DType, Tensor};
+///
+/// let scores = Tensor::from_slice([2, 2], &[0.1f32, 0.2, 0.3, 0.4])?;
+/// assert_eq!((scores.dtype(), scores.byte_len()), (DType::Fp32, 16));
+/// assert_eq!(scores.as_slice::<f32>()?[3], 0.4); // private: nobody else can write it
+/// assert_eq!(scores.to_vec::<f32>()?.len(), 4); // works for every tensor of the host
+/// # Ok::<(), slipring::Error>(())
+/// ```
 pub struct Tensor {
     pub(super) dtype: DType,
     pub(super) shape: Shape,
     pub(super) storage: Storage,
 }
 
-/// Where a tensor's bytes are.
-#[derive(Debug)]
+/// The location of a tensor's bytes.
 pub(super) enum Storage {
-    /// In a block of our pool.
+    /// A block of this context's pool.
     Shared(SharedBlock),
     Frozen {
         memory: Arc<FrozenBlock>,
         offset: usize,
         len: usize,
     },
-    /// In a peer's pool.
+    /// A peer's pool.
     Lent(LentRange),
-    /// In memory of ours that is not shared.
+    /// Memory of this process that is not shared.
     Private(Private),
-    /// In a region, looked up.
+    /// A region that is looked up.
     Region(Lease),
-    /// In a region that a peer has named.
+    /// A region that a peer has named.
     Named(Named),
-    /// In memory of a GPU.
+    /// Memory of a GPU.
     Gpu(OnGpu),
+}
+
+/// Shows data type, shape, length, and the location of the bytes.
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = match &self.storage {
+            Storage::Shared(_) => "pool",
+            Storage::Frozen { .. } => "frozen",
+            Storage::Lent(_) => "on loan",
+            Storage::Private(_) => "private",
+            Storage::Region(_) => "region",
+            Storage::Named(_) => "unresolved region",
+            Storage::Gpu(OnGpu::Own(_)) => "GPU",
+            Storage::Gpu(OnGpu::Lent(_)) => "GPU, on loan",
+        };
+        let mut out = f.debug_struct("Tensor");
+        out.field("dtype", &self.dtype).field("shape", &self.shape);
+        out.field("len", &self.byte_len()).field("memory", &memory);
+        if let Some(name) = self.region() {
+            out.field("region", &name);
+        }
+        out.finish()
+    }
 }
 
 /// A range of a region, by name.
@@ -85,21 +119,15 @@ pub(super) struct Private {
     len: usize,
 }
 
-impl fmt::Debug for Private {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Private({} bytes)", self.len)
-    }
-}
-
 impl Private {
-    /// `len` bytes, written by `fill`.
+    /// Returns `len` bytes, written by `fill`.
     fn new(len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
         let mut words: Vec<u64> = zeros(len.div_ceil(8))?;
         fill(&mut words.as_mut_bytes()[..len])?;
         Ok(Self { words: Arc::new(words), len })
     }
 
-    /// A copy of bytes that are there already, so that twice as many fit, or nothing goes on.
+    /// Returns a copy of existing bytes. An allocation that fails aborts.
     pub(super) fn copy_of(bytes: Bytes<'_>) -> Self {
         let len = bytes.len();
         let mut words = vec![0; len.div_ceil(8)];
@@ -114,7 +142,7 @@ impl Private {
 }
 
 impl Tensor {
-    /// A private tensor with these elements, row-major. It is copied when it is sent.
+    /// Returns a private tensor with these elements, row-major. Sending it copies it.
     ///
     /// # Errors
     ///
@@ -123,15 +151,16 @@ impl Tensor {
         Self::from_bytes(T::DTYPE, shape, elements.as_bytes())
     }
 
-    /// A private tensor with these bytes: row-major, little-endian, BYTES elements as `u32` length and bytes.
+    /// Returns a private tensor with these bytes: row-major, little-endian, BYTES elements as `u32` length and
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Tensor`](crate::ErrorKind::Tensor): the bytes are none of this data type and shape. BYTES
-    /// elements are not looked at.
+    /// [`ErrorKind::Tensor`](crate::ErrorKind::Tensor): the bytes do not fit data type and shape. The call
+    /// does not check BYTES elements; [`DType::check`] does.
     pub fn from_bytes(dtype: DType, shape: impl Into<Shape>, bytes: &[u8]) -> Result<Self> {
         let shape = shape.into();
-        judge_len(dtype, &shape, bytes.len())?;
+        check_len(dtype, &shape, bytes.len())?;
         if dtype == DType::Bool {
             element::check_bools(bytes)?;
         }
@@ -139,13 +168,13 @@ impl Tensor {
         Ok(Self { dtype, shape, storage })
     }
 
-    /// A tensor that lies in a region: the whole of the lease. Sent, it travels by the region's name, offset
-    /// and length, and the receiver [resolves](Self::resolve) it with a registry of its own.
+    /// Returns a tensor over the whole of a lease. It travels by the region's name, offset and length, and the
+    /// receiver [resolves](Self::resolve) it with its own registry.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Len`]: the lease has another length. [`TensorFault::NameTooLong`]: names travel up to 255
-    /// bytes.
+    /// [`TensorFault::Len`]: the lease has another length. [`TensorFault::NameTooLong`]: the region's name has
+    /// more than 255 bytes.
     pub fn in_region(lease: Lease, dtype: DType, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         let (len, name) = (lease.name().len(), MAX_NAME);
@@ -153,11 +182,11 @@ impl Tensor {
             return Err(TensorFault::NameTooLong { len, max: name }.into());
         }
         let len = usize::try_from(lease.len()).map_err(|_| TensorFault::Overflow)?;
-        judge_len(dtype, &shape, len)?;
+        check_len(dtype, &shape, len)?;
         Ok(Self { dtype, shape, storage: Storage::Region(lease) })
     }
 
-    /// The region that its bytes lie in, if they lie in one.
+    /// Returns the name of the region that the bytes lie in, if they lie in one.
     pub fn region(&self) -> Option<&str> {
         match &self.storage {
             Storage::Region(lease) => Some(lease.name()),
@@ -166,11 +195,12 @@ impl Tensor {
         }
     }
 
-    /// Looks up the region that a peer has named. A tensor whose bytes are at hand stays as it is.
+    /// Looks up the region that a peer has named. Other tensors stay as they are.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Region`](crate::ErrorKind::Region): there is no such region, or not such a part of it.
+    /// [`ErrorKind::Region`](crate::ErrorKind::Region): the registry has no such region or no such range of
+    /// it.
     pub fn resolve(self, registry: &Registry) -> Result<Self> {
         match &self.storage {
             Storage::Named(named) => {
@@ -181,13 +211,13 @@ impl Tensor {
         }
     }
 
-    /// A tensor in memory of a GPU.
+    /// Returns a tensor in memory of a GPU.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn on_gpu(dtype: DType, shape: Shape, on: OnGpu) -> Self {
         Self { dtype, shape, storage: Storage::Gpu(on) }
     }
 
-    /// Where its bytes lie on a GPU, if they lie on one.
+    /// Returns the memory of the GPU that the bytes lie on, if they lie on one.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn on(&self) -> Option<&OnGpu> {
         match &self.storage {
@@ -196,7 +226,7 @@ impl Tensor {
         }
     }
 
-    /// The UUID of the GPU that its bytes lie on, if they lie on one.
+    /// Returns the UUID of the GPU that the bytes lie on, if they lie on one.
     pub fn gpu(&self) -> Option<GpuUuid> {
         match &self.storage {
             Storage::Gpu(on) => Some(on.device()),
@@ -204,8 +234,8 @@ impl Tensor {
         }
     }
 
-    /// What a peer told of its memory on a GPU, for whoever opens it otherwise than by `cuda::Device::open`. `None`: it
-    /// does not lie on a peer's GPU.
+    /// Returns the place of a peer's memory on a GPU, for callers that open it without `cuda::Device::open`.
+    /// Returns `None` if the tensor does not lie on a peer's GPU.
     pub fn gpu_place(&self) -> Option<&GpuPlace> {
         match &self.storage {
             Storage::Gpu(OnGpu::Lent(loan)) => Some(&loan.place),
@@ -213,19 +243,19 @@ impl Tensor {
         }
     }
 
-    /// What its elements are.
+    /// Returns the data type of the elements.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The lengths of its dimensions.
+    /// Returns the lengths of the dimensions.
     #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn byte_len(&self) -> usize {
         match &self.storage {
@@ -233,39 +263,39 @@ impl Tensor {
             Storage::Frozen { len, .. } => *len,
             Storage::Shared(block) => block.bytes().len(),
             Storage::Private(private) => private.len,
-            // Judged against data type and shape, so it fits.
+            // The length is checked against data type and shape, so it fits.
             Storage::Region(lease) => lease.len() as usize,
             Storage::Named(named) => named.len as usize,
             Storage::Gpu(on) => on.len(),
         }
     }
 
-    /// Whether its bytes are on loan from a peer, which gets them back when this is dropped.
+    /// Returns whether the bytes are on loan from a peer. Dropping the tensor gives them back.
     #[inline]
     pub fn is_loaned(&self) -> bool {
         matches!(self.storage, Storage::Lent(_) | Storage::Gpu(OnGpu::Lent(_)))
     }
 
-    /// Whether its bytes are sealed against writing, so that it is sent on without a copy.
+    /// Returns whether the bytes are sealed against writing, so that the tensor is sent on without a copy.
     #[inline]
     pub fn is_frozen(&self) -> bool {
         matches!(self.storage, Storage::Frozen { .. })
     }
 
-    /// A view of its bytes, whoever could change them.
+    /// Returns a view of the bytes, even of those that others can change.
     ///
     /// # Errors
     ///
-    /// Of tensors in regions only: [`TensorFault::Unresolved`], [`TensorFault::Alignment`] where they do not start
-    /// at a multiple of 8, and those of [`Lease::bytes`](crate::Lease::bytes), which gives views of sealed memory
-    /// alone. Every other tensor has its bytes at hand.
+    /// - [`TensorFault::Unresolved`], [`TensorFault::OnGpu`].
+    /// - Of a tensor in a region: [`TensorFault::Alignment`] if it does not start at a multiple of 8, and
+    ///   those of [`Lease::bytes`](crate::region::Lease::bytes), which returns views of sealed memory only.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         match &self.storage {
             Storage::Lent(range) => Ok(range.bytes()),
             Storage::Region(lease) => {
                 let bytes = lease.bytes()?;
-                // Who named the region has said where it starts.
+                // The peer that named the region chose the start.
                 if !bytes.is_aligned() {
                     return Err(TensorFault::Alignment { alignment: 8 }.into());
                 }
@@ -277,7 +307,7 @@ impl Tensor {
         }
     }
 
-    /// Before room is made for as many bytes as a peer has said.
+    /// Checks that the bytes can be read, before room is allocated for a length that a peer chose.
     fn check_resolved(&self) -> Result<()> {
         match self.storage {
             Storage::Named(_) => Err(TensorFault::Unresolved.into()),
@@ -286,7 +316,7 @@ impl Tensor {
         }
     }
 
-    /// Copies `to.len()` bytes from `offset` on out, wherever they are. They are inside.
+    /// Copies bytes from `offset` on to `to`. The range lies inside of the tensor.
     fn copy_bytes(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         match &self.storage {
             Storage::Region(lease) => lease.read_at(offset as u64, to),
@@ -297,7 +327,7 @@ impl Tensor {
         }
     }
 
-    /// Its bytes, if they cannot change or the peer is trusted.
+    /// Returns the bytes, if they cannot change or the peer is trusted.
     #[inline]
     fn stable(&self) -> Option<&[u8]> {
         match &self.storage {
@@ -306,20 +336,21 @@ impl Tensor {
             Storage::Private(private) => Some(private.bytes()),
             Storage::Lent(range) if range.is_trusted() => {
                 let bytes = range.bytes();
-                // SAFETY: whoever called `Connection::trust` vouches that this peer leaves alone what it
-                // has lent.
+                // SAFETY: the caller of `Connection::trust` vouches that this peer does not write memory
+                // that it has lent.
                 Some(unsafe { bytes.as_slice() })
             }
             Storage::Lent(_) | Storage::Region(_) | Storage::Named(_) | Storage::Gpu(_) => None,
         }
     }
 
-    /// Its bytes, without a copy.
+    /// Returns the bytes without a copy.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Unstable`]: they are on loan, and the peer is not [trusted](crate::Connection::trust), or
-    /// lie in a region.
+    /// - [`TensorFault::Unstable`]: the bytes are on loan from a peer that is not
+    ///   [trusted](crate::Connection::trust), or lie in a region.
+    /// - [`TensorFault::OnGpu`]: they lie on a GPU.
     #[inline]
     pub fn as_bytes(&self) -> Result<&[u8]> {
         self.stable().ok_or_else(|| self.unstable().into())
@@ -333,12 +364,12 @@ impl Tensor {
         }
     }
 
-    /// Its elements, without a copy.
+    /// Returns the elements without a copy.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::DataType`]: it has others.
-    /// - [`TensorFault::Unstable`] as for [`as_bytes`](Self::as_bytes).
+    /// - [`TensorFault::DataType`]: the tensor has another data type.
+    /// - [`TensorFault::Unstable`], [`TensorFault::OnGpu`]: as [`as_bytes`](Self::as_bytes).
     /// - [`TensorFault::Bool`]: an element is neither 0 nor 1.
     #[inline]
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
@@ -346,7 +377,7 @@ impl Tensor {
         Ok(element::slice_of(self.as_bytes()?)?)
     }
 
-    /// Its elements, without a copy, also while they are on loan.
+    /// Returns the elements without a copy, even while they are on loan.
     ///
     /// # Errors
     ///
@@ -354,21 +385,23 @@ impl Tensor {
     ///
     /// # Safety
     ///
-    /// - Nobody writes these bytes while the slice lives. The sender's process can, if they are on loan: its
-    ///   user must be trusted not to keep a pointer to what it has sent, and its code not to be hostile.
+    /// - Nobody writes these bytes while the slice lives. If they are on loan, the sender's process can write
+    ///   them: its code is not hostile and keeps no pointer to what it has sent.
     pub unsafe fn as_slice_unchecked<T: Element>(&self) -> Result<&[T]> {
         element::check::<T>(self.dtype)?;
         let bytes = self.bytes()?;
-        // SAFETY: the caller vouches that the bytes stand still.
+        // SAFETY: the caller vouches that nobody writes the bytes.
         let bytes = unsafe { bytes.as_slice() };
         Ok(element::slice_of(bytes)?)
     }
 
-    /// A copy of its elements.
+    /// Returns a copy of the elements.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::DataType`], [`TensorFault::Bool`]
+    /// - [`TensorFault::DataType`]: the tensor has another data type.
+    /// - [`TensorFault::Bool`]: an element is neither 0 nor 1.
+    /// - [`TensorFault::Unresolved`], [`TensorFault::OnGpu`]: the processor cannot read it yet.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         element::check::<T>(self.dtype)?;
         self.check_resolved()?;
@@ -377,12 +410,12 @@ impl Tensor {
         Ok(elements)
     }
 
-    /// Copies its elements out.
+    /// Copies the elements to `to`.
     ///
     /// # Errors
     ///
     /// - [`TensorFault::Len`]: `to` has another number of elements.
-    /// - [`TensorFault::DataType`], [`TensorFault::Bool`]
+    /// - Otherwise as [`to_vec`](Self::to_vec).
     pub fn copy_to<T: Element>(&self, to: &mut [T]) -> Result<()> {
         element::check::<T>(self.dtype)?;
         if let Storage::Region(lease) = &self.storage {
@@ -393,11 +426,11 @@ impl Tensor {
         Ok(element::copy(self.bytes()?, to)?)
     }
 
-    /// Gives its elements to `each`, in order, a private copy of some KiB at a time.
+    /// Passes the elements to `each` in order, in private copies of 16 KiB.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::DataType`], [`TensorFault::Bool`]
+    /// As [`to_vec`](Self::to_vec).
     pub fn for_each_chunk<T: Element>(&self, mut each: impl FnMut(&[T])) -> Result<()> {
         element::check::<T>(self.dtype)?;
         let whole = self.byte_len();
@@ -421,8 +454,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// Another handle of the same bytes. `None`: they are on loan or on lease, which one handle gives back;
-    /// see [`to_private`](Self::to_private).
+    /// Returns another handle of the same bytes. Returns `None` if they are on loan or on lease, which one
+    /// handle gives back. [`to_private`](Self::to_private) copies them.
     pub fn try_clone(&self) -> Option<Self> {
         match self.storage {
             Storage::Lent(_) | Storage::Region(_) | Storage::Gpu(OnGpu::Lent(_)) => None,
@@ -430,8 +463,8 @@ impl Tensor {
         }
     }
 
-    /// What is sent in its place later: another handle, of what is on loan a private copy, of what is on
-    /// lease its region's name.
+    /// Returns a tensor that can be sent later in this one's place: another handle, a private copy of a loan,
+    /// or the name of a lease's region.
     pub(super) fn another(&self) -> Self {
         let storage = match &self.storage {
             Storage::Shared(block) => Storage::Shared(block.clone()),
@@ -442,13 +475,13 @@ impl Tensor {
             Storage::Named(named) => Storage::Named(named.clone()),
             Storage::Lent(range) => Storage::Private(Private::copy_of(range.bytes())),
             Storage::Region(lease) => Storage::Named(Named::of(lease)),
-            // A loan of a GPU's memory is refused when it is to be sent on.
+            // Sending a loan of a GPU's memory is refused later.
             Storage::Gpu(on) => Storage::Gpu(on.clone()),
         };
         Self { storage, ..*self }
     }
 
-    /// Bytes of private memory that it holds.
+    /// Returns the bytes of private memory that the tensor holds.
     pub(super) fn private_len(&self) -> usize {
         match &self.storage {
             Storage::Private(private) => private.len,
@@ -456,12 +489,12 @@ impl Tensor {
         }
     }
 
-    /// A private copy, which is on loan from nobody.
+    /// Returns a private copy, which holds no loan.
     ///
     /// # Errors
     ///
-    /// Of tensors in regions only: [`TensorFault::Unresolved`], and those of
-    /// [`Lease::read_at`](crate::Lease::read_at).
+    /// [`TensorFault::Unresolved`], [`TensorFault::OnGpu`], and of a tensor in a region those of
+    /// [`Lease::read_at`](crate::region::Lease::read_at).
     pub fn to_private(&self) -> Result<Self> {
         self.check_resolved()?;
         let private = Private::new(self.byte_len(), |to| self.copy_bytes(0, to))?;
@@ -469,8 +502,8 @@ impl Tensor {
     }
 }
 
-/// So many elements, or the error of a process that has no room for them: how many there are, a peer may
-/// have said.
+/// Returns `count` zeros, or an error if the allocator has no memory for them: a peer may have chosen the
+/// count.
 fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     let mut elements = Vec::new();
     let reserved = elements.try_reserve_exact(count);
@@ -508,6 +541,20 @@ mod tests {
         assert_eq!(seen, elements);
         let empty = Tensor::from_slice::<u32>([0, 7], &[]).unwrap();
         empty.for_each_chunk::<u32>(|_| panic!("there is nothing")).unwrap();
+    }
+
+    #[test]
+    fn debug_shows_what_a_tensor_is_on_one_line() {
+        let tensor = Tensor::from_slice([2, 3], &[0.5f32; 6]).unwrap();
+        let shown = r#"Tensor { dtype: Fp32, shape: [2, 3], len: 24, memory: "private" }"#;
+        assert_eq!(format!("{tensor:?}"), shown);
+        let context = crate::Context::new().unwrap();
+        let tensor = context.alloc::<u8>([4]).unwrap();
+        let shown = r#"TensorMut { dtype: Uint8, shape: [4], len: 4, memory: "pool" }"#;
+        assert_eq!(format!("{tensor:?}"), shown);
+        let tensor = tensor.share().unwrap();
+        let shown = r#"Tensor { dtype: Uint8, shape: [4], len: 4, memory: "pool" }"#;
+        assert_eq!(format!("{tensor:?}"), shown);
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! A tensor that is being written.
+//! A tensor that this process writes.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -11,12 +12,13 @@ use crate::tensor::element::{Element, slice_of, slice_of_mut};
 use crate::tensor::shape::Shape;
 use crate::tensor::view::{Private, Storage, Tensor};
 
-/// A tensor that only this process knows of yet, to be written in place: a slice of its elements, row-major.
-/// With [`Allocation::dtype`](crate::Allocation::dtype) it is a slice of bytes, whatever its data type.
+/// A tensor that only this process knows, to be written in place. It derefs to a slice of its elements,
+/// row-major. [`Allocation::dtype`](crate::tensor::Allocation::dtype) makes one that derefs to bytes, whatever
+/// its data type.
 ///
-/// It starts at a multiple of the page size, and holds what was there before unless it is
-/// [frozen](crate::Context::alloc_frozen), BOOL, or [zeroed](crate::Allocation::zeroed). Dropped, its memory
-/// goes back.
+/// The memory starts at a multiple of the page size. It holds old bytes of this process, unless it is
+/// [frozen](crate::Context::alloc_frozen), BOOL, or [zeroed](crate::tensor::Allocation::zeroed). Dropping the
+/// tensor returns the memory to the pool.
 ///
 /// # Examples
 ///
@@ -28,7 +30,6 @@ use crate::tensor::view::{Private, Storage, Tensor};
 /// assert_eq!(image.as_slice::<f32>()?.len(), 3 * 224 * 224);
 /// # Ok::<(), slipring::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct TensorMut<T: Element = u8> {
     pub(super) dtype: DType,
     pub(super) shape: Shape,
@@ -36,12 +37,11 @@ pub struct TensorMut<T: Element = u8> {
     pub(super) element: PhantomData<T>,
 }
 
-/// Where a tensor is written.
-#[derive(Debug)]
+/// The memory of a tensor that is being written.
 pub(super) enum Writable {
     Block(Block),
     Draft(FrozenDraft),
-    /// It has no bytes.
+    /// The tensor has no bytes.
     Nothing,
 }
 
@@ -64,28 +64,28 @@ impl Writable {
 }
 
 impl<T: Element> TensorMut<T> {
-    /// What its elements are.
+    /// Returns the data type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The lengths of its dimensions.
+    /// Returns the lengths of the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn byte_len(&self) -> usize {
         self.memory.bytes().len()
     }
 
-    /// Ends the writing: from now on it is read, and sent to any number of links. Freezes it if it was made
-    /// for that.
+    /// Ends the writing. The tensor can then be read and sent over any number of links. Memory of
+    /// [`alloc_frozen`](crate::Context::alloc_frozen) is frozen here.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os), [`ErrorKind::Forked`](crate::ErrorKind::Forked): it cannot be
-    /// frozen.
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os), [`ErrorKind::Forked`](crate::ErrorKind::Forked): the memory
+    /// cannot be frozen.
     pub fn share(self) -> Result<Tensor> {
         let Self { dtype, shape, memory, .. } = self;
         let nothing = || Storage::Private(Private::copy_of(Bytes::of(&[])));
@@ -98,6 +98,20 @@ impl<T: Element> TensorMut<T> {
             Writable::Nothing => nothing(),
         };
         Ok(Tensor { dtype, shape, storage })
+    }
+}
+
+/// Shows data type, shape, length, and the kind of memory.
+impl<T: Element> fmt::Debug for TensorMut<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = match &self.memory {
+            Writable::Block(_) => "pool",
+            Writable::Draft(_) => "to be frozen",
+            Writable::Nothing => "none",
+        };
+        let mut out = f.debug_struct("TensorMut");
+        out.field("dtype", &self.dtype).field("shape", &self.shape);
+        out.field("len", &self.byte_len()).field("memory", &memory).finish()
     }
 }
 

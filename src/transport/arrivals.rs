@@ -377,7 +377,7 @@ impl Arrivals {
         self.window = self.window.saturating_add(len);
         let in_time = self.window <= self.limit.saturating_mul(LIMITS);
         if bytes > self.limit || segments > SEGMENTS || !in_time {
-            return Err(Fault::PeerPool { bytes, segments }.into());
+            return Err(Fault::PeerPool { bytes, segments, limit: self.limit }.into());
         }
         if len == 0 || !len.is_multiple_of(page_size() as u64) {
             return Err(Fault::Field { field: "segment.len", value: len }.into());

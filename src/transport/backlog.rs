@@ -62,8 +62,9 @@ impl Backlog {
     pub(super) fn admit(&self, len: usize) -> Result<()> {
         let full = self.bytes.saturating_add(len).saturating_add(OVERHEAD) > self.limit;
         if full && !self.letters.is_empty() {
-            let (waiting, limit) = (self.letters.len(), self.limit);
-            return Err(ErrorKind::BacklogFull { waiting, limit }.into());
+            let (messages, needed) = (self.letters.len(), len.saturating_add(OVERHEAD));
+            let (used, limit) = (self.bytes, self.limit);
+            return Err(ErrorKind::BacklogFull { messages, needed, used, limit }.into());
         }
         Ok(())
     }

@@ -26,11 +26,11 @@ impl Calls {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BacklogFull`]: too many requests wait for their response.
+    /// [`ErrorKind::CallsInFlight`]: too many requests wait for their response.
     pub(super) fn make(&mut self) -> Result<RequestId> {
-        let waiting = self.made.len() + self.abandoned.len();
-        if waiting >= LIMIT {
-            return Err(ErrorKind::BacklogFull { waiting, limit: LIMIT }.into());
+        let calls = self.made.len() + self.abandoned.len();
+        if calls >= LIMIT {
+            return Err(ErrorKind::CallsInFlight { calls, limit: LIMIT }.into());
         }
         self.last += 1;
         self.made.insert(self.last);

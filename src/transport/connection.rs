@@ -1,5 +1,6 @@
 //! A connection: both halves, and requests with their responses.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,10 +45,22 @@ use crate::transport::wait::after;
 /// server.join().unwrap()?;
 /// # Ok::<(), slipring::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Connection {
     sender: Sender,
     receiver: Receiver,
+}
+
+/// Shows the peer and the numbers of messages.
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (peer, stats) = (self.peer(), self.stats());
+        f.debug_struct("Connection")
+            .field("peer_pid", &peer.pid())
+            .field("peer_uid", &peer.uid())
+            .field("sent", &stats.sent.messages)
+            .field("received", &stats.received.messages)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What both halves of a connection have done.
@@ -402,5 +415,24 @@ impl Connection {
     /// As there.
     pub fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
         self.sender.respond(request, body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Address, Context};
+
+    #[test]
+    fn debug_shows_the_peer_and_the_traffic_on_one_line() {
+        let (context, address) = (Context::new().unwrap(), Address::fresh());
+        let mut listener = context.listen(&address).unwrap();
+        let far = std::thread::spawn(move || listener.accept().unwrap());
+        let mut near = context.connect(&address).unwrap();
+        let _far = far.join().unwrap();
+        near.send(b"hello").unwrap();
+        let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
+        let peer = format!("peer_pid: Some({pid}), peer_uid: {uid}");
+        let shown = format!("Connection {{ {peer}, sent: 1, received: 0, .. }}");
+        assert_eq!(format!("{near:?}"), shown);
     }
 }

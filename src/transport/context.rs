@@ -155,7 +155,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::InvalidAddress`], [`ErrorKind::AddressInUse`].
+    /// - [`ErrorKind::Address`], [`ErrorKind::AddressInUse`].
     /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::Os`].
     pub fn listen<A>(&self, address: A) -> Result<Listener>
     where
@@ -171,7 +171,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidAddress`]: the descriptor is something else.
+    /// [`ErrorKind::Address`]: the descriptor is something else.
     pub fn listen_on(&self, socket: OwnedFd) -> Result<Listener> {
         self.core.generation.check()?;
         socket::adopt(&socket, true)?;
@@ -183,7 +183,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::InvalidAddress`], [`ErrorKind::NobodyListens`].
+    /// - [`ErrorKind::Address`], [`ErrorKind::NobodyListens`].
     /// - [`ErrorKind::TimedOut`]: the listener did not answer.
     /// - [`ErrorKind::PeerNotAdmitted`], [`ErrorKind::RefusedByPeer`],
     ///   [`ErrorKind::NoCommonVersion`], [`ErrorKind::Fault`].

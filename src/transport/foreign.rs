@@ -104,7 +104,7 @@ impl Drop for Foreigners {
 
 /// One of them.
 #[derive(Debug)]
-pub(crate) struct Foreign(Option<OwnedFd>);
+pub struct Foreign(Option<OwnedFd>);
 
 impl AsFd for Foreign {
     fn as_fd(&self) -> BorrowedFd<'_> {

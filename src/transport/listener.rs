@@ -333,7 +333,7 @@ impl Listener {
 
     fn note(&mut self, error: &Error) {
         self.stats.refused += 1;
-        tracing::debug!(%error, "a peer was not accepted");
+        tracing::debug!(error = format_args!("{error:#}"), "a peer was not accepted");
     }
 
     /// Keeps a peer that has not said Hello. One too many, and the oldest is dropped.

@@ -210,7 +210,8 @@ impl Received<'_> {
 
 impl Receiver {
     /// Ends the connection, because of what the peer sent.
-    pub(crate) fn fail(&mut self, fault: Fault) -> Error {
+    #[doc(hidden)]
+    pub fn fail(&mut self, fault: Fault) -> Error {
         self.inbox.fail(fault)
     }
 }
@@ -243,7 +244,8 @@ impl Sender {
 
     /// When an operation that waits as long as [`Options::send_timeout`](crate::Options::send_timeout) allows
     /// gives up.
-    pub(crate) fn default_deadline(&self) -> Instant {
+    #[doc(hidden)]
+    pub fn default_deadline(&self) -> Instant {
         after(self.session.core.options.send_timeout)
     }
 
@@ -260,7 +262,7 @@ impl Sender {
 
 /// The socket of a link, which wakes its halves when they are armed.
 #[derive(Debug, Clone)]
-pub(crate) struct LinkSocket {
+pub struct LinkSocket {
     link: Arc<Link>,
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "for runtimes"))]
     spin: Spin,
@@ -272,7 +274,7 @@ impl LinkSocket {
     }
 
     /// From now on somebody sleeps on it.
-    pub(crate) fn use_descriptor(&self) {
+    pub fn use_descriptor(&self) {
         self.link.use_descriptor();
     }
 

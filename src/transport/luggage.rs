@@ -159,7 +159,8 @@ impl Sender {
     /// - [`ErrorKind::TimedOut`]: the peer has not looked at its socket for long.
     /// - [`ErrorKind::DescriptorLimit`]: too many of this user's are on their way.
     /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`].
-    pub(crate) fn pass(&mut self, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<u64> {
+    #[doc(hidden)]
+    pub fn pass(&mut self, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<u64> {
         self.check()?;
         let start = Instant::now();
         let number = self.passed;
@@ -176,12 +177,14 @@ impl Sender {
     }
 
     /// Descriptors that were sent.
-    pub(crate) fn passed(&self) -> u64 {
+    #[doc(hidden)]
+    pub fn passed(&self) -> u64 {
         self.passed
     }
 
     /// From now on up to `limit` descriptors of the peer's may wait to be taken.
-    pub(crate) fn admit_descriptors(&self, limit: usize) {
+    #[doc(hidden)]
+    pub fn admit_descriptors(&self, limit: usize) {
         self.link.arrivals().admit_descriptors(limit);
     }
 
@@ -191,7 +194,8 @@ impl Sender {
     ///
     /// - [`ErrorKind::Fault`]: there are none of these numbers. The connection is over.
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
-    pub(crate) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
+    #[doc(hidden)]
+    pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
         let taken = self.link.arrivals().descriptors(&self.link.socket, first, count);
         taken.map_err(|error| match error.kind() {
             ErrorKind::DescriptorLimit { .. } => error,

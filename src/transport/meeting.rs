@@ -232,7 +232,7 @@ fn conclude(core: &Arc<Core>, socket: Socket, ours: Ours, theirs: Theirs) -> Res
         && let Err(error) = mapping.bind_to_node(node)
     {
         // A wish, of a node that only the peer vouches for.
-        tracing::debug!(%error, node, "the ring stays where it is");
+        tracing::debug!(error = format_args!("{error:#}"), node, "the ring stays where it is");
     }
     let terms = Terms {
         max_message: hello.max_message.min(theirs.hello.max_message),

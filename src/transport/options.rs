@@ -66,7 +66,8 @@ pub enum Numa {
 /// # Examples
 ///
 /// ```
-/// use slipring::{Context, Options, Spin};
+/// use slipring::{Context, Options};
+/// use slipring::options::Spin;
 ///
 /// let options = Options::new().ring_capacity(1 << 20).spin(Spin::Never);
 /// let context = Context::with_options(options)?;

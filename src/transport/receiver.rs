@@ -1,8 +1,10 @@
 //! The receiving half of a connection.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ring::Kind;
 use crate::shm::Bytes;
@@ -13,18 +15,6 @@ use crate::transport::inbox::{Head, Inbox};
 use crate::transport::link::Session;
 use crate::transport::parcel::Claims;
 use crate::transport::wait::Patience;
-
-/// Why nothing was received at once.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TryRecvError {
-    /// Nothing has arrived.
-    #[error("nothing has arrived")]
-    Empty,
-    /// The connection is over, not in order.
-    #[error(transparent)]
-    Failed(#[from] Error),
-}
 
 /// Names a request of one connection. A response under an id that was not asked for, or was answered
 /// before, ends the connection at the other side.
@@ -84,11 +74,17 @@ pub struct RecvStats {
 ///
 /// Dropping it tells the sender that nobody looks any more. Long messages that were not received stay
 /// in the sender's pool until the sending half of this side is dropped, too.
-#[derive(Debug)]
 pub struct Receiver {
     pub(super) inbox: Inbox,
     pub(super) backlog: Backlog,
     pub(super) calls: Calls,
+}
+
+/// Shows the number of messages.
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("received", &self.stats().messages).finish_non_exhaustive()
+    }
 }
 
 impl Receiver {

@@ -1,9 +1,11 @@
 //! The sending half of a connection.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, ErrorKind, Fault, Result};
+pub use crate::error::TrySendError;
+use crate::error::{Error, ErrorKind, Result};
 use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
@@ -20,29 +22,6 @@ use crate::transport::standing::Health;
 use crate::transport::token::Token;
 use crate::transport::wait::{Waiter, after};
 use crate::wake::{Attention, Sleeper, Waker};
-
-/// Why something could not be sent at once.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrySendError {
-    /// There is no room now. Room comes as the receiver receives.
-    #[error("no room now: {needed} bytes needed, {free} free")]
-    Full {
-        /// Bytes that are free.
-        free: u64,
-        /// Bytes that are needed.
-        needed: u64,
-    },
-    /// The connection cannot send this, or nothing any more.
-    #[error(transparent)]
-    Failed(#[from] Error),
-}
-
-impl From<Fault> for TrySendError {
-    fn from(fault: Fault) -> Self {
-        Self::Failed(fault.into())
-    }
-}
 
 impl From<Full> for TrySendError {
     fn from(full: Full) -> Self {
@@ -73,7 +52,6 @@ pub struct SendStats {
 /// The sending half of a [`Connection`](crate::Connection): one thread's at a time.
 ///
 /// Dropping it tells the receiver that nothing follows; what was sent before is delivered.
-#[derive(Debug)]
 pub struct Sender {
     pub(super) producer: Producer<Mapping, PeerMapping>,
     pub(super) ring: Area,
@@ -112,6 +90,13 @@ pub(crate) enum Patience {
     Until(Instant),
     /// The connection's send timeout, taken when waiting begins.
     Default,
+}
+
+/// Shows the number of messages.
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("sent", &self.stats.messages).finish_non_exhaustive()
+    }
 }
 
 impl Sender {
@@ -203,7 +188,7 @@ impl Sender {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub fn respond(&mut self, request: crate::RequestId, body: &[u8]) -> Result<()> {
+    pub fn respond(&mut self, request: crate::transport::RequestId, body: &[u8]) -> Result<()> {
         let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
         self.put(envelope, body, Patience::Default).map_err(spent)
     }
@@ -215,7 +200,7 @@ impl Sender {
     /// As [`try_send`](Self::try_send).
     pub fn try_respond(
         &mut self,
-        request: crate::RequestId,
+        request: crate::transport::RequestId,
         body: &[u8],
     ) -> Result<(), TrySendError> {
         let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
@@ -256,7 +241,7 @@ impl Sender {
     /// Sends a request if there is room.
     pub(crate) fn try_request(
         &mut self,
-        id: crate::RequestId,
+        id: crate::transport::RequestId,
         body: &[u8],
     ) -> Result<(), TrySendError> {
         let envelope = Envelope { kind: Kind::Request, id: Some(id.0) };

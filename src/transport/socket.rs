@@ -66,14 +66,14 @@ pub(super) fn accept(listener: BorrowedFd<'_>) -> Result<Option<Socket>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidAddress`]: it is no `SOCK_SEQPACKET` Unix socket, or listens although it
+/// [`ErrorKind::Address`]: it is no `SOCK_SEQPACKET` Unix socket, or listens although it
 /// must not (or the reverse).
 pub(super) fn adopt(socket: &OwnedFd, listening: bool) -> Result<()> {
     let fits = rustix::net::sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
         && rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
         && rustix::net::sockopt::socket_acceptconn(socket) == Ok(listening);
     if !fits {
-        return Err(ErrorKind::InvalidAddress(crate::error::AddressFault::NotSeqpacket).into());
+        return Err(ErrorKind::Address(crate::error::AddressFault::NotSeqpacket).into());
     }
     rustix::io::ioctl_fionbio(socket, true).map_err(|errno| Error::os("FIONBIO", errno))?;
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)

@@ -2,6 +2,8 @@
 //! client that says anything, over an honest link ([`Hostile`]) or without the library ([`Raw`]); and an honest client
 //! that watches over the service meanwhile ([`Watch`]).
 
+#![cfg(feature = "commit")]
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::thread;
@@ -12,7 +14,6 @@ use slipring::Connection;
 use slipring::commit::{Buffer, Client, Model, ServerOptions, Session};
 
 use super::census::Census;
-use super::other::Other;
 use super::raw::{self, Hello, RawPeer};
 use super::service::Stage;
 use super::{soon, wait_until};
@@ -158,12 +159,6 @@ impl Watch {
         assert_eq!(hostile.ask(bytes), None, "{why}");
         self.executes(1);
     }
-}
-
-/// Runs `body` in a process of its own, in which nothing else is counted.
-pub fn alone(test: &str, body: impl FnOnce()) {
-    // Its own deadlines come first, and say what they wait for.
-    Other::start(test, "", |_| body()).succeeds();
 }
 
 /// A client that says anything, over an honest connection.

@@ -299,7 +299,11 @@ fn build(variant: &str, options: &[&str]) -> PathBuf {
         "-Wl,-z,nodelete",
         "-Wl,-soname,libcuda.so.1",
     ];
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda");
+    let from = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .map(|folder| folder.join("tests/fake_cuda"))
+        .find(|folder| folder.is_dir())
+        .unwrap();
     let mut sources: Vec<PathBuf> =
         fs::read_dir(from).unwrap().map(|entry| entry.unwrap().path()).collect();
     sources.sort();

@@ -6,7 +6,8 @@
 //! ```
 
 use slipring::cuda::{Device, Pool, PoolOptions};
-use slipring::{Connection, Context, CudaFault, ErrorKind, Result, Tensor};
+use slipring::error::CudaFault;
+use slipring::{Connection, Context, ErrorKind, Result, Tensor};
 
 use super::fake_cuda::{Call, FakeCuda};
 use super::other::{Namespace, Other, run_here, say};

@@ -6,6 +6,7 @@
 //! | `classifier` | the document's | the sum of the image's bytes in the first output |
 //! | `many N` | N inputs of 16 bytes, output `sum` of 8 | the sum of their first bytes |
 //! | `shared` | inputs `low` (8 at 0) and `high` (16 at 16) of one region of 32, output of 24 | copies both |
+//! | `inline` | as `echo` | runs inline |
 //! | `ext` | as `echo`, with an ext buffer of 16 bytes that counts executions | |
 //! | `slow MS` | as `echo` | sleeps first |
 //! | `slowly MS` | as `echo` | sleeps in commits, updates and releases instead |
@@ -18,6 +19,8 @@
 //! | `twins` | inputs of 8 and 16 bytes, output of 8, all labelled `x` | nothing |
 //! | `refuse`, `startle` | as `echo` | its commits are refused, or panic |
 //! | `bad` | a description that cannot be | |
+
+#![cfg(feature = "commit")]
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -123,6 +126,10 @@ impl Service for Calculator {
         } else {
             Ok((name, description))
         }
+    }
+
+    fn runs_inline(&self, model: &String) -> bool {
+        model == "inline"
     }
 
     fn commit(&self, model: &String, _: &Buffers) -> Result<u64, Refused> {

@@ -99,7 +99,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As [`Allocation::typed`](slipring::Allocation::typed) after a long time.
+    /// As [`Allocation::typed`](slipring::tensor::Allocation::typed) after a long time.
     pub fn cut_tensor(&mut self, context: &Context) -> Result<Tensor, Error> {
         let frozen = self.kind() == Kind::Frozen;
         let bytes = self.cut();

@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use slipring::{
-    Address, Bytes, Connection, Context, EventLoop, Link, Listener, Options, Spin, Tensor,
-};
+use slipring::{Address, Connection, Context, EventLoop, Link, Listener, Options, Tensor};
+use slipring::message::Bytes;
+use slipring::options::Spin;
 
 use super::{Kind, System};
 use crate::Outcome;

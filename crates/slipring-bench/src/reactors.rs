@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use slipring::{Bytes, Connection, Context, EventLoop, Link, Token, TryRecvError, TrySendError};
+use slipring::error::{TryRecvError, TrySendError};
+use slipring::message::{Bytes, Token};
+use slipring::{Connection, Context, EventLoop, Link};
 
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup};

@@ -5,24 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::tokio::shared::{Shared, watch_until};
+use crate::error::{TryRecvError, TrySendError};
+use crate::tensor::Outgoing;
+use crate::transport::{Peer, RecvStats, Request, RequestId, SendStats};
 use crate::wake::{Polling, SpinPolicy};
-use crate::{
-    ErrorKind, Outgoing, Peer, RecvStats, Request, RequestId, Result, SendStats, Tensor, TensorSet,
-    TryRecvError, TrySendError,
-};
+use crate::{ErrorKind, Result, Tensor, TensorSet};
 
 /// How long to sleep at a time for what nobody tells of: blocks that other peers hold.
 pub(super) const SLICE: Duration = Duration::from_millis(5);
 
-/// The sending half of a [`Connection`](super::Connection). Dropping it tells the receiver that
+/// The sending half of a [`AsyncConnection`](super::Connection). Dropping it tells the receiver that
 /// nothing follows.
 #[derive(Debug)]
-pub struct Sender {
+pub struct AsyncSender {
     inner: crate::Sender,
     shared: Arc<Shared>,
 }
 
-impl Sender {
+impl AsyncSender {
     pub(super) fn new(inner: crate::Sender, shared: Arc<Shared>) -> Self {
         Self { inner, shared }
     }
@@ -143,15 +143,15 @@ impl Sender {
     }
 }
 
-/// The receiving half of a [`Connection`](super::Connection).
+/// The receiving half of a [`AsyncConnection`](super::Connection).
 #[derive(Debug)]
-pub struct Receiver {
+pub struct AsyncReceiver {
     inner: crate::Receiver,
     shared: Arc<Shared>,
     polling: Polling,
 }
 
-impl Receiver {
+impl AsyncReceiver {
     pub(super) fn new(inner: crate::Receiver, shared: Arc<Shared>, spin: SpinPolicy) -> Self {
         Self { inner, shared, polling: Polling::new(spin) }
     }

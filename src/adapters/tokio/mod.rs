@@ -1,11 +1,11 @@
 //! Async connections for tokio (feature `tokio`).
 //!
-//! [`Listener`], [`Connection`] and its halves are those of the crate, with waiting replaced by
+//! [`AsyncListener`], [`AsyncConnection`] and its halves are those of the crate, with waiting replaced by
 //! `await`. A waiting half looks at its ring for a while, letting other tasks run in between
 //! ([`Options::spin`](crate::Options::spin) says for how long), then sleeps on the link's socket.
 //! Every future here is cancel-safe: dropped, it has received and sent nothing, or everything.
 //!
-//! [`Stream`] is a byte stream over a connection, for what speaks to sockets.
+//! [`AsyncStream`] is a byte stream over a connection, for what speaks to sockets.
 //!
 //! The runtime needs its I/O and time drivers (`enable_all`).
 //!
@@ -13,12 +13,12 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! use slipring::tokio::{Connection, Listener};
+//! use slipring::tokio::{AsyncConnection, AsyncListener};
 //! use slipring::{Address, Context};
 //!
 //! let context = Context::new()?;
 //! let address = Address::fresh();
-//! let mut listener = Listener::new(context.listen(&address)?)?;
+//! let mut listener = AsyncListener::new(context.listen(&address)?)?;
 //! let server = tokio::spawn(async move {
 //!     let mut link = listener.accept().await?;
 //!     while let Some(message) = link.recv().await? {
@@ -27,7 +27,7 @@
 //!     Ok::<_, slipring::Error>(())
 //! });
 //!
-//! let mut link = Connection::connect(&context, address).await?;
+//! let mut link = AsyncConnection::connect(&context, address).await?;
 //! link.send(b"hello").await?;
 //! assert_eq!(link.recv().await?.as_deref(), Some(&b"hello"[..]));
 //! link.close()?;
@@ -42,20 +42,20 @@ mod shared;
 mod stream;
 
 use crate::adapters::tokio::shared::{Listening, Shared, Watched};
-use crate::{
-    Address, Context, Error, Outgoing, Peer, Request, RequestId, Result, Stats, Tensor, TensorSet,
-};
+use crate::tensor::Outgoing;
+use crate::transport::{Peer, Request, RequestId, Stats};
+use crate::{Address, Context, Error, Result, Tensor, TensorSet};
 
-pub use halves::{Receiver, Sender};
-pub use stream::Stream;
+pub use halves::{AsyncReceiver, AsyncSender};
+pub use stream::AsyncStream;
 
 /// Accepts connections: [`crate::Listener`] on a tokio runtime.
 #[derive(Debug)]
-pub struct Listener {
+pub struct AsyncListener {
     inner: Watched<Listening>,
 }
 
-impl Listener {
+impl AsyncListener {
     /// Puts a listener on the current runtime.
     ///
     /// # Errors
@@ -74,11 +74,11 @@ impl Listener {
     /// # Errors
     ///
     /// As [`crate::Listener::accept`].
-    pub async fn accept(&mut self) -> Result<Connection> {
+    pub async fn accept(&mut self) -> Result<AsyncConnection> {
         loop {
             let listener = &mut self.inner.get_mut().0;
             match listener.try_accept() {
-                Ok(Some(connection)) => return Connection::new(connection),
+                Ok(Some(connection)) => return AsyncConnection::new(connection),
                 Ok(None) => {}
                 Err(error) => {
                     if listener.is_stuck() {
@@ -101,12 +101,12 @@ impl Listener {
 
 /// A link to another process: [`crate::Connection`] on a tokio runtime.
 #[derive(Debug)]
-pub struct Connection {
-    sender: Sender,
-    receiver: Receiver,
+pub struct AsyncConnection {
+    sender: AsyncSender,
+    receiver: AsyncReceiver,
 }
 
-impl Connection {
+impl AsyncConnection {
     /// Puts a connection on the current runtime.
     ///
     /// # Errors
@@ -122,8 +122,8 @@ impl Connection {
         let shared = Shared::new(socket)?;
         let (sender, receiver) = connection.split();
         Ok(Self {
-            sender: Sender::new(sender, shared.clone()),
-            receiver: Receiver::new(receiver, shared, spin),
+            sender: AsyncSender::new(sender, shared.clone()),
+            receiver: AsyncReceiver::new(receiver, shared, spin),
         })
     }
 
@@ -146,13 +146,13 @@ impl Connection {
     }
 
     /// Both halves, for two tasks.
-    pub fn split(self) -> (Sender, Receiver) {
+    pub fn split(self) -> (AsyncSender, AsyncReceiver) {
         (self.sender, self.receiver)
     }
 
     /// A byte stream over this connection.
-    pub fn into_stream(self) -> Stream {
-        Stream::new(self.sender, self.receiver)
+    pub fn into_stream(self) -> AsyncStream {
+        AsyncStream::new(self.sender, self.receiver)
     }
 
     /// Sends a message; waits for room.
@@ -213,12 +213,12 @@ impl Connection {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// use slipring::tokio::{Connection, Listener};
+    /// use slipring::tokio::{AsyncConnection, AsyncListener};
     /// use slipring::{Address, Context};
     ///
     /// let context = Context::new()?;
     /// let address = Address::fresh();
-    /// let mut listener = Listener::new(context.listen(&address)?)?;
+    /// let mut listener = AsyncListener::new(context.listen(&address)?)?;
     /// let server = tokio::spawn(async move {
     ///     let mut link = listener.accept().await?;
     ///     while let Some(tensor) = link.recv_tensor().await? {
@@ -228,7 +228,7 @@ impl Connection {
     ///     Ok::<_, slipring::Error>(())
     /// });
     ///
-    /// let mut link = Connection::connect(&context, address).await?;
+    /// let mut link = AsyncConnection::connect(&context, address).await?;
     /// let mut image = context.alloc::<f32>([1, 3, 224, 224])?;
     /// image.fill(0.5);
     /// link.send_tensor(image).await?;
@@ -300,7 +300,7 @@ impl Connection {
 
 /// A request that waits for its response; given up when dropped.
 struct Call<'a> {
-    receiver: &'a mut Receiver,
+    receiver: &'a mut AsyncReceiver,
     id: Option<RequestId>,
 }
 

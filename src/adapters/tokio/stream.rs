@@ -8,23 +8,25 @@ use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::adapters::tokio::halves::{Receiver, SLICE, Sender};
+use crate::Result;
+use crate::adapters::tokio::halves::{AsyncReceiver, AsyncSender, SLICE};
+use crate::error::TryRecvError;
+use crate::transport::{MessageKind, Peer};
 use crate::wake::{Polling, SpinPolicy};
-use crate::{MessageKind, Peer, Result, TryRecvError};
 
 /// The longest message that a write becomes, in bytes.
 const LONGEST: usize = 256 << 10;
 
 type Sleep = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// A byte stream over a [`Connection`](super::Connection): each write is a message (a vectored one,
+/// A byte stream over a [`AsyncConnection`](super::Connection): each write is a message (a vectored one,
 /// too), reads take them apart. What speaks to a socket by `AsyncRead` and `AsyncWrite` speaks to it.
 ///
 /// Shutting it down ends its writing; the other side then reads the end. Dropping it ends both
 /// directions in order; a peer that died gives `ConnectionReset`, one that sends tensors `InvalidData`.
-pub struct Stream {
-    sender: Option<Sender>,
-    receiver: Receiver,
+pub struct AsyncStream {
+    sender: Option<AsyncSender>,
+    receiver: AsyncReceiver,
     /// Bytes of the next message that were read.
     read: usize,
     reading: Wait,
@@ -75,14 +77,14 @@ impl Wait {
     }
 }
 
-impl std::fmt::Debug for Stream {
+impl std::fmt::Debug for AsyncStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream").field("peer", self.peer()).finish_non_exhaustive()
+        f.debug_struct("AsyncStream").field("peer", self.peer()).finish_non_exhaustive()
     }
 }
 
-impl Stream {
-    pub(super) fn new(sender: Sender, receiver: Receiver) -> Self {
+impl AsyncStream {
+    pub(super) fn new(sender: AsyncSender, receiver: AsyncReceiver) -> Self {
         let watching = || Wait::new(receiver.shared().socket().spin());
         let (reading, writing) = (watching(), watching());
         Self { sender: Some(sender), receiver, read: 0, reading, writing }
@@ -94,7 +96,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for AsyncStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -142,7 +144,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for AsyncStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,14 +1,14 @@
-//! BYTES elements, written.
+//! Writing BYTES elements.
 
 use crate::error::{Result, TensorFault};
 use crate::tensor::codec::elements::LENGTH;
 
-/// A BYTES tensor in the making: its elements are pushed in row-major order.
+/// A BYTES tensor under construction. The caller pushes its elements in row-major order.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::codec::BytesBuilder;
+/// use slipring::tensor::BytesBuilder;
 ///
 /// let mut builder = BytesBuilder::new();
 /// builder.push(b"hi")?;
@@ -25,21 +25,22 @@ pub struct BytesBuilder {
 }
 
 impl BytesBuilder {
-    /// One without elements.
+    /// Returns a builder without elements.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One without elements, with room for `len` bytes; see [`encoded_len`].
+    /// Returns a builder without elements, with room for `len` bytes. [`encoded_len`](Self::encoded_len) computes
+    /// them.
     pub fn with_capacity(len: usize) -> Self {
         Self { bytes: Vec::with_capacity(len), count: 0 }
     }
 
-    /// Writes an element behind the others.
+    /// Appends an element.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::ElementTooLong`]: its length is no `u32`. Nothing was written then.
+    /// [`TensorFault::ElementTooLong`]: the element's length does not fit into a `u32`. The builder is unchanged.
     pub fn push(&mut self, element: &[u8]) -> Result<()> {
         let len = length(self.count, element.len())?;
         self.bytes.reserve(LENGTH + element.len());
@@ -49,51 +50,51 @@ impl BytesBuilder {
         Ok(())
     }
 
-    /// How many elements were pushed.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The bytes of the tensor.
+    /// Returns the bytes of the tensor.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
-}
 
-/// The bytes of a BYTES tensor of these elements, in row-major order.
-///
-/// # Errors
-///
-/// [`TensorFault::ElementTooLong`]: the length of an element is no `u32`.
-pub fn encode_bytes<E: AsRef<[u8]>>(elements: impl IntoIterator<Item = E>) -> Result<Vec<u8>> {
-    let mut builder = BytesBuilder::new();
-    for element in elements {
-        builder.push(element.as_ref())?;
+    /// Returns the bytes of a BYTES tensor of these elements, in row-major order.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::ElementTooLong`]: an element's length does not fit into a `u32`.
+    pub fn encode<E: AsRef<[u8]>>(elements: impl IntoIterator<Item = E>) -> Result<Vec<u8>> {
+        let mut builder = Self::new();
+        for element in elements {
+            builder.push(element.as_ref())?;
+        }
+        Ok(builder.finish())
     }
-    Ok(builder.finish())
-}
 
-/// How many bytes a BYTES tensor of these elements has.
-///
-/// # Errors
-///
-/// - [`TensorFault::ElementTooLong`]: the length of an element is no `u32`.
-/// - [`TensorFault::Overflow`]: they are more than can be addressed.
-pub fn encoded_len<E: AsRef<[u8]>>(elements: impl IntoIterator<Item = E>) -> Result<usize> {
-    let mut total = 0usize;
-    for (index, element) in elements.into_iter().enumerate() {
-        total = grown(total, index, element.as_ref().len())?;
+    /// Returns the length in bytes of a BYTES tensor of these elements.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::ElementTooLong`]: an element's length does not fit into a `u32`.
+    /// - [`TensorFault::Overflow`]: the elements need more bytes than the address space has.
+    pub fn encoded_len<E: AsRef<[u8]>>(elements: impl IntoIterator<Item = E>) -> Result<usize> {
+        let mut total = 0usize;
+        for (index, element) in elements.into_iter().enumerate() {
+            total = grown(total, index, element.as_ref().len())?;
+        }
+        Ok(total)
     }
-    Ok(total)
 }
 
-/// The length that stands before element `index` of `len` bytes.
+/// Returns the length field of element `index` of `len` bytes.
 fn length(index: usize, len: usize) -> Result<u32, TensorFault> {
     let too_long = TensorFault::ElementTooLong { index: index as u64, len: len as u64 };
     u32::try_from(len).map_err(|_| too_long)
 }
 
-/// What `total` bytes become with element `index` of `len` bytes.
+/// Returns the length of `total` bytes and element `index` of `len` bytes.
 fn grown(total: usize, index: usize, len: usize) -> Result<usize, TensorFault> {
     length(index, len)?;
     let sum = total.checked_add(LENGTH + len).filter(|sum| *sum <= isize::MAX as usize);
@@ -124,8 +125,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_length_is_known_before(list in vec(vec(any::<u8>(), 0..40), 0..20)) {
-            let bytes = encode_bytes(&list).unwrap();
-            prop_assert_eq!(encoded_len(&list).unwrap(), bytes.len());
+            let bytes = BytesBuilder::encode(&list).unwrap();
+            prop_assert_eq!(BytesBuilder::encoded_len(&list).unwrap(), bytes.len());
         }
     }
 }

@@ -1,36 +1,12 @@
-//! Whether bytes are the tensor that they are said to be.
+//! Checking bytes against a data type and a shape.
 
-use crate::error::{Result, TensorFault};
+use crate::error::TensorFault;
 use crate::tensor::codec::elements::check_elements;
 use crate::tensor::dtype::DType;
 use crate::tensor::element::check_bools;
 use crate::tensor::shape::Shape;
 
-/// Whether `bytes` are a whole tensor of this data type and shape, and nothing else.
-///
-/// # Errors
-///
-/// - [`TensorFault::Overflow`]: no bytes can be a tensor of this shape.
-/// - [`TensorFault::Len`]: there are more or fewer bytes than the shape makes.
-/// - [`TensorFault::Bool`]: a BOOL element is neither 0 nor 1.
-/// - [`TensorFault::ElementLength`], [`TensorFault::Element`]: the bytes end within a BYTES element.
-/// - [`TensorFault::ElementCount`], [`TensorFault::Trailing`]: there are fewer BYTES elements than the shape
-///   says, or there is something behind them.
-///
-/// # Examples
-///
-/// ```
-/// use slipring::{DType, Shape, codec};
-///
-/// let shape = Shape::from([2]);
-/// assert!(codec::check(DType::Bool, &shape, &[1, 0]).is_ok());
-/// let error = codec::check(DType::Bool, &shape, &[1, 7]).unwrap_err();
-/// assert_eq!(error.to_string(), "BOOL element 1 is 7");
-/// ```
-pub fn check(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<()> {
-    Ok(check_tensor(dtype, shape, bytes)?)
-}
-
+/// Checks that `bytes` are a whole tensor of this data type and shape and nothing else.
 pub(crate) fn check_tensor(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<(), TensorFault> {
     let Some(expected) = shape.len(dtype)? else { return check_elements(shape.count()?, bytes) };
     if bytes.len() != expected {
@@ -45,12 +21,12 @@ pub(crate) fn check_tensor(dtype: DType, shape: &Shape, bytes: &[u8]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::codec::{decode_bytes, encode_bytes};
+    use crate::tensor::codec::{BytesBuilder, BytesElements};
     use proptest::collection::vec;
     use proptest::prelude::*;
     use proptest::sample::select;
 
-    /// A data type, dimensions, and the bytes of a tensor of both.
+    /// Data types with dimensions and the bytes of a tensor of both.
     fn tensors() -> impl Strategy<Value = (DType, Vec<usize>, Vec<u8>)> {
         (select(&DType::ALL), vec(0usize..5, 0..5)).prop_flat_map(|(dtype, dims)| {
             let count = dims.iter().product::<usize>();
@@ -58,7 +34,7 @@ mod tests {
                 DType::Bool => vec(0u8..=1, count).boxed(),
                 DType::Bytes => {
                     let elements = vec(vec(any::<u8>(), 0..9), count);
-                    elements.prop_map(|elements| encode_bytes(elements).unwrap()).boxed()
+                    elements.prop_map(|elements| BytesBuilder::encode(elements).unwrap()).boxed()
                 }
                 _ => vec(any::<u8>(), count * dtype.size().unwrap()).boxed(),
             };
@@ -113,7 +89,7 @@ mod tests {
             dims in vec(any::<usize>(), 0..9),
             bytes in vec(any::<u8>(), 0..200),
         ) {
-            let _ = check(dtype, &Shape::new(&dims).unwrap(), &bytes);
+            let _ = check_tensor(dtype, &Shape::new(&dims).unwrap(), &bytes);
         }
 
         #[test]
@@ -122,12 +98,12 @@ mod tests {
             bytes in vec(prop_oneof![8 => Just(0u8), 2 => 1u8..4], 0..24),
         ) {
             let shape = Shape::from([count]);
-            let judged = check(DType::Bytes, &shape, &bytes).is_ok();
-            let decoded = decode_bytes(&shape, &bytes);
+            let judged = check_tensor(DType::Bytes, &shape, &bytes).is_ok();
+            let decoded = BytesElements::decode(&shape, &bytes);
             prop_assert_eq!(judged, decoded.is_ok());
             if let Ok(elements) = decoded {
                 prop_assert_eq!(elements.len(), count);
-                prop_assert_eq!(encode_bytes(elements).unwrap(), bytes);
+                prop_assert_eq!(BytesBuilder::encode(elements).unwrap(), bytes);
             }
         }
     }

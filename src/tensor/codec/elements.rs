@@ -1,4 +1,4 @@
-//! BYTES elements, read.
+//! Reading BYTES elements.
 
 use std::iter::FusedIterator;
 
@@ -7,29 +7,29 @@ use crate::tensor::codec::check::check_tensor;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Shape;
 
-/// Bytes of the length that stands before each element.
+/// Bytes of the length field before each element.
 pub(super) const LENGTH: usize = size_of::<u32>();
 
-/// The elements of a BYTES tensor in the order of their bytes, each judged when it is reached.
+/// An iterator over the elements of a BYTES tensor in the order of their bytes. It checks each element as it comes.
 ///
-/// An error is the last item. How many elements there are is not known before the last one; see
-/// [`decode_bytes`] for a tensor whose shape is known.
+/// An error is the last item. The number of elements is unknown before the last one;
+/// [`decode`](Self::decode) takes a tensor whose shape is known.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::codec::Elements;
+/// use slipring::tensor::BytesElements;
 ///
-/// let mut elements = Elements::new(&[2, 0, 0, 0, b'h', b'i', 9, 0, 0, 0, b'x']);
+/// let mut elements = BytesElements::new(&[2, 0, 0, 0, b'h', b'i', 9, 0, 0, 0, b'x']);
 /// assert_eq!(elements.next().unwrap()?, b"hi");
 /// let error = elements.next().unwrap().unwrap_err();
-/// assert_eq!(error.to_string(), "BYTES element 1 at byte 10 has 9 bytes, 1 are left");
+/// assert_eq!(error.to_string(), "element 1 at byte 10 of BYTES has 9 bytes, 1 are left");
 /// assert!(elements.next().is_none());
 /// # Ok::<(), slipring::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Elements<'a> {
-    /// What was not read. Nothing, once an error was found.
+pub struct BytesElements<'a> {
+    /// Unread bytes. Empty after an error.
     rest: &'a [u8],
     /// Bytes before `rest`.
     at: usize,
@@ -37,13 +37,41 @@ pub struct Elements<'a> {
     index: usize,
 }
 
-impl<'a> Elements<'a> {
-    /// The elements in `bytes`.
+impl<'a> BytesElements<'a> {
+    /// Returns an iterator over the elements in `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, at: 0, index: 0 }
     }
 
-    /// As [`next`](Iterator::next), with the fault alone.
+    /// Returns the elements of a BYTES tensor of this shape, in row-major order.
+    ///
+    /// The whole tensor is checked before the list is allocated, so the list is at most four times as long as
+    /// `bytes`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::Shape;
+    /// use slipring::tensor::{BytesBuilder, BytesElements};
+    ///
+    /// let bytes = BytesBuilder::encode(["hello", ""])?;
+    /// assert_eq!(BytesElements::decode(&Shape::from([2, 1]), &bytes)?, [&b"hello"[..], b""]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`DType::check`].
+    pub fn decode(shape: &Shape, bytes: &'a [u8]) -> Result<Vec<&'a [u8]>> {
+        check_tensor(DType::Bytes, shape, bytes)?;
+        let mut list = Vec::with_capacity(shape.count()?);
+        for element in Self::new(bytes) {
+            list.push(element?);
+        }
+        Ok(list)
+    }
+
+    /// Returns the next element, as [`next`](Iterator::next) does, or the bare fault.
     #[inline]
     fn advance(&mut self) -> Option<Result<&'a [u8], TensorFault>> {
         if self.rest.is_empty() {
@@ -62,7 +90,7 @@ impl<'a> Elements<'a> {
         Some(element)
     }
 
-    /// The element that `rest` starts with.
+    /// Returns the element that `rest` starts with.
     #[inline]
     fn split(&self) -> Result<&'a [u8], TensorFault> {
         let (index, at, left) = (self.index as u64, self.at as u64, self.rest.len() as u64);
@@ -79,41 +107,24 @@ impl<'a> Elements<'a> {
     }
 }
 
-impl<'a> Iterator for Elements<'a> {
+impl<'a> Iterator for BytesElements<'a> {
     type Item = Result<&'a [u8]>;
 
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.advance()?.map_err(Into::into))
     }
 
-    /// At least one item is left if bytes are left, at most one for each length that could stand there.
+    /// Returns 1 if bytes are left, and the number of length fields that fit into them.
     fn size_hint(&self) -> (usize, Option<usize>) {
         (usize::from(!self.rest.is_empty()), Some(self.rest.len().div_ceil(LENGTH)))
     }
 }
 
-impl FusedIterator for Elements<'_> {}
+impl FusedIterator for BytesElements<'_> {}
 
-/// The elements of a BYTES tensor of this shape, in row-major order.
-///
-/// The whole tensor is judged before the list is made, so that the list is at most four times as long as
-/// `bytes`, whatever stands in them.
-///
-/// # Errors
-///
-/// As [`check`](super::check).
-pub fn decode_bytes<'a>(shape: &Shape, bytes: &'a [u8]) -> Result<Vec<&'a [u8]>> {
-    check_tensor(DType::Bytes, shape, bytes)?;
-    let mut list = Vec::with_capacity(shape.count()?);
-    for element in Elements::new(bytes) {
-        list.push(element?);
-    }
-    Ok(list)
-}
-
-/// Whether `bytes` are exactly `expected` elements.
+/// Checks that `bytes` are exactly `expected` elements.
 pub(super) fn check_elements(expected: usize, bytes: &[u8]) -> Result<(), TensorFault> {
-    let mut elements = Elements::new(bytes);
+    let mut elements = BytesElements::new(bytes);
     while elements.index < expected {
         match elements.advance() {
             Some(element) => element?,
@@ -133,20 +144,20 @@ pub(super) fn check_elements(expected: usize, bytes: &[u8]) -> Result<(), Tensor
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::codec::encode_bytes;
+    use crate::tensor::codec::BytesBuilder;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     /// The items, their errors as faults.
     fn walk(bytes: &[u8]) -> Vec<Result<&[u8], TensorFault>> {
-        let mut elements = Elements::new(bytes);
+        let mut elements = BytesElements::new(bytes);
         std::iter::from_fn(|| elements.advance()).take(bytes.len() + 1).collect()
     }
 
     #[test]
     fn a_length_that_lies_is_refused_where_it_stands() {
         for len in [2, 0x7fff_ffff, 0x8000_0000, 0xffff_fffb, 0xffff_fffc, u32::MAX] {
-            let mut bytes = encode_bytes(["ab", ""]).unwrap();
+            let mut bytes = BytesBuilder::encode(["ab", ""]).unwrap();
             bytes.extend(len.to_le_bytes());
             bytes.push(b'x');
             let lie = TensorFault::Element { index: 2, at: 14, len: len.into(), left: 1 };
@@ -169,18 +180,18 @@ mod tests {
 
     #[test]
     fn more_and_fewer_elements_than_the_shape_says_are_refused() {
-        let bytes = encode_bytes(["ab", "", "c"]).unwrap();
+        let bytes = BytesBuilder::encode(["ab", "", "c"]).unwrap();
         assert_eq!(check_elements(3, &bytes), Ok(()));
         let more = TensorFault::Trailing { count: 2, at: 10, left: 5 };
         assert_eq!(check_elements(2, &bytes), Err(more));
-        assert_eq!(more.to_string(), "2 BYTES elements end at byte 10, 5 bytes are left");
+        assert_eq!(more.to_string(), "2 elements of BYTES end at byte 10, 5 bytes are left");
         let fewer = TensorFault::ElementCount { count: 3, expected: 4 };
         assert_eq!(check_elements(4, &bytes), Err(fewer));
     }
 
     #[test]
     fn hints_hold_and_do_not_trust_lengths() {
-        let mut elements = Elements::new(&[255; 9]);
+        let mut elements = BytesElements::new(&[255; 9]);
         assert_eq!(elements.size_hint(), (1, Some(3)));
         assert!(elements.next().unwrap().is_err());
         assert_eq!(elements.size_hint(), (0, Some(0)));
@@ -190,17 +201,17 @@ mod tests {
     proptest! {
         #[test]
         fn elements_survive_their_bytes(list in vec(vec(any::<u8>(), 0..40), 1..20)) {
-            let bytes = encode_bytes(&list).unwrap();
-            prop_assert_eq!(decode_bytes(&Shape::from([list.len()]), &bytes).unwrap(), list);
+            let bytes = BytesBuilder::encode(&list).unwrap();
+            prop_assert_eq!(BytesElements::decode(&Shape::from([list.len()]), &bytes).unwrap(), list);
         }
 
         #[test]
         fn every_truncation_is_refused_where_the_bytes_end(
             list in vec(vec(any::<u8>(), 0..9), 1..9)
         ) {
-            let bytes = encode_bytes(&list).unwrap();
+            let bytes = BytesBuilder::encode(&list).unwrap();
             for end in 0..bytes.len() {
-                // What is whole before the end, and where that ends.
+                // The whole elements before the end, and their end.
                 let (mut index, mut at) = (0, 0);
                 while at + 4 + list[index].len() <= end {
                     at += 4 + list[index].len();
@@ -222,7 +233,7 @@ mod tests {
             bytes in vec(prop_oneof![3 => 0u8..3, 1 => any::<u8>()], 0..100)
         ) {
             let items = walk(&bytes);
-            let mut elements = Elements::new(&bytes);
+            let mut elements = BytesElements::new(&bytes);
             for (at, item) in items.iter().enumerate() {
                 let (left, (lower, upper)) = (items.len() - at, elements.size_hint());
                 prop_assert!(lower <= left && left <= upper.unwrap());

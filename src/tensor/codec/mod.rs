@@ -1,41 +1,25 @@
-//! The bytes of a tensor: how they are made, read, and judged.
+//! The bytes of a tensor: writing, reading and checking them.
 //!
-//! The encoding is that of Triton's binary tensor data extension: elements one behind the other, the last
-//! dimension fastest, little-endian, nothing between them and nothing behind them.
+//! The encoding is that of Triton's binary tensor data extension: elements in row-major order, little-endian, with
+//! nothing between them and nothing after them.
 //!
 //! ```text
-//!   BOOL  [3]     01 00 01                              1 is true, 0 is false, all else is wrong
+//!   BOOL  [3]     01 00 01                              1 is true, 0 is false, any other byte is a fault
 //!   INT16 [2]     01 00 │ fe ff                         1, -2
 //!   BYTES [2]     02 00 00 00 68 69 │ 00 00 00 00       "hi", ""
 //!                 └─ u32 len ─┘bytes
 //! ```
 //!
-//! 1. A length that stands in the bytes is compared with what is left; nothing is allocated by it.
-//! 2. What is malformed is an error that says where: the element, the byte, both numbers.
-//! 3. All of it works on bytes that nobody changes. Bytes that a peer may still write are copied first.
-//!
-//! # Examples
-//!
-//! ```
-//! use slipring::{DType, Shape, codec};
-//!
-//! let bytes = codec::encode_bytes(["hello", ""])?;
-//! codec::check(DType::Bytes, &Shape::from([2, 1]), &bytes)?;
-//! assert_eq!(codec::decode_bytes(&Shape::from([2, 1]), &bytes)?, [&b"hello"[..], b""]);
-//!
-//! let mut bytes = Vec::new();
-//! codec::encode(&[1i16, -2], &mut bytes);
-//! assert_eq!(bytes, [1, 0, 0xfe, 0xff]);
-//! assert_eq!(codec::decode::<i16>(&bytes)?, [1, -2]);
-//! # Ok::<(), slipring::Error>(())
-//! ```
+//! 1. A length in the bytes is compared with the bytes that are left. Nothing is allocated by it.
+//! 2. A fault gives the element, the byte, and both numbers.
+//! 3. The functions read bytes that nobody changes. Bytes that a peer can write are copied first.
 
 mod builder;
 mod check;
 mod elements;
 mod values;
 
-pub use builder::{BytesBuilder, encode_bytes, encoded_len};
-pub use check::check;
-pub use elements::{Elements, decode_bytes};
-pub use values::{decode, decode_into, encode};
+pub use builder::BytesBuilder;
+pub(super) use check::check_tensor;
+pub use elements::BytesElements;
+pub(super) use values::{decode, decode_into, encode};

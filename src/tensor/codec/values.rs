@@ -1,45 +1,33 @@
-//! Elements that have a Rust type.
+//! Encoding and decoding elements that have a Rust type.
 //!
-//! On a little-endian host their bytes are the encoding, so that both ways are one copy.
+//! On a little-endian host the bytes of a value are its encoding, so each direction is one copy.
 
 use zerocopy::IntoBytes;
 
 use crate::error::{Result, TensorFault};
 use crate::tensor::element::{Element, check_bytes};
 
-/// Whether a value's bytes stand in memory the other way round.
+/// Whether the host stores the bytes of a value in the opposite order.
 const SWAP: bool = cfg!(target_endian = "big");
 
 /// The longest element in bytes.
 const LONGEST: usize = 8;
 
 /// Appends the bytes of `values` to `to`.
-pub fn encode<T: Element>(values: &[T], to: &mut Vec<u8>) {
+pub(crate) fn encode<T: Element>(values: &[T], to: &mut Vec<u8>) {
     encode_with(values, to, SWAP);
 }
 
-/// The values in `bytes`, which may start at any address.
-///
-/// # Errors
-///
-/// - [`TensorFault::Len`]: the bytes are no whole number of elements.
-/// - [`TensorFault::Bool`]: a BOOL element is neither 0 nor 1.
-pub fn decode<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
+/// Returns the values in `bytes`, which may start at any address.
+pub(crate) fn decode<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
     let mut values = vec![T::new_zeroed(); bytes.len() / size_of::<T>()];
     decode_into(bytes, &mut values)?;
     Ok(values)
 }
 
-/// As [`decode`], into values that are there already.
-///
-/// # Errors
-///
-/// - [`TensorFault::Len`]: the bytes are more or fewer than `to` takes.
-/// - [`TensorFault::Bool`]: a BOOL element is neither 0 nor 1.
-///
-/// On an error `to` is as it was.
-pub fn decode_into<T: Element>(bytes: &[u8], to: &mut [T]) -> Result<()> {
-    Ok(decode_with(bytes, to, SWAP)?)
+/// Writes the values in `bytes` to `to`, or leaves it unchanged if they are other ones or more or fewer.
+pub(crate) fn decode_into<T: Element>(bytes: &[u8], to: &mut [T]) -> Result<(), TensorFault> {
+    decode_with(bytes, to, SWAP)
 }
 
 fn encode_with<T: Element>(values: &[T], to: &mut Vec<u8>, swap: bool) {
@@ -67,7 +55,7 @@ fn decode_with<T: Element>(bytes: &[u8], to: &mut [T], swap: bool) -> Result<(),
         } else {
             T::try_read_from_bytes(from).ok()
         };
-        // Each element was judged above.
+        // `check_bytes` has checked each element.
         if let Some(value) = value {
             *to = value;
         }
@@ -78,7 +66,7 @@ fn decode_with<T: Element>(bytes: &[u8], to: &mut [T], swap: bool) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::codec::check;
+    use crate::tensor::codec::check_tensor;
     use crate::tensor::shape::Shape;
     use half::{bf16, f16};
     use proptest::collection::vec;
@@ -93,7 +81,7 @@ mod tests {
                 encode_with(values, &mut bytes, swap);
                 assert_eq!(bytes[..start], vec![0xee; start]);
                 let bytes = &bytes[start..];
-                check(T::DTYPE, &shape, bytes).unwrap();
+                check_tensor(T::DTYPE, &shape, bytes).unwrap();
                 let mut back = vec![T::new_zeroed(); values.len()];
                 decode_with(bytes, &mut back, swap).unwrap();
                 assert_eq!(back.as_bytes(), values.as_bytes(), "{}", T::DTYPE);
@@ -124,12 +112,12 @@ mod tests {
     #[test]
     fn wrong_bytes_are_refused_and_change_nothing() {
         let error = decode::<f32>(&[0; 7]).unwrap_err();
-        assert_eq!(error.to_string(), "7 bytes where shape and data type make 4");
+        assert_eq!(error.to_string(), "7 bytes, shape and data type need 4");
         let mut values = [true; 3];
         let error = decode_into(&[0, 0], &mut values).unwrap_err();
-        assert_eq!(error.to_string(), "2 bytes where shape and data type make 3");
+        assert_eq!(error.to_string(), "2 bytes, shape and data type need 3");
         let error = decode_into(&[0, 0, 2], &mut values).unwrap_err();
-        assert_eq!(error.to_string(), "BOOL element 2 is 2");
+        assert_eq!(error.to_string(), "element 2 is 2, in BOOL it is 0 or 1");
         assert_eq!(values, [true; 3]);
     }
 

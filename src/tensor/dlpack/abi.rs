@@ -7,13 +7,8 @@ use core::ffi::c_void;
 use crate::error::DlpackFault;
 use crate::tensor::dtype::DType;
 
-/// The only major version whose layout is known: `DLPACK_MAJOR_VERSION`.
+/// The only major version whose layout is known here: `DLPACK_MAJOR_VERSION`.
 pub(super) const MAJOR: u32 = 1;
-
-/// Flag: nobody may write the bytes (`DLPACK_FLAG_BITMASK_READ_ONLY`).
-pub const READ_ONLY: u64 = 1;
-/// Flag: the bytes were copied for whoever takes the tensor (`DLPACK_FLAG_BITMASK_IS_COPIED`).
-pub const IS_COPIED: u64 = 2;
 
 const INT: u8 = 0;
 const UINT: u8 = 1;
@@ -21,23 +16,23 @@ const FLOAT: u8 = 2;
 const BFLOAT: u8 = 4;
 const BOOL: u8 = 6;
 
-/// Which version of `dlpack.h` a structure follows.
+/// The version of `dlpack.h` that a structure follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLPackVersion {
-    /// Another number is another layout behind `flags`.
+    /// Another major number has another layout after `flags`.
     pub major: u32,
-    /// A higher number has more devices and types.
+    /// A higher minor number has more devices and types.
     pub minor: u32,
 }
 
-/// Where the bytes are.
+/// The device that holds the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLDevice {
     /// A number of `DLDeviceType`: 1 is memory of the host.
     pub device_type: i32,
-    /// Which of the devices of this type; 0 for memory of the host.
+    /// The index among the devices of this type; 0 for memory of the host.
     pub device_id: i32,
 }
 
@@ -45,7 +40,7 @@ impl DLDevice {
     /// Memory of the host: `kDLCPU`.
     pub const CPU: Self = Self { device_type: 1, device_id: 0 };
 
-    /// Memory of a GPU: `kDLCUDA`.
+    /// Returns the device of a GPU's memory: `kDLCUDA`.
     pub fn cuda(ordinal: u32) -> Self {
         Self { device_type: 2, device_id: ordinal as i32 }
     }
@@ -54,7 +49,7 @@ impl DLDevice {
     pub const CUDA_HOST: Self = Self { device_type: 3, device_id: 0 };
 }
 
-/// What an element is, in the byte order of the host.
+/// The type of an element, in the byte order of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLDataType {
@@ -62,12 +57,12 @@ pub struct DLDataType {
     pub code: u8,
     /// Bits of a lane.
     pub bits: u8,
-    /// Lanes of an element; 1 unless it is a vector.
+    /// Lanes of an element: 1 unless it is a vector.
     pub lanes: u16,
 }
 
 impl DLDataType {
-    /// How `dtype` is written. `None` for BYTES, which is written nowhere.
+    /// Returns the type of `dtype`. Returns `None` for BYTES, which DLPack does not have.
     pub(super) fn of(dtype: DType) -> Option<Self> {
         let code = match dtype {
             DType::Bool => BOOL,
@@ -80,7 +75,7 @@ impl DLDataType {
         Some(Self { code, bits: 8 * dtype.size()? as u8, lanes: 1 })
     }
 
-    /// The data type that is written so.
+    /// Returns the data type of this type.
     pub(super) fn dtype(self) -> Result<DType, DlpackFault> {
         let found = DType::ALL.into_iter().find(|dtype| Self::of(*dtype) == Some(self));
         let Self { code, bits, lanes } = self;
@@ -88,41 +83,48 @@ impl DLDataType {
     }
 }
 
-/// A tensor, without who frees it.
+/// A tensor without its deleter.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct DLTensor {
-    /// The bytes begin `byte_offset` behind this address. Null if there are none.
+    /// The bytes begin `byte_offset` past this address. Null if there are none.
     pub data: *mut c_void,
-    /// Where they are.
+    /// The device of the bytes.
     pub device: DLDevice,
-    /// How many dimensions there are.
+    /// The number of dimensions.
     pub ndim: i32,
-    /// What an element is.
+    /// The type of an element.
     pub dtype: DLDataType,
     /// The lengths of the dimensions, the outermost first.
     pub shape: *mut i64,
-    /// From each dimension's index to the next, in elements. Null before version 1.2 if row-major.
+    /// The distance from each index to the next, in elements. Before version 1.2 null means row-major.
     pub strides: *mut i64,
-    /// In bytes.
+    /// The offset of the first byte.
     pub byte_offset: u64,
 }
 
-/// A tensor that is handed over by its address. Up to `flags` the layout is that of all versions.
+/// A tensor that a library hands over by its address. Up to `flags` all versions have the same layout.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DLManagedTensorVersioned {
-    /// The version that the rest follows.
+    /// The version of the fields after it.
     pub version: DLPackVersion,
-    /// Whoever made the tensor keeps here what `deleter` needs.
+    /// Data of the library that made the tensor, for `deleter`.
     pub manager_ctx: *mut c_void,
-    /// Ends the tensor. `None` if there is nothing to be freed.
+    /// Frees the tensor. `None` if there is nothing to free.
     // SAFETY: to be called once, by the holder of the tensor, with the tensor's own address.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
-    /// [`READ_ONLY`], [`IS_COPIED`].
+    /// [`READ_ONLY`](Self::READ_ONLY), [`IS_COPIED`](Self::IS_COPIED).
     pub flags: u64,
-    /// The tensor.
+    /// The tensor itself.
     pub dl_tensor: DLTensor,
+}
+
+impl DLManagedTensorVersioned {
+    /// Flag: nobody may write the bytes (`DLPACK_FLAG_BITMASK_READ_ONLY`).
+    pub const READ_ONLY: u64 = 1;
+    /// Flag: the library copied the bytes for the receiver of the tensor (`DLPACK_FLAG_BITMASK_IS_COPIED`).
+    pub const IS_COPIED: u64 = 2;
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Tensors of ours for other libraries.
+//! Exporting tensors to other libraries.
 
 #![allow(unsafe_code)]
 
@@ -7,12 +7,12 @@ use core::ptr;
 
 use crate::error::{Result, TensorFault};
 use crate::tensor::dlpack::abi::{
-    DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, MAJOR, READ_ONLY,
+    DLDataType, DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, MAJOR,
 };
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Shape;
 
-/// What stands behind the pointer: one allocation, whose address is the tensor's.
+/// The allocation behind the pointer. Its address is the tensor's.
 #[repr(C)]
 struct Exported<O> {
     managed: DLManagedTensorVersioned,
@@ -21,21 +21,21 @@ struct Exported<O> {
     owner: O,
 }
 
-/// Hands the bytes of `owner` to another library as a read-only tensor. The owner lives until that library
-/// calls the deleter; the pointer is leaked if nobody does.
+/// Exports the bytes of `owner` to another library as a read-only tensor. The owner lives until that library
+/// calls the deleter. It leaks if nobody calls it.
 ///
 /// # Errors
 ///
 /// - [`TensorFault::BytesLen`]: DLPack has no BYTES.
-/// - [`TensorFault::Len`]: `owner` has more or fewer bytes than the shape makes.
-/// - [`TensorFault::Overflow`]: no bytes can be a tensor of this shape.
+/// - [`TensorFault::Len`]: `owner` has more or fewer bytes than the shape needs.
+/// - [`TensorFault::Overflow`]: a tensor of this shape needs more bytes than the address space has.
 ///
-/// The owner is dropped then.
+/// An error drops the owner.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::dlpack::{self, Imported};
+/// use slipring::tensor::dlpack::{self, Imported};
 /// use slipring::{DType, Shape};
 ///
 /// let raw = dlpack::export(vec![1u8, 2, 3, 4], DType::Uint8, &Shape::from([2, 2]))?;
@@ -48,15 +48,15 @@ pub fn export<O>(owner: O, dtype: DType, shape: &Shape) -> Result<*mut DLManaged
 where
     O: AsRef<[u8]> + Send + 'static,
 {
-    // Asked once: an owner may answer differently each time.
+    // The owner is asked once: it may return other bytes each time.
     let find = |owner: &O| {
         let bytes = owner.as_ref();
         (bytes.as_ptr().cast_mut(), bytes.len())
     };
-    Ok(place(DLDevice::CPU, owner, find, dtype, shape, READ_ONLY)?)
+    Ok(place(DLDevice::CPU, owner, find, dtype, shape, DLManagedTensorVersioned::READ_ONLY)?)
 }
 
-/// As [`export`], for memory of a GPU at an address there that `owner` keeps. Nothing here touches it.
+/// Exports memory of a GPU as [`export`] does. `owner` keeps the memory, and nothing here touches it.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 pub(crate) fn export_on<O: Send + 'static>(
     device: DLDevice,
@@ -66,11 +66,12 @@ pub(crate) fn export_on<O: Send + 'static>(
     shape: &Shape,
 ) -> Result<*mut DLManagedTensorVersioned> {
     let start = ptr::without_provenance_mut(start as usize);
-    Ok(place(device, owner, |_| (start, len), dtype, shape, READ_ONLY)?)
+    Ok(place(device, owner, |_| (start, len), dtype, shape, DLManagedTensorVersioned::READ_ONLY)?)
 }
 
-/// As [`export`], for bytes that `owner` keeps alive at an address known to the caller, such as memory that
-/// another process may write, too. `flags` are [`READ_ONLY`] and [`IS_COPIED`](super::IS_COPIED).
+/// Exports bytes that `owner` keeps alive at an address that the caller knows, such as memory that another
+/// process writes, too. `flags` are [`READ_ONLY`](DLManagedTensorVersioned::READ_ONLY) and
+/// [`IS_COPIED`](DLManagedTensorVersioned::IS_COPIED).
 ///
 /// # Errors
 ///
@@ -78,9 +79,9 @@ pub(crate) fn export_on<O: Send + 'static>(
 ///
 /// # Safety
 ///
-/// - `data` points to `len` bytes that can be read until `owner` is dropped, wherever `owner` is moved, and
-///   written, too, unless `flags` has [`READ_ONLY`].
-/// - Whoever takes the tensor can bear what else is done to these bytes meanwhile.
+/// - `data` points to `len` bytes that stay readable until `owner` is dropped, even if `owner` moves. They
+///   stay writable, too, unless `flags` has [`READ_ONLY`](DLManagedTensorVersioned::READ_ONLY).
+/// - The receiving library tolerates every other access to these bytes in the meantime.
 pub unsafe fn export_raw<O: Send + 'static>(
     owner: O,
     (data, len): (*mut u8, usize),
@@ -91,7 +92,7 @@ pub unsafe fn export_raw<O: Send + 'static>(
     Ok(place(DLDevice::CPU, owner, |_| (data, len), dtype, shape, flags)?)
 }
 
-/// Puts the owner where it stays, and only then asks it where its bytes are: they may be within it.
+/// Moves the owner to its final place and asks it for its bytes there: they may lie within the owner.
 fn place<O: Send + 'static>(
     device: DLDevice,
     owner: O,
@@ -114,7 +115,7 @@ fn place<O: Send + 'static>(
         byte_offset: 0,
     };
     let managed = DLManagedTensorVersioned {
-        // The oldest minor version that has all that is used here.
+        // The oldest minor version with all the fields and types in use here.
         version: DLPackVersion { major: MAJOR, minor: 0 },
         manager_ctx: ptr::null_mut(),
         deleter: Some(delete::<O>),
@@ -126,7 +127,7 @@ fn place<O: Send + 'static>(
     // `delete`. So what the owner lends is lent until then.
     let (data, len) = find(unsafe { &(*exported).owner });
     if len != expected {
-        // SAFETY: it came from a box and is not used again.
+        // SAFETY: it came from a box, and this is its last use.
         drop(unsafe { Box::from_raw(exported) });
         return Err(TensorFault::Len { len: len as u64, expected: expected as u64 });
     }
@@ -136,11 +137,11 @@ fn place<O: Send + 'static>(
     if len > 0 {
         managed.dl_tensor.data = data.cast();
     }
-    // The structure is the allocation's first field; this pointer is good for all of it.
+    // The structure is the allocation's first field. This pointer is valid for all of the allocation.
     Ok(exported.cast())
 }
 
-/// Drops the owner and all that was made for the structure.
+/// Drops the owner and the allocation of the structure.
 // SAFETY: as the deleter of a structure that `place::<O>` made: called once, with its address. A panic of
 // the owner's drop aborts, as it cannot unwind through C.
 unsafe extern "C" fn delete<O: Send + 'static>(managed: *mut DLManagedTensorVersioned) {
@@ -150,7 +151,7 @@ unsafe extern "C" fn delete<O: Send + 'static>(managed: *mut DLManagedTensorVers
     drop(unsafe { Box::from_raw(exported.cast::<Exported<O>>()) });
 }
 
-/// The lengths of the dimensions, then how many elements lie from each index to the next.
+/// Returns the lengths of the dimensions, then the strides in elements.
 fn dims_and_strides(shape: &Shape) -> Result<Vec<i64>, TensorFault> {
     let rank = shape.rank();
     let mut list = vec![1i64; 2 * rank];
@@ -170,7 +171,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// Bytes within the owner itself, which counts its drops.
+    /// An owner that holds its bytes in itself and counts its drops.
     struct Counted([u8; 6], Arc<AtomicUsize>);
 
     impl AsRef<[u8]> for Counted {
@@ -199,7 +200,7 @@ mod tests {
         let managed = export(owner, DType::Uint16, &Shape::from([3, 1])).unwrap();
         // SAFETY: it was made above and is ended below.
         let seen = unsafe { &*managed };
-        assert_eq!((seen.version.major, seen.flags), (1, READ_ONLY));
+        assert_eq!((seen.version.major, seen.flags), (1, DLManagedTensorVersioned::READ_ONLY));
         let tensor = seen.dl_tensor;
         assert_eq!((tensor.device, tensor.ndim, tensor.byte_offset), (DLDevice::CPU, 2, 0));
         assert_eq!(tensor.dtype, DLDataType { code: 1, bits: 16, lanes: 1 });
@@ -243,13 +244,13 @@ mod tests {
             export(owner, dtype, &shape).unwrap_err().to_string()
         };
         let long = refused(DType::Uint8, Shape::from([5]));
-        assert_eq!(long, "6 bytes where shape and data type make 5");
+        assert_eq!(long, "6 bytes, shape and data type need 5");
         assert_eq!(
             refused(DType::Bytes, Shape::from([0])),
-            "BYTES elements have no length of their own"
+            "elements of BYTES have no fixed length: give the length (Allocation::encoded)"
         );
         for shape in [Shape::from([usize::MAX]), Shape::from([0, usize::MAX])] {
-            let overflow = "shape and data type make more than 2^63 bytes";
+            let overflow = "shape and data type need more than 2^63 bytes";
             assert_eq!(refused(DType::Uint8, shape), overflow);
         }
         assert_eq!(drops.load(Relaxed), 4);

@@ -1,4 +1,4 @@
-//! Tensors of other libraries.
+//! Importing tensors of other libraries.
 
 #![allow(unsafe_code)]
 
@@ -7,20 +7,20 @@ use core::ptr::NonNull;
 use core::slice;
 
 use crate::error::{DlpackFault, Result, TensorFault};
-use crate::tensor::dlpack::abi::{
-    DLDevice, DLManagedTensorVersioned, DLTensor, IS_COPIED, MAJOR, READ_ONLY,
-};
+use crate::tensor::dlpack::abi::{DLDevice, DLManagedTensorVersioned, DLTensor, MAJOR};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
 use crate::tensor::shape::{MAX_RANK, Shape};
 
-/// A tensor that another library made, to be read here. Dropping it calls that library's deleter.
+/// A tensor that another library made, for reading. Dropping it calls that library's deleter.
+///
+/// [`export`](crate::tensor::dlpack::export) has an example.
 pub struct Imported {
-    /// What the deleter is called with.
-    held: Held,
+    /// The structure, with which the deleter is called.
+    owned: OwnedStructure,
     /// The first byte. Dangling if there is none.
     data: NonNull<u8>,
-    /// In bytes.
+    /// The length in bytes.
     len: usize,
     dtype: DType,
     shape: Shape,
@@ -33,28 +33,28 @@ unsafe impl Send for Imported {}
 unsafe impl Sync for Imported {}
 
 impl Imported {
-    /// Takes the tensor behind `managed`.
+    /// Takes over the tensor behind `managed`.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::Dlpack`]: a pointer is null, the version is not 1.x, the bytes are on a device, are not
-    ///   row-major without gaps, cannot be addressed, or are elements that have no [`DType`].
-    /// - [`TensorFault::Rank`], [`TensorFault::Dimension`], [`TensorFault::Overflow`]: there can be no such
-    ///   shape here.
+    /// - [`TensorFault::Dlpack`]: a pointer is null, the version is not 1.x, the bytes are on a device, are
+    ///   not contiguous in row-major order, lie outside of the address space, or have no [`DType`].
+    /// - [`TensorFault::Rank`], [`TensorFault::Dimension`], [`TensorFault::Overflow`]: the shape is impossible
+    ///   here.
     ///
-    /// The deleter was called then.
+    /// An error calls the deleter.
     ///
     /// # Safety
     ///
-    /// - `managed` is null, or points to a structure as `dlpack.h` describes it, which the caller owns and
-    ///   gives away: nobody else calls its deleter.
-    /// - What its pointers point to is there: `ndim` lengths, as many strides, and behind `byte_offset` the
-    ///   bytes that they make.
-    /// - Until the deleter is called nobody writes the structure, nor these bytes.
-    /// - The deleter may be called on any thread, and does not unwind.
+    /// - `managed` is null or points to a structure as `dlpack.h` describes it. The caller owns it and gives
+    ///   it away: nobody else calls its deleter.
+    /// - Its pointers are valid: `ndim` lengths, as many strides, and from `byte_offset` on the bytes of the
+    ///   tensor.
+    /// - Nobody writes the structure or these bytes until the deleter is called.
+    /// - The deleter may be called on any thread and does not unwind.
     pub unsafe fn from_raw(managed: *mut DLManagedTensorVersioned) -> Result<Self> {
         let null = DlpackFault::Null { field: "DLManagedTensorVersioned" };
-        let held = Held(NonNull::new(managed).ok_or(null)?);
+        let owned = OwnedStructure(NonNull::new(managed).ok_or(null)?);
         // SAFETY: the caller's promise; in every version the structure begins with this field.
         let version = unsafe { (*managed).version };
         if version.major != MAJOR {
@@ -75,53 +75,53 @@ impl Imported {
             0 => NonNull::dangling(),
             _ => start(&tensor, len)?,
         };
-        Ok(Self { held, data, len, dtype, shape, flags })
+        Ok(Self { owned, data, len, dtype, shape, flags })
     }
 
-    /// What its elements are.
+    /// Returns the data type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The lengths of its dimensions.
+    /// Returns the lengths of the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Its elements, row-major, in the byte order of the host. They may start at any address, and a BOOL may
-    /// be any byte: [`check`](crate::codec::check) judges them.
+    /// Returns the elements as bytes, row-major, in the byte order of the host. They may start at any address,
+    /// and a BOOL may be any byte: [`DType::check`] checks them.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `from_raw` demands that these bytes are there and not written until the deleter is called,
         // which `drop` does.
         unsafe { slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 
-    /// Its elements, row-major.
+    /// Returns the elements, row-major.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::DataType`]: they are of another type.
+    /// - [`TensorFault::DataType`]: the elements have another type.
     /// - [`TensorFault::Alignment`]: they do not start at a multiple of `T`'s alignment.
-    /// - [`TensorFault::Bool`]: a BOOL element is neither 0 nor 1.
+    /// - [`TensorFault::Bool`]: an element of BOOL is neither 0 nor 1.
     pub fn elements<T: Element>(&self) -> Result<&[T]> {
         element::check::<T>(self.dtype)?;
         Ok(element::slice_of(self.bytes())?)
     }
 
-    /// Whether the library that made it forbids that the bytes are written.
+    /// Returns whether the library that made the tensor forbids writing its bytes.
     pub fn is_read_only(&self) -> bool {
-        self.flags & READ_ONLY != 0
+        self.flags & DLManagedTensorVersioned::READ_ONLY != 0
     }
 
-    /// Whether the library that made it copied the bytes for this tensor.
+    /// Returns whether the library that made the tensor copied the bytes for it.
     pub fn is_copied(&self) -> bool {
-        self.flags & IS_COPIED != 0
+        self.flags & DLManagedTensorVersioned::IS_COPIED != 0
     }
 
-    /// The structure, given on to somebody else who will call its deleter.
+    /// Returns the structure. Its new holder calls the deleter.
     pub fn into_raw(self) -> *mut DLManagedTensorVersioned {
-        let managed = self.held.0.as_ptr();
-        core::mem::forget(self.held);
+        let managed = self.owned.0.as_ptr();
+        core::mem::forget(self.owned);
         managed
     }
 }
@@ -133,13 +133,13 @@ impl fmt::Debug for Imported {
     }
 }
 
-/// A structure whose deleter is to be called.
-struct Held(NonNull<DLManagedTensorVersioned>);
+/// A structure whose deleter is still to be called.
+struct OwnedStructure(NonNull<DLManagedTensorVersioned>);
 
-impl Drop for Held {
+impl Drop for OwnedStructure {
     fn drop(&mut self) {
         let managed = self.0.as_ptr();
-        // SAFETY: whoever made this gave the structure away, and nobody called the deleter before. The field
+        // SAFETY: the caller of `from_raw` gave the structure away, and nobody called the deleter before. The field
         // has its place in every version.
         let Some(deleter) = (unsafe { (*managed).deleter }) else { return };
         // SAFETY: as above; this is the only call, as nothing of the structure is used after a drop.
@@ -147,11 +147,11 @@ impl Drop for Held {
     }
 }
 
-/// `len` numbers. `None` if there are none, or the address is null.
+/// Returns `len` numbers. Returns `None` if there are none or the address is null.
 ///
 /// # Safety
 ///
-/// `at` is null, or points to so many numbers, which are not written in `'a`.
+/// `at` is null or points to `len` numbers, which nobody writes during `'a`.
 unsafe fn list<'a>(at: *const i64, len: usize) -> Option<&'a [i64]> {
     if at.is_null() || len == 0 {
         return None;
@@ -160,7 +160,7 @@ unsafe fn list<'a>(at: *const i64, len: usize) -> Option<&'a [i64]> {
     Some(unsafe { slice::from_raw_parts(at, len) })
 }
 
-/// How many dimensions there are, which are not read before this was judged.
+/// Returns the number of dimensions. No dimension is read before this check.
 fn rank(tensor: &DLTensor) -> Result<usize, TensorFault> {
     let rank = usize::try_from(tensor.ndim).map_err(|_| DlpackFault::Rank { ndim: tensor.ndim })?;
     if rank > MAX_RANK {
@@ -172,7 +172,7 @@ fn rank(tensor: &DLTensor) -> Result<usize, TensorFault> {
     Ok(rank)
 }
 
-/// Data type, shape and length in bytes of a tensor with these dimensions and strides.
+/// Returns data type, shape and length in bytes of a tensor with these dimensions and strides.
 fn judge(
     tensor: &DLTensor,
     dims: &[i64],
@@ -192,8 +192,8 @@ fn judge(
     Ok((dtype, shape, len))
 }
 
-/// Whether these are the strides of row-major order, where there is more than one index to stride over.
-/// The product of `dims` was checked, and none of them is 0.
+/// Checks that the strides are those of row-major order, for dimensions with more than one index. The product
+/// of `dims` is checked, and none of them is 0.
 fn check_strides(dims: &[i64], strides: &[i64]) -> Result<(), DlpackFault> {
     let mut expected = 1;
     for (at, (dim, stride)) in dims.iter().zip(strides).enumerate().rev() {
@@ -205,7 +205,7 @@ fn check_strides(dims: &[i64], strides: &[i64]) -> Result<(), DlpackFault> {
     Ok(())
 }
 
-/// Where the `len` bytes of the tensor begin.
+/// Returns the address of the tensor's first byte. The tensor has `len` bytes.
 fn start(tensor: &DLTensor, len: usize) -> Result<NonNull<u8>, DlpackFault> {
     let data = NonNull::new(tensor.data.cast::<u8>()).ok_or(DlpackFault::Null { field: "data" })?;
     let beyond = DlpackFault::Offset { offset: tensor.byte_offset, len: len as u64 };
@@ -227,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// How another library may hand over a tensor, or lie about it.
+    /// Tensors of another library, honest or lying.
     struct Foreign {
         managed: DLManagedTensorVersioned,
         shape: Vec<i64>,
@@ -275,7 +275,7 @@ mod tests {
             made
         }
 
-        /// Points where the vectors are, changes that as told, and imports it.
+        /// Sets the pointers, lets `lie` change the structure, and imports it.
         fn take(&mut self, lie: impl FnOnce(&mut DLManagedTensorVersioned)) -> Result<Imported> {
             let tensor = &mut self.managed.dl_tensor;
             tensor.data = self.data.as_mut_ptr().cast();
@@ -316,7 +316,13 @@ mod tests {
     #[test]
     fn a_tensor_given_on_is_not_given_back() {
         let mut foreign = Foreign::new();
-        let raw = foreign.take(|managed| managed.flags = READ_ONLY | IS_COPIED).unwrap().into_raw();
+        let raw = foreign
+            .take(|managed| {
+                managed.flags =
+                    DLManagedTensorVersioned::READ_ONLY | DLManagedTensorVersioned::IS_COPIED
+            })
+            .unwrap()
+            .into_raw();
         assert_eq!(foreign.deleted(), 0);
         // SAFETY: `into_raw` gave it away.
         let again = unsafe { Imported::from_raw(raw) }.unwrap();

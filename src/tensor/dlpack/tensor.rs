@@ -1,9 +1,9 @@
-//! Tensors for other libraries, and from them.
+//! `Tensor` to DLPack and back.
 
 #![allow(unsafe_code)]
 
 use crate::error::Result;
-use crate::tensor::dlpack::abi::{DLManagedTensorVersioned, READ_ONLY};
+use crate::tensor::dlpack::abi::DLManagedTensorVersioned;
 use crate::tensor::dlpack::export::{export, export_raw};
 use crate::tensor::dlpack::import::Imported;
 use crate::tensor::dtype::DType;
@@ -15,22 +15,23 @@ struct Stable(Tensor);
 
 impl AsRef<[u8]> for Stable {
     fn as_ref(&self) -> &[u8] {
-        // Asked before, and it does not become another one.
+        // `into_dlpack` has checked it, and the tensor does not change.
         self.0.as_bytes().unwrap_or(&[])
     }
 }
 
 impl Tensor {
-    /// Hands it to another library by DLPack, read-only and without a copy. It is dropped when that library
-    /// calls the deleter, which is when a frozen one is unmapped.
+    /// Exports the tensor to another library by DLPack, read-only and without a copy. The tensor is dropped
+    /// when that library calls the deleter.
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::Unstable`](crate::TensorFault::Unstable): on loan, or in a region. Copy it
-    ///   ([`to_private`](Self::to_private)), or vouch for its sender
+    /// - [`TensorFault::Unstable`](crate::error::TensorFault::Unstable): the tensor is on loan or in a region.
+    ///   Copy it ([`to_private`](Self::to_private)), or vouch for its sender
     ///   ([`into_dlpack_unchecked`](Self::into_dlpack_unchecked)).
-    /// - [`TensorFault::BytesLen`](crate::TensorFault::BytesLen): DLPack has no BYTES.
-    /// - [`TensorFault::Bool`](crate::TensorFault::Bool): C++ knows no third one.
+    /// - [`TensorFault::BytesLen`](crate::error::TensorFault::BytesLen): DLPack has no BYTES.
+    /// - [`TensorFault::Bool`](crate::error::TensorFault::Bool): an element is neither 0 nor 1, which is
+    ///   undefined behaviour in C++.
     pub fn into_dlpack(self) -> Result<*mut DLManagedTensorVersioned> {
         let bytes = self.as_bytes()?;
         if self.dtype() == DType::Bool {
@@ -40,34 +41,35 @@ impl Tensor {
         export(Stable(self), dtype, &shape)
     }
 
-    /// As [`into_dlpack`](Self::into_dlpack), also while it is on loan. The loan goes back when the other
-    /// library calls the deleter.
+    /// Exports the tensor as [`into_dlpack`](Self::into_dlpack) does, even while it is on loan. The loan goes
+    /// back when the other library calls the deleter.
     ///
     /// # Errors
     ///
-    /// As [`into_dlpack`](Self::into_dlpack), but not of loans.
+    /// As [`into_dlpack`](Self::into_dlpack), but for
+    /// [`TensorFault::Unstable`](crate::error::TensorFault::Unstable) of loans.
     ///
     /// # Safety
     ///
-    /// - As for [`as_slice_unchecked`](Self::as_slice_unchecked), until the deleter is called: the library
-    ///   reads the bytes as if they stood still.
+    /// - As [`as_slice_unchecked`](Self::as_slice_unchecked), until the deleter is called: the library reads
+    ///   the bytes as if nobody could write them.
     /// - Each byte of a BOOL tensor is 0 or 1.
     pub unsafe fn into_dlpack_unchecked(self) -> Result<*mut DLManagedTensorVersioned> {
         let (dtype, shape) = (self.dtype(), *self.shape());
         let bytes = self.bytes()?;
-        // SAFETY: the caller vouches that the bytes stand still.
+        // SAFETY: the caller vouches that nobody writes the bytes.
         let bytes = unsafe { bytes.as_slice() };
         let place = (bytes.as_ptr().cast_mut(), bytes.len());
         // SAFETY: the bytes lie in a mapping, a block or an allocation that the tensor keeps, wherever the
         // tensor itself is moved; nobody may write through a read-only tensor.
-        unsafe { export_raw(self, place, dtype, &shape, READ_ONLY) }
+        unsafe { export_raw(self, place, dtype, &shape, DLManagedTensorVersioned::READ_ONLY) }
     }
 
-    /// A private copy of another library's tensor, which is given back.
+    /// Returns a private copy of another library's tensor. The caller keeps that tensor.
     ///
     /// # Errors
     ///
-    /// [`TensorFault::Bool`](crate::TensorFault::Bool)
+    /// [`TensorFault::Bool`](crate::error::TensorFault::Bool): an element is neither 0 nor 1.
     pub fn from_dlpack(imported: &Imported) -> Result<Self> {
         Self::from_bytes(imported.dtype(), *imported.shape(), imported.bytes())
     }
@@ -99,7 +101,7 @@ mod tests {
             let copy = Tensor::from_dlpack(&imported).unwrap();
             assert_eq!((copy.dtype(), copy.shape().dims()), (DType::Fp32, &[2, 3][..]));
         }
-        // The library has let go of it.
+        // The library has dropped the last reference.
         assert_eq!(context.trim(), context.pool_bytes() + (1 << 20));
     }
 

@@ -1,7 +1,8 @@
 //! The command line of `many_links`.
 
 use lexopt::{Arg, Parser, ValueExt};
-use slipring::{Context, Spin};
+use slipring::Context;
+use slipring::options::Spin;
 
 use crate::Outcome;
 

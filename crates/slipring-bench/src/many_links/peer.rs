@@ -93,7 +93,7 @@ pub fn serve(name: &str, options: &Options) -> Outcome<()> {
     reactor.accept_with(context.listen(name)?, move |accepted| {
         match accepted.and_then(|connection| serving.adopt(connection)) {
             Ok(link) => link.on_message(|link, message| link.write(message.to_vec())),
-            Err(error) => eprintln!("many_links, the peer: {error}"),
+            Err(error) => eprintln!("many_links, the peer: {error:#}"),
         }
         ControlFlow::Continue(())
     })?;

@@ -39,6 +39,10 @@ impl Service for Empty {
         Ok(())
     }
 
+    fn runs_inline(&self, _: &()) -> bool {
+        true
+    }
+
     fn execute(&self, _: &(), _: &mut (), _: &Buffers) -> Result<(), Refused> {
         let Counter { count, target, waits } = &*self.0;
         // The service executes one request at a time, so a load and a store suffice.

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
-use slipring::{Address, Options, Spin};
+use slipring::options::Spin;
+use slipring::{Address, Options};
 
 use super::loops::Loops;
 use super::{report, subjects};

@@ -4,7 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 
 use slipring::Context;
-use slipring::tokio::{Connection, Listener};
+use slipring::tokio::{AsyncConnection, AsyncListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
@@ -40,20 +40,20 @@ pub fn slipring(setup: &Setup) -> Outcome<Box<dyn Exchange>> {
     let link = runtime.block_on(async {
         match setup.role {
             Role::Follower => {
-                let mut listener = Listener::new(context.listen(setup.name)?)?;
+                let mut listener = AsyncListener::new(context.listen(setup.name)?)?;
                 setup.meet()?;
                 Ok::<_, Box<dyn std::error::Error + Send + Sync>>(listener.accept().await?)
             }
             Role::Leader => {
                 setup.meet()?;
-                Ok(Connection::connect(&context, setup.name).await?)
+                Ok(AsyncConnection::connect(&context, setup.name).await?)
             }
         }
     })?;
     Ok(Box::new(Async { runtime, link, number: 0 }))
 }
 
-impl Exchange for Async<Connection> {
+impl Exchange for Async<AsyncConnection> {
     fn lead(&mut self, count: u64) -> Outcome<()> {
         let Self { runtime, link, number } = self;
         runtime.block_on(async {

@@ -1,6 +1,9 @@
 //! The subjects: slipring as the harness drives it, with one `Exchange` and one entry of `ROWS` for each mode.
 
-use slipring::{Address, Bytes, Connection, Context, Listener, Options, Spin, TryRecvError};
+use slipring::error::TryRecvError;
+use slipring::message::Bytes;
+use slipring::options::Spin;
+use slipring::{Address, Connection, Context, Listener, Options};
 
 use super::commits::Executed;
 use super::registered::Committed;

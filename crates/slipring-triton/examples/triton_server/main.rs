@@ -1,0 +1,80 @@
+//! The Triton front, with the models that test suites of clients expect.
+//!
+//! ```text
+//! cargo run --release -p slipring-triton --example triton_server -- --http 127.0.0.1:8000 --grpc 127.0.0.1:8001
+//! cargo run --release -p slipring-triton --example triton_client -- 127.0.0.1:8000
+//! ```
+//!
+//! Port 0 is any. Each address is printed on a line of its own once it is bound: `http 127.0.0.1:8000`. Options
+//! that may be repeated: `--http ADDRESS`, `--grpc ADDRESS`, `--http-unix PATH`, `--grpc-unix PATH`; none of them
+//! means the two above. `--allow-client-shm=false` refuses shared memory; `--by-copy` reads and writes it by system
+//! calls, where else models work in place under the SIGBUS guard. Ctrl-C, or SIGTERM, ends it in order.
+
+mod models;
+
+use slipring::region::SigbusGuard;
+use slipring_triton::{Front, Server, Wire};
+use tokio::signal::unix::{SignalKind, signal};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+struct Options {
+    addresses: Vec<(Wire, String)>,
+    paths: Vec<(Wire, String)>,
+    client_shared_memory: bool,
+    in_place: bool,
+}
+
+fn options() -> Result<Options> {
+    use lexopt::prelude::*;
+    let (mut addresses, mut paths) = (Vec::new(), Vec::new());
+    let (mut client_shared_memory, mut in_place) = (true, true);
+    let mut arguments = lexopt::Parser::from_env();
+    while let Some(argument) = arguments.next()? {
+        match argument {
+            Long("http") => addresses.push((Wire::Http, arguments.value()?.string()?)),
+            Long("grpc") => addresses.push((Wire::Grpc, arguments.value()?.string()?)),
+            Long("http-unix") => paths.push((Wire::Http, arguments.value()?.string()?)),
+            Long("grpc-unix") => paths.push((Wire::Grpc, arguments.value()?.string()?)),
+            Long("allow-client-shm") => client_shared_memory = arguments.value()?.parse()?,
+            Long("by-copy") => in_place = false,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if addresses.is_empty() && paths.is_empty() {
+        addresses.push((Wire::Http, "127.0.0.1:8000".to_owned()));
+        addresses.push((Wire::Grpc, "127.0.0.1:8001".to_owned()));
+    }
+    Ok(Options { addresses, paths, client_shared_memory, in_place })
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let options = options()?;
+    if options.in_place {
+        // Before anybody's memory is touched. A library never does this; an application may.
+        SigbusGuard::install()?;
+    }
+    let front = models::add_all(Front::builder())
+        .client_shared_memory(options.client_shared_memory)
+        .in_place(options.in_place)
+        .build()?;
+    let mut server = Server::new(front);
+    let name = |wire| if wire == Wire::Http { "http" } else { "grpc" };
+    for (wire, address) in options.addresses {
+        println!("{} {}", name(wire), server.listen(wire, &address).await?);
+    }
+    for (wire, path) in options.paths {
+        println!("{} {}", name(wire), server.listen_unix(wire, &path)?);
+    }
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let ended = async {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    server.serve(ended).await?;
+    Ok(())
+}

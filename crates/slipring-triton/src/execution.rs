@@ -1,0 +1,332 @@
+//! A request's way through: leases taken, inputs and outputs prepared out, the model called, the response made.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::task::JoinHandle;
+
+use crate::budget::Charge;
+use crate::front::Front;
+use crate::inputs::{InputSource, InputTensor, Inputs, RegionFailure, RequestInfo};
+use crate::model::{AsyncModel, Model};
+use crate::model_error::ModelError;
+use crate::outputs::{OutputSlot, OutputTarget, Outputs};
+use crate::refusal::Refusal;
+use crate::repository::{AnyModel, ModelEntry, ModelVersion};
+use crate::request::{InferRequest, InferResponse, InputData, RegionWindow, ResponseOutput};
+use crate::statistics::RequestTimes;
+use crate::validation::{self, ValidRequest};
+use slipring::error::RegionFault;
+use slipring::region::Unblocked;
+use slipring::region::{Lease, Registry};
+use slipring::{Error, ErrorKind};
+
+/// Inline models run on the runtime's own thread for as many bytes. The kernel copies them in and out in some 25 µs;
+/// handing a request to another thread and back takes 20 (`docs/triton.md`).
+const INLINE: usize = 64 << 10;
+
+/// What a request takes of memory while it waits for a thread, besides its bytes: about that.
+const QUEUED: u64 = 4 << 10;
+
+/// A request that holds all that its model needs.
+struct PreparedRequest {
+    inputs: Inputs,
+    outputs: Outputs,
+    /// Bytes of inputs, and of windows of outputs.
+    len: u64,
+    batch: usize,
+    outcome: RequestOutcome,
+}
+
+/// A request in its model's statistics, where it is counted once, however it ends: also where nobody waits for it.
+struct RequestOutcome {
+    found: ModelVersion,
+    arrived: Instant,
+    is_counted: bool,
+}
+
+impl RequestOutcome {
+    fn start(found: ModelVersion) -> Self {
+        Self { found, arrived: Instant::now(), is_counted: false }
+    }
+
+    fn succeeded(mut self, (started, ready, computed): (Instant, Instant, Instant), batch: usize) {
+        let times = RequestTimes { arrived: self.arrived, started, ready, computed };
+        self.found.statistics().succeeded(times, batch);
+        self.is_counted = true;
+    }
+}
+
+impl Drop for RequestOutcome {
+    fn drop(&mut self) {
+        if !self.is_counted {
+            self.found.statistics().failed(self.arrived);
+        }
+    }
+}
+
+impl Front {
+    /// Executes a request, whichever wire it came by.
+    ///
+    /// # Errors
+    ///
+    /// What the client is to be told.
+    pub async fn infer(&self, request: InferRequest) -> Result<InferResponse, Refusal> {
+        self.infer_holding(request, self.charge()).await
+    }
+
+    /// As [`infer`](Self::infer), for a wire that has taken a charge for the request's bytes.
+    pub(super) async fn infer_holding(
+        &self,
+        request: InferRequest,
+        charge: Charge,
+    ) -> Result<InferResponse, Refusal> {
+        let found = self.repository().find(&request.model, request.version.as_deref())?;
+        let (entry, version) = (found.entry.clone(), found.version);
+        let outcome = RequestOutcome::start(found);
+        if !entry.is_ready() {
+            return Err(Refusal::not_ready(&entry.metadata.name));
+        }
+        // First: a window that its region does not have is told of as that, whatever its model expects of it.
+        let leases = self.lease_all(&request)?;
+        let metadata = entry.metadata.clone();
+        let (mut request, checked) =
+            run_blocking_if(validation::inline_strings_len(&request) > INLINE, move || {
+                let checked = validation::validate(&metadata, &request)?;
+                Ok((request, checked))
+            })
+            .await?;
+        let (model, id) = (std::mem::take(&mut request.model), request.id.clone());
+        let prepared = self.prepare(request, leases, checked, charge, outcome);
+        let outputs = compute(&entry, prepared).await?;
+        Ok(InferResponse { model, version: version.to_string(), id, outputs })
+    }
+
+    /// Takes the windows of a request into use: of its inputs, then of its outputs.
+    fn lease_all(&self, request: &InferRequest) -> Result<Vec<Lease>, Refusal> {
+        let inputs = request.inputs.iter().filter_map(|input| match &input.data {
+            InputData::Inline(_) => None,
+            InputData::Region(window) => Some(window),
+        });
+        let outputs = request.outputs.iter().filter_map(|output| output.region.as_ref());
+        let shared = self.shared_memory();
+        let leases = inputs.chain(outputs).map(|window| {
+            shared.check_allowed()?;
+            lease(shared.registry(), window)
+        });
+        leases.collect()
+    }
+
+    fn prepare(
+        &self,
+        request: InferRequest,
+        leases: Vec<Lease>,
+        checked: ValidRequest,
+        charge: Charge,
+        outcome: RequestOutcome,
+    ) -> PreparedRequest {
+        let mut leases = leases.into_iter();
+        let mut next = || leases.next().expect("each window was leased, in this order");
+        let mut len = 0u64;
+        let mut tensors = Vec::with_capacity(request.inputs.len());
+        for (input, (dtype, shape)) in request.inputs.into_iter().zip(checked.inputs) {
+            let from = match input.data {
+                InputData::Inline(bytes) => {
+                    len = len.saturating_add(bytes.len() as u64);
+                    InputSource::Inline(bytes)
+                }
+                InputData::Region(window) => {
+                    len = len.saturating_add(window.len);
+                    InputSource::Region(next())
+                }
+            };
+            tensors.push(InputTensor { name: input.name, dtype, shape, from });
+        }
+        let mut slots = Vec::with_capacity(checked.outputs.len());
+        for (spec, at) in checked.outputs {
+            let window = at.and_then(|at| request.outputs[at].region.as_ref());
+            let to = match window {
+                None => OutputTarget::Inline(Vec::new()),
+                Some(window) => {
+                    len = len.saturating_add(window.len);
+                    OutputTarget::Region(next())
+                }
+            };
+            slots.push(OutputSlot { spec, to, shape: None });
+        }
+        let version = outcome.found.version;
+        let (metadata, failure) =
+            (outcome.found.entry.metadata.clone(), Arc::new(RegionFailure::default()));
+        let in_place = self.in_place();
+        let info = RequestInfo { version, id: request.id, parameters: request.parameters };
+        let inputs =
+            Inputs { info, tensors, in_place, failure: failure.clone(), charge: charge.clone() };
+        let most = self.limits().response_bytes;
+        let unwanted = OutputSlot { spec: 0, to: OutputTarget::Nowhere, shape: None };
+        let outputs =
+            Outputs { metadata, slots, unwanted, in_place, failure, charge, left: most, most };
+        PreparedRequest { inputs, outputs, len, batch: checked.batch, outcome }
+    }
+}
+
+async fn compute(
+    entry: &ModelEntry,
+    prepared: PreparedRequest,
+) -> Result<Vec<ResponseOutput>, Refusal> {
+    match &entry.model {
+        AnyModel::Blocking(model) if entry.metadata.inline && prepared.len <= INLINE as u64 => {
+            run(&**model, prepared)
+        }
+        AnyModel::Blocking(model) => {
+            prepared.inputs.charge.add(QUEUED)?;
+            let model = model.clone();
+            run_blocking(move || run(&*model, prepared)).await
+        }
+        AnyModel::Async(model) => run_async(&**model, prepared).await,
+    }
+}
+
+/// Calls a model. Its panic ends the request.
+fn run(model: &dyn Model, prepared: PreparedRequest) -> Result<Vec<ResponseOutput>, Refusal> {
+    let PreparedRequest { inputs, mut outputs, batch, outcome, .. } = prepared;
+    let started = Instant::now();
+    // Once, and not for each access in place.
+    let _unblocked = inputs.in_place.then(Unblocked::start);
+    inputs.check_strings()?;
+    let ready = Instant::now();
+    // What a panic leaves of inputs and outputs is dropped, and not looked at.
+    let done = catch_panic(|| model.infer(&inputs, &mut outputs));
+    outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
+    let computed = Instant::now();
+    let outputs = outputs.finish()?;
+    outcome.succeeded((started, ready, computed), batch);
+    Ok(outputs)
+}
+
+/// The same on the runtime's own thread, which is tensors up by nothing but the model's own polls.
+async fn run_async(
+    model: &dyn AsyncModel,
+    prepared: PreparedRequest,
+) -> Result<Vec<ResponseOutput>, Refusal> {
+    let PreparedRequest { inputs, mut outputs, batch, outcome, .. } = prepared;
+    let started = Instant::now();
+    let inputs = run_blocking_if(inputs.strings_len() > INLINE as u64, move || {
+        inputs.check_strings()?;
+        Ok(inputs)
+    })
+    .await?;
+    let ready = Instant::now();
+    let (given, room) = (&inputs, &mut outputs);
+    // What comes before the future is the model's, too.
+    let done = match catch_panic(move || model.infer(given, room)) {
+        Ok(inferring) => CatchPanic(inferring).await,
+        Err(()) => Err(()),
+    };
+    outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
+    let computed = Instant::now();
+    let outputs = run_blocking_if(outputs.unwritten() > INLINE, move || outputs.finish()).await?;
+    outcome.succeeded((started, ready, computed), batch);
+    Ok(outputs)
+}
+
+fn panicked(outputs: &Outputs) -> ModelError {
+    Refusal::model_panicked(&outputs.metadata.name).into()
+}
+
+/// Does what takes long on a thread for that. Where nobody waits any more before it has begun, it is not done.
+pub(super) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let mut working = AbortOnDrop(tokio::task::spawn_blocking(work));
+    let done = (&mut working.0).await;
+    done.unwrap_or_else(|_| Err(Refusal::unavailable("the request was stopped")))
+}
+
+/// As [`run_blocking`], if it takes long.
+async fn run_blocking_if<T: Send + 'static>(
+    is_long: bool,
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    if is_long { run_blocking(work).await } else { work() }
+}
+
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What a client is told: first of its own memory, if that failed.
+fn outcome_of(
+    inputs: &Inputs,
+    outputs: &Outputs,
+    answer: Result<(), ModelError>,
+) -> Result<(), Refusal> {
+    let failure = &inputs.failure;
+    if inputs.in_place && failure.get().is_none() {
+        // What was cut off within a page has raised no signal. Each region is asked once.
+        let leases = || inputs.leases().chain(outputs.leases()).enumerate();
+        for (at, lease) in leases() {
+            let mut others = leases().filter(|(other, _)| *other != at);
+            let covered = others.any(|(other, behind)| {
+                behind.ends_behind(lease) && (other < at || !lease.ends_behind(behind))
+            });
+            if !covered && let Err(error) = lease.holds() {
+                failure.record(lease, &error);
+            }
+        }
+    }
+    match failure.get() {
+        Some(refusal) => Err(refusal.clone()),
+        None => Ok(answer?),
+    }
+}
+
+/// What is called, or that it panicked.
+fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, ()> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(drop)
+}
+
+/// A future whose panic is an answer.
+struct CatchPanic<F>(F);
+
+impl<F: Future + Unpin> Future for CatchPanic<F> {
+    type Output = Result<F::Output, ()>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        let inner = std::pin::Pin::new(&mut self.0);
+        match catch_panic(|| inner.poll(context)) {
+            Ok(polled) => polled.map(Ok),
+            Err(()) => std::task::Poll::Ready(Err(())),
+        }
+    }
+}
+
+/// Takes a part of a region into use.
+fn lease(registry: &Registry, window: &RegionWindow) -> Result<Lease, Refusal> {
+    let RegionWindow { name, offset, len } = window;
+    registry.lease(name, *offset, *len).map_err(|error| leasing(window, &error))
+}
+
+fn leasing(window: &RegionWindow, error: &Error) -> Refusal {
+    let RegionWindow { name, offset, len } = window;
+    match error.kind() {
+        ErrorKind::Region(RegionFault::Unknown { .. }) => Refusal::region_unknown(name),
+        ErrorKind::Region(RegionFault::Overflow { .. }) => {
+            Refusal::region_overflow(name, *offset, *len)
+        }
+        ErrorKind::Region(RegionFault::Offset { .. }) => Refusal::region_offset(name),
+        // No byte of the region is at its very end.
+        ErrorKind::Region(RegionFault::Range { offset, size, .. }) if offset >= size => {
+            Refusal::region_offset(name)
+        }
+        ErrorKind::Region(RegionFault::Range { .. }) => Refusal::region_range(name),
+        _ => Refusal::region_failed(name),
+    }
+}

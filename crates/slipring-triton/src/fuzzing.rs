@@ -1,0 +1,100 @@
+//! What fuzz targets reach of the front: models that give back what they are given, and a region of a client's.
+//!
+//! Requests run as they do in a server, on the thread that has read them, and end at once: all that they wait for is
+//! there. Whatever the input says: nothing panics, every answer is one that a client can read, and what is taken in
+//! memory is what it was weighed at.
+
+use std::sync::OnceLock;
+
+use crate::front::Front;
+use crate::limits::Limits;
+use crate::metadata::{ModelMetadata, TensorSpec};
+use crate::model::Model;
+use crate::model_error::ModelError;
+use crate::{Inputs, Outputs};
+use slipring::DType;
+use slipring::region::PosixShm;
+
+pub use crate::grpc::fuzzing::message;
+pub use crate::http::fuzzing::{body, head};
+
+/// What may be in one request: little, so that an input reaches it.
+const LONGEST: u64 = 64 << 10;
+
+/// The bytes of the region `r`.
+const REGION: usize = 4096;
+
+/// Outputs that are the inputs, byte for byte: `O` of `I`, `P` of `J`.
+#[derive(Debug)]
+pub(super) struct Echo(pub(super) ModelMetadata);
+
+impl Echo {
+    fn new(name: &str) -> Self {
+        Self(ModelMetadata::new(name).inline())
+    }
+
+    fn with(self, names: [&str; 2], dtype: DType, dims: &[Option<usize>]) -> Self {
+        let [input, output] = names.map(|name| TensorSpec::new(name, dtype, dims.iter().copied()));
+        Self(self.0.input(input).output(output))
+    }
+
+    fn in_batches(self) -> Self {
+        Self(self.0.max_batch_size(4))
+    }
+}
+
+impl Model for Echo {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.0
+    }
+
+    fn infer(&self, inputs: &Inputs, outputs: &mut Outputs) -> Result<(), ModelError> {
+        for (input, output) in [("I", "O"), ("J", "P")] {
+            if outputs.is_requested(output) {
+                let input = inputs.input(input)?;
+                let mut output = outputs.output_of_len(output, *input.shape(), input.byte_len())?;
+                output.copy_from(&input)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One for each data type, `FP32` and so on, of one free dimension; two inputs in batches; one text.
+pub(super) fn models() -> Vec<Echo> {
+    let of_a_type = |dtype: DType| Echo::new(dtype.name()).with(["I", "O"], dtype, &[None]);
+    let pair = Echo::new("pair")
+        .with(["I", "O"], DType::Int8, &[None, Some(2)])
+        .with(["J", "P"], DType::Bytes, &[None])
+        .in_batches();
+    let text = Echo::new("text").with(["I", "O"], DType::Bytes, &[Some(1)]);
+    DType::ALL.into_iter().map(of_a_type).chain([pair, text]).collect()
+}
+
+/// A front of these models, whose region `r` is as it was before every request.
+pub(super) fn front() -> &'static Front {
+    static FRONT: OnceLock<(Front, PosixShm)> = OnceLock::new();
+    let (front, object) = FRONT.get_or_init(|| {
+        let limits = Limits::new().request_bytes(LONGEST).json_bytes(LONGEST as usize / 2);
+        let builder = models().into_iter().fold(Front::builder(), |all, model| all.model(model));
+        let front = builder.limits(limits).build().unwrap();
+        let key = format!("slipring-fuzz-{}", std::process::id());
+        let object = PosixShm::create(&key, REGION as u64).unwrap();
+        front.shared_memory().register_system("r", &key, 0, REGION as u64).unwrap();
+        // Its name is needed no more, and nobody takes it back from a process that is killed.
+        std::fs::remove_file(format!("/dev/shm/{key}")).unwrap();
+        (front, object)
+    });
+    let bytes: [u8; REGION] = std::array::from_fn(|at| (at % 5) as u8);
+    object.write_at(0, &bytes).unwrap();
+    front
+}
+
+/// Runs what does not wait.
+pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
+    thread_local! {
+        static RUNTIME: tokio::runtime::Runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    }
+    RUNTIME.with(|runtime| runtime.block_on(future))
+}

@@ -1,0 +1,235 @@
+//! Each call of the service, handed on to the front.
+
+use futures_util::stream::BoxStream;
+use prost::Message;
+use tonic::{Extensions, Request, Response, Status, Streaming};
+
+use crate::budget::Charge;
+use crate::execution::run_blocking;
+use crate::front::Front;
+use crate::grpc::generated::health::health_check_response::ServingStatus;
+use crate::grpc::generated::health::health_server::Health;
+use crate::grpc::generated::health::{HealthCheckRequest, HealthCheckResponse};
+use crate::grpc::generated::inference::grpc_inference_service_server::GrpcInferenceService;
+use crate::grpc::generated::inference::{
+    cuda_shared_memory_status_response as cuda, system_shared_memory_status_response as system, *,
+};
+use crate::grpc::{request, response, stream};
+use crate::refusal::Refusal;
+use crate::shutdown::Shutdown;
+
+/// Numbers and bytes of typed contents that are made into tensors on the runtime's own thread.
+const QUICK: usize = 16 << 10;
+
+/// The service that load balancers ask about by name.
+const SERVICE: &str = "inference.GRPCInferenceService";
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// The calls, on one front.
+#[derive(Debug, Clone)]
+pub(super) struct Calls {
+    pub(super) front: Front,
+    /// Told when streams are to end. `None`: whoever serves them ends them.
+    pub(super) shutdown: Option<Shutdown>,
+}
+
+impl Calls {
+    /// Whether all models take requests, and the server goes on.
+    fn is_ready(&self) -> bool {
+        let ends = self.shutdown.as_ref().is_some_and(|shutdown| *shutdown.borrow());
+        self.front.is_ready() && !ends
+    }
+
+    /// What the bytes of a call have taken of those under way.
+    pub(super) fn charge(&self, extensions: &Extensions) -> Charge {
+        extensions.get().cloned().unwrap_or_else(|| self.front.charge())
+    }
+
+    /// Executes a request.
+    pub(super) async fn infer(
+        &self,
+        message: ModelInferRequest,
+        charge: Charge,
+    ) -> Result<ModelInferResponse, Refusal> {
+        // A model that is not there is told of before whatever else is wrong with a request to it.
+        self.front.repository().find(&message.model_name, Some(&message.model_version))?;
+        let request = match request::work(&message) {
+            ..=QUICK => request::decode(message)?,
+            _ => run_blocking(move || request::decode(message)).await?,
+        };
+        let response = self.front.infer_holding(request, charge.clone()).await?;
+        let response = response::infer(response);
+        // It is encoded as a whole, into memory that cannot be asked for in a way that may fail.
+        let len = response.encoded_len();
+        if len as u64 > self.front.limits().response_bytes {
+            return Err(Refusal::response_too_long(self.front.limits().response_bytes));
+        }
+        charge.add(len as u64)?;
+        Vec::<u8>::new().try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+        Ok(response)
+    }
+}
+
+fn given(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Calls {
+    async fn server_live(&self, _: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+        Ok(Response::new(ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
+        Ok(Response::new(ServerReadyResponse { ready: self.is_ready() }))
+    }
+
+    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+        let ModelReadyRequest { name, version } = request.into_inner();
+        let ready = self.front.is_model_ready(&name, given(&version));
+        Ok(Response::new(ModelReadyResponse { ready }))
+    }
+
+    async fn server_metadata(
+        &self,
+        _: Request<ServerMetadataRequest>,
+    ) -> Answer<ServerMetadataResponse> {
+        let server = self.front.describe();
+        let extensions = server.extensions.into_iter().map(str::to_owned).collect();
+        let (name, version) = (server.name, server.version);
+        Ok(Response::new(ServerMetadataResponse { name, version, extensions }))
+    }
+
+    async fn model_metadata(
+        &self,
+        request: Request<ModelMetadataRequest>,
+    ) -> Answer<ModelMetadataResponse> {
+        let ModelMetadataRequest { name, version } = request.into_inner();
+        let model = self.front.model_metadata(&name, given(&version))?;
+        Ok(Response::new(response::metadata(model)))
+    }
+
+    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+        let charge = self.charge(request.extensions());
+        Ok(Response::new(self.infer(request.into_inner(), charge).await?))
+    }
+
+    type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;
+
+    async fn model_stream_infer(
+        &self,
+        request: Request<Streaming<ModelInferRequest>>,
+    ) -> Answer<Self::ModelStreamInferStream> {
+        Ok(Response::new(stream::answers(self.clone(), request)))
+    }
+
+    async fn model_config(
+        &self,
+        request: Request<ModelConfigRequest>,
+    ) -> Answer<ModelConfigResponse> {
+        let ModelConfigRequest { name, version } = request.into_inner();
+        let model = self.front.model_config(&name, given(&version))?;
+        Ok(Response::new(response::config(model)))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Answer<ModelStatisticsResponse> {
+        let ModelStatisticsRequest { name, version } = request.into_inner();
+        let all = self.front.statistics(given(&name), given(&version))?;
+        Ok(Response::new(response::statistics(all)))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Answer<RepositoryIndexResponse> {
+        let entries = self.front.index(request.into_inner().ready);
+        Ok(Response::new(response::index(entries)))
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<SystemSharedMemoryStatusRequest>,
+    ) -> Answer<SystemSharedMemoryStatusResponse> {
+        let all = self.front.shared_memory().system_status(&request.into_inner().name)?;
+        let regions = all.into_iter().map(|region| {
+            let name = region.name.clone();
+            let status = system::RegionStatus {
+                name: region.name,
+                key: region.key,
+                offset: region.offset,
+                byte_size: region.byte_size,
+            };
+            (name, status)
+        });
+        Ok(Response::new(SystemSharedMemoryStatusResponse { regions: regions.collect() }))
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<SystemSharedMemoryRegisterRequest>,
+    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+        let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } =
+            request.into_inner();
+        self.front.shared_memory().register_system(&name, &key, offset, byte_size)?;
+        Ok(Response::new(SystemSharedMemoryRegisterResponse {}))
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<SystemSharedMemoryUnregisterRequest>,
+    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+        self.front.shared_memory().unregister_system(&request.into_inner().name)?;
+        Ok(Response::new(SystemSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn cuda_shared_memory_status(
+        &self,
+        request: Request<CudaSharedMemoryStatusRequest>,
+    ) -> Answer<CudaSharedMemoryStatusResponse> {
+        let all = self.front.shared_memory().cuda_status(&request.into_inner().name)?;
+        let regions = all.into_iter().map(|region| {
+            let name = region.name.clone();
+            let (device_id, byte_size) = (region.device_id, region.byte_size);
+            (name, cuda::RegionStatus { name: region.name, device_id, byte_size })
+        });
+        Ok(Response::new(CudaSharedMemoryStatusResponse { regions: regions.collect() }))
+    }
+
+    async fn cuda_shared_memory_register(
+        &self,
+        request: Request<CudaSharedMemoryRegisterRequest>,
+    ) -> Answer<CudaSharedMemoryRegisterResponse> {
+        let CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } =
+            request.into_inner();
+        let shared = self.front.shared_memory().clone();
+        // The driver may make a context first, or wait for one that closes the same memory.
+        run_blocking(move || shared.register_cuda(&name, &raw_handle, device_id, byte_size))
+            .await?;
+        Ok(Response::new(CudaSharedMemoryRegisterResponse {}))
+    }
+
+    async fn cuda_shared_memory_unregister(
+        &self,
+        request: Request<CudaSharedMemoryUnregisterRequest>,
+    ) -> Answer<CudaSharedMemoryUnregisterResponse> {
+        let shared = self.front.shared_memory().clone();
+        run_blocking(move || shared.unregister_cuda(&request.into_inner().name)).await?;
+        Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl Health for Calls {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Answer<HealthCheckResponse> {
+        let service = request.into_inner().service;
+        if !service.is_empty() && service != SERVICE {
+            return Err(Status::not_found("unknown service"));
+        }
+        let is = if self.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        Ok(Response::new(HealthCheckResponse { status: is.into() }))
+    }
+}

@@ -1,0 +1,204 @@
+//! What a request takes in memory once it is decoded, counted while it is still bytes.
+//!
+//! An element of two bytes on the wire, such as an empty text, takes dozens in memory. So elements are counted, field
+//! by field, without taking memory for any. What is broken weighs what was counted up to there: decoding refuses it.
+
+/// Bytes in memory of a tensor's head, of a parameter, of a text or raw tensor, of a number: about as the
+/// generated types have them, with what an allocation takes besides.
+const TENSOR: usize = 512;
+const PARAMETER: usize = 256;
+const TEXT: usize = 64;
+const NUMBER: usize = 8;
+
+/// A field: its number, and its bytes if it has a length. Else it is a number.
+struct Field<'a>(u32, Option<&'a [u8]>);
+
+/// The fields of a message as they are decoded, up to where it is broken.
+struct Fields<'a> {
+    rest: &'a [u8],
+    /// The number of its map. Whatever else their keys say, entries of maps are decoded as bytes that have a length.
+    map: u32,
+}
+
+impl<'a> Fields<'a> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for at in 0..10 {
+            let (byte, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            value |= u64::from(byte & 0x7f) << (7 * at);
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn bytes(&mut self, len: u64) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.rest.split_at_checked(usize::try_from(len).ok()?)?;
+        self.rest = rest;
+        Some(bytes)
+    }
+
+    /// What stands behind a key: its bytes if they have a length.
+    fn value(&mut self, key: u64) -> Option<Option<&'a [u8]>> {
+        match key & 7 {
+            0 => self.varint().map(|_| None),
+            1 => self.bytes(8).map(|_| None),
+            2 => {
+                let len = self.varint()?;
+                self.bytes(len).map(Some)
+            }
+            3 => self.group().map(|()| None),
+            5 => self.bytes(4).map(|_| None),
+            _ => None,
+        }
+    }
+
+    /// Passes over a group, and the groups in it. They are not decoded, and must not hide what comes behind them.
+    fn group(&mut self) -> Option<()> {
+        let mut depth = 1_usize;
+        while depth > 0 {
+            let key = self.varint()?;
+            match key & 7 {
+                3 => depth += 1,
+                4 => depth -= 1,
+                _ => drop(self.value(key)?),
+            }
+        }
+        Some(())
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    fn next(&mut self) -> Option<Field<'a>> {
+        let key = self.varint()?;
+        let number = u32::try_from(key >> 3).ok()?;
+        let key = if number == self.map { 2 } else { key };
+        self.value(key).map(|bytes| Field(number, bytes))
+    }
+}
+
+/// Of a `ModelInferRequest`.
+pub(super) fn of_request(message: &[u8]) -> usize {
+    let fields = Fields { rest: message, map: 4 };
+    let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
+        (4, Some(_)) => PARAMETER,
+        (5, Some(input)) => TENSOR + of_input(input),
+        (6, Some(output)) => TENSOR + of_output(output),
+        (7, Some(_)) => TEXT,
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+fn of_input(message: &[u8]) -> usize {
+    let fields = Fields { rest: message, map: 4 };
+    let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
+        (3, None) => NUMBER,
+        (3, Some(packed)) => numbers(packed),
+        (4, Some(_)) => PARAMETER,
+        (5, Some(contents)) => of_contents(contents),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+fn of_output(message: &[u8]) -> usize {
+    let fields = Fields { rest: message, map: 2 };
+    fields.filter(|field| matches!(field, Field(2, Some(_)))).count() * PARAMETER
+}
+
+fn of_contents(message: &[u8]) -> usize {
+    let fields = Fields { rest: message, map: 0 };
+    let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
+        (1, Some(packed)) => packed.len(),
+        (2..=5, Some(packed)) => numbers(packed),
+        // As many bytes as on the wire.
+        (6 | 7, Some(packed)) => packed.len(),
+        (8, Some(text)) => TEXT + text.len(),
+        _ => NUMBER,
+    });
+    sizes.sum()
+}
+
+/// Of numbers, the last byte of each of which has no highest bit.
+fn numbers(packed: &[u8]) -> usize {
+    packed.iter().filter(|byte| **byte & 0x80 == 0).count() * NUMBER
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::grpc::generated::inference::model_infer_request::InferInputTensor;
+    use crate::grpc::generated::inference::{InferTensorContents, ModelInferRequest};
+
+    fn size_of_contents(contents: InferTensorContents) -> usize {
+        let input = InferInputTensor { contents: Some(contents), ..Default::default() };
+        let request = ModelInferRequest { inputs: vec![input], ..Default::default() };
+        of_request(&request.encode_to_vec())
+    }
+
+    #[test]
+    fn what_is_small_on_the_wire_and_large_in_memory_is_heavy() {
+        let many = 10_000;
+        let bytes_contents = vec![Vec::new(); many];
+        assert!(
+            size_of_contents(InferTensorContents { bytes_contents, ..Default::default() })
+                > many * 48
+        );
+        let int64_contents = vec![1; many];
+        assert!(
+            size_of_contents(InferTensorContents { int64_contents, ..Default::default() })
+                >= many * 8
+        );
+        let inputs = vec![InferInputTensor::default(); many];
+        let request = ModelInferRequest { inputs, ..Default::default() };
+        assert!(of_request(&request.encode_to_vec()) > many * size_of::<InferInputTensor>());
+    }
+
+    #[test]
+    fn raw_tensors_weigh_next_to_nothing() {
+        let raw_input_contents = vec![vec![0; 1 << 20].into(); 2];
+        let request = ModelInferRequest { raw_input_contents, ..Default::default() };
+        assert!(of_request(&request.encode_to_vec()) < 1000);
+    }
+
+    #[test]
+    fn a_group_hides_nothing() {
+        // Field 100 as a group, in which are fields of every kind, and another group.
+        let group =
+            [0xa3, 6, 8, 1, 0x21, 0, 0, 0, 0, 0, 0, 0, 0, 0x22, 1, 0, 0xab, 6, 0xac, 6, 0xa4, 6];
+        all_are_counted_behind(&group);
+    }
+
+    #[test]
+    fn an_entry_of_a_map_hides_nothing_whatever_its_key_says() {
+        // Of the request's parameters, with no bytes.
+        for kind in 0..=7 {
+            all_are_counted_behind(&[4 << 3 | kind, 0]);
+        }
+    }
+
+    #[track_caller]
+    fn all_are_counted_behind(field: &[u8]) {
+        let message = [field, &[0x2a, 0].repeat(10_000)].concat();
+        // What is refused takes no memory.
+        let decoded = ModelInferRequest::decode(&message[..]);
+        let inputs = decoded.map_or(0, |message| message.inputs.len());
+        assert!(of_request(&message) >= inputs * TENSOR, "{inputs} behind {field:?}");
+        assert!(inputs == 10_000 || field[0] & 7 > 5, "{field:?}");
+    }
+
+    #[test]
+    fn what_is_broken_is_counted_to_where_it_is_whole() {
+        for message in [&[0xff; 20][..], &[0x2a], &[0x2a, 0xff], &[0x2b, 0x2b], &[7], &[0x3a, 0]] {
+            of_request(message);
+        }
+        assert_eq!(of_request(&[0x3a, 0, 0x3a, 0, 0x3a, 9]), 2 * TEXT);
+    }
+}

@@ -1,0 +1,121 @@
+//! Parameters of a tensor and of a request, each of one of five types.
+
+use std::collections::BTreeMap;
+
+use crate::grpc::generated::inference::InferParameter;
+use crate::grpc::generated::inference::infer_parameter::ParameterChoice;
+use crate::refusal::Refusal;
+use crate::request::{Parameter, RegionWindow};
+
+const REGION: &str = "shared_memory_region";
+const OFFSET: &str = "shared_memory_offset";
+const SIZE: &str = "shared_memory_byte_size";
+
+/// By which a client of a stream asks to be told which response is the last. The one reserved name that it may send.
+const FINAL: &str = "triton_enable_empty_final_response";
+
+pub(super) type Parameters = BTreeMap<String, InferParameter>;
+
+/// What a model is told of. What only the server may say is refused.
+pub(super) fn of_request(parameters: Parameters) -> Result<BTreeMap<String, Parameter>, Refusal> {
+    let told = parameters.into_iter().filter(|(name, _)| name != FINAL);
+    let told = told.map(|(name, parameter)| match parameter.parameter_choice {
+        _ if name.starts_with("triton_") => Err(Refusal::reserved_parameter(&name)),
+        Some(choice) => Ok(Some((name, value(choice)))),
+        None => Ok(None),
+    });
+    told.filter_map(Result::transpose).collect()
+}
+
+fn value(choice: ParameterChoice) -> Parameter {
+    match choice {
+        ParameterChoice::BoolParam(value) => Parameter::Bool(value),
+        ParameterChoice::Int64Param(value) => Parameter::Int(value),
+        ParameterChoice::Uint64Param(value) => Parameter::Uint(value),
+        ParameterChoice::DoubleParam(value) => Parameter::Double(value),
+        ParameterChoice::StringParam(value) => Parameter::Text(value),
+    }
+}
+
+/// Where in shared memory a tensor is, if it is there.
+pub(super) fn window(
+    tensor: &str,
+    parameters: &Parameters,
+) -> Result<Option<RegionWindow>, Refusal> {
+    // Most tensors have none.
+    if parameters.is_empty() {
+        return Ok(None);
+    }
+    let region = match parameters.get(REGION).map(choice) {
+        None => None,
+        Some(Some(ParameterChoice::StringParam(name))) => Some(name),
+        Some(_) => return Err(Refusal::parameter_unlike(REGION, tensor, "string_param")),
+    };
+    let offset = integer(tensor, parameters, OFFSET)?;
+    let size = integer(tensor, parameters, SIZE)?;
+    let Some(region) = region else {
+        return match (size, offset) {
+            (Some(_), _) => Err(Refusal::window_without_region(SIZE, tensor)),
+            (None, Some(_)) => Err(Refusal::window_without_region(OFFSET, tensor)),
+            (None, None) => Ok(None),
+        };
+    };
+    let size = size.ok_or_else(|| Refusal::window_incomplete(tensor))?;
+    // Negative numbers are outside of every region; as unsigned ones they would be far behind it, or wrap.
+    let offset = u64::try_from(offset.unwrap_or(0)).map_err(|_| Refusal::region_offset(region))?;
+    let len = u64::try_from(size).map_err(|_| Refusal::region_range(region))?;
+    Ok(Some(RegionWindow { name: region.clone(), offset, len }))
+}
+
+fn choice(parameter: &InferParameter) -> Option<&ParameterChoice> {
+    parameter.parameter_choice.as_ref()
+}
+
+fn integer(tensor: &str, parameters: &Parameters, name: &str) -> Result<Option<i64>, Refusal> {
+    match parameters.get(name).map(choice) {
+        None => Ok(None),
+        Some(Some(ParameterChoice::Int64Param(value))) => Ok(Some(*value)),
+        Some(_) => Err(Refusal::parameter_unlike(name, tensor, "int64_param")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(values: &[(&str, ParameterChoice)]) -> Parameters {
+        let parameter =
+            |choice: &ParameterChoice| InferParameter { parameter_choice: Some(choice.clone()) };
+        values.iter().map(|(name, choice)| ((*name).to_owned(), parameter(choice))).collect()
+    }
+
+    fn text(name: &str) -> (&str, ParameterChoice) {
+        (REGION, ParameterChoice::StringParam(name.to_owned()))
+    }
+
+    #[test]
+    fn a_window_has_a_region_and_a_size_and_starts_at_its_beginning() {
+        let given = parameters(&[text("r"), (SIZE, ParameterChoice::Int64Param(i64::MAX))]);
+        let wanted = RegionWindow { name: "r".to_owned(), offset: 0, len: i64::MAX as u64 };
+        assert_eq!(window("t", &given), Ok(Some(wanted)));
+        assert_eq!(window("t", &Parameters::new()), Ok(None));
+    }
+
+    #[test]
+    fn negative_numbers_are_refused_and_never_wrap() {
+        for (offset, size) in [(-1, 64), (64, -32), (i64::MIN, i64::MIN), (0, -1)] {
+            let offset = (OFFSET, ParameterChoice::Int64Param(offset));
+            let size = (SIZE, ParameterChoice::Int64Param(size));
+            let refusal = window("t", &parameters(&[text("r"), offset, size])).unwrap_err();
+            assert!(refusal.text().starts_with("Invalid offset"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn one_reserved_name_may_be_sent() {
+        let yes = ParameterChoice::BoolParam(true);
+        let told = of_request(parameters(&[(FINAL, yes.clone()), ("t", yes.clone())])).unwrap();
+        assert_eq!(told, BTreeMap::from([("t".to_owned(), Parameter::Bool(true))]));
+        assert!(of_request(parameters(&[("triton_", yes)])).is_err());
+    }
+}

@@ -1,0 +1,50 @@
+//! An answer on its way, whose bytes are under way until they are sent.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tonic::Status;
+
+use crate::budget::Charge;
+
+/// Shorter pieces are sent as soon as they are made.
+const SHORT: usize = 16 << 10;
+
+/// A body that holds a call's charge: so does each of its pieces, which wait in the connection once it has ended.
+pub(super) struct ChargedBody {
+    body: tonic::body::Body,
+    charge: Charge,
+}
+
+impl ChargedBody {
+    pub(super) fn new(body: tonic::body::Body, charge: Charge) -> Self {
+        Self { body, charge }
+    }
+}
+
+impl Body for ChargedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let charged = |piece: Bytes| match piece.len() {
+            ..=SHORT => piece,
+            _ => self.charge.attach(piece),
+        };
+        Poll::Ready(polled.map(|frame| frame.map(|frame| frame.map_data(charged))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,184 @@
+//! The services to plug into a server of tonic's, or into this crate's own.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::Body as HttpBody;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codec::CompressionEncoding;
+use tonic::codegen::http::HeaderValue;
+use tonic::codegen::{Service, http};
+use tonic::server::NamedService;
+
+use crate::front::Front;
+use crate::grpc::calls::Calls;
+use crate::grpc::codec::with_charge;
+use crate::grpc::generated::health::health_server::HealthServer;
+use crate::grpc::generated::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
+use crate::grpc::inflate;
+use crate::grpc::response_body::ChargedBody;
+use crate::grpc::scatter_gather::{self, ScatterGatherBody};
+use crate::shutdown::Shutdown;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+impl Front {
+    /// The protocol's service, `inference.GRPCInferenceService`, for a server of tonic 0.14.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+    /// let front = slipring_triton::Front::builder().build()?;
+    /// tonic::transport::Server::builder()
+    ///     .add_service(front.service())
+    ///     .add_service(front.health())
+    ///     .serve("127.0.0.1:8001".parse()?)
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn service(&self) -> GrpcService {
+        GrpcService::new(self.clone(), None)
+    }
+
+    /// gRPC's health service, `grpc.health.v1.Health`, for applications that have none of their own.
+    pub fn health(&self) -> GrpcHealth {
+        GrpcHealth(self.service())
+    }
+}
+
+/// The service of [`Front::service`]. Clones serve the same front.
+#[derive(Debug, Clone)]
+pub struct GrpcService {
+    front: Front,
+    plain: GrpcInferenceServiceServer<Calls>,
+    /// For requests that are compressed: their answers are, too, if the client takes that.
+    compressing: GrpcInferenceServiceServer<Calls>,
+    health: HealthServer<Calls>,
+}
+
+impl GrpcService {
+    pub(super) fn new(front: Front, shutdown: Option<Shutdown>) -> Self {
+        let most = scatter_gather::longest(front.limits());
+        let calls = Calls { front: front.clone(), shutdown };
+        // A client that is able to take compressed answers says so always, and seldom wants to wait for them.
+        let plain = GrpcInferenceServiceServer::new(calls.clone())
+            .max_decoding_message_size(most)
+            .max_encoding_message_size(i32::MAX as usize)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Deflate);
+        let compressing = plain
+            .clone()
+            .send_compressed(CompressionEncoding::Gzip)
+            .send_compressed(CompressionEncoding::Deflate);
+        Self { front, plain, compressing, health: HealthServer::new(calls) }
+    }
+
+    /// Hands a call on to whom it is for.
+    fn hand_on<B>(&mut self, request: http::Request<B>) -> Answering
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Failure> + Send + 'static,
+    {
+        let kind = request.headers().get("content-type").map(HeaderValue::as_bytes);
+        let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
+        if !is_grpc || request.method() != http::Method::POST {
+            let status = match is_grpc {
+                true => http::StatusCode::METHOD_NOT_ALLOWED,
+                false => http::StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            };
+            let mut response = http::Response::new(Body::empty());
+            *response.status_mut() = status;
+            return Box::pin(std::future::ready(Ok(response)));
+        }
+        let name = request.headers().get("grpc-encoding").map(HeaderValue::as_bytes);
+        let encoding = name.and_then(inflate::encoding);
+        let is_compressed = name.is_some_and(|name| name != b"identity");
+        let charge = self.front.charge();
+        let is_stream = request.uri().path().ends_with("/ModelStreamInfer");
+        let (limits, counted) = (self.front.limits(), charge.clone());
+        let mut request =
+            request.map(|body| ScatterGatherBody::new(body, encoding, is_stream, limits, counted));
+        request.extensions_mut().insert(charge.clone());
+        let answering = with_charge(charge.clone(), self.answering(request, is_compressed));
+        Box::pin(async {
+            Ok(answering.await?.map(|body| Body::new(ChargedBody::new(body, charge))))
+        })
+    }
+
+    fn answering<B>(
+        &mut self,
+        request: http::Request<ScatterGatherBody<B>>,
+        is_compressed: bool,
+    ) -> Answering
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Failure> + Send + 'static,
+    {
+        let path = request.uri().path();
+        if path.starts_with("/grpc.health.v1.Health/") {
+            self.health.call(request)
+        } else if !path.starts_with("/inference.GRPCInferenceService/") {
+            let text = "no service of this name";
+            Box::pin(std::future::ready(Ok(Status::unimplemented(text).into_http())))
+        } else if is_compressed {
+            self.compressing.call(request)
+        } else {
+            self.plain.call(request)
+        }
+    }
+}
+
+impl NamedService for GrpcService {
+    const NAME: &'static str = "inference.GRPCInferenceService";
+}
+
+impl<B> Service<http::Request<B>> for GrpcService
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Failure> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Answering {
+        self.hand_on(request)
+    }
+}
+
+/// The service of [`Front::health`]. Clones serve the same front.
+#[derive(Debug, Clone)]
+pub struct GrpcHealth(GrpcService);
+
+impl NamedService for GrpcHealth {
+    const NAME: &'static str = "grpc.health.v1.Health";
+}
+
+impl<B> Service<http::Request<B>> for GrpcHealth
+where
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Failure> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Answering {
+        self.0.hand_on(request)
+    }
+}

@@ -1,0 +1,134 @@
+//! A request, from its head to its reply.
+
+use axum::Router;
+use axum::body::Body as AnyBody;
+use axum::extract::State;
+use axum::routing::any;
+use bytes::Bytes;
+use http_body::Body;
+use hyper::header::{CONNECTION, EXPECT, HeaderValue, ORIGIN};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+
+use crate::front::Front;
+use crate::http::body::Reader;
+use crate::http::path::{About, Route, route};
+use crate::http::reply::{self, Reply};
+use crate::http::{describe, infer, regions};
+use crate::json::Node;
+use crate::refusal::Refusal;
+
+/// Bytes of a request for the index at most.
+const LONGEST: usize = 64 << 10;
+
+/// What serves everything under `/v2`, to be merged into an application's own router.
+///
+/// # Examples
+///
+/// ```
+/// use slipring_triton::{Front, http_router};
+///
+/// # fn main() -> Result<(), slipring_triton::BuildError> {
+/// let front = Front::builder().build()?;
+/// let application: axum::Router = axum::Router::new()
+///     .route("/metrics", axum::routing::get(|| async { "" }))
+///     .merge(http_router(front));
+/// # Ok(())
+/// # }
+/// ```
+pub fn router(front: Front) -> Router {
+    let serve = |State(front): State<Front>, request: Request<AnyBody>| async move {
+        let reply: Response<_> = handle(&front, request).await;
+        reply.map(AnyBody::new)
+    };
+    Router::new().route("/v2", any(serve)).route("/v2/{*rest}", any(serve)).with_state(front)
+}
+
+/// Serves one request.
+pub(super) async fn handle<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    request: Request<B>,
+) -> Reply {
+    let (head, body) = request.into_parts();
+    let mut body = Reader::new(body, &head.headers, front);
+    let mut reply = answer(front, &head, &mut body).await;
+    if head.headers.contains_key(EXPECT) && !body.has_begun() {
+        // It is sent only if it is wanted.
+        body.leave();
+    }
+    body.drain().await;
+    if body.is_broken() {
+        reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    reply
+}
+
+async fn answer<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    head: &Parts,
+    body: &mut Reader<B>,
+) -> Reply {
+    if head.headers.contains_key(ORIGIN) && !front.serves_browsers() {
+        return reply::error(StatusCode::FORBIDDEN, "requests of web pages are not served");
+    }
+    let path = head.uri.path();
+    let Some(route) = route(path) else {
+        return reply::error(StatusCode::NOT_FOUND, "Not ModelVersion");
+    };
+    if head.method != if route.is_read() { Method::GET } else { Method::POST } {
+        return reply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    }
+    let done = match &route {
+        Route::Memory { memory, name, verb } => {
+            let named = path.contains("/region/");
+            regions::serve(front, (*memory, *verb), name, named, body).await
+        }
+        Route::Model { name, version, about: About::Infer } => {
+            infer::infer(front, name, *version, &head.headers, body).await
+        }
+        Route::Index => index(front, body).await,
+        _ => look(front, &route),
+    };
+    done.unwrap_or_else(Reply::from)
+}
+
+/// What is asked for without a body.
+fn look(front: &Front, route: &Route<'_>) -> Result<Reply, Refusal> {
+    Ok(match route {
+        Route::Server => reply::describing(&describe::server(&front.describe())),
+        Route::Live => reply::empty(),
+        Route::Ready if front.is_ready() => reply::empty(),
+        Route::Ready => reply::with_status(StatusCode::BAD_REQUEST, ""),
+        Route::AllStatistics => {
+            reply::describing(&describe::statistics(&front.statistics(None, None)?))
+        }
+        Route::Model { name, version, about } => match about {
+            About::Ready if front.is_model_ready(name, *version) => reply::empty(),
+            About::Ready => reply::with_status(StatusCode::BAD_REQUEST, ""),
+            About::Config => {
+                reply::describing(&describe::config(&front.model_config(name, *version)?))
+            }
+            About::Statistics => {
+                reply::describing(&describe::statistics(&front.statistics(Some(name), *version)?))
+            }
+            About::Metadata | About::Infer => {
+                reply::describing(&describe::metadata(&front.model_metadata(name, *version)?))
+            }
+        },
+        Route::Index | Route::Memory { .. } => reply::empty(),
+    })
+}
+
+async fn index<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    body: &mut Reader<B>,
+) -> Result<Reply, Refusal> {
+    let text = body.rest(LONGEST).await?;
+    let mut ready = false;
+    if !text.is_empty()
+        && let Some(wanted) = Node::document(&text)?.get("ready")
+    {
+        ready = wanted.boolean().ok_or_else(|| Refusal::json_type("boolean"))?;
+    }
+    Ok(reply::describing(&describe::index(&front.index(ready))))
+}

@@ -1,0 +1,216 @@
+//! What a path asks for.
+
+use std::borrow::Cow;
+
+use crate::refusal::SharedMemoryKind;
+
+/// What a path names, whatever the method.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Route<'a> {
+    Server,
+    Live,
+    Ready,
+    Index,
+    AllStatistics,
+    Model { name: Cow<'a, str>, version: Option<&'a str>, about: About },
+    Memory { memory: SharedMemoryKind, name: Cow<'a, str>, verb: Verb },
+}
+
+/// What of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum About {
+    Metadata,
+    Ready,
+    Config,
+    Statistics,
+    Infer,
+}
+
+/// What to do with regions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Status,
+    Register,
+    Unregister,
+}
+
+impl Route<'_> {
+    /// Whether it is asked for by GET; else by POST.
+    pub(super) fn is_read(&self) -> bool {
+        match self {
+            Self::Index => false,
+            Self::Model { about, .. } => *about != About::Infer,
+            Self::Memory { verb, .. } => *verb == Verb::Status,
+            _ => true,
+        }
+    }
+}
+
+/// What a path names. `None`: nothing.
+pub(super) fn route(path: &str) -> Option<Route<'_>> {
+    let rest = path.strip_prefix("/v2")?;
+    if rest.is_empty() {
+        return Some(Route::Server);
+    }
+    let (first, rest) = cut(rest.strip_prefix('/')?);
+    match (first, rest) {
+        ("health", Some("live")) => Some(Route::Live),
+        ("health", Some("ready")) => Some(Route::Ready),
+        ("repository", Some("index")) => Some(Route::Index),
+        ("models", Some("stats")) => Some(Route::AllStatistics),
+        ("models", Some(rest)) => model(rest),
+        ("systemsharedmemory", Some(rest)) => memory(SharedMemoryKind::System, rest),
+        ("cudasharedmemory", Some(rest)) => memory(SharedMemoryKind::Cuda, rest),
+        _ => None,
+    }
+}
+
+/// The first segment, and what is behind its slash.
+fn cut(path: &str) -> (&str, Option<&str>) {
+    match path.split_once('/') {
+        Some((first, rest)) => (first, Some(rest)),
+        None => (path, None),
+    }
+}
+
+fn model(path: &str) -> Option<Route<'_>> {
+    let (name, mut rest) = cut(path);
+    let name = decode(name).filter(|name| !name.is_empty())?;
+    let mut version = None;
+    if let Some(versioned) = rest.and_then(|rest| rest.strip_prefix("versions/")) {
+        let (number, behind) = cut(versioned);
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_number || number.parse::<u64>().is_err() {
+            return None;
+        }
+        version = Some(number);
+        rest = behind;
+    }
+    let about = match rest {
+        None => About::Metadata,
+        Some("ready") => About::Ready,
+        Some("config") => About::Config,
+        Some("stats") => About::Statistics,
+        Some("infer") => About::Infer,
+        Some(_) => return None,
+    };
+    Some(Route::Model { name, version, about })
+}
+
+fn memory(memory: SharedMemoryKind, path: &str) -> Option<Route<'_>> {
+    let (name, verb) = match path.strip_prefix("region/") {
+        // An empty name is a name, to be refused as one.
+        Some(named) => {
+            let (name, verb) = named.split_once('/')?;
+            (decode(name)?, verb)
+        }
+        None => ("".into(), path),
+    };
+    let verb = match verb {
+        "status" => Verb::Status,
+        "register" => Verb::Register,
+        "unregister" => Verb::Unregister,
+        _ => return None,
+    };
+    Some(Route::Memory { memory, name, verb })
+}
+
+/// A segment without its percent signs. `None`: they encode no text.
+fn decode(segment: &str) -> Option<Cow<'_, str>> {
+    if !segment.contains('%') {
+        return Some(segment.into());
+    }
+    let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
+    let bytes = segment.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        if bytes[at] == b'%' {
+            let (high, low) = (digit(bytes.get(at + 1))?, digit(bytes.get(at + 2))?);
+            out.push((high * 16 + low) as u8);
+            at += 3;
+        } else {
+            out.push(bytes[at]);
+            at += 1;
+        }
+    }
+    String::from_utf8(out).ok().map(Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_endpoint_has_its_path() {
+        let named = |name: &'static str, version, about| {
+            Some(Route::Model { name: name.into(), version, about })
+        };
+        let memory = |memory, name: &'static str, verb| {
+            Some(Route::Memory { memory, name: name.into(), verb })
+        };
+        for (path, expected) in [
+            ("/v2", Some(Route::Server)),
+            ("/v2/health/live", Some(Route::Live)),
+            ("/v2/health/ready", Some(Route::Ready)),
+            ("/v2/models/stats", Some(Route::AllStatistics)),
+            ("/v2/repository/index", Some(Route::Index)),
+            ("/v2/models/M", named("M", None, About::Metadata)),
+            ("/v2/models/M/ready", named("M", None, About::Ready)),
+            ("/v2/models/a%2Fb/config", named("a/b", None, About::Config)),
+            ("/v2/models/M/versions/3", named("M", Some("3"), About::Metadata)),
+            ("/v2/models/M/versions/18446744073709551616", None),
+            ("/v2/models/M/versions/+3", None),
+            ("/v2/models/M/versions/3/infer", named("M", Some("3"), About::Infer)),
+            ("/v2/models/M/stats", named("M", None, About::Statistics)),
+            ("/v2/systemsharedmemory/status", memory(SharedMemoryKind::System, "", Verb::Status)),
+            (
+                "/v2/cudasharedmemory/unregister",
+                memory(SharedMemoryKind::Cuda, "", Verb::Unregister),
+            ),
+            (
+                "/v2/systemsharedmemory/region/a%20%C3%A4/register",
+                memory(SharedMemoryKind::System, "a ä", Verb::Register),
+            ),
+            (
+                "/v2/systemsharedmemory/region//status",
+                memory(SharedMemoryKind::System, "", Verb::Status),
+            ),
+        ] {
+            assert_eq!(route(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn anything_else_has_none() {
+        for path in [
+            "",
+            "/",
+            "/v2/",
+            "/v1",
+            "/v22",
+            "/v2/health",
+            "/v2/health/live/",
+            "/v2/models",
+            "/v2/models/",
+            "/v2/models//infer",
+            "/v2/models/M/",
+            "/v2/models/M/versions",
+            "/v2/models/M/versions/",
+            "/v2/models/M/versions/x",
+            "/v2/models/M/versions/-1/infer",
+            "/v2/models/M/infer/",
+            "/v2/models/M/infer/x",
+            "/v2/models/%/infer",
+            "/v2/models/%ff/infer",
+            "/v2/systemsharedmemory",
+            "/v2/systemsharedmemory/region",
+            "/v2/systemsharedmemory/region/a",
+            "/v2/systemsharedmemory/region/a/b/status",
+            "/v2/systemsharedmemory/region/%0/status",
+            "/v2/models/M/generate",
+        ] {
+            assert_eq!(route(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The verbs of shared memory over HTTP.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body::Body;
+use serde_json::json;
+
+use crate::execution::run_blocking;
+use crate::front::Front;
+use crate::http::body::Reader;
+use crate::http::infer_json::{string, unsigned};
+use crate::http::path::Verb;
+use crate::http::reply::{self, Reply};
+use crate::json::Node;
+use crate::refusal::{Refusal, SharedMemoryKind};
+use crate::shared_memory::{CudaRegion, SharedMemory, SystemRegion};
+
+/// Bytes of a registration at most: a name, a key, some numbers.
+const LONGEST: usize = 64 << 10;
+
+pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
+    front: &Front,
+    (memory, verb): (SharedMemoryKind, Verb),
+    name: &str,
+    named: bool,
+    body: &mut Reader<B>,
+) -> Result<Reply, Refusal> {
+    let shared = front.shared_memory();
+    shared.check_allowed()?;
+    match (verb, memory) {
+        (Verb::Status, _) if named && name.is_empty() => Err(Refusal::status_unknown(memory, name)),
+        (Verb::Status, SharedMemoryKind::System) => system(shared, name),
+        (Verb::Status, SharedMemoryKind::Cuda) => cuda(shared, name),
+        (Verb::Register, _) => {
+            if name.is_empty() {
+                return Err(Refusal::name_missing(memory));
+            }
+            let text = body.rest(LONGEST).await?;
+            match memory {
+                SharedMemoryKind::System => register(shared, memory, name, Node::document(&text)?)?,
+                SharedMemoryKind::Cuda => {
+                    // The driver may make a context first, or wait for one that closes the same memory.
+                    let (shared, name, text) = (shared.clone(), name.to_owned(), text.to_vec());
+                    run_blocking(move || register(&shared, memory, &name, Node::document(&text)?))
+                        .await?;
+                }
+            }
+            Ok(reply::empty())
+        }
+        // There is no region without a name.
+        (Verb::Unregister, _) if named && name.is_empty() => Ok(reply::empty()),
+        (Verb::Unregister, SharedMemoryKind::System) => {
+            shared.unregister_system(name).map(|()| reply::empty())
+        }
+        (Verb::Unregister, SharedMemoryKind::Cuda) => {
+            let (shared, name) = (shared.clone(), name.to_owned());
+            run_blocking(move || shared.unregister_cuda(&name)).await?;
+            Ok(reply::empty())
+        }
+    }
+}
+
+fn register(
+    shared: &SharedMemory,
+    memory: SharedMemoryKind,
+    name: &str,
+    request: Node<'_>,
+) -> Result<(), Refusal> {
+    let field = |field| request.get(field).ok_or_else(|| Refusal::register_field(field));
+    match memory {
+        SharedMemoryKind::System => {
+            let key = string(field("key")?)?;
+            let offset = request.get("offset").map_or(Ok(0), unsigned)?;
+            let byte_size = unsigned(field("byte_size")?)?;
+            shared.register_system(name, &key, offset, byte_size)
+        }
+        SharedMemoryKind::Cuda => {
+            let handle = field("raw_handle")?;
+            let text = handle.get("b64").ok_or_else(|| Refusal::register_field("raw_handle"))?;
+            let device = unsigned(field("device_id")?)?;
+            let byte_size = unsigned(field("byte_size")?)?;
+            let raw = STANDARD.decode(string(text)?).unwrap_or_default();
+            shared.register_cuda(name, &raw, i64::try_from(device).unwrap_or(-1), byte_size)
+        }
+    }
+}
+
+fn system(shared: &SharedMemory, name: &str) -> Result<Reply, Refusal> {
+    let regions = shared.system_status(name)?.into_iter().map(|region| {
+        let SystemRegion { name, key, offset, byte_size } = region;
+        json!({ "name": name, "key": key, "offset": offset, "byte_size": byte_size })
+    });
+    Ok(reply::describing(&regions.collect()))
+}
+
+fn cuda(shared: &SharedMemory, name: &str) -> Result<Reply, Refusal> {
+    let regions = shared.cuda_status(name)?.into_iter().map(|region| {
+        let CudaRegion { name, device_id, byte_size } = region;
+        json!({ "name": name, "device_id": device_id, "byte_size": byte_size })
+    });
+    Ok(reply::describing(&regions.collect()))
+}

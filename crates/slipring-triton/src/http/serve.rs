@@ -1,0 +1,64 @@
+//! Connections of HTTP/1.1.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::connections;
+use crate::front::Front;
+use crate::http::handle::handle;
+use crate::idle::{Activity, ActivityStream};
+use crate::listener::{Socket, Stream};
+use crate::shutdown::Shutdown;
+
+/// Serves one address until the end is told, and then until the requests under way are answered.
+pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
+    let limits = *front.limits();
+    let serve = |stream, activity: Activity| {
+        let (front, shutdown) = (front.clone(), shutdown.clone());
+        async move {
+            match stream {
+                Stream::Tcp(stream) => connection(front, stream, activity, shutdown).await,
+                Stream::Unix(stream) => connection(front, stream, activity, shutdown).await,
+            }
+        }
+    };
+    connections::serve(socket, &limits, Some(limits.idle_timeout), shutdown.clone(), serve).await;
+}
+
+/// Serves a connection until it ends. However it ends is its client's affair.
+async fn connection(
+    front: Front,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    activity: Activity,
+    mut shutdown: Shutdown,
+) {
+    let service = service_fn(|request| {
+        let (front, activity) = (&front, &activity);
+        async move {
+            let _busy = activity.begin_request();
+            Ok::<_, Infallible>(handle(front, request).await)
+        }
+    });
+    let mut builder = http1::Builder::new();
+    let stream = TokioIo::new(ActivityStream::new(stream, activity.clone()));
+    let served = builder.header_read_timeout(None).serve_connection(stream, service);
+    let mut served = pin!(served);
+    tokio::select! {
+        biased;
+        _ = &mut served => return,
+        _ = shutdown.wait_for(|end| *end) => {}
+    }
+    served.as_mut().graceful_shutdown();
+    let polled = poll_fn(|context| Poll::Ready(served.as_mut().poll(context)));
+    // Half a request is none that would be waited for.
+    if polled.await.is_pending() && !activity.is_idle() {
+        let _ = served.await;
+    }
+}

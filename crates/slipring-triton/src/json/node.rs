@@ -1,0 +1,228 @@
+//! A value in a text that was judged.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+use jiter::{Jiter, JsonValue, Peek};
+
+use crate::json::validate::{reader, validate};
+use crate::refusal::Refusal;
+
+/// A value: the text from its first byte to its last (a document's to the text's last), and what its first byte tells.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Node<'a> {
+    kind: Peek,
+    text: &'a [u8],
+}
+
+impl<'a> Node<'a> {
+    /// The value that a whole text is.
+    ///
+    /// # Errors
+    ///
+    /// It is no JSON, or too deep.
+    pub(crate) fn document(text: &'a [u8]) -> Result<Self, Refusal> {
+        validate(text)?;
+        let mut reader = reader(text);
+        // What was judged is not empty.
+        let kind = reader.peek().unwrap_or(Peek::Null);
+        Ok(Self { kind, text: &text[reader.current_index()..] })
+    }
+
+    /// The value that comes next, which is stepped over. In a text that was judged there is none only at its end.
+    fn next(reader: &mut Jiter<'a>) -> Option<Self> {
+        let kind = reader.peek().ok()?;
+        let start = reader.current_index();
+        reader.known_skip(kind).ok()?;
+        Some(Self { kind, text: reader.slice_to_current(start) })
+    }
+
+    pub(crate) fn is_object(&self) -> bool {
+        self.kind == Peek::Object
+    }
+
+    pub(crate) fn is_array(&self) -> bool {
+        self.kind == Peek::Array
+    }
+
+    /// Names and values of an object; of anything else none.
+    pub(crate) fn members(self) -> impl Iterator<Item = (String, Node<'a>)> {
+        let mut reader = reader(self.text);
+        let mut entered = false;
+        std::iter::from_fn(move || {
+            let name = if entered { reader.next_key() } else { reader.next_object() };
+            let name = name.ok()??.to_owned();
+            entered = true;
+            Some((name, Node::next(&mut reader)?))
+        })
+    }
+
+    /// The first member of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<Node<'a>> {
+        self.members().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// The elements of an array; of anything else none.
+    pub(crate) fn items(self) -> impl Iterator<Item = Node<'a>> {
+        let mut reader = reader(self.text);
+        let mut entered = false;
+        std::iter::from_fn(move || {
+            let another = if entered { reader.array_step() } else { reader.next_array() };
+            another.ok()??;
+            entered = true;
+            Node::next(&mut reader)
+        })
+    }
+
+    /// What is in an array and the arrays in it, in order; objects as they are.
+    pub(crate) fn leaves(self) -> impl Iterator<Item = Node<'a>> + Clone {
+        let mut reader = reader(self.text);
+        let mut depth = 0_usize;
+        let mut value = Some(self.kind);
+        std::iter::from_fn(move || {
+            loop {
+                match value.take() {
+                    Some(Peek::Array) => {
+                        depth += 1;
+                        value = reader.known_array().ok()?;
+                    }
+                    Some(_) => return Node::next(&mut reader),
+                    None if depth == 0 => return None,
+                    None => value = reader.array_step().ok()?,
+                }
+                // No further value: the array is behind us.
+                depth -= usize::from(value.is_none());
+            }
+        })
+    }
+
+    /// The text of a string.
+    pub(crate) fn string(&self) -> Option<Cow<'a, str>> {
+        if self.kind != Peek::String {
+            return None;
+        }
+        // What is escaped is put together in a buffer, which would else grow to twice the text.
+        let longest = if self.text.contains(&b'\\') { self.text.len() } else { 0 };
+        match Jiter::with_tape(self.text, Vec::with_capacity(longest)).known_value(self.kind) {
+            Ok(JsonValue::Str(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn boolean(&self) -> Option<bool> {
+        reader(self.text).next_bool().ok()
+    }
+
+    /// Whether it is a number that is written as a word: `NaN`, `Infinity`, `-Infinity`.
+    pub(crate) fn is_word(&self) -> bool {
+        matches!(self.text, [b'N' | b'I', ..] | [b'-', b'I', ..])
+    }
+
+    /// A number without sign, point and exponent.
+    pub(crate) fn unsigned(&self) -> Option<u64> {
+        self.digits()
+    }
+
+    /// A number without point and exponent.
+    pub(crate) fn integer(&self) -> Option<i64> {
+        self.digits()
+    }
+
+    /// A number as it is written, which the reader's own integers are too short for.
+    fn digits<T: FromStr>(&self) -> Option<T> {
+        let mut reader = reader(self.text);
+        let digits = reader.next_number_bytes().ok()?;
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    }
+
+    /// Any number, the nearest that there is.
+    pub(crate) fn float(&self) -> Option<f64> {
+        reader(self.text).next_float().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn node(text: &str) -> Node<'_> {
+        Node::document(text.as_bytes()).unwrap()
+    }
+
+    fn text(node: Node<'_>) -> &str {
+        std::str::from_utf8(node.text).unwrap()
+    }
+
+    #[test]
+    fn members_and_items_come_in_order() {
+        let object = node(r#" { "a" : [ 1 , {"b":2} ,"]" ] ,"c":{ } , "d" : null} "#);
+        let names: Vec<_> = object.members().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a", "c", "d"]);
+        let items: Vec<_> = object.get("a").unwrap().items().map(text).collect();
+        assert_eq!(items, ["1", "{\"b\":2}", "\"]\""]);
+        assert_eq!(node("[]").items().count() + node("[ ]").items().count(), 0);
+        assert!(node(" null ").boolean().is_none() && node(" null ").float().is_none());
+        assert_eq!(node("\n\"a\\n\" ").string().as_deref(), Some("a\n"));
+    }
+
+    #[test]
+    fn leaves_are_those_of_all_levels() {
+        let leaves = |json| node(json).leaves().map(text).collect::<Vec<_>>();
+        assert_eq!(
+            leaves("[[1, 2],[ 3,[\"a]\"]], {\"x\":[4]}]"),
+            ["1", "2", "3", "\"a]\"", "{\"x\":[4]}"]
+        );
+        assert!(leaves("[[],[[]]]").is_empty());
+        assert_eq!(leaves(" [ [ ] , [ 1 ] ] "), ["1"]);
+        assert_eq!(leaves("7"), ["7"]);
+    }
+
+    #[test]
+    fn numbers_are_told_apart_as_they_are_written() {
+        assert_eq!(node("64").unsigned(), Some(64));
+        for text in ["64.0", "-64", "6e1", "\"64\"", "18446744073709551616", "true"] {
+            assert_eq!(node(text).unsigned(), None, "{text}");
+        }
+        assert_eq!(node("18446744073709551615").unsigned(), Some(u64::MAX));
+        assert_eq!(node("-9223372036854775808").integer(), Some(i64::MIN));
+        assert_eq!(node("-Infinity").float(), Some(f64::NEG_INFINITY));
+        assert_eq!((node("7").float(), node("\"7\"").float()), (Some(7.0), None));
+        assert_eq!((node("1e999").float(), node("true").float()), (Some(f64::INFINITY), None));
+        assert!(node("NaN").float().is_some_and(f64::is_nan));
+        for (text, value) in [("-0", Some(0)), ("1.0", None), ("NaN", None), ("[1]", None)] {
+            assert_eq!(node(text).integer(), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_a_name_is_taken_however_it_is_written() {
+        let object = node(r#"{"\u0061\n":1,"a\n":2,"":3}"#);
+        assert_eq!(object.get("a\n").and_then(|value| value.unsigned()), Some(1));
+        assert_eq!(object.get("").and_then(|value| value.unsigned()), Some(3));
+        assert!(node("[\"a\",1]").get("a").is_none() && node("7").get("a").is_none());
+        assert_eq!((node("{}").members().count(), node("\"a\"").items().count()), (0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn strings_are_what_another_writer_wrote(text in any::<String>()) {
+            let written = serde_json::to_string(&text).unwrap();
+            let back = node(&written).string();
+            prop_assert_eq!(back.as_deref(), Some(&*text));
+            let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+            let escaped = format!("\"{escaped}\"");
+            let back = node(&escaped).string();
+            prop_assert_eq!(back.as_deref(), Some(&*text));
+        }
+
+        #[test]
+        fn a_number_is_the_nearest(text in "-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,900})?([eE][+-]?[0-9]{1,24})?") {
+            let nearest: f64 = text.parse().unwrap();
+            prop_assert_eq!(node(&text).float().map(f64::to_bits), Some(nearest.to_bits()));
+            prop_assert_eq!(node(&text).integer(), text.parse().ok());
+            prop_assert_eq!(node(&text).unsigned(), text.parse().ok());
+        }
+    }
+}

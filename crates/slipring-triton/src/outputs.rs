@@ -1,0 +1,416 @@
+//! What a model writes: tensors that go into the response, or into a client's region.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes as Owned;
+use zerocopy::IntoBytes;
+
+use crate::budget::Charge;
+use crate::inputs::{Input, RegionFailure, is_on_gpu};
+use crate::metadata::ModelMetadata;
+use crate::model_error::ModelError;
+use crate::refusal::Refusal;
+use crate::request::ResponseOutput;
+use crate::strings::zeros;
+use slipring::message::{Bytes, BytesMut};
+use slipring::region::Lease;
+use slipring::tensor::Element;
+use slipring::{DType, Shape};
+
+/// Bytes of BYTES that are written at a time.
+const PIECE: usize = 64 << 10;
+
+/// Where an output goes.
+#[derive(Debug)]
+pub(super) enum OutputTarget {
+    Inline(Vec<u8>),
+    Region(Lease),
+    /// Nobody has asked for it.
+    Nowhere,
+}
+
+/// An output, as far as it is known.
+#[derive(Debug)]
+pub(super) struct OutputSlot {
+    /// Its place among the outputs of the metadata.
+    pub(super) spec: usize,
+    pub(super) to: OutputTarget,
+    /// Once the model has obtained it: its shape, and its length in bytes.
+    pub(super) shape: Option<(Shape, usize)>,
+}
+
+/// The outputs of a request.
+pub struct Outputs {
+    pub(super) metadata: Arc<ModelMetadata>,
+    /// What was asked for, in its order.
+    pub(super) slots: Vec<OutputSlot>,
+    /// What the model writes and nobody has asked for.
+    pub(super) unwanted: OutputSlot,
+    pub(super) in_place: bool,
+    pub(super) failure: Arc<RegionFailure>,
+    pub(super) charge: Charge,
+    /// Bytes that may still go into the response, and how many in all.
+    pub(super) left: u64,
+    pub(super) most: u64,
+}
+
+impl Outputs {
+    /// Whether anybody has asked for it; what nobody has asked for need not be obtained.
+    pub fn is_requested(&self, name: &str) -> bool {
+        self.slots.iter().any(|slot| self.metadata.outputs[slot.spec].name == name)
+    }
+
+    /// Obtains an output of this shape, with that of the batch.
+    ///
+    /// # Errors
+    ///
+    /// The model has no such output, or not of this shape; it is of BYTES; the client's region has no room for it.
+    pub fn output(
+        &mut self,
+        name: &str,
+        shape: impl Into<Shape>,
+    ) -> Result<Output<'_>, ModelError> {
+        let shape = shape.into();
+        let spec = self.spec(name)?;
+        let dtype = self.metadata.outputs[spec].dtype;
+        let len = shape.byte_len(dtype).map_err(|_| ModelError::new("output of too many bytes"))?;
+        let len =
+            len.ok_or_else(|| ModelError::new("the length of BYTES is not in their shape"))?;
+        self.obtain(spec, shape, len)
+    }
+
+    /// Obtains an output of BYTES that takes `len` bytes, with the lengths of its elements.
+    ///
+    /// # Errors
+    ///
+    /// As for [`output`](Self::output).
+    pub fn output_of_len(
+        &mut self,
+        name: &str,
+        shape: impl Into<Shape>,
+        len: usize,
+    ) -> Result<Output<'_>, ModelError> {
+        let (shape, spec) = (shape.into(), self.spec(name)?);
+        let expected = shape.byte_len(self.metadata.outputs[spec].dtype);
+        if expected.is_ok_and(|expected| expected.is_none_or(|expected| expected == len)) {
+            return self.obtain(spec, shape, len);
+        }
+        Err(ModelError::new("an output's length is not that of its shape"))
+    }
+
+    /// Writes an output of BYTES.
+    ///
+    /// # Errors
+    ///
+    /// As for [`output`](Self::output), and there are not as many as the shape says.
+    pub fn write_strings<T: AsRef<[u8]>>(
+        &mut self,
+        name: &str,
+        shape: impl Into<Shape>,
+        strings: &[T],
+    ) -> Result<(), ModelError> {
+        let shape = shape.into();
+        if shape.elements().ok() != Some(strings.len()) {
+            return Err(ModelError::new("an output has another number of elements than its shape"));
+        }
+        if strings.iter().any(|string| u32::try_from(string.as_ref().len()).is_err()) {
+            return Err(ModelError::new("a BYTES element of 4 GiB or more"));
+        }
+        let len: usize = strings.iter().map(|string| 4 + string.as_ref().len()).sum();
+        let mut output = self.output_of_len(name, shape, len)?;
+        // Many small writes to a region are as many calls of the system.
+        let mut piece = Vec::with_capacity(len.min(PIECE));
+        let mut at = 0;
+        for string in strings {
+            let string = string.as_ref();
+            for part in [&(string.len() as u32).to_le_bytes()[..], string] {
+                if piece.len() + part.len() > PIECE {
+                    output.write_at(at, &piece)?;
+                    at += piece.len();
+                    piece.clear();
+                }
+                if part.len() > PIECE {
+                    output.write_at(at, part)?;
+                    at += part.len();
+                } else {
+                    piece.extend_from_slice(part);
+                }
+            }
+        }
+        output.write_at(at, &piece)
+    }
+
+    fn spec(&self, name: &str) -> Result<usize, ModelError> {
+        let spec = self.metadata.outputs.iter().position(|spec| spec.name == name);
+        spec.ok_or_else(|| ModelError::new(format!("the model has no output '{name}'")))
+    }
+
+    fn obtain(&mut self, spec: usize, shape: Shape, len: usize) -> Result<Output<'_>, ModelError> {
+        let described = &self.metadata.outputs[spec];
+        if !self.metadata.admits(described, &shape) {
+            let name = &described.name;
+            let text = format!("output '{name}' has shape {shape}, other than described");
+            return Err(ModelError::new(text));
+        }
+        let slot = match self.slots.iter().position(|slot| slot.spec == spec) {
+            Some(at) => &mut self.slots[at],
+            None => &mut self.unwanted,
+        };
+        match &mut slot.to {
+            OutputTarget::Inline(bytes) => {
+                bytes.clear();
+                let more = len.saturating_sub(bytes.capacity()) as u64;
+                let left = self.left.checked_sub(more);
+                self.left = left.ok_or_else(|| Refusal::response_too_long(self.most))?;
+                self.charge.add(more)?;
+                bytes.try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+            }
+            OutputTarget::Region(lease) if lease.len() < len as u64 => {
+                let refusal = Refusal::window_too_small(&described.name, lease.len(), len);
+                return Err(refusal.into());
+            }
+            OutputTarget::Region(_) | OutputTarget::Nowhere => {}
+        }
+        slot.shape = Some((shape, len));
+        let dtype = described.dtype;
+        let (in_place, failure, charge) = (self.in_place, &*self.failure, &self.charge);
+        Ok(Output { slot, dtype, shape, len, in_place, failure, charge })
+    }
+
+    /// The parts of regions that they go to.
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.slots.iter().filter_map(|slot| match &slot.to {
+            OutputTarget::Region(lease) => Some(lease),
+            OutputTarget::Inline(_) | OutputTarget::Nowhere => None,
+        })
+    }
+
+    /// Bytes of the response that are to be filled up, behind some that were written.
+    pub(super) fn unwritten(&self) -> usize {
+        let rests = self.slots.iter().map(|slot| match (&slot.to, slot.shape) {
+            (OutputTarget::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
+            _ => 0,
+        });
+        rests.sum()
+    }
+
+    /// What the response has of them.
+    pub(super) fn finish(self) -> Result<Vec<ResponseOutput>, Refusal> {
+        let metadata = self.metadata;
+        let written = self.slots.into_iter().map(|slot| {
+            let spec = &metadata.outputs[slot.spec];
+            let Some((shape, len)) = slot.shape else {
+                return Err(Refusal::output_missing(&spec.name, &metadata.name));
+            };
+            let data = match slot.to {
+                OutputTarget::Inline(mut bytes) => {
+                    if bytes.is_empty() {
+                        // Nothing was written: pages of 0 that nobody has touched.
+                        drop(bytes);
+                        bytes = zeros(len)?;
+                    }
+                    bytes.resize(len, 0);
+                    Some(Owned::from(bytes))
+                }
+                OutputTarget::Region(_) | OutputTarget::Nowhere => None,
+            };
+            Ok(ResponseOutput { name: spec.name.clone(), dtype: spec.dtype, shape, data })
+        });
+        written.collect()
+    }
+}
+
+impl fmt::Debug for Outputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outputs").field("slots", &self.slots).finish_non_exhaustive()
+    }
+}
+
+/// An output to be written. What is not written is 0 in a response, and as it was in a region.
+pub struct Output<'a> {
+    slot: &'a mut OutputSlot,
+    dtype: DType,
+    shape: Shape,
+    len: usize,
+    in_place: bool,
+    failure: &'a RegionFailure,
+    charge: &'a Charge,
+}
+
+impl Output<'_> {
+    /// What its elements are.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Its dimensions, with that of the batch.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Its length in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it goes into the response, so that [`as_mut_slice`](Self::as_mut_slice) has it.
+    pub fn is_inline(&self) -> bool {
+        matches!(self.slot.to, OutputTarget::Inline(_))
+    }
+
+    /// Writes all of its elements.
+    ///
+    /// # Errors
+    ///
+    /// Its elements are others, or not so many; the client has truncated its object.
+    pub fn write<T: Element>(&mut self, elements: &[T]) -> Result<(), ModelError> {
+        if self.dtype != T::DTYPE {
+            let (is, wanted) = (self.dtype, T::DTYPE);
+            return Err(ModelError::new(format!("the output's elements are {is}, not {wanted}")));
+        }
+        self.write_bytes(elements.as_bytes())
+    }
+
+    /// Writes all of its bytes.
+    ///
+    /// # Errors
+    ///
+    /// There are not so many; the client has truncated its object.
+    pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ModelError> {
+        if bytes.len() != self.len {
+            let (is, len) = (bytes.len(), self.len);
+            return Err(ModelError::new(format!("{is} bytes for an output of {len}")));
+        }
+        self.write_at(0, bytes)
+    }
+
+    /// Writes `bytes` at `offset`. Into a response this is cheapest in order.
+    ///
+    /// # Errors
+    ///
+    /// They are not all inside of the output; the client has truncated its object.
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), ModelError> {
+        let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.len);
+        let end = end.ok_or_else(|| ModelError::new("write past the end of an output"))?;
+        match &mut self.slot.to {
+            OutputTarget::Inline(room) if room.len() == offset => room.extend_from_slice(bytes),
+            OutputTarget::Inline(room) => {
+                if room.len() < end {
+                    room.resize(end, 0);
+                }
+                room[offset..end].copy_from_slice(bytes);
+            }
+            OutputTarget::Region(lease) => {
+                let written = if self.in_place && !is_on_gpu(lease) {
+                    let from = Bytes::of(bytes);
+                    lease.touch_mut(|room| room.slice(offset, from.len()).copy_from_bytes(from))
+                } else {
+                    lease.write_at(offset as u64, bytes)
+                };
+                written.map_err(|error| self.failure.record(lease, &error))?;
+            }
+            OutputTarget::Nowhere => {}
+        }
+        Ok(())
+    }
+
+    /// Runs `write` over its bytes: where they lie, if nothing that its owner does can hurt, or the server works in
+    /// place; else over private bytes, which are 0 and are copied afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The client has truncated its object, or there is no memory.
+    pub fn in_place<R>(&mut self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R, ModelError> {
+        let (len, in_place) = (self.len, self.in_place);
+        match &mut self.slot.to {
+            OutputTarget::Inline(room) => {
+                room.resize(len, 0);
+                Ok(write(BytesMut::of(room)))
+            }
+            OutputTarget::Region(lease) if (in_place && !is_on_gpu(lease)) || lease.is_sealed() => {
+                let written = lease.in_place_mut(|room| write(room.slice(0, len)));
+                written.map_err(|error| self.failure.record(lease, &error))
+            }
+            OutputTarget::Region(_) => {
+                let charge = self.charge;
+                with_scratch(charge, len, |room| {
+                    let done = write(BytesMut::of(room));
+                    self.write_at(0, room)?;
+                    Ok(done)
+                })
+            }
+            OutputTarget::Nowhere => {
+                with_scratch(self.charge, len, |room| Ok(write(BytesMut::of(room))))
+            }
+        }
+    }
+
+    /// Its bytes, if it goes into the response: 0, or what was written.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        match &mut self.slot.to {
+            OutputTarget::Inline(room) => {
+                room.resize(self.len, 0);
+                Some(room)
+            }
+            OutputTarget::Region(_) | OutputTarget::Nowhere => None,
+        }
+    }
+
+    /// Copies an input of the same length, once.
+    ///
+    /// Where both are partly the same memory, the output gets what the input was before.
+    ///
+    /// # Errors
+    ///
+    /// The lengths differ; a client has truncated its object.
+    pub fn copy_from(&mut self, input: &Input<'_>) -> Result<(), ModelError> {
+        if input.byte_len() != self.len {
+            let (is, len) = (input.byte_len(), self.len);
+            return Err(ModelError::new(format!("{is} bytes for an output of {len}")));
+        }
+        if let Some(bytes) = input.as_bytes() {
+            return self.write_at(0, bytes);
+        }
+        if let OutputTarget::Inline(room) = &mut self.slot.to {
+            *room = Vec::new();
+            *room = zeros(self.len)?;
+            return input.read_at(0, room);
+        }
+        if let (OutputTarget::Region(to), Some(from)) = (&self.slot.to, input.lease()) {
+            return self.across(to, from);
+        }
+        Ok(())
+    }
+
+    /// From region to region: once, in place or by the kernel.
+    fn across(&self, to: &Lease, from: &Lease) -> Result<(), ModelError> {
+        let direct = |lease: &Lease| (self.in_place && !is_on_gpu(lease)) || lease.is_sealed();
+        let copied = match direct(to) && direct(from) {
+            true => to.touch_from(from),
+            false => to.fill_from(from),
+        };
+        copied.map_err(|error| {
+            let failed = if from.holds().is_err() { from } else { to };
+            self.failure.record(failed, &error)
+        })
+    }
+}
+
+/// Runs `act` over private bytes of 0, which are under way as long.
+fn with_scratch<R>(
+    charge: &Charge,
+    len: usize,
+    act: impl FnOnce(&mut [u8]) -> Result<R, ModelError>,
+) -> Result<R, ModelError> {
+    charge.add(len as u64)?;
+    let done = act(&mut zeros(len)?)?;
+    charge.release(len as u64);
+    Ok(done)
+}
+
+impl fmt::Debug for Output<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.dtype, self.shape)
+    }
+}

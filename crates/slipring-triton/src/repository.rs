@@ -1,0 +1,113 @@
+//! The models of a server, by name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::metadata::ModelMetadata;
+use crate::model::{AsyncModel, Model};
+use crate::refusal::Refusal;
+use crate::statistics::Statistics;
+
+/// What computes.
+#[derive(Clone)]
+pub(super) enum AnyModel {
+    Blocking(Arc<dyn Model>),
+    Async(Arc<dyn AsyncModel>),
+}
+
+/// A model, and what became of its requests.
+pub(super) struct ModelEntry {
+    pub(super) metadata: Arc<ModelMetadata>,
+    pub(super) model: AnyModel,
+    /// Of each version.
+    statistics: Vec<(u64, Statistics)>,
+}
+
+impl ModelEntry {
+    pub(super) fn new(model: AnyModel) -> Self {
+        let metadata = match &model {
+            AnyModel::Blocking(model) => model.metadata(),
+            AnyModel::Async(model) => model.metadata(),
+        };
+        let mut metadata = metadata.clone();
+        metadata.versions.sort_unstable();
+        metadata.versions.dedup();
+        let statistics = metadata.versions.iter().map(|version| (*version, Statistics::default()));
+        Self { statistics: statistics.collect(), metadata: Arc::new(metadata), model }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        match &self.model {
+            AnyModel::Blocking(model) => model.is_ready(),
+            AnyModel::Async(model) => model.is_ready(),
+        }
+    }
+
+    /// Of all versions.
+    pub(super) fn all_statistics(&self) -> impl Iterator<Item = (u64, &Statistics)> {
+        self.statistics.iter().map(|(version, statistics)| (*version, statistics))
+    }
+}
+
+impl fmt::Debug for ModelEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelEntry").field("metadata", &self.metadata).finish_non_exhaustive()
+    }
+}
+
+/// One version of a model.
+#[derive(Debug, Clone)]
+pub(super) struct ModelVersion {
+    pub(super) entry: Arc<ModelEntry>,
+    pub(super) version: u64,
+    at: usize,
+}
+
+impl ModelVersion {
+    pub(super) fn statistics(&self) -> &Statistics {
+        &self.entry.statistics[self.at].1
+    }
+}
+
+/// The models, by name.
+#[derive(Debug, Default)]
+pub(super) struct Repository {
+    models: BTreeMap<String, Arc<ModelEntry>>,
+}
+
+impl Repository {
+    /// Adds a model, or tells its name and what it must have.
+    pub(super) fn add(&mut self, model: AnyModel) -> Result<(), (String, &'static str)> {
+        let entry = ModelEntry::new(model);
+        let name = entry.metadata.name.clone();
+        let must = match entry.metadata.lacks() {
+            None if self.models.contains_key(&name) => "a name of its own",
+            None => {
+                self.models.insert(name, Arc::new(entry));
+                return Ok(());
+            }
+            Some(must) => must,
+        };
+        Err((name, must))
+    }
+
+    pub(super) fn models(&self) -> impl Iterator<Item = &Arc<ModelEntry>> {
+        self.models.values()
+    }
+
+    /// A model, and the version that is asked for; the last one, if none is.
+    pub(super) fn find(&self, model: &str, version: Option<&str>) -> Result<ModelVersion, Refusal> {
+        let entry = self.models.get(model).ok_or_else(|| Refusal::unknown_model(model))?;
+        let versions = &entry.metadata.versions;
+        let at = match version.filter(|version| !version.is_empty()) {
+            None => versions.len() - 1,
+            Some(text) => {
+                let number: u64 = text.parse().map_err(|_| Refusal::version_text(text))?;
+                let at = versions.iter().position(|version| *version == number);
+                at.ok_or_else(|| Refusal::unknown_version(model, text))?
+            }
+        };
+        Ok(ModelVersion { entry: entry.clone(), version: versions[at], at })
+    }
+}

@@ -1,0 +1,240 @@
+//! The verbs of shared memory: register, status, unregister, of system memory and of a GPU's.
+//!
+//! They act on one [`Registry`], which connections of this process may charge. A remote client sees and takes back
+//! POSIX regions alone; memfds and dmabufs of the process can be referred to in requests, and no more.
+
+use std::sync::Arc;
+
+use crate::refusal::{Refusal, SharedMemoryKind};
+use slipring::error::RegionFault;
+use slipring::region::{CudaHandle, Reach, RegionKind, RegionStatus, Registry, Source};
+use slipring::{Error, ErrorKind};
+
+/// Bytes of a CUDA IPC handle.
+pub const CUDA_HANDLE_LEN: usize = 64;
+
+/// A region of system shared memory, as clients are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemRegion {
+    /// Its name.
+    pub name: String,
+    /// The key as it was given.
+    pub key: String,
+    /// Where it starts, in bytes from the object's start.
+    pub offset: u64,
+    /// In bytes.
+    pub byte_size: u64,
+}
+
+/// A region of a GPU's memory, as clients are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CudaRegion {
+    /// Its name.
+    pub name: String,
+    /// The GPU.
+    pub device_id: u64,
+    /// In bytes.
+    pub byte_size: u64,
+}
+
+/// Opens memory of a GPU by its handle, so many bytes of it: `cuda::Device::reach`, with the feature `cuda`.
+pub type OpenGpu = fn(&CudaHandle, u64) -> Result<Arc<dyn Reach>, Error>;
+
+/// What clients may do with regions.
+#[derive(Debug, Clone)]
+pub struct SharedMemory {
+    registry: Registry,
+    allowed: bool,
+    gpus: Option<OpenGpu>,
+}
+
+impl SharedMemory {
+    pub(super) fn new(registry: Registry, allowed: bool, gpus: Option<OpenGpu>) -> Self {
+        Self { registry, allowed, gpus }
+    }
+
+    /// The regions' names.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// That clients may use shared memory at all.
+    pub(super) fn check_allowed(&self) -> Result<(), Refusal> {
+        if self.allowed { Ok(()) } else { Err(Refusal::switched_off()) }
+    }
+
+    /// Registers `byte_size` bytes at `offset` of the POSIX shared memory object of this key.
+    ///
+    /// # Errors
+    ///
+    /// What the client is to be told.
+    pub fn register_system(
+        &self,
+        name: &str,
+        key: &str,
+        offset: u64,
+        byte_size: u64,
+    ) -> Result<(), Refusal> {
+        self.check_allowed()?;
+        if name.is_empty() {
+            return Err(Refusal::name_missing(SharedMemoryKind::System));
+        }
+        let done = self.registry.register(name, Source::Posix(key), offset, byte_size);
+        done.map_err(|error| registering(name, key, &error))
+    }
+
+    /// Registers memory of a GPU, if the front was built with [`gpus`](super::FrontBuilder::gpus): opens it, and sees to
+    /// it that it is as long as is said.
+    ///
+    /// # Errors
+    ///
+    /// What the client is to be told.
+    pub fn register_cuda(
+        &self,
+        name: &str,
+        raw_handle: &[u8],
+        device_id: i64,
+        byte_size: u64,
+    ) -> Result<(), Refusal> {
+        self.check_allowed()?;
+        if name.is_empty() {
+            return Err(Refusal::name_missing(SharedMemoryKind::Cuda));
+        }
+        if self.registry.status(name).is_ok() {
+            return Err(Refusal::already_registered(name));
+        }
+        let raw = <[u8; CUDA_HANDLE_LEN]>::try_from(raw_handle);
+        let raw = raw.map_err(|_| Refusal::cuda_handle())?;
+        let device = u32::try_from(device_id).map_err(|_| Refusal::cuda_unopened())?;
+        let open = self.gpus.ok_or_else(Refusal::cuda_unopened)?;
+        let handle = CudaHandle { raw, device };
+        let opened = open(&handle, byte_size).map_err(|error| {
+            tracing::debug!(error = format_args!("{error:#}"), name, "a client's memory of a GPU");
+            Refusal::cuda_unopened()
+        })?;
+        let done = self.registry.register(name, Source::Gpu(handle, &opened), 0, byte_size);
+        done.map_err(|error| registering(name, "", &error))
+    }
+
+    /// The region of this name, or all of them if it is empty.
+    ///
+    /// # Errors
+    ///
+    /// What the client is to be told.
+    pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegion>, Refusal> {
+        let found = self.statuses(SharedMemoryKind::System, name)?;
+        let regions = found.into_iter().map(|status| SystemRegion {
+            name: status.name,
+            key: status.key.unwrap_or_default(),
+            offset: status.offset,
+            byte_size: status.len,
+        });
+        Ok(regions.collect())
+    }
+
+    /// The region of this name, or all of them if it is empty.
+    ///
+    /// # Errors
+    ///
+    /// What the client is to be told.
+    pub fn cuda_status(&self, name: &str) -> Result<Vec<CudaRegion>, Refusal> {
+        let found = self.statuses(SharedMemoryKind::Cuda, name)?;
+        let regions = found.into_iter().map(|status| CudaRegion {
+            name: status.name,
+            device_id: status.device.unwrap_or_default().into(),
+            byte_size: status.len,
+        });
+        Ok(regions.collect())
+    }
+
+    fn statuses(&self, memory: SharedMemoryKind, name: &str) -> Result<Vec<RegionStatus>, Refusal> {
+        self.check_allowed()?;
+        let kind = kind(memory);
+        if name.is_empty() {
+            let mut all = self.registry.statuses().map_err(|_| inside())?;
+            all.retain(|status| status.kind == kind);
+            return Ok(all);
+        }
+        match self.registry.status(name) {
+            Ok(status) if status.kind == kind => Ok(vec![status]),
+            Ok(status) if matches!(status.kind, RegionKind::Posix | RegionKind::Cuda) => {
+                Err(Refusal::status_other_kind(memory, name))
+            }
+            Ok(_) | Err(_) => Err(Refusal::status_unknown(memory, name)),
+        }
+    }
+
+    /// Unregisters the POSIX region of this name, or all of them if it is empty. Requests that use them go on.
+    ///
+    /// # Errors
+    ///
+    /// What the client is to be told. That there is none of this name is no error.
+    pub fn unregister_system(&self, name: &str) -> Result<(), Refusal> {
+        self.unregister(SharedMemoryKind::System, name)
+    }
+
+    /// As [`unregister_system`](Self::unregister_system), of regions of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn unregister_cuda(&self, name: &str) -> Result<(), Refusal> {
+        self.unregister(SharedMemoryKind::Cuda, name)
+    }
+
+    fn unregister(&self, memory: SharedMemoryKind, name: &str) -> Result<(), Refusal> {
+        self.check_allowed()?;
+        let done = if name.is_empty() {
+            self.registry.unregister_all(kind(memory)).map(|_| ())
+        } else {
+            self.registry.unregister_of(kind(memory), name).map(|_| ())
+        };
+        match done {
+            Ok(()) => Ok(()),
+            Err(error) => match error.kind() {
+                ErrorKind::Region(RegionFault::Unknown { .. } | RegionFault::OtherKind { .. }) => {
+                    Ok(())
+                }
+                _ => Err(inside()),
+            },
+        }
+    }
+}
+
+fn kind(memory: SharedMemoryKind) -> RegionKind {
+    match memory {
+        SharedMemoryKind::System => RegionKind::Posix,
+        SharedMemoryKind::Cuda => RegionKind::Cuda,
+    }
+}
+
+fn inside() -> Refusal {
+    Refusal::internal("shared memory regions can not be accessed")
+}
+
+fn registering(name: &str, key: &str, error: &Error) -> Refusal {
+    let ErrorKind::Region(failure) = error.kind() else {
+        return Refusal::register_failed(name);
+    };
+    match failure {
+        RegionFault::NameEmpty => Refusal::name_missing(SharedMemoryKind::System),
+        RegionFault::Exists { .. } => Refusal::already_registered(name),
+        RegionFault::Empty => Refusal::register_empty(name),
+        RegionFault::Overflow { .. } | RegionFault::Offset { .. } | RegionFault::Range { .. } => {
+            Refusal::register_extent(name)
+        }
+        RegionFault::NameTooLong { len, max } => {
+            Refusal::invalid(format!("region name of {len} bytes, at most {max} may be"))
+        }
+        RegionFault::TooManyRegions { .. } | RegionFault::TooManyBytes { .. } => {
+            Refusal::register_limit(name)
+        }
+        RegionFault::Open { .. }
+        | RegionFault::NotThat { .. }
+        | RegionFault::AccessMode { .. }
+        | RegionFault::KeyNamesNothing { .. }
+        | RegionFault::KeyTooLong { .. }
+        | RegionFault::KeyCharacter { .. } => Refusal::cannot_open(key),
+        _ => Refusal::register_failed(name),
+    }
+}

@@ -1,0 +1,10 @@
+//! What the front serves over gRPC: calls and errors.
+
+mod calls;
+mod errors;
+#[path = "../served/grpc.rs"]
+mod grpc_served;
+#[path = "../served/http.rs"]
+mod http_served;
+#[path = "../../../../tests/support/mod.rs"]
+mod support;

@@ -1,0 +1,9 @@
+//! What the front serves over HTTP: requests, errors, and regions of shared memory.
+
+mod errors;
+#[path = "../served/http.rs"]
+mod http_served;
+mod regions;
+mod requests;
+#[path = "../../../../tests/support/mod.rs"]
+mod support;

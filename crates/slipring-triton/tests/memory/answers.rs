@@ -1,0 +1,137 @@
+//! What answers take: bounded, counted until they are sent, and refused where there is no memory for them.
+
+use std::time::Duration;
+
+use crate::http_served::{Client, Served, models, request, tensor, window};
+use crate::support::other::{Other, run_here, say, wait_for_death};
+use crate::support::wait_until;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use slipring_triton::{Front, Limits};
+
+const MIB: u64 = 1 << 20;
+const PATH: &str = "/v2/models/identity_uint8/infer";
+const FULL: &str = "as many bytes of requests as this server takes are under way";
+
+/// Of `identity_uint8`: the first bytes of the region `r`, which come back as JSON or behind it.
+fn from_region(len: u64, is_binary: bool) -> String {
+    let input = tensor("INPUT0", "UINT8", &format!("[1,{len}]"), &window("r", 0, len));
+    let output = format!(r#"{{"name":"OUTPUT0","parameters":{{"binary_data":{is_binary}}}}}"#);
+    request(&[input], &[output])
+}
+
+#[test]
+fn an_answer_is_under_way_until_its_client_has_taken_it() {
+    // More than the kernel keeps of a connection.
+    let len = 32 * MIB;
+    let random = random(len as usize);
+    // JSON takes three to four bytes for each, and is there beside the output while it is made.
+    for (asked, is_binary, most) in [(len, true, len + 8 * MIB), (len / 4, false, 60 * MIB)] {
+        let limits = Limits::new().bytes_in_flight(most);
+        let served = Served::with(|builder| builder.limits(limits));
+        let object = served.region("r", len);
+        object.write_at(0, &random).unwrap();
+        let (all, small) = (from_region(asked, is_binary), from_region(MIB, true));
+        let (mut first, mut second) = (served.client(), served.client());
+        first.start("POST", PATH, "", all.as_bytes());
+        wait_until("the answer comes", || !first.is_silent(Duration::from_millis(1)));
+        second.call("POST", PATH, &all).is_error(503, FULL);
+        second.call("POST", PATH, &small).ok();
+        first.hang_up();
+        wait_until("its bytes come back", || second.call("POST", PATH, &all).status == 200);
+        // What is compressed is there beside what it is made of.
+        if is_binary {
+            let gzip = "Accept-Encoding: gzip\r\n";
+            second.call_with("POST", PATH, gzip, all.as_bytes()).is_error(503, FULL);
+        }
+    }
+}
+
+fn random(len: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let random = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    });
+    random.take(len).collect()
+}
+
+#[test]
+fn an_answer_over_grpc_is_under_way_until_its_client_has_taken_it() {
+    let len = 32 * MIB as i64;
+    let limits = Limits::new().bytes_in_flight(100 * MIB);
+    let served = crate::grpc_served::Served::with(|builder| builder.limits(limits));
+    let _object = served.region("r", len as u64);
+    let ask = |len: i64| {
+        let mut input = crate::grpc_served::input("INPUT0", "UINT8", &[1, len]);
+        input.parameters = crate::grpc_served::window("r", 0, len);
+        crate::grpc_served::request("identity_uint8", vec![input], &[])
+    };
+    // The output, and the message that it is encoded into.
+    assert_eq!(served.infer(ask(len)).unwrap().raw_output_contents[0].len(), len as usize);
+    // A client whose window lets little in, and who takes nothing of it.
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address));
+    let endpoint = endpoint.unwrap().initial_stream_window_size(1 << 20);
+    let channel = served.run(endpoint.connect()).unwrap();
+    let held = served.run(async {
+        use tower::ServiceExt;
+        let message = prost::Message::encode_to_vec(&ask(len));
+        let frame = [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat();
+        let body = http_body_util::Full::new(bytes::Bytes::from(frame));
+        let path = "/inference.GRPCInferenceService/ModelInfer";
+        let request = tonic::codegen::http::Request::post(path);
+        let request = request.header("content-type", "application/grpc");
+        let request = request.body(tonic::body::Body::new(body)).unwrap();
+        channel.oneshot(request).await.unwrap()
+    });
+    let status = served.infer(ask(len)).unwrap_err();
+    assert_eq!((status.code(), status.message()), (tonic::Code::Unavailable, FULL));
+    served.infer(ask(MIB as i64)).unwrap();
+    drop(held);
+    wait_until("its bytes come back", || served.infer(ask(len)).is_ok());
+}
+
+#[test]
+fn a_long_answer_is_refused() {
+    let limits = Limits::new().response_bytes(MIB);
+    let served = Served::with(|builder| builder.limits(limits));
+    let _object = served.region("r", 2 * MIB);
+    let too_long = "response of more than 1048576 bytes";
+    served.post(PATH, &from_region(2 * MIB, true)).is_error(400, too_long);
+    served.post(PATH, &from_region(MIB, true)).is_error(400, too_long);
+    served.post(PATH, &from_region(MIB - 1000, true)).ok();
+    served.post(PATH, &from_region(MIB / 2, false)).is_error(400, too_long);
+    served.post(PATH, &from_region(MIB / 2 - 1000, false)).ok();
+    // Into a region it may be as long as that is.
+    let input = tensor("INPUT0", "UINT8", "[1,2097152]", &window("r", 0, 2 * MIB));
+    let output = format!(r#"{{"name":"OUTPUT0",{}}}"#, window("r", 0, 2 * MIB));
+    served.post(PATH, &request(&[input], &[output])).ok();
+    let served = crate::grpc_served::Served::with(|builder| builder.limits(limits));
+    let message = crate::grpc_served::identity(&[7; 64]);
+    served.infer(message).unwrap();
+}
+
+#[test]
+fn a_server_without_memory_for_an_answer_refuses_it_and_goes_on() {
+    let test = "answers::a_server_without_memory_for_an_answer_refuses_it_and_goes_on";
+    run_here(test, |_| {
+        let served = Served::of(models::add_all(Front::builder()).build().unwrap());
+        // Threads that are there need no more room.
+        let _object = served.region("r", 64 * MIB);
+        served.post(PATH, &from_region(MIB, false)).ok();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+        let most = Some(size * 1024 + 100 * MIB);
+        let maximum = getrlimit(Resource::As).maximum;
+        setrlimit(Resource::As, Rlimit { current: most, maximum }).unwrap();
+        say(&served.address.to_string());
+        wait_for_death();
+    });
+    let other = Other::spawn(test, "");
+    let mut client = Client::new(other.hear().parse().unwrap());
+    client.call("POST", PATH, &from_region(40 * MIB, false)).has_error(503, "no memory for");
+    let gzip = "Accept-Encoding: gzip\r\n";
+    let answer = client.call_with("POST", PATH, gzip, from_region(40 * MIB, false).as_bytes());
+    answer.has_error(503, "no memory for");
+    client.call("POST", PATH, &from_region(MIB, false)).ok();
+}

@@ -1,0 +1,333 @@
+//! What tensors take of a server's memory, seen from outside: the server is a process of its own.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::grpc_served::Client;
+use crate::grpc_served::inference::*;
+use crate::http_served::models;
+use crate::support::other::{Other, run_here, say, wait_for_death};
+use crate::support::{HANG, unique_name};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use futures_util::future::join_all;
+use prost::Message;
+use slipring::region::{PosixShm, SigbusGuard};
+use slipring_triton::{Front, Limits};
+use tonic::transport::Endpoint;
+use tonic::{Code, Status};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What a server takes besides tensors: threads that start, buffers of connections.
+const BESIDES: u64 = 24 * MIB;
+
+/// Tests here take gigabytes, so there is one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the machine has so many bytes of memory, or says aloud that it has not.
+fn has_room(memory: u64, shared: u64) -> bool {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = kib(line.unwrap());
+    let room = rustix::fs::statvfs("/dev/shm").unwrap();
+    let room = room.f_bavail * room.f_frsize;
+    if available < memory + shared || room < shared {
+        eprintln!("skipped: {available} bytes of memory are free, {room} of them for /dev/shm");
+        return false;
+    }
+    true
+}
+
+fn kib(text: &str) -> u64 {
+    text.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * KIB
+}
+
+/// A line of a process's status.
+fn status(pid: u32, line: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    kib(text.lines().find_map(|is| is.strip_prefix(line)).unwrap())
+}
+
+/// A server of both wires.
+struct Process {
+    other: Other,
+    http: SocketAddr,
+    grpc: SocketAddr,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Process {
+    /// Its test's first act. `under_way`: how many bytes of requests it takes at a time.
+    fn start(test: &str, in_place: bool, under_way: u64) -> Self {
+        run_here(test, |argument| {
+            let (in_place, under_way) = argument.split_once(' ').unwrap();
+            let in_place = in_place.parse().unwrap();
+            if in_place {
+                SigbusGuard::install().unwrap();
+            }
+            let limits = Limits::new().bytes_in_flight(under_way.parse().unwrap());
+            let front = models::add_all(Front::builder()).limits(limits).in_place(in_place);
+            let front = front.build().unwrap();
+            let http = crate::http_served::Served::of(front.clone());
+            let grpc = crate::grpc_served::Served::of(front);
+            say(&format!("{} {}", http.address, grpc.address));
+            wait_for_death();
+        });
+        // What one thread has freed may otherwise stay with it, while another takes more: up to twice as much, by chance.
+        let allocator = [("MALLOC_ARENA_MAX".to_owned(), "1".to_owned())];
+        let other = Other::spawn_with(test, &format!("{in_place} {under_way}"), &allocator);
+        let addresses = other.hear();
+        let (http, grpc) = addresses.split_once(' ').unwrap();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+        let (http, grpc) = (http.parse().unwrap(), grpc.parse().unwrap());
+        Self { other, http, grpc, runtime }
+    }
+
+    fn status(&self, line: &str) -> u64 {
+        status(self.other.pid(), line)
+    }
+
+    /// The most memory it has had since it was last asked.
+    fn peak(&self) -> u64 {
+        let peak = self.status("VmHWM:");
+        std::fs::write(format!("/proc/{}/clear_refs", self.other.pid()), "5").unwrap();
+        peak
+    }
+
+    /// Its memory now, all of which `peak` counts from here on.
+    fn settled(&self) -> u64 {
+        self.peak();
+        self.peak()
+    }
+
+    /// The most memory of its own, no shared memory, that it has while `act` runs.
+    fn own_while(&self, act: impl FnOnce()) -> u64 {
+        let (over, pid) = (AtomicBool::new(false), self.other.pid());
+        std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                let mut most = 0;
+                while !over.load(Ordering::Relaxed) {
+                    most = most.max(status(pid, "RssAnon:"));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                most
+            });
+            act();
+            over.store(true, Ordering::Relaxed);
+            looks.join().unwrap()
+        })
+    }
+
+    #[track_caller]
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        let done = self.runtime.block_on(async { tokio::time::timeout(HANG, future).await });
+        done.expect("an answer in time")
+    }
+
+    fn client(&self) -> Client {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.grpc)).unwrap();
+        let client = Client::new(self.run(endpoint.connect()).unwrap());
+        let most = i32::MAX as usize;
+        client.max_decoding_message_size(most).max_encoding_message_size(most)
+    }
+
+    /// An object of zeros, registered under `name` as a whole.
+    fn region(&self, name: &str, len: u64) -> PosixShm {
+        let object = PosixShm::create(&format!("/{}", unique_name()), len).unwrap();
+        let (name, key) = (name.to_owned(), object.key().to_owned());
+        let request = SystemSharedMemoryRegisterRequest { name, key, offset: 0, byte_size: len };
+        self.run(self.client().system_shared_memory_register(request)).unwrap();
+        object
+    }
+}
+
+/// Bytes that tell where they belong.
+fn chunk(at: u64) -> Vec<u8> {
+    let mut bytes = vec![at as u8; MIB as usize];
+    bytes[..8].copy_from_slice(&at.to_le_bytes());
+    bytes[MIB as usize - 8..].copy_from_slice(&at.to_le_bytes());
+    bytes
+}
+
+/// 1 GiB from the first half of an object to the second, by both wires.
+fn by_reference(test: &str, in_place: bool) {
+    let _alone = alone();
+    let process = Process::start(test, in_place, 8 * GIB);
+    if !has_room(GIB, 2 * GIB) {
+        return;
+    }
+    let object = process.region("r", 2 * GIB);
+    let over_http = || {
+        let inputs = [crate::http_served::tensor(
+            "INPUT0",
+            "UINT8",
+            &format!("[1,{GIB}]"),
+            &crate::http_served::window("r", 0, GIB),
+        )];
+        let outputs =
+            [format!(r#"{{"name":"OUTPUT0",{}}}"#, crate::http_served::window("r", GIB, GIB))];
+        let path = "/v2/models/identity_uint8/infer";
+        crate::http_served::Client::new(process.http)
+            .call("POST", path, &crate::http_served::request(&inputs, &outputs))
+            .ok();
+    };
+    let over_grpc = || {
+        let mut input = crate::grpc_served::input("INPUT0", "UINT8", &[1, GIB as i64]);
+        input.parameters = crate::grpc_served::window("r", 0, GIB as i64);
+        let mut output = crate::grpc_served::output("OUTPUT0");
+        output.parameters = crate::grpc_served::window("r", GIB as i64, GIB as i64);
+        let mut request = crate::grpc_served::request("identity_uint8", vec![input], &[]);
+        request.outputs = vec![output];
+        process.run(process.client().model_infer(request)).unwrap();
+    };
+    let wires: [(&str, &dyn Fn()); 2] = [("HTTP", &over_http), ("gRPC", &over_grpc)];
+    let mut back = vec![0; MIB as usize];
+    for (round, (wire, infer)) in (1..).zip(wires) {
+        (0..GIB / MIB).for_each(|at| object.write_at(at * MIB, &chunk(at * round)).unwrap());
+        let before = process.status("RssAnon:");
+        let grown = process.own_while(infer).saturating_sub(before);
+        eprintln!("{wire}: {} KiB of the server's own for {} of a tensor", grown / KIB, GIB / KIB);
+        assert!(grown < BESIDES, "{grown} bytes for a tensor in shared memory over {wire}");
+        for at in 0..GIB / MIB {
+            object.read_at(GIB + at * MIB, &mut back).unwrap();
+            assert!(back == chunk(at * round), "MiB {at} over {wire}");
+        }
+    }
+}
+
+#[test]
+fn a_tensor_in_shared_memory_takes_none_of_the_servers_by_copy() {
+    by_reference("tensors::a_tensor_in_shared_memory_takes_none_of_the_servers_by_copy", false);
+}
+
+#[test]
+fn a_tensor_in_shared_memory_takes_none_of_the_servers_in_place() {
+    by_reference("tensors::a_tensor_in_shared_memory_takes_none_of_the_servers_in_place", true);
+}
+
+#[test]
+fn a_tensor_that_comes_and_goes_inline_is_there_twice_at_most() {
+    let _alone = alone();
+    let test = "tensors::a_tensor_that_comes_and_goes_inline_is_there_twice_at_most";
+    let process = Process::start(test, false, 8 * GIB);
+    let len = 64 * MIB;
+    if !has_room(8 * len, 0) {
+        return;
+    }
+    let bytes: Vec<u8> = (0..len / MIB).flat_map(chunk).collect();
+    // Connections and threads that are there are counted once.
+    let json = |len: u64| {
+        let source = format!(r#""parameters":{{"binary_data_size":{len}}}"#);
+        let input = crate::http_served::tensor("INPUT0", "UINT8", &format!("[1,{len}]"), &source);
+        format!(r#"{{"inputs":[{input}],"parameters":{{"binary_data_output":true}}}}"#)
+    };
+    let mut client = crate::http_served::Client::new(process.http);
+    client.infer("identity_uint8", &json(MIB), &bytes[..MIB as usize]).ok();
+    let before = process.settled();
+    let answer = client.infer("identity_uint8", &json(len), &bytes);
+    let grown = process.peak() - before;
+    assert!(answer.tail() == bytes);
+    eprintln!("HTTP: {} KiB for {} KiB there and back", grown / KIB, len / KIB);
+    assert!(grown <= 2 * len + BESIDES, "{grown} bytes for {len}");
+    // Over gRPC the answer is there once more, as the message that it is encoded into.
+    let mut client = process.client();
+    let mut infer = |bytes: &[u8]| {
+        let input = crate::grpc_served::input("INPUT0", "UINT8", &[1, bytes.len() as i64]);
+        let request = crate::grpc_served::request("identity_uint8", vec![input], &[bytes]);
+        process.run(client.model_infer(request)).unwrap().into_inner()
+    };
+    infer(&bytes[..MIB as usize]);
+    let before = process.settled();
+    let answer = infer(&bytes);
+    let grown = process.peak() - before;
+    assert!(answer.raw_output_contents[0] == bytes);
+    eprintln!("gRPC: {} KiB for {} KiB there and back", grown / KIB, len / KIB);
+    assert!(grown <= 3 * len + BESIDES, "{grown} bytes for {len}");
+}
+
+/// What a call with this one frame is answered with.
+fn refusal(process: &Process, frame: Vec<u8>) -> Status {
+    use tonic::codegen::http::Request;
+    use tower::ServiceExt;
+
+    let endpoint = Endpoint::from_shared(format!("http://{}", process.grpc)).unwrap();
+    process.run(async {
+        let channel = endpoint.connect().await.unwrap();
+        let body = http_body_util::Full::new(bytes::Bytes::from(frame));
+        let request = Request::post("/inference.GRPCInferenceService/ModelInfer")
+            .header("content-type", "application/grpc")
+            .header("grpc-encoding", "gzip");
+        let request = request.body(tonic::body::Body::new(body)).unwrap();
+        let response = channel.oneshot(request).await.unwrap();
+        Status::from_header_map(response.headers()).expect("a status")
+    })
+}
+
+#[test]
+fn a_bomb_takes_no_more_than_what_may_be_under_way() {
+    let _alone = alone();
+    let test = "tensors::a_bomb_takes_no_more_than_what_may_be_under_way";
+    let process = Process::start(test, false, 64 * MIB);
+    if !has_room(2 * GIB, 0) {
+        return;
+    }
+    // 1 GiB, as a message may be, of 1 MiB.
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
+    (0..GIB / MIB).for_each(|_| bomb.write_all(&[0; MIB as usize]).unwrap());
+    let bomb = bomb.finish().unwrap();
+    let frame = [&[1][..], &(bomb.len() as u32).to_be_bytes(), &bomb].concat();
+    let before = process.settled();
+    let status = refusal(&process, frame);
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let grown = process.peak() - before;
+    eprintln!("{} KiB for a bomb of 1 GiB", grown / KIB);
+    assert!(grown <= 64 * MIB + BESIDES, "{grown} bytes");
+    let small = crate::grpc_served::identity(&crate::http_served::ints(0..16));
+    process.run(process.client().model_infer(small)).unwrap();
+}
+
+#[test]
+fn calls_at_a_time_take_no_more_than_what_may_be_under_way() {
+    let _alone = alone();
+    let test = "tensors::calls_at_a_time_take_no_more_than_what_may_be_under_way";
+    let process = Process::start(test, false, 64 * MIB + MIB);
+    if !has_room(4 * GIB, 0) {
+        return;
+    }
+    // Each stays for as long as its model sleeps.
+    let len = 16 * MIB;
+    let input = crate::grpc_served::input("INPUT0", "INT32", &[1, (len / 4) as i64]);
+    let request =
+        crate::grpc_served::request("identity_slow_int32", vec![input], &[&vec![7; len as usize]]);
+    assert!(request.encoded_len() as u64 > len);
+    let before = process.settled();
+    let calls = (0..24).map(|_| {
+        let (mut client, request) = (process.client(), request.clone());
+        async move { client.model_infer(request).await.map(|_| ()) }
+    });
+    let calls: Vec<_> = calls.collect();
+    let answers = process.run(join_all(calls));
+    let grown = process.peak() - before;
+    let served = answers.iter().filter(|answer| answer.is_ok()).count();
+    let refused = |answer: &&Result<(), Status>| {
+        answer.as_ref().is_err_and(|status| status.code() == Code::Unavailable)
+    };
+    let refused = answers.iter().filter(refused).count();
+    eprintln!("{served} served, {refused} refused, {} KiB", grown / KIB);
+    assert_eq!(served + refused, 24, "{answers:?}");
+    assert!(refused >= 20, "as many as 4 fit");
+    // Of those that were taken, the answers twice.
+    assert!(grown <= 65 * MIB + 4 * 2 * len + BESIDES, "{grown} bytes");
+    let small = crate::grpc_served::identity(&crate::http_served::ints(0..16));
+    process.run(process.client().model_infer(small)).unwrap();
+}

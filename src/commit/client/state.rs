@@ -1,0 +1,1018 @@
+//! What a client knows: its models, their sessions, and the requests under way. No I/O.
+//!
+//! ```text
+//!            set                    commit                  execute
+//!   Empty ───────▶ Partial, ... ──────────────▶ Committed ───────────▶ Executing
+//!                  Complete ◀──┐ ◀── refused      │  ▲ ▲ └──────────────────┘ done
+//!                              │          release │  │ └─ update
+//!                              └──── Releasing ◀──┘  (and while it executes)
+//! ```
+//!
+//! 1. A failed request changes nothing.
+//! 2. Buffers stay set over commits and releases, until the user releases them.
+//! 3. One request on a session is under way at a time; an execution may be beside a release.
+//! 4. A request begins with a ticket, and the answer that repeats the ticket ends it. Tickets are never used twice.
+
+use std::sync::{Arc, Weak};
+
+use crate::commit::buffer::{Handle, Piece};
+use crate::commit::client::fills::{Chosen, Fills};
+use crate::commit::description::{Description, Layout};
+use crate::commit::slots::Slots;
+use crate::commit::wire::message::Answer;
+use crate::error::{CommitFault, Error, ErrorKind, Fault, Result, Unset};
+
+/// The state of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionState {
+    /// No buffer is set.
+    Empty,
+    /// Some buffers are set, and some are not.
+    Partial,
+    /// Every buffer is set.
+    Complete,
+    /// A commit is under way.
+    Committing,
+    /// The service has committed the session, which can be executed.
+    Committed,
+    /// An execution is under way.
+    Executing,
+    /// An update is under way.
+    Updating,
+    /// A release is under way. The execution that runs ends before it.
+    Releasing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Committing,
+    Committed(u64),
+    Updating(u64),
+    Releasing,
+}
+
+/// The state machine of one session. `B` is a handle of a buffer.
+#[derive(Debug, Clone)]
+pub(in crate::commit) struct SessionMachine<B> {
+    fills: Fills<B>,
+    phase: Phase,
+    executing: bool,
+}
+
+impl<B: Clone> SessionMachine<B> {
+    fn new(description: &Description) -> Self {
+        Self { fills: Fills::new(description), phase: Phase::Open, executing: false }
+    }
+
+    /// Returns the state. `exists` says whether the user still has a buffer.
+    pub(in crate::commit) fn state(
+        &self,
+        description: &Description,
+        exists: impl Fn(&B) -> bool,
+    ) -> SessionState {
+        match self.phase {
+            Phase::Committing => SessionState::Committing,
+            Phase::Updating(_) => SessionState::Updating,
+            Phase::Releasing => SessionState::Releasing,
+            Phase::Committed(_) if self.executing => SessionState::Executing,
+            Phase::Committed(_) => SessionState::Committed,
+            Phase::Open if self.unset(description, exists).is_empty() => SessionState::Complete,
+            Phase::Open if self.fills.is_empty() => SessionState::Empty,
+            Phase::Open => SessionState::Partial,
+        }
+    }
+
+    /// Returns the id of the commit.
+    pub(in crate::commit) fn id(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Committed(id) | Phase::Updating(id) => Some(id),
+            Phase::Open | Phase::Committing | Phase::Releasing => None,
+        }
+    }
+
+    /// Checks that buffers may be set.
+    fn check_open(&self) -> Result<(), CommitFault> {
+        match self.phase {
+            Phase::Open => Ok(()),
+            Phase::Committed(id) | Phase::Updating(id) => Err(CommitFault::AlreadyCommitted { id }),
+            Phase::Committing | Phase::Releasing => Err(CommitFault::Busy),
+        }
+    }
+
+    /// Checks that the session is committed, and idle. Returns the id.
+    fn check_idle(&self) -> Result<u64, CommitFault> {
+        match self.phase {
+            Phase::Committed(id) if !self.executing => Ok(id),
+            Phase::Open => Err(CommitFault::NotCommitted),
+            _ => Err(CommitFault::Busy),
+        }
+    }
+
+    /// Sets a buffer for the tensor at position `at` of the description.
+    pub(in crate::commit) fn set(
+        &mut self,
+        description: &Description,
+        at: usize,
+        piece: Piece,
+        buffer: B,
+    ) -> Result<(), CommitFault> {
+        self.check_open()?;
+        Fills::<B>::check(description, at, piece)?;
+        self.fills.set(description, at, piece, buffer);
+        Ok(())
+    }
+
+    /// Sets all buffers, in the order of [`Description::in_order`]. Checks all before it sets the first.
+    pub(in crate::commit) fn set_all(
+        &mut self,
+        description: &Description,
+        pieces: Vec<(Piece, B)>,
+    ) -> Result<(), CommitFault> {
+        self.check_open()?;
+        let order = description.in_order();
+        let (count, expected) = (pieces.len(), order.len());
+        if count != expected {
+            return Err(CommitFault::Count { count, expected });
+        }
+        for (at, (piece, _)) in order.iter().zip(&pieces) {
+            Fills::<B>::check(description, *at, *piece)?;
+        }
+        for (at, (piece, buffer)) in order.into_iter().zip(pieces) {
+            self.fills.set(description, at, piece, buffer);
+        }
+        Ok(())
+    }
+
+    /// Sets one buffer for a whole region.
+    pub(in crate::commit) fn set_region(
+        &mut self,
+        description: &Description,
+        region: u32,
+        piece: Piece,
+        buffer: B,
+    ) -> Result<(), CommitFault> {
+        self.check_open()?;
+        self.fills.set_region(description, region, piece, buffer)
+    }
+
+    /// Returns the buffers and regions that lack memory, in the order of the description.
+    pub(in crate::commit) fn unset(
+        &self,
+        description: &Description,
+        exists: impl Fn(&B) -> bool,
+    ) -> Vec<Unset> {
+        self.fills.unset(description, exists)
+    }
+
+    /// Begins a commit, and returns the memory to commit.
+    pub(in crate::commit) fn begin_commit(
+        &mut self,
+        description: &Description,
+        exists: impl Fn(&B) -> bool,
+    ) -> Result<Vec<Chosen<B>>, CommitFault> {
+        self.check_open()?;
+        let unset = self.unset(description, exists);
+        if !unset.is_empty() {
+            return Err(CommitFault::Incomplete { unset });
+        }
+        self.phase = Phase::Committing;
+        Ok(self.fills.chosen())
+    }
+
+    /// Ends a commit: with its id, or with `None` if it failed.
+    fn end_commit(&mut self, id: Option<u64>) {
+        if self.phase == Phase::Committing {
+            self.phase = id.map_or(Phase::Open, Phase::Committed);
+        }
+    }
+
+    /// Begins an execution, and returns the commit's id.
+    #[inline]
+    fn begin_execution(&mut self) -> Result<u64, CommitFault> {
+        let id = self.check_idle()?;
+        self.executing = true;
+        Ok(id)
+    }
+
+    /// Ends an execution, whether it went well or failed.
+    #[inline]
+    fn end_execution(&mut self) {
+        self.executing = false;
+    }
+
+    /// Begins a release, and returns the commit's id. An execution that runs goes on; no new one begins.
+    pub(in crate::commit) fn begin_release(&mut self) -> Result<u64, CommitFault> {
+        match self.phase {
+            Phase::Committed(id) => {
+                self.phase = Phase::Releasing;
+                Ok(id)
+            }
+            Phase::Open => Err(CommitFault::NotCommitted),
+            Phase::Committing | Phase::Updating(_) | Phase::Releasing => Err(CommitFault::Busy),
+        }
+    }
+
+    /// Ends a release. `refused`: the server has refused it, and the session is committed under this id as before.
+    fn end_release(&mut self, refused: Option<u64>) {
+        if self.phase == Phase::Releasing {
+            self.phase = refused.map_or(Phase::Open, Phase::Committed);
+        }
+    }
+
+    /// Begins an update of the tensors at these positions of the description. Returns the commit's id, and the regions
+    /// that change.
+    pub(in crate::commit) fn begin_update(
+        &mut self,
+        description: &Description,
+        pieces: Vec<(usize, Piece, B)>,
+    ) -> Result<(u64, Update<B>), CommitFault> {
+        let id = self.check_idle()?;
+        for (at, piece, _) in &pieces {
+            // The new memory replaces every tensor of the region.
+            let replaced = description.buffers_of(description.buffers[*at].region);
+            for tensor in replaced.map(|at| &description.buffers[at]) {
+                if !tensor.is_able_to_update {
+                    let (direction, index) = (tensor.direction, tensor.index);
+                    return Err(CommitFault::NotUpdatable { direction, index });
+                }
+            }
+            Fills::<B>::check(description, *at, *piece)?;
+        }
+        let mut fills = self.fills.clone();
+        let mut changed: Vec<u32> = Vec::new();
+        for (at, piece, buffer) in pieces {
+            changed.push(description.buffers[at].region);
+            fills.set(description, at, piece, buffer);
+        }
+        let unset = fills.unset(description, |_| true);
+        if !unset.is_empty() {
+            return Err(CommitFault::Incomplete { unset });
+        }
+        let chosen = fills.chosen().into_iter().filter(|chosen| changed.contains(&chosen.region));
+        let update = Update { changed: chosen.collect(), fills };
+        self.phase = Phase::Updating(id);
+        Ok((id, update))
+    }
+
+    /// Ends an update. `done`: its new buffers. `None`: it failed, and the old buffers stay.
+    fn end_update(&mut self, done: Option<Update<B>>) {
+        if let Phase::Updating(id) = self.phase {
+            self.phase = Phase::Committed(id);
+            if let Some(update) = done {
+                self.fills = update.fills;
+            }
+        }
+    }
+}
+
+/// An update under way.
+#[derive(Debug, Clone)]
+pub(in crate::commit) struct Update<B> {
+    changed: Vec<Chosen<B>>,
+    /// The memory of all regions after the update.
+    fills: Fills<B>,
+}
+
+impl<B> Update<B> {
+    /// Returns the memory of the regions that change.
+    pub(in crate::commit) fn changed(&self) -> &[Chosen<B>] {
+        &self.changed
+    }
+}
+
+/// A session, and the buffers that its commit keeps alive.
+#[derive(Debug)]
+pub(in crate::commit) struct SessionEntry {
+    pub machine: SessionMachine<Weak<Handle>>,
+    pub kept: Vec<Arc<Handle>>,
+}
+
+impl SessionEntry {
+    fn new(description: &Description) -> Self {
+        Self { machine: SessionMachine::new(description), kept: Vec::new() }
+    }
+}
+
+/// Returns whether the user still has a buffer. A commit may keep one that the user has released.
+pub(super) fn exists(buffer: &Weak<Handle>) -> bool {
+    buffer.upgrade().is_some_and(|buffer| !buffer.is_released())
+}
+
+/// A model that is loaded.
+#[derive(Debug)]
+struct ModelEntry {
+    layout: Arc<Layout>,
+    sessions: Vec<SessionEntry>,
+    /// Counts how often the sessions were replaced.
+    generation: u32,
+    closed: bool,
+}
+
+/// Names a session of one generation of a model's sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::commit) struct SessionKey {
+    /// The key of the model.
+    pub model: u64,
+    pub index: u32,
+    pub generation: u32,
+}
+
+/// A request other than the execution of one session.
+#[derive(Debug)]
+pub(in crate::commit) enum Pending {
+    Load,
+    Commit {
+        session: SessionKey,
+        keep: Vec<Arc<Handle>>,
+        /// The session before automatic ext buffers were set.
+        before: Option<Box<SessionMachine<Weak<Handle>>>>,
+    },
+    Update {
+        session: SessionKey,
+        update: Box<Update<Weak<Handle>>>,
+        keep: Vec<Arc<Handle>>,
+    },
+    ExecuteAll {
+        sessions: Vec<SessionKey>,
+    },
+    Release {
+        session: SessionKey,
+        id: u64,
+    },
+    Close {
+        model: u64,
+    },
+}
+
+/// The answer to a request that went well.
+#[derive(Debug)]
+pub(in crate::commit) enum Reply {
+    Loaded {
+        /// The client's name of the model: the ticket of the load, which is unique whatever the server answers.
+        key: u64,
+        /// The server's id of the model.
+        model: u64,
+        layout: Arc<Layout>,
+    },
+    Committed {
+        id: u64,
+    },
+    Executed {
+        failures: Vec<(u32, CommitFault)>,
+    },
+    Done,
+}
+
+type Outcome = Result<Reply, CommitFault>;
+
+/// A request under way, or its outcome. Small, since every execution moves it.
+#[derive(Debug)]
+enum Ticketed {
+    /// An execution of one session is under way.
+    Executing {
+        session: SessionKey,
+        /// Nobody will take the outcome.
+        abandoned: bool,
+    },
+    /// An execution of one session went well.
+    Executed,
+    Other(Box<Other>),
+}
+
+#[derive(Debug)]
+struct Other {
+    /// `None`: the answer has come.
+    request: Option<Pending>,
+    /// Nobody will take the outcome.
+    abandoned: bool,
+    outcome: Option<Outcome>,
+}
+
+/// The state of one client.
+#[derive(Debug, Default)]
+pub(in crate::commit) struct ClientState {
+    /// Models by their keys. They are few.
+    models: Vec<(u64, ModelEntry)>,
+    /// Requests by their tickets.
+    requests: Slots<Ticketed>,
+    /// The number of the last ticket.
+    last: u64,
+    /// The error that the connection ended with.
+    ended: Option<ErrorKind>,
+}
+
+impl ClientState {
+    /// Returns the error that the connection ended with.
+    pub(super) fn ended(&self) -> Option<&ErrorKind> {
+        self.ended.as_ref()
+    }
+
+    /// The connection has ended. Only the first error counts.
+    pub(in crate::commit) fn end(&mut self, kind: ErrorKind) {
+        self.ended.get_or_insert(kind);
+    }
+
+    /// Begins a request, and returns its ticket.
+    pub(in crate::commit) fn begin(&mut self, request: Pending) -> Result<u64> {
+        self.last += 1;
+        match self.requests.reserve(self.last) {
+            Some(ticket) => {
+                let other = Other { request: Some(request), abandoned: false, outcome: None };
+                self.requests.put(ticket, Ticketed::Other(Box::new(other)));
+                Ok(ticket)
+            }
+            None => {
+                let _ = self.settle(request, Err(CommitFault::Busy));
+                Err(CommitFault::Busy.into())
+            }
+        }
+    }
+
+    /// Begins an execution of one session. Returns the commit's id, and the ticket.
+    #[inline]
+    pub(in crate::commit) fn begin_execution(&mut self, session: SessionKey) -> Result<(u64, u64)> {
+        let id = self.session(session)?.0.machine.begin_execution()?;
+        self.last += 1;
+        match self.requests.reserve(self.last) {
+            Some(ticket) => {
+                self.requests.put(ticket, Ticketed::Executing { session, abandoned: false });
+                Ok((id, ticket))
+            }
+            None => {
+                self.end_execution(session);
+                Err(CommitFault::Busy.into())
+            }
+        }
+    }
+
+    /// Cancels a request that could not be sent.
+    pub(in crate::commit) fn cancel(&mut self, ticket: u64) {
+        match self.requests.remove(ticket) {
+            Ok(Ticketed::Executing { session, .. }) => self.end_execution(session),
+            Ok(Ticketed::Other(other)) => {
+                if let Some(request) = other.request {
+                    let _ = self.settle(request, Err(CommitFault::Busy));
+                }
+            }
+            Ok(Ticketed::Executed) | Err(_) => {}
+        }
+    }
+
+    /// Returns whether the answer has come.
+    #[inline]
+    pub(super) fn is_answered(&self, ticket: u64) -> bool {
+        match self.requests.get(ticket) {
+            Ok(Ticketed::Executed) => true,
+            Ok(Ticketed::Other(other)) => other.outcome.is_some(),
+            Ok(Ticketed::Executing { .. }) | Err(_) => false,
+        }
+    }
+
+    /// Takes the answer if it has come, or the end of the connection.
+    #[inline]
+    pub(in crate::commit) fn take(&mut self, ticket: u64) -> Option<Result<Reply>> {
+        if self.is_answered(ticket) {
+            match self.requests.remove(ticket) {
+                Ok(Ticketed::Executed) => {
+                    return Some(Ok(Reply::Executed { failures: Vec::new() }));
+                }
+                Ok(Ticketed::Other(other)) => {
+                    return other.outcome.map(|outcome| outcome.map_err(Error::from));
+                }
+                Ok(Ticketed::Executing { .. }) | Err(_) => {}
+            }
+        }
+        let ended = self.ended.clone()?;
+        self.cancel(ticket);
+        Some(Err(ended.into()))
+    }
+
+    /// Ends an execution of one session that went well, for a caller that takes the outcome at once. False: no such
+    /// execution is under way.
+    #[inline]
+    pub(in crate::commit) fn finish(&mut self, ticket: u64) -> bool {
+        let Ok(Ticketed::Executing { session, abandoned: false }) = self.requests.get(ticket)
+        else {
+            return false;
+        };
+        let session = *session;
+        self.end_execution(session);
+        self.requests.remove(ticket).is_ok()
+    }
+
+    /// Nobody will take the outcome of this request.
+    pub(in crate::commit) fn abandon(&mut self, ticket: u64) {
+        match self.requests.get_mut(ticket) {
+            Some(Ticketed::Executing { abandoned, .. }) => *abandoned = true,
+            Some(Ticketed::Other(other)) if other.outcome.is_none() => other.abandoned = true,
+            // The answer has come.
+            _ => drop(self.requests.remove(ticket)),
+        }
+    }
+
+    /// Handles an answer of the server.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: no request is under way that it could answer.
+    pub(in crate::commit) fn answer(&mut self, ticket: u64, answer: Answer) -> Result<(), Fault> {
+        let lie = Fault::Field { field: "commit.ticket", value: ticket };
+        let (outcome, abandoned) = match self.requests.get_mut(ticket).ok_or(lie)? {
+            Ticketed::Executed => return Err(lie),
+            Ticketed::Executing { session, abandoned } => {
+                let (session, abandoned) = (*session, *abandoned);
+                let outcome = execution_outcome(answer).ok_or(lie)?;
+                self.end_execution(session);
+                (outcome, abandoned)
+            }
+            Ticketed::Other(other) => {
+                let (request, abandoned) = (other.request.take().ok_or(lie)?, other.abandoned);
+                let outcome = request_outcome(ticket, &request, answer).ok_or(lie)?;
+                (self.settle(request, outcome), abandoned)
+            }
+        };
+        if abandoned {
+            drop(self.requests.remove(ticket));
+        } else if let Some(entry) = self.requests.get_mut(ticket) {
+            *entry = match (&*entry, outcome) {
+                (Ticketed::Executing { .. }, Ok(_)) => Ticketed::Executed,
+                (_, outcome) => {
+                    let outcome = Some(outcome);
+                    Ticketed::Other(Box::new(Other { request: None, abandoned, outcome }))
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Applies the outcome of a request, and returns it.
+    fn settle(&mut self, request: Pending, outcome: Outcome) -> Outcome {
+        match request {
+            Pending::Load => {
+                if let Ok(Reply::Loaded { key, layout, .. }) = &outcome {
+                    let sessions = vec![SessionEntry::new(layout.description())];
+                    let (layout, generation, closed) = (layout.clone(), 0, false);
+                    let model = ModelEntry { layout, sessions, generation, closed };
+                    self.models.push((*key, model));
+                }
+            }
+            Pending::Commit { session, keep, before } => {
+                if let Some(session) = self.find_session(session) {
+                    match &outcome {
+                        Ok(Reply::Committed { id }) => {
+                            session.machine.end_commit(Some(*id));
+                            session.kept = keep;
+                        }
+                        _ => {
+                            session.machine.end_commit(None);
+                            if let Some(before) = before {
+                                session.machine = *before;
+                            }
+                        }
+                    }
+                }
+            }
+            Pending::Update { session, update, keep } => {
+                if let Some(session) = self.find_session(session) {
+                    let done = outcome.is_ok();
+                    session.machine.end_update(done.then_some(*update));
+                    if done {
+                        session.kept = keep;
+                    }
+                }
+            }
+            Pending::ExecuteAll { sessions } => {
+                sessions.into_iter().for_each(|session| self.end_execution(session));
+            }
+            Pending::Release { session, id } => {
+                if let Some(session) = self.find_session(session) {
+                    let refused = outcome.is_err().then_some(id);
+                    session.machine.end_release(refused);
+                    if refused.is_none() {
+                        session.kept = Vec::new();
+                    }
+                }
+            }
+            Pending::Close { model } => match &outcome {
+                Ok(_) => self.models.retain(|(key, _)| *key != model),
+                // The request could not be sent.
+                Err(_) => {
+                    let model = self.models.iter_mut().find(|(key, _)| *key == model);
+                    model.into_iter().for_each(|(_, model)| model.closed = false);
+                }
+            },
+        }
+        outcome
+    }
+
+    #[inline]
+    fn end_execution(&mut self, session: SessionKey) {
+        if let Some(session) = self.find_session(session) {
+            session.machine.end_execution();
+        }
+    }
+
+    /// Finds a session, also one of a model that is closing.
+    fn find_session(&mut self, session: SessionKey) -> Option<&mut SessionEntry> {
+        let (_, model) = self.models.iter_mut().find(|(key, _)| *key == session.model)?;
+        let is_current = model.generation == session.generation;
+        model.sessions.get_mut(session.index as usize).filter(|_| is_current)
+    }
+
+    /// Finds a model that is open.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::ModelClosed`]
+    fn model(&mut self, model: u64) -> Result<&mut ModelEntry, CommitFault> {
+        let found = self.models.iter_mut().find(|(key, _)| *key == model);
+        let model = found.map(|(_, model)| model).filter(|model| !model.closed);
+        model.ok_or(CommitFault::ModelClosed)
+    }
+
+    /// Finds a session of a model that is open, and the model's layout.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::ModelClosed`], [`CommitFault::StaleSession`]
+    pub(in crate::commit) fn session(
+        &mut self,
+        session: SessionKey,
+    ) -> Result<(&mut SessionEntry, &Arc<Layout>), CommitFault> {
+        let model = self.model(session.model)?;
+        let is_current = model.generation == session.generation;
+        let entry = model.sessions.get_mut(session.index as usize).filter(|_| is_current);
+        Ok((entry.ok_or(CommitFault::StaleSession)?, &model.layout))
+    }
+
+    /// Returns the key of the session of this index.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::ModelClosed`], [`CommitFault::UnknownSession`]
+    pub(super) fn session_key(
+        &mut self,
+        model: u64,
+        index: u32,
+    ) -> Result<SessionKey, CommitFault> {
+        let entry = self.model(model)?;
+        let count = entry.sessions.len() as u32;
+        if index >= count {
+            return Err(CommitFault::UnknownSession { index, count });
+        }
+        Ok(SessionKey { model, index, generation: entry.generation })
+    }
+
+    /// Replaces the sessions of a model by `count` empty ones, and returns their generation.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::AlreadyCommitted`], [`CommitFault::Busy`]: one of them is in use. All stay.
+    pub(in crate::commit) fn replace_sessions(
+        &mut self,
+        model: u64,
+        count: u32,
+    ) -> Result<u32, CommitFault> {
+        let model = self.model(model)?;
+        let in_use = model.sessions.iter().find(|session| session.machine.phase != Phase::Open);
+        if let Some(session) = in_use {
+            return Err(match session.machine.id() {
+                Some(id) => CommitFault::AlreadyCommitted { id },
+                None => CommitFault::Busy,
+            });
+        }
+        model.generation += 1;
+        let description = model.layout.description();
+        model.sessions = (0..count).map(|_| SessionEntry::new(description)).collect();
+        Ok(model.generation)
+    }
+
+    /// Marks a model as closed. No request on it can begin.
+    pub(in crate::commit) fn begin_close(&mut self, model: u64) -> Result<(), CommitFault> {
+        self.model(model)?.closed = true;
+        Ok(())
+    }
+
+    /// Begins an execution of every session that is committed. Returns the sessions, ascending, and the commits' ids.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitFault::NotCommitted`]: none is. [`CommitFault::Busy`]: one of them runs. No execution begins.
+    pub(in crate::commit) fn begin_all(
+        &mut self,
+        model: u64,
+    ) -> Result<(Vec<SessionKey>, Vec<u64>), CommitFault> {
+        let entry = self.model(model)?;
+        let generation = entry.generation;
+        let mut begun = Vec::new();
+        for (index, session) in (0..).zip(&mut entry.sessions) {
+            match session.machine.begin_execution() {
+                Ok(id) => begun.push((SessionKey { model, index, generation }, id)),
+                Err(CommitFault::NotCommitted) => {}
+                Err(fault) => {
+                    for (session, _) in begun {
+                        entry.sessions[session.index as usize].machine.end_execution();
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        if begun.is_empty() {
+            Err(CommitFault::NotCommitted)
+        } else {
+            Ok(begun.into_iter().unzip())
+        }
+    }
+}
+
+/// Returns what an answer says about an execution of one session. `None`: it is no answer to one.
+fn execution_outcome(answer: Answer) -> Option<Outcome> {
+    match answer {
+        Answer::Executed { mut failures } => match failures.pop() {
+            None => Some(Ok(Reply::Executed { failures })),
+            Some((0, fault)) if failures.is_empty() => Some(Err(fault)),
+            Some(_) => None,
+        },
+        Answer::Failed(fault) => Some(Err(fault)),
+        _ => None,
+    }
+}
+
+/// Returns what an answer says about a request. `None`: it is no answer to this one.
+fn request_outcome(ticket: u64, request: &Pending, answer: Answer) -> Option<Outcome> {
+    Some(match (request, answer) {
+        (Pending::Load, Answer::Loaded { model, description }) => match Layout::new(description) {
+            Ok(layout) => Ok(Reply::Loaded { key: ticket, model, layout: Arc::new(layout) }),
+            Err(fault) => Err(fault),
+        },
+        (Pending::Commit { .. }, Answer::Committed { id }) if id != 0 => {
+            Ok(Reply::Committed { id })
+        }
+        (Pending::ExecuteAll { sessions }, Answer::Executed { failures }) => {
+            let ascending = failures.windows(2).all(|pair| pair[0].0 < pair[1].0);
+            let known = failures.last().is_none_or(|(at, _)| (*at as usize) < sessions.len());
+            (ascending && known).then_some(Ok(Reply::Executed { failures }))?
+        }
+        (
+            Pending::Update { .. } | Pending::Release { .. } | Pending::Close { .. },
+            Answer::Done,
+        ) => Ok(Reply::Done),
+        (_, Answer::Failed(fault)) => Err(fault),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::commit::{BufferInfo, RegionInfo};
+    use crate::error::Direction;
+    use crate::tensor::DType;
+
+    /// An input and an output by themselves; two inputs that share a region; a region without buffers.
+    fn description() -> Description {
+        let bytes =
+            |label, direction, len: usize| BufferInfo::new(label, direction, DType::Uint8, [len]);
+        let description = Description::new()
+            .with_own_region(bytes("in", Direction::In, 8).updatable())
+            .with_own_region(bytes("out", Direction::Out, 4))
+            .with_region(RegionInfo::new(16))
+            .with_buffer(bytes("low", Direction::In, 4).index(1).region(2, 0).updatable())
+            .with_buffer(bytes("high", Direction::In, 8).index(2).region(2, 8).updatable())
+            .with_region(RegionInfo::new(2));
+        description.check().unwrap();
+        description
+    }
+
+    fn whole(root: u64, len: u64) -> Piece {
+        Piece { root, root_len: len, offset: 0, len }
+    }
+
+    fn view(root: u64, root_len: u64, offset: u64, len: u64) -> Piece {
+        Piece { root, root_len, offset, len }
+    }
+
+    fn exists(_: &u64) -> bool {
+        true
+    }
+
+    fn complete() -> SessionMachine<u64> {
+        let (d, mut session) = (description(), SessionMachine::new(&description()));
+        session.set(&d, 0, whole(1, 8), 1).unwrap();
+        session.set(&d, 1, whole(2, 4), 2).unwrap();
+        session.set(&d, 2, view(3, 16, 0, 4), 3).unwrap();
+        session.set(&d, 3, view(3, 16, 8, 8), 3).unwrap();
+        session.set_region(&d, 3, whole(4, 2), 4).unwrap();
+        session
+    }
+
+    #[test]
+    fn sizes_and_offsets_must_be_exact() {
+        let (d, mut session) = (description(), SessionMachine::<u64>::new(&description()));
+        for len in [0, 1, 7, 9, u64::MAX] {
+            let size = CommitFault::Size { len, expected: 8 };
+            assert_eq!(session.set(&d, 0, whole(1, len), 1), Err(size));
+        }
+        // A view of the tensor's length, at a wrong offset or of a buffer of a wrong length.
+        for (root_len, offset) in [(16, 4), (16, 12), (17, 0), (4, 0)] {
+            let placement = CommitFault::Placement { offset, expected: 0, size: 16 };
+            assert_eq!(session.set(&d, 2, view(1, root_len, offset, 4), 1), Err(placement));
+        }
+        assert_eq!(
+            session.set_region(&d, 2, whole(1, 8), 1),
+            Err(CommitFault::Size { len: 8, expected: 16 })
+        );
+        assert_eq!(session.state(&d, exists), SessionState::Empty);
+    }
+
+    #[test]
+    fn everything_that_is_unset_is_listed() {
+        let (d, session) = (description(), complete());
+        assert!(session.unset(&d, exists).is_empty());
+        let gone = session.unset(&d, |buffer| *buffer != 3);
+        let input = |index, released| Unset::Buffer { direction: Direction::In, index, released };
+        assert_eq!(gone, [input(1, true), input(2, true)]);
+        let empty = SessionMachine::<u64>::new(&d).unset(&d, exists);
+        let output = Unset::Buffer { direction: Direction::Out, index: 0, released: false };
+        let region = Unset::Region { index: 3, released: false };
+        assert_eq!(empty, [input(0, false), input(1, false), input(2, false), output, region]);
+    }
+
+    #[test]
+    fn a_view_of_another_buffer_replaces_the_views_of_a_shared_region() {
+        let (d, mut session) = (description(), complete());
+        session.set(&d, 2, view(9, 16, 0, 4), 9).unwrap();
+        let missing = Unset::Buffer { direction: Direction::In, index: 2, released: false };
+        assert_eq!(session.unset(&d, exists), [missing]);
+        session.set(&d, 3, view(9, 16, 8, 8), 9).unwrap();
+        let chosen = session.begin_commit(&d, exists).unwrap();
+        assert_eq!(chosen[2], Chosen { region: 2, buffer: 9, offset: 0, len: 16 });
+        // One buffer may fill the whole region, set for any of its tensors.
+        let mut session = complete();
+        session.set(&d, 3, view(7, 64, 32, 16), 7).unwrap();
+        let chosen = session.begin_commit(&d, exists).unwrap();
+        assert_eq!(chosen[2], Chosen { region: 2, buffer: 7, offset: 32, len: 16 });
+    }
+
+    #[test]
+    fn set_all_stores_all_or_nothing() {
+        let (d, mut session) = (description(), SessionMachine::<u64>::new(&description()));
+        let mut pieces =
+            vec![(whole(1, 8), 1), (whole(3, 16), 3), (whole(3, 16), 3), (whole(2, 5), 2)];
+        let size = CommitFault::Size { len: 5, expected: 4 };
+        assert_eq!(session.set_all(&d, pieces.clone()), Err(size));
+        assert_eq!(session.state(&d, exists), SessionState::Empty);
+        pieces[3] = (whole(2, 4), 2);
+        session.set_all(&d, pieces.clone()).unwrap();
+        pieces.pop();
+        assert_eq!(session.set_all(&d, pieces), Err(CommitFault::Count { count: 3, expected: 4 }));
+        assert_eq!(session.unset(&d, exists), [Unset::Region { index: 3, released: false }]);
+    }
+
+    #[test]
+    fn an_update_names_updatable_buffers_and_changes_them_when_it_ends() {
+        let (d, mut session) = (description(), complete());
+        session.begin_commit(&d, exists).unwrap();
+        session.end_commit(Some(5));
+        let fixed = CommitFault::NotUpdatable { direction: Direction::Out, index: 0 };
+        assert_eq!(session.begin_update(&d, vec![(1, whole(2, 4), 2)]).unwrap_err(), fixed);
+        let (id, update) = session.begin_update(&d, vec![(0, whole(8, 8), 8)]).unwrap();
+        assert_eq!((id, update.changed().len(), update.changed()[0].buffer), (5, 1, 8));
+        session.end_update(None);
+        assert_eq!(session.fills.chosen()[0].buffer, 1);
+        let (_, update) = session.begin_update(&d, vec![(0, whole(8, 8), 8)]).unwrap();
+        session.end_update(Some(update));
+        assert_eq!((session.fills.chosen()[0].buffer, session.id()), (8, Some(5)));
+        // Half of a shared region would leave the other half without memory.
+        let half = session.begin_update(&d, vec![(2, view(9, 16, 0, 4), 9)]).unwrap_err();
+        assert!(matches!(half, CommitFault::Incomplete { .. }), "{half}");
+        assert_eq!(session.state(&d, exists), SessionState::Committed);
+    }
+
+    /// A plain model of the states, to compare with.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct Model {
+        set: bool,
+        id: Option<u64>,
+        under_way: Option<Under>,
+        executing: bool,
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Under {
+        Commit,
+        Update,
+        Release,
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Set,
+        Commit,
+        Execute,
+        Release,
+        Update,
+        Done,
+        Refused,
+        Executed,
+    }
+
+    impl Model {
+        /// Takes a step, and returns whether it succeeds.
+        fn step(&mut self, step: Step) -> bool {
+            use Step::{Commit, Done, Execute, Executed, Refused, Release, Set, Update};
+            let idle = self.under_way.is_none();
+            let committed = self.id.is_some() && idle;
+            match step {
+                Set if idle && self.id.is_none() => self.set = true,
+                Commit if idle && self.id.is_none() && self.set => {
+                    self.under_way = Some(Under::Commit)
+                }
+                Execute if committed && !self.executing => self.executing = true,
+                Release if committed => self.under_way = Some(Under::Release),
+                Update if committed && !self.executing => self.under_way = Some(Under::Update),
+                Done | Refused if !idle => {
+                    self.id = match (self.under_way, step) {
+                        (Some(Under::Commit), Done) => Some(77),
+                        (Some(Under::Release), Done) => None,
+                        _ => self.id,
+                    };
+                    self.under_way = None;
+                }
+                Executed => self.executing = false,
+                _ => return false,
+            }
+            true
+        }
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        use Step::{Commit, Done, Execute, Executed, Refused, Release, Set, Update};
+        prop_oneof![
+            Just(Set),
+            Just(Commit),
+            Just(Execute),
+            Just(Release),
+            Just(Update),
+            Just(Done),
+            Just(Refused),
+            Just(Executed)
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_sequence_of_requests_is_answered_as_the_model_answers(
+            steps in proptest::collection::vec(step(), 0..60),
+        ) {
+            let d = description();
+            let mut model = Model { set: false, id: None, under_way: None, executing: false };
+            let (mut session, mut updating) = (SessionMachine::<u64>::new(&d), None);
+            for step in steps {
+                let before = model;
+                let expected = model.step(step);
+                let pieces = vec![(whole(1, 8), 1), (whole(3, 16), 3), (whole(3, 16), 3), (whole(2, 4), 2)];
+                let answer = match step {
+                    Step::Set => session
+                        .set_all(&d, pieces)
+                        .and_then(|()| session.set_region(&d, 3, whole(4, 2), 4)),
+                    Step::Commit => session.begin_commit(&d, exists).map(|_| ()),
+                    Step::Execute => session.begin_execution().map(|id| assert_eq!(id, 77)),
+                    Step::Release => session.begin_release().map(|id| assert_eq!(id, 77)),
+                    Step::Update => session
+                        .begin_update(&d, vec![(0, whole(1, 8), 1)])
+                        .map(|(_, update)| updating = Some(update)),
+                    Step::Done | Step::Refused => {
+                        let done = matches!(step, Step::Done);
+                        match before.under_way {
+                            Some(Under::Commit) => session.end_commit(done.then_some(77)),
+                            Some(Under::Update) => session.end_update(updating.take().filter(|_| done)),
+                            Some(Under::Release) => session.end_release((!done).then_some(77)),
+                            None => {}
+                        }
+                        if before.under_way.is_some() { Ok(()) } else { Err(CommitFault::Busy) }
+                    }
+                    Step::Executed => {
+                        session.end_execution();
+                        Ok(())
+                    }
+                };
+                prop_assert_eq!(answer.is_ok(), expected, "{:?} in {:?}: {:?}", step, before, answer);
+                let state = match (model.under_way, model.id, model.executing) {
+                    (Some(Under::Commit), ..) => SessionState::Committing,
+                    (Some(Under::Update), ..) => SessionState::Updating,
+                    (Some(Under::Release), ..) => SessionState::Releasing,
+                    (None, Some(_), true) => SessionState::Executing,
+                    (None, Some(_), false) => SessionState::Committed,
+                    (None, None, _) if model.set => SessionState::Complete,
+                    (None, None, _) => SessionState::Empty,
+                };
+                prop_assert_eq!(session.state(&d, exists), state);
+            }
+        }
+    }
+}

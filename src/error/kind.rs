@@ -1,0 +1,722 @@
+//! The error type, its kinds, and the conversions into it.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::error::{
+    CommitFault, CudaFault, DescriptorFault, DlpackFault, Fault, RegionFault, TensorFault,
+};
+
+/// The result of an operation that can fail with an [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The reason why an operation failed: a [kind](Self::kind), and the system's error behind it where there is one.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Context, ErrorKind};
+///
+/// let error = Context::new()?.connect("nobody-is-here").unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::NobodyListens { .. }));
+/// assert_eq!(error.to_string(), "nobody listens on @nobody-is-here: start the listener first");
+/// # Ok::<(), slipring::Error>(())
+/// ```
+pub struct Error {
+    report: Box<Report>,
+}
+
+struct Report {
+    kind: ErrorKind,
+    source: Option<io::Error>,
+}
+
+/// The kinds of errors, to match on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The address names no socket.
+    #[error("invalid address: {0}")]
+    Address(AddressFault),
+    /// Another listener has this address.
+    #[error("address {address} is in use: stop its listener or take another address")]
+    AddressInUse {
+        /// The address as the caller gave it.
+        address: String,
+    },
+    /// No listener has this address.
+    #[error("nobody listens on {address}: start the listener first")]
+    NobodyListens {
+        /// The address as the caller gave it.
+        address: String,
+    },
+    /// An option has a value outside of its range.
+    #[error("option {name} is {value}, must be {must}")]
+    InvalidOption {
+        /// The option's name.
+        name: &'static str,
+        /// The value that the caller gave.
+        value: u64,
+        /// The range, in words.
+        must: &'static str,
+    },
+    /// The peer policy of this context does not admit the peer.
+    #[error("the peer policy does not admit uid {uid} (Options::peer_policy)")]
+    PeerNotAdmitted {
+        /// The peer's effective user id.
+        uid: u32,
+    },
+    /// The peer refused the connection and said why.
+    #[error("the peer refused the connection: {0}")]
+    RefusedByPeer(Refusal),
+    /// The two sides share no protocol version.
+    #[error("no common protocol version: this side speaks {}..={}, the peer {}..={}", ours.0, ours.1, theirs.0, theirs.1)]
+    NoCommonVersion {
+        /// The lowest and the highest version of this side.
+        ours: (u16, u16),
+        /// The lowest and the highest version of the peer.
+        theirs: (u16, u16),
+    },
+    /// The peer broke the protocol. This link is closed; every other link goes on.
+    #[error("the peer broke the protocol: {0}")]
+    Fault(Fault),
+    /// The deadline passed. Nothing was sent or received. The source names what the operation waited for.
+    #[error("timed out after {} ms", after.as_millis())]
+    TimedOut {
+        /// The time that the operation waited.
+        after: Duration,
+    },
+    /// The peer closed its side in order; it receives no more.
+    #[error("the peer closed the connection")]
+    PeerClosed,
+    /// The peer died, or its end of the socket went away without an orderly close.
+    #[error("the peer died")]
+    PeerDied,
+    /// The message is longer than the smaller of both sides' [`max_message`](crate::Options::max_message).
+    #[error("message of {len} bytes, the link takes {max} (Options::max_message of both sides)")]
+    MessageTooLarge {
+        /// The message's length in bytes.
+        len: u64,
+        /// The longest message of this link in bytes.
+        max: u64,
+    },
+    /// The batch does not fit into the empty ring.
+    #[error(
+        "batch of {needed} bytes, the ring takes {capacity}: publish in parts, or enlarge it (Options::ring_capacity)"
+    )]
+    BatchTooLarge {
+        /// Ring bytes that the batch needs.
+        needed: u64,
+        /// Ring bytes that a batch may use.
+        capacity: u64,
+    },
+    /// The pool's quota has no room for the block.
+    #[error(
+        "pool has {used} of {quota} bytes in use and needs {needed} more: free some of it, or allow more (Options::pool_quota, the peer's Options::peer_pool_limit)"
+    )]
+    PoolExhausted {
+        /// Bytes that the request needs.
+        needed: u64,
+        /// Bytes in use.
+        used: u64,
+        /// The quota in bytes.
+        quota: u64,
+    },
+    /// Messages of other kinds fill the backlog. The caller receives them first.
+    #[error(
+        "backlog has {used} of {limit} bytes in {messages} messages and needs {needed} more: receive them, or allow more (Options::backlog_limit)"
+    )]
+    BacklogFull {
+        /// Messages in the backlog.
+        messages: usize,
+        /// Bytes that the next message needs.
+        needed: usize,
+        /// Bytes in use.
+        used: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The connection has as many requests without a response as it may have.
+    #[error("{calls} calls wait for a response, at most {limit} may: the peer answers too slowly")]
+    CallsInFlight {
+        /// Requests without a response.
+        calls: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The writes of a link that wait for room have reached their limit.
+    #[error(
+        "{bytes} bytes of writes would wait for room, at most {limit} may: the peer receives too slowly (Options::write_limit)"
+    )]
+    WritesFull {
+        /// Bytes that would wait.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// This side closed the link.
+    #[error("this side closed the link")]
+    LinkClosed,
+    /// A callback of the link panicked, which ended the link.
+    #[error("a callback of the link panicked")]
+    CallbackPanicked,
+    /// All tokens of a link are registered or used up.
+    #[error(
+        "all tokens of the link are registered or used up: unregister some, or make another link"
+    )]
+    TokensSpent,
+    /// The context has numbered 2^32 segments, which is all that there are.
+    #[error("the context has used all 4294967296 segment numbers: make another context")]
+    NumbersSpent,
+    /// The reactor that served the link has stopped.
+    #[error("the reactor has stopped")]
+    ReactorStopped,
+    /// The connection has no request with this id.
+    #[error("request {id} is not in flight on this connection")]
+    UnknownRequest {
+        /// The id that the caller gave.
+        id: u64,
+    },
+    /// An operation on a tensor is impossible.
+    #[error("{0}")]
+    Tensor(TensorFault),
+    /// An operation on a region is impossible.
+    #[error("{0}")]
+    Region(RegionFault),
+    /// An operation on a model, a session or an execution is impossible.
+    #[error("{0}")]
+    Commit(CommitFault),
+    /// An operation on a GPU is impossible.
+    #[error("{0}")]
+    Cuda(CudaFault),
+    /// The kernel has no memory for a shared segment, or the allocator none for a copy.
+    #[error("no memory for {bytes} bytes")]
+    OutOfMemory {
+        /// The length in bytes.
+        bytes: u64,
+    },
+    /// A limit on descriptors is reached: the process's (`RLIMIT_NOFILE`), the system's, or that on the user's
+    /// descriptors in flight.
+    #[error(
+        "descriptor limit reached (RLIMIT_NOFILE is {limit}): close some, or Context::raise_descriptor_limit"
+    )]
+    DescriptorLimit {
+        /// The process's soft limit.
+        limit: u64,
+    },
+    /// The handle belongs to the parent of this forked process.
+    #[error("this handle belongs to the parent process: a forked child connects on its own")]
+    Forked,
+    /// The kernel refused a system call. The source says why.
+    #[error("the kernel refused {call}")]
+    Os {
+        /// The system call.
+        call: &'static str,
+    },
+}
+
+/// The reasons why an address names no socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressFault {
+    /// The name has no bytes.
+    #[error("the name is empty")]
+    Empty,
+    /// The name does not fit into a socket address.
+    #[error("the name has {len} bytes, at most {max} fit")]
+    TooLong {
+        /// The name's length in bytes.
+        len: usize,
+        /// The longest name in bytes.
+        max: usize,
+    },
+    /// The name holds a NUL byte.
+    #[error("the name has a NUL at byte {at}")]
+    Nul {
+        /// The first NUL's offset in bytes.
+        at: usize,
+    },
+    /// A backslash in an abstract name starts no escape.
+    #[error(r"the backslash at byte {at} starts no escape: write \ for a backslash")]
+    Escape {
+        /// The backslash's offset in bytes.
+        at: usize,
+    },
+    /// The descriptor is no Unix socket of type `SOCK_SEQPACKET`, or is in another state than the call needs.
+    #[error("the descriptor is no SOCK_SEQPACKET Unix socket in the needed state")]
+    NotSeqpacket,
+}
+
+/// The reasons why a peer refuses a connection, as its answer gives them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The peer's policy does not admit this process.
+    #[error("its peer policy does not admit this process (the peer's Options::peer_policy)")]
+    NotAdmitted,
+    /// The peer could not use this side's Hello.
+    #[error("it could not use this side's hello")]
+    BadHello,
+    /// The peer could not use this side's segment.
+    #[error("it could not use this side's segment")]
+    BadSegment,
+    /// The peer has no memory or descriptors left.
+    #[error("it has no memory or descriptors left")]
+    NoResources,
+    /// This version does not know the code.
+    #[error("code {0}")]
+    Other(u32),
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self { report: Box::new(Report { kind, source: None }) }
+    }
+
+    pub(crate) fn with_source(kind: ErrorKind, source: impl Into<io::Error>) -> Self {
+        Self { report: Box::new(Report { kind, source: Some(source.into()) }) }
+    }
+
+    /// Returns the error of a failed system call. Limits on descriptors have a kind of their own.
+    pub(crate) fn os(call: &'static str, errno: impl Into<io::Error>) -> Self {
+        let source = errno.into();
+        let kind = match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE | libc::ETOOMANYREFS) => {
+                let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+                ErrorKind::DescriptorLimit { limit: limit.current.unwrap_or(u64::MAX) }
+            }
+            _ => ErrorKind::Os { call },
+        };
+        Self::with_source(kind, source)
+    }
+
+    /// Returns the error with the thing that the operation waited for as its source, if a deadline passed.
+    pub(crate) fn waiting_for(self, what: &'static str) -> Self {
+        if !self.is_timeout() {
+            return self;
+        }
+        Self::with_source(self.report.kind, io::Error::new(io::ErrorKind::TimedOut, what))
+    }
+
+    /// Returns the error of an operation that waited for room on a link.
+    pub(crate) fn waiting_for_room(self) -> Self {
+        self.waiting_for(
+            "the peer makes no room: it receives too slowly, or keeps what it was lent",
+        )
+    }
+
+    /// Returns the kind of the error, to match on.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.report.kind
+    }
+
+    /// Returns the kernel's number of the error, where the kernel refused a call.
+    pub(crate) fn os_code(&self) -> Option<i32> {
+        self.report.source.as_ref().and_then(io::Error::raw_os_error)
+    }
+
+    /// Returns whether the deadline of the operation passed.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.kind(), ErrorKind::TimedOut { .. })
+    }
+
+    /// Returns whether the peer closed the connection or died.
+    pub fn is_disconnected(&self) -> bool {
+        matches!(self.kind(), ErrorKind::PeerClosed | ErrorKind::PeerDied)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Error");
+        out.field("kind", &self.report.kind);
+        if let Some(source) = &self.report.source {
+            out.field("source", source);
+        }
+        out.finish()
+    }
+}
+
+/// Prints the kind. The alternate form `{:#}` adds the source.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.report.kind.fmt(f)?;
+        match &self.report.source {
+            Some(source) if f.alternate() => write!(f, ": {source}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.report.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::new(ErrorKind::Fault(fault))
+    }
+}
+
+impl From<DescriptorFault> for Error {
+    fn from(fault: DescriptorFault) -> Self {
+        Fault::Descriptor(fault).into()
+    }
+}
+
+impl From<TensorFault> for Error {
+    fn from(fault: TensorFault) -> Self {
+        Self::new(ErrorKind::Tensor(fault))
+    }
+}
+
+impl From<CudaFault> for Error {
+    fn from(fault: CudaFault) -> Self {
+        Self::new(ErrorKind::Cuda(fault))
+    }
+}
+
+impl From<DlpackFault> for Error {
+    fn from(fault: DlpackFault) -> Self {
+        TensorFault::Dlpack(fault).into()
+    }
+}
+
+impl From<RegionFault> for ErrorKind {
+    fn from(fault: RegionFault) -> Self {
+        Self::Region(fault)
+    }
+}
+
+impl From<RegionFault> for Error {
+    fn from(fault: RegionFault) -> Self {
+        Self::new(ErrorKind::Region(fault))
+    }
+}
+
+impl From<CommitFault> for Error {
+    fn from(fault: CommitFault) -> Self {
+        Self::new(ErrorKind::Commit(fault))
+    }
+}
+
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::GpuUuid;
+
+    #[test]
+    fn an_error_crosses_threads_and_is_small() {
+        fn crosses<T: Send + Sync + 'static>() {}
+        crosses::<Error>();
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+
+    /// Numbers that a text must show: four digits, which nothing else in a text resembles.
+    const N: [u64; 4] = [7001, 7002, 7003, 7004];
+
+    fn error_kinds() -> Vec<ErrorKind> {
+        let [a, b, c, d] = N;
+        let (x, y, z, w) = (a as usize, b as usize, c as usize, d as usize);
+        vec![
+            ErrorKind::Address(AddressFault::Empty),
+            ErrorKind::AddressInUse { address: "@camera".into() },
+            ErrorKind::NobodyListens { address: "@camera".into() },
+            ErrorKind::InvalidOption { name: "ring_capacity", value: a, must: "a power of two" },
+            ErrorKind::PeerNotAdmitted { uid: a as u32 },
+            ErrorKind::RefusedByPeer(Refusal::NotAdmitted),
+            ErrorKind::NoCommonVersion { ours: (a as u16, b as u16), theirs: (c as u16, d as u16) },
+            ErrorKind::Fault(Fault::Magic),
+            ErrorKind::TimedOut { after: Duration::from_millis(a) },
+            ErrorKind::PeerClosed,
+            ErrorKind::PeerDied,
+            ErrorKind::MessageTooLarge { len: b, max: a },
+            ErrorKind::BatchTooLarge { needed: b, capacity: a },
+            ErrorKind::PoolExhausted { needed: a, used: b, quota: c },
+            ErrorKind::BacklogFull { messages: x, needed: y, used: z, limit: w },
+            ErrorKind::CallsInFlight { calls: x, limit: y },
+            ErrorKind::WritesFull { bytes: y, limit: x },
+            ErrorKind::LinkClosed,
+            ErrorKind::CallbackPanicked,
+            ErrorKind::TokensSpent,
+            ErrorKind::NumbersSpent,
+            ErrorKind::ReactorStopped,
+            ErrorKind::UnknownRequest { id: a },
+            ErrorKind::Tensor(TensorFault::Overflow),
+            ErrorKind::Region(RegionFault::Empty),
+            ErrorKind::Commit(CommitFault::EmptyBuffer),
+            ErrorKind::Cuda(CudaFault::NoDevice),
+            ErrorKind::OutOfMemory { bytes: a },
+            ErrorKind::DescriptorLimit { limit: a },
+            ErrorKind::Forked,
+            ErrorKind::Os { call: "accept4" },
+        ]
+    }
+
+    fn faults() -> Vec<Fault> {
+        let [a, b, c, _] = N;
+        let (x, y) = (a as usize, b as usize);
+        vec![
+            Fault::PacketLength { len: x, expected: y },
+            Fault::Magic,
+            Fault::Field { field: "hello.flags", value: a },
+            Fault::Architecture { ours: a as u32, theirs: b as u32 },
+            Fault::NoCredentials,
+            Fault::DescriptorCount { count: x, expected: y },
+            Fault::Truncated,
+            Fault::Descriptor(DescriptorFault::NotMemfd),
+            Fault::RecordHeader { header: a },
+            Fault::RecordMissing,
+            Fault::RecordLength { len: a, capacity: b },
+            Fault::Position { position: a, tail: b, head: c },
+            Fault::Parking { value: a },
+            Fault::UnexpectedWake,
+            Fault::UnexpectedTokens { count: a as u32 },
+            Fault::UnknownSegment { segment: a as u32 },
+            Fault::HeldDescriptors { count: y, limit: x },
+            Fault::UnknownDescriptors { first: a, count: y },
+            Fault::SegmentRange { offset: a, len: b, capacity: c },
+            Fault::LoanSlot { slot: b, slots: a },
+            Fault::MessageLength { len: b, max: a },
+            Fault::PeerPool { bytes: b, segments: c as usize, limit: a },
+            Fault::Tensor(TensorFault::Overflow),
+            Fault::UnknownRequest { id: a },
+        ]
+    }
+
+    fn tensor_faults() -> Vec<TensorFault> {
+        let [a, b, c, d] = N;
+        let (x, y) = (a as usize, b as usize);
+        vec![
+            TensorFault::DataTypeCode { code: 15 },
+            TensorFault::DataTypeName,
+            TensorFault::Rank { rank: y, max: x },
+            TensorFault::Dimension { at: 1, value: -1 },
+            TensorFault::Overflow,
+            TensorFault::Len { len: a, expected: b },
+            TensorFault::DataType { is: "FP16", wanted: "FP32" },
+            TensorFault::BytesLen,
+            TensorFault::Bool { index: a, value: 7 },
+            TensorFault::ElementLength { index: a, at: b, left: 3 },
+            TensorFault::Element { index: a, at: b, len: d, left: c },
+            TensorFault::ElementCount { count: a, expected: b },
+            TensorFault::Trailing { count: a, at: b, left: c },
+            TensorFault::ElementTooLong { index: a, len: 1 << 32 },
+            TensorFault::Alignment { alignment: x },
+            TensorFault::Unstable,
+            TensorFault::Dlpack(DlpackFault::Rank { ndim: -1 }),
+            TensorFault::Unresolved,
+            TensorFault::OnGpu,
+            TensorFault::GpuLoan,
+            TensorFault::GpuRange { offset: a, len: b, allocation: c },
+            TensorFault::NameTooLong { len: y, max: x },
+            TensorFault::NameUtf8,
+            TensorFault::SameName { first: x, second: y },
+            TensorFault::Count { count: y, expected: x },
+            TensorFault::Description { len: x, index: 3, needed: y },
+            TensorFault::Field { field: "tensor.flags", value: a },
+        ]
+    }
+
+    fn region_faults() -> Vec<RegionFault> {
+        let [a, b, c, _] = N;
+        let (x, y, name) = (a as usize, b as usize, || "input".to_owned());
+        vec![
+            RegionFault::NameEmpty,
+            RegionFault::NameTooLong { len: y, max: x },
+            RegionFault::Exists { name: name() },
+            RegionFault::Unknown { name: name() },
+            RegionFault::OtherKind { name: name(), is: "memfd", wanted: "dmabuf" },
+            RegionFault::TooManyRegions { count: x, limit: y },
+            RegionFault::TooManyBytes { used: a, needed: b, limit: c },
+            RegionFault::KeyNamesNothing { key: "..".into() },
+            RegionFault::KeyTooLong { len: y, max: x },
+            RegionFault::KeyCharacter { character: '/', at: x },
+            RegionFault::Open { key: name() },
+            RegionFault::Create { key: name() },
+            RegionFault::NotThat { expected: "a dmabuf" },
+            RegionFault::AccessMode { flags: 0o1 },
+            RegionFault::Empty,
+            RegionFault::Overflow { offset: a, len: b },
+            RegionFault::Offset { offset: b, size: a },
+            RegionFault::Range { offset: a, len: b, size: c },
+            RegionFault::Truncated { there: a, len: b },
+            RegionFault::TruncatedInPlace { len: a },
+            RegionFault::ReadOnly,
+            RegionFault::OutOfReach { kind: "CUDA" },
+            RegionFault::Unguarded,
+            RegionFault::Unsealed,
+            RegionFault::GuardFull { limit: x },
+        ]
+    }
+
+    fn cuda_faults() -> Vec<CudaFault> {
+        let [a, b, c, _] = N;
+        let uuid = GpuUuid([1; 16]);
+        vec![
+            CudaFault::NoLibrary,
+            CudaFault::MissingSymbol { symbol: "cuMemAlloc" },
+            CudaFault::DriverTooOld { version: 11, needed: 12 },
+            CudaFault::NoDevice,
+            CudaFault::Ordinal { ordinal: b as u32, count: a as u32 },
+            CudaFault::NoIpc { ordinal: a as u32 },
+            CudaFault::Driver { call: "cuInit", code: a as u32, name: "CUDA_ERROR".into() },
+            CudaFault::OtherDevice { is: uuid, asked: uuid },
+            CudaFault::HiddenDevice { is: uuid },
+            CudaFault::OtherNamespace { namespace: "ipc" },
+            CudaFault::OtherStream,
+            CudaFault::Capturing,
+            CudaFault::TwoStreams,
+            CudaFault::Closing,
+            CudaFault::OnHost,
+            CudaFault::Allocation { len: a, claimed: b },
+            CudaFault::Exhausted { needed: a, used: b, quota: c },
+        ]
+    }
+
+    fn descriptor_faults() -> Vec<DescriptorFault> {
+        let [a, b, ..] = N;
+        vec![
+            DescriptorFault::NotMemfd,
+            DescriptorFault::Seals { seals: a as u32, required: b as u32 },
+            DescriptorFault::Size { size: a, expected: b },
+            DescriptorFault::Sparse { allocated: a, size: b },
+            DescriptorFault::AccessMode,
+        ]
+    }
+
+    fn dlpack_faults() -> Vec<DlpackFault> {
+        let [a, b, ..] = N;
+        vec![
+            DlpackFault::Null { field: "data" },
+            DlpackFault::Version { major: a as u32, minor: b as u32 },
+            DlpackFault::Device { device_type: a as i32 },
+            DlpackFault::Rank { ndim: -1 },
+            DlpackFault::Type { code: 1, bits: 16, lanes: a as u16 },
+            DlpackFault::Stride { at: 1, stride: a as i64, expected: b as i64 },
+            DlpackFault::Offset { offset: a, len: b },
+        ]
+    }
+
+    fn address_faults() -> Vec<AddressFault> {
+        let [x, y, ..] = N.map(|number| number as usize);
+        vec![
+            AddressFault::Empty,
+            AddressFault::TooLong { len: y, max: x },
+            AddressFault::Nul { at: x },
+            AddressFault::Escape { at: x },
+            AddressFault::NotSeqpacket,
+        ]
+    }
+
+    fn refusals() -> Vec<Refusal> {
+        vec![
+            Refusal::NotAdmitted,
+            Refusal::BadHello,
+            Refusal::BadSegment,
+            Refusal::NoResources,
+            Refusal::Other(N[0] as u32),
+        ]
+    }
+
+    /// The text starts in lower case, ends without a full stop, and shows every number of the value.
+    fn check_text(value: &(impl fmt::Debug + fmt::Display)) {
+        let (text, value) = (value.to_string(), format!("{value:?}"));
+        let first = text.chars().next().unwrap();
+        let is_constant = text.split(' ').next().is_some_and(|word| word.contains('_'));
+        assert!(!first.is_uppercase() || is_constant, "{text:?} starts in upper case");
+        assert!(!text.ends_with('.') && !text.contains(". "), "{text:?} is more than a clause");
+        for number in N {
+            let shown = [format!("{number}"), format!("{number:x}"), format!("{number:o}")];
+            let has = shown.iter().any(|shown| text.contains(shown));
+            assert!(has || !value.contains(&shown[0]), "{text:?} hides {number} of {value}");
+        }
+    }
+
+    /// The samples hold every variant: as many as the enum's source has texts.
+    fn check_all<T: fmt::Debug + fmt::Display>(name: &str, source: &str, samples: &[T]) {
+        let (_, body) = source.split_once(&format!("pub enum {name} {{")).unwrap();
+        let (body, _) = body.split_once("\n}").unwrap();
+        let kinds: std::collections::HashSet<_> =
+            samples.iter().map(std::mem::discriminant).collect();
+        assert_eq!(kinds.len(), body.matches("#[error(").count(), "samples of {name}");
+        samples.iter().for_each(check_text);
+    }
+
+    #[test]
+    fn every_text_keeps_the_rules() {
+        check_all("ErrorKind", include_str!("kind.rs"), &error_kinds());
+        check_all("AddressFault", include_str!("kind.rs"), &address_faults());
+        check_all("Refusal", include_str!("kind.rs"), &refusals());
+        check_all("Fault", include_str!("fault.rs"), &faults());
+        check_all("DescriptorFault", include_str!("fault.rs"), &descriptor_faults());
+        check_all("TensorFault", include_str!("tensor.rs"), &tensor_faults());
+        check_all("RegionFault", include_str!("region.rs"), &region_faults());
+        check_all("CudaFault", include_str!("cuda.rs"), &cuda_faults());
+        check_all("DlpackFault", include_str!("dlpack.rs"), &dlpack_faults());
+    }
+
+    #[test]
+    fn a_limit_that_an_option_raises_names_the_option() {
+        for (name, text) in [
+            ("Options::pool_quota", error_kinds()[13].to_string()),
+            ("Options::backlog_limit", error_kinds()[14].to_string()),
+            ("Options::write_limit", error_kinds()[16].to_string()),
+            ("Options::max_message", error_kinds()[11].to_string()),
+            ("Options::ring_capacity", error_kinds()[12].to_string()),
+            ("Options::peer_pool_limit", faults()[21].to_string()),
+            ("RegionLimits::regions", region_faults()[5].to_string()),
+            ("RegionLimits::bytes", region_faults()[6].to_string()),
+            ("PoolOptions::quota", cuda_faults()[16].to_string()),
+        ] {
+            assert!(text.contains(name), "{text:?} does not name {name}");
+        }
+    }
+
+    #[test]
+    fn a_text_never_repeats_its_source() {
+        for kind in error_kinds() {
+            let error = Error::with_source(kind, io::Error::other("the reason below"));
+            let source = std::error::Error::source(&error).unwrap().to_string();
+            assert!(!error.to_string().contains(&source), "{error}");
+            assert_eq!(format!("{error:#}"), format!("{error}: {source}"));
+        }
+    }
+
+    #[test]
+    fn a_text_gives_the_fact_and_both_numbers() {
+        let error = Error::from(ErrorKind::MessageTooLarge { len: 4096, max: 1024 });
+        let text =
+            "message of 4096 bytes, the link takes 1024 (Options::max_message of both sides)";
+        assert_eq!(error.to_string(), text);
+        let error = Error::from(Fault::SegmentRange { offset: 0, len: 4096, capacity: 1024 });
+        assert_eq!(
+            error.to_string(),
+            "the peer broke the protocol: descriptor claims 4096 bytes at 0, the segment holds 1024"
+        );
+        let error = Error::from(RegionFault::Range { offset: 64, len: 4096, size: 1024 });
+        assert_eq!(error.to_string(), "4096 bytes at 64 go past the end at 1024");
+    }
+
+    #[test]
+    fn a_descriptor_limit_is_named() {
+        let error = Error::os("accept4", io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { limit } if *limit > 0));
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}
