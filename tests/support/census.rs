@@ -1,10 +1,17 @@
 //! What this process holds: descriptors, and mappings of segments.
 //!
-//! Tests of one binary share a process, so whoever counts runs in a process of its own
-//! ([`Other`](super::other::Other)).
+//! The tests of a binary share a process. A test that counts what the process holds, or lowers a limit of it, needs a
+//! process of its own ([`Other`](super::other::Other)). Without one a [`Census`] panics.
 
 use std::fs;
 use std::os::fd::AsRawFd;
+
+use super::other::is_alone;
+
+/// Panics where other tests run in the same process.
+fn alone() {
+    assert!(is_alone(), "a process of its own is needed: see Other::start");
+}
 
 /// Descriptors that are open, the one that counts included.
 pub fn descriptors() -> usize {
@@ -13,12 +20,14 @@ pub fn descriptors() -> usize {
 
 /// Mappings of segments, ours and peers'.
 pub fn mappings() -> usize {
+    alone();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("/memfd:")).count()
 }
 
 /// Threads.
 pub fn threads() -> usize {
+    alone();
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
@@ -66,6 +75,7 @@ impl Census {
 
 /// Time that this process has spent on processors.
 pub fn processor_time() -> std::time::Duration {
+    alone();
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
@@ -73,6 +83,7 @@ pub fn processor_time() -> std::time::Duration {
 /// Bytes of shared memory that segments take, each counted once: by inode, up to the last byte that is
 /// mapped.
 pub fn shared_bytes() -> u64 {
+    alone();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let mut segments = std::collections::HashMap::new();
     for line in maps.lines().filter(|line| line.contains("/memfd:")) {
@@ -89,6 +100,7 @@ pub fn shared_bytes() -> u64 {
 
 /// Lowers the limit on descriptors so that `free` more can be opened.
 pub fn leave_descriptors(free: u64) -> rustix::process::Rlimit {
+    alone();
     let resource = rustix::process::Resource::Nofile;
     let before = rustix::process::getrlimit(resource);
     let probe = fs::File::open("/dev/null").unwrap();

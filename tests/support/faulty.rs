@@ -7,6 +7,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use super::census::Census;
+use super::sample;
 use super::trace::{self, Call, Meant, Plan};
 
 /// How long an operation of the work may wait for another that failed.
@@ -53,8 +54,8 @@ pub fn from_then_on(meant: Meant, at: usize, errno: i32) -> Plan {
     Plan::FailFrom { meant, at, errno }
 }
 
-/// Lets calls that are meant fail, one place after another, with `errors` in turn; all of them with
-/// each where `SLIPRING_FAULTS=all`. Gives how often the call was made in an undisturbed life.
+/// Lets calls that are meant fail, one place after another: each place with each of `errors`, or a sample of both.
+/// Returns how often the call was made in an undisturbed life.
 pub fn sweep(
     (test, life): (&str, &str),
     (meant, errors): (Meant, &[i32]),
@@ -65,15 +66,10 @@ pub fn sweep(
     let Some(outcome) = trace::run(test, life, Plan::Watch) else { return 1 };
     assert_eq!(outcome.code, Some(0), "undisturbed: {outcome:?}");
     let count = outcome.count(meant);
-    let all = std::env::var("SLIPRING_FAULTS").as_deref() == Ok("all");
-    let places = if all { count } else { count.min(places) };
     let (mut reached, mut told) = (0, 0);
     let mut wrong = Vec::new();
-    for place in 0..places {
-        // The first and the last one, and others between them.
-        let at = place * (count - 1) / (places - 1).max(1);
-        let errors = if all { errors } else { &errors[place % errors.len()..][..1] };
-        for &errno in errors {
+    for (number, at) in sample::places(count, places).enumerate() {
+        for &errno in sample::errors(errors, number) {
             let outcome = trace::run(test, life, how(meant, at, errno)).unwrap();
             // Another time it may make fewer calls.
             reached += usize::from(outcome.reached);

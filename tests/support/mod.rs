@@ -3,7 +3,7 @@
 //! [`other`] runs a body in another process, [`python`] an independent peer, [`raw`] is a peer that
 //! can lie in every byte it writes, [`callbacks`] hears what callbacks say, [`census`] counts what
 //! a process holds, [`trace`] watches another process at its system calls, [`faulty`] lets them fail,
-//! [`steps`] stops it at its instructions, [`quiet`] forbids system calls. [`service`] has committed
+//! [`steps`] stops it at its instructions, [`quiet`] forbids system calls, [`sample`] says how much is tried. [`service`] has committed
 //! buffers, and [`commit`] those who lie to it. [`stream`] and [`traffic`] are what two ends exchange
 //! while something happens to one. [`dmabuf`] makes device memory. [`fake_cuda`] is a CUDA driver for processes that
 //! tests start, [`cuda_driver`] calls it, or a real one, and `gpus` has two processes exchange over it.
@@ -25,6 +25,7 @@ pub mod other;
 pub mod python;
 pub mod quiet;
 pub mod raw;
+pub mod sample;
 pub mod service;
 #[cfg(target_arch = "x86_64")]
 pub mod steps;

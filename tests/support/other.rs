@@ -6,7 +6,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::{LazyLock, mpsc};
 use std::thread;
 
 use slipring::{Connection, Context, Options};
@@ -160,7 +160,7 @@ impl Namespace {
 /// In a process that was started for `test`: runs `body` with its argument, and ends. Elsewhere it
 /// does nothing.
 pub fn run_here(test: &str, body: impl FnOnce(&str)) {
-    if std::env::var(TEST).as_deref() != Ok(test) {
+    if !own_path().is_some_and(|path| is_path_of(&path, test)) {
         return;
     }
     let parent = rustix::process::Signal::KILL;
@@ -171,14 +171,49 @@ pub fn run_here(test: &str, body: impl FnOnce(&str)) {
     std::process::exit(if done { 0 } else { 101 });
 }
 
-/// What starts the test binary again, for the body of `test` with `argument`.
+/// Returns a command that starts the test binary for the body of `test` with `argument`.
 pub fn command(test: &str, argument: &str) -> Command {
+    let path = path_of(test);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args([test, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
-        .env(TEST, test)
+        .args([&path, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
+        .env(TEST, &path)
         .env(ARGUMENT, argument);
     command
+}
+
+/// Returns the full name of `test`, with the modules that it is in.
+///
+/// # Panics
+///
+/// If the binary has no such test, or more than one.
+fn path_of(test: &str) -> String {
+    if let Some(path) = own_path().filter(|path| is_path_of(path, test)) {
+        return path;
+    }
+    static ALL: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let mut list = Command::new(std::env::current_exe().unwrap());
+        list.args(["--list", "--format=terse", "--include-ignored"]);
+        let listed = String::from_utf8(list.output().unwrap().stdout).unwrap();
+        listed.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
+    });
+    let found: Vec<&String> = ALL.iter().filter(|path| is_path_of(path, test)).collect();
+    assert!(found.len() == 1, "one test must be named {test}, not {}: {found:?}", found.len());
+    found[0].clone()
+}
+
+/// Returns the full name of the test that this process was started for.
+fn own_path() -> Option<String> {
+    std::env::var(TEST).ok()
+}
+
+/// Returns whether this process runs one test alone, so that what the process holds is what the test holds.
+pub fn is_alone() -> bool {
+    own_path().is_some()
+}
+
+fn is_path_of(path: &str, test: &str) -> bool {
+    path.rsplit("::").next() == Some(test)
 }
 
 impl Drop for Other {
@@ -210,6 +245,11 @@ fn listen(from: ChildStdout) -> mpsc::Receiver<String> {
         }
     });
     said
+}
+
+/// Runs `body` in a process of its own. `test` is the name of the calling test.
+pub fn alone(test: &str, body: impl FnOnce()) {
+    Other::start(test, "", |_| body()).succeeds();
 }
 
 /// Waits until a thread of this process sleeps on a futex.
