@@ -1,5 +1,5 @@
-//! System calls of ours that fail while a tokio runtime serves the links; in the manner of
-//! `faults_lives.rs`. The runtime itself is made before: what it needs is its own matter.
+//! A system call of the library fails while a tokio runtime serves the links, as in `chaos/faults_lives.rs`. The runtime
+//! exists before the calls begin to fail.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 

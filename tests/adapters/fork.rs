@@ -1,4 +1,4 @@
-//! A forked child drops what it has inherited of a runtime: the parent's descriptors stay watched.
+//! A forked child drops the runtime that it inherited, and the parent's descriptors stay watched.
 
 use crate::support::HANG;
 use crate::support::other::{Other, fork};

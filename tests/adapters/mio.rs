@@ -1,4 +1,4 @@
-//! Connections and listeners inside a mio loop.
+//! Connections and listeners work inside a mio loop.
 
 use std::thread;
 
@@ -46,7 +46,7 @@ fn a_loop_serves_a_listener_and_its_links() {
             let token = Token(links.len());
             poll.registry().register(&mut link, token, Interest::READABLE).unwrap();
             links.push(Some(link));
-            // What it sent before it was registered is found by looking.
+            // A message from before the registration causes no event, so the loop polls once.
             look.push(token.0);
             open += 1;
         }

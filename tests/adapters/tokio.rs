@@ -1,4 +1,4 @@
-//! Connections on a tokio runtime.
+//! Connections work on a tokio runtime.
 
 use std::io::IoSlice;
 use std::time::Duration;

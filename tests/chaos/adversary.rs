@@ -1,10 +1,9 @@
-//! An adversary that knows the format from `docs/wire.md` only (`tests/hostile/`, Python), against a
-//! server of the examples, which serves an honest client the whole time.
+//! An adversary in Python (`tests/hostile/`), which knows the format from `docs/wire.md` alone, attacks the example
+//! `echo_server`. The server also serves an honest client.
 //!
-//! After each attack the server lives, and holds what it held before; its other client got every byte.
-//! The times are always printed (`--nocapture`); they are judged only with `SLIPRING_JUDGE=1`, on a
-//! machine that does nothing else. `SLIPRING_TESTS=whole` runs the long form of everything;
-//! `SLIPRING_ATTACK=flood` only the attacks whose names contain that.
+//! After each attack the server lives and holds what it held before, and the honest client has got every byte. Each test
+//! prints times (`--nocapture`), and judges them with `SLIPRING_JUDGE=1` on an idle machine. `SLIPRING_TESTS=whole` runs
+//! the long form of each attack. `SLIPRING_ATTACK=flood` runs the attacks whose names contain `flood`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +38,7 @@ fn echo_server() -> PathBuf {
     test.parent().and_then(|deps| deps.parent()).unwrap().join("examples/echo_server")
 }
 
-/// What a server holds, but for its pool.
+/// The descriptors and mappings of a server, without its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -155,7 +154,7 @@ fn collect(from: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 /// Between two messages of the honest client.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// What the honest client met since somebody last asked.
+/// The waits of the honest client in one interval.
 #[derive(Clone)]
 struct Waits {
     /// One for each round trip.
@@ -185,8 +184,8 @@ impl Waits {
     }
 }
 
-/// A client that has its messages echoed, with a pause after each: on two processors one without a pause would have
-/// to share them with whoever computes, hostile or not.
+/// A client that has its messages echoed, with a pause after each. On two processors a client without a pause would
+/// share them with any process that computes.
 struct Honest {
     waits: Arc<Mutex<Waits>>,
     stop: Arc<AtomicBool>,
@@ -220,7 +219,7 @@ impl Honest {
         Self { waits, stop, thread: Some(thread) }
     }
 
-    /// What it met since the last call, and starts anew.
+    /// Returns the waits after the last call, and starts a new interval.
     fn take(&self) -> Waits {
         assert!(!self.thread.as_ref().unwrap().is_finished(), "the honest client's link is over");
         let mut now = self.waits.lock().unwrap();
@@ -234,7 +233,7 @@ impl Honest {
     }
 }
 
-/// What a new link meets: connects, has a message echoed, leaves. `None`: it was turned away.
+/// Connects, has a message echoed, and closes. Returns how long that took, or `None` if the server refused the link.
 fn visit(context: &Context, name: &str) -> Option<Duration> {
     let start = Instant::now();
     let mut link = context.connect_deadline(name, soon()).ok()?;

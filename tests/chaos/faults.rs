@@ -1,10 +1,9 @@
-//! System calls of ours that fail: each one ends in an error or is made good, and leaves nothing
-//! behind.
+//! A system call of the library fails. The operation returns an error or recovers, and nothing leaks.
 //!
-//! A process makes a context, a link, and an exchange of every kind ([`scenario`]); one of its calls
-//! fails. It must say so or go on, within time and without a panic, and afterwards, in the same
-//! process, all of it must be given back and the same exchange must succeed. It does so twice: with
-//! contexts of its own, and in a context that has another link, which must not notice.
+//! A process makes a context, a link, and an exchange of every kind ([`scenario`]), and one of its calls fails. The
+//! exchange must end in time and without a panic, in an error or in success. Then everything must be released, and the
+//! same exchange must succeed in the same process. Each call is tried with new contexts, and in a context that has
+//! another link, which must not notice.
 //!
 //! A few places of each call are tried, or all of them with each error (`SLIPRING_TESTS=whole`).
 

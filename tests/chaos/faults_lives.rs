@@ -1,9 +1,8 @@
-//! System calls of ours that fail, once or from then on, in lives of other kinds than those of
-//! `faults.rs`: links of a reactor, requests and responses, frozen tensors, regions, and a listener
-//! with a backlog.
+//! A system call of the library fails, once or from then on, in lives of other kinds than in `faults.rs`: links of a
+//! reactor, requests and responses, frozen tensors, regions, and a listener with a backlog.
 //!
-//! A life ends in an error or in success, in time and without a panic; and when calls succeed again,
-//! so does the same life in the same process, which holds what it held before.
+//! A life ends in an error or in success, in time and without a panic. When calls succeed, the same life succeeds in
+//! the same process, and the process holds what it held before.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
@@ -218,7 +217,7 @@ fn crowd(context: &Context, late: bool) -> Ended {
         }
         for peer in connecting {
             match peer.join().unwrap() {
-                // Nobody hangs: whoever is turned away is told.
+                // Nobody hangs: a refused peer is told.
                 Err(error) if error.is_timeout() && !late => {
                     panic!("a peer was told nothing: {error}")
                 }
@@ -251,7 +250,7 @@ fn queue(context: &Context) -> Ended {
     Ok(told.into_iter().collect::<Result<(), _>>()?)
 }
 
-/// What a callback says; whatever ends a link is said, too.
+/// Returns the next word of a callback, or the error that ended its link.
 fn hear<T>(said: &mpsc::Receiver<Result<T, Error>>) -> Result<T, Box<dyn std::error::Error>> {
     match said.recv_timeout(PATIENCE + PATIENCE / 2) {
         Ok(word) => Ok(word?),

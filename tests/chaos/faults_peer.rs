@@ -1,4 +1,4 @@
-//! System calls of one process that fail, and an honest peer in another: the peer is told in time.
+//! A system call fails in one process, and an honest peer in another process is told in time.
 //!
 //! ```text
 //!   honest (the test)                               victim (a process for each place)
@@ -8,8 +8,8 @@
 //!   serves again ◀──────────────────────────────▶   the same exchange, whole
 //! ```
 //!
-//! The honest side serves one link after the other: as long as it is not told of the end of the first
-//! one there is no second. Nothing that it waits for may end by its deadline.
+//! The honest side serves one link after the other: the second begins when it is told of the end of the first. None of
+//! its waits may end by its deadline.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
@@ -26,7 +26,7 @@ use crate::support::{Witness, other, sample, soon, unique_name};
 /// Places of each call that are tried for each role where not all are.
 const PLACES: usize = 6;
 
-/// What ends the messages.
+/// The message that ends the messages.
 const LAST: &[u8] = b"tensors now";
 
 /// The first message of an exchange that is not disturbed.
@@ -95,7 +95,7 @@ fn victim(role: Role, name: &str) {
     std::process::exit(if ended.is_ok() { 0 } else { FAILED });
 }
 
-/// In the honest side: the victim's partner until the end. Gives whether the exchange was to be whole.
+/// In the honest side: plays the victim's partner until the end. Returns whether the exchange should be whole.
 fn serve(context: &Context, link: &mut Connection) -> (bool, Result<(), Error>) {
     let mut again = false;
     let served = (|| {

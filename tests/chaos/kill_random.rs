@@ -50,11 +50,11 @@ fn deaths() -> u64 {
 }
 
 fn options() -> Options {
-    // What one peer holds is a small part of the quota. A stopped peer is not refused.
+    // One peer holds a small part of the quota. A stopped peer is not refused.
     Options::new().pool_quota(QUOTA as u64).loan_slots(32).handshake_timeout(HANG)
 }
 
-/// What befalls a victim.
+/// The fate of a victim.
 #[derive(Debug, Clone)]
 struct Fate {
     victim_connects: bool,
@@ -92,7 +92,7 @@ impl Fate {
         format!("{role} {drive} {} {name}", self.seed)
     }
 
-    /// Lets it come about. Gives when the victim was killed.
+    /// Carries it out. Returns when the victim was killed.
     fn befall(&self, child: &mut Child, met: &mpsc::Receiver<()>) -> Instant {
         let pid = Pid::from_child(child);
         if !self.early {
@@ -187,7 +187,7 @@ impl Survivor {
     ) -> Option<Connection> {
         let mut listener = listener;
         loop {
-            // Whoever is dead now will neither come nor listen any more.
+            // A victim that is dead now neither connects nor listens.
             let late = dead.load(Ordering::Relaxed);
             let met = match &mut listener {
                 Some(listener) => listener.accept_deadline(Instant::now() + LOOK),
@@ -425,7 +425,7 @@ fn call_back(link: Connection, reactor: &Reactor, over: &AtomicBool) -> Trips {
     trips
 }
 
-/// Sends ahead by blocking calls while answers come. Gives how long the longest silence was.
+/// Sends ahead by blocking calls while answers come. Returns the longest silence.
 fn call_ahead(link: Connection, over: &AtomicBool) -> Duration {
     let (mut sender, mut receiver) = link.split();
     thread::scope(|scope| {

@@ -9,9 +9,8 @@
 //!   sees the end ◀──────────────────────────────────── dies
 //! ```
 //!
-//! Wherever the victim dies, the survivor sees it, nothing that arrived is torn, other links of the
-//! same context go on, served by a thread or by a reactor, and all that the victim held or was lent
-//! comes back. Some places of each operation are tried, or all of them
+//! Wherever the victim dies, the survivor sees it. No message is torn. Other links of the same context
+//! work, served by a thread or by a reactor. All loans come back. Some places of each operation are tried, or all of them
 //! (`SLIPRING_TESTS=whole`). `SLIPRING_STEPS=SendShort` tries one operation alone.
 
 #![cfg(target_arch = "x86_64")]
@@ -34,7 +33,7 @@ use crate::support::steps::{self, Place, Walk, begin, end, is_asleep, wait_until
 use crate::support::{Witness, pair_of, sample, soon, trace, unique_name};
 use Operation::*;
 
-/// How late a death may be seen on a busy machine. Whoever is not woken waits for much longer.
+/// The longest time to the notice of a death on a busy machine. A survivor that is not woken takes much longer.
 const SEEN: Duration = Duration::from_secs(5);
 
 /// How long a look at the listener takes at most before the victim's state is looked at.
@@ -56,7 +55,7 @@ const PACKED: usize = 300;
 const LONG: usize = 1000;
 const POOLED: usize = 1500;
 
-/// What the victim does when it dies.
+/// The operation in which the victim dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     SendShort,
@@ -299,7 +298,7 @@ struct Visit<'a> {
 }
 
 impl Visit<'_> {
-    /// The victim's partner, until its end. Gives how many messages came.
+    /// Plays the victim's partner until the end. Returns how many messages came.
     fn accompany(&self, context: &Context, link: &mut Connection) -> usize {
         let operation = self.operation;
         let mut came = 0;

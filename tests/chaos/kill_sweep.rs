@@ -9,8 +9,8 @@
 //!   sees the end ◀──────────────────────────────    phase 5: closes
 //! ```
 //!
-//! Wherever the victim dies, the survivor sees it, another link of the same context goes on, and all
-//! that the victim held or was lent comes back. A few places of each phase are tried, or
+//! Wherever the victim dies, the survivor sees it, another link of the same context works, and all loans
+//! come back. A few places of each phase are tried, or
 //! all of them (`SLIPRING_TESTS=whole`).
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -36,7 +36,7 @@ const PLACES: usize = 12;
 
 const PHASES: std::ops::RangeInclusive<u64> = 1..=5;
 
-/// What ends the messages.
+/// The message that ends the messages.
 const LAST: &[u8] = b"tensors now";
 
 /// The survivor's memory: what is lost of it is missed.
@@ -46,7 +46,7 @@ fn late() -> Instant {
     Instant::now() + SEEN
 }
 
-/// Who connects.
+/// The side that connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     VictimConnects,
@@ -102,7 +102,7 @@ type Run<'a> = ScopedJoinHandle<'a, Option<Outcome>>;
 /// In the survivor: the link to the victim. `None`: it died before there was one.
 fn meet(stage: &mut Stage<'_>, run: &Run<'_>) -> Option<Connection> {
     loop {
-        // Whoever is dead now will neither come nor listen any more.
+        // A victim that is dead now neither connects nor listens.
         let dead = run.is_finished();
         let nobody = match stage {
             Stage::Listening(listener) => match listener.accept_deadline(Instant::now() + LOOK) {
@@ -176,7 +176,7 @@ fn once(context: &Context, test: &str, role: Role, plan: Plan) -> Option<Outcome
         let link = meet(&mut stage, &run);
         let end = link.map(|mut link| accompany(context, &mut link));
         let outcome = run.join().unwrap()?;
-        // Whoever is not woken finds out when its time is over.
+        // A side that is not woken notices at its deadline.
         assert!(start.elapsed() < SEEN, "seen after {:?}", start.elapsed());
         let phase = match plan {
             Plan::Kill { phase, .. } if outcome.reached => phase,

@@ -1,4 +1,4 @@
-//! Sleeping and waking at the same moment, many times, between two processes: no wake-up is lost.
+//! One process falls asleep at the moment when another wakes it, many times. No wake-up is lost.
 //!
 //! There are 20,000 of each kind, or ten million with `SLIPRING_TESTS=whole`. A hang is a failure. With
 //! `SLIPRING_JUDGE=1` an answer that takes more than 100 ms is one, too.

@@ -1,4 +1,4 @@
-//! Random use: honest on both sides with tight limits, and a peer that writes at random.
+//! Random use harms nothing: two honest sides with tight limits, and a peer that writes random bytes.
 //!
 //! Each test runs a list of seeds. A run depends on its seed alone, and a failure prints it. With
 //! `SLIPRING_TESTS=whole` each test runs further seeds for a minute.

@@ -1,4 +1,4 @@
-//! Tensors of random sizes to receivers that are killed and replaced throughout.
+//! Tensors of random sizes go to receivers that are killed and replaced all the time.
 //!
 //! There are 2,000, or 100,000 with `SLIPRING_TESTS=whole`.
 

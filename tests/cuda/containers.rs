@@ -56,7 +56,7 @@ fn runs_apart(
     }
 }
 
-/// What a driver says to a handle of another container: `CUDA_ERROR_INVALID_CONTEXT`.
+/// Returns a driver that answers a handle of another container by `CUDA_ERROR_INVALID_CONTEXT`.
 fn refusing() -> FakeCuda {
     FakeCuda::new().fail("cuIpcOpenMemHandle_v2:201:1:1")
 }

@@ -1,5 +1,4 @@
-//! Copies between a GPU and the host that wait for a while and no longer: what a deadline leaves behind, and what
-//! not.
+//! A copy between a GPU and the host waits until its deadline and no longer, and a late copy harms nothing.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use crate::support::gpus::{Two, alone, calls, cuda_fault, device, recv, small_po
 use crate::support::other::{listen_for, run_here, say, wait_for_death};
 use crate::support::soon;
 
-/// What copies are cut into.
+/// The length of the pieces of a copy.
 const PIECE: usize = 4 << 20;
 
 /// A while in which nothing comes about that a peer holds up.

@@ -1,4 +1,4 @@
-//! What goes wrong with GPUs: no driver, an old one, none that can share; calls that fail; peers that lie of their memory.
+//! A missing, old or limited driver, a call that fails, and a peer that lies about its memory each cause an error.
 
 #![allow(unsafe_code)]
 
@@ -134,7 +134,7 @@ fn devices_are_told_apart() {
         assert!(Device::of_uuid(GpuUuid([9; 16])).unwrap().is_none());
         let fault = CudaFault::Ordinal { ordinal: 2, count: 2 };
         assert_eq!(cuda_fault(Device::new(2)), fault);
-        // What belongs to one is not used on the other.
+        // A stream of one device is refused on the other.
         let (pool, stream) = (first.pool(PoolOptions::new()).unwrap(), second.stream().unwrap());
         assert_eq!(cuda_fault(pool.alloc::<u8>([1], &stream)), CudaFault::OtherStream);
         let own = first.stream().unwrap();
@@ -205,7 +205,7 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
         assert_eq!(copy.as_slice::<u32>()?, [0x0101_0101; 16]);
         Ok(())
     }
-    // What fails when something ends is nobody's error: it is waited for instead, or looked for again.
+    // A failure at the end of something is not returned: the library waits instead, or polls later.
     let may_be_silent = |name: &str| {
         [
             "Push",
@@ -241,8 +241,8 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
     let mut names: Vec<&str> = trace.iter().map(|call| &*call.name).collect();
     names.sort_unstable();
     names.dedup();
-    // What ends something has nobody to tell; it is logged, and so is a look at an event. The first is the test's
-    // own.
+    // A call that ends something has no caller to tell: its failure is logged, and so is that of a poll of an event. The
+    // first call is made by the test itself.
     let silent = |name: &&str| {
         ["GetCurrent", "Free", "Destroy", "Release", "Pop", "EventQuery", "GetErrorName"]
             .iter()
@@ -259,7 +259,7 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
     }
 }
 
-/// What a peer says of memory that it has.
+/// Returns the description of a peer's GPU memory.
 fn place(device: GpuUuid) -> GpuPlace {
     let (handle, ready, done) = ([2; 64], [3; 64], [4; 64]);
     GpuPlace { device, handle, allocation: 4096, offset: 0, len: 64, ready, done }
@@ -374,7 +374,7 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
         |mut honest| {
             let (device, stream) = device_and_stream(0);
             let tensor = recv(&mut honest);
-            // What the honest owner said is in the parcel; a liar says the same of more bytes.
+            // The attachment holds the description of the honest owner. The liar claims more bytes.
             let told = *tensor.gpu_place().unwrap();
             let mut stage = Stage::new(Options::new());
             let (mut link, mut peer) = stage.link();
@@ -507,7 +507,7 @@ fn a_view_travels_by_dlpack_and_its_loan_goes_back_with_the_deleter() {
 
 #[test]
 fn an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end() {
-    // What a driver says to queries while another thread captures a graph: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+    // The driver answers queries by CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while another thread captures a graph.
     let cuda =
         FakeCuda::new().delay(std::time::Duration::from_millis(50)).fail("cuEventQuery:900:1:3");
     alone("an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end", &cuda, || {

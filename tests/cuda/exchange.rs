@@ -316,7 +316,7 @@ fn a_borrower_s_death_brings_its_loans_back() {
     two.borrower.kill();
     two.owner.succeeds();
     cuda.was_used_well();
-    // What the dead one was to record is destroyed, not given to anybody else.
+    // The event that the dead process should record is destroyed, and not used for another loan.
     if !cuda.tells("a_borrower_s_death_brings_its_loans_back") {
         return;
     }

@@ -1,4 +1,4 @@
-//! What the CUDA driver without a GPU (`tests/fake_cuda`) promises to the tests that build on it.
+//! The CUDA driver without a GPU (`tests/fake_cuda`) keeps the promises that other tests build on.
 //!
 //! Each body runs in a process that finds the library; the first word of its argument says which side of an exchange
 //! it is, and the others are handles.
@@ -225,7 +225,7 @@ fn a_handle_that_means_nothing_here_is_refused() {
     exporter.wait();
     cuda.start(TEST, &format!("import {words} {INVALID_VALUE}")).succeeds();
     cuda.was_used_well();
-    // Whoever was killed has left them.
+    // The killed process has left them.
     let left = cuda.objects();
     assert_eq!(left.len(), 2);
     drop((cuda, elsewhere));

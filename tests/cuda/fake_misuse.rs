@@ -1,5 +1,5 @@
-//! That the CUDA driver without a GPU (`tests/fake_cuda`) tells of each misuse, also of those that a real driver
-//! answers by nothing in particular; and its virtual memory.
+//! The CUDA driver without a GPU (`tests/fake_cuda`) reports each misuse, also those that a real driver does not notice,
+//! and has virtual memory.
 
 #![allow(unsafe_code)]
 
@@ -106,7 +106,7 @@ fn each_misuse_between_processes_is_told() {
                 assert_eq!(cuEventDestroy_v2(open_event(event_handle)), 0);
                 say("opened");
                 listen_for("destroyed");
-                // What was open stays so, and cannot be opened any more.
+                // An open handle stays open, and cannot be opened a second time.
                 assert_eq!(cuMemsetD8Async(memory, 1, LEN, 0), INVALID_VALUE);
                 assert_eq!(cuEventQuery(event), INVALID_HANDLE);
                 assert_eq!((cuIpcCloseMemHandle(memory), cuEventDestroy_v2(event)), (0, 0));
@@ -199,7 +199,7 @@ fn allocations_are_exported_as_descriptors() {
             say(&format!("/proc/{}/fd/{fd}", std::process::id()));
             listen_for("written");
             assert_eq!(read(pointer, LEN), [6; LEN]);
-            // What is mapped was released, and counts.
+            // Memory that is released and still mapped counts.
             assert_eq!(cuMemRelease(allocation), INVALID_VALUE);
             assert_eq!(cuMemCreate(&mut 0, size, &prop, 0), 2);
             unmap(pointer);

@@ -1,5 +1,4 @@
-//! Links that a reactor serves, when something goes wrong: callbacks that panic or pull the ground
-//! from under themselves, peers that die or lie, and the end of the reactor.
+//! A reactor survives callbacks that panic or that drop their own link, peers that die or lie, and its own end.
 
 #![allow(unsafe_code)]
 
@@ -46,7 +45,7 @@ fn end_of(link: &Link) -> mpsc::Receiver<Result<(), Error>> {
     said
 }
 
-/// That the end was told once: its callback is gone.
+/// Asserts that the end was told once: its callback is dropped.
 fn nothing_more<T: std::fmt::Debug>(said: &mpsc::Receiver<T>) {
     let more = said.recv_timeout(HANG);
     assert!(matches!(more, Err(mpsc::RecvTimeoutError::Disconnected)), "{more:?}");
@@ -96,7 +95,7 @@ impl Kind {
             Self::WaitingWrite => {
                 while link.try_send(&[0; 500]).is_ok() {}
                 link.write_with([0; 500], move |link, _| act(link));
-                // The rest is left to whoever looks how the link ends.
+                // The end of the link is checked elsewhere.
                 while far.try_recv().is_ok_and(|message| message.is_some()) {}
             }
             Self::Call => {
@@ -182,7 +181,7 @@ fn panics_that_belong_to_no_link_cost_nothing() {
         hear(&said);
         hear(&said);
         comes_back(&mut witness);
-        // Whoever accepts goes on accepting.
+        // The listener continues to accept.
         let name = unique_name();
         let serving = reactor.clone();
         let mut number = 0;
@@ -642,7 +641,7 @@ fn a_shutdown_closes_every_link_in_order_and_later_use_says_so() {
             link.write(*b"late");
             link.close();
         }
-        // What is adopted now ends at once.
+        // A link that is adopted now ends at once.
         let (near, mut far) = pair(Options::new());
         let link = reactor.adopt(near).unwrap();
         assert_eq!(far.recv_deadline(soon()).unwrap(), None);

@@ -1,8 +1,8 @@
-//! A flood of tokens, of wake-ups, or of loans that are given back wrongly: nothing runs that should
-//! not, and a bystander of the same reactor goes on.
+//! A peer floods a reactor with tokens, wake-ups or wrongly returned loans. No callback runs that must not, and another
+//! link of the same reactor works.
 //!
-//! How fast the bystander still is, is printed; `SLIPRING_JUDGE=1` demands half of its rate. On a
-//! machine that does other things beside it the figure says little.
+//! Each test prints the rate of that link. With `SLIPRING_JUDGE=1` half of its rate alone is demanded; the machine must
+//! be idle.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn floods_of_foreign_and_stale_tokens_run_nothing_and_leave_a_bystander_its_rate
             token
         })
         .collect();
-    // What means something on this link means nothing that was taken back there.
+    // A token of this link means nothing on the link that has taken it back.
     tokens.retain(|token| !stale.contains(token));
     tokens.extend(stale);
     tokens.extend([0, 1, u32::MAX, 0xFFFF, 0xFFFF_0000].map(Token::from));
@@ -180,7 +180,7 @@ fn floods_of_foreign_and_stale_tokens_run_nothing_and_leave_a_bystander_its_rate
     scene.stage.is_undisturbed();
 }
 
-/// What a raw peer does to a reactor without end. Its link may end with it.
+/// Lets a raw peer act on a reactor without end. Its link may end with it.
 fn harass(what: &str, mut act: impl FnMut(&mut RawPeer, u64) + Send) {
     let mut scene = Scene::new();
     let (connection, mut peer) = scene.stage.link();
@@ -253,7 +253,7 @@ fn responses_to_requests_of_another_link_are_a_fault_of_their_own_link() {
 }
 
 #[test]
-fn peers_that_are_dear_to_judge_hold_up_nobody_for_long() {
+fn peers_that_are_expensive_to_check_delay_nobody_for_long() {
     let scene = Scene::new();
     let Scene { stage, reactor, mut bystander } = scene;
     let Stage { context, name, listener, .. } = stage;
@@ -290,7 +290,7 @@ fn peers_that_are_dear_to_judge_hold_up_nobody_for_long() {
         over.store(true, Ordering::Relaxed);
         worst
     });
-    println!("dear peers: the longest round trip took {worst:?}");
+    println!("peers that cost much: the longest round trip took {worst:?}");
     assert!(worst < HANG / 4, "{worst:?}");
     drop(context);
 }

@@ -1,5 +1,4 @@
-//! Links that a reactor serves: messages, reads, writes, calls and tokens, in which order they come,
-//! and when the loop sleeps.
+//! A reactor serves messages, reads, writes, calls and tokens in order, and its loop sleeps when there is nothing to do.
 
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
@@ -88,7 +87,7 @@ impl Loop {
         Self { epoll, wakeups: 0 }
     }
 
-    /// Sleeps until the descriptor is readable. `false`: it was not within the time.
+    /// Sleeps until the descriptor is readable. Returns `false` after the time limit.
     fn sleep(&mut self, most: Duration) -> bool {
         let mut events = [MaybeUninit::<Event>::uninit(); 1];
         let timeout = Timespec::try_from(most).unwrap();
@@ -605,7 +604,7 @@ fn a_close_delivers_the_writes_that_wait_and_takes_no_more() {
 }
 
 #[test]
-fn whoever_waits_is_told_when_the_link_ends_and_the_end_comes_last() {
+fn each_wait_is_told_of_the_end_of_the_link_and_the_end_comes_last() {
     const COUNT: u32 = 200;
     for by_us in [false, true] {
         let (reactor, link, far) = served(Options::new().ring_capacity(4096));
@@ -634,7 +633,7 @@ fn whoever_waits_is_told_when_the_link_ends_and_the_end_comes_last() {
             match (what, result) {
                 ("write", result) => {
                     writes.push(number);
-                    // What was sent before the end was sent.
+                    // A write that completed before the end has succeeded.
                     assert!(result.is_ok_and(|()| number < 20) || number >= 5, "{number}");
                 }
                 ("call", result) => {
@@ -952,7 +951,7 @@ fn a_flood_of_stale_tokens_keeps_no_other_link_from_answering() {
 
 // Many links.
 
-/// What the sending side of a link among many knows of it.
+/// The state of the sending side of one link among many.
 #[derive(Debug)]
 struct Lane {
     link: Link,
@@ -960,7 +959,7 @@ struct Lane {
     came_back: u32,
 }
 
-/// A generator of numbers that only look random.
+/// A generator of pseudo-random numbers.
 fn shuffle(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -982,7 +981,7 @@ fn three_hundred_links_with_random_traffic_lose_nothing_and_keep_their_order() {
         let (say, said) = diary();
         let hops = Arc::new(AtomicU64::new(0));
         let random = Arc::new(Mutex::new(0x9E37_79B9_7F4A_7C15));
-        // Whoever gets a ball back throws it over another link, whichever it is.
+        // A ball that comes back is thrown over another link.
         let throw = {
             let (lanes, random) = (lanes.clone(), random.clone());
             move || {

@@ -1,5 +1,5 @@
-//! What users give may panic: where it runs, and where it is dropped. That ends what it belongs to,
-//! and nothing else.
+//! A callback of the user may panic when it runs or when it is dropped. The panic ends the link, call
+//! or handshake that the callback belongs to, and nothing else.
 
 use std::ops::ControlFlow;
 use std::panic::panic_any;
@@ -194,7 +194,7 @@ fn callbacks_whose_drop_panics_hinder_no_shutdown() {
         assert_eq!(far.recv_deadline(soon()).unwrap(), None, "every link is closed in order");
     }
     assert_eq!(bystander.far.recv_deadline(soon()).unwrap(), None);
-    // What a stopped reactor refuses it drops, on this thread.
+    // A stopped reactor drops the refused closure on this thread.
     let (bomb, other) = (Bomb, Bomb);
     bystander.reactor.defer(move || drop(bomb));
     let listener = context.listen(unique_name()).unwrap();

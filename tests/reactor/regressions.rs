@@ -1,4 +1,4 @@
-//! What reviews of the reactor found: each test failed once.
+//! Each test failed once, with a fault that a review of the reactor found.
 
 use std::sync::mpsc;
 use std::thread;
@@ -23,7 +23,7 @@ fn small() -> Options {
     Options::new().ring_capacity(4096).max_message(100_000)
 }
 
-/// What a callback says, once.
+/// Returns a callback that sends its answer once, and the receiver of it.
 fn answer<T: Send + 'static>() -> (impl FnOnce(&Link, T) + Send + 'static, mpsc::Receiver<T>) {
     let (say, said) = mpsc::channel();
     (move |_: &Link, value: T| say.send(value).unwrap(), said)
@@ -139,7 +139,7 @@ fn a_peer_that_never_reads_takes_no_more_memory_than_the_limit() {
     }
     link.write_with([0; 2000], tell);
     assert!(matches!(kind(hear(&told)), ErrorKind::WritesFull { limit: 100_000, .. }));
-    assert!(link.is_open(), "whoever hears of it decides");
+    assert!(link.is_open(), "the callback decides");
     // Nobody hears of this one.
     link.write([0; 2000]);
     assert!(matches!(kind(hear(&ended)), ErrorKind::WritesFull { limit: 100_000, .. }));
@@ -211,7 +211,7 @@ fn a_callback_whose_drop_panics_costs_no_other_link() {
 }
 
 #[test]
-fn whoever_asks_late_how_a_link_ended_gets_the_same_answer() {
+fn a_late_question_how_a_link_ended_gets_the_same_answer() {
     let (_reactor, link, far) = served(Options::new());
     far.close().unwrap();
     wait_until("the end", || !link.is_open());

@@ -1,5 +1,5 @@
-//! Tensors over links that a reactor serves: in which order they come, where they wait, and that what was
-//! lent comes back however a link ends.
+//! A reactor delivers tensors in order with the messages, keeps them in the ring until somebody wants them, and loans
+//! come back however a link ends.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -86,7 +86,7 @@ fn scalar(value: u32) -> Tensor {
     Tensor::from_slice([1], &[value]).unwrap()
 }
 
-/// Writes until nothing more fits, however short. Gives how many messages.
+/// Writes until not even the shortest message fits. Returns how many were written.
 fn fill(link: &Link) -> u32 {
     let mut sent = 0;
     for len in [500, 1] {
@@ -97,7 +97,7 @@ fn fill(link: &Link) -> u32 {
     sent
 }
 
-// What comes.
+// Receiving.
 
 #[test]
 fn tensors_messages_and_triggers_come_in_the_order_of_their_sending() {
@@ -325,7 +325,7 @@ fn a_panic_in_a_tensor_callback_ends_its_link_and_gives_the_tensors_back() {
     }
 }
 
-// What goes.
+// Sending.
 
 #[test]
 fn writes_of_tensors_and_messages_leave_in_order_and_complete_in_order() {
@@ -648,7 +648,7 @@ fn two_sets_that_wait_for_memory_do_not_keep_it_from_each_other() {
             });
         }
     });
-    // What can never be sent says so.
+    // A set that can never be sent is refused.
     let mut three = two(3);
     three.push(Tensor::from_slice([2 << 20], &vec![3u8; 2 << 20]).unwrap());
     let (say, said) = diary();

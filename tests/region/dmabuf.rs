@@ -1,5 +1,4 @@
-//! Regions over dmabufs, which `/dev/udmabuf` makes of a memfd where the kernel has it
-//! (`CONFIG_UDMABUF`).
+//! A region may lie in a dmabuf. `/dev/udmabuf` makes one of a memfd, if the kernel has it (`CONFIG_UDMABUF`).
 
 #![allow(unsafe_code)]
 

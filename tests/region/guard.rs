@@ -1,6 +1,7 @@
-//! The guard: who survives a truncation, and who gets the signals that are not a region's.
+//! With the guard an access in place survives a truncation. A SIGBUS that belongs to no region goes to the handler that
+//! was there before.
 //!
-//! A signal handler is the process's, so each test runs in a process of its own.
+//! A signal handler belongs to the process, so each test runs in a process of its own.
 
 #![allow(unsafe_code)]
 
@@ -388,7 +389,7 @@ extern "C" fn informed(_: c_int, info: *mut libc::siginfo_t, context: *mut libc:
     CODE.store(unsafe { (*info).si_code }, Ordering::Relaxed);
 }
 
-/// What a handler that recovers by itself does, in the simplest way.
+/// The simplest handler that recovers by itself.
 extern "C" fn leave(_: c_int) {
     // SAFETY: ends the process without running anything.
     unsafe { libc::_exit(42) };

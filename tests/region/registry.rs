@@ -1,4 +1,5 @@
-//! Named memory: who may register what, how long it stays, and what its owner can do to us.
+//! A registry holds named memory: the rules of registration, the life of a region, and owners that truncate or replace
+//! their memory.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -463,7 +464,7 @@ fn a_truncated_object_is_an_error_with_both_numbers() {
     let truncated = RegionFault::Truncated { there: PAGE, len: 2 * PAGE };
     assert_eq!(fault(lease.read_at(0, &mut bytes)), truncated);
     assert_eq!(fault(lease.write_at(0, &bytes)), truncated);
-    // What is there can be used, and what is gone is not made anew.
+    // Memory that is there can be used. Memory that is gone is not made anew.
     lease.write_at(0, &[1; 64]).unwrap();
     rustix::fs::ftruncate(&object, 0).unwrap();
     let truncated = RegionFault::Truncated { there: 0, len: 64 };
@@ -601,7 +602,7 @@ fn a_forked_child_finds_its_parents_regions_closed() {
             assert!(forked(registry.unregister("r").map(drop)));
             assert!(forked(lease.read_at(0, &mut [0; 8])));
             assert!(forked(lease.in_place(|_| ())));
-            // What a child drops takes nothing from its parent.
+            // A drop in the child takes nothing from the parent.
             drop((lease, object, registry));
         });
         assert_eq!(status, 0);

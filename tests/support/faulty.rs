@@ -13,7 +13,7 @@ use super::trace::{self, Call, Meant, Plan};
 /// How long an operation of the work may wait for another that failed.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a process exits with whose work ended in an error.
+/// The exit code of a process whose work ended in an error.
 pub const FAILED: i32 = 1;
 
 pub type Ended = Result<(), Box<dyn Error>>;
@@ -23,10 +23,10 @@ pub fn patience() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// In the other process: work that is disturbed, and work that is not. What was there before is there
-/// afterwards, but for a segment that may be made beforehand where `spare`.
+/// In the other process: does the work twice, disturbed and undisturbed. The process must hold the same before and
+/// after, with one more segment if `spare`.
 pub fn disturbed(spare: bool, mut work: impl FnMut() -> Ended) -> ! {
-    // What is made once in the life of a process is made.
+    // The first work makes everything that a process makes once.
     work().unwrap();
     let census = Census::take();
     let comes_back = || match spare {
@@ -75,7 +75,7 @@ pub fn sweep(
             reached += usize::from(outcome.reached);
             told += usize::from(outcome.code == Some(FAILED));
             let fine = matches!(outcome.code, Some(0 | FAILED));
-            // What a signal interrupts is done again.
+            // An interrupted call is made a second time.
             let healed = errno != libc::EINTR || outcome.code == Some(0);
             let (code, signal, took) = (outcome.code, outcome.signal, outcome.took);
             if !fine || !healed || took > 2 * PATIENCE {

@@ -1,5 +1,5 @@
-//! Tensors go to another implementation of DLPack and come from it: `dlpark`, whose structures are
-//! generated from `dlpack.h`.
+//! Tensors pass to and from another implementation of DLPack: `dlpark`, whose structures are generated from
+//! `dlpack.h`.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What tensors promise, over a connection.
+//! Tensors pass over a connection as they were: in place, frozen, inline, or by copy where the API says so.
 
 #![allow(unsafe_code)]
 
@@ -42,7 +42,7 @@ fn a_tensor_arrives_as_it_was_written() {
         .for_each_chunk::<f32>(|chunk| sum += chunk.iter().map(|p| f64::from(*p)).sum::<f64>())
         .unwrap();
     assert_eq!(sum, (0..150528).map(f64::from).sum::<f64>());
-    // What the sender could still change is no slice.
+    // Memory that the sender can change gives no slice.
     assert_eq!(kind(image.as_slice::<f32>()), ErrorKind::Tensor(TensorFault::Unstable));
     // SAFETY: the sender has moved it away and cannot name it.
     assert_eq!(unsafe { image.as_slice_unchecked::<f32>() }.unwrap()[7], 7.0);
@@ -394,7 +394,7 @@ fn a_tensor_in_a_region_travels_by_its_name() {
     assert!(matches!(kind(one.for_each_chunk::<f32>(|_| {})), ErrorKind::Region(_)));
     assert!(matches!(kind(one.to_private()), ErrorKind::Region(_)));
     assert_eq!(copy.as_bytes().unwrap(), [7; 400]);
-    // What does not fit is no tensor.
+    // A shape that does not fit is refused.
     let lease = here.lease("frames", 0, 16).unwrap();
     assert!(Tensor::in_region(lease, DType::Fp32, [5]).is_err());
 }

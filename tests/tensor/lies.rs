@@ -1,4 +1,4 @@
-//! Peers that lie about tensors: their link ends with a fault, and nobody else notices.
+//! A peer lies about tensors. Its link ends with a fault, and no other link notices.
 
 use std::os::fd::AsFd;
 
@@ -19,8 +19,8 @@ use crate::support::{Stage, fault, soon, stays_faulty, unique_name, wait_until};
 const PARCEL: u64 = 7;
 const FP32: u8 = 11;
 
-/// The header of a parcel, whatever it says of itself.
-fn parcel(attachments: u64, version: u64, len: usize) -> u64 {
+/// Returns the header of a record with attachments. Each field may lie.
+fn attachment_header(attachments: u64, version: u64, len: usize) -> u64 {
     PARCEL | attachments << 16 | version << 24 | (len as u64) << 32
 }
 
@@ -41,12 +41,12 @@ impl Post for RawPeer {
     fn post(&mut self, attachments: &[Lent], description: &[u8]) {
         let mut payload: Vec<u8> = attachments.iter().flat_map(Lent::encode).collect();
         payload.extend(description);
-        self.publish(parcel(attachments.len() as u64, 1, payload.len()), &payload);
+        self.publish(attachment_header(attachments.len() as u64, 1, payload.len()), &payload);
     }
 }
 
 trait Post {
-    /// Publishes a parcel; what it says may lie.
+    /// Publishes a record with attachments. Its fields may lie.
     fn post(&mut self, attachments: &[Lent], description: &[u8]);
 }
 
@@ -89,15 +89,20 @@ fn an_honest_raw_peer_is_understood() {
 }
 
 #[test]
-fn a_parcel_s_header_that_lies_ends_the_link() {
+fn an_attachment_header_that_lies_ends_the_link() {
     let mut stage = Stage::new(Options::new());
     let whole = [LENT.encode(), tensor(FP32, &[1024])].concat();
-    let mut lies: Vec<u64> = [0, 2, 255].map(|version| parcel(1, version, whole.len())).into();
+    let mut lies: Vec<u64> =
+        [0, 2, 255].map(|version| attachment_header(1, version, whole.len())).into();
     // More attachments than the payload holds.
-    lies.extend([2, 3, 255].map(|count| parcel(count, 1, whole.len())));
-    lies.extend([parcel(1, 1, 31), parcel(1, 1, 0), parcel(255, 1, 255 * 32 - 1)]);
-    lies.extend((11..16).map(|bit| parcel(1, 1, whole.len()) | 1 << bit));
-    lies.push(parcel(1, 1, whole.len()) | raw::POOLED);
+    lies.extend([2, 3, 255].map(|count| attachment_header(count, 1, whole.len())));
+    lies.extend([
+        attachment_header(1, 1, 31),
+        attachment_header(1, 1, 0),
+        attachment_header(255, 1, 255 * 32 - 1),
+    ]);
+    lies.extend((11..16).map(|bit| attachment_header(1, 1, whole.len()) | 1 << bit));
+    lies.push(attachment_header(1, 1, whole.len()) | raw::POOLED);
     for lie in lies {
         let (mut link, mut peer) = stage.link();
         peer.send_segment(1, 1 << 20);
@@ -123,7 +128,7 @@ fn an_attachment_that_lies_ends_the_link() {
             Lent { slot: u32::MAX - 1, ..LENT },
             Fault::LoanSlot { slot: u64::from(u32::MAX) - 1, slots: 256 },
         ),
-        // What is lent needs a slot: without one it must be frozen.
+        // A loan needs a slot. Without one the tensor must be frozen.
         (Lent { slot: u32::MAX, ..LENT }, Fault::UnknownSegment { segment: 1 }),
         (at(capacity, 4096), range(capacity, 4096)),
         (at(capacity - 64, 4096), range(capacity - 64, 4096)),
@@ -213,7 +218,7 @@ fn a_description_that_lies_ends_the_link() {
 }
 
 #[test]
-fn a_parcel_whose_second_half_lies_gives_back_the_first() {
+fn attachments_whose_second_half_lies_give_back_the_first() {
     let mut stage = Stage::new(Options::new());
     let (mut link, mut peer) = stage.link();
     peer.send_segment(1, 1 << 20);
@@ -305,9 +310,9 @@ fn bools_that_are_none_are_found_where_they_are_read() {
 }
 
 #[test]
-fn a_flood_of_parcels_that_nobody_wants_is_set_aside_up_to_a_limit_and_given_back() {
+fn a_flood_of_unwanted_attachments_is_set_aside_up_to_a_limit_and_given_back() {
     other::alone(
-        "a_flood_of_parcels_that_nobody_wants_is_set_aside_up_to_a_limit_and_given_back",
+        "a_flood_of_unwanted_attachments_is_set_aside_up_to_a_limit_and_given_back",
         || {
             let census = Census::take();
             {
@@ -411,7 +416,7 @@ fn what_is_set_aside_counts_with_what_it_keeps() {
     peer.send_segment(1, 1 << 20);
     let mut posted = 0;
     let full = loop {
-        // Attachments without a description: nobody judges that before the parcel is opened.
+        // Attachments without a description: nothing checks that before the attachments are opened.
         let loans: Vec<Lent> = (0..100).map(|slot| Lent { slot, ..LENT }).collect();
         peer.post(&loans, &[]);
         posted += 1;

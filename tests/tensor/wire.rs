@@ -1,8 +1,7 @@
-//! Tensors between the library and an independent peer, written from `docs/wire.md` alone
-//! (`tests/peer.py`). Where a record's text goes along, each side has made it from elements of its
-//! own types, so both sides understand data types, shapes and places in the same way.
+//! Tensors pass between the library and `tests/peer.py`, an independent peer written from `docs/wire.md` alone. Both
+//! sides print each tensor from elements of their own types, and the texts must be equal.
 //!
-//! Without `python3` there is nothing to run, and every test here says so.
+//! Without `python3` each test prints that it skips.
 
 // The peer knows the orderings of this architecture only.
 #![cfg(target_arch = "x86_64")]
@@ -202,7 +201,7 @@ trait Tensors {
         back
     }
 
-    /// What peer.py says of a message or of tensors.
+    /// Returns the answer of peer.py to a message or to tensors.
     fn answer(&mut self) -> String;
 
     /// Sends a command, and gives its answer.
@@ -293,7 +292,7 @@ enum Unsent {
     Set(TensorSet),
 }
 
-/// As [`echo`], in an event loop that sleeps on the connection's descriptor. Gives how often it slept.
+/// As [`echo`], in an event loop that sleeps on the connection's descriptor. Returns how often it slept.
 fn echo_in_a_loop(link: &mut Connection) -> Result<u32> {
     // Asked for before anything is looked for: from now on finding nothing arms.
     let _ = link.as_fd();
@@ -505,7 +504,7 @@ fn a_shared_tensor_goes_to_many_and_many_times() {
 
 #[test]
 fn pools_do_not_grow_in_many_exchanges() {
-    // What is not returned is soon missed.
+    // A block that is not returned is soon missed.
     let options = Options::new().pool_quota(8 << 20).pool_footprint(1).pool_far_footprint(1);
     let Some(Echo { context, mut link, python }) = Echo::new(options) else { return };
     for round in 0..1000 {
@@ -739,7 +738,7 @@ fn record(attachments: &[Lent], description: &[u8]) -> (u64, Vec<u8>) {
     (7 | (attachments.len() as u64) << 16 | 1 << 24 | (payload.len() as u64) << 32, payload)
 }
 
-/// What peer.py says of a peer that lies: the check of its checks.
+/// Asserts that peer.py finds the lies of a peer: this checks its checks.
 #[test]
 fn peer_py_finds_what_is_wrong_in_a_record() {
     let bytes = |len: u32| entry(2, 1, 0, 0, &len.to_le_bytes());

@@ -1,5 +1,5 @@
-//! Long messages that are copied out while they are still being copied in: what a sender tells of them, what a
-//! receiver makes of it, and of lies about it.
+//! A receiver copies a long message out while the sender still copies it in. The sender announces its progress,
+//! and a peer may lie about it.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread;
@@ -14,7 +14,7 @@ const SEGMENT: u64 = 1 << 20;
 const LEN: u64 = 256 << 10;
 const LENT: Lent = Lent { segment: 1, slot: 7, offset: 4096, len: LEN, generation: 9 };
 
-/// One that watches for as long as it waits: what is told of meanwhile it sees.
+/// A receiver that polls for as long as it waits, so that it sees each announcement.
 fn watching() -> Options {
     Options::new().spin(Spin::Forever)
 }
@@ -26,7 +26,7 @@ fn shortly() -> Instant {
     Instant::now() + Duration::from_millis(10)
 }
 
-/// Stops whoever else looks, also where a test fails.
+/// Stops the thread that watches, also when the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -100,7 +100,7 @@ fn what_is_told_of_is_copied_before_it_is_a_message() {
 }
 
 #[test]
-fn who_only_looks_sees_the_bytes_that_are_there_when_it_does() {
+fn a_poll_sees_the_bytes_that_are_there_at_that_moment() {
     let mut stage = Stage::new(watching());
     let (mut link, mut peer) = link(&mut stage);
     let seen = thread::scope(|scope| {
@@ -192,7 +192,7 @@ fn lies_about_what_is_there_are_ignored() {
             assert!(error.is_timeout() && message.is_empty(), "{lent:?} {told}: {error}");
             assert!(matches!(link.try_recv(), Err(TryRecvError::Empty)));
         }
-        // What is told stays a lie, and what is sent arrives.
+        // A false announcement changes nothing, and the message that is sent arrives.
         peer.say(b"honest");
         assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"honest");
         peer.lend(LENT);
@@ -232,7 +232,7 @@ fn a_peer_that_tells_again_and_again_delays_no_deadline() {
 }
 
 #[test]
-fn whoever_waits_for_a_copy_sleeps_eagerly_and_nobody_else_does() {
+fn only_a_wait_for_a_copy_sleeps_eagerly() {
     let mut stage = Stage::new(Options::new().spin(Spin::For(Duration::ZERO)));
     let (mut link, mut peer) = stage.link();
     let receptions: [(Receive, u64, u64); 4] = [
@@ -408,7 +408,7 @@ fn look_while_sending(
 fn a_sender_tells_how_much_is_there_and_where() {
     let deadline = soon();
     let mut seen = [0, 0];
-    // Whoever looks may be late each time.
+    // The watching thread may be late each time.
     while seen.contains(&0) {
         let mut stage = Stage::new(Options::new());
         for (behind, seen) in [0, 1].into_iter().zip(&mut seen) {
@@ -473,7 +473,7 @@ fn a_sleeper_that_is_eager_is_rung_before_the_message_is_there() {
     }
 }
 
-/// What differs in every byte and every message.
+/// Returns bytes that differ from those of other seeds.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| ((at * 31) ^ (at >> 9) ^ (seed * 131)) as u8).collect()
 }

@@ -1,5 +1,5 @@
-//! What a peer can cost: lengths that cannot be, a peer that keeps everything, descriptors that run
-//! out. Memory stays within rings and quotas, and the error says what to do.
+//! A peer can cost this process no more than its rings and quotas: impossible lengths, a peer that keeps everything,
+//! descriptors that run out. The error names the remedy.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use crate::support::{HANG, Stage, Witness, pair_of, soon, unique_name, wait_unti
 use rustix::process::{Resource, Rlimit};
 use slipring::{Connection, Context, Error, ErrorKind, Options, Reactor, Spin, TrySendError};
 
-/// Just below 4 GiB, and a multiple of all that lengths are multiples of but pages.
+/// Just below 4 GiB, and aligned as every length must be that does not count pages.
 const LONG: u64 = (1 << 32) - 16;
 /// The same in pages.
 const LONG_PAGES: u64 = (1 << 32) - (16 << 12);
@@ -30,7 +30,7 @@ fn status(field: &str) -> u64 {
     figure.parse::<u64>().unwrap() << 10
 }
 
-/// Whatever a link says of what came, it says it: an error, or the end, or a message.
+/// Receives until the link gives an error, the end or a message.
 fn drains(mut link: Connection) -> Result<(), Error> {
     let soon = || Instant::now() + Duration::from_millis(20);
     for _ in 0..8 {
@@ -51,7 +51,7 @@ fn quiet<T>(error: Error) -> Result<Option<T>, Error> {
     if error.is_timeout() { Ok(None) } else { Err(error) }
 }
 
-/// That this lie is found, at whatever the link is asked for.
+/// Asserts that each operation of the link finds this lie.
 fn is_refused(stage: &mut Stage, what: &str, lie: impl FnOnce(&mut RawPeer)) {
     let (link, mut peer) = stage.link();
     peer.send_segment(1, 1 << 20);
@@ -65,8 +65,8 @@ fn is_refused(stage: &mut Stage, what: &str, lie: impl FnOnce(&mut RawPeer)) {
 
 const LENT: Lent = Lent { segment: 1, slot: 0, offset: 0, len: 4096, generation: 5 };
 
-/// A parcel of a lent tensor, an inline one and a region's, with names; and where its lengths stand.
-fn honest_parcel() -> Vec<u8> {
+/// Returns the attachments of a record: a lent tensor, an inline one and one of a region, with names.
+fn honest_attachments() -> Vec<u8> {
     let mut bytes = LENT.encode();
     // dtype, rank, flags, length of the name; dimensions; place; name. docs/wire.md, "Parcels".
     bytes.extend([11, 2, 0, 3]);
@@ -80,7 +80,7 @@ fn honest_parcel() -> Vec<u8> {
     bytes
 }
 
-fn parcel(len: usize) -> u64 {
+fn attachment_header(len: usize) -> u64 {
     PARCEL | 1 << 16 | 1 << 24 | (len as u64) << 32
 }
 
@@ -108,10 +108,10 @@ fn a_length_of_nearly_four_gib_is_refused_wherever_it_stands() {
             Lent { offset: LONG, len: LONG, ..LENT },
         ] {
             is_refused(&mut stage, &format!("{lie:?}"), |peer| peer.lend(lie));
-            is_refused(&mut stage, &format!("parcel, {lie:?}"), |peer| {
-                let mut bytes = honest_parcel();
+            is_refused(&mut stage, &format!("attachments, {lie:?}"), |peer| {
+                let mut bytes = honest_attachments();
                 bytes[..32].copy_from_slice(&lie.encode());
-                peer.publish(parcel(bytes.len()), &bytes);
+                peer.publish(attachment_header(bytes.len()), &bytes);
             });
         }
         // Of a segment: what is said, and what is there.
@@ -122,8 +122,8 @@ fn a_length_of_nearly_four_gib_is_refused_wherever_it_stands() {
                 peer.lend(Lent { segment: 2, ..LENT });
             });
         }
-        // Of a parcel: every byte, half-word, word and long word of it. Some are other honest parcels.
-        let honest = honest_parcel();
+        // Every byte, half-word, word and long word of the attachments is tried. Some of the results are honest.
+        let honest = honest_attachments();
         let mut refused = 0;
         for width in [1, 2, 4, 8] {
             for at in 0..=honest.len() - width {
@@ -132,7 +132,7 @@ fn a_length_of_nearly_four_gib_is_refused_wherever_it_stands() {
                 bytes[at..at + width].copy_from_slice(&long.to_le_bytes()[..width]);
                 let (link, mut peer) = stage.link();
                 peer.send_segment(1, 1 << 20);
-                peer.publish(parcel(bytes.len()), &bytes);
+                peer.publish(attachment_header(bytes.len()), &bytes);
                 rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Write).unwrap();
                 refused += usize::from(matches!(
                     drains(link),
@@ -183,7 +183,7 @@ fn a_length_of_nearly_four_gib_is_refused_wherever_it_stands() {
     other.succeeds();
 }
 
-/// The text of an error names what is to be done.
+/// Asserts that the text of the error names the remedy.
 fn names(error: &Error, remedy: &str) {
     let text = error.to_string();
     assert!(text.contains(remedy), "{remedy:?} is not in {text:?}");

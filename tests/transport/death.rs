@@ -1,4 +1,4 @@
-//! Peers that die, at every step, and what they leave behind.
+//! A peer that dies is noticed at once, at every step of a link, and leaves nothing behind.
 
 #![allow(unsafe_code)]
 
@@ -15,8 +15,8 @@ use crate::support::raw::{self, Hello, RawPeer};
 use crate::support::{pair, pair_of, soon, unique_name, wait_until};
 use slipring::{Address, Connection, Context, Error, ErrorKind, Options, Spin, TrySendError};
 
-/// How late the end of a peer may be seen on a machine that is busy with something else. Alone it
-/// takes less than a millisecond.
+/// The longest time from the death of a peer to its notice on a busy machine. On an idle one it takes less than a
+/// millisecond.
 const SEEN: Duration = Duration::from_secs(5);
 
 /// In the other process: a link to the test.
@@ -36,7 +36,7 @@ fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
     answer.unwrap_err().kind().clone()
 }
 
-/// Runs an operation that will sleep, kills the peer then, and gives what the operation answers.
+/// Runs an operation until it sleeps, kills the peer, and returns the answer of the operation.
 fn kill_while_asleep<T: Send>(other: &mut Other, operation: impl FnOnce() -> T + Send) -> T {
     let (tell, told) = mpsc::channel();
     let (answer, answered) = mpsc::channel();
@@ -211,7 +211,7 @@ fn what_was_published_before_a_death_is_delivered() {
         let mut batch = link.batch().unwrap();
         (101..110).for_each(|number| batch.push(&numbered(number)).unwrap());
         batch.publish().unwrap();
-        // What was never published is not.
+        // A message that was never published is lost.
         let mut room = link.reserve(8).unwrap();
         room.copy_from_slice(b"not sent");
         say("sent");
@@ -551,7 +551,7 @@ fn a_stopped_peer_costs_a_sender_its_deadline_and_no_more() {
     other.succeeds();
 }
 
-/// That an operation says that its handle belongs to the parent.
+/// Asserts that the operation failed because its handle belongs to the parent.
 fn forked<T: std::fmt::Debug>(answer: Result<T, Error>) {
     assert_eq!(kind(answer), ErrorKind::Forked);
 }

@@ -1,4 +1,4 @@
-//! What two ends of a connection promise each other, over threads.
+//! Messages, requests and ends pass between the two ends of a connection, each on a thread.
 
 use std::thread;
 use std::time::{Duration, Instant};

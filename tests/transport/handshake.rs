@@ -1,4 +1,4 @@
-//! Two processes meet, or are told why not. Whatever a peer does, the listener goes on.
+//! Two processes meet, or both learn why not. The listener continues, no matter what a peer does.
 
 #![allow(unsafe_code)]
 
@@ -35,8 +35,7 @@ fn connect_to(answer: impl FnOnce(OwnedFd)) -> Result<Connection, Error> {
     })
 }
 
-/// As [`connect_to`], but the raw listener hears nothing by itself, and its end closes when
-/// `answer` drops it.
+/// As [`connect_to`], but the raw listener receives nothing by itself, and its end closes when `answer` drops it.
 fn connect_to_mortal(answer: impl FnOnce(OwnedFd)) -> Result<Connection, Error> {
     let name = unique_name();
     let listener = raw::listen(&name);
@@ -45,7 +44,7 @@ fn connect_to_mortal(answer: impl FnOnce(OwnedFd)) -> Result<Connection, Error> 
     connector.join().unwrap()
 }
 
-/// What a raw peer that sends this is answered.
+/// Returns the refusal that a raw peer receives for this packet.
 fn refusal_of(stage: &mut Stage, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Option<u32> {
     let socket = raw::dial(&stage.name);
     raw::send(&socket, packet, fds).unwrap();
@@ -719,7 +718,7 @@ fn many_descriptors_are_all_closed() {
         let mut stage = Stage::new(Options::new());
         let (fd, _memory) = segment(Hello::honest().segment_len());
         let packet = Hello::honest().encode();
-        // What a listener makes beforehand is there from now on.
+        // The listener has made its side of the next link now.
         refusal_of(&mut stage, &[], &[]);
         let before = Census::take();
         for count in [0, 1, 2, 3, 4, 100, 253] {
@@ -868,7 +867,7 @@ fn a_listener_without_descriptors_says_so_turns_peers_away_and_goes_on() {
             let limit = leave_descriptors(free);
             say("short");
             let met = listener.accept_deadline(soon());
-            // Whoever waits was turned away: a listener with nobody to accept does not spin.
+            // The waiting peer was refused. A listener that has nobody to accept does not spin.
             let before = processor_time();
             let waited = listener.accept_deadline(Instant::now() + Duration::from_millis(100));
             let spent = processor_time() - before;

@@ -1,8 +1,7 @@
 //! Descriptors that `sendfd` sends and receives, in place of this project's own code.
 //!
-//! `sendfd` can send no credentials. The library asks the kernel for them (`SO_PASSCRED`), which
-//! then adds them to packets that come without; so such a peer is known all the same, if its packet
-//! was sent after the option was set.
+//! `sendfd` cannot send credentials. The library sets `SO_PASSCRED`, and the kernel then adds the credentials of the
+//! sender to each packet that has none. A packet that the peer sent before the option was set has none.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;

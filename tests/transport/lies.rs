@@ -1,5 +1,5 @@
-//! A peer that lies in what it writes after the handshake: its own link ends with the fault's name,
-//! or nothing happens; no other link notices.
+//! A peer lies in each byte that it may write after the handshake. Its own link ends with the name of the fault, or
+//! nothing happens. Other links do not notice.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +29,7 @@ const LIES: [u64; 11] = [
     u64::MAX,
 ];
 
-/// Ends the thread that disturbs a test, also when the test fails.
+/// Ends the disturbing thread, also when the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -234,7 +234,7 @@ fn a_lying_position_ends_a_send_that_waits_for_room() {
     }
 }
 
-/// Parking words that none is.
+/// Values that a sleep word never has.
 const NO_STATES: [u64; 7] = [4, 7, 8, 11, 1 << 63, (1 << 32) | 3, u64::MAX];
 
 #[test]

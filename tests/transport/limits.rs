@@ -1,4 +1,4 @@
-//! Every limit has its own clear answer, and is recovered from.
+//! Each limit has an answer of its own, and the link works after it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn is_full(answer: Result<(), TrySendError>) -> bool {
     matches!(answer, Err(TrySendError::Full { .. }))
 }
 
-/// That the connection moves messages in order.
+/// Asserts that the connection moves messages in order.
 fn works(near: &mut Connection, far: &mut Connection) {
     for len in [0, 40, 400] {
         near.send(&vec![len as u8; len]).unwrap();
@@ -200,7 +200,7 @@ fn a_deadline_that_has_passed_is_one() {
     assert!(near.call_deadline(b"x", past).unwrap_err().is_timeout());
     while near.try_send(b"fill").is_ok() {}
     assert!(near.send_deadline(b"x", past).unwrap_err().is_timeout());
-    // What is there is received, whatever the time.
+    // A message that is there is received, even after the deadline.
     assert_eq!(far.recv_request().unwrap().unwrap().body, b"x");
     assert_eq!(far.recv_deadline(past).unwrap().unwrap(), b"fill");
 }
@@ -370,7 +370,7 @@ fn a_reservation_can_be_shortened_and_abandoned() {
             room.publish().unwrap();
             let arrived = far.recv_deadline(soon()).unwrap().unwrap();
             assert_eq!(arrived, pattern(kept), "{reserved} to {kept}");
-            // What is written and not published is nowhere.
+            // Bytes that are written and not published do not arrive.
             let mut room = near.reserve(reserved).unwrap();
             room.fill(0xFF);
             room.truncate(kept / 2);
@@ -708,7 +708,7 @@ fn no_shared_memory_is_an_error_at_set_up() {
         assert!(listener.try_accept().is_ok());
         let met = kind(near.send(&[1; 100_000]));
         assert!(matches!(met, ErrorKind::OutOfMemory { .. }), "{met:?}");
-        // What needs no more memory goes on.
+        // A link that needs no more memory works.
         works(&mut near, &mut far);
         // The accepting side lacks it: both are told, and the listener goes on.
         let raw = crate::support::raw::dial(&name);

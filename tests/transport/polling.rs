@@ -1,22 +1,23 @@
-//! Whoever waits in vain, again and again, does not watch for ever.
+//! A thread that waits in vain many times stops polling, and sleeps.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use slipring::{ErrorKind, Options, Spin};
 
-/// How long each wait may take.
+/// The deadline of each wait.
 const PATIENCE: Duration = Duration::from_millis(3);
 
-/// How often somebody waits.
+/// The number of waits.
 const WAITS: u32 = 100;
 
-/// What this thread has computed for.
+/// Returns the processor time of this thread.
 fn computed() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
 }
 
-/// Less than half of the time since `start`, when this thread had computed for `before`.
+/// Asserts that this thread has computed for less than half of the time after `start`, when its processor time was
+/// `before`.
 fn assert_mostly_asleep(start: Instant, before: Duration) {
     let (all, watched) = (start.elapsed(), computed() - before);
     assert!(watched < all / 2, "{watched:?} of {all:?}");

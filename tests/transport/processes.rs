@@ -1,5 +1,5 @@
-//! What other processes get of this one, and whom it takes them for: children over `fork` and `exec`,
-//! a name that somebody else holds, a pid that is used again.
+//! Another process gets nothing by accident: a child of `fork` or `exec`, a process of another user that holds the
+//! name, a process whose pid belonged to a dead peer.
 
 #![allow(unsafe_code)]
 
@@ -85,7 +85,7 @@ impl Everything {
         }
     }
 
-    /// That none of it was harmed.
+    /// Asserts that all of it works.
     fn goes_on(mut self) {
         let [near, far] = &mut self.links[..] else { unreachable!() };
         let mut tensors = self.tensors;
@@ -121,7 +121,7 @@ impl Everything {
     }
 }
 
-/// What a program that this process starts finds open, but for the folder that it looks into.
+/// Returns the descriptors that a program started by this process finds open, without the folder that it lists.
 fn seen_by_a_program() -> Vec<String> {
     let listed = Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
     assert!(listed.status.success());
@@ -318,8 +318,8 @@ fn become_nobody() {
 }
 
 #[test]
-fn whoever_squats_a_name_as_another_user_is_given_nothing() {
-    let test = "whoever_squats_a_name_as_another_user_is_given_nothing";
+fn another_user_that_squats_a_name_is_given_nothing() {
+    let test = "another_user_that_squats_a_name_is_given_nothing";
     let name = unique_name();
     let mut squatter = Other::start(test, &name, |name| {
         become_nobody();
@@ -443,7 +443,7 @@ fn a_peer_whose_pid_is_used_again_is_dead() {
         match listener
             .accept_deadline(std::time::Instant::now() + std::time::Duration::from_secs(1))
         {
-            // Whoever it is, it is dead, and its descriptor names no living process.
+            // The process is dead, and its descriptor names no living one.
             Ok(mut link) => {
                 let ended = link.recv_deadline(soon()).unwrap_err();
                 assert_eq!(*ended.kind(), ErrorKind::PeerDied);

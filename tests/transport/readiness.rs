@@ -1,5 +1,5 @@
-//! Connections inside an event loop of the user's, by their descriptor: neither a missed message nor
-//! a spinning loop, under level- and edge-triggered use.
+//! A connection has a descriptor for the event loop of the user. The loop misses no message and does not spin, with
+//! level- and edge-triggered readiness.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ impl Loop {
         Self { epoll, wakeups: 0 }
     }
 
-    /// Sleeps until the descriptor is readable. `false`: it was not within the time.
+    /// Sleeps until the descriptor is readable. Returns `false` after the time limit.
     fn sleep(&mut self, most: Duration) -> bool {
         let mut events = [MaybeUninit::<Event>::uninit(); 1];
         let timeout =
@@ -108,7 +108,7 @@ fn long_messages_wake_and_their_segments_do_not_spin() {
 }
 
 #[test]
-fn room_wakes_whoever_looked_for_it_and_nobody_else() {
+fn room_wakes_only_a_side_that_polled_for_it() {
     for (edge, len) in [(false, 1000), (true, 1000), (false, 100_000), (true, 100_000)] {
         let (mut near, mut far) = pair(Options::new().loan_slots(8));
         let mut events = Loop::new(&near, edge);
@@ -132,7 +132,7 @@ fn room_wakes_whoever_looked_for_it_and_nobody_else() {
 #[test]
 fn room_is_told_whichever_direction_is_served_first() {
     // A wake-up for room that is taken from the socket while data is looked for must not be lost for
-    // whoever looked for room before.
+    // a sender that polled for room before.
     for edge in [false, true] {
         for writes_first in [false, true] {
             let (mut near, mut far) = pair(Options::new());
@@ -185,7 +185,7 @@ fn room_that_nobody_uses_does_not_spin() {
     assert!(drain(&mut near).is_empty());
     fill(&mut near, &[1; 4000]);
     while far.try_recv().is_ok() {}
-    // Readable for the room; whoever only receives sleeps again after a few looks.
+    // The descriptor is readable for the room. A caller that only receives sleeps after a few polls.
     events.wakeups = 0;
     while events.sleep(SHORT) {
         assert!(drain(&mut near).is_empty());

@@ -1,5 +1,4 @@
-//! Faults that were found once, each by the behaviour that it broke. They need rare timing, odd
-//! peers, or much of something.
+//! Each test failed once. Most of them need rare timing, an odd peer, or a large amount of something.
 
 #![allow(unsafe_code)]
 
@@ -20,8 +19,7 @@ use slipring::{
     Spin, TryRecvError, TrySendError,
 };
 
-/// How late a deadline of some milliseconds may be noticed on a machine that is busy with something
-/// else.
+/// The longest delay of a deadline of some milliseconds on a busy machine.
 const LATE: Duration = Duration::from_secs(5);
 
 /// Records that say that packets wait on the socket.
@@ -35,7 +33,7 @@ fn shortly() -> Instant {
     Instant::now() + Duration::from_millis(10)
 }
 
-/// Whether the machine has so much memory to spare. Says so if it has not.
+/// Returns whether the machine has this much memory to spare. Prints a note if not.
 fn can_spare(bytes: u64) -> bool {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -76,7 +74,7 @@ fn allocated(fd: &OwnedFd) -> u64 {
     rustix::fs::fstat(fd).unwrap().st_blocks as u64 * 512
 }
 
-/// Whether the kernel tells holes from pages in some way (5.14). Says so if it does not.
+/// Returns whether the kernel can tell holes from pages (5.14). Prints a note if not.
 fn holes_are_told() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let release = release.trim();
@@ -88,7 +86,7 @@ fn holes_are_told() -> bool {
     version >= (5, 14)
 }
 
-/// Sends hollow segments with a Hello and for the pool. Gives the bytes that the checks allocated.
+/// Sends hollow segments with a Hello and for the pool. Returns the bytes that the checks allocated.
 fn offer_hollow_segments(stage: &mut Stage) -> u64 {
     let mut grown = 0;
     let hello = Hello { ring_capacity: 1 << 20, ..Hello::honest() };
@@ -202,7 +200,7 @@ fn forbid_cachestat() -> bool {
 
 #[test]
 fn peers_with_many_segments_leave_mappings_to_the_rest_of_the_process() {
-    /// What all peers together may have mapped here, and one.
+    /// One more than the mappings that all peers together may have here.
     const ALL: usize = 16384;
     const EACH: u32 = 1024;
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
@@ -235,7 +233,7 @@ fn peers_with_many_segments_leave_mappings_to_the_rest_of_the_process() {
         // Want of our own is not the peer's fault.
         assert!(matches!(met.kind(), ErrorKind::OutOfMemory { .. }), "{met}");
         assert!(mappings() > ALL / 2);
-        // Who needs no new mapping of a peer's pool goes on, and so does the process.
+        // A link that needs no new mapping works, and so does the process.
         stage.witness.check();
         thread::spawn(|| vec![1; 1 << 20]).join().unwrap();
         drop(Context::new().unwrap().listen(crate::support::unique_name()).unwrap());
@@ -273,7 +271,7 @@ fn with_many_segments(quota: u64) -> (Context, Connection, Connection) {
     (context, near, far)
 }
 
-/// That a message of so many bytes arrives while its receiver waits for it.
+/// Asserts that a message of this length arrives while its receiver waits for it.
 fn arrives(near: &mut Connection, far: &mut Connection, len: usize) {
     thread::scope(|scope| {
         let receiver = scope.spawn(|| far.recv_deadline(soon()).unwrap().unwrap());
@@ -350,7 +348,7 @@ fn a_record_that_tells_of_packets_is_no_message_and_has_no_payload() {
         assert_eq!(fault(link.recv_deadline(soon())), expected, "{lie:#x}");
         stays_faulty(&mut link, expected);
     }
-    // What lies among the packets is found.
+    // A lie among the packets is found.
     let (mut link, mut peer) = stage.link();
     raw::send(&peer.socket, &segment_packet(1, 1), &[peer.socket.as_fd()]).unwrap();
     peer.publish(header(PACKETS, 0), &[]);
@@ -389,7 +387,7 @@ fn packets_without_end_outlast_no_deadline() {
         let answer = link.recv_deadline(shortly()).map_err(|error| error.to_string());
         let took = start.elapsed();
         done.store(true, Ordering::Relaxed);
-        // Whoever waits for room on the socket goes on.
+        // The thread that waits for room on the socket continues.
         rustix::net::shutdown(&peer.socket, Shutdown::Both).unwrap();
         assert!(took < LATE, "10 ms took {took:?}: {answer:?}");
     });
@@ -432,7 +430,7 @@ fn a_peer_with_many_loan_slots_stretches_no_deadline() {
 }
 
 #[test]
-fn whoever_waits_for_loans_lets_other_links_use_the_pool() {
+fn a_wait_for_loans_lets_other_links_use_the_pool() {
     let options = Options::new().inline_max(0).pool_quota(1 << 30).spin(Spin::Forever);
     let mut stage = Stage::new(options);
     let (mut link, peer) = stage.link_with(with_slots(65_536));
@@ -479,7 +477,7 @@ fn a_message_that_its_peer_cannot_map_holds_no_block() {
 }
 
 #[test]
-fn whoever_waits_for_what_its_peer_maps_holds_no_block() {
+fn a_wait_for_the_mapping_of_a_peer_holds_no_block() {
     let context = Context::new().unwrap();
     let few = Context::with_options(Options::new().peer_pool_limit(2 << 20)).unwrap();
     let (mut near, mut far) = pair_of(&context, &few);
@@ -496,7 +494,7 @@ fn whoever_waits_for_what_its_peer_maps_holds_no_block() {
         let deadline = Instant::now() + 3 * crate::support::HANG;
         let waiter = scope.spawn(move || near.send_deadline(&[7; LEN], deadline));
         crate::support::wait_until("a block for the next one", || context.pool_bytes() > lent);
-        // What somebody holds cannot be trimmed.
+        // A block that somebody holds cannot be trimmed.
         crate::support::wait_until("nobody holds it", || {
             context.trim();
             context.pool_bytes() == lent
@@ -794,7 +792,7 @@ fn unshare_pids() -> bool {
 
 // Admission.
 
-/// A policy that answers no, and whether it was asked.
+/// Returns a policy that refuses, and whether it was asked.
 fn nobody() -> (Options, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let count = asked.clone();
@@ -830,7 +828,7 @@ fn a_refusal_over_a_socket_pair_is_told_with_its_reason() {
     assert_eq!(told, ErrorKind::RefusedByPeer(Refusal::NotAdmitted));
 }
 
-// What a peer's numbers cost.
+// The cost of the numbers that a peer sends.
 
 /// Memory of this process that no file backs, in bytes: by a walk through its pages, as the totals
 /// that the kernel keeps lag behind.
@@ -860,8 +858,8 @@ fn loan_slots_that_a_peer_announces_cost_nothing_before_they_are_used() {
 }
 
 #[test]
-fn an_answer_that_was_received_is_no_error_whoever_leaves_then() {
-    // Whoever asked sleeps, and leaves as soon as it is woken: while the answer's loan is entered.
+fn a_response_that_was_received_is_no_error_although_the_caller_leaves() {
+    // The caller sleeps, and leaves as soon as it is woken: while the loan of the response is entered.
     for _ in 0..300 {
         let (mut near, mut far) = pair(Options::new().spin(Spin::Never));
         let answering = thread::spawn(move || {

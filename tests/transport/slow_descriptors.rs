@@ -1,5 +1,5 @@
-//! Descriptors of a peer whose `close` waits: for a daemon that serves the file, or, as here, for a
-//! connection that lingers. Whoever is sent one goes on at once.
+//! A peer may send a descriptor whose `close` waits: for the daemon that serves the file, or, as here, for a connection
+//! that lingers. The receiver continues at once.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::support::{Stage, wait_until};
 use rustix::net::sockopt;
 use slipring::{Options, Reactor};
 
-/// How long a close waits, and how soon whoever met it must go on.
+/// How long a close waits, and how soon the receiver must continue.
 const LINGER: Duration = Duration::from_secs(12);
 const SOON: Duration = Duration::from_secs(4);
 
@@ -34,7 +34,7 @@ impl Lingering {
         Self { near, _far: far }
     }
 
-    /// Its close is the receiver's from now on.
+    /// Leaves the last close to the receiver.
     fn hand_over(self, send: impl FnOnce(BorrowedFd<'_>)) -> TcpStream {
         send(self.near.as_fd());
         drop(self.near);
@@ -42,7 +42,7 @@ impl Lingering {
     }
 }
 
-/// That this takes no time.
+/// Asserts that this takes no time.
 fn at_once<T>(what: &str, act: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let done = act();

@@ -1,7 +1,7 @@
-//! An independent peer, written from `docs/wire.md` alone (`tests/peer.py`), talks to the library:
-//! it checks a listener that echoes, and it echoes what the library sends.
+//! `tests/peer.py`, an independent peer written from `docs/wire.md` alone, talks to the library. It checks a listener
+//! that echoes, and echoes the messages of the library.
 //!
-//! Without `python3` there is nothing to run, and every test here says so.
+//! Without `python3` each test prints that it skips.
 
 // The peer knows the orderings of this architecture only.
 #![cfg(target_arch = "x86_64")]
@@ -21,7 +21,7 @@ use crate::support::python::{Echo, body, called, in_time};
 use crate::support::{Witness, soon, wait_until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What differs in layout: an empty body, the lines and limits of records, the ring and the pool.
+/// Lengths that differ in layout: an empty body, the lines and limits of records, the ring and the pool.
 const LENGTHS: [usize; 14] =
     [0, 1, 8, 55, 56, 57, 64, 512, 513, 4 << 10, (4 << 10) + 1, 16 << 10, 1 << 20, 57];
 
@@ -46,7 +46,7 @@ fn echo(link: &mut Connection, reply: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<()>
     Ok(())
 }
 
-/// As [`echo`], in an event loop that sleeps on the connection's descriptor. Gives how often it slept.
+/// As [`echo`], in an event loop that sleeps on the connection's descriptor. Returns how often it slept.
 fn echo_in_a_loop(link: &mut Connection) -> Result<u32> {
     // Asked for before anything is looked for: from now on finding nothing arms.
     let _ = link.as_fd();
@@ -97,7 +97,7 @@ fn is_checked(options: Options) {
     moved_in_every_way(stats);
 }
 
-/// That both halves moved messages in rings and pools, slept, and had to wake the other side.
+/// Asserts that both halves moved messages in rings and pools, slept, and woke the other side.
 fn moved_in_every_way(Stats { sent, received, .. }: Stats) {
     assert_eq!(sent.messages, received.messages);
     assert_eq!(sent.bytes, received.bytes);
@@ -177,7 +177,7 @@ fn a_listener_sees_that_peer_py_died() {
     is_dead(&mut link);
 }
 
-/// That nothing comes and nothing can be sent, as the peer died.
+/// Asserts that nothing comes and nothing can be sent, because the peer died.
 fn is_dead(link: &mut Connection) {
     let end = in_time(|deadline| link.receiver().recv_deadline(deadline)).unwrap_err();
     assert!(matches!(end.kind(), ErrorKind::PeerDied), "{end}");
@@ -274,7 +274,7 @@ fn full_rings_put_both_sides_to_sleep_and_wake_them() {
 fn both_sides_sleep_for_a_record_and_wake_up() {
     for spin in [Spin::Never, Spin::Adaptive { max: Duration::from_micros(200) }] {
         let Some(mut echo) = Echo::new(Options::new().spin(spin)) else { return };
-        // Who is not woken lets the round trip run into its deadline.
+        // A side that is not woken lets the round trip run into its deadline.
         for round in 0..50 {
             thread::sleep(Duration::from_millis(round % 3));
             echo.round_trip(&body(20, round as usize));
@@ -360,7 +360,7 @@ fn a_link_that_closes_unread_tells_peer_py_so() {
 }
 
 #[test]
-fn a_kill_wakes_who_waits_for_a_record() {
+fn a_kill_wakes_a_wait_for_a_record() {
     let Some(mut echo) = Echo::new(Options::new()) else { return };
     echo.round_trip(b"hello");
     let link = &mut echo.link;
@@ -375,7 +375,7 @@ fn a_kill_wakes_who_waits_for_a_record() {
 }
 
 #[test]
-fn a_kill_wakes_who_waits_for_room() {
+fn a_kill_wakes_a_wait_for_room() {
     let Some(mut echo) = Echo::new(smallest_rings()) else { return };
     let mut sent = Vec::new();
     fill(echo.link.sender(), &mut sent);
@@ -396,7 +396,7 @@ fn a_kill_wakes_who_waits_for_room() {
         let end = waits.join().unwrap();
         assert!(matches!(end.kind(), ErrorKind::PeerDied), "{end}");
     });
-    // What peer.py had published is there; how much of it, only peer.py knew.
+    // The messages that peer.py had published are there. Only peer.py knew how many.
     let mut sent = sent.into_iter();
     let end = loop {
         match in_time(|deadline| echo.link.receiver().recv_deadline(deadline)) {
