@@ -1,4 +1,4 @@
-//! What the reactor's tests share: hearing what callbacks say.
+//! Callbacks of a reactor that report to the test.
 
 use std::sync::mpsc;
 
@@ -6,12 +6,12 @@ use slipring::{Connection, Error, ErrorKind, Reactor};
 
 use super::{HANG, soon};
 
-/// What comes next.
+/// Returns the next word.
 pub fn hear<T>(said: &mpsc::Receiver<T>) -> T {
     said.recv_timeout(HANG).expect("nothing comes")
 }
 
-/// The next message of a plain connection.
+/// Returns the next message of a plain connection.
 pub fn receive(far: &mut Connection) -> Vec<u8> {
     far.recv_deadline(soon()).unwrap().expect("a message, not the end")
 }
@@ -20,19 +20,19 @@ pub fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
     answer.unwrap_err().kind().clone()
 }
 
-/// What a callback says of itself, in the order of the calls.
+/// Returns a function for callbacks to report with, and the receiver of the reports in the order of the calls.
 pub fn diary<T: Send + 'static>() -> (impl Fn(T) + Clone + Send + 'static, mpsc::Receiver<T>) {
     let (to, said) = mpsc::channel();
     (
         move |word| {
-            // Whoever listened may be gone.
+            // The test may have dropped the receiver.
             let _ = to.send(word);
         },
         said,
     )
 }
 
-/// Waits until the reactor has done what it was asked for so far.
+/// Waits until the reactor has done everything that was asked for so far.
 pub fn settle(reactor: &Reactor) {
     let (say, said) = diary();
     reactor.defer(move || say(()));

@@ -1,28 +1,37 @@
-//! What this process holds: descriptors, and mappings of segments.
+//! Counts of what this process holds: descriptors, mappings of segments, threads.
 //!
-//! Tests of one binary share a process, so whoever counts runs in a process of its own
-//! ([`Other`](super::other::Other)).
+//! The tests of a binary share a process. A test that counts what the process holds, or lowers a limit of it, needs a
+//! process of its own ([`Other`](super::other::Other)). Without one a [`Census`] panics.
 
 use std::fs;
 use std::os::fd::AsRawFd;
 
-/// Descriptors that are open, the one that counts included.
+use super::other::is_alone;
+
+/// Panics where other tests run in the same process.
+fn alone() {
+    assert!(is_alone(), "a process of its own is needed: see Other::start");
+}
+
+/// Returns how many descriptors are open, with the one that reads the folder.
 pub fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Mappings of segments, ours and peers'.
+/// Returns how many mappings of segments there are, own ones and those of peers.
 pub fn mappings() -> usize {
+    alone();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("/memfd:")).count()
 }
 
-/// Threads.
+/// Returns how many threads there are.
 pub fn threads() -> usize {
+    alone();
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// What a process holds at one moment.
+/// The counts at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Census {
     pub descriptors: usize,
@@ -35,13 +44,13 @@ impl Census {
         Self { descriptors: descriptors(), mappings: mappings(), threads: threads() }
     }
 
-    /// Waits until the process holds what it held then, or says what it still holds.
+    /// Waits until the process holds no more than at this moment, or panics with the counts.
     pub fn comes_back(self) {
         self.comes_back_with(0);
     }
 
-    /// As [`comes_back`](Self::comes_back), for a process in which one context lives on: it may
-    /// have made its side of the next link beforehand, or not.
+    /// As [`comes_back`](Self::comes_back), for a process with a living context. The context may have made its side of
+    /// the next link beforehand.
     pub fn comes_back_but_for_a_spare(self) {
         self.comes_back_with(1);
     }
@@ -64,15 +73,16 @@ impl Census {
     }
 }
 
-/// Time that this process has spent on processors.
+/// Returns the processor time of this process.
 pub fn processor_time() -> std::time::Duration {
+    alone();
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Bytes of shared memory that segments take, each counted once: by inode, up to the last byte that is
-/// mapped.
+/// Returns the bytes of all mapped segments. A segment counts once, up to the last byte that is mapped.
 pub fn shared_bytes() -> u64 {
+    alone();
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let mut segments = std::collections::HashMap::new();
     for line in maps.lines().filter(|line| line.contains("/memfd:")) {
@@ -89,6 +99,7 @@ pub fn shared_bytes() -> u64 {
 
 /// Lowers the limit on descriptors so that `free` more can be opened.
 pub fn leave_descriptors(free: u64) -> rustix::process::Rlimit {
+    alone();
     let resource = rustix::process::Resource::Nofile;
     let before = rustix::process::getrlimit(resource);
     let probe = fs::File::open("/dev/null").unwrap();

@@ -1,7 +1,7 @@
 //! A CUDA driver without a GPU: `tests/fake_cuda`, compiled, and found as `libcuda.so.1` by processes that get the
 //! environment which a [`FakeCuda`] gives.
 //!
-//! The loader reads its path when a process starts, so whoever uses CUDA runs in a process of its own:
+//! The loader reads its path when a process starts, so a test of CUDA runs in a process of its own:
 //!
 //! ```ignore
 //! run_here(TEST, |_| { /* the body, to which CUDA is there */ });
@@ -47,7 +47,7 @@ pub struct Call {
     pub code: i32,
 }
 
-/// Names in `/dev/shm` and the trace's file, removed at the end whoever died.
+/// Names in `/dev/shm` and the trace's file, removed at the end, also after a death.
 #[derive(Debug)]
 struct Session {
     name: String,
@@ -92,7 +92,7 @@ impl FakeCuda {
         self.with("FAKE_CUDA_DELAY_US", delay.as_micros())
     }
 
-    /// What a process had recorded when it died is never over, as with the driver of a GPU.
+    /// Work that a process had recorded when it died never ends, as with the driver of a GPU.
     pub fn stuck(self) -> Self {
         self.with("FAKE_CUDA_STUCK", 1)
     }
@@ -152,7 +152,7 @@ impl FakeCuda {
         !is_real()
     }
 
-    /// What a process has to be started with.
+    /// Returns the environment of a process that uses this driver.
     pub fn command_env(&self) -> Vec<(String, String)> {
         if is_real() {
             return Vec::new();
@@ -187,7 +187,7 @@ impl FakeCuda {
     }
 
     /// A process of `test` that has to call [`keep_gate`] for the argument "gate", and its event's handle as a word.
-    /// What waits for the event goes on when the process is killed.
+    /// Work that waits for the event continues when the process is killed.
     pub fn gate(&self, test: &str) -> (Other, String) {
         let keeper = self.clone().delay(Duration::from_secs(3600)).start(test, "gate");
         let word = keeper.hear();

@@ -7,12 +7,13 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use super::census::Census;
+use super::sample;
 use super::trace::{self, Call, Meant, Plan};
 
 /// How long an operation of the work may wait for another that failed.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a process exits with whose work ended in an error.
+/// The exit code of a process whose work ended in an error.
 pub const FAILED: i32 = 1;
 
 pub type Ended = Result<(), Box<dyn Error>>;
@@ -22,10 +23,10 @@ pub fn patience() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// In the other process: work that is disturbed, and work that is not. What was there before is there
-/// afterwards, but for a segment that may be made beforehand where `spare`.
+/// In the other process: does the work twice, disturbed and undisturbed. The process must hold the same before and
+/// after, with one more segment if `spare`.
 pub fn disturbed(spare: bool, mut work: impl FnMut() -> Ended) -> ! {
-    // What is made once in the life of a process is made.
+    // The first work makes everything that a process makes once.
     work().unwrap();
     let census = Census::take();
     let comes_back = || match spare {
@@ -53,8 +54,8 @@ pub fn from_then_on(meant: Meant, at: usize, errno: i32) -> Plan {
     Plan::FailFrom { meant, at, errno }
 }
 
-/// Lets calls that are meant fail, one place after another, with `errors` in turn; all of them with
-/// each where `SLIPRING_FAULTS=all`. Gives how often the call was made in an undisturbed life.
+/// Lets calls that are meant fail, one place after another: each place with each of `errors`, or a sample of both.
+/// Returns how often the call was made in an undisturbed life.
 pub fn sweep(
     (test, life): (&str, &str),
     (meant, errors): (Meant, &[i32]),
@@ -65,21 +66,16 @@ pub fn sweep(
     let Some(outcome) = trace::run(test, life, Plan::Watch) else { return 1 };
     assert_eq!(outcome.code, Some(0), "undisturbed: {outcome:?}");
     let count = outcome.count(meant);
-    let all = std::env::var("SLIPRING_FAULTS").as_deref() == Ok("all");
-    let places = if all { count } else { count.min(places) };
     let (mut reached, mut told) = (0, 0);
     let mut wrong = Vec::new();
-    for place in 0..places {
-        // The first and the last one, and others between them.
-        let at = place * (count - 1) / (places - 1).max(1);
-        let errors = if all { errors } else { &errors[place % errors.len()..][..1] };
-        for &errno in errors {
+    for (number, at) in sample::places(count, places).enumerate() {
+        for &errno in sample::errors(errors, number) {
             let outcome = trace::run(test, life, how(meant, at, errno)).unwrap();
             // Another time it may make fewer calls.
             reached += usize::from(outcome.reached);
             told += usize::from(outcome.code == Some(FAILED));
             let fine = matches!(outcome.code, Some(0 | FAILED));
-            // What a signal interrupts is done again.
+            // An interrupted call is made a second time.
             let healed = errno != libc::EINTR || outcome.code == Some(0);
             let (code, signal, took) = (outcome.code, outcome.signal, outcome.took);
             if !fine || !healed || took > 2 * PATIENCE {

@@ -1,12 +1,19 @@
-//! What the integration tests share.
+//! Helpers of the integration tests.
 //!
-//! [`other`] runs a body in another process, [`python`] an independent peer, [`raw`] is a peer that
-//! can lie in every byte it writes, [`callbacks`] hears what callbacks say, [`census`] counts what
-//! a process holds, [`trace`] watches another process at its system calls, [`faulty`] lets them fail,
-//! [`steps`] stops it at its instructions, [`quiet`] forbids system calls, [`sample`] says how much is tried. [`service`] has committed
-//! buffers, and [`commit`] those who lie to it. [`stream`] and [`traffic`] are what two ends exchange
-//! while something happens to one. [`dmabuf`] makes device memory. [`fake_cuda`] is a CUDA driver for processes that
-//! tests start, [`cuda_driver`] calls it, or a real one, and `gpus` has two processes exchange over it.
+//! | module | what it offers |
+//! |---|---|
+//! | [`other`] | runs a body in another process |
+//! | [`python`] | runs an independent peer |
+//! | [`raw`] | is a peer that can lie in every byte it writes |
+//! | [`callbacks`] | reports the calls of callbacks |
+//! | [`census`] | counts what a process holds |
+//! | [`sample`] | says how much a test tries |
+//! | [`trace`], [`faulty`], [`steps`] | stop another process at its system calls, let those fail, stop it at its instructions |
+//! | [`quiet`] | forbids system calls |
+//! | [`stream`], [`traffic`] | are the data between two ends while something happens to one of them |
+//! | [`service`], [`commit`] | are a service of committed buffers, and clients that lie to it |
+//! | [`dmabuf`] | makes device memory |
+//! | [`fake_cuda`], [`cuda_driver`], `gpus` | start a CUDA driver without a GPU, call it or a real one, and let two processes exchange over it |
 
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
@@ -43,21 +50,21 @@ use slipring::{Connection, Context, Error, ErrorKind, Listener, Options};
 
 use raw::{Hello, RawPeer};
 
-/// How long anything may take before a test says that it hangs.
+/// The time after which an operation counts as hanging.
 pub const HANG: Duration = Duration::from_secs(20);
 
 pub fn soon() -> Instant {
     Instant::now() + HANG
 }
 
-/// An abstract name that no other test has.
+/// Returns an abstract name that no other test has.
 pub fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     format!("slipring-test-{}-{number}", std::process::id())
 }
 
-/// Waits until `done`, or says what was waited for.
+/// Waits until `done`, or panics with `what`.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = soon();
     while !done() {
@@ -148,7 +155,7 @@ impl Stage {
         (link, peer)
     }
 
-    /// Whether an honest peer is accepted, and every other link is as it was.
+    /// Asserts that an honest peer is accepted, and that the other link works.
     pub fn is_undisturbed(&mut self) {
         let Self { context, name, listener, .. } = self;
         let (mut near, mut far) = thread::scope(|scope| {
@@ -162,7 +169,7 @@ impl Stage {
     }
 }
 
-/// The fault of an operation that must have met one.
+/// Returns the fault of an operation that must have failed with one.
 pub fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> Fault {
     match answer.map_err(|error| error.kind().clone()) {
         Err(ErrorKind::Fault(fault)) => fault,
@@ -170,7 +177,7 @@ pub fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> Fault {
     }
 }
 
-/// That every further use of a link gives the same fault.
+/// Asserts that every further use of a link gives the same fault.
 pub fn stays_faulty(link: &mut Connection, expected: Fault) {
     for _ in 0..2 {
         assert_eq!(fault(link.recv_deadline(soon())), expected);

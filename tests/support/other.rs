@@ -1,5 +1,5 @@
-//! The other process: the test binary again, with a filter for the calling test and an argument in
-//! its environment. It runs the test's own body for the other side and ends.
+//! The other process runs the same test binary, with a filter for the calling test and an argument in its environment.
+//! It runs the body of the other side and exits.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use super::{HANG, pair_with, soon, unique_name};
 
 const TEST: &str = "SLIPRING_TEST";
 const ARGUMENT: &str = "SLIPRING_ARGUMENT";
-/// What marks a line that one process says to the other among the test harness's own.
+/// Marks a line for the other process among the lines of the test harness.
 const MARK: &str = "@@";
 
 /// A process that runs the other side's body. Killed on drop.
@@ -114,7 +114,7 @@ impl Other {
     }
 }
 
-/// What a process has for itself.
+/// A namespace that a process has for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespace {
     /// System V IPC and message queues.
@@ -145,7 +145,7 @@ impl Namespace {
             0 => return Ok(()),
             _ => {}
         }
-        // Whoever has started this one waits for the end of a pipe.
+        // The parent waits for the end of a pipe.
         // SAFETY: nothing here uses a descriptor any more.
         unsafe { libc::close_range(0, libc::c_uint::MAX, 0) };
         let mut status = 0;

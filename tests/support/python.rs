@@ -79,7 +79,7 @@ impl Python {
         assert!(complaint.len() == 1 && complaint[0].contains(why), "{said}");
     }
 
-    /// What was said, when nothing follows.
+    /// Returns the whole output, at its end.
     pub fn rest(&mut self) -> String {
         self.readers.drain(..).for_each(|reader| reader.join().unwrap());
         self.said.lock().unwrap().clone()
@@ -106,8 +106,8 @@ fn collect(from: impl Read + Send + 'static, said: &Arc<Mutex<String>>) -> JoinH
     })
 }
 
-/// What an operation gives in time. One that nobody wakes looks once more when its deadline comes,
-/// and may even succeed then; here that is a failure.
+/// Returns the answer of an operation. An operation that nobody wakes polls once at its deadline and may succeed; here
+/// that is a failure.
 pub fn in_time<T>(operation: impl FnOnce(Instant) -> T) -> T {
     let deadline = soon();
     let answer = operation(deadline);

@@ -243,7 +243,7 @@ impl Memory {
         self.word(offset).store(value, Ordering::Release);
     }
 
-    /// Adds to a bell and wakes whoever sleeps on it.
+    /// Adds to a bell and wakes the thread that sleeps on it.
     pub fn ring(&self, bell: usize) {
         self.word(bell).fetch_add(1, Ordering::Relaxed);
         let _ = futex::wake(self.half(bell), futex::Flags::empty(), u32::MAX >> 1);

@@ -39,7 +39,7 @@ pub fn end() -> ! {
 
 fn stop() {
     let (process, thread) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero());
-    // SAFETY: stops this thread; whoever watches it lets it go on or kills it.
+    // SAFETY: stops this thread; the watching process continues or kills it.
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread.get(), libc::SIGSTOP) };
 }
 

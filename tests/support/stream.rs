@@ -1,5 +1,5 @@
-//! What two ends send each other without end: each thing's kind, length and bytes follow from a seed and
-//! its number, so whoever receives it knows all of it beforehand.
+//! An endless stream of things between two ends. The kind, length and bytes of each thing follow from a seed and its
+//! number, so the receiver knows all of them beforehand.
 
 use std::sync::LazyLock;
 
@@ -36,7 +36,7 @@ impl Dice {
     }
 }
 
-/// What a thing travels as.
+/// The form in which a thing travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Message,

@@ -40,7 +40,7 @@ const PANICKED: i32 = 101;
 /// A system call.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// Who makes it.
+    /// The thread that makes it.
     pub thread: libc::pid_t,
     /// How many phases had begun.
     pub round: usize,
@@ -51,7 +51,7 @@ pub struct Call {
 /// Which calls are meant.
 pub type Meant = fn(&Call) -> bool;
 
-/// What becomes of the process. Numbers count from 0, over all of its threads.
+/// The plan for the process. Numbers count from 0, over all of its threads.
 #[derive(Clone, Copy)]
 pub enum Plan {
     /// It is only watched.
@@ -67,7 +67,7 @@ pub enum Plan {
 /// How a watched process ended.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What it exited with, unless a signal ended it.
+    /// The exit code, unless a signal ended it.
     pub code: Option<i32>,
     pub signal: Option<i32>,
     /// Whether what was planned came about.
@@ -188,7 +188,7 @@ struct Tracer {
     outcome: Outcome,
 }
 
-/// What a stop at a system call is.
+/// A stop at a system call.
 enum Stop {
     Entry(Call),
     Exit,
@@ -312,7 +312,7 @@ impl Tracer {
     }
 }
 
-/// Gives a stopped thread an order. False: it is gone.
+/// Gives a stopped thread an order. Returns `false` if the thread is gone.
 pub(super) fn order(
     request: libc::c_uint,
     thread: libc::pid_t,
@@ -363,7 +363,7 @@ fn stop_of(thread: libc::pid_t) -> Option<Stop> {
     }
 }
 
-/// What a thread is called.
+/// Returns the name of a thread.
 fn name(process: libc::pid_t, thread: libc::pid_t) -> String {
     let name = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/comm"));
     name.unwrap_or_default().trim_end().to_owned()

@@ -15,7 +15,7 @@ use super::{HANG, soon};
 /// Tensors that are held at once, at most.
 const HELD: u64 = 12;
 
-/// What an end counts.
+/// The counts of an end.
 #[derive(Debug)]
 pub struct Tally {
     /// Waits of this length are hangs.
@@ -24,7 +24,7 @@ pub struct Tally {
     fatal: bool,
     pub hangs: AtomicU64,
     pub wrong: AtomicU64,
-    /// What was received.
+    /// Things that were received.
     pub things: AtomicU64,
     /// In nanoseconds.
     pub longest_wait: AtomicU64,
@@ -95,7 +95,7 @@ fn write(sender: &mut Sender, context: &Context, stream: &mut Stream, tally: &Ta
     }
 }
 
-/// What was received, and what is held of it.
+/// The things that were received, and those that are held.
 #[derive(Debug)]
 struct Arrivals {
     stream: Stream,
@@ -178,7 +178,7 @@ pub enum Drive {
     Callbacks,
 }
 
-/// One end of a link: both streams, until the end. Gives how it ended, in each direction.
+/// Runs both streams of one end of a link until the end. Returns how each direction ended.
 pub fn talk(
     drive: Drive,
     (context, reactor): (&Context, &Reactor),

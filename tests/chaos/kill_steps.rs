@@ -1,0 +1,614 @@
+//! A peer that is killed after every instruction of an operation.
+//!
+//! ```text
+//!   survivor (one process for many deaths)             victim (a process for each place)
+//!   accepts ◀───────────────────────────────────────── connects
+//!   reads, writes, lends, goes to sleep ◀────────────▶ prepares
+//!                                                      the operation, instruction by instruction
+//!   wakes it where the operation sleeps ─────────────▶
+//!   sees the end ◀──────────────────────────────────── dies
+//! ```
+//!
+//! Wherever the victim dies, the survivor sees it. No message is torn. Other links of the same context
+//! work, served by a thread or by a reactor. All loans come back. Some places of each operation are tried, or all of them
+//! (`SLIPRING_TESTS=whole`). `SLIPRING_STEPS=SendShort` tries one operation alone.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use slipring::message::Token;
+use slipring::options::Spin;
+use slipring::{Connection, Context, ErrorKind, EventLoop, Listener, Options, Reactor, Tensor};
+
+use crate::support::callbacks::{diary, settle};
+use crate::support::census::Census;
+use crate::support::other::{self, wait_until_asleep};
+use crate::support::steps::{self, Place, Walk, begin, end, is_asleep, wait_until_named_sleeps};
+use crate::support::{Witness, pair_of, sample, soon, trace, unique_name};
+use Operation::*;
+
+/// The longest time to the notice of a death on a busy machine. A survivor that is not woken takes much longer.
+const SEEN: Duration = Duration::from_secs(5);
+
+/// How long a look at the listener takes at most before the victim's state is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Places of each operation that are tried where not all are.
+const PLACES: usize = 32;
+
+/// The survivor's memory: what is lost of it is missed.
+const QUOTA: usize = 1 << 20;
+
+/// Loans that the victim takes at once.
+const SLOTS: usize = 4;
+
+const SHORT: usize = 48;
+/// Its record takes no more than it needs.
+const PACKED: usize = 300;
+/// Three of them fill a ring, the fourth wraps.
+const LONG: usize = 1000;
+const POOLED: usize = 1500;
+
+/// The operation in which the victim dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    SendShort,
+    SendPacked,
+    SendLong,
+    SendWrapped,
+    SendPooled,
+    SendFirstPooled,
+    SendBatch,
+    SendTensor,
+    RecvShort,
+    RecvPacked,
+    RecvWrapped,
+    RecvPooled,
+    Release,
+    ReleasePooled,
+    ReturnTensor,
+    ParkForMessage,
+    ParkForRoom,
+    WakeReader,
+    WakeWriter,
+    WakeLender,
+    TriggerToken,
+    RunToken,
+    HandOver,
+    WriteThrough,
+    ParkReactor,
+}
+
+const SENDS: [Operation; 8] = [
+    SendShort,
+    SendPacked,
+    SendLong,
+    SendWrapped,
+    SendPooled,
+    SendFirstPooled,
+    SendBatch,
+    SendTensor,
+];
+
+const RECEIVES: [Operation; 7] =
+    [RecvShort, RecvPacked, RecvWrapped, RecvPooled, Release, ReleasePooled, ReturnTensor];
+
+const SLEEPS: [Operation; 5] = [ParkForMessage, ParkForRoom, WakeReader, WakeWriter, WakeLender];
+
+const REACTORS: [Operation; 5] = [TriggerToken, RunToken, HandOver, WriteThrough, ParkReactor];
+
+impl Operation {
+    /// The messages that the victim sends until it ends: how many, and how long they are in turn.
+    fn sends(self) -> (usize, &'static [usize]) {
+        match self {
+            SendShort | WakeReader | RunToken | TriggerToken | HandOver | WriteThrough => {
+                (1, &[SHORT])
+            }
+            SendPacked => (1, &[PACKED]),
+            SendLong => (1, &[LONG]),
+            SendWrapped | ParkForRoom => (4, &[LONG]),
+            SendPooled => (2, &[POOLED]),
+            SendFirstPooled => (1, &[POOLED]),
+            SendTensor => (1, &[POOLED]),
+            SendBatch => (3, &[SHORT, PACKED, LONG]),
+            _ => (0, &[SHORT]),
+        }
+    }
+
+    /// The message that the victim sends with this number.
+    fn message(self, number: usize) -> Vec<u8> {
+        let lens = self.sends().1;
+        message(number, lens[number % lens.len()])
+    }
+
+    /// How long the messages are that the victim receives.
+    fn receives(self) -> usize {
+        match self {
+            RecvPacked => PACKED,
+            RecvWrapped | Release | WakeWriter => LONG,
+            RecvPooled | ReleasePooled => POOLED,
+            _ => SHORT,
+        }
+    }
+}
+
+/// No two bytes of it are alike that lie near each other, nor those of two messages.
+fn message(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (number * 31 + at * 7 + len) as u8).collect()
+}
+
+fn tensor(context: &Context) -> Tensor {
+    let mut tensor = context.alloc::<u8>([POOLED]).unwrap();
+    tensor.copy_from_slice(&message(0, POOLED));
+    tensor.share().unwrap()
+}
+
+fn options() -> Options {
+    Options::new()
+        .ring_capacity(4096)
+        .inline_max(LONG as u64)
+        .pool_quota(QUOTA as u64)
+        .spin(Spin::Never)
+}
+
+/// In the victim: an operation, between the announcements of its begin and its end.
+fn step<T>(operation: impl FnOnce() -> T) -> ! {
+    begin();
+    let _result = operation();
+    end()
+}
+
+fn victim(operation: Operation, name: &str) -> ! {
+    trace::watch_me();
+    let context = Context::with_options(options().loan_slots(SLOTS as u32)).unwrap();
+    let mut link = context.connect_deadline(name, soon()).unwrap();
+    let messages: Vec<_> = (0..4).map(|number| operation.message(number)).collect();
+    let send = |link: &mut Connection, number: usize| {
+        link.send_deadline(&messages[number], soon()).unwrap();
+    };
+    match operation {
+        SendShort | SendPacked | SendLong | SendFirstPooled | WakeReader => {
+            step(|| send(&mut link, 0))
+        }
+        SendPooled => {
+            send(&mut link, 0);
+            step(|| send(&mut link, 1))
+        }
+        SendWrapped => {
+            (0..3).for_each(|number| send(&mut link, number));
+            step(|| send(&mut link, 3))
+        }
+        ParkForRoom => {
+            let fitting = messages.iter().take_while(|message| link.try_send(message).is_ok());
+            assert_eq!(fitting.count(), 3);
+            step(|| send(&mut link, 3))
+        }
+        SendBatch => step(|| {
+            let mut batch = link.batch().unwrap();
+            messages[..3].iter().for_each(|message| batch.push(message).unwrap());
+            batch.publish().unwrap();
+        }),
+        SendTensor => {
+            let tensor = tensor(&context);
+            step(|| link.send_tensor_deadline(&tensor, soon()).unwrap())
+        }
+        RecvWrapped => {
+            (0..3).for_each(|number| receive(&mut link, &message(number, LONG)));
+            step(|| link.recv_deadline(soon()).unwrap())
+        }
+        RecvShort | RecvPacked | RecvPooled | ParkForMessage => {
+            step(|| link.recv_deadline(soon()).unwrap())
+        }
+        Release | ReleasePooled | WakeWriter => {
+            let received = link.peek().unwrap().unwrap();
+            assert_eq!(received.bytes().to_vec(), message(0, operation.receives()));
+            step(|| received.release().unwrap())
+        }
+        ReturnTensor | WakeLender => {
+            let count = if operation == WakeLender { SLOTS } else { 1 };
+            let mut held = Vec::new();
+            held.resize_with(count, || link.recv_tensor_deadline(soon()).unwrap());
+            let last = held.pop();
+            step(|| drop(last))
+        }
+        TriggerToken => {
+            let token = link.recv_deadline(soon()).unwrap().unwrap();
+            let token = Token::from(u32::from_le_bytes(token.try_into().unwrap()));
+            step(|| link.sender().trigger(token).unwrap())
+        }
+        RunToken | ParkReactor => looping(operation, &context, link),
+        HandOver | WriteThrough => {
+            let reactor = Reactor::spawn(&context).unwrap();
+            let link = reactor.adopt(link).unwrap();
+            settle(&reactor);
+            wait_until_named_sleeps("slipring-reactor");
+            let message = messages[0].clone();
+            if operation == WriteThrough {
+                step(|| link.write_with(message, |_, written| written.unwrap()))
+            }
+            let far = link.clone();
+            step(|| reactor.defer(move || far.try_send(&message).unwrap()))
+        }
+    }
+}
+
+/// In the victim: the operations of a loop in its own thread.
+fn looping(operation: Operation, context: &Context, link: Connection) -> ! {
+    let mut events = EventLoop::new(context).unwrap();
+    let link = events.reactor().adopt(link).unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let (ran, came) = (done.clone(), done.clone());
+    let expected = message(0, SHORT);
+    let token = link.register(move |link| {
+        link.write(operation.message(0));
+        ran.store(true, Ordering::Relaxed);
+    });
+    link.on_message(move |_, message| {
+        assert_eq!(message.to_vec(), expected);
+        came.store(true, Ordering::Relaxed);
+    });
+    while events.poll_once(16).unwrap() > 0 {}
+    if operation == RunToken {
+        link.try_send(&u32::from(token.unwrap()).to_le_bytes()).unwrap();
+    }
+    step(|| events.run_until(|| done.load(Ordering::Relaxed)).unwrap())
+}
+
+/// The next message must be this one.
+fn receive(link: &mut Connection, expected: &[u8]) {
+    assert!(link.recv_deadline(soon()).unwrap().unwrap() == expected, "a torn message");
+}
+
+/// When the victim is killed.
+#[derive(Debug, Clone)]
+enum Plan {
+    /// In front of this instruction.
+    Before(Place),
+    WhenAsleep,
+    /// At the operation's end; all of its instructions are noted.
+    AtTheEnd,
+}
+
+/// How it went.
+#[derive(Debug)]
+enum Death {
+    /// There, or not.
+    Killed(bool),
+    Walked(Walk),
+}
+
+/// It, and when the victim was gone.
+type Run<'a> = ScopedJoinHandle<'a, Option<(Death, Instant)>>;
+
+/// In the survivor: a victim whose operation has not begun.
+struct Visit<'a> {
+    operation: Operation,
+    plan: &'a Plan,
+    run: Run<'a>,
+    /// Tells it that the operation may begin.
+    ready: mpsc::Sender<()>,
+    /// The victim's thread, once it has begun.
+    begun: mpsc::Receiver<libc::pid_t>,
+}
+
+impl Visit<'_> {
+    /// Plays the victim's partner until the end. Returns how many messages came.
+    fn accompany(&self, context: &Context, link: &mut Connection) -> usize {
+        let operation = self.operation;
+        let mut came = 0;
+        prepare(operation, context, link, &mut came);
+        match operation {
+            // Asleep when the operation begins.
+            WakeReader => self.begin(),
+            WakeWriter => {
+                self.begin();
+                is_done_or_dead(link.send_deadline(&message(3, LONG), soon()));
+            }
+            WakeLender => {
+                let tensor = tensor(context);
+                self.begin();
+                is_done_or_dead(link.send_tensor_deadline(&tensor, soon()));
+            }
+            // Awake when the operation sleeps.
+            ParkForMessage | ParkForRoom | ParkReactor => {
+                self.begin();
+                if self.falls_asleep() && operation != ParkForRoom {
+                    is_done_or_dead(link.send_deadline(&message(0, SHORT), soon()));
+                }
+            }
+            // Doing something else all the time.
+            _ => {
+                self.begin();
+                while !self.run.is_finished() {
+                    thread::park_timeout(Duration::from_micros(200));
+                }
+            }
+        }
+        receive_all(operation, link, &mut came);
+        assert_eq!(*link.send(b"late").unwrap_err().kind(), ErrorKind::PeerDied);
+        came
+    }
+
+    /// A reactor is the victim's partner, until its end.
+    fn serve(&self, reactor: &Reactor, link: Connection) -> usize {
+        let link = reactor.adopt(link).unwrap();
+        let (say, said) = diary();
+        let ran = Arc::new(AtomicBool::new(false));
+        let run = ran.clone();
+        let token = link.register(move |_| assert!(!run.swap(true, Ordering::Relaxed))).unwrap();
+        link.on_closed(move |_, end| say(end.map_err(|error| error.kind().clone())));
+        settle(reactor);
+        link.try_send(&u32::from(token).to_le_bytes()).unwrap();
+        wait_until_named_sleeps("slipring-reactor");
+        self.begin();
+        let end = said.recv_timeout(crate::support::HANG).expect("the death is not seen");
+        assert_eq!(end, Err(ErrorKind::PeerDied));
+        ran.load(Ordering::Relaxed).into()
+    }
+
+    fn begin(&self) {
+        self.ready.send(()).unwrap();
+    }
+
+    /// Waits until the victim sleeps. False: it has died before.
+    fn falls_asleep(&self) -> bool {
+        let mut thread = None;
+        while !self.run.is_finished() {
+            thread = thread.or_else(|| self.begun.recv_timeout(LOOK).ok());
+            if let Some(thread) = thread
+                && is_asleep(thread)
+            {
+                if matches!(self.plan, Plan::WhenAsleep) {
+                    let process = rustix::process::Pid::from_raw(thread).unwrap();
+                    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+                }
+                return true;
+            }
+            thread::park_timeout(Duration::from_micros(50));
+        }
+        false
+    }
+}
+
+/// In the survivor: what there must be before the operation begins.
+fn prepare(operation: Operation, context: &Context, link: &mut Connection, came: &mut usize) {
+    let mut take = |link: &mut Connection, count: usize| {
+        (0..count).for_each(|number| receive(link, &operation.message(number)));
+        *came += count;
+    };
+    let give = |link: &mut Connection, count: usize| {
+        let message = |number| message(number, operation.receives());
+        (0..count).for_each(|number| link.send_deadline(&message(number), soon()).unwrap());
+    };
+    match operation {
+        SendPooled => take(link, 1),
+        SendWrapped => take(link, 3),
+        RecvShort | RecvPacked | RecvPooled | Release | ReleasePooled => give(link, 1),
+        RecvWrapped => give(link, 4),
+        WakeWriter => give(link, 3),
+        ReturnTensor => link.send_tensor_deadline(tensor(context), soon()).unwrap(),
+        WakeLender => {
+            for _ in 0..SLOTS {
+                link.send_tensor_deadline(tensor(context), soon()).unwrap();
+            }
+        }
+        RunToken => {
+            let token = link.recv_deadline(soon()).unwrap().unwrap();
+            let token = Token::from(u32::from_le_bytes(token.try_into().unwrap()));
+            link.sender().trigger(token).unwrap();
+        }
+        _ => {}
+    }
+}
+
+/// In the survivor: everything that the victim had published, whole and in order, and its death.
+fn receive_all(operation: Operation, link: &mut Connection, came: &mut usize) {
+    let end = loop {
+        let next = if operation == SendTensor {
+            link.recv_tensor_deadline(soon())
+                .map(|tensor| tensor.map(|tensor| tensor.to_vec().unwrap()))
+        } else {
+            link.recv_deadline(soon())
+        };
+        match next {
+            Ok(message) => {
+                let message = message.expect("a killed peer has not closed in order");
+                assert!(message == operation.message(*came), "a torn message");
+                *came += 1;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(*end.kind(), ErrorKind::PeerDied);
+}
+
+fn is_done_or_dead(answer: slipring::Result<()>) {
+    if let Err(error) = answer {
+        assert_eq!(*error.kind(), ErrorKind::PeerDied);
+    }
+}
+
+/// The process that stays.
+struct Survivor {
+    test: &'static str,
+    name: String,
+    context: Context,
+    listener: Listener,
+    reactor: Reactor,
+    /// A link that a thread serves.
+    innocent: Witness,
+    /// The far end of a link that the reactor serves.
+    served: Connection,
+    /// How late a death was seen at most.
+    latest: Duration,
+}
+
+impl Survivor {
+    fn new(test: &'static str) -> Self {
+        let context = Context::with_options(options()).unwrap();
+        let name = unique_name();
+        let listener = context.listen(&*name).unwrap();
+        let reactor = Reactor::spawn(&context).unwrap();
+        let innocent = Witness::new(&context);
+        let (near, served) = pair_of(&context, &context);
+        let near = reactor.adopt(near).unwrap();
+        near.on_message(|link, message| link.write(message.to_vec()));
+        Self { test, name, context, listener, reactor, innocent, served, latest: Duration::ZERO }
+    }
+
+    /// One life and death of a victim. `None`: it cannot be watched here.
+    fn once(&mut self, operation: Operation, plan: &Plan) -> Option<Death> {
+        let argument = format!("{} {}", operation as usize, self.name);
+        let (test, me) = (self.test, rustix::thread::gettid());
+        let (ready, prepared) = mpsc::channel();
+        let (tell, begun) = mpsc::channel();
+        thread::scope(|scope| {
+            let run = scope.spawn(move || {
+                let begun = |thread| {
+                    prepared.recv().unwrap();
+                    if matches!(operation, WakeReader | WakeWriter | WakeLender) {
+                        wait_until_asleep(me);
+                    }
+                    tell.send(thread).unwrap();
+                };
+                let death = match plan {
+                    Plan::Before(place) => {
+                        steps::kill(test, &argument, place, begun).map(Death::Killed)
+                    }
+                    _ => steps::walk(test, &argument, begun).map(Death::Walked),
+                };
+                death.map(|death| (death, Instant::now()))
+            });
+            let mut link = self.meet(&run)?;
+            let visit = Visit { operation, plan, run, ready, begun };
+            let came = match operation {
+                TriggerToken => visit.serve(&self.reactor, link),
+                _ => visit.accompany(&self.context, &mut link),
+            };
+            let seen = Instant::now();
+            let (death, killed) = visit.run.join().unwrap().unwrap();
+            let late = seen.saturating_duration_since(killed);
+            assert!(late < SEEN, "seen after {late:?}");
+            self.latest = self.latest.max(late);
+            let most = operation.sends().0;
+            assert!(came <= most);
+            match operation {
+                SendBatch => assert!(came == 0 || came == most, "part of a batch: {came}"),
+                // It leaves the rest to another thread.
+                HandOver => {}
+                _ => assert!(
+                    came == most || !matches!(plan, Plan::AtTheEnd),
+                    "lost: {came} of {most}"
+                ),
+            }
+            Some(death)
+        })
+    }
+
+    fn meet(&mut self, run: &Run<'_>) -> Option<Connection> {
+        loop {
+            match self.listener.accept_deadline(Instant::now() + LOOK) {
+                Ok(link) => return Some(link),
+                Err(error) => assert!(error.is_timeout(), "{error}"),
+            }
+            if run.is_finished() {
+                return None;
+            }
+        }
+    }
+
+    /// Everything is as it was before the victim came.
+    fn settle(&mut self) {
+        self.innocent.check();
+        self.served.send_deadline(b"innocent", soon()).unwrap();
+        receive(&mut self.served, b"innocent");
+        drop(self.context.allocation().until(soon()).typed::<u8>([QUOTA]).unwrap());
+        self.context.trim();
+    }
+}
+
+/// In the survivor: victims, each killed one place later.
+fn survive(test: &'static str, operations: &[Operation]) {
+    let mut survivor = Survivor::new(test);
+    let which = std::env::var("SLIPRING_STEPS").ok();
+    let meant = |one: &&Operation| match which.as_deref() {
+        Some(which) => *which == format!("{one:?}"),
+        // It makes a segment, in very many instructions. The sample leaves it to `kill_sweep`, which tries its calls.
+        None => sample::is_whole() || **one != SendFirstPooled,
+    };
+    // Whatever the links of the innocent need is there.
+    survivor.settle();
+    let before = Census::take();
+    for operation in operations.iter().filter(meant) {
+        let walked = survivor.once(*operation, &Plan::AtTheEnd);
+        let Some(Death::Walked(walk)) = walked else { return };
+        survivor.settle();
+        let count = walk.count();
+        let (mut tried, mut killed) = (0, 0);
+        for at in sample::places(count, PLACES) {
+            tried += 1;
+            eprintln!("{operation:?}: instruction {at} of {count}");
+            let death = survivor.once(*operation, &Plan::Before(walk.place(at))).unwrap();
+            killed += usize::from(matches!(death, Death::Killed(true)));
+            survivor.settle();
+            before.comes_back_but_for_a_spare();
+        }
+        if matches!(operation, ParkForMessage | ParkForRoom | ParkReactor) {
+            eprintln!("{operation:?}: asleep");
+            survivor.once(*operation, &Plan::WhenAsleep).unwrap();
+            survivor.settle();
+            before.comes_back_but_for_a_spare();
+        }
+        let latest = mem::take(&mut survivor.latest);
+        println!(
+            "@@{operation:?}: {count} instructions, {killed} victims killed within, 0 wedges, \
+             seen after {latest:.1?} at most"
+        );
+        assert!(killed > tried / 2);
+    }
+}
+
+fn sweep(test: &'static str, operations: &[Operation]) {
+    other::run_here(test, |argument| match argument.split_once(' ') {
+        None => survive(test, operations),
+        Some((number, name)) => {
+            let number: usize = number.parse().unwrap();
+            victim(*operations.iter().find(|one| **one as usize == number).unwrap(), name)
+        }
+    });
+    // A process of its own, for its census.
+    let survivor = other::command(test, "survivor").env("RUST_BACKTRACE", "0").output().unwrap();
+    let cried = String::from_utf8_lossy(&survivor.stderr);
+    // The last places are enough.
+    let lines: Vec<_> = cried.lines().collect();
+    let last = lines[lines.len().saturating_sub(20)..].join("\n");
+    assert!(survivor.status.success(), "{last}");
+    let said = String::from_utf8_lossy(&survivor.stdout);
+    said.lines().filter_map(|line| line.split_once("@@")).for_each(|(_, line)| println!("{line}"));
+}
+
+#[test]
+fn a_peer_may_be_killed_at_every_instruction_of_a_send() {
+    sweep("a_peer_may_be_killed_at_every_instruction_of_a_send", &SENDS);
+}
+
+#[test]
+fn a_peer_may_be_killed_at_every_instruction_of_a_receive_or_a_return() {
+    sweep("a_peer_may_be_killed_at_every_instruction_of_a_receive_or_a_return", &RECEIVES);
+}
+
+#[test]
+fn a_peer_may_be_killed_at_every_instruction_of_a_sleep_or_a_wake() {
+    sweep("a_peer_may_be_killed_at_every_instruction_of_a_sleep_or_a_wake", &SLEEPS);
+}
+
+#[test]
+fn a_peer_may_be_killed_at_every_instruction_of_a_reactor() {
+    sweep("a_peer_may_be_killed_at_every_instruction_of_a_reactor", &REACTORS);
+}

@@ -1,0 +1,12 @@
+//! Tensors in GPU memory pass between processes, and a driver that fails or a peer that lies causes an error.
+//!
+//! The driver is `tests/fake_cuda`, which needs no GPU. With `SLIPRING_GPU` set the tests use the machine's own driver.
+
+mod containers;
+mod copies;
+mod errors;
+mod exchange;
+mod fake;
+mod fake_misuse;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,11 @@
+//! A reactor serves many links on one thread: it calls back in order, sleeps when there is nothing to do, and ends one
+//! link without harm to the others.
+
+mod faults;
+mod flood;
+mod links;
+mod panics;
+mod regressions;
+#[path = "../support/mod.rs"]
+mod support;
+mod tensors;

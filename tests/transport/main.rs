@@ -1,0 +1,19 @@
+//! A connection carries every message once, whole and in order. It ends with the reason. A peer that dies, lies or
+//! hoards costs its own link, and nothing else in the process.
+
+mod ahead;
+mod cost;
+mod death;
+mod exchange;
+mod handshake;
+mod interop;
+mod lies;
+mod limits;
+mod polling;
+mod processes;
+mod readiness;
+mod regressions;
+mod slow_descriptors;
+#[path = "../support/mod.rs"]
+mod support;
+mod wire;

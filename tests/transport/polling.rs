@@ -1,0 +1,57 @@
+//! A thread that waits in vain many times stops polling, and sleeps.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use slipring::options::Spin;
+use slipring::{ErrorKind, Options};
+
+/// The deadline of each wait.
+const PATIENCE: Duration = Duration::from_millis(3);
+
+/// The number of waits.
+const WAITS: u32 = 100;
+
+/// Returns the processor time of this thread.
+fn computed() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap()
+}
+
+/// Asserts that this thread has computed for less than half of the time after `start`, when its processor time was
+/// `before`.
+fn assert_mostly_asleep(start: Instant, before: Duration) {
+    let (all, watched) = (start.elapsed(), computed() - before);
+    assert!(watched < all / 2, "{watched:?} of {all:?}");
+}
+
+#[test]
+fn deadlines_in_vain_are_slept_through() {
+    // As a rule it would watch for two seconds.
+    let spin = Spin::Adaptive { max: Duration::from_secs(10) };
+    let (mut near, _far) = crate::support::pair(Options::new().spin(spin));
+    let (start, before) = (Instant::now(), computed());
+    for _ in 0..WAITS {
+        let error = near.recv_deadline(Instant::now() + PATIENCE).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TimedOut { .. }), "{error}");
+    }
+    assert_mostly_asleep(start, before);
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn futures_dropped_in_vain_are_slept_through() {
+    use slipring::tokio::AsyncConnection;
+    use tokio::runtime::Builder;
+
+    // As a rule it would watch for 50 ms.
+    let spin = Spin::Adaptive { max: Duration::from_millis(250) };
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let (near, _far) = crate::support::pair(Options::new().spin(spin));
+        let mut near = AsyncConnection::new(near).unwrap();
+        let (start, before) = (Instant::now(), computed());
+        for _ in 0..WAITS {
+            tokio::time::timeout(PATIENCE, near.recv()).await.unwrap_err();
+        }
+        assert_mostly_asleep(start, before);
+    });
+}

@@ -1,0 +1,262 @@
+//! A connection has a descriptor for the event loop of the user. The loop misses no message and does not spin, with
+//! level- and edge-triggered readiness.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::{pair, soon};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use slipring::error::{TryRecvError, TrySendError};
+use slipring::{Connection, ErrorKind, Options};
+
+/// A loop over one descriptor.
+#[derive(Debug)]
+struct Loop {
+    epoll: OwnedFd,
+    wakeups: u32,
+}
+
+impl Loop {
+    fn new(fd: impl AsFd, edge: bool) -> Self {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+        let mut events = EventFlags::IN | EventFlags::RDHUP;
+        if edge {
+            events |= EventFlags::ET;
+        }
+        epoll::add(&epoll, fd, EventData::new_u64(1), events).unwrap();
+        Self { epoll, wakeups: 0 }
+    }
+
+    /// Sleeps until the descriptor is readable. Returns `false` after the time limit.
+    fn sleep(&mut self, most: Duration) -> bool {
+        let mut events = [MaybeUninit::<Event>::uninit(); 1];
+        let timeout =
+            Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+        let (ready, _) = epoll::wait(&self.epoll, &mut events, Some(&timeout)).unwrap();
+        self.wakeups += 1;
+        !ready.is_empty()
+    }
+}
+
+const LONG: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(30);
+
+fn drain(link: &mut Connection) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    loop {
+        match link.try_recv() {
+            Ok(Some(message)) => messages.push(message),
+            Err(TryRecvError::Empty) => return messages,
+            other => panic!("{other:?} after {} messages", messages.len()),
+        }
+    }
+}
+
+fn fill(link: &mut Connection, message: &[u8]) -> usize {
+    let mut sent = 0;
+    loop {
+        match link.try_send(message) {
+            Ok(()) => sent += 1,
+            Err(TrySendError::Full { .. }) => return sent,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn every_message_wakes_and_silence_lets_sleep() {
+    for edge in [false, true] {
+        let (mut near, mut far) = pair(Options::new());
+        let mut events = Loop::new(&near, edge);
+        assert!(drain(&mut near).is_empty());
+        for round in 0..100u32 {
+            assert!(!events.sleep(Duration::ZERO), "edge {edge}, round {round}: nothing was sent");
+            far.send(&round.to_le_bytes()).unwrap();
+            assert!(events.sleep(LONG), "edge {edge}, round {round}: the message is missed");
+            assert_eq!(drain(&mut near), [round.to_le_bytes()]);
+        }
+        assert!(!events.sleep(SHORT), "edge {edge}: readable for nothing");
+    }
+}
+
+#[test]
+fn what_came_before_the_descriptor_was_asked_for_is_found_by_looking() {
+    let (mut near, mut far) = pair(Options::new());
+    far.send(b"early").unwrap();
+    let mut events = Loop::new(&near, true);
+    assert_eq!(drain(&mut near), [b"early"]);
+    far.send(b"late").unwrap();
+    assert!(events.sleep(LONG));
+    assert_eq!(drain(&mut near), [b"late"]);
+}
+
+#[test]
+fn long_messages_wake_and_their_segments_do_not_spin() {
+    for edge in [false, true] {
+        let (mut near, mut far) = pair(Options::new());
+        let mut events = Loop::new(&near, edge);
+        for len in [10_000, 100_000, 1 << 20, 5 << 20] {
+            assert!(drain(&mut near).is_empty());
+            far.send(&vec![7; len]).unwrap();
+            assert!(events.sleep(LONG));
+            assert_eq!(drain(&mut near), [vec![7; len]]);
+            assert!(!events.sleep(SHORT), "edge {edge}: readable for nothing");
+        }
+    }
+}
+
+#[test]
+fn room_wakes_only_a_side_that_polled_for_it() {
+    for (edge, len) in [(false, 1000), (true, 1000), (false, 100_000), (true, 100_000)] {
+        let (mut near, mut far) = pair(Options::new().loan_slots(8));
+        let mut events = Loop::new(&near, edge);
+        assert!(drain(&mut near).is_empty());
+        for round in 0..20 {
+            let message = vec![round; len];
+            assert!(fill(&mut near, &message) > 0);
+            assert!(!events.sleep(Duration::ZERO), "no room yet");
+            while far.recv_deadline(soon()).unwrap().unwrap() == message {
+                if events.sleep(Duration::ZERO) {
+                    break;
+                }
+            }
+            // A little more room than the first edge told of does no harm.
+            while far.try_recv().is_ok() {}
+            assert!(drain(&mut near).is_empty());
+        }
+    }
+}
+
+#[test]
+fn room_is_told_whichever_direction_is_served_first() {
+    // A wake-up for room that is taken from the socket while data is looked for must not be lost for
+    // a sender that polled for room before.
+    for edge in [false, true] {
+        for writes_first in [false, true] {
+            let (mut near, mut far) = pair(Options::new());
+            let mut events = Loop::new(&near, edge);
+            assert!(drain(&mut near).is_empty());
+            let peer = thread::spawn(move || {
+                for round in 0..300u32 {
+                    // Not until it is empty: the other side fills it as fast.
+                    for _ in 0..20 {
+                        let _ = far.try_recv();
+                    }
+                    far.send(&round.to_le_bytes()).unwrap();
+                    assert!(far.recv_deadline(soon()).unwrap().is_some());
+                }
+                // Everything has been sent when this is.
+                far.send(b"end").unwrap();
+                while far.recv().unwrap().is_some() {}
+            });
+            let mut received = 0;
+            let mut full = false;
+            let deadline = Instant::now() + LONG;
+            'serve: loop {
+                for write in [writes_first, !writes_first] {
+                    if write {
+                        full = fill(&mut near, &[1; 4000]) > 0 || full;
+                    } else {
+                        for message in drain(&mut near) {
+                            if message == b"end" {
+                                break 'serve;
+                            }
+                            received += 1;
+                        }
+                    }
+                }
+                assert!(events.sleep(LONG), "edge {edge}, writes first {writes_first}: lost");
+                assert!(Instant::now() < deadline, "{received} {events:?}");
+            }
+            assert_eq!(received, 300);
+            assert!(full);
+            near.close().unwrap();
+            peer.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn room_that_nobody_uses_does_not_spin() {
+    let (mut near, mut far) = pair(Options::new());
+    let mut events = Loop::new(&near, false);
+    assert!(drain(&mut near).is_empty());
+    fill(&mut near, &[1; 4000]);
+    while far.try_recv().is_ok() {}
+    // The descriptor is readable for the room. A caller that only receives sleeps after a few polls.
+    events.wakeups = 0;
+    while events.sleep(SHORT) {
+        assert!(drain(&mut near).is_empty());
+        assert!(events.wakeups < 10, "the loop spins");
+    }
+}
+
+#[test]
+fn a_close_and_a_death_wake() {
+    for edge in [false, true] {
+        let (mut near, far) = pair(Options::new());
+        let mut events = Loop::new(&near, edge);
+        assert!(drain(&mut near).is_empty());
+        far.close().unwrap();
+        assert!(events.sleep(LONG));
+        assert_eq!(near.try_recv().unwrap(), None);
+        // The first may have been read before the peer left.
+        let _ = near.send(b"late");
+        assert_eq!(*near.send(b"late").unwrap_err().kind(), ErrorKind::PeerClosed);
+    }
+}
+
+#[test]
+fn blocking_and_polling_take_turns() {
+    let (mut near, mut far) = pair(Options::new());
+    let mut events = Loop::new(&near, true);
+    for round in 0..50u32 {
+        assert!(drain(&mut near).is_empty());
+        far.send(&round.to_le_bytes()).unwrap();
+        assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), round.to_le_bytes());
+        assert!(drain(&mut near).is_empty());
+        far.send(&round.to_le_bytes()).unwrap();
+        assert!(events.sleep(LONG));
+        assert_eq!(drain(&mut near), [round.to_le_bytes()]);
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_between_a_sleeping_and_an_awake_side() {
+    for edge in [false, true] {
+        let (mut near, mut far) = pair(Options::new());
+        let mut events = Loop::new(&near, edge);
+        const ROUNDS: u32 = 30_000;
+        let peer = thread::spawn(move || {
+            for round in 0..ROUNDS {
+                far.send(&round.to_le_bytes()).unwrap();
+                if round % 3 == 0 {
+                    // Sometimes the other side is about to sleep, sometimes it does.
+                    for _ in 0..round % 1000 {
+                        std::hint::spin_loop();
+                    }
+                }
+                if round % 7 == 0 {
+                    far.recv_deadline(soon()).unwrap().unwrap();
+                }
+            }
+            while far.recv().unwrap().is_some() {}
+        });
+        let mut next = 0u32;
+        while next < ROUNDS {
+            for message in drain(&mut near) {
+                assert_eq!(message, next.to_le_bytes());
+                if next.is_multiple_of(7) {
+                    near.send(b"go on").unwrap();
+                }
+                next += 1;
+            }
+            assert!(next == ROUNDS || events.sleep(LONG), "edge {edge}: lost after {next}");
+        }
+        near.close().unwrap();
+        peer.join().unwrap();
+    }
+}
