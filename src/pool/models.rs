@@ -50,9 +50,7 @@ impl Lender {
 
     /// A pool of two blocks that are used in turn, and a borrower that has slots to spare.
     fn in_turn() -> Self {
-        let lender = Self::with_slots(2, 4, 2 * BLOCK as u64);
-        lender.pool.walk_large(BLOCK);
-        lender
+        Self::with_slots(2, 4, 2 * BLOCK as u64)
     }
 
     fn with_slots(count: u32, slots: u32, footprint: u64) -> Self {

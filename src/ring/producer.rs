@@ -91,7 +91,8 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
         Ok(self.cursor.tail())
     }
 
-    /// How long the reader's position takes to come. `None`: it has not changed, and was here.
+    /// Returns how long the reader's position takes to come, or `None` if it has not changed: then it did not come from
+    /// the reader's core.
     pub(crate) fn time_position(&mut self) -> Result<Option<Duration>, Fault> {
         let (before, start) = (self.cursor.tail(), Instant::now());
         let after = self.read()?;

@@ -197,7 +197,7 @@ impl Sender {
         self.stats.tensors += 1;
         self.stats.bytes += bytes;
         self.announce()?;
-        Ok(self.note_distance(bytes)?)
+        Ok(self.note_distance()?)
     }
 
     /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put
@@ -232,7 +232,7 @@ impl Sender {
         self.stats.tensors += 1;
         self.stats.bytes += bytes as u64;
         announced?;
-        self.note_distance(bytes as u64)?;
+        self.note_distance()?;
         Ok(true)
     }
 

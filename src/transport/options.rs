@@ -81,6 +81,13 @@ pub enum Numa {
     Node(u32),
 }
 
+/// Source: streams of 1 MiB go at the rate of the bare ring from here on, and round trips are as fast as in any other
+/// footprint (`docs/lab/2026-11-23-pool-footprint.md`).
+const POOL_FOOTPRINT: u64 = 4 << 20;
+
+/// Source: the same page.
+const POOL_FAR_FOOTPRINT: u64 = 32 << 20;
+
 /// Options of a [`Context`](crate::Context); every one has a default.
 ///
 /// # Examples
@@ -122,8 +129,8 @@ impl Default for Options {
             inline_max: 4 << 10,
             loan_slots: 256,
             pool_quota: 2 << 30,
-            pool_footprint: 2 << 20,
-            pool_far_footprint: 32 << 20,
+            pool_footprint: POOL_FOOTPRINT,
+            pool_far_footprint: POOL_FAR_FOOTPRINT,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
             write_limit: 64 << 20,
@@ -179,19 +186,18 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that the pool walks through in turn while the peers' cores share a cache with this
-    /// side's, where long messages are written faster so: it begins with an eighth of it, and tries. Default 2 MiB; see
-    /// `docs/performance.md`.
+    /// Bytes of each block size that rotate while the peers' cores share a cache with this side's. Default 4 MiB.
     ///
-    /// A sender that may wait, and watches ([`Spin`]), does so for a moment, about 20 µs to 10 ms by the
-    /// message's length, where its receiver holds twice what is walked through and may be about to return some of it.
+    /// The pool hands out the block of a size that was unused for longest, because lines that a receiver has just read
+    /// are slow to write. More blocks than rotate exist only while receivers hold them. Messages longer than half of the
+    /// footprint always travel in the same block. `docs/tuning.md` says where another value is faster.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
         self
     }
 
-    /// The same while the peers' cores are far. It begins with an eighth of [`pool_footprint`](Self::pool_footprint),
-    /// too, and also tries twice that, if it is less. Default 32 MiB.
+    /// Bytes of each block size that rotate while the peers' cores share no cache with this side's, which is measured.
+    /// Default 32 MiB. A value below [`pool_footprint`](Self::pool_footprint) counts as that one.
     pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
         self.pool_far_footprint = bytes;
         self
