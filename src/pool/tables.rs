@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::block::Block;
 use crate::pool::class::{self, Class};
-use crate::pool::distance::Distance;
 use crate::pool::frozen::FrozenBlock;
 use crate::pool::loans::{
     Account, BlockHome, Borrower, BorrowerId, Loan, Loaned, OpenLoan, Piece, Promise,
@@ -63,7 +61,6 @@ pub(super) enum Named {
 
 pub(super) struct Tables {
     options: PoolOptions,
-    distance: Distance,
     segments: Vec<Option<BlockSegment>>,
     /// Number of the next segment.
     next_segment: u32,
@@ -84,7 +81,6 @@ impl Tables {
     pub(super) fn new(options: PoolOptions) -> Self {
         Self {
             options,
-            distance: Distance::default(),
             segments: Vec::new(),
             next_segment: 0,
             frozen: BTreeMap::new(),
@@ -258,20 +254,6 @@ impl Tables {
         }
     }
 
-    /// Returns the bytes of each class that rotate now.
-    fn footprint(&self) -> u64 {
-        let PoolOptions { footprint, far_footprint, .. } = self.options;
-        if self.distance.is_far() { far_footprint.max(footprint) } else { footprint }
-    }
-
-    /// Adds a measurement of how long a line took to come from a peer's core.
-    pub(super) fn note_distance(&mut self, took: Duration) {
-        if self.distance.note(took) {
-            let footprint = self.footprint();
-            self.classes.iter_mut().for_each(|class| class.set_footprint(footprint));
-        }
-    }
-
     /// Takes back a block that a peer may have read.
     pub(super) fn put_back(&mut self, piece: Box<Piece>) {
         self.count_back(&piece);
@@ -300,7 +282,7 @@ impl Tables {
     fn class(&mut self, block_len: u64) -> usize {
         let known = self.classes.iter().position(|class| class.block_len() == block_len);
         known.unwrap_or_else(|| {
-            self.classes.push(Class::new(block_len, self.footprint()));
+            self.classes.push(Class::new(block_len, self.options.footprint));
             self.classes.len() - 1
         })
     }

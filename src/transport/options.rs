@@ -81,12 +81,9 @@ pub enum Numa {
     Node(u32),
 }
 
-/// Source: streams of 1 MiB go at the rate of the bare ring from here on, and round trips are as fast as in any other
-/// footprint (`docs/lab/2026-11-23-pool-footprint.md`).
+/// Source: while both CPUs share a cache, streams of 1 MiB reach the rate of the bare ring from here on, and round trips
+/// are slower with twice as much (`docs/lab/2026-11-23-pool-footprint.md`).
 const POOL_FOOTPRINT: u64 = 4 << 20;
-
-/// Source: the same page.
-const POOL_FAR_FOOTPRINT: u64 = 32 << 20;
 
 /// Options of a [`Context`](crate::Context); every one has a default.
 ///
@@ -107,7 +104,6 @@ pub struct Options {
     pub(super) loan_slots: u32,
     pub(super) pool_quota: u64,
     pub(super) pool_footprint: u64,
-    pub(super) pool_far_footprint: u64,
     pub(super) peer_pool_limit: u64,
     pub(super) backlog_limit: usize,
     pub(super) write_limit: usize,
@@ -130,7 +126,6 @@ impl Default for Options {
             loan_slots: 256,
             pool_quota: 2 << 30,
             pool_footprint: POOL_FOOTPRINT,
-            pool_far_footprint: POOL_FAR_FOOTPRINT,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
             write_limit: 64 << 20,
@@ -186,20 +181,14 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that rotate while the peers' cores share a cache with this side's. Default 4 MiB.
+    /// Bytes of each block size that rotate. Default 4 MiB.
     ///
     /// The pool hands out the block of a size that was unused for longest, because lines that a receiver has just read
     /// are slow to write. More blocks than rotate exist only while receivers hold them. Messages longer than half of the
-    /// footprint always travel in the same block. `docs/tuning.md` says where another value is faster.
+    /// footprint always travel in the same block. Processes whose cores share no cache gain by 32 MiB;
+    /// `docs/tuning.md` has the figures.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
-        self
-    }
-
-    /// Bytes of each block size that rotate while the peers' cores share no cache with this side's, which is measured.
-    /// Default 32 MiB. A value below [`pool_footprint`](Self::pool_footprint) counts as that one.
-    pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
-        self.pool_far_footprint = bytes;
         self
     }
 
@@ -312,7 +301,6 @@ impl Options {
         PoolOptions {
             quota: self.pool_quota,
             footprint: self.pool_footprint,
-            far_footprint: self.pool_far_footprint,
             backing: self.backing(),
         }
     }
