@@ -1,6 +1,6 @@
 //! A block that is being written.
 
-use crate::pool::loans::Piece;
+use crate::pool::loans::BoxedPiece;
 use crate::pool::pool::Pool;
 use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
@@ -9,13 +9,13 @@ use crate::pool::shared::SharedBlock;
 #[derive(Debug)]
 pub(crate) struct Block {
     /// `None` once the block is on loan.
-    piece: Option<Box<Piece>>,
+    piece: Option<BoxedPiece>,
     len: usize,
     pool: Pool,
 }
 
 impl Block {
-    pub(super) fn new(piece: Box<Piece>, len: usize, pool: Pool) -> Self {
+    pub(super) fn new(piece: BoxedPiece, len: usize, pool: Pool) -> Self {
         Self { piece: Some(piece), len, pool }
     }
 
@@ -50,7 +50,7 @@ impl Block {
     }
 
     /// Takes the memory out, to lend it.
-    pub(super) fn take(&mut self) -> Option<Box<Piece>> {
+    pub(super) fn take(&mut self) -> Option<BoxedPiece> {
         self.piece.take()
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::pool::loans::Piece;
+use crate::pool::loans::BoxedPiece;
 
 /// The smallest block in bytes: one page on most machines.
 pub(super) const SMALLEST: u64 = 4096;
@@ -15,6 +15,10 @@ pub(super) const SMALLEST: u64 = 4096;
 /// Bytes of a new segment, unless one block is longer. The first message then does not wait until the kernel has cleared
 /// the whole footprint, which takes about 250 µs a MiB (`Options::prefault`).
 const SEGMENT: u64 = 1 << 20;
+
+/// The fewest blocks that rotate, if more than one does. Source: streams of 1 MiB go at 23 GB/s with two blocks, 48 with
+/// three, and 55, the rate of the bare ring, with four (`docs/lab/2026-11-23-pool-footprint.md`).
+const FEW: u64 = 4;
 
 /// The most blocks of a class that rotate. One borrower holds no more loans than this.
 const MOST: u64 = 1024;
@@ -34,9 +38,10 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
     Some((len + (step - 1)) & !(step - 1))
 }
 
-/// Returns how many blocks rotate within `footprint` bytes: at least one.
+/// Returns how many blocks rotate: as many as fit into `footprint` bytes, but at least [`FEW`], which a stream needs. Of blocks
+/// longer than half of the footprint one is used again and again.
 fn rotation(block_len: u64, footprint: u64) -> u64 {
-    (footprint / block_len).clamp(1, MOST)
+    if block_len > footprint / 2 { 1 } else { (footprint / block_len).clamp(FEW, MOST) }
 }
 
 /// The blocks of one length.
@@ -46,9 +51,9 @@ pub(super) struct Class {
     /// How many blocks rotate.
     rotation: u64,
     /// Free blocks that rotate: fresh ones first, then the others, unused for longest first.
-    rotating: VecDeque<Box<Piece>>,
+    rotating: VecDeque<BoxedPiece>,
     /// Free blocks that do not rotate.
-    spare: Vec<Box<Piece>>,
+    spare: Vec<BoxedPiece>,
     /// Blocks of the class, free or not.
     blocks: u64,
     /// Blocks at the front of `rotating` that no peer has read since they were entered there.
@@ -85,7 +90,7 @@ impl Class {
     }
 
     /// Takes a free block of the rotation: a fresh one, else the one unused for longest.
-    pub(super) fn take(&mut self) -> Option<Box<Piece>> {
+    pub(super) fn take(&mut self) -> Option<BoxedPiece> {
         if self.active() < self.rotation
             && let Some(piece) = self.spare.pop()
         {
@@ -100,12 +105,12 @@ impl Class {
     }
 
     /// Takes any free block. It may lie outside of the rotation.
-    pub(super) fn take_any(&mut self) -> Option<Box<Piece>> {
+    pub(super) fn take_any(&mut self) -> Option<BoxedPiece> {
         self.take().or_else(|| self.spare.pop())
     }
 
     /// Enters a free block that a peer may have read.
-    pub(super) fn insert(&mut self, piece: Box<Piece>) {
+    pub(super) fn insert(&mut self, piece: BoxedPiece) {
         if self.active() <= self.rotation {
             self.rotating.push_back(piece);
         } else {
@@ -114,13 +119,13 @@ impl Class {
     }
 
     /// Enters a free block that no peer has read.
-    pub(super) fn insert_fresh(&mut self, piece: Box<Piece>) {
+    pub(super) fn insert_fresh(&mut self, piece: BoxedPiece) {
         self.rotating.push_front(piece);
         self.fresh += 1;
     }
 
     /// Enters the blocks of a new segment.
-    pub(super) fn add_segment(&mut self, pieces: impl DoubleEndedIterator<Item = Box<Piece>>) {
+    pub(super) fn add_segment(&mut self, pieces: impl DoubleEndedIterator<Item = BoxedPiece>) {
         for piece in pieces.rev() {
             self.blocks += 1;
             self.insert_fresh(piece);
@@ -141,7 +146,7 @@ impl Class {
         self.blocks - self.spare.len() as u64
     }
 
-    fn pop(&mut self) -> Option<Box<Piece>> {
+    fn pop(&mut self) -> Option<BoxedPiece> {
         self.fresh = self.fresh.saturating_sub(1);
         self.rotating.pop_front()
     }
@@ -169,11 +174,14 @@ mod tests {
 
     #[test]
     fn the_rotation_is_bounded_and_never_empty() {
-        assert_eq!(rotation(64 << 10, 4 << 20), 64);
-        assert_eq!(rotation(1 << 20, 4 << 20), 4);
-        assert_eq!(rotation(2 << 20, 4 << 20), 2);
-        assert_eq!(rotation((2 << 20) + 4096, 4 << 20), 1);
-        assert_eq!(rotation(1 << 30, 4 << 20), 1);
+        assert_eq!(rotation(64 << 10, 2 << 20), 32);
+        assert_eq!(rotation(512 << 10, 2 << 20), 4);
+        assert_eq!(rotation(640 << 10, 2 << 20), 4);
+        assert_eq!(rotation(1 << 20, 2 << 20), 4);
+        assert_eq!(rotation((1 << 20) + 4096, 2 << 20), 1);
+        assert_eq!(rotation(1 << 30, 2 << 20), 1);
         assert_eq!(rotation(4096, 64 << 20), 1024);
+        assert_eq!(rotation(4096, 1), 1);
+        assert_eq!(rotation(1 << 62, u64::MAX), 4);
     }
 }

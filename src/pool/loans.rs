@@ -65,7 +65,10 @@ pub(super) struct BlockHome {
     pub(super) offset: u64,
 }
 
-/// The memory of one block. It moves between the tables in a `Box`, as one word.
+/// A block's memory as it moves between the tables: one word.
+pub(super) type BoxedPiece = Box<Piece>;
+
+/// The memory of one block.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) home: BlockHome,
@@ -76,7 +79,7 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) enum Loaned {
     /// Only this borrower has it.
-    Sole(Box<Piece>),
+    Sole(BoxedPiece),
     /// Other borrowers may have it too, or this process still reads it.
     Shared(Arc<SharedPiece>),
 }
@@ -90,7 +93,7 @@ impl Loaned {
     }
 
     /// Returns the memory if this was its last use.
-    fn into_piece(self) -> Option<Box<Piece>> {
+    fn into_piece(self) -> Option<BoxedPiece> {
         match self {
             Self::Sole(piece) => Some(piece),
             Self::Shared(shared) => Arc::into_inner(shared).and_then(SharedPiece::into_piece),
@@ -139,7 +142,7 @@ fn is_returned(borrower: &dyn Borrower, slots: &Slots, slot: u32) -> bool {
 }
 
 /// Empties a slot. Returns the memory that was on loan there if this was its last use.
-fn take_from(slots: &mut Slots, slot: u32) -> Option<Box<Piece>> {
+fn take_from(slots: &mut Slots, slot: u32) -> Option<BoxedPiece> {
     slots[slot as usize].take().and_then(|(_, loaned)| loaned.into_piece())
 }
 
@@ -214,13 +217,13 @@ impl Account {
     }
 
     /// Puts a block ready for the borrower's next loan. Returns the one that was ready before.
-    pub(super) fn put_ready(&mut self, piece: Box<Piece>) -> Option<Box<Piece>> {
+    pub(super) fn put_ready(&mut self, piece: BoxedPiece) -> Option<BoxedPiece> {
         self.ready_class = Some(piece.home.class);
         self.ready.put(piece)
     }
 
     /// Takes the ready block back if it is of this class; `None` stands for any.
-    pub(super) fn recall(&self, class: Option<usize>) -> Option<Box<Piece>> {
+    pub(super) fn recall(&self, class: Option<usize>) -> Option<BoxedPiece> {
         if class.is_none() || self.ready_class == class { self.ready.take() } else { None }
     }
 
@@ -251,7 +254,7 @@ impl Account {
     }
 
     /// Takes back every loan that the borrower has returned.
-    pub(super) fn reclaim(&mut self, mut back: impl FnMut(Box<Piece>)) {
+    pub(super) fn reclaim(&mut self, mut back: impl FnMut(BoxedPiece)) {
         let Self { borrower, slots, free, out, .. } = self;
         out.retain(|slot| {
             if !is_returned(&**borrower, slots, *slot) {
@@ -267,7 +270,7 @@ impl Account {
 
     /// Takes back the returned loans that are older than any open one. It does not read the word of the newest loan: the
     /// borrower is about to write it, and a read would take the line away from it.
-    pub(super) fn reclaim_oldest(&mut self, mut back: impl FnMut(Box<Piece>)) {
+    pub(super) fn reclaim_oldest(&mut self, mut back: impl FnMut(BoxedPiece)) {
         let Self { borrower, slots, free, out, .. } = self;
         let older = &out[..out.len().saturating_sub(1)];
         let open = older.iter().position(|slot| !is_returned(&**borrower, slots, *slot));
@@ -280,7 +283,7 @@ impl Account {
     }
 
     /// Takes back every loan: the borrower is gone.
-    pub(super) fn close(self) -> impl Iterator<Item = Box<Piece>> {
+    pub(super) fn close(self) -> impl Iterator<Item = BoxedPiece> {
         let Self { slots, borrower, .. } = self;
         let holds_nothing = borrower.holds_nothing();
         slots.into_iter().enumerate().filter_map(move |(slot, entry)| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::block::Block;
 use crate::pool::frozen::{Charge, FrozenBlock, FrozenDraft};
-use crate::pool::loans::{Borrower, BorrowerId, Loan, Loaned, OpenLoan, Piece, Promise};
+use crate::pool::loans::{Borrower, BorrowerId, BoxedPiece, Loan, Loaned, OpenLoan, Promise};
 use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
 use crate::pool::tables::{Named, Tables, Taken, copy_of};
@@ -84,7 +84,7 @@ impl WeakPool {
     }
 
     /// Takes back a block that was shared.
-    pub(super) fn put_back(&self, piece: Box<Piece>) {
+    pub(super) fn put_back(&self, piece: BoxedPiece) {
         // A forked child has only a copy of the tables and must not wait for their lock.
         if piece.area.generation().is_current()
             && let Some(tables) = self.tables.upgrade()
@@ -181,7 +181,7 @@ impl Pool {
     }
 
     /// Takes back a block that was not on loan.
-    pub(super) fn put_back_unused(&self, piece: Box<Piece>) {
+    pub(super) fn put_back_unused(&self, piece: BoxedPiece) {
         self.lock().put_back_unused(piece);
     }
 

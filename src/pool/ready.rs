@@ -11,11 +11,11 @@ use std::sync::Arc;
 use crossbeam_utils::atomic::AtomicCell;
 
 use crate::pool::class;
-use crate::pool::loans::Piece;
+use crate::pool::loans::BoxedPiece;
 
 /// The cell that holds the ready block until the sender takes it, or the pool takes it back.
 #[derive(Clone)]
-pub(crate) struct Ready(Arc<AtomicCell<Option<Box<Piece>>>>);
+pub(crate) struct Ready(Arc<AtomicCell<Option<BoxedPiece>>>);
 
 impl std::fmt::Debug for Ready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -29,12 +29,12 @@ impl Ready {
     }
 
     #[inline(always)]
-    pub(super) fn take(&self) -> Option<Box<Piece>> {
+    pub(super) fn take(&self) -> Option<BoxedPiece> {
         self.0.take()
     }
 
     /// Puts a block there. Returns the one that was there before.
-    pub(super) fn put(&self, piece: Box<Piece>) -> Option<Box<Piece>> {
+    pub(super) fn put(&self, piece: BoxedPiece) -> Option<BoxedPiece> {
         self.0.swap(Some(piece))
     }
 }

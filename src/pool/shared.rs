@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::pool::loans::{BlockHome, Piece};
+use crate::pool::loans::{BlockHome, BoxedPiece};
 use crate::pool::pool::{Pool, WeakPool};
 
 /// The memory of a block that nobody writes any more. The last of its users, here or a borrower, gives it back to the
@@ -11,7 +11,7 @@ use crate::pool::pool::{Pool, WeakPool};
 #[derive(Debug)]
 pub(super) struct SharedPiece {
     /// `None` once the pool has it back.
-    piece: Option<Box<Piece>>,
+    piece: Option<BoxedPiece>,
     home: BlockHome,
     /// Weak: the pool's accounts own this.
     pool: WeakPool,
@@ -31,7 +31,7 @@ impl SharedPiece {
     }
 
     /// Returns the memory to a caller that holds the pool's lock.
-    pub(super) fn into_piece(mut self) -> Option<Box<Piece>> {
+    pub(super) fn into_piece(mut self) -> Option<BoxedPiece> {
         self.piece.take()
     }
 }
@@ -63,7 +63,7 @@ pub(crate) struct SharedBlock {
 }
 
 impl SharedBlock {
-    pub(super) fn new(piece: Box<Piece>, pool: WeakPool, len: usize) -> Self {
+    pub(super) fn new(piece: BoxedPiece, pool: WeakPool, len: usize) -> Self {
         let (home, lost) = (piece.home, AtomicBool::new(false));
         Self { shared: Arc::new(SharedPiece { piece: Some(piece), home, pool, lost }), len }
     }

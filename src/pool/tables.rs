@@ -9,7 +9,7 @@ use crate::pool::block::Block;
 use crate::pool::class::{self, Class};
 use crate::pool::frozen::FrozenBlock;
 use crate::pool::loans::{
-    Account, BlockHome, Borrower, BorrowerId, Loan, Loaned, OpenLoan, Piece, Promise,
+    Account, BlockHome, Borrower, BorrowerId, BoxedPiece, Loan, Loaned, OpenLoan, Piece, Promise,
 };
 use crate::pool::pool::{Exhausted, PoolOptions};
 use crate::pool::ready::{Prepared, Ready};
@@ -18,7 +18,7 @@ use crate::shm::{Backing, Segment};
 
 /// The pool's answer to a request for a block.
 pub(super) enum Taken {
-    Block(Box<Piece>),
+    Block(BoxedPiece),
     /// The caller makes this segment, enters it, and asks again.
     Growth(Growth),
     Nothing(Exhausted),
@@ -72,7 +72,7 @@ pub(super) struct Tables {
     /// Bytes that count for the quota.
     used: u64,
     /// Blocks that are being taken back. It is empty between two calls and keeps its capacity.
-    coming: Vec<Box<Piece>>,
+    coming: Vec<BoxedPiece>,
     /// Segments that were dropped. The caller unmaps them without the lock.
     dropped: Vec<Segment>,
 }
@@ -255,13 +255,13 @@ impl Tables {
     }
 
     /// Takes back a block that a peer may have read.
-    pub(super) fn put_back(&mut self, piece: Box<Piece>) {
+    pub(super) fn put_back(&mut self, piece: BoxedPiece) {
         self.count_back(&piece);
         self.classes[piece.home.class].insert(piece);
     }
 
     /// Takes back a block that was not on loan.
-    pub(super) fn put_back_unused(&mut self, piece: Box<Piece>) {
+    pub(super) fn put_back_unused(&mut self, piece: BoxedPiece) {
         self.count_back(&piece);
         self.classes[piece.home.class].insert_fresh(piece);
     }
@@ -326,7 +326,7 @@ impl Tables {
         self.take_back(back);
     }
 
-    fn take_back(&mut self, mut back: Vec<Box<Piece>>) {
+    fn take_back(&mut self, mut back: Vec<BoxedPiece>) {
         for piece in back.drain(..) {
             self.put_back(piece);
         }

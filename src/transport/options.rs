@@ -81,9 +81,9 @@ pub enum Numa {
     Node(u32),
 }
 
-/// Source: while both CPUs share a cache, streams of 1 MiB reach the rate of the bare ring from here on, and round trips
-/// are slower with twice as much (`docs/lab/2026-11-23-pool-footprint.md`).
-const POOL_FOOTPRINT: u64 = 4 << 20;
+/// Source: `docs/lab/2026-11-23-pool-footprint.md`. While both CPUs share a cache, a round trip of 64 KiB takes longer in
+/// half as much and in twice as much.
+const POOL_FOOTPRINT: u64 = 2 << 20;
 
 /// Options of a [`Context`](crate::Context); every one has a default.
 ///
@@ -181,12 +181,12 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that rotate. Default 4 MiB.
+    /// Bytes of each block size that rotate. Default 2 MiB.
     ///
     /// The pool hands out the block of a size that was unused for longest, because lines that a receiver has just read
-    /// are slow to write. More blocks than rotate exist only while receivers hold them. Messages longer than half of the
-    /// footprint always travel in the same block. Processes whose cores share no cache gain by 32 MiB;
-    /// `docs/tuning.md` has the figures.
+    /// are slow to write. At least four blocks rotate, up to twice these bytes together; messages longer than half of the
+    /// footprint always travel in the same block. More blocks than rotate exist only while receivers hold them. Processes
+    /// whose cores share no cache gain by 32 MiB; `docs/tuning.md` has the figures.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
         self
