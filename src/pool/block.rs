@@ -1,139 +1,117 @@
 //! A block that is being written.
 
-use crate::pool::loans::Lent;
+use crate::pool::loans::BoxedPiece;
+use crate::pool::pool::Pool;
 use crate::pool::ready::{Prepared, Ready};
-use crate::pool::shared::{Shared, SharedBlock};
-use crate::pool::store::Pool;
-use crate::pool::tuning::Timing;
+use crate::pool::shared::SharedBlock;
 
-/// A block that only this process knows of. Dropped, it goes back to the pool.
+/// A block that only this process knows of. Dropping it gives it back to the pool.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// `None` once the block was lent.
-    held: Option<Lent>,
+    /// `None` once the block is on loan.
+    piece: Option<BoxedPiece>,
     len: usize,
     pool: Pool,
-    /// If it is to be told how long writing it takes.
-    timing: Option<Timing>,
-}
-
-/// A block that was written, and timed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Written {
-    /// The class's place in the table.
-    pub(super) class: usize,
-    /// Bytes that were asked for.
-    pub(super) len: u64,
-    pub(super) timing: Timing,
 }
 
 impl Block {
-    pub(super) fn new(lent: Lent, len: usize, pool: Pool, timing: Option<Timing>) -> Self {
-        Self { held: Some(lent), len, pool, timing }
+    pub(super) fn new(piece: BoxedPiece, len: usize, pool: Pool) -> Self {
+        Self { piece: Some(piece), len, pool }
     }
 
-    /// One that holds nothing.
-    pub(super) fn spent(pool: Pool) -> Self {
-        Self { held: None, len: 0, pool, timing: None }
+    /// Returns a block without memory.
+    pub(super) fn empty(pool: Pool) -> Self {
+        Self { piece: None, len: 0, pool }
     }
 
-    /// Makes it the block that lies ready, for `len` bytes, in place of one that was lent. False: there is none any
-    /// more.
+    /// Refills an empty block with the ready one, for `len` bytes. Returns whether one was still there.
     #[inline(always)]
     pub(crate) fn take_ready(&mut self, ready: &Ready, prepared: Prepared, len: usize) -> bool {
-        debug_assert!(self.held.is_none());
-        self.held = ready.take();
+        debug_assert!(self.piece.is_none() && prepared.is_for(len));
+        self.piece = ready.take();
         self.len = len;
-        self.timing = prepared.timed.map(Timing::start);
-        self.held.is_some()
+        self.piece.is_some()
     }
 
-    /// Whether there is one: it was neither lent nor put back.
+    /// Returns whether it has memory: it is neither on loan nor given back.
     #[inline(always)]
     pub(crate) fn is_held(&self) -> bool {
-        self.held.is_some()
+        self.piece.is_some()
     }
 
-    /// Puts it back, unless it was lent.
+    /// Gives it back to the pool, unless it is on loan.
     pub(crate) fn put_back(&mut self) {
-        if let Some(lent) = self.held.take() {
-            // A forked child holds only a copy of the tables and must not wait for their lock.
-            if lent.area.generation().is_current() {
-                self.pool.put_back_unused(lent);
+        if let Some(piece) = self.piece.take() {
+            // A forked child has only a copy of the tables and must not wait for their lock.
+            if piece.area.generation().is_current() {
+                self.pool.put_back_unused(piece);
             }
         }
     }
 
-    /// How long writing it took, if that is to be told.
-    #[inline(always)]
-    pub(super) fn written(&self) -> Option<Written> {
-        let (timing, lent) = self.timing.zip(self.held.as_ref())?;
-        Some(Written { class: lent.home.class, len: self.len as u64, timing })
+    /// Takes the memory out, to lend it.
+    pub(super) fn take(&mut self) -> Option<BoxedPiece> {
+        self.piece.take()
     }
 
-    /// The block is lent from now on.
-    pub(super) fn take(&mut self) -> Option<Lent> {
-        self.held.take()
+    /// Returns the index of its class, unless it is on loan.
+    pub(super) fn class(&self) -> Option<usize> {
+        self.piece.as_ref().map(|piece| piece.home.class)
     }
 
-    /// Its segment's number, and where it starts there in bytes. `None` once it was lent.
+    /// Returns its segment's number, and its start there in bytes; `None` once it is on loan.
     #[inline(always)]
     pub(crate) fn place(&self) -> Option<(u32, u64)> {
-        self.held.as_ref().map(|lent| (lent.home.segment, lent.home.offset))
+        self.piece.as_ref().map(|piece| (piece.home.segment, piece.home.offset))
     }
 
-    /// The bytes that were asked for.
+    /// Returns how many bytes were asked for.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The number of the block's segment.
+    /// Returns the number of its segment.
     pub(crate) fn segment(&self) -> u32 {
-        self.held.as_ref().map_or(u32::MAX, |lent| lent.home.segment)
+        self.piece.as_ref().map_or(u32::MAX, |piece| piece.home.segment)
     }
 
-    /// The bytes that were asked for.
+    /// Returns the bytes that were asked for, to write them.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let len = self.len;
-        match &mut self.held {
-            Some(lent) => lent.area.bytes_mut(0, len),
+        match &mut self.piece {
+            Some(piece) => piece.area.bytes_mut(0, len),
             None => &mut [],
         }
     }
 
-    /// `len` of them from `start` on: what the peer reads already must not be under a mutable reference.
+    /// Returns `len` of them from `start` on. No mutable reference may cover what a peer already reads.
     ///
     /// # Panics
     ///
-    /// If these are more than were asked for.
+    /// If the range exceeds what was asked for.
     pub(crate) fn part_mut(&mut self, start: usize, len: usize) -> &mut [u8] {
         assert!(start <= self.len && len <= self.len - start, "part of the block");
-        match &mut self.held {
-            Some(lent) => lent.area.bytes_mut(start, len),
+        match &mut self.piece {
+            Some(piece) => piece.area.bytes_mut(start, len),
             None => &mut [],
         }
     }
 
-    /// The block, to be lent to many.
+    /// Ends the writing, so that several borrowers can have the block.
     pub(crate) fn share(mut self) -> Option<SharedBlock> {
-        let written = self.written();
-        let lent = self.held.take()?;
-        // A forked child must not wait for the lock.
-        if written.is_some() && lent.area.generation().is_current() {
-            self.pool.note(written);
-        }
-        Some(SharedBlock::new(Shared::new(lent, self.pool.downgrade()), self.len))
+        let piece = self.piece.take()?;
+        Some(SharedBlock::new(piece, self.pool.downgrade(), self.len))
     }
 
-    /// Whether it lies in this pool.
+    /// Returns whether it belongs to this pool.
     pub(crate) fn is_of(&self, pool: &Pool) -> bool {
-        self.pool.downgrade().is(pool)
+        self.pool.is(pool)
     }
 
-    /// The bytes that were asked for, to read back.
+    /// Returns the bytes that were asked for.
     pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.held {
-            Some(lent) => lent.area.bytes(0, self.len),
+        match &self.piece {
+            Some(piece) => piece.area.bytes(0, self.len),
             None => &[],
         }
     }

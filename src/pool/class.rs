@@ -1,15 +1,30 @@
-//! Size classes: which block length serves a request, and which free block is next.
+//! A size class: the blocks of one length, and which free one is handed out next.
+//!
+//! Cache lines that a receiver has just read are slow to write: its core still holds them. A block that rests for a
+//! while is faster to write, until so many blocks rotate that they no longer fit into the cache. So the free blocks of a
+//! class rotate, oldest first, within a fixed number of bytes, the pool's footprint
+//! ([`Options::pool_footprint`](crate::Options::pool_footprint)). `docs/tuning.md` has the measurements.
 
 use std::collections::VecDeque;
 
-use crate::pool::loans::Lent;
-use crate::pool::tuning::Tuning;
+use crate::pool::loans::BoxedPiece;
 
 /// The smallest block in bytes: one page on most machines.
 pub(super) const SMALLEST: u64 = 4096;
 
-/// The length of the blocks that serve `len` bytes: four classes an octave, so that at most a fifth
-/// of a block lies idle. `None` when there is none below 2⁶³.
+/// Bytes of a new segment, unless one block is longer. The first message then does not wait until the kernel has cleared
+/// the whole footprint, which takes about 250 µs a MiB (`Options::prefault`).
+const SEGMENT: u64 = 1 << 20;
+
+/// The fewest blocks that rotate, if more than one does. Source: streams of 1 MiB go at 23 GB/s with two blocks, 48 with
+/// three, and 55, the rate of the bare ring, with four (`docs/lab/2026-11-23-pool-footprint.md`).
+const FEW: u64 = 4;
+
+/// The most blocks of a class that rotate. One borrower holds no more loans than this.
+const MOST: u64 = 1024;
+
+/// Returns the length of the blocks that serve `len` bytes. An octave has four classes, so at most a fifth of a block is
+/// unused. Returns `None` if the length exceeds 2⁶².
 pub(super) fn block_len(len: u64) -> Option<u64> {
     if len <= SMALLEST {
         return Some(SMALLEST);
@@ -18,86 +33,122 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
         return None;
     }
     let octave = 1u64 << (63 - (len - 1).leading_zeros());
-    // A power of two, which the compiler does not know.
+    // The step is a power of two; the mask spares the division that the compiler would emit.
     let step = (octave / 4).max(SMALLEST);
     Some((len + (step - 1)) & !(step - 1))
 }
 
-/// How many blocks of a class are walked through in turn. `footprint` is in bytes. Of blocks that are
-/// long beside it the last one is used again. Source: `ping_pong`, `copy` and `tensor-fill` of 1 MiB near:
-/// two in turn copy as fast as one and fill 1.4 × as fast, four fill as fast as two and copy slower.
-pub(super) fn walk(block_len: u64, footprint: u64) -> u64 {
-    if block_len > footprint / 2 {
-        return 1;
-    }
-    (footprint / block_len).clamp(1, 1024)
-}
-
-/// How many blocks for `len` bytes one borrower may hold before it is waited for: twice the footprint.
-pub(super) fn ahead(len: u64, footprint: u64) -> usize {
-    let most = footprint.saturating_mul(2) / len.max(1);
-    usize::try_from(most).unwrap_or(usize::MAX).max(2)
-}
-
-/// How many blocks a new segment of a class gets: about 1 MiB, so that the first message does not
-/// wait for the kernel to clear the whole footprint.
-pub(super) fn blocks_a_segment(block_len: u64) -> u64 {
-    ((1 << 20) / block_len).max(1)
+/// Returns how many blocks rotate: as many as fit into `footprint` bytes, but at least [`FEW`], which a stream needs. Of blocks
+/// longer than half of the footprint one is used again and again.
+fn rotation(block_len: u64, footprint: u64) -> u64 {
+    if block_len > footprint / 2 { 1 } else { (footprint / block_len).clamp(FEW, MOST) }
 }
 
 /// The blocks of one length.
 pub(super) struct Class {
-    /// Length of the class's blocks in bytes.
-    pub(super) block_len: u64,
-    /// Free blocks within the footprint: fresh ones first, then those unused for longest.
-    pub(super) walked: VecDeque<Lent>,
-    /// Free blocks beyond the footprint.
-    pub(super) spare: Vec<Lent>,
-    /// Blocks, free or not.
-    pub(super) blocks: u64,
-    /// Blocks at the front of `walked` that no peer has read since they came there.
-    pub(super) fresh: u64,
-    pub(super) tuning: Tuning,
+    /// Length of each block in bytes.
+    block_len: u64,
+    /// How many blocks rotate.
+    rotation: u64,
+    /// Free blocks that rotate: fresh ones first, then the others, unused for longest first.
+    rotating: VecDeque<BoxedPiece>,
+    /// Free blocks that do not rotate.
+    spare: Vec<BoxedPiece>,
+    /// Blocks of the class, free or not.
+    blocks: u64,
+    /// Blocks at the front of `rotating` that no peer has read since they were entered there.
+    fresh: u64,
 }
 
 impl Class {
-    /// Blocks that are walked through: all but the spare ones.
-    fn active(&self) -> u64 {
-        self.blocks - self.spare.len() as u64
+    /// Returns an empty class whose blocks rotate within `footprint` bytes.
+    pub(super) fn new(block_len: u64, footprint: u64) -> Self {
+        Self {
+            block_len,
+            rotation: rotation(block_len, footprint),
+            rotating: VecDeque::new(),
+            spare: Vec::new(),
+            blocks: 0,
+            fresh: 0,
+        }
     }
 
-    /// A free block within the footprint of `walk` blocks: one that no peer has just read, else the
-    /// one unused for longest.
-    pub(super) fn next(&mut self, walk: u64) -> Option<Lent> {
-        if self.active() < walk
-            && let Some(lent) = self.spare.pop()
+    /// Returns the length of the class's blocks in bytes.
+    pub(super) fn block_len(&self) -> u64 {
+        self.block_len
+    }
+
+    /// Returns how many blocks a new segment of the class holds.
+    pub(super) fn blocks_a_segment(&self) -> u64 {
+        (SEGMENT / self.block_len).max(1)
+    }
+
+    /// Returns whether a new block is better than any free one: the rotation is not full, and each free block was read by
+    /// a peer.
+    pub(super) fn wants_block(&self) -> bool {
+        self.blocks < self.rotation && self.fresh == 0
+    }
+
+    /// Takes a free block of the rotation: a fresh one, else the one unused for longest.
+    pub(super) fn take(&mut self) -> Option<BoxedPiece> {
+        if self.active() < self.rotation
+            && let Some(piece) = self.spare.pop()
         {
-            return Some(lent);
+            return Some(piece);
         }
-        // The footprint has become smaller.
-        while self.active() > walk && self.walked.len() > 1 {
-            let lent = self.pop();
-            self.spare.extend(lent);
+        // A new segment may hold more blocks than the rotation lacked.
+        while self.active() > self.rotation && self.rotating.len() > 1 {
+            let piece = self.pop();
+            self.spare.extend(piece);
         }
         self.pop()
     }
 
-    fn pop(&mut self) -> Option<Lent> {
-        self.fresh = self.fresh.saturating_sub(1);
-        self.walked.pop_front()
+    /// Takes any free block. It may lie outside of the rotation.
+    pub(super) fn take_any(&mut self) -> Option<BoxedPiece> {
+        self.take().or_else(|| self.spare.pop())
     }
 
-    pub(super) fn insert(&mut self, lent: Lent, walk: u64) {
-        if self.active() <= walk {
-            self.walked.push_back(lent);
+    /// Enters a free block that a peer may have read.
+    pub(super) fn insert(&mut self, piece: BoxedPiece) {
+        if self.active() <= self.rotation {
+            self.rotating.push_back(piece);
         } else {
-            self.spare.push(lent);
+            self.spare.push(piece);
         }
     }
 
-    pub(super) fn insert_fresh(&mut self, lent: Lent) {
-        self.walked.push_front(lent);
+    /// Enters a free block that no peer has read.
+    pub(super) fn insert_fresh(&mut self, piece: BoxedPiece) {
+        self.rotating.push_front(piece);
         self.fresh += 1;
+    }
+
+    /// Enters the blocks of a new segment.
+    pub(super) fn add_segment(&mut self, pieces: impl DoubleEndedIterator<Item = BoxedPiece>) {
+        for piece in pieces.rev() {
+            self.blocks += 1;
+            self.insert_fresh(piece);
+        }
+    }
+
+    /// Drops the blocks of a segment, all of which are free.
+    pub(super) fn remove_segment(&mut self, number: u32) {
+        let free = self.rotating.len() + self.spare.len();
+        self.rotating.retain(|piece| piece.home.segment != number);
+        self.spare.retain(|piece| piece.home.segment != number);
+        self.blocks -= (free - self.rotating.len() - self.spare.len()) as u64;
+        self.fresh = 0;
+    }
+
+    /// Returns how many blocks are in use or rotate.
+    fn active(&self) -> u64 {
+        self.blocks - self.spare.len() as u64
+    }
+
+    fn pop(&mut self) -> Option<BoxedPiece> {
+        self.fresh = self.fresh.saturating_sub(1);
+        self.rotating.pop_front()
     }
 }
 
@@ -122,12 +173,15 @@ mod tests {
     }
 
     #[test]
-    fn the_walk_is_bounded_and_never_empty() {
-        assert_eq!(walk(64 << 10, 4 << 20), 64);
-        assert_eq!(walk(1 << 20, 4 << 20), 4);
-        assert_eq!(walk(2 << 20, 4 << 20), 2);
-        assert_eq!(walk((2 << 20) + 4096, 4 << 20), 1);
-        assert_eq!(walk(1 << 30, 4 << 20), 1);
-        assert_eq!(walk(4096, 64 << 20), 1024);
+    fn the_rotation_is_bounded_and_never_empty() {
+        assert_eq!(rotation(64 << 10, 2 << 20), 32);
+        assert_eq!(rotation(512 << 10, 2 << 20), 4);
+        assert_eq!(rotation(640 << 10, 2 << 20), 4);
+        assert_eq!(rotation(1 << 20, 2 << 20), 4);
+        assert_eq!(rotation((1 << 20) + 4096, 2 << 20), 1);
+        assert_eq!(rotation(1 << 30, 2 << 20), 1);
+        assert_eq!(rotation(4096, 64 << 20), 1024);
+        assert_eq!(rotation(4096, 1), 1);
+        assert_eq!(rotation(1 << 62, u64::MAX), 4);
     }
 }

@@ -1,19 +1,19 @@
-//! Frozen memory: it needs no loans, only a number by which links can name it.
+//! Frozen memory: nobody can write it any more, so it needs no loans, only a number by which links name it.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Result;
-use crate::pool::store::{Exhausted, Pool, WeakPool};
+use crate::pool::pool::{Exhausted, Pool, WeakPool};
 use crate::shm::fork::Generation;
 use crate::shm::{Draft, Frozen, page_size};
 
-/// Bytes that count for a pool's quota until this is dropped.
+/// Bytes that count for a pool's quota as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Charge {
     pool: WeakPool,
     len: u64,
-    /// A forked child holds only a copy of the tables and must not wait for their lock.
+    /// The process that made this. A forked child has only a copy of the tables and must not wait for their lock.
     generation: Option<Generation>,
 }
 
@@ -31,7 +31,7 @@ impl Drop for Charge {
     }
 }
 
-/// Memory of ours that is being written, and will be frozen.
+/// Memory of this process that is being written and will be frozen.
 #[derive(Debug)]
 pub(crate) struct FrozenDraft {
     draft: Draft,
@@ -40,6 +40,22 @@ pub(crate) struct FrozenDraft {
 }
 
 impl FrozenDraft {
+    /// Allocates memory for `len` bytes, all of them zero.
+    ///
+    /// # Errors
+    ///
+    /// The outer error is the kernel's, the inner one says that the pool's quota is spent.
+    pub(super) fn create(pool: &Pool, len: usize) -> Result<Result<Self, Exhausted>> {
+        let Some(whole) = len.max(1).checked_next_multiple_of(page_size()) else {
+            return Ok(Err(pool.exhausted(len as u64)));
+        };
+        let charge = match pool.charge(whole as u64) {
+            Ok(charge) => charge,
+            Err(exhausted) => return Ok(Err(exhausted)),
+        };
+        Ok(Ok(Self { draft: Draft::create(whole)?, len, charge }))
+    }
+
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.draft.bytes_mut(self.len)
     }
@@ -56,18 +72,18 @@ impl FrozenDraft {
     }
 }
 
-/// Memory that nobody writes any more, of ours or of a peer.
+/// Memory that nobody writes any more, of this process or of a peer.
 #[derive(Debug)]
 pub(crate) struct FrozenBlock {
     frozen: Frozen,
-    /// The number under which it is named towards the peers of each pool.
+    /// The number by which the links of each pool name it.
     numbers: Mutex<Vec<(WeakPool, u32)>>,
-    /// What it counts for, here or where it was taken in.
+    /// The account that it counts for as long as it lives.
     _counts: Box<dyn Debug + Send + Sync>,
 }
 
 impl FrozenBlock {
-    /// Memory of a peer, which counts for no quota of ours, but for what `counts` stands for.
+    /// Wraps memory of a peer. It counts for no quota of this process, but for the account behind `counts`.
     pub(crate) fn foreign(frozen: Frozen, counts: impl Debug + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { frozen, numbers: Mutex::default(), _counts: Box::new(counts) })
     }
@@ -76,7 +92,7 @@ impl FrozenBlock {
         &self.frozen
     }
 
-    /// Its number in a pool.
+    /// Returns its number in a pool, which gives it one at the first call.
     ///
     /// # Errors
     ///
@@ -92,24 +108,6 @@ impl FrozenBlock {
     }
 }
 
-impl Pool {
-    /// Memory of its own for `len` bytes, to be written and then frozen. All bytes are zero.
-    ///
-    /// # Errors
-    ///
-    /// The outer error is the kernel's, the inner one says that the quota is spent.
-    pub(crate) fn draft(&self, len: usize) -> Result<Result<FrozenDraft, Exhausted>> {
-        let Some(whole) = len.max(1).checked_next_multiple_of(page_size()) else {
-            return Ok(Err(self.exhausted(len as u64)));
-        };
-        let charge = match self.charge(whole as u64) {
-            Ok(charge) => charge,
-            Err(exhausted) => return Ok(Err(exhausted)),
-        };
-        Ok(Ok(FrozenDraft { draft: Draft::create(whole)?, len, charge }))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,7 +116,7 @@ mod tests {
 
     fn pool(quota: u64) -> Pool {
         let backing = Backing::default();
-        Pool::new(PoolOptions { quota, footprint: 1 << 20, far_footprint: 4 << 20, backing })
+        Pool::new(PoolOptions { quota, footprint: 1 << 20, backing })
     }
 
     #[test]
@@ -126,7 +124,7 @@ mod tests {
         let pool = pool(1 << 20);
         let mut draft = pool.draft(1 << 20).unwrap().unwrap();
         assert!(pool.draft(1).unwrap().is_err(), "the quota is spent");
-        assert!(pool.alloc(1).unwrap().is_err(), "for blocks, too");
+        assert!(pool.alloc(1).unwrap().is_err(), "blocks count for it, too");
         draft.bytes_mut().fill(3);
         let frozen = draft.freeze().unwrap();
         assert_eq!(frozen.memory().bytes(5, 2), [3, 3]);

@@ -1,94 +1,107 @@
-//! What one borrower holds: its slots, and the loans in them.
+//! The account of one borrower: its slots, and the loans in them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::pool::ready::Ready;
-use crate::pool::shared::Shared;
-use crate::pool::state::BlockHome;
+use crate::pool::shared::SharedPiece;
 use crate::shm::Area;
 use crate::sync::Edge;
 
-/// Loans of one borrower at most, however many slots it has: all of them are looked at, under the
-/// pool's lock, when blocks are taken back.
+/// The most loans of one borrower, however many slots it offers: the pool checks each of them under its lock when it
+/// takes blocks back.
 const LOANS: u32 = 1024;
 
-/// Somebody who borrows blocks and returns them by generation.
+/// A peer that borrows blocks and returns each by its generation.
 pub(crate) trait Borrower: Send + Sync {
-    /// The generation that the borrower last wrote for `slot`: a relaxed load of a peer's word.
+    /// Returns the generation that the borrower last wrote for `slot`: a relaxed load of a word of the peer's.
     fn returned(&self, slot: u32) -> u64;
 
-    /// Whether the borrower says that it holds nothing, and never will: what it has not returned it has never taken.
+    /// Returns whether the borrower declares that it holds nothing and takes nothing more. It has then never taken the
+    /// loans that it did not return.
     fn holds_nothing(&self) -> bool {
         false
     }
 }
 
-/// Names a borrower; never used twice in a pool.
+/// The name of a borrower. A pool never uses it twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BorrowerId {
-    /// Its account's place in the table.
-    pub(super) place: usize,
+    /// Index of the borrower's account in the pool's table.
+    pub(super) index: usize,
     pub(super) number: u64,
 }
 
 impl BorrowerId {
-    /// A number that no other borrower of the pool has.
+    /// Returns a number that no other borrower of the pool has.
     pub(crate) fn number(self) -> u64 {
         self.number
     }
 }
 
-/// How a loan is named towards the borrower.
+/// A loan as its borrower is told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loan {
     /// The segment's number.
     pub(crate) segment: u32,
-    /// The slot in which the borrower returns the generation.
+    /// The slot in which the borrower writes the generation to return the loan.
     pub(crate) slot: u32,
     /// Start of the block in its segment, in bytes.
     pub(crate) offset: u64,
-    /// The loan's generation, never 0 and never used twice with this borrower.
+    /// The loan's generation: never 0, never used twice with one borrower.
     pub(crate) generation: u64,
 }
 
-/// A block, which goes back to the pool when nobody needs it any more. It passes through many hands, as one word.
-pub(super) type Lent = Box<Piece>;
+/// Which block of which segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockHome {
+    /// Index of the segment in the pool's table.
+    pub(super) index: usize,
+    /// The segment's number, never used twice.
+    pub(super) segment: u32,
+    /// Index of the class in the pool's table.
+    pub(super) class: usize,
+    /// Start in the segment, in bytes.
+    pub(super) offset: u64,
+}
 
-/// Memory of a segment.
+/// A block's memory as it moves between the tables: one word.
+pub(super) type BoxedPiece = Box<Piece>;
+
+/// The memory of one block.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) home: BlockHome,
     pub(super) area: Area,
 }
 
-/// What is on loan in a slot.
+/// The block of one loan.
 #[derive(Debug)]
 pub(super) enum Loaned {
-    /// To this borrower alone.
-    Sole(Lent),
-    /// To others, too, or still in use here.
-    Shared(Arc<Shared>),
+    /// Only this borrower has it.
+    Sole(BoxedPiece),
+    /// Other borrowers may have it too, or this process still reads it.
+    Shared(Arc<SharedPiece>),
 }
 
 impl Loaned {
-    fn home(&self) -> BlockHome {
+    fn segment(&self) -> u32 {
         match self {
-            Self::Sole(lent) => lent.home,
-            Self::Shared(shared) => shared.home(),
+            Self::Sole(piece) => piece.home.segment,
+            Self::Shared(shared) => shared.home().segment,
         }
     }
 
-    /// The block, if this was the last use of it.
-    fn into_lent(self) -> Option<Lent> {
+    /// Returns the memory if this was its last use.
+    fn into_piece(self) -> Option<BoxedPiece> {
         match self {
-            Self::Sole(lent) => Some(lent),
-            Self::Shared(shared) => Arc::into_inner(shared).and_then(Shared::into_lent),
+            Self::Sole(piece) => Some(piece),
+            Self::Shared(shared) => Arc::into_inner(shared).and_then(SharedPiece::into_piece),
         }
     }
 }
 
-/// A slot of a borrower that the next loan will have.
+/// The slot and the generation that a borrower's next loan will have.
 #[derive(Debug)]
 pub(crate) struct Promise {
     slot: u32,
@@ -96,14 +109,14 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    /// The loan of a block at `offset` of a segment.
+    /// Returns the loan of the block at `offset` of `segment`.
     #[inline(always)]
     pub(crate) fn loan(&self, (segment, offset): (u32, u64)) -> Loan {
         Loan { segment, slot: self.slot, offset, generation: self.generation }
     }
 }
 
-/// A loan that is waited for.
+/// A loan whose return somebody waits for.
 pub(crate) struct OpenLoan {
     borrower: Arc<dyn Borrower>,
     slot: u32,
@@ -111,44 +124,45 @@ pub(crate) struct OpenLoan {
 }
 
 impl OpenLoan {
-    /// Whether it was returned.
+    /// Returns whether the borrower has returned it.
     #[inline]
     pub(crate) fn is_returned(&self) -> bool {
         self.borrower.returned(self.slot) == self.generation
     }
 }
 
-/// A slot → what it holds.
+/// Slot → generation and block of the loan in it.
 type Slots = [Option<(u64, Loaned)>];
 
 fn is_returned(borrower: &dyn Borrower, slots: &Slots, slot: u32) -> bool {
     let returned = borrower.returned(slot);
-    // Anything else is the return of an earlier loan, or a lie.
+    // Any other generation returns an earlier loan, or is a lie.
     let own = |(generation, _): &(u64, Loaned)| Edge::Generation.check(*generation == returned);
     slots[slot as usize].as_ref().is_some_and(own)
 }
 
-/// Empties a slot. Gives the block that was there if this was the last use of it.
-fn back_from(slots: &mut Slots, slot: u32) -> Option<Lent> {
-    slots[slot as usize].take().and_then(|(_, loaned)| loaned.into_lent())
+/// Empties a slot. Returns the memory that was on loan there if this was its last use.
+fn take_from(slots: &mut Slots, slot: u32) -> Option<BoxedPiece> {
+    slots[slot as usize].take().and_then(|(_, loaned)| loaned.into_piece())
 }
 
-/// One borrower's table.
+/// The account of one borrower.
 pub(super) struct Account {
     number: u64,
     borrower: Arc<dyn Borrower>,
-    /// Slot → what it holds. Slots that were never used are not there yet.
+    /// Slots that were used at least once.
     slots: Vec<Option<(u64, Loaned)>>,
     /// How many slots there may be.
     most: u32,
-    /// Slots that are there and hold nothing, free for longest first.
+    /// Used slots that hold nothing, free for longest first.
     free: VecDeque<u32>,
     /// Slots on loan, oldest first.
     out: Vec<u32>,
+    /// Generation of the newest loan.
     generation: u64,
-    /// The block of its next loan, and the class of the last one that was laid there.
-    pub(super) ready: Ready,
-    pub(super) ready_class: Option<usize>,
+    ready: Ready,
+    /// Class of the block that was last put into `ready`.
+    ready_class: Option<usize>,
 }
 
 impl Account {
@@ -166,45 +180,54 @@ impl Account {
         }
     }
 
-    /// The borrower's number.
+    /// Returns the borrower's number.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether a slot is free.
-    pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.slots.len() < self.most as usize
+    pub(super) fn borrower(&self) -> Arc<dyn Borrower> {
+        self.borrower.clone()
     }
 
-    /// How many slots are free.
+    /// Returns how many slots are free.
     pub(super) fn room(&self) -> usize {
         self.free.len() + self.most as usize - self.slots.len()
     }
 
-    /// Blocks on loan.
+    /// Returns how many blocks are on loan.
     pub(super) fn outstanding(&self) -> usize {
         self.out.len()
     }
 
-    /// The oldest loan.
+    /// Returns the oldest loan.
     pub(super) fn oldest(&self) -> Option<OpenLoan> {
-        self.open(*self.out.first()?)
-    }
-
-    /// The slots of the loans of a class, oldest first.
-    pub(super) fn loans_of(&self, class: usize) -> impl Iterator<Item = u32> {
-        let is_of = move |(_, loaned): &(u64, Loaned)| loaned.home().class == class;
-        let of_class = move |slot: &&u32| self.slots[**slot as usize].as_ref().is_some_and(is_of);
-        self.out.iter().filter(of_class).copied()
-    }
-
-    /// The loan in a slot.
-    pub(super) fn open(&self, slot: u32) -> Option<OpenLoan> {
+        let slot = *self.out.first()?;
         let (generation, _) = self.slots[slot as usize].as_ref()?;
         Some(OpenLoan { borrower: self.borrower(), slot, generation: *generation })
     }
 
-    /// A slot and a generation for a loan that is told of before it is [entered](Self::enter).
+    /// Returns the segments of the blocks on loan.
+    pub(super) fn segments(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().flatten().map(|(_, loaned)| loaned.segment())
+    }
+
+    /// Returns where the block of the borrower's next loan is put.
+    pub(super) fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// Puts a block ready for the borrower's next loan. Returns the one that was ready before.
+    pub(super) fn put_ready(&mut self, piece: BoxedPiece) -> Option<BoxedPiece> {
+        self.ready_class = Some(piece.home.class);
+        self.ready.put(piece)
+    }
+
+    /// Takes the ready block back if it is of this class; `None` stands for any.
+    pub(super) fn recall(&self, class: Option<usize>) -> Option<BoxedPiece> {
+        if class.is_none() || self.ready_class == class { self.ready.take() } else { None }
+    }
+
+    /// Reserves a slot and a generation. The borrower may be told of the loan before it is [entered](Self::enter).
     #[inline(always)]
     pub(super) fn promise(&mut self) -> Option<Promise> {
         let slot = if self.slots.len() < self.most as usize {
@@ -217,7 +240,7 @@ impl Account {
         Some(Promise { slot, generation: self.generation })
     }
 
-    /// A promised slot is free again.
+    /// Frees a promised slot.
     pub(super) fn renounce(&mut self, promise: Promise) {
         self.free.push_front(promise.slot);
     }
@@ -230,14 +253,14 @@ impl Account {
         self.out.push(slot);
     }
 
-    /// Takes back every block that the borrower has returned.
-    pub(super) fn reclaim(&mut self, mut back: impl FnMut(Lent)) {
+    /// Takes back every loan that the borrower has returned.
+    pub(super) fn reclaim(&mut self, mut back: impl FnMut(BoxedPiece)) {
         let Self { borrower, slots, free, out, .. } = self;
         out.retain(|slot| {
             if !is_returned(&**borrower, slots, *slot) {
                 return true;
             }
-            back_from(slots, *slot).into_iter().for_each(&mut back);
+            take_from(slots, *slot).into_iter().for_each(&mut back);
             free.push_back(*slot);
             false
         });
@@ -245,43 +268,33 @@ impl Account {
         Edge::Reclaim.acquire();
     }
 
-    /// As [`reclaim`](Self::reclaim), up to the oldest one that it holds, and of the newest not even the word is
-    /// looked at: the borrower is about to write it.
-    pub(super) fn reclaim_oldest(&mut self, mut back: impl FnMut(Lent)) {
+    /// Takes back the returned loans that are older than any open one. It does not read the word of the newest loan: the
+    /// borrower is about to write it, and a read would take the line away from it.
+    pub(super) fn reclaim_oldest(&mut self, mut back: impl FnMut(BoxedPiece)) {
         let Self { borrower, slots, free, out, .. } = self;
         let older = &out[..out.len().saturating_sub(1)];
-        let still = older.iter().position(|slot| !is_returned(&**borrower, slots, *slot));
-        for slot in out.drain(..still.unwrap_or(older.len())) {
-            back_from(slots, slot).into_iter().for_each(&mut back);
+        let open = older.iter().position(|slot| !is_returned(&**borrower, slots, *slot));
+        for slot in out.drain(..open.unwrap_or(older.len())) {
+            take_from(slots, slot).into_iter().for_each(&mut back);
             free.push_back(slot);
         }
-        // As above.
+        // Pairs with the borrower's store of the generation, as in `reclaim`.
         Edge::Reclaim.acquire();
     }
 
-    pub(super) fn borrower(&self) -> Arc<dyn Borrower> {
-        self.borrower.clone()
-    }
-
-    /// The segments of what is on loan.
-    pub(super) fn segments(&self) -> impl Iterator<Item = u32> {
-        self.slots.iter().flatten().map(|(_, loaned)| loaned.home().segment)
-    }
-
-    /// Takes back everything: the borrower is gone.
-    pub(super) fn close(self) -> impl Iterator<Item = Lent> {
+    /// Takes back every loan: the borrower is gone.
+    pub(super) fn close(self) -> impl Iterator<Item = BoxedPiece> {
         let Self { slots, borrower, .. } = self;
-        let is_released = borrower.holds_nothing();
-        let entries = slots.into_iter().enumerate();
-        entries.filter_map(move |(slot, entry)| {
+        let holds_nothing = borrower.holds_nothing();
+        slots.into_iter().enumerate().filter_map(move |(slot, entry)| {
             let (generation, loaned) = entry?;
             if let Loaned::Shared(shared) = &loaned
-                && !is_released
+                && !holds_nothing
                 && borrower.returned(slot as u32) != generation
             {
                 shared.lose();
             }
-            loaned.into_lent()
+            loaned.into_piece()
         })
     }
 }

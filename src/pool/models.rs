@@ -1,15 +1,14 @@
-//! loom models of loans: a block is not written while its borrower reads it.
+//! Loom models of loans: nobody writes a block while its borrower reads it.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
-//! They run [`Pool`] with its accounts as it ships, its lock one of loom's, over returns in
-//! [`LoomWords`]. The blocks are
-//! real ones and nobody touches them: what is in them is modelled by a word each, as plain memory,
-//! since loom executes loads in order and never shows a value from the future. The borrower's store
-//! is that of `Session::return_loan`; the descriptor reaches it by the start of its thread, where the
-//! ring's models have their own say.
+//! The models run [`Pool`] and its accounts as they ship, with loom's mutex as the lock and [`LoomWords`] as the borrower's
+//! array of returns. The blocks are real memory that no model touches. One word of plain memory stands for the bytes of
+//! each block, because loom executes loads in order and never shows a value from the future. The borrower's store is that
+//! of `Session::return_loan`. The start of a thread stands for the descriptor's way through the ring, which the ring's own
+//! models cover.
 
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ use crate::sync::{Edge, Ordering, failure_without};
 /// Bytes of a block, the smallest class.
 const BLOCK: usize = 4096;
 
-/// What loom says of plain memory that is touched without an order.
+/// Loom's message for unordered accesses to plain memory.
 const RACE: &str = "Causality violation";
 
 /// The array of a borrower's returns: a word for each slot.
@@ -43,22 +42,20 @@ struct Lender {
 }
 
 impl Lender {
-    /// A pool of `count` blocks, and a borrower with as many slots.
+    /// Returns a pool of `count` blocks, and a borrower with as many slots.
     fn new(count: u32) -> Self {
         Self::with_slots(count, count, 0)
     }
 
-    /// A pool of two blocks that are used in turn, and a borrower that has slots to spare.
+    /// Returns a pool of two blocks that rotate, and a borrower with slots to spare.
     fn in_turn() -> Self {
-        let lender = Self::with_slots(2, 4, 2 * BLOCK as u64);
-        lender.pool.walk_large(BLOCK);
-        lender
+        Self::with_slots(2, 4, 2 * BLOCK as u64)
     }
 
     fn with_slots(count: u32, slots: u32, footprint: u64) -> Self {
         let backing = Backing::default();
         let quota = u64::from(count) * BLOCK as u64;
-        let pool = Pool::new(PoolOptions { quota, footprint, far_footprint: footprint, backing });
+        let pool = Pool::new(PoolOptions { quota, footprint, backing });
         let returns = LoomWords::new(8 * slots as usize);
         let id = pool.open(Arc::new(Returns(returns.clone())), slots);
         Self { pool, id, contents: LoomWords::new(8 * count as usize), returns }
@@ -67,13 +64,13 @@ impl Lender {
     /// Writes `value` into a block and lends it, if one is free.
     fn lend(&self, value: u64) -> Option<Loan> {
         let mut block = self.pool.alloc_for(BLOCK, self.id).expect("memory").ok()?;
-        // Which block it is, only its loan tells; no other thread looks at the table.
+        // Only the loan tells which block it is. No other thread reads the table.
         let loan = self.pool.lend(&mut block, self.id)?;
         self.contents.store(content(&loan), value, Ordering::Relaxed);
         Some(loan)
     }
 
-    /// A thread of the borrower, which reads a block and returns it.
+    /// Starts a thread of the borrower, which reads a block and returns it.
     fn borrow(&self, loan: Loan, value: u64) -> thread::JoinHandle<()> {
         let (contents, returns) = (self.contents.clone(), self.returns.clone());
         thread::spawn(move || {
@@ -83,7 +80,7 @@ impl Lender {
     }
 }
 
-/// The word that stands for a block's bytes.
+/// Returns the word that stands for a block's bytes.
 fn content(loan: &Loan) -> usize {
     loan.offset as usize / BLOCK * 8
 }
@@ -97,7 +94,7 @@ fn one_loan() {
         let again = lender.lend(2);
         borrowing.join().unwrap();
         assert!(again.or_else(|| lender.lend(2)).is_some(), "the block came back");
-        assert!(lender.lend(3).is_none(), "an old return gives nothing back again");
+        assert!(lender.lend(3).is_none(), "an old return gives nothing back");
     });
 }
 
@@ -116,7 +113,7 @@ fn a_loan_fails_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, one_loan).contains(RACE));
 }
 
-/// Two blocks, read by two threads: one fence stands behind the loads of all returns.
+/// Two threads read two blocks. One fence follows the loads of all returns.
 fn two_loans() {
     loom::model(|| {
         let lender = Lender::new(2);
@@ -144,8 +141,8 @@ fn two_loans_fail_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, two_loans).contains(RACE));
 }
 
-/// The peer dies after it has returned a block: its account closes while the lender takes back what was
-/// returned, and lends to somebody else.
+/// The peer dies after it has returned a block. Its account closes while the lender takes the block back and lends it to
+/// another borrower.
 fn death() {
     loom::model(|| {
         let lender = Lender::new(1);
@@ -157,7 +154,7 @@ fn death() {
         let dying = thread::spawn(move || {
             assert_eq!(contents.read(content(&loan)), 1);
             returns.store(8 * loan.slot as usize, loan.generation, Edge::Return.store());
-            // What the watcher does then.
+            // The watcher does this when a peer has died.
             pool.close(id);
         });
         let lender = Lender { id: to, ..lender };
@@ -183,7 +180,7 @@ fn death_fails_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, death).contains(RACE));
 }
 
-/// A block that is lent to two, one of which dies while the other returns it: the last one counts.
+/// Two borrowers hold a block. One dies while the other returns it: the later of the two gives it back.
 fn shared_loan() {
     loom::model(|| {
         let lender = Lender::new(1);
@@ -220,7 +217,7 @@ fn a_shared_loan_fails_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, shared_loan).contains(RACE));
 }
 
-/// The segment of a block goes as soon as the block is back, and no sooner.
+/// The pool drops a block's segment as soon as the block is back, and no sooner.
 fn segment() {
     loom::model(|| {
         let lender = Lender::new(1);
@@ -228,7 +225,7 @@ fn segment() {
         let borrowing = lender.borrow(loan, 1);
         lender.pool.trim();
         if lender.pool.used() == 0 {
-            // Who gets the memory now may write it.
+            // The next owner of the memory may write it.
             lender.contents.store(content(&loan), 9, Ordering::Relaxed);
         } else {
             assert!(lender.pool.holds(loan.segment));
@@ -255,7 +252,7 @@ fn a_segment_fails_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, segment).contains(RACE));
 }
 
-/// Two blocks in turn: while one is read the other one lies ready, and is taken without the pool's lock.
+/// Two blocks rotate: while the borrower reads one, the other one is ready, and the lender takes it without the lock.
 fn ready() {
     loom::model(|| {
         let lender = Lender::in_turn();
@@ -277,7 +274,7 @@ fn ready() {
         };
         let first = lend(1).expect("a block is free");
         let borrowing = lender.borrow(first, 1);
-        // What is laid ready behind the second one may be the first.
+        // The block that is put ready behind the second one may be the first.
         let second = lend(2).expect("a block lies ready");
         let third = lend(3);
         borrowing.join().unwrap();
@@ -301,7 +298,7 @@ fn a_ready_block_fails_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, ready).contains(RACE));
 }
 
-/// A lender takes its block that lies ready while somebody has the pool give back what is idle.
+/// A lender takes its ready block while another thread trims the pool.
 fn recalled() {
     loom::model(|| {
         let lender = Lender::in_turn();
@@ -331,7 +328,7 @@ fn a_block_that_lies_ready_is_taken_by_one() {
     recalled();
 }
 
-/// A borrower that returns an old loan again, while its block is on loan anew.
+/// A borrower returns an old loan a second time while its block is on loan under a new generation.
 fn stale_return() {
     loom::model(|| {
         let lender = Lender::new(1);

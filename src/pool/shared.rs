@@ -1,34 +1,28 @@
-//! A block that is lent to many, or lent and still read here.
+//! A block with several readers: on loan to more than one borrower, or on loan and still read here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::pool::loans::Lent;
-use crate::pool::state::BlockHome;
-use crate::pool::store::{Pool, WeakPool};
+use crate::pool::loans::{BlockHome, BoxedPiece};
+use crate::pool::pool::{Pool, WeakPool};
 
-/// A block that nobody writes any more. It goes back to the pool after its last use, here or by a
-/// borrower.
+/// The memory of a block that nobody writes any more. The last of its users, here or a borrower, gives it back to the
+/// pool.
 #[derive(Debug)]
-pub(super) struct Shared {
-    /// `None` once the block went back.
-    lent: Option<Lent>,
+pub(super) struct SharedPiece {
+    /// `None` once the pool has it back.
+    piece: Option<BoxedPiece>,
     home: BlockHome,
-    /// Weak, as the pool's accounts hold this.
+    /// Weak: the pool's accounts own this.
     pool: WeakPool,
-    /// A borrower was gone before it returned this.
+    /// Whether a borrower ended before it returned this.
     lost: AtomicBool,
 }
 
-impl Shared {
-    pub(super) fn new(lent: Lent, pool: WeakPool) -> Arc<Self> {
-        let home = lent.home;
-        Arc::new(Self { lent: Some(lent), home, pool, lost: AtomicBool::new(false) })
-    }
-
-    /// A borrower is gone that has not returned it.
+impl SharedPiece {
+    /// Records that a borrower ended before it returned this.
     pub(super) fn lose(&self) {
-        // Relaxed: whoever asks has seen the borrower's use of it end first, under the pool's lock.
+        // Relaxed: the reader of the flag has seen the borrower's use end first, under the pool's lock.
         self.lost.store(true, Ordering::Relaxed);
     }
 
@@ -36,16 +30,16 @@ impl Shared {
         self.home
     }
 
-    /// The block, for somebody who has the pool's lock.
-    pub(super) fn into_lent(mut self) -> Option<Lent> {
-        self.lent.take()
+    /// Returns the memory to a caller that holds the pool's lock.
+    pub(super) fn into_piece(mut self) -> Option<BoxedPiece> {
+        self.piece.take()
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedPiece {
     fn drop(&mut self) {
-        if let Some(lent) = self.lent.take() {
-            self.pool.put_back(lent);
+        if let Some(piece) = self.piece.take() {
+            self.pool.put_back(piece);
         }
     }
 }
@@ -53,36 +47,37 @@ impl Drop for Shared {
 /// Who uses a shared block beside the one who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Users {
-    /// It is on loan, or used here.
+    /// A borrower holds it, or this process reads it.
     Others,
-    /// It was returned by everybody.
+    /// Every borrower has returned it.
     Nobody,
-    /// Nobody holds it, but of somebody only because their link ended while they held it.
+    /// Nobody holds it, and at least one borrower ended while it held it.
     Lost,
 }
 
-/// A use of a shared block.
+/// One use of a shared block.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBlock {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPiece>,
     len: usize,
 }
 
 impl SharedBlock {
-    pub(super) fn new(shared: Arc<Shared>, len: usize) -> Self {
-        Self { shared, len }
+    pub(super) fn new(piece: BoxedPiece, pool: WeakPool, len: usize) -> Self {
+        let (home, lost) = (piece.home, AtomicBool::new(false));
+        Self { shared: Arc::new(SharedPiece { piece: Some(piece), home, pool, lost }), len }
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<SharedPiece> {
         &self.shared
     }
 
-    /// The number of the block's segment.
+    /// Returns the number of the block's segment.
     pub(crate) fn segment(&self) -> u32 {
         self.shared.home.segment
     }
 
-    /// Who else uses it, as far as the pool has [looked](Pool::look_at).
+    /// Returns who else uses it, as of the last [`Pool::look_at`].
     pub(crate) fn users(&mut self) -> Users {
         match Arc::get_mut(&mut self.shared).map(|shared| *shared.lost.get_mut()) {
             None => Users::Others,
@@ -91,25 +86,25 @@ impl SharedBlock {
         }
     }
 
-    /// Whether it lies in this pool.
+    /// Returns whether it belongs to this pool.
     pub(crate) fn is_of(&self, pool: &Pool) -> bool {
         self.shared.pool.is(pool)
     }
 
-    /// Its segment's number, and where it starts there in bytes.
+    /// Returns its segment's number, and its start there in bytes.
     #[inline(always)]
     pub(crate) fn place(&self) -> (u32, u64) {
         (self.shared.home.segment, self.shared.home.offset)
     }
 
-    /// How many bytes were asked for.
+    /// Returns how many bytes were asked for.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The bytes that were asked for.
+    /// Returns the bytes that were asked for.
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.shared.lent.as_ref().map_or(&[], |lent| lent.area.bytes(0, self.len))
+        self.shared.piece.as_ref().map_or(&[], |piece| piece.area.bytes(0, self.len))
     }
 }

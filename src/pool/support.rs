@@ -1,4 +1,4 @@
-//! What the tests of the pool have in common.
+//! A pool and borrowers for the pool's tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::pool::{Borrower, BorrowerId, Loan, Pool, PoolOptions};
 use crate::shm::Backing;
 
+/// A borrower whose returns the test writes.
 pub(super) struct Peer(pub(super) Vec<AtomicU64>);
 
 impl Borrower for Peer {
@@ -14,14 +15,9 @@ impl Borrower for Peer {
     }
 }
 
-/// A pool, and a borrower with 8 slots.
+/// Returns a pool with a footprint of 1 MiB, and a borrower with 8 slots.
 pub(super) fn pool(quota: u64) -> (Pool, Arc<Peer>, BorrowerId) {
-    let options = PoolOptions {
-        quota,
-        footprint: 1 << 20,
-        far_footprint: 4 << 20,
-        backing: Backing::default(),
-    };
+    let options = PoolOptions { quota, footprint: 1 << 20, backing: Backing::default() };
     let pool = Pool::new(options);
     let peer = Arc::new(Peer((0..8).map(|_| AtomicU64::new(0)).collect()));
     let id = pool.open(peer.clone(), 8);

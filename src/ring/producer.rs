@@ -1,7 +1,5 @@
 //! The writer's end of a ring: headers and clearing, over any memory that has words.
 
-use std::time::{Duration, Instant};
-
 use crate::error::Fault;
 use crate::ring::cursor::{Clearing, Full, HEADER, ProducerCursor};
 use crate::ring::header::{Header, Kind};
@@ -89,15 +87,6 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
     pub(crate) fn read(&mut self) -> Result<u64, Fault> {
         self.refresh()?;
         Ok(self.cursor.tail())
-    }
-
-    /// Returns how long the load of the reader's position takes. Returns `None` if it has not changed and was
-    /// in this core's cache.
-    pub(crate) fn time_position(&mut self) -> Result<Option<Duration>, Fault> {
-        let (before, start) = (self.cursor.tail(), Instant::now());
-        let after = self.read()?;
-        let took = start.elapsed();
-        Ok((after != before).then_some(took))
     }
 
     /// Returns the start of the next record, in bytes since creation.

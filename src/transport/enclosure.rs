@@ -196,8 +196,7 @@ impl Sender {
         self.producer.publish(header);
         self.stats.tensors += 1;
         self.stats.bytes += bytes;
-        self.announce()?;
-        Ok(self.note_distance(bytes)?)
+        Ok(self.announce()?)
     }
 
     /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put
@@ -232,7 +231,6 @@ impl Sender {
         self.stats.tensors += 1;
         self.stats.bytes += bytes as u64;
         announced?;
-        self.note_distance(bytes as u64)?;
         Ok(true)
     }
 

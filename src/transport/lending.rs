@@ -7,7 +7,6 @@ use crate::pool::{Block, Lacking};
 use crate::ring::{Header, Kind};
 use crate::transport::envelope::Envelope;
 use crate::transport::link::Session;
-use crate::transport::pace::Pace;
 use crate::transport::pooled::Pooled;
 use crate::transport::sender::{Patience, Sender, TrySendError};
 use crate::transport::sent::Offered;
@@ -15,13 +14,6 @@ use crate::transport::sent::Offered;
 /// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
 /// hold, or room on the socket.
 const SLICE: Duration = Duration::from_millis(5);
-
-/// One loan in so many is followed by a look at how far the peer's core is: often enough to notice soon that a
-/// thread has moved, seldom enough not to be seen in the time.
-const DISTANCE_EVERY: u64 = 16;
-
-/// So is one in so many of this many bytes, which take long to write.
-const LONG: (u64, u64) = (4, 1 << 20);
 
 /// A block for one message, and where its descriptor goes in the ring.
 #[derive(Debug)]
@@ -78,12 +70,6 @@ impl Sender {
         if len as u64 > max {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
-        // Whoever never watches would sleep and be woken for each message; whoever sleeps on the descriptor is
-        // not to wait here.
-        let may_wait = !matches!(patience, Patience::None) && self.room.may_poll();
-        if may_wait && self.pace.is_due(len) && !self.link.by_descriptor() {
-            self.keep_pace(len, patience);
-        }
         let header = envelope.pooled();
         let first = self.try_room_in_pool(len, header);
         if !matches!(first, Err(TrySendError::Full { .. })) {
@@ -107,24 +93,6 @@ impl Sender {
                 answer => return answer,
             }
         }
-    }
-
-    /// Waits for a while where the receiver is far behind; see [`Pace`].
-    #[cold]
-    fn keep_pace(&mut self, len: usize, patience: Patience) {
-        let deadline = self.deadline(patience);
-        let Self { room, session, pace, .. } = self;
-        let Session { link, core, .. } = &**session;
-        let mut on_loan = 0;
-        let loan = core.pool.loan_ahead(link.borrower, len, |held, most| {
-            on_loan = held;
-            pace.judge(len, held, most)
-        });
-        let Some(loan) = loan else { return };
-        // Whatever else ends the wait is found out next.
-        let _ = room
-            .wait(link, deadline, Some(Pace::wait(len)), || loan.is_returned() || link.peer_left());
-        pace.waited(on_loan, !loan.is_returned());
     }
 
     fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<(), TrySendError> {
@@ -239,31 +207,6 @@ impl Sender {
         (self.promise, self.prepared) = core.pool.enter_and_prepare(block, link.borrower, promise);
         // If the account was closed meanwhile the peer has left, perhaps with this message.
         self.pooled.block.put_back();
-        announced?;
-        self.note_distance(len as u64)
-    }
-
-    /// Learns how far the peer is, after `len` bytes were lent to it: only what is lent goes by it.
-    #[inline(always)]
-    pub(super) fn note_distance(&mut self, len: u64) -> Result<()> {
-        let lent = self.stats.pooled + self.stats.tensors;
-        let (every, long) = LONG;
-        let every = if len < long { DISTANCE_EVERY } else { every };
-        if lent.is_multiple_of(every) {
-            self.measure_distance()?;
-        }
-        Ok(())
-    }
-
-    /// The peer's position comes from its core: it was stored there when the peer had read everything, and waits
-    /// in that core's nearest cache, as whoever waits touches nothing else. What was lent may lie anywhere.
-    #[cold]
-    fn measure_distance(&mut self) -> Result<()> {
-        match self.producer.time_position() {
-            Ok(Some(took)) => self.session.core.pool.note_distance(took),
-            Ok(None) => {}
-            Err(fault) => return Err(self.link.fail(fault)),
-        }
-        Ok(())
+        announced
     }
 }

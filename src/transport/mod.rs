@@ -43,7 +43,6 @@ mod meeting;
 #[cfg(all(test, slipring_loom))]
 mod models;
 mod options;
-mod pace;
 mod parcel;
 mod peer;
 mod pooled;

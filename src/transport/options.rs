@@ -61,6 +61,10 @@ pub enum Numa {
     Node(u32),
 }
 
+/// Source: `docs/lab/2026-11-23-pool-footprint.md`. While both CPUs share a cache, a round trip of 64 KiB takes longer in
+/// half as much and in twice as much.
+const POOL_FOOTPRINT: u64 = 2 << 20;
+
 /// Options of a [`Context`](crate::Context); every one has a default.
 ///
 /// # Examples
@@ -81,7 +85,6 @@ pub struct Options {
     pub(super) loan_slots: u32,
     pub(super) pool_quota: u64,
     pub(super) pool_footprint: u64,
-    pub(super) pool_far_footprint: u64,
     pub(super) peer_pool_limit: u64,
     pub(super) backlog_limit: usize,
     pub(super) write_limit: usize,
@@ -103,8 +106,7 @@ impl Default for Options {
             inline_max: 4 << 10,
             loan_slots: 256,
             pool_quota: 2 << 30,
-            pool_footprint: 2 << 20,
-            pool_far_footprint: 32 << 20,
+            pool_footprint: POOL_FOOTPRINT,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
             write_limit: 64 << 20,
@@ -160,21 +162,14 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that the pool walks through in turn while the peers' cores share a cache with this
-    /// side's, where long messages are written faster so: it begins with an eighth of it, and tries. Default 2 MiB; see
-    /// `docs/performance.md`.
+    /// Bytes of each block size that rotate. Default 2 MiB.
     ///
-    /// A sender that may wait, and watches ([`Spin`]), does so for a moment, about 20 µs to 10 ms by the
-    /// message's length, where its receiver holds twice what is walked through and may be about to return some of it.
+    /// The pool hands out the block of a size that was unused for longest, because lines that a receiver has just read
+    /// are slow to write. At least four blocks rotate, up to twice these bytes together; messages longer than half of the
+    /// footprint always travel in the same block. More blocks than rotate exist only while receivers hold them. Processes
+    /// whose cores share no cache gain by 32 MiB; `docs/tuning.md` has the figures.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
-        self
-    }
-
-    /// The same while the peers' cores are far. It begins with an eighth of [`pool_footprint`](Self::pool_footprint),
-    /// too, and also tries twice that, if it is less. Default 32 MiB.
-    pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
-        self.pool_far_footprint = bytes;
         self
     }
 
@@ -286,7 +281,6 @@ impl Options {
         PoolOptions {
             quota: self.pool_quota,
             footprint: self.pool_footprint,
-            far_footprint: self.pool_far_footprint,
             backing: self.backing(),
         }
     }

@@ -15,7 +15,6 @@ use crate::transport::envelope::{Envelope, PLAIN};
 use crate::transport::hello::Reason;
 use crate::transport::lending::PoolRoom;
 use crate::transport::link::{Link, Session};
-use crate::transport::pace::Pace;
 use crate::transport::reservation::{Batch, POOLED, Reservation};
 use crate::transport::sent::SentSegments;
 use crate::transport::standing::Health;
@@ -65,7 +64,6 @@ pub struct Sender {
     pub(super) sent: SentSegments,
     /// Descriptors of the user's that were sent.
     pub(super) passed: u64,
-    pub(super) pace: Pace,
     /// The slot of the next loan that is sent by itself.
     pub(super) promise: Option<Promise>,
     /// Where the pool lays the block of the next message in it, and what it has laid there.
@@ -127,7 +125,6 @@ impl Sender {
             inline_max: inline_max as usize,
             sent: SentSegments::default(),
             passed: 0,
-            pace: Pace::default(),
             promise: None,
             ready: session.core.pool.ready(link.borrower),
             prepared: None,

@@ -1,8 +1,8 @@
 //! A forked child drops the runtime that it inherited, and the parent's descriptors stay watched.
 
-use slipring::tokio::{AsyncConnection, AsyncListener};
 use crate::support::HANG;
 use crate::support::other::{Other, fork};
+use slipring::tokio::{AsyncConnection, AsyncListener};
 use slipring::{Address, Context};
 use tokio::time::timeout;
 

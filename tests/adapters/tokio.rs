@@ -3,10 +3,10 @@
 use std::io::IoSlice;
 use std::time::Duration;
 
+use crate::support::{HANG, other::Other, wait_until};
 use slipring::options::Spin;
 use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
 use slipring::{Address, Context, ErrorKind, Options, Tensor, TensorSet};
-use crate::support::{HANG, other::Other, wait_until};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 

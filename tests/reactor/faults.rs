@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use slipring::error::{Fault, TrySendError};
-use slipring::message::MessageKind;
-use slipring::options::Spin;
-use slipring::{Connection, Context, Error, ErrorKind, EventLoop, Link, Options, Reactor};
 use crate::support::callbacks::{diary, hear, kind, receive, settle};
 use crate::support::census::{Census, threads};
 use crate::support::other::{Other, fork, say, wait_for_death};
 use crate::support::{HANG, Stage, pair, pair_of, soon, unique_name, wait_until};
+use slipring::error::{Fault, TrySendError};
+use slipring::message::MessageKind;
+use slipring::options::Spin;
+use slipring::{Connection, Context, Error, ErrorKind, EventLoop, Link, Options, Reactor};
 
 fn spins() -> [Options; 3] {
     [

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::message::Token;
-use slipring::{Connection, Context, Link, Options, Reactor};
 use crate::support::callbacks::receive;
 use crate::support::raw::{self, DATA_BELL, Hello, RETURNS, ROOM_BELL, RawPeer};
 use crate::support::{HANG, Stage, pair_of, sample, wait_until};
+use slipring::message::Token;
+use slipring::{Connection, Context, Link, Options, Reactor};
 
 /// How long each rate is taken.
 const SLICE: Duration = Duration::from_millis(100);

@@ -6,11 +6,11 @@ use std::panic::panic_any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::callbacks::{diary, hear, kind, receive, settle};
+use crate::support::{pair_of, soon, unique_name, wait_until};
 use slipring::error::Refusal;
 use slipring::options::PeerPolicy;
 use slipring::{Connection, Context, ErrorKind, Link, Options, Reactor};
-use crate::support::callbacks::{diary, hear, kind, receive, settle};
-use crate::support::{pair_of, soon, unique_name, wait_until};
 
 /// A value of the user's whose drop panics, and so does the drop of that panic's payload.
 struct Bomb;

@@ -4,12 +4,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
+use crate::support::callbacks::{self, hear, kind, settle};
+use crate::support::{Stage, pair_of, raw, soon, wait_until};
 use slipring::error::Fault;
 use slipring::message::Token;
 use slipring::options::Spin;
 use slipring::{Connection, Context, ErrorKind, EventLoop, Link, Options, Reactor};
-use crate::support::callbacks::{self, hear, kind, settle};
-use crate::support::{Stage, pair_of, raw, soon, wait_until};
 
 /// A link of a fresh reactor, and the other end.
 fn served(options: Options) -> (Reactor, Link, Connection) {

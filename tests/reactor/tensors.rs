@@ -4,11 +4,11 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use slipring::error::{TensorFault, TrySendError};
-use slipring::options::Spin;
 use crate::support::callbacks::{diary, hear, kind, receive, settle};
 use crate::support::other::{Other, say, wait_for_death};
 use crate::support::{pair_of, soon, unique_name, wait_until};
+use slipring::error::{TensorFault, TrySendError};
+use slipring::options::Spin;
 use slipring::{
     Connection, Context, Error, ErrorKind, EventLoop, Link, Options, Reactor, Tensor, TensorSet,
 };

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::raw::*;
+use crate::support::{HANG, Stage, pair, soon};
 use slipring::error::TryRecvError;
 use slipring::options::Spin;
 use slipring::{Connection, ErrorKind, Options};
-use crate::support::raw::*;
-use crate::support::{HANG, Stage, pair, soon};
 
 /// A segment of a raw peer, and the message that it tells of: as long as the library tells of any.
 const SEGMENT: u64 = 1 << 20;

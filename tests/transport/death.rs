@@ -7,16 +7,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slipring::error::TrySendError;
-use slipring::options::Spin;
-use slipring::{Address, Connection, Context, Error, ErrorKind, Options};
 use crate::support::census::Census;
-use crate::support::other::{;
+use crate::support::other::{
     Other, listen_for, over_threads_and_processes, say, wait_for_death, wait_until_asleep,
 };
 use crate::support::raw::{self, Hello, RawPeer};
 use crate::support::{pair, pair_of, soon, unique_name, wait_until};
-use slipring::{Address, Connection, Context, Error, ErrorKind, Options, Spin, TrySendError};
+use slipring::error::TrySendError;
+use slipring::options::Spin;
+use slipring::{Address, Connection, Context, Error, ErrorKind, Options};
 
 /// The longest time from the death of a peer to its notice on a busy machine. On an idle one it takes less than a
 /// millisecond.

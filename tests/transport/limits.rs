@@ -3,13 +3,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::census::{Census, shared_bytes};
+use crate::support::other::{Other, over_threads_and_processes};
+use crate::support::{pair, pair_of, pair_with, soon, unique_name, wait_until};
 use slipring::error::{TryRecvError, TrySendError};
 use slipring::message::MessageKind;
 use slipring::options::{Numa, Spin};
 use slipring::{Connection, Context, Error, ErrorKind, Options};
-use crate::support::census::{Census, shared_bytes};
-use crate::support::other::{Other, over_threads_and_processes};
-use crate::support::{pair, pair_of, pair_with, soon, unique_name, wait_until};
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
     answer.unwrap_err().kind().clone()

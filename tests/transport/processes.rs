@@ -7,10 +7,10 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 
-use slipring::region::{Lease, PosixShm, Registry, SigbusGuard, Source};
 use crate::support::other::{Other, fork, listen_for, say, wait_for_death};
 use crate::support::raw::{self, Hello, RawPeer};
 use crate::support::{pair_of, soon, unique_name, wait_until};
+use slipring::region::{Lease, PosixShm, Registry, SigbusGuard, Source};
 use slipring::{
     Address, Context, Error, ErrorKind, EventLoop, Reactor, Tensor, TensorMut, TensorSet,
 };

@@ -258,8 +258,8 @@ const LEN: usize = 600 << 10;
 /// A link whose receiver knows more segments than a socket's queue holds packets, all of them idle.
 fn with_many_segments(quota: u64) -> (Context, Connection, Connection) {
     const SEGMENTS: usize = 400;
-    // A gigabyte of each length is walked through at once: an eighth.
-    let options = Options::new().pool_quota(quota).pool_footprint(8 << 30);
+    // A gigabyte of each length rotates: each message takes another segment.
+    let options = Options::new().pool_quota(quota).pool_footprint(1 << 30);
     let context = Context::with_options(options).unwrap();
     let (mut near, mut far) = pair_of(&context, &context);
     for _ in 0..SEGMENTS {

@@ -1,0 +1,503 @@
+//! The pool: blocks of memory behind one lock.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError, Weak};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::pool::block::Block;
+use crate::pool::frozen::{Charge, FrozenBlock, FrozenDraft};
+use crate::pool::loans::{Borrower, BorrowerId, BoxedPiece, Loan, Loaned, OpenLoan, Promise};
+use crate::pool::ready::{Prepared, Ready};
+use crate::pool::shared::SharedBlock;
+use crate::pool::tables::{Named, Tables, Taken, copy_of};
+use crate::shm::Backing;
+use crate::sync::{Mutex, MutexGuard};
+
+/// How much a pool may hold, and how its blocks rotate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolOptions {
+    /// The most bytes of all segments together.
+    pub(crate) quota: u64,
+    /// Bytes of each size class that rotate.
+    pub(crate) footprint: u64,
+    pub(crate) backing: Backing,
+}
+
+/// The quota has no room for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exhausted {
+    pub(crate) needed: u64,
+    pub(crate) used: u64,
+    pub(crate) quota: u64,
+}
+
+impl From<Exhausted> for Error {
+    fn from(exhausted: Exhausted) -> Self {
+        let Exhausted { needed, used, quota } = exhausted;
+        ErrorKind::PoolExhausted { needed, used, quota }.into()
+    }
+}
+
+/// Why the pool has no block for a borrower now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lacking {
+    /// All slots of the borrower are on loan.
+    Slot,
+    Memory(Exhausted),
+}
+
+/// The blocks that a process lends to its peers. A clone is the same pool.
+#[derive(Clone)]
+pub(crate) struct Pool {
+    tables: Arc<Mutex<Tables>>,
+}
+
+/// A pool that may be gone, and its blocks with it.
+#[derive(Clone)]
+pub(super) struct WeakPool {
+    tables: Weak<Mutex<Tables>>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("used", &self.used()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for WeakPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakPool")
+    }
+}
+
+impl WeakPool {
+    pub(super) fn is(&self, pool: &Pool) -> bool {
+        std::ptr::eq(self.tables.as_ptr(), Arc::as_ptr(&pool.tables))
+    }
+
+    /// Subtracts bytes that counted for the quota.
+    pub(super) fn discharge(&self, len: u64) {
+        if let Some(tables) = self.tables.upgrade() {
+            Pool { tables }.lock().discharge(len);
+        }
+    }
+
+    /// Takes back a block that was shared.
+    pub(super) fn put_back(&self, piece: BoxedPiece) {
+        // A forked child has only a copy of the tables and must not wait for their lock.
+        if piece.area.generation().is_current()
+            && let Some(tables) = self.tables.upgrade()
+        {
+            Pool { tables }.lock().put_back(piece);
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(options: PoolOptions) -> Self {
+        Self { tables: Arc::new(Mutex::new(Tables::new(options))) }
+    }
+
+    pub(super) fn downgrade(&self) -> WeakPool {
+        WeakPool { tables: Arc::downgrade(&self.tables) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        // Only a bug of this crate panics under the lock, and each step leaves the tables whole.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether both are the same pool.
+    pub(crate) fn is(&self, other: &Pool) -> bool {
+        Arc::ptr_eq(&self.tables, &other.tables)
+    }
+
+    /// Opens an account with at most `slots` loans.
+    pub(crate) fn open(&self, borrower: Arc<dyn Borrower>, slots: u32) -> BorrowerId {
+        self.lock().open(borrower, slots)
+    }
+
+    /// Closes an account: the borrower is gone, its loans are over.
+    pub(crate) fn close(&self, id: BorrowerId) {
+        let borrower = self.lock().close(id);
+        // Dropping the borrower may drop what needs the lock.
+        drop(borrower);
+    }
+
+    /// Takes a block of `len` bytes for a borrower with a free slot. The slot stays free until it is
+    /// [promised](Self::promise) or [lent](Self::lend), as long as nobody else lends to this borrower.
+    ///
+    /// # Errors
+    ///
+    /// The outer error is the kernel's, the inner one says what is lacking now.
+    pub(crate) fn alloc_for(&self, len: usize, id: BorrowerId) -> Result<Result<Block, Lacking>> {
+        let mut tables = self.lock();
+        // A closed account has no slot either. Its link is over, which the caller finds out next.
+        if !tables.has_slots(id, 1) {
+            return Ok(Err(Lacking::Slot));
+        }
+        Ok(self.alloc_locked(tables, len)?.map_err(Lacking::Memory))
+    }
+
+    /// Takes a block of `len` bytes for any borrower.
+    ///
+    /// # Errors
+    ///
+    /// The outer error is the kernel's, the inner one says that the quota is spent.
+    pub(crate) fn alloc(&self, len: usize) -> Result<Result<Block, Exhausted>> {
+        self.alloc_locked(self.lock(), len)
+    }
+
+    fn alloc_locked<'a>(
+        &'a self,
+        mut tables: MutexGuard<'a, Tables>,
+        len: usize,
+    ) -> Result<Result<Block, Exhausted>> {
+        loop {
+            match tables.take(len as u64) {
+                Taken::Block(piece) => {
+                    unlock(tables);
+                    return Ok(Ok(Block::new(piece, len, self.clone())));
+                }
+                Taken::Nothing(exhausted) => {
+                    unlock(tables);
+                    return Ok(Err(exhausted));
+                }
+                Taken::Growth(growth) => {
+                    // The kernel may take long to clear the memory; other threads go on meanwhile.
+                    unlock(tables);
+                    let made = growth.make();
+                    tables = self.lock();
+                    tables.enter_segment(growth, made)?;
+                }
+            }
+        }
+    }
+
+    /// Returns a block without memory, which [`Block::take_ready`] refills.
+    pub(crate) fn no_block(&self) -> Block {
+        Block::empty(self.clone())
+    }
+
+    /// Takes back a block that was not on loan.
+    pub(super) fn put_back_unused(&self, piece: BoxedPiece) {
+        self.lock().put_back_unused(piece);
+    }
+
+    /// Lends a block. Returns `None` and leaves the block as it is if the borrower has no free slot or its account is
+    /// closed.
+    pub(crate) fn lend(&self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
+        self.lock().lend(block, id)
+    }
+
+    /// Lends a block that others may hold too. Returns `None` as [`lend`](Self::lend) does.
+    pub(crate) fn lend_shared(&self, block: &SharedBlock, id: BorrowerId) -> Option<Loan> {
+        self.lock().lend_shared(block, id)
+    }
+
+    /// Reserves a slot for a borrower's next loan. The sender may tell the borrower of the loan before it
+    /// [enters](Self::enter) it. Returns `None` as [`lend`](Self::lend) does.
+    pub(crate) fn promise(&self, id: BorrowerId) -> Option<Promise> {
+        self.lock().promise(id)
+    }
+
+    /// Enters a promised loan and promises the next one. If the account was closed meanwhile, the borrower is gone, and
+    /// the caller still has the block.
+    #[inline]
+    pub(crate) fn enter(
+        &self,
+        block: &mut Block,
+        id: BorrowerId,
+        promise: Promise,
+    ) -> Option<Promise> {
+        self.lock().enter(id, promise, || block.take().map(Loaned::Sole))
+    }
+
+    /// Enters a loan as [`enter`](Self::enter) does, of a block that others may hold too.
+    #[inline]
+    pub(crate) fn enter_shared(
+        &self,
+        block: &SharedBlock,
+        id: BorrowerId,
+        promise: Promise,
+    ) -> Option<Promise> {
+        self.lock().enter(id, promise, || Some(Loaned::Shared(block.shared().clone())))
+    }
+
+    /// Enters a loan as [`enter`](Self::enter) does, and puts a block of the same class [ready](Self::ready) if the next
+    /// loan was promised and a block is free.
+    pub(crate) fn enter_and_prepare(
+        &self,
+        block: &mut Block,
+        id: BorrowerId,
+        promise: Promise,
+    ) -> (Option<Promise>, Option<Prepared>) {
+        let Some(class) = block.class() else { return (None, None) };
+        let mut tables = self.lock();
+        let promise = tables.enter(id, promise, || block.take().map(Loaned::Sole));
+        let prepared = promise.as_ref().and_then(|_| tables.prepare(id, class));
+        (promise, prepared)
+    }
+
+    /// Returns where the pool puts the block of a borrower's next loan.
+    pub(crate) fn ready(&self, id: BorrowerId) -> Option<Ready> {
+        self.lock().ready(id)
+    }
+
+    /// Frees the slot of a promised loan that will not be.
+    pub(crate) fn renounce(&self, id: BorrowerId, promise: Promise) {
+        self.lock().renounce(id, promise);
+    }
+
+    /// Returns whether a borrower has `slots` free slots, if need be after the pool took back what it returned.
+    pub(crate) fn has_slots(&self, id: BorrowerId, slots: usize) -> bool {
+        self.lock().has_slots(id, slots)
+    }
+
+    /// Returns a copy of the descriptor of a segment, to hand to a borrower, its length in bytes, and whether it is
+    /// frozen.
+    pub(crate) fn segment_of(&self, segment: u32) -> Result<Option<(OwnedFd, u64, bool)>> {
+        // The lock is free below: the last use of frozen memory may end there, which needs the lock.
+        let named = self.lock().named(segment)?;
+        Ok(match named {
+            None => None,
+            Some(Named::Blocks(fd, len)) => Some((fd, len, false)),
+            Some(Named::Frozen(frozen)) => {
+                let memory = frozen.memory();
+                Some((copy_of(memory.fd())?, memory.len() as u64, true))
+            }
+        })
+    }
+
+    /// Returns the segments of the blocks that a borrower has not returned.
+    pub(crate) fn lent_to(&self, id: BorrowerId) -> HashSet<u32> {
+        self.lock().lent_to(id)
+    }
+
+    /// Returns whether a segment still exists.
+    pub(crate) fn holds(&self, segment: u32) -> bool {
+        self.lock().holds(segment)
+    }
+
+    /// Takes back what a borrower has returned. Returns its oldest open loan, which the caller can poll without the
+    /// lock.
+    pub(crate) fn oldest_loan(&self, id: BorrowerId) -> Option<OpenLoan> {
+        self.lock().oldest_loan(id)
+    }
+
+    /// Takes back what a borrower has returned. Returns the number of its open loans.
+    pub(crate) fn settle(&self, id: BorrowerId) -> usize {
+        self.lock().settle(id)
+    }
+
+    /// Takes back what a borrower has returned.
+    pub(crate) fn look_at(&self, id: BorrowerId) {
+        self.lock().reclaim(id);
+    }
+
+    /// Drops every segment of which no block is in use. Returns how many bytes that freed.
+    pub(crate) fn trim(&self) -> u64 {
+        let mut tables = self.lock();
+        tables.reclaim_all();
+        let before = tables.used();
+        tables.drop_idle();
+        let trimmed = before - tables.used();
+        unlock(tables);
+        trimmed
+    }
+
+    /// Returns the bytes that count for the quota.
+    pub(crate) fn used(&self) -> u64 {
+        self.lock().used()
+    }
+
+    /// Allocates memory for `len` bytes that will be frozen. All bytes are zero.
+    ///
+    /// # Errors
+    ///
+    /// The outer error is the kernel's, the inner one says that the quota is spent.
+    pub(crate) fn draft(&self, len: usize) -> Result<Result<FrozenDraft, Exhausted>> {
+        FrozenDraft::create(self, len)
+    }
+
+    /// Gives frozen memory a number.
+    pub(super) fn name_frozen(&self, frozen: &Arc<FrozenBlock>) -> Result<u32> {
+        self.lock().name_frozen(frozen)
+    }
+
+    /// Counts `len` bytes for the quota.
+    pub(super) fn charge(&self, len: u64) -> Result<Charge, Exhausted> {
+        let mut tables = self.lock();
+        let charged = if tables.charge(len) { Ok(()) } else { Err(tables.exhausted(len)) };
+        unlock(tables);
+        charged.map(|()| Charge::new(self.downgrade(), len))
+    }
+
+    /// Returns the error of a request for `needed` bytes.
+    pub(super) fn exhausted(&self, needed: u64) -> Exhausted {
+        self.lock().exhausted(needed)
+    }
+}
+
+/// Releases the lock, and then unmaps the segments that were dropped under it.
+fn unlock(mut tables: MutexGuard<'_, Tables>) {
+    let dropped = tables.take_dropped();
+    drop(tables);
+    drop(dropped);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::pool::Users;
+    use crate::pool::support::{lend, other, pool};
+
+    /// A borrower that declares to hold nothing, whatever it has returned.
+    struct Released;
+
+    impl Borrower for Released {
+        fn returned(&self, _slot: u32) -> u64 {
+            u64::MAX
+        }
+
+        fn holds_nothing(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn what_a_lost_borrower_held_is_told_from_what_it_never_took() {
+        let (pool, peer, returns) = pool(1 << 20);
+        let (breaks, released) = (other(&pool), pool.open(Arc::new(Released), 1));
+        for (id, then) in
+            [(returns, Users::Nobody), (breaks, Users::Lost), (released, Users::Nobody)]
+        {
+            let mut block = pool.alloc(64).unwrap().unwrap().share().unwrap();
+            let loan = pool.lend_shared(&block, id).unwrap();
+            assert_eq!(block.users(), Users::Others);
+            if id == returns {
+                peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+            }
+            pool.close(id);
+            assert_eq!(block.users(), then);
+        }
+    }
+
+    #[test]
+    fn a_closed_account_lends_nothing_even_if_its_place_is_taken() {
+        let (pool, _peer, id) = pool(1 << 20);
+        pool.close(id);
+        let next = other(&pool);
+        assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Slot);
+        assert!(pool.alloc_for(4096, next).unwrap().is_ok());
+        pool.close(id);
+        assert!(pool.alloc_for(4096, next).unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_block_comes_back_by_its_generation_only() {
+        let (pool, peer, id) = pool(1 << 20);
+        let loan = lend(&pool, id, 1 << 20);
+        assert!(pool.alloc_for(1 << 20, id).unwrap().is_err(), "the quota is one block");
+        for lie in [0, loan.generation + 1, u64::MAX] {
+            peer.0[loan.slot as usize].store(lie, Ordering::Relaxed);
+            assert!(
+                pool.alloc_for(1 << 20, id).unwrap().is_err(),
+                "generation {lie} is not the loan's"
+            );
+        }
+        peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+        let again = lend(&pool, id, 1 << 20);
+        assert_ne!(again.generation, loan.generation);
+        // The old generation, still in its slot, returns nothing.
+        assert!(pool.alloc_for(1 << 20, id).unwrap().is_err());
+    }
+
+    #[test]
+    fn a_closed_account_gives_everything_back() {
+        let (pool, _peer, id) = pool(1 << 20);
+        lend(&pool, id, 1 << 20);
+        pool.close(id);
+        assert!(pool.alloc_for(1 << 20, other(&pool)).unwrap().is_ok());
+    }
+
+    #[test]
+    fn slots_run_out_with_an_answer() {
+        let (pool, peer, id) = pool(64 << 20);
+        let loans: Vec<Loan> = (0..8).map(|_| lend(&pool, id, 4096)).collect();
+        assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Slot);
+        peer.0[loans[3].slot as usize].store(loans[3].generation, Ordering::Relaxed);
+        assert_eq!(lend(&pool, id, 4096).slot, loans[3].slot);
+    }
+
+    #[test]
+    fn blocks_rotate_within_the_footprint() {
+        let (pool, peer, id) = pool(64 << 20);
+        let mut seen = Vec::new();
+        for _ in 0..12 {
+            let loan = lend(&pool, id, 256 << 10);
+            seen.push((loan.segment, loan.offset));
+            peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+        }
+        // Footprint 1 MiB, blocks of 256 KiB: four places, each the one unused for longest.
+        assert_eq!(seen[..4], seen[4..8]);
+        assert_eq!(seen[..4], seen[8..]);
+        let mut places = seen[..4].to_vec();
+        places.dedup();
+        assert_eq!(places.len(), 4);
+    }
+
+    #[test]
+    fn idle_segments_make_room_for_another_class() {
+        let (pool, _peer, id) = pool(4 << 20);
+        drop(pool.alloc_for(3 << 20, id).unwrap().unwrap());
+        lend(&pool, id, 1 << 20);
+        assert_eq!(pool.used(), 4 << 20);
+        let second = pool.alloc_for(2 << 20, id).unwrap();
+        assert!(second.is_ok(), "the idle 3 MiB are dropped for it");
+        assert_eq!(pool.used(), 3 << 20);
+    }
+
+    #[test]
+    fn a_class_rotates_after_segments_of_it_were_dropped() {
+        let (pool, peer, id) = pool(64 << 20);
+        let give_back =
+            |loan: &Loan| peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+        // More than the footprint, in segments of which only the last one stays.
+        let loans: Vec<Loan> = (0..8).map(|_| lend(&pool, id, 256 << 10)).collect();
+        loans[..7].iter().for_each(give_back);
+        pool.trim();
+        give_back(&loans[7]);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..12 {
+            let loan = lend(&pool, id, 256 << 10);
+            seen.insert((loan.segment, loan.offset));
+            give_back(&loan);
+        }
+        assert_eq!(seen.len(), 4);
+    }
+
+    #[test]
+    fn a_block_that_was_not_lent_is_handed_out_first() {
+        let (pool, _peer, id) = pool(64 << 20);
+        let home = |block: &Block| block.place().unwrap();
+        let first = pool.alloc_for(256 << 10, id).unwrap().unwrap();
+        let place = home(&first);
+        drop(first);
+        assert_eq!(home(&pool.alloc_for(256 << 10, id).unwrap().unwrap()), place);
+    }
+
+    #[test]
+    fn a_dropped_block_is_free_again() {
+        let (pool, _peer, id) = pool(1 << 20);
+        for _ in 0..10 {
+            let mut block = pool.alloc_for(1 << 20, id).unwrap().unwrap();
+            block.bytes_mut().fill(7);
+            assert_eq!(block.bytes()[99], 7);
+        }
+        assert_eq!(pool.trim(), 1 << 20);
+    }
+}

@@ -1,0 +1,464 @@
+//! What the pool's lock guards: segments, classes of free blocks, and the accounts of borrowers.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::pool::block::Block;
+use crate::pool::class::{self, Class};
+use crate::pool::frozen::FrozenBlock;
+use crate::pool::loans::{
+    Account, BlockHome, Borrower, BorrowerId, BoxedPiece, Loan, Loaned, OpenLoan, Piece, Promise,
+};
+use crate::pool::pool::{Exhausted, PoolOptions};
+use crate::pool::ready::{Prepared, Ready};
+use crate::pool::shared::SharedBlock;
+use crate::shm::{Backing, Segment};
+
+/// The pool's answer to a request for a block.
+pub(super) enum Taken {
+    Block(BoxedPiece),
+    /// The caller makes this segment, enters it, and asks again.
+    Growth(Growth),
+    Nothing(Exhausted),
+}
+
+/// A segment to be made.
+#[derive(Clone, Copy)]
+pub(super) struct Growth {
+    class: usize,
+    block_len: u64,
+    blocks: u64,
+    /// Bytes of the segment.
+    len: u64,
+    backing: Backing,
+}
+
+impl Growth {
+    /// Makes the segment. The kernel clears its memory, which takes long: the caller does not hold the lock.
+    pub(super) fn make(&self) -> Result<Segment> {
+        Segment::create(self.len as usize, self.len as usize, self.backing)
+    }
+}
+
+/// A segment of blocks of one class.
+struct BlockSegment {
+    segment: Segment,
+    number: u32,
+    class: usize,
+    blocks: u64,
+    /// Blocks that nobody uses.
+    free: u64,
+}
+
+/// What can be named by a segment number.
+pub(super) enum Named {
+    /// A copy of the descriptor of a segment of blocks, and its length in bytes.
+    Blocks(OwnedFd, u64),
+    Frozen(Arc<FrozenBlock>),
+}
+
+pub(super) struct Tables {
+    options: PoolOptions,
+    segments: Vec<Option<BlockSegment>>,
+    /// Number of the next segment.
+    next_segment: u32,
+    /// Frozen memory that has a number.
+    frozen: BTreeMap<u32, Weak<FrozenBlock>>,
+    classes: Vec<Class>,
+    accounts: Vec<Option<Account>>,
+    next_borrower: u64,
+    /// Bytes that count for the quota.
+    used: u64,
+    /// Blocks that are being taken back. It is empty between two calls and keeps its capacity.
+    coming: Vec<BoxedPiece>,
+    /// Segments that were dropped. The caller unmaps them without the lock.
+    dropped: Vec<Segment>,
+}
+
+impl Tables {
+    pub(super) fn new(options: PoolOptions) -> Self {
+        Self {
+            options,
+            segments: Vec::new(),
+            next_segment: 0,
+            frozen: BTreeMap::new(),
+            classes: Vec::new(),
+            accounts: Vec::new(),
+            next_borrower: 0,
+            used: 0,
+            coming: Vec::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    // Accounts.
+
+    /// Opens an account with at most `slots` loans.
+    pub(super) fn open(&mut self, borrower: Arc<dyn Borrower>, slots: u32) -> BorrowerId {
+        let number = self.next_borrower;
+        self.next_borrower += 1;
+        let index = free_index(&mut self.accounts);
+        self.accounts[index] = Some(Account::new(number, borrower, slots));
+        BorrowerId { index, number }
+    }
+
+    /// Closes an account: its loans are over. Returns the borrower, which the caller drops without the lock.
+    pub(super) fn close(&mut self, id: BorrowerId) -> Option<Arc<dyn Borrower>> {
+        self.account(id)?;
+        let account = self.accounts[id.index].take()?;
+        account.recall(None).into_iter().for_each(|piece| self.put_back(piece));
+        let borrower = account.borrower();
+        for piece in account.close() {
+            self.put_back(piece);
+        }
+        Some(borrower)
+    }
+
+    fn account(&mut self, id: BorrowerId) -> Option<&mut Account> {
+        let account = self.accounts.get_mut(id.index)?.as_mut()?;
+        (account.number() == id.number).then_some(account)
+    }
+
+    /// Returns whether a borrower has `slots` free slots, if need be after the pool took back what it returned.
+    pub(super) fn has_slots(&mut self, id: BorrowerId, slots: usize) -> bool {
+        if self.account(id).is_some_and(|account| account.room() < slots) {
+            self.reclaim(id);
+        }
+        self.account(id).is_some_and(|account| account.room() >= slots)
+    }
+
+    /// Reserves a slot of a borrower, if need be after the pool took back what it returned.
+    #[inline(always)]
+    pub(super) fn promise(&mut self, id: BorrowerId) -> Option<Promise> {
+        if self.account(id)?.room() == 0 {
+            self.reclaim(id);
+        }
+        self.account(id)?.promise()
+    }
+
+    pub(super) fn renounce(&mut self, id: BorrowerId, promise: Promise) {
+        if let Some(account) = self.account(id) {
+            account.renounce(promise);
+        }
+    }
+
+    /// Lends a block, unless no slot is free.
+    pub(super) fn lend(&mut self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
+        let place = block.place()?;
+        let account = self.account(id)?;
+        let promise = account.promise()?;
+        let loan = promise.loan(place);
+        account.enter(promise, Loaned::Sole(block.take()?));
+        Some(loan)
+    }
+
+    /// Lends a block that others may hold too, unless no slot is free.
+    pub(super) fn lend_shared(&mut self, block: &SharedBlock, id: BorrowerId) -> Option<Loan> {
+        let account = self.account(id)?;
+        let promise = account.promise()?;
+        let loan = promise.loan(block.place());
+        account.enter(promise, Loaned::Shared(block.shared().clone()));
+        Some(loan)
+    }
+
+    /// Enters a promised loan and promises the next one.
+    #[inline]
+    pub(super) fn enter(
+        &mut self,
+        id: BorrowerId,
+        promise: Promise,
+        loaned: impl FnOnce() -> Option<Loaned>,
+    ) -> Option<Promise> {
+        self.account(id)?.enter(promise, loaned()?);
+        self.promise(id)
+    }
+
+    /// Puts a block like the one just lent ready for a borrower's next loan, if one is free.
+    pub(super) fn prepare(&mut self, id: BorrowerId, class: usize) -> Option<Prepared> {
+        self.account(id)?;
+        let block_len = self.classes[class].block_len();
+        // The next block has to be made, which takes long.
+        if self.wants_segment(class) {
+            return None;
+        }
+        let mut piece = self.classes[class].take();
+        if piece.is_none() {
+            self.reclaim_oldest(id);
+            piece = self.classes[class].take();
+        }
+        let piece = piece?;
+        self.count_out(&piece);
+        let account = self.account(id)?;
+        if let Some(other) = account.put_ready(piece) {
+            self.put_back(other);
+        }
+        Some(Prepared::new(block_len))
+    }
+
+    pub(super) fn ready(&mut self, id: BorrowerId) -> Option<Ready> {
+        Some(self.account(id)?.ready().clone())
+    }
+
+    /// Returns the segments of the blocks that a borrower has not returned.
+    pub(super) fn lent_to(&mut self, id: BorrowerId) -> HashSet<u32> {
+        self.reclaim(id);
+        self.account(id).into_iter().flat_map(|account| account.segments()).collect()
+    }
+
+    /// Returns the oldest loan that a borrower has not returned.
+    pub(super) fn oldest_loan(&mut self, id: BorrowerId) -> Option<OpenLoan> {
+        self.reclaim(id);
+        self.account(id)?.oldest()
+    }
+
+    /// Returns how many loans a borrower has not returned.
+    pub(super) fn settle(&mut self, id: BorrowerId) -> usize {
+        self.reclaim(id);
+        self.account(id).map_or(0, |account| account.outstanding())
+    }
+
+    // Blocks.
+
+    /// Takes a free block for `len` bytes, or names the segment that must be made for one.
+    pub(super) fn take(&mut self, len: u64) -> Taken {
+        let quota = self.options.quota;
+        let Some(block_len) = class::block_len(len).filter(|needed| *needed <= quota) else {
+            return Taken::Nothing(self.exhausted(len));
+        };
+        let class = self.class(block_len);
+        if self.wants_segment(class) {
+            return Taken::Growth(self.grow(class));
+        }
+        let mut piece = self.classes[class].take();
+        if piece.is_none() {
+            self.reclaim_all();
+            piece = self.classes[class].take_any();
+        }
+        if piece.is_none() {
+            self.recall(Some(class));
+            piece = self.classes[class].take_any();
+        }
+        if let Some(piece) = piece {
+            self.count_out(&piece);
+            return Taken::Block(piece);
+        }
+        if !self.has_room(block_len) {
+            self.drop_idle();
+        }
+        if self.has_room(block_len) {
+            Taken::Growth(self.grow(class))
+        } else {
+            Taken::Nothing(self.exhausted(block_len))
+        }
+    }
+
+    /// Takes back a block that a peer may have read.
+    pub(super) fn put_back(&mut self, piece: BoxedPiece) {
+        self.count_back(&piece);
+        self.classes[piece.home.class].insert(piece);
+    }
+
+    /// Takes back a block that was not on loan.
+    pub(super) fn put_back_unused(&mut self, piece: BoxedPiece) {
+        self.count_back(&piece);
+        self.classes[piece.home.class].insert_fresh(piece);
+    }
+
+    fn count_out(&mut self, piece: &Piece) {
+        if let Some(segment) = &mut self.segments[piece.home.index] {
+            segment.free -= 1;
+        }
+    }
+
+    fn count_back(&mut self, piece: &Piece) {
+        if let Some(segment) = &mut self.segments[piece.home.index] {
+            segment.free += 1;
+        }
+    }
+
+    /// Returns the index of the class with blocks of `block_len` bytes.
+    fn class(&mut self, block_len: u64) -> usize {
+        let known = self.classes.iter().position(|class| class.block_len() == block_len);
+        known.unwrap_or_else(|| {
+            self.classes.push(Class::new(block_len, self.options.footprint));
+            self.classes.len() - 1
+        })
+    }
+
+    /// Returns whether a class should grow although it may have free blocks.
+    fn wants_segment(&self, class: usize) -> bool {
+        let class = &self.classes[class];
+        class.wants_block() && self.has_room(class.block_len())
+    }
+
+    /// Takes back what one borrower has returned.
+    pub(super) fn reclaim(&mut self, id: BorrowerId) {
+        let mut back = std::mem::take(&mut self.coming);
+        if let Some(account) = self.account(id) {
+            account.reclaim(|piece| back.push(piece));
+        }
+        self.take_back(back);
+    }
+
+    fn reclaim_oldest(&mut self, id: BorrowerId) {
+        let mut back = std::mem::take(&mut self.coming);
+        if let Some(account) = self.account(id) {
+            account.reclaim_oldest(|piece| back.push(piece));
+        }
+        self.take_back(back);
+    }
+
+    /// Takes back what all borrowers have returned.
+    pub(super) fn reclaim_all(&mut self) {
+        let mut back = std::mem::take(&mut self.coming);
+        for account in self.accounts.iter_mut().flatten() {
+            account.reclaim(|piece| back.push(piece));
+        }
+        self.take_back(back);
+    }
+
+    /// Takes back the ready blocks of a class; `None` stands for all classes.
+    fn recall(&mut self, class: Option<usize>) {
+        let mut back = std::mem::take(&mut self.coming);
+        back.extend(self.accounts.iter().flatten().filter_map(|account| account.recall(class)));
+        self.take_back(back);
+    }
+
+    fn take_back(&mut self, mut back: Vec<BoxedPiece>) {
+        for piece in back.drain(..) {
+            self.put_back(piece);
+        }
+        self.coming = back;
+    }
+
+    // Segments and the quota.
+
+    /// Returns the bytes that count for the quota.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Returns the error of a request for `needed` bytes that the quota has no room for.
+    pub(super) fn exhausted(&self, needed: u64) -> Exhausted {
+        Exhausted { needed, used: self.used, quota: self.options.quota }
+    }
+
+    /// Counts `len` bytes for the quota if it has room, if need be after idle segments were dropped. Returns whether it
+    /// did.
+    pub(super) fn charge(&mut self, len: u64) -> bool {
+        if !self.has_room(len) {
+            self.reclaim_all();
+            self.drop_idle();
+        }
+        let fits = self.has_room(len);
+        if fits {
+            self.used += len;
+        }
+        fits
+    }
+
+    pub(super) fn discharge(&mut self, len: u64) {
+        self.used -= len;
+    }
+
+    fn has_room(&self, len: u64) -> bool {
+        len <= self.options.quota.saturating_sub(self.used)
+    }
+
+    /// Counts a new segment for the quota, before it is made.
+    fn grow(&mut self, index: usize) -> Growth {
+        let class = &self.classes[index];
+        let block_len = class.block_len();
+        let room = self.options.quota.saturating_sub(self.used) / block_len;
+        let blocks = class.blocks_a_segment().min(room);
+        let page = crate::shm::page_size() as u64;
+        let len = (blocks * block_len).next_multiple_of(page);
+        self.used += len;
+        Growth { class: index, block_len, blocks, len, backing: self.options.backing }
+    }
+
+    /// Enters a new segment, if it could be made.
+    pub(super) fn enter_segment(&mut self, growth: Growth, made: Result<Segment>) -> Result<()> {
+        let Growth { class, block_len, blocks, len, .. } = growth;
+        let segment = made.inspect_err(|_| self.used -= len)?;
+        let number = self.next_number()?;
+        let index = free_index(&mut self.segments);
+        let areas = segment.split(block_len as usize, blocks as usize).into_iter().enumerate();
+        self.classes[class].add_segment(areas.map(|(nth, area)| {
+            let offset = nth as u64 * block_len;
+            Box::new(Piece { home: BlockHome { index, segment: number, class, offset }, area })
+        }));
+        self.segments[index] = Some(BlockSegment { segment, number, class, blocks, free: blocks });
+        Ok(())
+    }
+
+    /// Drops every segment of which no block is in use.
+    pub(super) fn drop_idle(&mut self) {
+        self.recall(None);
+        let Self { segments, classes, used, dropped, .. } = self;
+        for entry in segments {
+            let Some(idle) = entry.take_if(|segment| segment.free == segment.blocks) else {
+                continue;
+            };
+            *used -= idle.segment.len() as u64;
+            classes[idle.class].remove_segment(idle.number);
+            dropped.push(idle.segment);
+        }
+    }
+
+    /// Returns the dropped segments, which the caller unmaps without the lock.
+    pub(super) fn take_dropped(&mut self) -> Vec<Segment> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Returns a number that no segment had before.
+    fn next_number(&mut self) -> Result<u32> {
+        let number = self.next_segment;
+        self.next_segment = number.checked_add(1).ok_or(ErrorKind::NumbersSpent)?;
+        Ok(number)
+    }
+
+    /// Gives frozen memory a number.
+    pub(super) fn name_frozen(&mut self, frozen: &Arc<FrozenBlock>) -> Result<u32> {
+        self.frozen.retain(|_, frozen| frozen.strong_count() > 0);
+        let number = self.next_number()?;
+        self.frozen.insert(number, Arc::downgrade(frozen));
+        Ok(number)
+    }
+
+    /// Returns what a segment number names, if it still exists.
+    pub(super) fn named(&self, number: u32) -> Result<Option<Named>> {
+        if let Some(frozen) = self.frozen.get(&number).and_then(Weak::upgrade) {
+            return Ok(Some(Named::Frozen(frozen)));
+        }
+        let Some(found) = self.segment(number) else { return Ok(None) };
+        let fd = copy_of(found.segment.fd())?;
+        Ok(Some(Named::Blocks(fd, found.segment.len() as u64)))
+    }
+
+    /// Returns whether a segment number names anything.
+    pub(super) fn holds(&self, number: u32) -> bool {
+        let is_frozen = self.frozen.get(&number).is_some_and(|frozen| frozen.strong_count() > 0);
+        is_frozen || self.segment(number).is_some()
+    }
+
+    fn segment(&self, number: u32) -> Option<&BlockSegment> {
+        self.segments.iter().flatten().find(|segment| segment.number == number)
+    }
+}
+
+/// Returns the index of an empty entry of a table, which grows if it has none.
+fn free_index<T>(table: &mut Vec<Option<T>>) -> usize {
+    table.iter().position(Option::is_none).unwrap_or_else(|| {
+        table.push(None);
+        table.len() - 1
+    })
+}
+
+/// Returns a copy of a descriptor that `exec` closes.
+pub(super) fn copy_of(fd: impl AsFd) -> Result<OwnedFd> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(fd, 3);
+    copy.map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))
+}
