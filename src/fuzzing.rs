@@ -269,7 +269,8 @@ struct Lending {
 impl Lending {
     fn new() -> Self {
         let backing = Backing::default();
-        let options = PoolOptions { quota: 96 << 10, footprint: 16 << 10, backing };
+        let options =
+            PoolOptions { quota: 96 << 10, footprint: 16 << 10, far_footprint: 32 << 10, backing };
         let mut lending = Self {
             pool: Pool::new(options),
             borrowers: Vec::new(),

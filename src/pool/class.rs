@@ -2,8 +2,7 @@
 //!
 //! Cache lines that a receiver has just read are slow to write: its core still holds them. A block that rests for a
 //! while is faster to write, until so many blocks rotate that they no longer fit into the cache. So the free blocks of a
-//! class rotate, oldest first, within a fixed number of bytes, the pool's footprint
-//! ([`Options::pool_footprint`](crate::Options::pool_footprint)). `docs/tuning.md` has the measurements.
+//! class rotate, oldest first, within a fixed number of bytes, the pool's footprint. `docs/tuning.md` has the measurements.
 
 use std::collections::VecDeque;
 
@@ -73,6 +72,11 @@ impl Class {
         }
     }
 
+    /// Lets the blocks rotate within `footprint` bytes from now on.
+    pub(super) fn set_footprint(&mut self, footprint: u64) {
+        self.rotation = rotation(self.block_len, footprint);
+    }
+
     /// Returns the length of the class's blocks in bytes.
     pub(super) fn block_len(&self) -> u64 {
         self.block_len
@@ -96,7 +100,7 @@ impl Class {
         {
             return Some(piece);
         }
-        // A new segment may hold more blocks than the rotation lacked.
+        // A new segment held more blocks than the rotation lacked, or the footprint has become smaller.
         while self.active() > self.rotation && self.rotating.len() > 1 {
             let piece = self.pop();
             self.spare.extend(piece);

@@ -116,7 +116,7 @@ mod tests {
 
     fn pool(quota: u64) -> Pool {
         let backing = Backing::default();
-        Pool::new(PoolOptions { quota, footprint: 1 << 20, backing })
+        Pool::new(PoolOptions { quota, footprint: 1 << 20, far_footprint: 4 << 20, backing })
     }
 
     #[test]

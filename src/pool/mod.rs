@@ -13,11 +13,13 @@
 //! 2. The table of loans is private. A loan has a slot in its borrower's table and a generation that is never used twice.
 //!    The borrower returns the loan by writing the generation into the slot of an array in *its own* memory. This write
 //!    is idempotent, always has room, and may come from any thread. The pool checks the array when it needs blocks.
-//! 3. The pool hands out the block that was unused for longest, within a fixed footprint: [`class`] says why.
+//! 3. The pool hands out the block that was unused for longest, within a footprint: [`class`] says why, and [`distance`]
+//!    which of two footprints.
 //! 4. The pool can drop a segment of which no block is in use. It never uses the segment's number twice.
 
 mod block;
 mod class;
+mod distance;
 mod frozen;
 mod loans;
 #[cfg(all(test, slipring_loom))]

@@ -55,7 +55,7 @@ impl Lender {
     fn with_slots(count: u32, slots: u32, footprint: u64) -> Self {
         let backing = Backing::default();
         let quota = u64::from(count) * BLOCK as u64;
-        let pool = Pool::new(PoolOptions { quota, footprint, backing });
+        let pool = Pool::new(PoolOptions { quota, footprint, far_footprint: footprint, backing });
         let returns = LoomWords::new(8 * slots as usize);
         let id = pool.open(Arc::new(Returns(returns.clone())), slots);
         Self { pool, id, contents: LoomWords::new(8 * count as usize), returns }

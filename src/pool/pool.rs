@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::block::Block;
@@ -19,8 +20,10 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) struct PoolOptions {
     /// The most bytes of all segments together.
     pub(crate) quota: u64,
-    /// Bytes of each size class that rotate.
+    /// Bytes of each size class that rotate while peers are near.
     pub(crate) footprint: u64,
+    /// Bytes of each size class that rotate while peers are far.
+    pub(crate) far_footprint: u64,
     pub(crate) backing: Backing,
 }
 
@@ -111,6 +114,11 @@ impl Pool {
     /// Returns whether both are the same pool.
     pub(crate) fn is(&self, other: &Pool) -> bool {
         Arc::ptr_eq(&self.tables, &other.tables)
+    }
+
+    /// Adds a measurement of how long a line took to come from a peer's core.
+    pub(crate) fn note_distance(&self, took: Duration) {
+        self.lock().note_distance(took);
     }
 
     /// Opens an account with at most `slots` loans.
@@ -395,6 +403,26 @@ mod tests {
         assert!(pool.alloc_for(4096, next).unwrap().is_ok());
         pool.close(id);
         assert!(pool.alloc_for(4096, next).unwrap().is_ok());
+    }
+
+    #[test]
+    fn more_bytes_rotate_while_peers_are_far() {
+        let (pool, peer, id) = pool(64 << 20);
+        let walk = |rounds: usize| {
+            let mut seen = std::collections::HashSet::new();
+            for _ in 0..rounds {
+                let loan = lend(&pool, id, 256 << 10);
+                seen.insert((loan.segment, loan.offset));
+                peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+            }
+            seen.len()
+        };
+        assert_eq!(walk(40), 4);
+        (0..100).for_each(|_| pool.note_distance(Duration::from_nanos(900)));
+        assert_eq!(walk(40), 16);
+        (0..100).for_each(|_| pool.note_distance(Duration::from_nanos(60)));
+        walk(16);
+        assert_eq!(walk(40), 4);
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl Prepared {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
+    use std::time::Duration;
 
     use super::*;
     use crate::pool::block::Block;
@@ -151,24 +152,30 @@ mod tests {
 
     #[test]
     fn what_lies_ready_is_there_for_others_who_need_it() {
-        // All blocks that there are, and as many as rotate.
-        let blocks = 4;
-        let (mut lending, peer) = lending(blocks * BLOCK as u64);
-        let loans: Vec<Loan> = (1..blocks).map(|_| lending.lend(BLOCK)).collect();
-        assert!(lending.prepared.is_some(), "the last one");
-        let others = other(&lending.pool);
-        let block = lending.pool.alloc_for(BLOCK, others).unwrap();
-        assert!(block.is_ok(), "{block:?}");
-        assert!(!lending.take(BLOCK));
-        let none = lending.pool.alloc_for(BLOCK, others).unwrap().unwrap_err();
-        assert!(matches!(none, Lacking::Memory(_)));
-        // Another class takes it, too.
-        drop(block);
-        loans.iter().for_each(|loan| give_back(&peer, loan));
-        let loan = lending.lend(BLOCK);
-        assert!(lending.prepared.is_some());
-        give_back(&peer, &loan);
-        assert!(lending.pool.alloc_for(4 * BLOCK, others).unwrap().is_ok());
+        let peers_are = |pool: &Pool, nanos| {
+            (0..100).for_each(|_| pool.note_distance(Duration::from_nanos(nanos)));
+        };
+        // All blocks that there are: as many as rotate near, and more, once far peers have become near.
+        for blocks in [4, 8] {
+            let (mut lending, peer) = lending(blocks * BLOCK as u64);
+            peers_are(&lending.pool, 900);
+            let loans: Vec<Loan> = (1..blocks).map(|_| lending.lend(BLOCK)).collect();
+            assert!(lending.prepared.is_some(), "the last one");
+            peers_are(&lending.pool, 60);
+            let others = other(&lending.pool);
+            let block = lending.pool.alloc_for(BLOCK, others).unwrap();
+            assert!(block.is_ok(), "{block:?}");
+            assert!(!lending.take(BLOCK));
+            let none = lending.pool.alloc_for(BLOCK, others).unwrap().unwrap_err();
+            assert!(matches!(none, Lacking::Memory(_)));
+            // Another class takes it, too.
+            drop(block);
+            loans.iter().for_each(|loan| give_back(&peer, loan));
+            let loan = lending.lend(BLOCK);
+            assert!(lending.prepared.is_some());
+            give_back(&peer, &loan);
+            assert!(lending.pool.alloc_for(4 * BLOCK, others).unwrap().is_ok());
+        }
     }
 
     #[test]

@@ -15,9 +15,14 @@ impl Borrower for Peer {
     }
 }
 
-/// Returns a pool with a footprint of 1 MiB, and a borrower with 8 slots.
+/// Returns a pool with a footprint of 1 MiB near and 4 MiB far, and a borrower with 8 slots.
 pub(super) fn pool(quota: u64) -> (Pool, Arc<Peer>, BorrowerId) {
-    let options = PoolOptions { quota, footprint: 1 << 20, backing: Backing::default() };
+    let options = PoolOptions {
+        quota,
+        footprint: 1 << 20,
+        far_footprint: 4 << 20,
+        backing: Backing::default(),
+    };
     let pool = Pool::new(options);
     let peer = Arc::new(Peer((0..8).map(|_| AtomicU64::new(0)).collect()));
     let id = pool.open(peer.clone(), 8);

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::block::Block;
 use crate::pool::class::{self, Class};
+use crate::pool::distance::Distance;
 use crate::pool::frozen::FrozenBlock;
 use crate::pool::loans::{
     Account, BlockHome, Borrower, BorrowerId, BoxedPiece, Loan, Loaned, OpenLoan, Piece, Promise,
@@ -61,6 +63,7 @@ pub(super) enum Named {
 
 pub(super) struct Tables {
     options: PoolOptions,
+    distance: Distance,
     segments: Vec<Option<BlockSegment>>,
     /// Number of the next segment.
     next_segment: u32,
@@ -81,6 +84,7 @@ impl Tables {
     pub(super) fn new(options: PoolOptions) -> Self {
         Self {
             options,
+            distance: Distance::default(),
             segments: Vec::new(),
             next_segment: 0,
             frozen: BTreeMap::new(),
@@ -254,6 +258,20 @@ impl Tables {
         }
     }
 
+    /// Returns the bytes of each class that rotate now.
+    fn footprint(&self) -> u64 {
+        let PoolOptions { footprint, far_footprint, .. } = self.options;
+        if self.distance.is_far() { far_footprint.max(footprint) } else { footprint }
+    }
+
+    /// Adds a measurement of how long a line took to come from a peer's core.
+    pub(super) fn note_distance(&mut self, took: Duration) {
+        if self.distance.note(took) {
+            let footprint = self.footprint();
+            self.classes.iter_mut().for_each(|class| class.set_footprint(footprint));
+        }
+    }
+
     /// Takes back a block that a peer may have read.
     pub(super) fn put_back(&mut self, piece: BoxedPiece) {
         self.count_back(&piece);
@@ -282,7 +300,7 @@ impl Tables {
     fn class(&mut self, block_len: u64) -> usize {
         let known = self.classes.iter().position(|class| class.block_len() == block_len);
         known.unwrap_or_else(|| {
-            self.classes.push(Class::new(block_len, self.options.footprint));
+            self.classes.push(Class::new(block_len, self.footprint()));
             self.classes.len() - 1
         })
     }

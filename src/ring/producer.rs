@@ -1,10 +1,15 @@
 //! The writer's end of a ring: headers and clearing, over any memory that has words.
 
+use std::time::{Duration, Instant};
+
 use crate::error::Fault;
 use crate::ring::cursor::{Clearing, Full, HEADER, ProducerCursor};
 use crate::ring::header::{Header, Kind};
 use crate::shm::{OwnRing, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, compiler_fence};
+
+/// Bytes of the smallest page of any machine.
+const SMALLEST_PAGE: usize = 4096;
 
 /// Writes records into this process's memory `O` and reads the reader's position in the peer's memory `P`.
 #[derive(Debug)]
@@ -87,6 +92,17 @@ impl<O: OwnWords, P: PeerWords> Producer<O, P> {
     pub(crate) fn read(&mut self) -> Result<u64, Fault> {
         self.refresh()?;
         Ok(self.cursor.tail())
+    }
+
+    /// Returns how long the reader's position takes to come, or `None` if it has not changed: then it did not come from
+    /// the reader's core.
+    pub(crate) fn time_position(&mut self) -> Result<Option<Duration>, Fault> {
+        // Another line of the same page: the time of a page walk is no distance.
+        std::hint::black_box(self.peer.load(self.position & !(SMALLEST_PAGE - 1)));
+        let (before, start) = (self.cursor.tail(), Instant::now());
+        let after = self.read()?;
+        let took = start.elapsed();
+        Ok((after != before).then_some(took))
     }
 
     /// Returns the start of the next record, in bytes since creation.

@@ -196,7 +196,8 @@ impl Sender {
         self.producer.publish(header);
         self.stats.tensors += 1;
         self.stats.bytes += bytes;
-        Ok(self.announce()?)
+        self.announce()?;
+        Ok(self.note_distance()?)
     }
 
     /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put
@@ -231,6 +232,7 @@ impl Sender {
         self.stats.tensors += 1;
         self.stats.bytes += bytes as u64;
         announced?;
+        self.note_distance()?;
         Ok(true)
     }
 

@@ -15,6 +15,10 @@ use crate::transport::sent::Offered;
 /// hold, or room on the socket.
 const SLICE: Duration = Duration::from_millis(5);
 
+/// A sender measures how far its peer is after one loan in so many: often enough to notice soon that a thread has moved,
+/// seldom enough that the measuring is no part of the time (`ping_pong --modes tensor`).
+const DISTANCE_EVERY: u64 = 16;
+
 /// A block for one message, and where its descriptor goes in the ring.
 #[derive(Debug)]
 pub(super) struct PoolRoom {
@@ -207,6 +211,26 @@ impl Sender {
         (self.promise, self.prepared) = core.pool.enter_and_prepare(block, link.borrower, promise);
         // If the account was closed meanwhile the peer has left, perhaps with this message.
         self.pooled.block.put_back();
-        announced
+        announced?;
+        self.note_distance()
+    }
+
+    /// Measures now and then how far the peer is. The caller has just lent it something: only the pool needs the distance.
+    #[inline(always)]
+    pub(super) fn note_distance(&mut self) -> Result<()> {
+        let lent = self.stats.pooled + self.stats.tensors;
+        if lent.is_multiple_of(DISTANCE_EVERY) { self.measure_distance() } else { Ok(()) }
+    }
+
+    /// Times the load of the peer's position. The peer stores it when it has read everything and waits, so the line lies in
+    /// the nearest cache of the peer's core. The lines of a loan may lie anywhere.
+    #[cold]
+    fn measure_distance(&mut self) -> Result<()> {
+        match self.producer.time_position() {
+            Ok(Some(took)) => self.session.core.pool.note_distance(took),
+            Ok(None) => {}
+            Err(fault) => return Err(self.link.fail(fault)),
+        }
+        Ok(())
     }
 }

@@ -215,7 +215,7 @@ fn end(returns_first: bool, process: bool) {
         const BLOCK: usize = 4096;
         let backing = Backing::default();
         let quota = BLOCK as u64;
-        let pool = Pool::new(PoolOptions { quota, footprint: 0, backing });
+        let pool = Pool::new(PoolOptions { quota, footprint: 0, far_footprint: 0, backing });
         let words = LoomWords::new(8);
         let borrower = pool.open(Arc::new(Returns(words.clone())), 1);
         let mut block = pool.alloc(BLOCK).expect("memory").expect("a block is free");

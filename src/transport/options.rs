@@ -65,6 +65,9 @@ pub enum Numa {
 /// half as much and in twice as much.
 const POOL_FOOTPRINT: u64 = 2 << 20;
 
+/// Source: the same page.
+const POOL_FAR_FOOTPRINT: u64 = 32 << 20;
+
 /// Options of a [`Context`](crate::Context); every one has a default.
 ///
 /// # Examples
@@ -85,6 +88,7 @@ pub struct Options {
     pub(super) loan_slots: u32,
     pub(super) pool_quota: u64,
     pub(super) pool_footprint: u64,
+    pub(super) pool_far_footprint: u64,
     pub(super) peer_pool_limit: u64,
     pub(super) backlog_limit: usize,
     pub(super) write_limit: usize,
@@ -107,6 +111,7 @@ impl Default for Options {
             loan_slots: 256,
             pool_quota: 2 << 30,
             pool_footprint: POOL_FOOTPRINT,
+            pool_far_footprint: POOL_FAR_FOOTPRINT,
             peer_pool_limit: 4 << 30,
             backlog_limit: 1 << 20,
             write_limit: 64 << 20,
@@ -162,14 +167,21 @@ impl Options {
         self
     }
 
-    /// Bytes of each block size that rotate. Default 2 MiB.
+    /// Bytes of each block size that rotate while the peer's CPU shares a cache with this side's. Default 2 MiB.
     ///
     /// The pool hands out the block of a size that was unused for longest, because lines that a receiver has just read
     /// are slow to write. At least four blocks rotate, up to twice these bytes together; messages longer than half of the
-    /// footprint always travel in the same block. More blocks than rotate exist only while receivers hold them. Processes
-    /// whose cores share no cache gain by 32 MiB; `docs/tuning.md` has the figures.
+    /// footprint always travel in the same block. More blocks than rotate exist only while receivers hold them.
+    /// `docs/tuning.md` has the figures.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
+        self
+    }
+
+    /// Bytes of each block size that rotate while the peers' cores share no cache with this side's, which is measured.
+    /// Default 32 MiB. A value below [`pool_footprint`](Self::pool_footprint) counts as that one.
+    pub fn pool_far_footprint(mut self, bytes: u64) -> Self {
+        self.pool_far_footprint = bytes;
         self
     }
 
@@ -281,6 +293,7 @@ impl Options {
         PoolOptions {
             quota: self.pool_quota,
             footprint: self.pool_footprint,
+            far_footprint: self.pool_far_footprint,
             backing: self.backing(),
         }
     }

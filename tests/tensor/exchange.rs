@@ -597,7 +597,9 @@ fn a_steady_exchange_makes_no_system_call() {
     let mut quiet = Other::start("a_steady_exchange_makes_no_system_call", "", |_| {
         let (done, told) = std::io::pipe().unwrap();
         thread::spawn(move || {
-            let context = Context::new().unwrap();
+            // A pool that does not grow where the peer's core seems far.
+            let steady = Options::new().pool_footprint(1 << 20).pool_far_footprint(1 << 20);
+            let context = Context::with_options(steady).unwrap();
             let (mut near, mut far) = pair_of(&context, &Context::new().unwrap());
             let shared = context.alloc::<u8>([1 << 20]).unwrap().share().unwrap();
             let mut round = |number: u64| {

@@ -360,7 +360,7 @@ fn a_listener_with_large_rings_keeps_every_rule_of_tensors() {
 #[test]
 fn a_listener_with_a_small_pool_keeps_every_rule_of_tensors() {
     // Enough for the loans that peer.py holds at once, and little more.
-    let options = Options::new().pool_quota(8 << 20).pool_footprint(1);
+    let options = Options::new().pool_quota(8 << 20).pool_footprint(1).pool_far_footprint(1);
     is_checked(options, |link| echo(link, |set| set).unwrap());
 }
 
@@ -504,7 +504,7 @@ fn a_shared_tensor_goes_to_many_and_many_times() {
 #[test]
 fn pools_do_not_grow_in_many_exchanges() {
     // A block that is not returned is soon missed.
-    let options = Options::new().pool_quota(8 << 20).pool_footprint(1);
+    let options = Options::new().pool_quota(8 << 20).pool_footprint(1).pool_far_footprint(1);
     let Some(Echo { context, mut link, python }) = Echo::new(options) else { return };
     for round in 0..1000 {
         let mut set = TensorSet::new();

@@ -311,7 +311,7 @@ fn requests_are_answered_in_any_order() {
 #[test]
 fn pool_segments_that_peer_py_has_no_room_for_are_retired_and_sent_again() {
     // As few blocks as can be, so that the same ones are lent again.
-    let options = Options::new().pool_footprint(1);
+    let options = Options::new().pool_footprint(1).pool_far_footprint(1);
     let Some(mut echo) = Echo::new(options) else { return };
     // Together they need more than the 24 MiB that peer.py maps.
     let messages = [16 << 20, 8 << 20, 4 << 20, 20_000].map(|len| body(len, len));
