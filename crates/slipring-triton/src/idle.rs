@@ -1,7 +1,7 @@
-//! Connections that are without a request for too long.
+//! Closes connections that are idle for too long.
 //!
-//! They are looked through now and then. A timer for each request costs a wake-up of the runtime's driver, which made a
-//! small request take half as long again (`benches/triton`).
+//! A periodic sweep finds them. A timer for each request wakes the runtime's driver and makes a small request take 1.5
+//! times as long (`benches/triton`).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-/// So long nobody is taken for idle whose place another one wants.
-const LEAST: Duration = Duration::from_secs(1);
+/// A connection that has been idle for less time never loses its place to a new client.
+const MIN_EVICTABLE: Duration = Duration::from_secs(1);
 
-// Relaxed throughout: counts and times, by which nothing else is read.
+// All operations are relaxed: the counts and times order no other memory.
 
-/// The state of one connection.
+/// The activity of one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
 struct ActivityState {
     made: Instant,
-    /// When it last had a request or took some of an answer, in milliseconds since it was made.
+    /// The last moment at which the connection had a request or took part of a response, in milliseconds from `made`.
     since: AtomicU64,
-    /// Requests under way.
+    /// Requests in flight.
     busy: AtomicUsize,
-    /// Whether it ever had one.
+    /// Whether the connection ever had a request.
     has_had_request: AtomicBool,
-    /// Whether it takes nothing of an answer.
+    /// Whether the client takes nothing of a response.
     is_blocked: AtomicBool,
 }
 
-/// A request under way.
+/// A request in flight. It counts until it is dropped.
 #[derive(Debug)]
 pub(super) struct ActiveRequest(Activity);
 
@@ -57,7 +57,7 @@ impl Activity {
         }))
     }
 
-    /// A request is there, until what this gives is dropped.
+    /// Counts a request until the returned value is dropped.
     pub(super) fn begin_request(&self) -> ActiveRequest {
         self.0.busy.fetch_add(1, Ordering::Relaxed);
         self.0.has_had_request.store(true, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Activity {
         self.0.has_had_request.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is to be done for it.
+    /// Returns whether the connection has neither a request in flight nor a response to send.
     pub(super) fn is_idle(&self) -> bool {
         self.0.busy.load(Ordering::Relaxed) == 0 && !self.is_blocked()
     }
@@ -81,7 +81,7 @@ impl Activity {
         self.0.is_blocked.load(Ordering::Relaxed)
     }
 
-    /// For how long it has had no request.
+    /// Returns the time without a request; `None` while a request is in flight.
     fn idle_time(&self) -> Option<Duration> {
         let since = Duration::from_millis(self.0.since.load(Ordering::Relaxed));
         let is_busy = self.0.busy.load(Ordering::Relaxed) > 0;
@@ -89,7 +89,7 @@ impl Activity {
     }
 }
 
-/// A stream whose connection tells whether its client takes what is sent.
+/// A stream that records whether its client takes the bytes that the server sends.
 #[derive(Debug)]
 pub(super) struct ActivityStream<S> {
     stream: S,
@@ -160,39 +160,39 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     }
 }
 
-/// All connections of an address.
+/// The idle timeouts of all connections of one address.
 #[derive(Debug)]
 pub(super) struct IdleTimeouts {
-    /// For how long a connection may be without its first request, or take nothing of an answer.
+    /// The longest time before the first request, or without progress of a response.
     stall_timeout: Duration,
-    /// For how long it may be without another one. `None`: for ever.
+    /// The longest time between two requests. `None`: no limit.
     idle: Option<Duration>,
     watched: Vec<(Activity, AbortHandle)>,
-    /// From as many on, those that have ended are forgotten.
-    most: usize,
+    /// At this length the list drops the connections that have ended.
+    sweep_len: usize,
     round: Interval,
 }
 
-/// So few are looked through only in their turn.
-const FEW: usize = 64;
+/// The smallest length at which the list drops ended connections.
+const MIN_SWEEP_LEN: usize = 64;
 
 impl IdleTimeouts {
     pub(super) fn new(stall_timeout: Duration, idle: Option<Duration>) -> Self {
         let shortest = idle.map_or(stall_timeout, |idle| idle.min(stall_timeout));
         let mut round = tokio::time::interval((shortest / 4).max(Duration::from_millis(1)));
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { stall_timeout, idle, watched: Vec::new(), most: FEW, round }
+        Self { stall_timeout, idle, watched: Vec::new(), sweep_len: MIN_SWEEP_LEN, round }
     }
 
     pub(super) fn add(&mut self, activity: Activity, connection: AbortHandle) {
-        if self.watched.len() >= self.most {
+        if self.watched.len() >= self.sweep_len {
             self.watched.retain(|(_, connection)| !connection.is_finished());
-            self.most = FEW.max(2 * self.watched.len());
+            self.sweep_len = MIN_SWEEP_LEN.max(2 * self.watched.len());
         }
         self.watched.push((activity, connection));
     }
 
-    /// Waits for its turn, and ends those that have rested too long.
+    /// Waits for the next sweep, and closes the connections whose time is over.
     pub(super) async fn close_expired(&mut self) {
         self.round.tick().await;
         let (stall_timeout, idle) = (self.stall_timeout, self.idle);
@@ -208,7 +208,7 @@ impl IdleTimeouts {
         });
     }
 
-    /// Ends the one that has rested longest, whose place another one wants.
+    /// Closes the connection that has been idle longest, to make place for another one.
     pub(super) fn evict(&mut self) {
         self.watched.retain(|(_, connection)| !connection.is_finished());
         let rested = |(at, (activity, _)): (usize, &(Activity, AbortHandle))| {
@@ -216,7 +216,7 @@ impl IdleTimeouts {
         };
         let longest = self.watched.iter().enumerate().filter_map(rested).max();
         if let Some((rested, at)) = longest
-            && rested >= LEAST
+            && rested >= MIN_EVICTABLE
         {
             self.watched.swap_remove(at).1.abort();
         }

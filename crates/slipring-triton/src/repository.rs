@@ -9,18 +9,18 @@ use crate::model::{AsyncModel, Model};
 use crate::refusal::Refusal;
 use crate::statistics::Statistics;
 
-/// What computes.
+/// A model of either kind.
 #[derive(Clone)]
 pub(super) enum AnyModel {
     Blocking(Arc<dyn Model>),
     Async(Arc<dyn AsyncModel>),
 }
 
-/// A model, and what became of its requests.
+/// A model and its statistics.
 pub(super) struct ModelEntry {
     pub(super) metadata: Arc<ModelMetadata>,
     pub(super) model: AnyModel,
-    /// Of each version.
+    /// The statistics of each version.
     statistics: Vec<(u64, Statistics)>,
 }
 
@@ -44,7 +44,7 @@ impl ModelEntry {
         }
     }
 
-    /// Of all versions.
+    /// Returns the statistics of all versions.
     pub(super) fn all_statistics(&self) -> impl Iterator<Item = (u64, &Statistics)> {
         self.statistics.iter().map(|(version, statistics)| (*version, statistics))
     }
@@ -77,11 +77,11 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    /// Adds a model, or tells its name and what it must have.
+    /// Adds a model. The error is the model's name and the property that it missing_property.
     pub(super) fn add(&mut self, model: AnyModel) -> Result<(), (String, &'static str)> {
         let entry = ModelEntry::new(model);
         let name = entry.metadata.name.clone();
-        let must = match entry.metadata.lacks() {
+        let must = match entry.metadata.missing_property() {
             None if self.models.contains_key(&name) => "a name of its own",
             None => {
                 self.models.insert(name, Arc::new(entry));
@@ -96,7 +96,7 @@ impl Repository {
         self.models.values()
     }
 
-    /// A model, and the version that is asked for; the last one, if none is.
+    /// Returns a model, and the version that the client asks for or else the last one.
     pub(super) fn find(&self, model: &str, version: Option<&str>) -> Result<ModelVersion, Refusal> {
         let entry = self.models.get(model).ok_or_else(|| Refusal::unknown_model(model))?;
         let versions = &entry.metadata.versions;

@@ -7,6 +7,7 @@ use http_body::Body;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use serde_core::Serialize;
+use slipring::DType;
 
 use crate::execution::run_blocking;
 use crate::front::Front;
@@ -20,15 +21,14 @@ use crate::json;
 use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InferResponse, InputData};
-use slipring::DType;
 
-/// Bytes that are turned from or to JSON, or compressed, on the runtime's own thread: some hundred microseconds.
-const QUICK: usize = 64 << 10;
+/// Bytes converted from or to JSON, or compressed, on the runtime's own thread: some hundred microseconds.
+const CONVERTED_INLINE: usize = 64 << 10;
 
-/// Bodies up to this length are sent as one piece: copying them is cheaper than a vector of pieces.
-const SHORT: u64 = 16 << 10;
+/// Bodies up to this length are sent as one chunk, since a copy costs less than a list of chunks.
+const SINGLE_CHUNK: u64 = 16 << 10;
 
-/// Serves one request.
+/// Serves one inference request.
 pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     front: &Front,
     model: &str,
@@ -53,7 +53,7 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         outputs,
     };
     let charge = body.charge();
-    let response = front.infer_holding(request, charge.clone()).await?;
+    let response = front.infer_charged(request, charge.clone()).await?;
     let len: usize =
         response.outputs.iter().filter_map(|output| output.data.as_ref()).map(Bytes::len).sum();
     // The request's bytes are gone.
@@ -61,13 +61,13 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     let limit = BufferLimit { charge, most: front.limits().response_bytes };
     let coding = Coding::of_response(headers);
     let is_binary = move |at: usize| binary.get(at).copied().unwrap_or(binary_output);
-    let is_work = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
+    let converts = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
     let make = move || respond(response, is_binary, coding, limit).map_err(refusal);
-    if is_work && len > QUICK { run_blocking(make).await } else { make() }
+    if converts && len > CONVERTED_INLINE { run_blocking(make).await } else { make() }
 }
 
-/// That no output is wanted as JSON whose elements JSON cannot tell. It would else be found out once the model has run,
-/// and has written other outputs to regions.
+/// Refuses outputs as JSON whose type has no JSON form. Without this check the refusal would come after the model has
+/// run and has written other outputs to regions.
 fn check_json(metadata: &ModelMetadata, head: &InferJson) -> Result<(), Refusal> {
     let half = |spec: &&TensorSpec| matches!(spec.dtype, DType::Fp16 | DType::Bf16);
     let found = if head.outputs.is_empty() {
@@ -83,7 +83,7 @@ fn check_json(metadata: &ModelMetadata, head: &InferJson) -> Result<(), Refusal>
     }
 }
 
-/// The length of the JSON, if a header tells it.
+/// Returns the length of the JSON, if a header tells it.
 async fn header_length<B: Body<Data = Bytes> + Unpin>(
     headers: &HeaderMap,
     body: &mut Reader<B>,
@@ -97,7 +97,7 @@ async fn header_length<B: Body<Data = Bytes> + Unpin>(
     }
     match text.parse() {
         Ok(length) => Ok(Some(length)),
-        // Negative, or longer than any body.
+        // The number is negative or exceeds every body.
         Err(_) => Err(Refusal::header_length_range(body.count_all().await?, text)),
     }
 }
@@ -134,7 +134,7 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
             text
         }
     };
-    let mut head = match text.len() > QUICK {
+    let mut head = match text.len() > CONVERTED_INLINE {
         true => run_blocking(move || infer_json::read(&text)).await?,
         false => infer_json::read(&text)?,
     };
@@ -154,7 +154,7 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
     Ok(head)
 }
 
-/// Appends a member of an object, with what stands before its value.
+/// Appends a member of an object; `name` includes all text before the value.
 fn member<T: Serialize + ?Sized>(
     text: &mut BoundedBuffer,
     name: &[u8],
@@ -164,7 +164,7 @@ fn member<T: Serialize + ?Sized>(
     json::value(text, value)
 }
 
-/// Makes the response: its JSON, and behind it the outputs that are binary.
+/// Builds the response: the JSON, then the binary outputs.
 fn respond(
     response: InferResponse,
     is_binary: impl Fn(usize) -> bool,
@@ -212,7 +212,7 @@ fn respond(
     }
     let len = pieces.len();
     limit.check(len).map_err(io::Error::other)?;
-    let mut reply = if len <= SHORT {
+    let mut reply = if len <= SINGLE_CHUNK {
         reply::json(pieces.join())
     } else {
         limit.charge.set(len);

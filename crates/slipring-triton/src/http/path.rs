@@ -1,10 +1,10 @@
-//! What a path asks for.
+//! The routes.
 
 use std::borrow::Cow;
 
 use crate::refusal::SharedMemoryKind;
 
-/// What a path names, whatever the method.
+/// The target of a path, whatever the method.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route<'a> {
     Server,
@@ -16,7 +16,7 @@ pub(super) enum Route<'a> {
     Memory { memory: SharedMemoryKind, name: Cow<'a, str>, verb: Verb },
 }
 
-/// What of a model.
+/// The part of a model that a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum About {
     Metadata,
@@ -26,7 +26,7 @@ pub(super) enum About {
     Infer,
 }
 
-/// What to do with regions.
+/// An operation on regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Status,
@@ -35,7 +35,7 @@ pub(super) enum Verb {
 }
 
 impl Route<'_> {
-    /// Whether it is asked for by GET; else by POST.
+    /// Returns whether the route takes GET; the others take POST.
     pub(super) fn is_read(&self) -> bool {
         match self {
             Self::Index => false,
@@ -46,7 +46,7 @@ impl Route<'_> {
     }
 }
 
-/// What a path names. `None`: nothing.
+/// Returns the target of a path.
 pub(super) fn route(path: &str) -> Option<Route<'_>> {
     let rest = path.strip_prefix("/v2")?;
     if rest.is_empty() {
@@ -65,7 +65,7 @@ pub(super) fn route(path: &str) -> Option<Route<'_>> {
     }
 }
 
-/// The first segment, and what is behind its slash.
+/// Splits off the first segment.
 fn cut(path: &str) -> (&str, Option<&str>) {
     match path.split_once('/') {
         Some((first, rest)) => (first, Some(rest)),
@@ -99,7 +99,7 @@ fn model(path: &str) -> Option<Route<'_>> {
 
 fn memory(memory: SharedMemoryKind, path: &str) -> Option<Route<'_>> {
     let (name, verb) = match path.strip_prefix("region/") {
-        // An empty name is a name, to be refused as one.
+        // An empty name reaches the handler, which refuses it.
         Some(named) => {
             let (name, verb) = named.split_once('/')?;
             (decode(name)?, verb)
@@ -115,7 +115,7 @@ fn memory(memory: SharedMemoryKind, path: &str) -> Option<Route<'_>> {
     Some(Route::Memory { memory, name, verb })
 }
 
-/// A segment without its percent signs. `None`: they encode no text.
+/// Decodes the percent signs of a segment. `None`: the result is not UTF-8.
 fn decode(segment: &str) -> Option<Cow<'_, str>> {
     if !segment.contains('%') {
         return Some(segment.into());

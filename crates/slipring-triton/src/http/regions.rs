@@ -1,4 +1,4 @@
-//! The verbs of shared memory over HTTP.
+//! The operations on shared memory over HTTP.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,8 +16,8 @@ use crate::json::Node;
 use crate::refusal::{Refusal, SharedMemoryKind};
 use crate::shared_memory::{CudaRegion, SharedMemory, SystemRegion};
 
-/// Bytes of a registration at most: a name, a key, some numbers.
-const LONGEST: usize = 64 << 10;
+/// The largest registration in bytes: a name, a key, some numbers.
+const MAX_REGISTRATION: usize = 64 << 10;
 
 pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
     front: &Front,
@@ -36,11 +36,11 @@ pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
             if name.is_empty() {
                 return Err(Refusal::name_missing(memory));
             }
-            let text = body.rest(LONGEST).await?;
+            let text = body.rest(MAX_REGISTRATION).await?;
             match memory {
                 SharedMemoryKind::System => register(shared, memory, name, Node::document(&text)?)?,
                 SharedMemoryKind::Cuda => {
-                    // The driver may make a context first, or wait for one that closes the same memory.
+                    // The driver may create a context first, or wait for another thread that closes the same memory.
                     let (shared, name, text) = (shared.clone(), name.to_owned(), text.to_vec());
                     run_blocking(move || register(&shared, memory, &name, Node::document(&text)?))
                         .await?;
@@ -48,7 +48,7 @@ pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
             }
             Ok(reply::empty())
         }
-        // There is no region without a name.
+        // No region has an empty name.
         (Verb::Unregister, _) if named && name.is_empty() => Ok(reply::empty()),
         (Verb::Unregister, SharedMemoryKind::System) => {
             shared.unregister_system(name).map(|()| reply::empty())

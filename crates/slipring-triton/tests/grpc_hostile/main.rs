@@ -246,7 +246,7 @@ fn bytes_under_way_are_bounded_together() {
         let tensor = input("INPUT0", "UINT8", &[1, len as i64]);
         request("identity_uint8", vec![tensor], &[&vec![1; len]])
     };
-    let full = "as many bytes of requests as this server takes are under way";
+    let full = "too many bytes are in flight: retry later, or raise Limits::bytes_in_flight";
     for _ in 0..3 {
         grpc_served::is_refused(served.infer(of(1 << 20)), Code::Unavailable, full);
         served.infer(of(1000 << 10)).unwrap();

@@ -166,7 +166,7 @@ fn bytes_under_way_are_bounded_together() {
     first.start("POST", "/v2/models/gate/infer", raw, &bytes);
     hears.recv_timeout(HANG).unwrap();
     let mut second = served.client();
-    let full = "as many bytes of requests as this server takes are under way";
+    let full = "too many bytes are in flight: retry later, or raise Limits::bytes_in_flight";
     second.call_with("POST", path, raw, &bytes).is_error(503, full);
     second.call_with("POST", path, raw, &bytes[..400 << 10]).ok();
     go.send(()).unwrap();
@@ -189,7 +189,7 @@ fn what_runs_on_is_under_way_though_its_client_is_gone() {
     // Long enough that the server has noticed.
     let mut second = served.client();
     for _ in 0..50 {
-        second.call_with("POST", path, raw, &bytes).has_error(503, "under way");
+        second.call_with("POST", path, raw, &bytes).has_error(503, "in flight");
         std::thread::sleep(Duration::from_millis(4));
     }
     go.send(()).unwrap();

@@ -10,7 +10,7 @@ use slipring_triton::{Front, Limits};
 
 const MIB: u64 = 1 << 20;
 const PATH: &str = "/v2/models/identity_uint8/infer";
-const FULL: &str = "as many bytes of requests as this server takes are under way";
+const FULL: &str = "too many bytes are in flight: retry later, or raise Limits::bytes_in_flight";
 
 /// Of `identity_uint8`: the first bytes of the region `r`, which come back as JSON or behind it.
 fn from_region(len: u64, is_binary: bool) -> String {
