@@ -1,4 +1,4 @@
-//! The servers, each a process of its own that prints its address.
+//! The servers. Each is a process of its own that prints its address.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -20,7 +20,7 @@ pub enum Role {
     Echo,
 }
 
-/// A child, which ends with this.
+/// A child process. It ends on drop.
 pub struct Server {
     child: Child,
     pub address: String,
@@ -46,7 +46,7 @@ impl Drop for Server {
     }
 }
 
-/// Sends back what comes.
+/// Echoes each message.
 struct Bare;
 
 #[tonic::async_trait]
@@ -66,7 +66,7 @@ pub fn serve(role: &str) {
             let bare = EchoServer::new(Bare)
                 .max_decoding_message_size(most)
                 .max_encoding_message_size(most);
-            // `TCP_NODELAY`, which the server sets only on connections that it accepts itself.
+            // tonic sets `TCP_NODELAY` only on connections that it accepts itself.
             let incoming =
                 tokio_stream::StreamExt::map(TcpListenerStream::new(listener), |stream| {
                     let stream = stream?;

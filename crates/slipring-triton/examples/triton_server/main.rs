@@ -1,14 +1,15 @@
-//! The Triton front, with the models that test suites of clients expect.
+//! Serves the models that test suites of Triton clients expect.
 //!
 //! ```text
 //! cargo run --release -p slipring-triton --example triton_server -- --http 127.0.0.1:8000 --grpc 127.0.0.1:8001
 //! cargo run --release -p slipring-triton --example triton_client -- 127.0.0.1:8000
 //! ```
 //!
-//! Port 0 is any. Each address is printed on a line of its own once it is bound: `http 127.0.0.1:8000`. Options
-//! that may be repeated: `--http ADDRESS`, `--grpc ADDRESS`, `--http-unix PATH`, `--grpc-unix PATH`; none of them
-//! means the two above. `--allow-client-shm=false` refuses shared memory; `--by-copy` reads and writes it by system
-//! calls, where else models work in place under the SIGBUS guard. Ctrl-C, or SIGTERM, ends it in order.
+//! The server prints each bound address on a line of its own: `http 127.0.0.1:8000`. Port 0 is any free port. These
+//! options may be repeated: `--http ADDRESS`, `--grpc ADDRESS`, `--http-unix PATH`, `--grpc-unix PATH`. Without any of
+//! them the server uses the two addresses above. `--allow-client-shm=false` refuses shared memory. With `--by-copy`
+//! the kernel copies clients' memory; else models work in place under the SIGBUS guard. Ctrl-C or SIGTERM shuts the
+//! server down.
 
 mod models;
 
@@ -52,7 +53,7 @@ fn options() -> Result<Options> {
 async fn main() -> Result<()> {
     let options = options()?;
     if options.in_place {
-        // Before anybody's memory is touched. A library never does this; an application may.
+        // The guard comes before the first access. An application may install it; a library never does.
         SigbusGuard::install()?;
     }
     let front = models::add_all(Front::builder())

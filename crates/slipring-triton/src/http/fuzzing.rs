@@ -41,7 +41,8 @@ pub fn head(text: &[u8]) {
         let Ok(checked) = validation::validate(&model.0, &request) else { continue };
         for (input, (dtype, shape)) in request.inputs.iter().zip(checked.inputs) {
             assert_eq!(described(input), Some((dtype, shape)));
-            if let (InputData::Inline(bytes), Ok(Some(len))) = (&input.data, shape.byte_len(dtype)) {
+            if let (InputData::Inline(bytes), Ok(Some(len))) = (&input.data, shape.byte_len(dtype))
+            {
                 assert_eq!(bytes.len(), len);
             }
         }

@@ -1,4 +1,4 @@
-//! What is served over gRPC: every call, tensors wherever they come from and go, streams.
+//! The calls of gRPC, tensors from and to every place, streams.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -103,7 +103,7 @@ fn raw_typed_and_shared_inputs_give_raw_and_shared_outputs() {
     let requests = [
         request("simple", vec![first.clone(), second.clone()], &[&ints(0..16), &bytes]),
         request("simple", vec![typed(&first, 0..16), typed(&second, 100..116)], &[]),
-        // Raw contents skip what is in shared memory.
+        // Raw contents skip inputs in shared memory.
         request("simple", vec![shared.clone(), second.clone()], &[&bytes]),
         request("simple", vec![second.clone(), shared.clone()], &[&bytes]),
         request("simple", vec![shared, typed(&second, 100..116)], &[]),
@@ -124,7 +124,7 @@ fn raw_typed_and_shared_inputs_give_raw_and_shared_outputs() {
             ("INT32", &[1, 16][..])
         );
         assert_eq!((&*answer.model_name, &*answer.model_version, &*answer.id), ("simple", "1", ""));
-        // An output in shared memory has an empty entry in its place; the order is the request's.
+        // An output in shared memory has an empty entry. The order is that of the request.
         request.outputs = vec![output("OUTPUT1"), output("OUTPUT0")];
         request.outputs[0].parameters = window("r", 100, 80);
         request.id = "mine".to_owned();
@@ -175,7 +175,7 @@ fn regions_are_registered_shown_and_taken_back() {
     };
     assert!(status(&mut client, "").unwrap().is_empty());
     let object = served.region("one", 100);
-    // A second name of one object, at any offset, and the key as it is given.
+    // A second name of one object, at any offset, with the key as the client gave it.
     let bare = object.key().trim_start_matches('/').to_owned();
     served.register("two/ü", &bare, 7, 93).unwrap();
     let all = status(&mut client, "").unwrap();
@@ -209,7 +209,7 @@ fn a_region_of_a_client_is_the_applications_too() {
     assert_eq!(bytes, [7; 32]);
 }
 
-/// Waits in its inference until it is let go; then echoes.
+/// An echo model that waits for a permit.
 struct Held {
     metadata: ModelMetadata,
     entered: mpsc::SyncSender<()>,
@@ -282,7 +282,7 @@ fn a_server_that_ends_answers_what_is_under_way() {
     let mut client = served.client();
     let mut idle = served.client();
     let asked = served.run(async {
-        // A stream that waits for its client does not hold the server up.
+        // A stream that waits for its client does not block the server's end.
         let stream = idle.model_stream_infer(futures_util::stream::pending()).await.unwrap();
         let asked = tokio::spawn(async move { client.model_infer(held("r")).await });
         tokio::task::spawn_blocking(move || enters.recv().unwrap()).await.unwrap();
@@ -498,7 +498,7 @@ fn a_tensor_is_copied_from_region_to_region_unless_either_is_truncated() {
         file.set_len(len as u64).unwrap();
         served.infer(asked.clone()).unwrap();
     }
-    // The same region, overlapping.
+    // Overlapping windows of one region.
     from.write_at(0, &bytes).unwrap();
     asked.inputs[0].shape[1] = 100_000;
     asked.inputs[0].parameters = window("from", 0, 100_000);
