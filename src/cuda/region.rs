@@ -46,7 +46,7 @@ impl Device {
         self.map(&handle, offset, lease.len(), Some(lease))
     }
 
-    /// Opens what Triton's clients register, on the GPU whose number they say: for `triton::SharedMemory`.
+    /// Opens what Triton's clients register, on the GPU whose number they say: for `slipring_triton::SharedMemory`.
     ///
     /// # Errors
     ///
