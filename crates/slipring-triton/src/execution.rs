@@ -36,22 +36,21 @@ struct PreparedRequest {
     outcome: RequestOutcome,
 }
 
-/// Counts a request once in its model's statistics, however the request ends. A request whose caller has gone counts
-/// as failed.
+/// Counts a request once in its model's statistics, however the request ends, also if nobody waits for it.
 struct RequestOutcome {
-    found: ModelVersion,
+    model: ModelVersion,
     arrived: Instant,
     is_counted: bool,
 }
 
 impl RequestOutcome {
-    fn start(found: ModelVersion) -> Self {
-        Self { found, arrived: Instant::now(), is_counted: false }
+    fn start(model: ModelVersion) -> Self {
+        Self { model, arrived: Instant::now(), is_counted: false }
     }
 
     fn succeeded(mut self, (started, ready, computed): (Instant, Instant, Instant), batch: usize) {
         let times = RequestTimes { arrived: self.arrived, started, ready, computed };
-        self.found.statistics().succeeded(times, batch);
+        self.model.statistics().succeeded(times, batch);
         self.is_counted = true;
     }
 }
@@ -59,7 +58,7 @@ impl RequestOutcome {
 impl Drop for RequestOutcome {
     fn drop(&mut self) {
         if !self.is_counted {
-            self.found.statistics().failed(self.arrived);
+            self.model.statistics().failed(self.arrived);
         }
     }
 }
@@ -153,9 +152,9 @@ impl Front {
             };
             slots.push(OutputSlot { spec, to, shape: None });
         }
-        let version = outcome.found.version;
+        let version = outcome.model.version;
         let (metadata, failure) =
-            (outcome.found.entry.metadata.clone(), Arc::new(RegionFailure::default()));
+            (outcome.model.entry.metadata.clone(), Arc::new(RegionFailure::default()));
         let in_place = self.in_place();
         let info = RequestInfo { version, id: request.id, parameters: request.parameters };
         let inputs =
@@ -215,9 +214,9 @@ async fn run_async(
     })
     .await?;
     let ready = Instant::now();
-    let (given, room) = (&inputs, &mut outputs);
+    let (inputs_ref, outputs_ref) = (&inputs, &mut outputs);
     // The code before the model's future runs under the same protection.
-    let done = match catch_panic(move || model.infer(given, room)) {
+    let done = match catch_panic(move || model.infer(inputs_ref, outputs_ref)) {
         Ok(inferring) => CatchPanic(inferring).await,
         Err(()) => Err(()),
     };

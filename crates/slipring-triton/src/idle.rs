@@ -24,11 +24,11 @@ pub(super) struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
 struct ActivityState {
-    made: Instant,
-    /// The last moment at which the connection had a request or took part of a response, in milliseconds from `made`.
-    since: AtomicU64,
+    start: Instant,
+    /// The last moment at which the connection had a request or took part of a response, in milliseconds from `start`.
+    last_progress: AtomicU64,
     /// Requests in flight.
-    busy: AtomicUsize,
+    requests: AtomicUsize,
     /// Whether the connection ever had a request.
     has_had_request: AtomicBool,
     /// Whether the client takes nothing of a response.
@@ -42,16 +42,16 @@ pub(super) struct ActiveRequest(Activity);
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.0.record_progress();
-        self.0.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Activity {
     pub(super) fn new() -> Self {
         Self(Arc::new(ActivityState {
-            made: Instant::now(),
-            since: AtomicU64::new(0),
-            busy: AtomicUsize::new(0),
+            start: Instant::now(),
+            last_progress: AtomicU64::new(0),
+            requests: AtomicUsize::new(0),
             has_had_request: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
         }))
@@ -59,13 +59,13 @@ impl Activity {
 
     /// Counts a request until the returned value is dropped.
     pub(super) fn begin_request(&self) -> ActiveRequest {
-        self.0.busy.fetch_add(1, Ordering::Relaxed);
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
         self.0.has_had_request.store(true, Ordering::Relaxed);
         ActiveRequest(self.clone())
     }
 
     fn record_progress(&self) {
-        self.0.since.store(self.0.made.elapsed().as_millis() as u64, Ordering::Relaxed);
+        self.0.last_progress.store(self.0.start.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
     pub(super) fn has_had_request(&self) -> bool {
@@ -74,7 +74,7 @@ impl Activity {
 
     /// Returns whether the connection has neither a request in flight nor a response to send.
     pub(super) fn is_idle(&self) -> bool {
-        self.0.busy.load(Ordering::Relaxed) == 0 && !self.is_blocked()
+        self.0.requests.load(Ordering::Relaxed) == 0 && !self.is_blocked()
     }
 
     fn is_blocked(&self) -> bool {
@@ -83,9 +83,9 @@ impl Activity {
 
     /// Returns the time without a request; `None` while a request is in flight.
     fn idle_time(&self) -> Option<Duration> {
-        let since = Duration::from_millis(self.0.since.load(Ordering::Relaxed));
-        let is_busy = self.0.busy.load(Ordering::Relaxed) > 0;
-        (!is_busy).then(|| self.0.made.elapsed().saturating_sub(since))
+        let last_progress = Duration::from_millis(self.0.last_progress.load(Ordering::Relaxed));
+        let is_busy = self.0.requests.load(Ordering::Relaxed) > 0;
+        (!is_busy).then(|| self.0.start.elapsed().saturating_sub(last_progress))
     }
 }
 
@@ -113,9 +113,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, room)
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 

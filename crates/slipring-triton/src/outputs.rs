@@ -292,17 +292,19 @@ impl Output<'_> {
         let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.len);
         let end = end.ok_or_else(|| ModelError::new("write past the end of an output"))?;
         match &mut self.slot.to {
-            OutputTarget::Inline(room) if room.len() == offset => room.extend_from_slice(bytes),
-            OutputTarget::Inline(room) => {
-                if room.len() < end {
-                    room.resize(end, 0);
+            OutputTarget::Inline(buffer) if buffer.len() == offset => {
+                buffer.extend_from_slice(bytes)
+            }
+            OutputTarget::Inline(buffer) => {
+                if buffer.len() < end {
+                    buffer.resize(end, 0);
                 }
-                room[offset..end].copy_from_slice(bytes);
+                buffer[offset..end].copy_from_slice(bytes);
             }
             OutputTarget::Region(lease) => {
                 let written = if self.in_place && !is_on_gpu(lease) {
                     let from = Bytes::of(bytes);
-                    lease.touch_mut(|room| room.slice(offset, from.len()).copy_from_bytes(from))
+                    lease.touch_mut(|buffer| buffer.slice(offset, from.len()).copy_from_bytes(from))
                 } else {
                     lease.write_at(offset as u64, bytes)
                 };
@@ -322,24 +324,24 @@ impl Output<'_> {
     pub fn in_place<R>(&mut self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R, ModelError> {
         let (len, in_place) = (self.len, self.in_place);
         match &mut self.slot.to {
-            OutputTarget::Inline(room) => {
-                room.resize(len, 0);
-                Ok(write(BytesMut::of(room)))
+            OutputTarget::Inline(buffer) => {
+                buffer.resize(len, 0);
+                Ok(write(BytesMut::of(buffer)))
             }
             OutputTarget::Region(lease) if (in_place && !is_on_gpu(lease)) || lease.is_sealed() => {
-                let written = lease.in_place_mut(|room| write(room.slice(0, len)));
+                let written = lease.in_place_mut(|buffer| write(buffer.slice(0, len)));
                 written.map_err(|error| self.failure.record(lease, &error))
             }
             OutputTarget::Region(_) => {
                 let charge = self.charge;
-                with_scratch(charge, len, |room| {
-                    let done = write(BytesMut::of(room));
-                    self.write_at(0, room)?;
+                with_scratch(charge, len, |buffer| {
+                    let done = write(BytesMut::of(buffer));
+                    self.write_at(0, buffer)?;
                     Ok(done)
                 })
             }
             OutputTarget::Nowhere => {
-                with_scratch(self.charge, len, |room| Ok(write(BytesMut::of(room))))
+                with_scratch(self.charge, len, |buffer| Ok(write(BytesMut::of(buffer))))
             }
         }
     }
@@ -347,9 +349,9 @@ impl Output<'_> {
     /// Returns the bytes of an output that goes into the response. Unwritten bytes are 0.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match &mut self.slot.to {
-            OutputTarget::Inline(room) => {
-                room.resize(self.len, 0);
-                Some(room)
+            OutputTarget::Inline(buffer) => {
+                buffer.resize(self.len, 0);
+                Some(buffer)
             }
             OutputTarget::Region(_) | OutputTarget::Nowhere => None,
         }
@@ -370,10 +372,10 @@ impl Output<'_> {
         if let Some(bytes) = input.as_bytes() {
             return self.write_at(0, bytes);
         }
-        if let OutputTarget::Inline(room) = &mut self.slot.to {
-            *room = Vec::new();
-            *room = zeros(self.len)?;
-            return input.read_at(0, room);
+        if let OutputTarget::Inline(buffer) = &mut self.slot.to {
+            *buffer = Vec::new();
+            *buffer = zeros(self.len)?;
+            return input.read_at(0, buffer);
         }
         if let (OutputTarget::Region(to), Some(from)) = (&self.slot.to, input.lease()) {
             return self.across(to, from);

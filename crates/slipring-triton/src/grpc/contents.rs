@@ -90,10 +90,10 @@ fn convert<T, const N: usize>(
     elements: &[T],
     of: impl Fn(&T) -> Option<[u8; N]>,
 ) -> (usize, Converted) {
-    let made = filled(elements.len() * N, |room| {
+    let made = filled(elements.len() * N, |buffer| {
         elements.iter().all(|element| match of(element) {
             Some(bytes) => {
-                room.extend_from_slice(&bytes);
+                buffer.extend_from_slice(&bytes);
                 true
             }
             None => false,
@@ -104,22 +104,22 @@ fn convert<T, const N: usize>(
 
 fn framed(strings: &[Vec<u8>]) -> Converted {
     let len = strings.iter().map(|string| 4 + string.len()).sum();
-    filled(len, |room| {
+    filled(len, |buffer| {
         strings.iter().all(|string| {
             let Ok(len) = u32::try_from(string.len()) else { return false };
-            room.extend_from_slice(&len.to_le_bytes());
-            room.extend_from_slice(string);
+            buffer.extend_from_slice(&len.to_le_bytes());
+            buffer.extend_from_slice(string);
             true
         })
     })
 }
 
 fn filled(len: usize, fill: impl FnOnce(&mut Vec<u8>) -> bool) -> Converted {
-    let mut room = Vec::new();
-    if room.try_reserve_exact(len).is_err() {
+    let mut buffer = Vec::new();
+    if buffer.try_reserve_exact(len).is_err() {
         return Converted::NoMemory(len);
     }
-    if fill(&mut room) { Converted::Bytes(room) } else { Converted::OutOfRange }
+    if fill(&mut buffer) { Converted::Bytes(buffer) } else { Converted::OutOfRange }
 }
 
 #[cfg(test)]

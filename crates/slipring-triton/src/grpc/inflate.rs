@@ -75,7 +75,7 @@ pub(super) struct Inflate {
     plain: VecDeque<Bytes>,
     len: usize,
     /// The current chunk, and its filled length.
-    room: Vec<u8>,
+    chunk: Vec<u8>,
     filled: usize,
 }
 
@@ -88,7 +88,7 @@ impl Inflate {
             CompressionEncoding::Deflate => Decoder::Deflate(ZlibDecoder::new(coded)),
             _ => return None,
         };
-        Some(Self { decoder, plain: VecDeque::new(), len: 0, room: Vec::new(), filled: 0 })
+        Some(Self { decoder, plain: VecDeque::new(), len: 0, chunk: Vec::new(), filled: 0 })
     }
 
     /// Decompresses one turn, and charges the plain bytes. Returns the plain length once the message is complete.
@@ -108,18 +108,18 @@ impl Inflate {
         }
         let before = self.len;
         while self.len - before < YIELD_AFTER {
-            if self.filled == self.room.len() {
+            if self.filled == self.chunk.len() {
                 self.put_aside();
-                self.room = vec![0; CHUNK];
+                self.chunk = vec![0; CHUNK];
             }
-            let room = &mut self.room[self.filled..];
+            let chunk = &mut self.chunk[self.filled..];
             let read = match &mut self.decoder {
-                Decoder::Gzip(decoder) => decoder.read(room),
-                Decoder::Deflate(decoder) => decoder.read(room),
+                Decoder::Gzip(decoder) => decoder.read(chunk),
+                Decoder::Deflate(decoder) => decoder.read(chunk),
             };
             let read = match read {
                 Ok(0) => {
-                    self.room.truncate(self.filled);
+                    self.chunk.truncate(self.filled);
                     self.put_aside();
                     return Ok(Some(self.len));
                 }
@@ -143,10 +143,10 @@ impl Inflate {
     }
 
     fn put_aside(&mut self) {
-        let room = std::mem::take(&mut self.room);
-        if !room.is_empty() {
+        let chunk = std::mem::take(&mut self.chunk);
+        if !chunk.is_empty() {
             // A boxed slice holds no spare capacity.
-            self.plain.push_back(room.into_boxed_slice().into());
+            self.plain.push_back(chunk.into_boxed_slice().into());
         }
         self.filled = 0;
     }

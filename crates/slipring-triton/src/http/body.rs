@@ -194,8 +194,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             .length
             .is_some_and(|length| length >= len as u64 && length <= self.limits.request_bytes);
         let mut bytes = Vec::new();
-        let room = if known { len } else { len.min(RESERVED_AHEAD) };
-        bytes.try_reserve_exact(room).map_err(|_| Refusal::no_memory(len))?;
+        let reserved = if known { len } else { len.min(RESERVED_AHEAD) };
+        bytes.try_reserve_exact(reserved).map_err(|_| Refusal::no_memory(len))?;
         while bytes.len() < len && self.fill().await? {
             let part = self.plain.split_to(self.plain.len().min(len - bytes.len()));
             if bytes.capacity() - bytes.len() < part.len() {

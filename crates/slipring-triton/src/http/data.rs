@@ -252,8 +252,8 @@ mod tests {
             let output = ResponseOutput { name, dtype, shape, data: None };
             let refused = |charge: u64, most: u64| {
                 let charge = Arc::new(Budget::new(charge)).charge();
-                let mut room = BoundedBuffer::new(BufferLimit { charge, most });
-                refusal(write(&output, &bytes, &mut room).unwrap_err()).text().to_owned()
+                let mut buffer = BoundedBuffer::new(BufferLimit { charge, most });
+                refusal(write(&output, &bytes, &mut buffer).unwrap_err()).text().to_owned()
             };
             assert_eq!(refused(u64::MAX, most), "response of more than 100000 bytes");
             assert_eq!(refused(most, u64::MAX), Refusal::too_many_bytes().text());

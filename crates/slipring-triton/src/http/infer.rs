@@ -38,12 +38,12 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
 ) -> Result<Reply, Refusal> {
     let found = front.repository().find(model, version)?;
     let metadata = &*found.entry.metadata;
-    let head = match header_length(headers, body).await? {
-        Some(0) => raw_head(metadata, body, front.limits().request_bytes).await?,
-        length => read_head(front, metadata, length, body).await?,
+    let json_part = match header_length(headers, body).await? {
+        Some(0) => raw_json(metadata, body, front.limits().request_bytes).await?,
+        length => read_json(front, metadata, length, body).await?,
     };
-    check_json(metadata, &head)?;
-    let InferJson { id, parameters, inputs, outputs, binary, binary_output, .. } = head;
+    check_json(metadata, &json_part)?;
+    let InferJson { id, parameters, inputs, outputs, binary, binary_output, .. } = json_part;
     let request = InferRequest {
         model: model.to_owned(),
         version: version.map(str::to_owned),
@@ -68,12 +68,12 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
 
 /// Refuses outputs as JSON whose type has no JSON form. Without this check the refusal would come after the model has
 /// run and has written other outputs to regions.
-fn check_json(metadata: &ModelMetadata, head: &InferJson) -> Result<(), Refusal> {
+fn check_json(metadata: &ModelMetadata, json_part: &InferJson) -> Result<(), Refusal> {
     let half = |spec: &&TensorSpec| matches!(spec.dtype, DType::Fp16 | DType::Bf16);
-    let found = if head.outputs.is_empty() {
-        metadata.outputs.iter().filter(|_| !head.binary_output).find(half)
+    let found = if json_part.outputs.is_empty() {
+        metadata.outputs.iter().filter(|_| !json_part.binary_output).find(half)
     } else {
-        let asked = head.outputs.iter().zip(&head.binary);
+        let asked = json_part.outputs.iter().zip(&json_part.binary);
         let asked = asked.filter(|(output, binary)| !**binary && output.region.is_none());
         asked.filter_map(|(output, _)| metadata.output_of(&output.name)).find(half)
     };
@@ -102,7 +102,7 @@ async fn header_length<B: Body<Data = Bytes> + Unpin>(
     }
 }
 
-async fn raw_head<B: Body<Data = Bytes> + Unpin>(
+async fn raw_json<B: Body<Data = Bytes> + Unpin>(
     metadata: &ModelMetadata,
     body: &mut Reader<B>,
     most: u64,
@@ -113,7 +113,7 @@ async fn raw_head<B: Body<Data = Bytes> + Unpin>(
     Ok(InferJson { inputs: vec![input], binary_output: true, ..InferJson::default() })
 }
 
-async fn read_head<B: Body<Data = Bytes> + Unpin>(
+async fn read_json<B: Body<Data = Bytes> + Unpin>(
     front: &Front,
     metadata: &ModelMetadata,
     length: Option<usize>,
@@ -134,11 +134,11 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
             text
         }
     };
-    let mut head = match text.len() > CONVERTED_INLINE {
+    let mut json_part = match text.len() > CONVERTED_INLINE {
         true => run_blocking(move || infer_json::read(&text)).await?,
         false => infer_json::read(&text)?,
     };
-    for (input, tail) in head.inputs.iter_mut().zip(&head.tails) {
+    for (input, tail) in json_part.inputs.iter_mut().zip(&json_part.tails) {
         let Some(len) = *tail else { continue };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let bytes = body.take(len).await?;
@@ -151,7 +151,7 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
     if !body.is_at_end().await? {
         return Err(Refusal::body_long(&metadata.name));
     }
-    Ok(head)
+    Ok(json_part)
 }
 
 /// Appends a member of an object; `name` includes all text before the value.

@@ -37,34 +37,34 @@ pub(super) fn read(text: &[u8]) -> Result<InferJson, Refusal> {
     if !root.is_object() {
         return Err(Refusal::json_type("object"));
     }
-    let mut head = InferJson::default();
+    let mut json = InferJson::default();
     // The first of two equal names counts.
-    let (mut inputs, mut outputs, mut members) = (None, None, None);
+    let (mut inputs, mut outputs, mut settings) = (None, None, None);
     for (name, value) in root.members() {
         match &*name {
-            "id" if head.id.is_none() => {
+            "id" if json.id.is_none() => {
                 let id = value.string().ok_or_else(|| Refusal::json_type("string"));
-                head.id = Some(id.map_err(|refusal| Refusal::parse("id", &refusal))?.into_owned());
+                json.id = Some(id.map_err(|refusal| Refusal::parse("id", &refusal))?.into_owned());
             }
-            "parameters" => members = members.or(Some(value)),
+            "parameters" => settings = settings.or(Some(value)),
             "inputs" => inputs = inputs.or(Some(value)),
             "outputs" => outputs = outputs.or(Some(value)),
             _ => {}
         }
     }
-    if let Some(members) = members {
-        (head.binary_output, head.parameters) = parameters(members)?;
+    if let Some(settings) = settings {
+        (json.binary_output, json.parameters) = parameters(settings)?;
     }
-    head.id = head.id.filter(|id| !id.is_empty());
+    json.id = json.id.filter(|id| !id.is_empty());
     let inputs = inputs.ok_or_else(|| Refusal::member_missing("inputs"));
     let inputs = inputs.and_then(array).map_err(|refusal| Refusal::parse("inputs", &refusal))?;
-    (head.inputs, head.tails) = read_list(inputs, "inputs", input)?.into_iter().unzip();
+    (json.inputs, json.tails) = read_list(inputs, "inputs", input)?.into_iter().unzip();
     if let Some(outputs) = outputs {
         let outputs = array(outputs).map_err(|refusal| Refusal::parse("outputs", &refusal))?;
-        let read = |value: Node<'_>| output(value, head.binary_output);
-        (head.outputs, head.binary) = read_list(outputs, "outputs", read)?.into_iter().unzip();
+        let read = |value: Node<'_>| output(value, json.binary_output);
+        (json.outputs, json.binary) = read_list(outputs, "outputs", read)?.into_iter().unzip();
     }
-    Ok(head)
+    Ok(json)
 }
 
 fn array(node: Node<'_>) -> Result<Node<'_>, Refusal> {
@@ -181,37 +181,35 @@ struct TensorParameters {
 }
 
 impl TensorParameters {
-    fn read(parameters: Option<Node<'_>>) -> Result<Self, Refusal> {
-        let mut parameters_of_tensor = Self::default();
-        let Some(parameters) = parameters else { return Ok(parameters_of_tensor) };
-        if !parameters.is_object() {
+    fn read(node: Option<Node<'_>>) -> Result<Self, Refusal> {
+        let mut parameters = Self::default();
+        let Some(node) = node else { return Ok(parameters) };
+        if !node.is_object() {
             return Err(Refusal::parse("parameters", &Refusal::json_type("object")));
         }
-        for (name, value) in parameters.members() {
+        for (name, value) in node.members() {
             let parsed = |refusal| Refusal::parse(&name, &refusal);
             match &*name {
                 "binary_data_size" => {
-                    parameters_of_tensor
-                        .binary_data_size
-                        .get_or_insert(unsigned(value).map_err(parsed)?);
+                    parameters.binary_data_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
                 "binary_data" => {
-                    parameters_of_tensor.binary_data.get_or_insert(boolean(value, &name)?);
+                    parameters.binary_data.get_or_insert(boolean(value, &name)?);
                 }
                 "shared_memory_region" => {
-                    parameters_of_tensor.region.get_or_insert(string(value).map_err(parsed)?);
+                    parameters.region.get_or_insert(string(value).map_err(parsed)?);
                 }
                 "shared_memory_offset" => {
-                    parameters_of_tensor.offset.get_or_insert(unsigned(value).map_err(parsed)?);
+                    parameters.offset.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
                 "shared_memory_byte_size" => {
-                    parameters_of_tensor.byte_size.get_or_insert(unsigned(value).map_err(parsed)?);
+                    parameters.byte_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
                 "classification" => return Err(Refusal::classification()),
                 _ => {}
             }
         }
-        Ok(parameters_of_tensor)
+        Ok(parameters)
     }
 
     /// Returns the window of a region, if the parameters name one.
@@ -237,12 +235,11 @@ fn input(node: Node<'_>) -> Result<(RequestInput, Option<u64>), Refusal> {
     let name = member(members.name, "name", string)?;
     let datatype = member(members.datatype, "datatype", string)?;
     let shape = member(members.shape, "shape", dims)?;
-    let (mut parameters_of_tensor, data) =
-        (TensorParameters::read(members.parameters)?, members.data);
-    let window = parameters_of_tensor.window(&name)?;
+    let (mut parameters, data) = (TensorParameters::read(members.parameters)?, members.data);
+    let window = parameters.window(&name)?;
     let sources = [
         (data.is_some(), "data"),
-        (parameters_of_tensor.binary_data_size.is_some(), "binary_data_size"),
+        (parameters.binary_data_size.is_some(), "binary_data_size"),
         (window.is_some(), "shared_memory_region"),
     ];
     let set = || sources.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
@@ -254,7 +251,7 @@ fn input(node: Node<'_>) -> Result<(RequestInput, Option<u64>), Refusal> {
         (None, Some(data)) => InputData::Inline(read_data(&name, &datatype, &shape, data)?),
         (None, None) => InputData::Inline(Bytes::new()),
     };
-    Ok((RequestInput { name, datatype, shape, data: bytes }, parameters_of_tensor.binary_data_size))
+    Ok((RequestInput { name, datatype, shape, data: bytes }, parameters.binary_data_size))
 }
 
 fn dims(node: Node<'_>) -> Result<Vec<i64>, Refusal> {
@@ -277,13 +274,10 @@ fn read_data(name: &str, datatype: &str, shape: &[i64], data: Node<'_>) -> Resul
 fn output(node: Node<'_>, binary_output: bool) -> Result<(RequestedOutput, bool), Refusal> {
     let members = Members::of(node);
     let name = member(members.name, "name", string)?;
-    let mut parameters_of_tensor = TensorParameters::read(members.parameters)?;
-    let region = parameters_of_tensor.window(&name)?;
-    if region.is_some() && parameters_of_tensor.binary_data == Some(true) {
+    let mut parameters = TensorParameters::read(members.parameters)?;
+    let region = parameters.window(&name)?;
+    if region.is_some() && parameters.binary_data == Some(true) {
         return Err(Refusal::output_places());
     }
-    Ok((
-        RequestedOutput { name, region },
-        parameters_of_tensor.binary_data.unwrap_or(binary_output),
-    ))
+    Ok((RequestedOutput { name, region }, parameters.binary_data.unwrap_or(binary_output)))
 }
