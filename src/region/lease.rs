@@ -10,7 +10,7 @@ use crate::region::window::Window;
 use crate::region::{CudaHandle, RegionKind, RegionStatus};
 use crate::shm::{Bytes, BytesMut, Order};
 
-/// Bytes that are moved at a time to a place that overlaps theirs.
+/// Bytes moved at a time between overlapping views.
 const SHIFT: usize = 4096;
 
 /// A range of a region in use: it keeps the region's memory for as long as it lives, also after
@@ -175,7 +175,8 @@ impl Lease {
         self.region.fill_from(part, &from.region, from.extent)
     }
 
-    /// As [`fill_from`](Self::fill_from), by loads and stores, with what is said of [`touch`](Self::touch).
+    /// Overwrites the first bytes of the lease with all of another one, by loads and stores under the guard. The note at
+    /// [`touch`](Self::touch) applies.
     #[doc(hidden)]
     pub fn touch_from(&self, from: &Lease) -> Result<()> {
         let part = self.extent.part(0, from.len())?;
@@ -188,20 +189,21 @@ impl Lease {
         })?
     }
 
-    /// As [`in_place`](Self::in_place), but that what was cut off from a page of which there is a rest reads as 0:
-    /// [`holds`](Self::holds), asked afterwards, tells.
+    /// Runs `read` as [`in_place`](Self::in_place) does, without the final check of the object's length. Bytes that the
+    /// owner cuts off inside of a page read as 0. The caller detects the cut with [`holds`](Self::holds).
     #[doc(hidden)]
     pub fn touch<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
         self.region.touch(self.extent, read)
     }
 
-    /// As [`in_place_mut`](Self::in_place_mut), with what is said of [`touch`](Self::touch).
+    /// Runs `write` as [`in_place_mut`](Self::in_place_mut) does. The note at [`touch`](Self::touch) applies.
     #[doc(hidden)]
     pub fn touch_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
         self.region.touch_mut(self.extent, write)
     }
 
-    /// Whether what the object has of this lease includes what it has of another one.
+    /// Returns whether both leases are of one region and this one ends at or behind the end of `other`, so that
+    /// [`holds`](Self::holds) of this one covers both.
     #[doc(hidden)]
     pub fn ends_behind(&self, other: &Lease) -> bool {
         Arc::ptr_eq(&self.region, &other.region) && self.extent.end() >= other.extent.end()
@@ -220,7 +222,7 @@ impl Lease {
     }
 }
 
-/// Copies between views of partly the same memory, perhaps by two mappings. Each byte is read before it is overwritten.
+/// Copies between views that may overlap, also through two mappings. Each byte is read before it is overwritten.
 fn shift(to: BytesMut<'_>, from: Bytes<'_>, order: Order) {
     let mut chunk = [0; SHIFT];
     for (at, len) in order.steps(to.len(), chunk.len()) {

@@ -9,25 +9,25 @@ use crate::refusal::Refusal;
 
 /// The number of bytes in flight, and its limit.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     used: AtomicU64,
     most: u64,
 }
 
 impl Budget {
-    pub(super) fn new(most: u64) -> Self {
+    pub(crate) fn new(most: u64) -> Self {
         Self { used: AtomicU64::new(0), most }
     }
 
     /// Returns a charge of 0 bytes.
-    pub(super) fn charge(self: &Arc<Self>) -> Charge {
+    pub(crate) fn charge(self: &Arc<Self>) -> Charge {
         Charge(Arc::new(ChargeState { budget: self.clone(), bytes: AtomicU64::new(0) }))
     }
 }
 
 /// The bytes that one request has charged. Clones share one count. The last clone releases it on drop.
 #[derive(Debug, Clone)]
-pub(super) struct Charge(Arc<ChargeState>);
+pub(crate) struct Charge(Arc<ChargeState>);
 
 #[derive(Debug)]
 struct ChargeState {
@@ -42,7 +42,7 @@ impl Charge {
     /// # Errors
     ///
     /// The bytes in flight exceed the limit. The charge keeps the bytes in this case too, until it is released.
-    pub(super) fn add(&self, bytes: u64) -> Result<(), Refusal> {
+    pub(crate) fn add(&self, bytes: u64) -> Result<(), Refusal> {
         let budget = &self.0.budget;
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         let before = budget.used.fetch_add(bytes, Ordering::Relaxed);
@@ -53,13 +53,13 @@ impl Charge {
     }
 
     /// Releases bytes that were charged.
-    pub(super) fn release(&self, bytes: u64) {
+    pub(crate) fn release(&self, bytes: u64) {
         self.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.0.budget.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Sets the charge to `bytes`, without a check of the limit.
-    pub(super) fn set(&self, bytes: u64) {
+    pub(crate) fn set(&self, bytes: u64) {
         let before = self.0.bytes.swap(bytes, Ordering::Relaxed);
         self.0.budget.used.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
@@ -79,7 +79,7 @@ impl AsRef<[u8]> for ChargedBytes {
 
 impl Charge {
     /// Returns the same bytes, which hold a clone of the charge.
-    pub(super) fn attach(&self, bytes: Bytes) -> Bytes {
+    pub(crate) fn attach(&self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(ChargedBytes { bytes, _share: self.clone() })
     }
 }

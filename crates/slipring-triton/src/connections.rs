@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// shutdown timeout.
 ///
 /// A new client at the connection limit takes the place of the connection that has been idle longest.
-pub(super) async fn serve<F>(
+pub(crate) async fn serve<F>(
     socket: Socket,
     limits: &Limits,
     idle: Option<Duration>,

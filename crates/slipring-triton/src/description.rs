@@ -81,7 +81,7 @@ pub struct ModelDescription {
 
 impl ModelDescription {
     /// The backend that configurations name.
-    pub(super) const BACKEND: &'static str = "slipring";
+    pub(crate) const BACKEND: &'static str = "slipring";
 }
 
 /// The statistics of one version of a model.

@@ -74,7 +74,7 @@ impl Front {
     }
 
     /// Executes a request whose bytes the protocol has already charged.
-    pub(super) async fn infer_charged(
+    pub(crate) async fn infer_charged(
         &self,
         request: InferRequest,
         charge: Charge,
@@ -233,7 +233,7 @@ fn panic_error(outputs: &Outputs) -> ModelError {
 }
 
 /// Runs long work on a blocking thread. Work whose caller goes before it starts is never run.
-pub(super) async fn run_blocking<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let mut working = AbortOnDrop(tokio::task::spawn_blocking(work));

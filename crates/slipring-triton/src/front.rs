@@ -71,21 +71,21 @@ impl Front {
     }
 
     /// Returns a new charge against the bytes in flight.
-    pub(super) fn charge(&self) -> Charge {
+    pub(crate) fn charge(&self) -> Charge {
         self.state.budget.charge()
     }
 
-    pub(super) fn repository(&self) -> &Repository {
+    pub(crate) fn repository(&self) -> &Repository {
         &self.state.repository
     }
 
     /// Whether the front answers requests of web pages over HTTP.
-    pub(super) fn serves_browsers(&self) -> bool {
+    pub(crate) fn serves_browsers(&self) -> bool {
         self.state.browsers
     }
 
     /// Whether models touch memory that its owner can truncate in place.
-    pub(super) fn in_place(&self) -> bool {
+    pub(crate) fn in_place(&self) -> bool {
         self.state.in_place
     }
 }

@@ -26,7 +26,7 @@ const REGION: usize = 4096;
 
 /// A model whose outputs equal its inputs: `O` of `I`, `P` of `J`.
 #[derive(Debug)]
-pub(super) struct Echo(pub(super) ModelMetadata);
+pub(crate) struct Echo(pub(crate) ModelMetadata);
 
 impl Echo {
     fn new(name: &str) -> Self {
@@ -61,7 +61,7 @@ impl Model for Echo {
 }
 
 /// Returns one model for each data type, with one free dimension; a model of two batched inputs; a model of one text.
-pub(super) fn models() -> Vec<Echo> {
+pub(crate) fn models() -> Vec<Echo> {
     let of_a_type = |dtype: DType| Echo::new(dtype.name()).with(["I", "O"], dtype, &[None]);
     let pair = Echo::new("pair")
         .with(["I", "O"], DType::Int8, &[None, Some(2)])
@@ -72,7 +72,7 @@ pub(super) fn models() -> Vec<Echo> {
 }
 
 /// Returns a front of these models. Its region `r` has the same content before every request.
-pub(super) fn front() -> &'static Front {
+pub(crate) fn front() -> &'static Front {
     static FRONT: OnceLock<(Front, PosixShm)> = OnceLock::new();
     let (front, object) = FRONT.get_or_init(|| {
         let limits = Limits::new().request_bytes(MAX_REQUEST).json_bytes(MAX_REQUEST as usize / 2);
@@ -91,7 +91,7 @@ pub(super) fn front() -> &'static Front {
 }
 
 /// Runs a future that does not wait.
-pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static RUNTIME: tokio::runtime::Runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

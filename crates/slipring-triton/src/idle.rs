@@ -20,7 +20,7 @@ const MIN_EVICTABLE: Duration = Duration::from_secs(1);
 
 /// The activity of one connection.
 #[derive(Debug, Clone)]
-pub(super) struct Activity(Arc<ActivityState>);
+pub(crate) struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
 struct ActivityState {
@@ -37,7 +37,7 @@ struct ActivityState {
 
 /// A request in flight. It counts until it is dropped.
 #[derive(Debug)]
-pub(super) struct ActiveRequest(Activity);
+pub(crate) struct ActiveRequest(Activity);
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
@@ -47,7 +47,7 @@ impl Drop for ActiveRequest {
 }
 
 impl Activity {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(ActivityState {
             start: Instant::now(),
             last_progress: AtomicU64::new(0),
@@ -58,7 +58,7 @@ impl Activity {
     }
 
     /// Counts a request until the returned value is dropped.
-    pub(super) fn begin_request(&self) -> ActiveRequest {
+    pub(crate) fn begin_request(&self) -> ActiveRequest {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         self.0.has_had_request.store(true, Ordering::Relaxed);
         ActiveRequest(self.clone())
@@ -68,12 +68,12 @@ impl Activity {
         self.0.last_progress.store(self.0.start.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn has_had_request(&self) -> bool {
+    pub(crate) fn has_had_request(&self) -> bool {
         self.0.has_had_request.load(Ordering::Relaxed)
     }
 
     /// Returns whether the connection has neither a request in flight nor a response to send.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.0.requests.load(Ordering::Relaxed) == 0 && !self.is_blocked()
     }
 
@@ -91,13 +91,13 @@ impl Activity {
 
 /// A stream that records whether its client takes the bytes that the server sends.
 #[derive(Debug)]
-pub(super) struct ActivityStream<S> {
+pub(crate) struct ActivityStream<S> {
     stream: S,
     activity: Activity,
 }
 
 impl<S> ActivityStream<S> {
-    pub(super) fn new(stream: S, activity: Activity) -> Self {
+    pub(crate) fn new(stream: S, activity: Activity) -> Self {
         Self { stream, activity }
     }
 
@@ -162,7 +162,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
 
 /// The idle timeouts of all connections of one address.
 #[derive(Debug)]
-pub(super) struct IdleTimeouts {
+pub(crate) struct IdleTimeouts {
     /// The longest time before the first request, or without progress of a response.
     stall_timeout: Duration,
     /// The longest time between two requests. `None`: no limit.
@@ -177,14 +177,14 @@ pub(super) struct IdleTimeouts {
 const MIN_SWEEP_LEN: usize = 64;
 
 impl IdleTimeouts {
-    pub(super) fn new(stall_timeout: Duration, idle: Option<Duration>) -> Self {
+    pub(crate) fn new(stall_timeout: Duration, idle: Option<Duration>) -> Self {
         let shortest = idle.map_or(stall_timeout, |idle| idle.min(stall_timeout));
         let mut round = tokio::time::interval((shortest / 4).max(Duration::from_millis(1)));
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { stall_timeout, idle, watched: Vec::new(), sweep_len: MIN_SWEEP_LEN, round }
     }
 
-    pub(super) fn add(&mut self, activity: Activity, connection: AbortHandle) {
+    pub(crate) fn add(&mut self, activity: Activity, connection: AbortHandle) {
         if self.watched.len() >= self.sweep_len {
             self.watched.retain(|(_, connection)| !connection.is_finished());
             self.sweep_len = MIN_SWEEP_LEN.max(2 * self.watched.len());
@@ -193,7 +193,7 @@ impl IdleTimeouts {
     }
 
     /// Waits for the next sweep, and closes the connections whose time is over.
-    pub(super) async fn close_expired(&mut self) {
+    pub(crate) async fn close_expired(&mut self) {
         self.round.tick().await;
         let (stall_timeout, idle) = (self.stall_timeout, self.idle);
         self.watched.retain(|(activity, connection)| {
@@ -209,7 +209,7 @@ impl IdleTimeouts {
     }
 
     /// Closes the connection that has been idle longest, to make place for another one.
-    pub(super) fn evict(&mut self) {
+    pub(crate) fn evict(&mut self) {
         self.watched.retain(|(_, connection)| !connection.is_finished());
         let rested = |(at, (activity, _)): (usize, &(Activity, AbortHandle))| {
             Some((activity.idle_time()?, at))

@@ -22,15 +22,15 @@ const VALIDATED_AT_A_TIME: usize = 64 << 10;
 
 /// The first failed access to a client's region. The request fails with it, whatever the model returns.
 #[derive(Debug, Default)]
-pub(super) struct RegionFailure(OnceLock<Refusal>);
+pub(crate) struct RegionFailure(OnceLock<Refusal>);
 
 impl RegionFailure {
-    pub(super) fn get(&self) -> Option<&Refusal> {
+    pub(crate) fn get(&self) -> Option<&Refusal> {
         self.0.get()
     }
 
     /// Keeps the first failure.
-    pub(super) fn record(&self, lease: &Lease, error: &Error) -> ModelError {
+    pub(crate) fn record(&self, lease: &Lease, error: &Error) -> ModelError {
         let refusal = access_refusal(lease.name(), error);
         self.0.get_or_init(|| refusal.clone());
         refusal.into()
@@ -51,43 +51,43 @@ fn access_refusal(name: &str, error: &Error) -> Refusal {
 }
 
 /// Returns whether a region lies on a GPU, where no CPU can touch it.
-pub(super) fn is_on_gpu(lease: &Lease) -> bool {
+pub(crate) fn is_on_gpu(lease: &Lease) -> bool {
     lease.kind() == RegionKind::Cuda
 }
 
 /// The place of an input's bytes.
 #[derive(Debug)]
-pub(super) enum InputSource {
+pub(crate) enum InputSource {
     Inline(Owned),
     Region(Lease),
 }
 
 /// An input, and the holder of its bytes.
 #[derive(Debug)]
-pub(super) struct InputTensor {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) shape: Shape,
-    pub(super) from: InputSource,
+pub(crate) struct InputTensor {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+    pub(crate) from: InputSource,
 }
 
 /// The request's fields other than its tensors.
 #[derive(Debug, Default)]
-pub(super) struct RequestInfo {
-    pub(super) version: u64,
-    pub(super) id: Option<String>,
-    pub(super) parameters: BTreeMap<String, Parameter>,
+pub(crate) struct RequestInfo {
+    pub(crate) version: u64,
+    pub(crate) id: Option<String>,
+    pub(crate) parameters: BTreeMap<String, Parameter>,
 }
 
 /// The inputs of a request.
 pub struct Inputs {
-    pub(super) info: RequestInfo,
-    pub(super) tensors: Vec<InputTensor>,
+    pub(crate) info: RequestInfo,
+    pub(crate) tensors: Vec<InputTensor>,
     /// Whether the model touches memory in place that its owner can truncate.
-    pub(super) in_place: bool,
-    pub(super) failure: Arc<RegionFailure>,
+    pub(crate) in_place: bool,
+    pub(crate) failure: Arc<RegionFailure>,
     /// The charge for the request's bytes. It lasts until the inputs are dropped, even if the client has gone.
-    pub(super) charge: Charge,
+    pub(crate) charge: Charge,
 }
 
 impl Inputs {
@@ -124,7 +124,7 @@ impl Inputs {
     }
 
     /// Returns the bytes of BYTES inputs that lie in regions.
-    pub(super) fn strings_len(&self) -> u64 {
+    pub(crate) fn strings_len(&self) -> u64 {
         let lens = self.tensors.iter().map(|tensor| match &tensor.from {
             InputSource::Region(lease) if tensor.dtype == DType::Bytes => lease.len(),
             _ => 0,
@@ -134,7 +134,7 @@ impl Inputs {
 
     /// Checks that the BYTES inputs in regions are well formed. The client can still change them afterwards. The
     /// validation of the request has checked inline ones.
-    pub(super) fn check_strings(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_strings(&self) -> Result<(), Refusal> {
         let inputs = self.iter().filter(|input| input.dtype() == DType::Bytes);
         for input in inputs.filter(|input| input.lease().is_some()) {
             let mut walk = StringsValidator::new(input.shape().elements().unwrap_or(usize::MAX));
@@ -152,7 +152,7 @@ impl Inputs {
     }
 
     /// Returns the leases of the inputs in regions.
-    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.tensors.iter().filter_map(|tensor| match &tensor.from {
             InputSource::Region(lease) => Some(lease),
             InputSource::Inline(_) => None,
@@ -334,7 +334,7 @@ impl<'a> Input<'a> {
     }
 
     /// Returns the lease of an input in a region.
-    pub(super) fn lease(&self) -> Option<&'a Lease> {
+    pub(crate) fn lease(&self) -> Option<&'a Lease> {
         match &self.tensor.from {
             InputSource::Inline(_) => None,
             InputSource::Region(lease) => Some(lease),

@@ -22,7 +22,7 @@
 //! # Examples
 //!
 //! ```no_run
-//! use slipring_triton::{Front, Inputs, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Wire};
+//! use slipring_triton::{Front, Inputs, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Protocol};
 //!
 //! /// Copies `X` to `Y`.
 //! struct Copy(ModelMetadata);
@@ -43,8 +43,8 @@
 //! let metadata = ModelMetadata::new("copy").input(tensor("X")).output(tensor("Y"));
 //! let front = Front::builder().model(Copy(metadata)).build()?;
 //! let mut server = Server::new(front);
-//! server.listen(Wire::Http, "127.0.0.1:8000").await?;
-//! server.listen(Wire::Grpc, "127.0.0.1:8001").await?;
+//! server.listen(Protocol::Http, "127.0.0.1:8000").await?;
+//! server.listen(Protocol::Grpc, "127.0.0.1:8001").await?;
 //! server.serve(std::future::pending()).await?;
 //! # Ok(())
 //! # }
@@ -98,7 +98,7 @@ pub use request::{
     InferRequest, InferResponse, InputData, Parameter, RegionWindow, RequestInput, RequestedOutput,
     ResponseOutput,
 };
-pub use server::{Bound, Server, Wire};
+pub use server::{Bound, Protocol, Server};
 pub use shared_memory::{CudaRegion, OpenGpu, SharedMemory, SystemRegion};
 pub use statistics::{BatchStatistics, Counts, Tally};
 pub use strings::Strings;

@@ -8,14 +8,14 @@ const MIN_BYTES_PER_SECOND: u64 = 16 << 10;
 /// The limits that a server sets its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    pub(super) request_bytes: u64,
-    pub(super) response_bytes: u64,
-    pub(super) json_bytes: usize,
-    pub(super) bytes_in_flight: u64,
-    pub(super) connections: usize,
-    pub(super) stall_timeout: Duration,
-    pub(super) idle_timeout: Duration,
-    pub(super) shutdown_timeout: Duration,
+    pub(crate) request_bytes: u64,
+    pub(crate) response_bytes: u64,
+    pub(crate) json_bytes: usize,
+    pub(crate) bytes_in_flight: u64,
+    pub(crate) connections: usize,
+    pub(crate) stall_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) shutdown_timeout: Duration,
 }
 
 impl Limits {
@@ -90,7 +90,7 @@ impl Limits {
     }
 
     /// Returns the longest time that all waits for a body may take after `arrived` bytes.
-    pub(super) fn max_wait(&self, arrived: u64) -> Duration {
+    pub(crate) fn max_wait(&self, arrived: u64) -> Duration {
         self.stall_timeout
             .saturating_mul(4)
             .saturating_add(Duration::from_secs(arrived / MIN_BYTES_PER_SECOND))

@@ -10,27 +10,27 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// A listening socket.
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(crate) enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 /// An accepted connection.
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 /// Accepts connections, and retries after an error.
-pub(super) struct Listener(Socket);
+pub(crate) struct Listener(Socket);
 
 impl Listener {
-    pub(super) fn new(socket: Socket) -> Self {
+    pub(crate) fn new(socket: Socket) -> Self {
         Self(socket)
     }
 
     /// Returns the next connection. A caller may drop the future without loss.
-    pub(super) async fn accept(&self) -> Stream {
+    pub(crate) async fn accept(&self) -> Stream {
         loop {
             match self.try_accept().await {
                 Ok(stream) => return stream,

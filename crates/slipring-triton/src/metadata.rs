@@ -5,9 +5,9 @@ use slipring::{DType, Shape};
 /// An input or output of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) dims: Vec<Option<usize>>,
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) dims: Vec<Option<usize>>,
 }
 
 impl TensorSpec {
@@ -36,7 +36,7 @@ impl TensorSpec {
     }
 
     /// Returns whether these dimensions, without the batch, match.
-    pub(super) fn admits(&self, dims: &[usize]) -> bool {
+    pub(crate) fn admits(&self, dims: &[usize]) -> bool {
         let mut pairs = self.dims.iter().zip(dims);
         self.dims.len() == dims.len() && pairs.all(|(is, dim)| is.is_none_or(|is| is == *dim))
     }
@@ -45,13 +45,13 @@ impl TensorSpec {
 /// The description of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelMetadata {
-    pub(super) name: String,
-    pub(super) versions: Vec<u64>,
-    pub(super) platform: String,
-    pub(super) max_batch_size: usize,
-    pub(super) inputs: Vec<TensorSpec>,
-    pub(super) outputs: Vec<TensorSpec>,
-    pub(super) inline: bool,
+    pub(crate) name: String,
+    pub(crate) versions: Vec<u64>,
+    pub(crate) platform: String,
+    pub(crate) max_batch_size: usize,
+    pub(crate) inputs: Vec<TensorSpec>,
+    pub(crate) outputs: Vec<TensorSpec>,
+    pub(crate) inline: bool,
 }
 
 impl ModelMetadata {
@@ -112,7 +112,7 @@ impl ModelMetadata {
     }
 
     /// Returns the property that the description missing_property.
-    pub(super) fn missing_property(&self) -> Option<&'static str> {
+    pub(crate) fn missing_property(&self) -> Option<&'static str> {
         let named = |specs: &[TensorSpec]| {
             let mut names: Vec<&str> = specs.iter().map(|spec| &*spec.name).collect();
             names.sort_unstable();
@@ -128,24 +128,24 @@ impl ModelMetadata {
     }
 
     /// Returns the input of this name.
-    pub(super) fn input_of(&self, name: &str) -> Option<&TensorSpec> {
+    pub(crate) fn input_of(&self, name: &str) -> Option<&TensorSpec> {
         self.inputs.iter().find(|spec| spec.name == name)
     }
 
     /// Returns the output of this name.
-    pub(super) fn output_of(&self, name: &str) -> Option<&TensorSpec> {
+    pub(crate) fn output_of(&self, name: &str) -> Option<&TensorSpec> {
         self.outputs.iter().find(|spec| spec.name == name)
     }
 
     /// Returns a tensor's dimensions as clients see them: the batch first, -1 for any length.
-    pub(super) fn shape_of(&self, spec: &TensorSpec) -> Vec<i64> {
+    pub(crate) fn shape_of(&self, spec: &TensorSpec) -> Vec<i64> {
         let batch = (self.max_batch_size > 0).then_some(-1);
         let dims = spec.dims.iter().map(|dim| dim.map_or(-1, |dim| dim as i64));
         batch.into_iter().chain(dims).collect()
     }
 
     /// Returns whether a tensor of this shape, including the batch, matches `spec`.
-    pub(super) fn admits(&self, spec: &TensorSpec, shape: &Shape) -> bool {
+    pub(crate) fn admits(&self, spec: &TensorSpec, shape: &Shape) -> bool {
         match (self.max_batch_size, shape.dims()) {
             (0, dims) => spec.admits(dims),
             (_, [_, dims @ ..]) => spec.admits(dims),

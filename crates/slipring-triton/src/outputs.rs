@@ -20,7 +20,7 @@ const WRITTEN_AT_A_TIME: usize = 64 << 10;
 
 /// The destination of an output.
 #[derive(Debug)]
-pub(super) enum OutputTarget {
+pub(crate) enum OutputTarget {
     Inline(Vec<u8>),
     Region(Lease),
     /// The client has not asked for the output.
@@ -29,27 +29,27 @@ pub(super) enum OutputTarget {
 
 /// An output of the request.
 #[derive(Debug)]
-pub(super) struct OutputSlot {
+pub(crate) struct OutputSlot {
     /// The index in the metadata's outputs.
-    pub(super) spec: usize,
-    pub(super) to: OutputTarget,
+    pub(crate) spec: usize,
+    pub(crate) to: OutputTarget,
     /// The shape and the length in bytes, after the model has obtained the output.
-    pub(super) shape: Option<(Shape, usize)>,
+    pub(crate) shape: Option<(Shape, usize)>,
 }
 
 /// The outputs of a request.
 pub struct Outputs {
-    pub(super) metadata: Arc<ModelMetadata>,
+    pub(crate) metadata: Arc<ModelMetadata>,
     /// The outputs that the client asks for, in its order.
-    pub(super) slots: Vec<OutputSlot>,
+    pub(crate) slots: Vec<OutputSlot>,
     /// The slot of outputs that the client has not asked for.
-    pub(super) unwanted: OutputSlot,
-    pub(super) in_place: bool,
-    pub(super) failure: Arc<RegionFailure>,
-    pub(super) charge: Charge,
+    pub(crate) unwanted: OutputSlot,
+    pub(crate) in_place: bool,
+    pub(crate) failure: Arc<RegionFailure>,
+    pub(crate) charge: Charge,
     /// Bytes that may still go into the response, and the limit.
-    pub(super) left: u64,
-    pub(super) most: u64,
+    pub(crate) left: u64,
+    pub(crate) most: u64,
 }
 
 impl Outputs {
@@ -177,7 +177,7 @@ impl Outputs {
     }
 
     /// Returns the leases of the outputs in regions.
-    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.slots.iter().filter_map(|slot| match &slot.to {
             OutputTarget::Region(lease) => Some(lease),
             OutputTarget::Inline(_) | OutputTarget::Nowhere => None,
@@ -185,7 +185,7 @@ impl Outputs {
     }
 
     /// Returns the bytes of partly written outputs that are still to be filled with 0.
-    pub(super) fn unwritten(&self) -> usize {
+    pub(crate) fn unwritten(&self) -> usize {
         let rests = self.slots.iter().map(|slot| match (&slot.to, slot.shape) {
             (OutputTarget::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
             _ => 0,
@@ -194,7 +194,7 @@ impl Outputs {
     }
 
     /// Returns the outputs of the response.
-    pub(super) fn finish(self) -> Result<Vec<ResponseOutput>, Refusal> {
+    pub(crate) fn finish(self) -> Result<Vec<ResponseOutput>, Refusal> {
         let metadata = self.metadata;
         let written = self.slots.into_iter().map(|slot| {
             let spec = &metadata.outputs[slot.spec];

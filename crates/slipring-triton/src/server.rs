@@ -21,7 +21,7 @@ const BACKLOG: i32 = 1024;
 
 /// The protocol of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Wire {
+pub enum Protocol {
     /// HTTP/1.1.
     Http,
     /// gRPC.
@@ -52,12 +52,12 @@ impl fmt::Display for Bound {
 /// # Examples
 ///
 /// ```
-/// use slipring_triton::{Front, Server, Wire};
+/// use slipring_triton::{Front, Server, Protocol};
 ///
 /// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 /// let front = Front::builder().build()?;
 /// let mut server = Server::new(front);
-/// let address = server.listen(Wire::Http, "127.0.0.1:0").await?;
+/// let address = server.listen(Protocol::Http, "127.0.0.1:0").await?;
 /// println!("{address}");
 /// server.serve(async { tokio::time::sleep(std::time::Duration::from_secs(60)).await }).await?;
 /// # Ok(())
@@ -66,7 +66,7 @@ impl fmt::Display for Bound {
 #[derive(Debug)]
 pub struct Server {
     front: Front,
-    sockets: Vec<(Wire, Socket)>,
+    sockets: Vec<(Protocol, Socket)>,
     files: Vec<SocketFile>,
 }
 
@@ -109,10 +109,10 @@ impl Server {
     /// # Errors
     ///
     /// The error of the system call.
-    pub async fn listen(&mut self, wire: Wire, address: &str) -> io::Result<Bound> {
+    pub async fn listen(&mut self, protocol: Protocol, address: &str) -> io::Result<Bound> {
         let listener = TcpListener::bind(address).await?;
         let bound = Bound::Tcp(listener.local_addr()?);
-        self.sockets.push((wire, Socket::Tcp(listener)));
+        self.sockets.push((protocol, Socket::Tcp(listener)));
         Ok(bound)
     }
 
@@ -122,8 +122,8 @@ impl Server {
     /// # Errors
     ///
     /// The error of the system call.
-    pub fn listen_unix(&mut self, wire: Wire, path: impl AsRef<Path>) -> io::Result<Bound> {
-        self.bind_unix(wire, path.as_ref(), None)
+    pub fn listen_unix(&mut self, protocol: Protocol, path: impl AsRef<Path>) -> io::Result<Bound> {
+        self.bind_unix(protocol, path.as_ref(), None)
     }
 
     /// Listens on a Unix socket whose file has this mode, such as `0o660`. Only a process with write permission can
@@ -134,14 +134,19 @@ impl Server {
     /// The error of the system call.
     pub fn listen_unix_mode(
         &mut self,
-        wire: Wire,
+        protocol: Protocol,
         path: impl AsRef<Path>,
         mode: u32,
     ) -> io::Result<Bound> {
-        self.bind_unix(wire, path.as_ref(), Some(mode))
+        self.bind_unix(protocol, path.as_ref(), Some(mode))
     }
 
-    fn bind_unix(&mut self, wire: Wire, path: &Path, mode: Option<u32>) -> io::Result<Bound> {
+    fn bind_unix(
+        &mut self,
+        protocol: Protocol,
+        path: &Path,
+        mode: Option<u32>,
+    ) -> io::Result<Bound> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -152,7 +157,7 @@ impl Server {
         }
         rustix::net::listen(&socket, BACKLOG)?;
         let listener = UnixListener::from_std(socket.into())?;
-        self.sockets.push((wire, Socket::Unix(listener)));
+        self.sockets.push((protocol, Socket::Unix(listener)));
         Ok(Bound::Unix(path.to_owned()))
     }
 
@@ -167,23 +172,23 @@ impl Server {
         let (end, shutdown) = watch::channel(false);
         // The files stay until all protocols have ended.
         let _files = self.files;
-        let mut wires = JoinSet::new();
-        for (wire, socket) in self.sockets {
+        let mut protocols = JoinSet::new();
+        for (protocol, socket) in self.sockets {
             let (front, shutdown) = (self.front.clone(), shutdown.clone());
-            match wire {
-                Wire::Http => wires.spawn(http::serve(front, socket, shutdown)),
-                Wire::Grpc => wires.spawn(grpc::serve(front, socket, shutdown)),
+            match protocol {
+                Protocol::Http => protocols.spawn(http::serve(front, socket, shutdown)),
+                Protocol::Grpc => protocols.spawn(grpc::serve(front, socket, shutdown)),
             };
         }
         tokio::pin!(ended);
         loop {
             tokio::select! {
                 () = &mut ended => break,
-                Some(done) = wires.join_next() => done.map_err(io::Error::other)?,
+                Some(done) = protocols.join_next() => done.map_err(io::Error::other)?,
             }
         }
         let _ = end.send(true);
-        while let Some(done) = wires.join_next().await {
+        while let Some(done) = protocols.join_next().await {
             done.map_err(io::Error::other)?;
         }
         Ok(())

@@ -50,7 +50,7 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    pub(super) fn new(registry: Registry, allowed: bool, gpus: Option<OpenGpu>) -> Self {
+    pub(crate) fn new(registry: Registry, allowed: bool, gpus: Option<OpenGpu>) -> Self {
         Self { registry, allowed, gpus }
     }
 
@@ -60,7 +60,7 @@ impl SharedMemory {
     }
 
     /// Checks that clients may use shared memory.
-    pub(super) fn check_allowed(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_allowed(&self) -> Result<(), Refusal> {
         if self.allowed { Ok(()) } else { Err(Refusal::switched_off()) }
     }
 

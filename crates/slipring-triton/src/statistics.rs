@@ -58,33 +58,33 @@ pub struct Counts {
 
 /// The moments of a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RequestTimes {
+pub(crate) struct RequestTimes {
     /// The header has arrived.
-    pub(super) arrived: Instant,
+    pub(crate) arrived: Instant,
     /// The execution has started.
-    pub(super) started: Instant,
+    pub(crate) started: Instant,
     /// The inputs are ready.
-    pub(super) ready: Instant,
+    pub(crate) ready: Instant,
     /// The model has returned.
-    pub(super) computed: Instant,
+    pub(crate) computed: Instant,
 }
 
 /// Counts that only grow.
 #[derive(Debug, Default)]
-pub(super) struct Statistics(Mutex<Counts>);
+pub(crate) struct Statistics(Mutex<Counts>);
 
 impl Statistics {
-    pub(super) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn failed(&self, arrived: Instant) {
+    pub(crate) fn failed(&self, arrived: Instant) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.fail.add(arrived.elapsed());
     }
 
     /// Records a request that succeeded. `batch` is at most the model's.
-    pub(super) fn succeeded(&self, times: RequestTimes, batch: usize) {
+    pub(crate) fn succeeded(&self, times: RequestTimes, batch: usize) {
         let now = Instant::now();
         let last = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (input, infer) = (times.ready - times.started, times.computed - times.ready);

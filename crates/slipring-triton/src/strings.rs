@@ -7,7 +7,7 @@ use zerocopy::FromZeros;
 use crate::refusal::Refusal;
 
 /// Returns `len` zero bytes. The client has chosen `len`, so a lack of memory is a refusal.
-pub(super) fn zeros(len: usize) -> Result<Vec<u8>, Refusal> {
+pub(crate) fn zeros(len: usize) -> Result<Vec<u8>, Refusal> {
     u8::new_vec_zeroed(len).map_err(|_| Refusal::no_memory(len))
 }
 
@@ -19,7 +19,7 @@ pub struct Strings<'a> {
 
 impl<'a> Strings<'a> {
     /// Validates that `bytes` hold exactly `count` elements. `input` names the tensor in a refusal.
-    pub(super) fn new(input: &str, bytes: Cow<'a, [u8]>, count: usize) -> Result<Self, Refusal> {
+    pub(crate) fn new(input: &str, bytes: Cow<'a, [u8]>, count: usize) -> Result<Self, Refusal> {
         let mut walk = StringsValidator::new(count);
         walk.feed(input, &bytes)?;
         walk.finish(input)?;
@@ -40,7 +40,7 @@ impl<'a> Strings<'a> {
 
 /// Validates elements that arrive in pieces.
 #[derive(Debug)]
-pub(super) struct StringsValidator {
+pub(crate) struct StringsValidator {
     expected: usize,
     seen: usize,
     /// The bytes of a length prefix that is still incomplete.
@@ -52,11 +52,11 @@ pub(super) struct StringsValidator {
 }
 
 impl StringsValidator {
-    pub(super) fn new(expected: usize) -> Self {
+    pub(crate) fn new(expected: usize) -> Self {
         Self { expected, seen: 0, partial: [0; 4], have: 0, len: 0, left: 0 }
     }
 
-    pub(super) fn feed(&mut self, input: &str, mut bytes: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn feed(&mut self, input: &str, mut bytes: &[u8]) -> Result<(), Refusal> {
         loop {
             let skipped = self.left.min(bytes.len());
             self.left -= skipped;
@@ -81,7 +81,7 @@ impl StringsValidator {
         }
     }
 
-    pub(super) fn finish(&self, input: &str) -> Result<(), Refusal> {
+    pub(crate) fn finish(&self, input: &str) -> Result<(), Refusal> {
         if self.have > 0 {
             return Err(Refusal::strings_length(input, self.have));
         }

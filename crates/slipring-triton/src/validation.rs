@@ -11,18 +11,18 @@ use crate::strings::Strings;
 
 /// The facts of a valid request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ValidRequest {
+pub(crate) struct ValidRequest {
     /// The type and shape of each input, in the order of the request.
-    pub(super) inputs: Vec<(DType, Shape)>,
+    pub(crate) inputs: Vec<(DType, Shape)>,
     /// The outputs to produce: the index in the metadata, and the index in the request. They have the order of the
     /// request, or of the metadata if the request names none.
-    pub(super) outputs: Vec<(usize, Option<usize>)>,
+    pub(crate) outputs: Vec<(usize, Option<usize>)>,
     /// The batch size; 1 for a model without batches.
-    pub(super) batch: usize,
+    pub(crate) batch: usize,
 }
 
 /// Returns the bytes of inline BYTES inputs, which validation reads one by one.
-pub(super) fn inline_strings_len(request: &InferRequest) -> usize {
+pub(crate) fn inline_strings_len(request: &InferRequest) -> usize {
     let lens = request.inputs.iter().map(|input| match &input.data {
         InputData::Inline(bytes) if input.datatype == DType::Bytes.name() => bytes.len(),
         _ => 0,
@@ -31,7 +31,7 @@ pub(super) fn inline_strings_len(request: &InferRequest) -> usize {
 }
 
 /// Validates a request.
-pub(super) fn validate(
+pub(crate) fn validate(
     model: &ModelMetadata,
     request: &InferRequest,
 ) -> Result<ValidRequest, Refusal> {

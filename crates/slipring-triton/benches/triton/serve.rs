@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use axum::body::Bytes;
 use axum::routing::post;
 use slipring::SigbusGuard;
-use slipring_triton::{Front, Server, Wire};
+use slipring_triton::{Front, Protocol, Server};
 
 use crate::client::{Client, Job};
 use crate::{LONG, models};
@@ -99,7 +99,7 @@ pub fn serve(role: &str) {
         }
         let front = models::add_all(Front::builder()).in_place(in_place).build().expect("a front");
         let mut server = Server::new(front);
-        println!("{}", server.listen(Wire::Http, "127.0.0.1:0").await.expect("an address"));
+        println!("{}", server.listen(Protocol::Http, "127.0.0.1:0").await.expect("an address"));
         server.serve(std::future::pending()).await.expect("to serve");
     });
 }

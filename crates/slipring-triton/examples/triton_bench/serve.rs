@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use slipring::SigbusGuard;
-use slipring_triton::{Front, Server as Serving, Wire};
+use slipring_triton::{Front, Protocol, Server as Serving};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
@@ -82,7 +82,7 @@ pub fn serve(role: &str) {
         }
         let front = models::add_all(Front::builder()).in_place(in_place).build().expect("a front");
         let mut server = Serving::new(front);
-        let bound = server.listen(Wire::Grpc, "127.0.0.1:0").await.expect("an address");
+        let bound = server.listen(Protocol::Grpc, "127.0.0.1:0").await.expect("an address");
         println!("{bound}");
         server.serve(std::future::pending()).await.expect("a server");
     });

@@ -14,14 +14,14 @@
 mod models;
 
 use slipring::SigbusGuard;
-use slipring_triton::{Front, Server, Wire};
+use slipring_triton::{Front, Protocol, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 struct Options {
-    addresses: Vec<(Wire, String)>,
-    paths: Vec<(Wire, String)>,
+    addresses: Vec<(Protocol, String)>,
+    paths: Vec<(Protocol, String)>,
     client_shared_memory: bool,
     in_place: bool,
 }
@@ -33,18 +33,18 @@ fn options() -> Result<Options> {
     let mut arguments = lexopt::Parser::from_env();
     while let Some(argument) = arguments.next()? {
         match argument {
-            Long("http") => addresses.push((Wire::Http, arguments.value()?.string()?)),
-            Long("grpc") => addresses.push((Wire::Grpc, arguments.value()?.string()?)),
-            Long("http-unix") => paths.push((Wire::Http, arguments.value()?.string()?)),
-            Long("grpc-unix") => paths.push((Wire::Grpc, arguments.value()?.string()?)),
+            Long("http") => addresses.push((Protocol::Http, arguments.value()?.string()?)),
+            Long("grpc") => addresses.push((Protocol::Grpc, arguments.value()?.string()?)),
+            Long("http-unix") => paths.push((Protocol::Http, arguments.value()?.string()?)),
+            Long("grpc-unix") => paths.push((Protocol::Grpc, arguments.value()?.string()?)),
             Long("allow-client-shm") => client_shared_memory = arguments.value()?.parse()?,
             Long("by-copy") => in_place = false,
             other => return Err(other.unexpected().into()),
         }
     }
     if addresses.is_empty() && paths.is_empty() {
-        addresses.push((Wire::Http, "127.0.0.1:8000".to_owned()));
-        addresses.push((Wire::Grpc, "127.0.0.1:8001".to_owned()));
+        addresses.push((Protocol::Http, "127.0.0.1:8000".to_owned()));
+        addresses.push((Protocol::Grpc, "127.0.0.1:8001".to_owned()));
     }
     Ok(Options { addresses, paths, client_shared_memory, in_place })
 }
@@ -61,12 +61,12 @@ async fn main() -> Result<()> {
         .in_place(options.in_place)
         .build()?;
     let mut server = Server::new(front);
-    let name = |wire| if wire == Wire::Http { "http" } else { "grpc" };
-    for (wire, address) in options.addresses {
-        println!("{} {}", name(wire), server.listen(wire, &address).await?);
+    let name = |protocol| if protocol == Protocol::Http { "http" } else { "grpc" };
+    for (protocol, address) in options.addresses {
+        println!("{} {}", name(protocol), server.listen(protocol, &address).await?);
     }
-    for (wire, path) in options.paths {
-        println!("{} {}", name(wire), server.listen_unix(wire, &path)?);
+    for (protocol, path) in options.paths {
+        println!("{} {}", name(protocol), server.listen_unix(protocol, &path)?);
     }
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);

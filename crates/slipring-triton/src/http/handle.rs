@@ -73,15 +73,15 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
     }
     let path = head.uri.path();
     let Some(route) = route(path) else {
-        return reply::error(StatusCode::NOT_FOUND, "Not ModelVersion");
+        return reply::error(StatusCode::NOT_FOUND, "Not Found");
     };
     if head.method != if route.is_read() { Method::GET } else { Method::POST } {
         return reply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     }
     let done = match &route {
-        Route::Memory { memory, name, verb } => {
+        Route::Memory { memory, name, operation } => {
             let named = path.contains("/region/");
-            regions::serve(front, (*memory, *verb), name, named, body).await
+            regions::serve(front, (*memory, *operation), name, named, body).await
         }
         Route::Model { name, version, about: About::Infer } => {
             infer::infer(front, name, *version, &head.headers, body).await

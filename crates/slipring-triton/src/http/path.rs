@@ -13,7 +13,7 @@ pub(super) enum Route<'a> {
     Index,
     AllStatistics,
     Model { name: Cow<'a, str>, version: Option<&'a str>, about: About },
-    Memory { memory: SharedMemoryKind, name: Cow<'a, str>, verb: Verb },
+    Memory { memory: SharedMemoryKind, name: Cow<'a, str>, operation: Operation },
 }
 
 /// The part of a model that a path names.
@@ -28,7 +28,7 @@ pub(super) enum About {
 
 /// An operation on regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum Operation {
     Status,
     Register,
     Unregister,
@@ -40,7 +40,7 @@ impl Route<'_> {
         match self {
             Self::Index => false,
             Self::Model { about, .. } => *about != About::Infer,
-            Self::Memory { verb, .. } => *verb == Verb::Status,
+            Self::Memory { operation, .. } => *operation == Operation::Status,
             _ => true,
         }
     }
@@ -98,21 +98,21 @@ fn model(path: &str) -> Option<Route<'_>> {
 }
 
 fn memory(memory: SharedMemoryKind, path: &str) -> Option<Route<'_>> {
-    let (name, verb) = match path.strip_prefix("region/") {
+    let (name, operation) = match path.strip_prefix("region/") {
         // An empty name reaches the handler, which refuses it.
         Some(named) => {
-            let (name, verb) = named.split_once('/')?;
-            (decode(name)?, verb)
+            let (name, operation) = named.split_once('/')?;
+            (decode(name)?, operation)
         }
         None => ("".into(), path),
     };
-    let verb = match verb {
-        "status" => Verb::Status,
-        "register" => Verb::Register,
-        "unregister" => Verb::Unregister,
+    let operation = match operation {
+        "status" => Operation::Status,
+        "register" => Operation::Register,
+        "unregister" => Operation::Unregister,
         _ => return None,
     };
-    Some(Route::Memory { memory, name, verb })
+    Some(Route::Memory { memory, name, operation })
 }
 
 /// Decodes the percent signs of a segment. `None`: the result is not UTF-8.
@@ -146,8 +146,8 @@ mod tests {
         let named = |name: &'static str, version, about| {
             Some(Route::Model { name: name.into(), version, about })
         };
-        let memory = |memory, name: &'static str, verb| {
-            Some(Route::Memory { memory, name: name.into(), verb })
+        let memory = |memory, name: &'static str, operation| {
+            Some(Route::Memory { memory, name: name.into(), operation })
         };
         for (path, expected) in [
             ("/v2", Some(Route::Server)),
@@ -163,18 +163,21 @@ mod tests {
             ("/v2/models/M/versions/+3", None),
             ("/v2/models/M/versions/3/infer", named("M", Some("3"), About::Infer)),
             ("/v2/models/M/stats", named("M", None, About::Statistics)),
-            ("/v2/systemsharedmemory/status", memory(SharedMemoryKind::System, "", Verb::Status)),
+            (
+                "/v2/systemsharedmemory/status",
+                memory(SharedMemoryKind::System, "", Operation::Status),
+            ),
             (
                 "/v2/cudasharedmemory/unregister",
-                memory(SharedMemoryKind::Cuda, "", Verb::Unregister),
+                memory(SharedMemoryKind::Cuda, "", Operation::Unregister),
             ),
             (
                 "/v2/systemsharedmemory/region/a%20%C3%A4/register",
-                memory(SharedMemoryKind::System, "a ä", Verb::Register),
+                memory(SharedMemoryKind::System, "a ä", Operation::Register),
             ),
             (
                 "/v2/systemsharedmemory/region//status",
-                memory(SharedMemoryKind::System, "", Verb::Status),
+                memory(SharedMemoryKind::System, "", Operation::Status),
             ),
         ] {
             assert_eq!(route(path), expected, "{path}");

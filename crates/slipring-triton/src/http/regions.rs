@@ -10,7 +10,7 @@ use crate::execution::run_blocking;
 use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::infer_json::{string, unsigned};
-use crate::http::path::Verb;
+use crate::http::path::Operation;
 use crate::http::reply::{self, Reply};
 use crate::json::Node;
 use crate::refusal::{Refusal, SharedMemoryKind};
@@ -21,18 +21,20 @@ const MAX_REGISTRATION: usize = 64 << 10;
 
 pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
     front: &Front,
-    (memory, verb): (SharedMemoryKind, Verb),
+    (memory, operation): (SharedMemoryKind, Operation),
     name: &str,
     named: bool,
     body: &mut Reader<B>,
 ) -> Result<Reply, Refusal> {
     let shared = front.shared_memory();
     shared.check_allowed()?;
-    match (verb, memory) {
-        (Verb::Status, _) if named && name.is_empty() => Err(Refusal::status_unknown(memory, name)),
-        (Verb::Status, SharedMemoryKind::System) => system(shared, name),
-        (Verb::Status, SharedMemoryKind::Cuda) => cuda(shared, name),
-        (Verb::Register, _) => {
+    match (operation, memory) {
+        (Operation::Status, _) if named && name.is_empty() => {
+            Err(Refusal::status_unknown(memory, name))
+        }
+        (Operation::Status, SharedMemoryKind::System) => system(shared, name),
+        (Operation::Status, SharedMemoryKind::Cuda) => cuda(shared, name),
+        (Operation::Register, _) => {
             if name.is_empty() {
                 return Err(Refusal::name_missing(memory));
             }
@@ -49,11 +51,11 @@ pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
             Ok(reply::empty())
         }
         // No region has an empty name.
-        (Verb::Unregister, _) if named && name.is_empty() => Ok(reply::empty()),
-        (Verb::Unregister, SharedMemoryKind::System) => {
+        (Operation::Unregister, _) if named && name.is_empty() => Ok(reply::empty()),
+        (Operation::Unregister, SharedMemoryKind::System) => {
             shared.unregister_system(name).map(|()| reply::empty())
         }
-        (Verb::Unregister, SharedMemoryKind::Cuda) => {
+        (Operation::Unregister, SharedMemoryKind::Cuda) => {
             let (shared, name) = (shared.clone(), name.to_owned());
             run_blocking(move || shared.unregister_cuda(&name)).await?;
             Ok(reply::empty())

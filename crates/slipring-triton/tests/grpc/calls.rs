@@ -14,7 +14,7 @@ use crate::support::{unique_name, wait_until};
 use futures_util::StreamExt;
 use slipring::{DType, Registry};
 use slipring_triton::{
-    Front, Inputs, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Wire,
+    Front, Inputs, Model, ModelError, ModelMetadata, Outputs, Protocol, Server, TensorSpec,
 };
 use tonic::Code;
 use tonic::codec::CompressionEncoding;
@@ -406,7 +406,7 @@ fn a_unix_socket_serves_too() {
     let mut server = Server::new(front);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        server.listen_unix(Wire::Grpc, &path).unwrap();
+        server.listen_unix(Protocol::Grpc, &path).unwrap();
         let serving = tokio::spawn(server.serve(std::future::pending()));
         let to = format!("unix://{}", path.display());
         let channel = Endpoint::from_shared(to).unwrap().connect().await.unwrap();

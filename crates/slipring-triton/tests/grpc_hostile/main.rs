@@ -256,15 +256,15 @@ fn bytes_under_way_are_bounded_together() {
     // A call that stays inside of its message leaves no bytes for another one.
     let half = framed(&of(600 << 10).encode_to_vec());
     let body = Body::new(Sent(Some(Bytes::copy_from_slice(&half[..590 << 10])), false));
-    let amid = http::Request::post(INFER).header("content-type", "application/grpc");
-    let amid = served.channel().oneshot(amid.body(body).unwrap());
-    let mut amid = Box::pin(amid);
+    let unfinished = http::Request::post(INFER).header("content-type", "application/grpc");
+    let unfinished = served.channel().oneshot(unfinished.body(body).unwrap());
+    let mut unfinished = Box::pin(unfinished);
     served.run(async {
-        let _ = tokio::time::timeout(Duration::from_millis(1), &mut amid).await;
+        let _ = tokio::time::timeout(Duration::from_millis(1), &mut unfinished).await;
     });
-    wait_until("half a message is under way", || served.infer(of(900 << 10)).is_err());
+    wait_until("half a message is in flight", || served.infer(of(900 << 10)).is_err());
     served.infer(of(700 << 10)).unwrap();
-    drop(amid);
+    drop(unfinished);
     wait_until("its bytes come back", || served.infer(of(1000 << 10)).is_ok());
     // Typed contents are charged by their decoded size: eight bytes for each number.
     let ints = |count: usize| {

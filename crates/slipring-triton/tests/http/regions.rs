@@ -261,14 +261,14 @@ fn a_server_can_refuse_client_shared_memory() {
     let served = Served::with(|builder| builder.client_shared_memory(false));
     let off = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.";
     for kind in ["system", "cuda"] {
-        for (method, verb) in [
+        for (method, operation) in [
             ("GET", "status"),
             ("GET", "region/r/status"),
             ("POST", "region/r/register"),
             ("POST", "unregister"),
             ("POST", "region/r/unregister"),
         ] {
-            let answer = served.call(method, &format!("/v2/{kind}sharedmemory/{verb}"), "");
+            let answer = served.call(method, &format!("/v2/{kind}sharedmemory/{operation}"), "");
             answer.is_error(501, off);
         }
     }

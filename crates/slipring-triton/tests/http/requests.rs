@@ -9,7 +9,7 @@ use flate2::read::{GzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use slipring::{DType, PosixShm, Registry, Source};
 use slipring_triton::{
-    Front, Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Wire,
+    Front, Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, Protocol, Server, TensorSpec,
 };
 
 #[test]
@@ -449,7 +449,7 @@ fn it_listens_on_unix_sockets_and_inside_of_other_applications() {
 
     let mut server = Server::new(front);
     let _guard = runtime.enter();
-    server.listen_unix(Wire::Http, &path).unwrap();
+    server.listen_unix(Protocol::Http, &path).unwrap();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let answer = std::thread::scope(|scope| {
         let client = scope.spawn(|| {

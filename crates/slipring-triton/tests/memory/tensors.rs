@@ -191,17 +191,21 @@ fn by_reference(test: &str, in_place: bool) {
         request.outputs = vec![output];
         process.run(process.client().model_infer(request)).unwrap();
     };
-    let wires: [(&str, &dyn Fn()); 2] = [("HTTP", &over_http), ("gRPC", &over_grpc)];
+    let protocols: [(&str, &dyn Fn()); 2] = [("HTTP", &over_http), ("gRPC", &over_grpc)];
     let mut back = vec![0; MIB as usize];
-    for (round, (wire, infer)) in (1..).zip(wires) {
+    for (round, (protocol, infer)) in (1..).zip(protocols) {
         (0..GIB / MIB).for_each(|at| object.write_at(at * MIB, &chunk(at * round)).unwrap());
         let before = process.status("RssAnon:");
         let grown = process.own_while(infer).saturating_sub(before);
-        eprintln!("{wire}: {} KiB of the server's own for {} of a tensor", grown / KIB, GIB / KIB);
-        assert!(grown < BESIDES, "{grown} bytes for a tensor in shared memory over {wire}");
+        eprintln!(
+            "{protocol}: {} KiB of the server's own for {} of a tensor",
+            grown / KIB,
+            GIB / KIB
+        );
+        assert!(grown < BESIDES, "{grown} bytes for a tensor in shared memory over {protocol}");
         for at in 0..GIB / MIB {
             object.read_at(GIB + at * MIB, &mut back).unwrap();
-            assert!(back == chunk(at * round), "MiB {at} over {wire}");
+            assert!(back == chunk(at * round), "MiB {at} over {protocol}");
         }
     }
 }

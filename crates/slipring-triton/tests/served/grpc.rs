@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use slipring::PosixShm;
-use slipring_triton::{Bound, Front, FrontBuilder, Server, Wire};
+use slipring_triton::{Bound, Front, FrontBuilder, Protocol, Server};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -55,7 +55,7 @@ impl Served {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
         let mut server = Server::new(front.clone());
-        let bound = runtime.block_on(server.listen(Wire::Grpc, "127.0.0.1:0")).unwrap();
+        let bound = runtime.block_on(server.listen(Protocol::Grpc, "127.0.0.1:0")).unwrap();
         let Bound::Tcp(address) = bound else { panic!("no address") };
         let (end, ended) = oneshot::channel::<()>();
         let serving = async move { server.serve(async { drop(ended.await) }).await.unwrap() };

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use slipring::{DType, PosixShm};
 use slipring_triton::{
-    Bound, Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, Server,
-    TensorSpec, Wire,
+    Bound, Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, Protocol,
+    Server, TensorSpec,
 };
 use tokio::sync::oneshot;
 
@@ -48,7 +48,7 @@ impl Served {
             let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {
                 let mut server = Server::new(served);
-                let bound = server.listen(Wire::Http, "127.0.0.1:0").await.unwrap();
+                let bound = server.listen(Protocol::Http, "127.0.0.1:0").await.unwrap();
                 told.send(bound).unwrap();
                 let ended = async { drop(ended.await) };
                 server.serve(ended).await.unwrap();
