@@ -117,12 +117,12 @@ fn a_server_without_memory_for_an_answer_refuses_it_and_goes_on() {
     run_here(test, |_| {
         let served = Served::of(models::add_all(Front::builder()).build().unwrap());
         // Existing threads need no further memory.
-        let _object = served.region("r", 64 * MIB);
+        let _object = served.region("r", 32 * MIB);
         served.post(PATH, &from_region(MIB, false)).ok();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
         let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
-        let most = Some(size * 1024 + 100 * MIB);
+        let most = Some(size * 1024 + 40 * MIB);
         let maximum = getrlimit(Resource::As).maximum;
         setrlimit(Resource::As, Rlimit { current: most, maximum }).unwrap();
         say(&served.address.to_string());
@@ -130,9 +130,9 @@ fn a_server_without_memory_for_an_answer_refuses_it_and_goes_on() {
     });
     let other = Other::spawn(test, "");
     let mut client = Client::new(other.hear().parse().unwrap());
-    client.call("POST", PATH, &from_region(40 * MIB, false)).has_error(503, "no memory for");
+    client.call("POST", PATH, &from_region(16 * MIB, false)).has_error(503, "no memory for");
     let gzip = "Accept-Encoding: gzip\r\n";
-    let answer = client.call_with("POST", PATH, gzip, from_region(40 * MIB, false).as_bytes());
+    let answer = client.call_with("POST", PATH, gzip, from_region(16 * MIB, false).as_bytes());
     answer.has_error(503, "no memory for");
     client.call("POST", PATH, &from_region(MIB, false)).ok();
 }
