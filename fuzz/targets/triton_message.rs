@@ -1,7 +1,7 @@
-//! Requests to infer over gRPC: frames of any bytes, or one frame with a message of any bytes. What is decoded takes about
-//! what it was weighed at, and is executed.
+//! gRPC inference requests: frames of any bytes, or one frame with a message of any bytes. A decoded message takes about
+//! its counted size, and is executed.
 //!
-//! The input is `flags | bytes at a time | body`, as `crates/slipring-triton/src/grpc/fuzzing.rs` reads it.
+//! The input is `flags | bytes at a time | body`. The decoder is in `crates/slipring-triton/src/grpc/fuzzing.rs`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| slipring_triton::fuzzing::message(bytes));

@@ -1,4 +1,4 @@
-//! A client of the Triton front that keeps its tensors in shared memory.
+//! A Triton client that keeps its tensors in shared memory.
 //!
 //! ```text
 //! cargo run --release -p slipring-triton --example triton_server -- --http 127.0.0.1:8000
@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// 16 elements of 4 bytes.
 const TENSOR: u64 = 64;
 
-/// Sends JSON and returns what comes back, if it is no error.
+/// Sends JSON and returns the response's body.
 fn post(server: &mut BufReader<TcpStream>, path: &str, json: &str) -> Result<String> {
     let len = json.len();
     let request = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len}\r\n\r\n{json}");
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8000".to_owned());
     let mut server = BufReader::new(TcpStream::connect(address)?);
 
-    // Two inputs and an output in one object, which is removed on drop.
+    // Two inputs and an output share one object, which is removed on drop.
     let key = format!("/slipring-client-{}", std::process::id());
     let object = PosixShm::create(&key, 3 * TENSOR)?;
     let bytes = |start: i32| (start..start + 16).flat_map(i32::to_le_bytes).collect::<Vec<u8>>();

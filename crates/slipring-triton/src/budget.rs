@@ -1,4 +1,4 @@
-//! Bytes of all requests under way, and of their answers.
+//! Counts the bytes of all requests and responses in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,27 +7,27 @@ use bytes::Bytes;
 
 use crate::refusal::Refusal;
 
-/// How many bytes of requests there are, and how many may be.
+/// The number of bytes in flight, and its limit.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     used: AtomicU64,
     most: u64,
 }
 
 impl Budget {
-    pub(super) fn new(most: u64) -> Self {
+    pub(crate) fn new(most: u64) -> Self {
         Self { used: AtomicU64::new(0), most }
     }
 
-    /// A charge of nothing yet.
-    pub(super) fn charge(self: &Arc<Self>) -> Charge {
+    /// Returns a charge of 0 bytes.
+    pub(crate) fn charge(self: &Arc<Self>) -> Charge {
         Charge(Arc::new(ChargeState { budget: self.clone(), bytes: AtomicU64::new(0) }))
     }
 }
 
-/// What one request has used. Clones are the same charge; it is given back once there is none any more.
+/// The bytes that one request has charged. Clones share one count. The last clone releases it on drop.
 #[derive(Debug, Clone)]
-pub(super) struct Charge(Arc<ChargeState>);
+pub(crate) struct Charge(Arc<ChargeState>);
 
 #[derive(Debug)]
 struct ChargeState {
@@ -35,10 +35,14 @@ struct ChargeState {
     bytes: AtomicU64,
 }
 
-// Relaxed throughout: counts, by which nothing else is read.
+// All operations are relaxed: the counts order no other memory.
 impl Charge {
-    /// Takes more.
-    pub(super) fn add(&self, bytes: u64) -> Result<(), Refusal> {
+    /// Charges more bytes.
+    ///
+    /// # Errors
+    ///
+    /// The bytes in flight exceed the limit. The charge keeps the bytes in this case too, until it is released.
+    pub(crate) fn add(&self, bytes: u64) -> Result<(), Refusal> {
         let budget = &self.0.budget;
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         let before = budget.used.fetch_add(bytes, Ordering::Relaxed);
@@ -48,20 +52,20 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives back as many, which were used.
-    pub(super) fn release(&self, bytes: u64) {
+    /// Releases bytes that were charged.
+    pub(crate) fn release(&self, bytes: u64) {
         self.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.0.budget.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Gives back all but so many, which are there.
-    pub(super) fn set(&self, bytes: u64) {
+    /// Sets the charge to `bytes`, without a check of the limit.
+    pub(crate) fn set(&self, bytes: u64) {
         let before = self.0.bytes.swap(bytes, Ordering::Relaxed);
         self.0.budget.used.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 }
 
-/// Bytes of an answer, which are under way until the last who holds them is done with them.
+/// Bytes of a response. They stay charged until their last holder drops them.
 struct ChargedBytes {
     bytes: Bytes,
     _share: Charge,
@@ -74,8 +78,8 @@ impl AsRef<[u8]> for ChargedBytes {
 }
 
 impl Charge {
-    /// These bytes, which hold the charge.
-    pub(super) fn attach(&self, bytes: Bytes) -> Bytes {
+    /// Returns the same bytes, which hold a clone of the charge.
+    pub(crate) fn attach(&self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(ChargedBytes { bytes, _share: self.clone() })
     }
 }

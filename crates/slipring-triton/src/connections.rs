@@ -1,4 +1,4 @@
-//! The connections of an address, from their acceptance to the server's end.
+//! The connections of one address, from `accept` to the server's shutdown.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::limits::Limits;
 use crate::listener::{Listener, Socket, Stream};
 use crate::shutdown::Shutdown;
 
-/// Where there is no place for a client: how long until it is looked for again.
-const AGAIN: Duration = Duration::from_millis(20);
+/// The time between two looks for a free place while a client waiting.
+const RETRY: Duration = Duration::from_millis(20);
 
-/// Serves each client by `connection` until the end is told, and then until the requests under way are answered, or
-/// until it has taken too long.
+/// Serves each client with `connection` until the shutdown, then waiting for the requests in flight, at most for the
+/// shutdown timeout.
 ///
-/// Where there are as many as may be, the one that has been idle longest makes room for the next.
-pub(super) async fn serve<F>(
+/// A new client at the connection limit takes the place of the connection that has been idle longest.
+pub(crate) async fn serve<F>(
     socket: Socket,
     limits: &Limits,
     idle: Option<Duration>,
@@ -28,24 +28,24 @@ pub(super) async fn serve<F>(
     let listener = Listener::new(socket);
     let mut connections = JoinSet::new();
     let mut timeouts = IdleTimeouts::new(limits.stall_timeout, idle);
-    let mut waits = None;
+    let mut waiting = None;
     while !*shutdown.borrow() {
         tokio::select! {
             _ = shutdown.changed() => break,
             Some(_) = connections.join_next() => {}
             () = timeouts.close_expired() => {}
-            stream = listener.accept(), if waits.is_none() => waits = Some(stream),
-            () = tokio::time::sleep(AGAIN), if waits.is_some() => {}
+            stream = listener.accept(), if waiting.is_none() => waiting = Some(stream),
+            () = tokio::time::sleep(RETRY), if waiting.is_some() => {}
         }
-        if waits.is_some() && connections.len() >= limits.connections {
+        if waiting.is_some() && connections.len() >= limits.connections {
             timeouts.evict();
-        } else if let Some(stream) = waits.take() {
+        } else if let Some(stream) = waiting.take() {
             let activity = Activity::new();
             let served = connections.spawn(connection(stream, activity.clone()));
             timeouts.add(activity, served);
         }
     }
-    drop((listener, waits));
+    drop((listener, waiting));
     let all = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(limits.shutdown_timeout, all).await.is_err() {
         connections.shutdown().await;

@@ -1,12 +1,13 @@
-//! What clients are told of the server and its models, whichever wire they ask by.
+//! The descriptions of the server and its models, the same for both protocols.
+
+use slipring::DType;
 
 use crate::front::Front;
 use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::statistics::Counts;
-use slipring::DType;
 
-/// What is served beyond the plain protocol.
+/// The protocol extensions that the server supports.
 const EXTENSIONS: [&str; 6] = [
     "binary_tensor_data",
     "cuda_shared_memory",
@@ -16,30 +17,30 @@ const EXTENSIONS: [&str; 6] = [
     "system_shared_memory",
 ];
 
-/// What a server tells of itself.
+/// The server's description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerDescription {
-    /// Its name.
+    /// The server's name.
     pub name: String,
-    /// Its version.
+    /// The server's version.
     pub version: String,
-    /// What it serves beyond the plain protocol.
+    /// The supported protocol extensions.
     pub extensions: Vec<&'static str>,
 }
 
-/// A tensor that a model takes or gives.
+/// An input or output of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorDescription {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: DType,
-    /// In metadata with the dimension of a batch, in a configuration without it. -1 is any length.
+    /// The dimensions; -1 is any length. Metadata includes the batch dimension, a configuration does not.
     pub dims: Vec<i64>,
 }
 
 impl TensorDescription {
-    /// Its data type as configurations call it.
+    /// Returns the name of the data type in a model configuration.
     pub fn config_type(&self) -> &'static str {
         match self.dtype {
             DType::Bool => "TYPE_BOOL",
@@ -61,59 +62,59 @@ impl TensorDescription {
     }
 }
 
-/// What a model takes and gives, as its metadata or as its configuration.
+/// The inputs and outputs of a model, as metadata or as configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelDescription {
-    /// Its name.
+    /// The model's name.
     pub name: String,
-    /// Its versions.
+    /// The model's versions.
     pub versions: Vec<String>,
-    /// What executes it.
+    /// The platform that executes the model.
     pub platform: String,
-    /// The longest batch; 0: it does not batch.
+    /// The largest batch; 0 for a model without batches.
     pub max_batch_size: usize,
-    /// What it takes.
+    /// The model's inputs.
     pub inputs: Vec<TensorDescription>,
-    /// What it gives.
+    /// The model's outputs.
     pub outputs: Vec<TensorDescription>,
 }
 
 impl ModelDescription {
-    /// What configurations call the server's side of a model.
-    pub(super) const BACKEND: &'static str = "slipring";
+    /// The backend that configurations name.
+    pub(crate) const BACKEND: &'static str = "slipring";
 }
 
-/// What became of the requests to a version of a model.
+/// The statistics of one version of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelStatistics {
     /// The model's name.
     pub name: String,
     /// The version.
     pub version: String,
-    /// Since the server was started.
+    /// The counts from the server's start on.
     pub counts: Counts,
 }
 
-/// A version of a model in the index.
+/// One version of a model in the repository index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexEntry {
     /// The model's name.
     pub name: String,
     /// The version.
     pub version: String,
-    /// Whether it takes requests.
+    /// Whether the version takes requests.
     pub is_ready: bool,
 }
 
 impl IndexEntry {
-    /// As the protocol has it.
+    /// Returns the protocol's word for the state.
     pub fn state(&self) -> &'static str {
         if self.is_ready { "READY" } else { "UNAVAILABLE" }
     }
 }
 
 impl Front {
-    /// What the server is.
+    /// Returns the server's description.
     pub fn describe(&self) -> ServerDescription {
         ServerDescription {
             name: self.name().to_owned(),
@@ -122,21 +123,22 @@ impl Front {
         }
     }
 
-    /// Whether all models take requests.
+    /// Returns whether all models take requests.
     pub fn is_ready(&self) -> bool {
         self.repository().models().all(|entry| entry.is_ready())
     }
 
-    /// Whether a model, or a version of it, takes requests. One that is not there does not.
+    /// Returns whether a model, or one version of it, takes requests. The answer for an unknown model is `false`.
     pub fn is_model_ready(&self, model: &str, version: Option<&str>) -> bool {
         self.repository().find(model, version).is_ok_and(|found| found.entry.is_ready())
     }
 
-    /// A model's metadata: dimensions with that of a batch.
+    /// Returns a model's metadata. The dimensions include the batch.
     ///
     /// # Errors
     ///
-    /// There is no such model or version.
+    /// [`RefusalKind::NotFound`](crate::RefusalKind::NotFound) or
+    /// [`InvalidArgument`](crate::RefusalKind::InvalidArgument): the model or the version does not exist.
     pub fn model_metadata(
         &self,
         model: &str,
@@ -147,11 +149,11 @@ impl Front {
         Ok(description(metadata, |spec| metadata.shape_of(spec)))
     }
 
-    /// A model's configuration: dimensions without that of a batch.
+    /// Returns a model's configuration. The dimensions exclude the batch.
     ///
     /// # Errors
     ///
-    /// There is no such model or version.
+    /// As for [`model_metadata`](Self::model_metadata).
     pub fn model_config(
         &self,
         model: &str,
@@ -164,12 +166,11 @@ impl Front {
         Ok(description(&found.entry.metadata, dims))
     }
 
-    /// What became of the requests to a version of a model, to all of its versions, or, where no model is named,
-    /// to all models.
+    /// Returns the statistics of one version of a model, of all its versions, or of all models if `model` is `None`.
     ///
     /// # Errors
     ///
-    /// There is no such model or version.
+    /// As for [`model_metadata`](Self::model_metadata).
     pub fn statistics(
         &self,
         model: Option<&str>,
@@ -197,7 +198,7 @@ impl Front {
         Ok(all)
     }
 
-    /// All versions of all models, or those that take requests.
+    /// Returns all versions of all models, or only those that take requests.
     pub fn index(&self, ready_alone: bool) -> Vec<IndexEntry> {
         let models = self.repository().models();
         let entries = models.flat_map(|entry| {

@@ -13,7 +13,7 @@ pub enum BuildError {
         must: &'static str,
     },
     /// The front works in place, and the process has no [`SigbusGuard`](slipring::region::SigbusGuard).
-    #[error("a front that works in place needs SigbusGuard::install")]
+    #[error("a front that works in place needs the SIGBUS guard: call SigbusGuard::install first")]
     Unguarded,
     /// The registry of shared memory cannot be made.
     #[error("the registry of shared memory cannot be made")]

@@ -1,9 +1,12 @@
-//! A request's way through: leases taken, inputs and outputs prepared out, the model called, the response made.
+//! Executes a request: leases its regions, prepares inputs and outputs, calls the model, builds the response.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use slipring::error::RegionFault;
+use slipring::region::{Lease, Registry, Unblocked};
+use slipring::{Error, ErrorKind};
 use tokio::task::JoinHandle;
 
 use crate::budget::Charge;
@@ -17,43 +20,39 @@ use crate::repository::{AnyModel, ModelEntry, ModelVersion};
 use crate::request::{InferRequest, InferResponse, InputData, RegionWindow, ResponseOutput};
 use crate::statistics::RequestTimes;
 use crate::validation::{self, ValidRequest};
-use slipring::error::RegionFault;
-use slipring::region::Unblocked;
-use slipring::region::{Lease, Registry};
-use slipring::{Error, ErrorKind};
 
-/// Inline models run on the runtime's own thread for as many bytes. The kernel copies them in and out in some 25 µs;
-/// handing a request to another thread and back takes 20 (`docs/triton.md`).
-const INLINE: usize = 64 << 10;
+/// The largest request that an inline model serves on the runtime's own thread. The kernel copies this many bytes in
+/// and out in about 25 µs. A handover to another thread and back costs 20 µs (`docs/triton.md`).
+const MAX_INLINE: usize = 64 << 10;
 
-/// What a request takes of memory while it waits for a thread, besides its bytes: about that.
-const QUEUED: u64 = 4 << 10;
+/// The approximate memory of a request that waits for a thread, without its bytes.
+const QUEUED_REQUEST: u64 = 4 << 10;
 
-/// A request that holds all that its model needs.
+/// A request together with everything that its model needs.
 struct PreparedRequest {
     inputs: Inputs,
     outputs: Outputs,
-    /// Bytes of inputs, and of windows of outputs.
+    /// Bytes of the inputs and of the output windows.
     len: u64,
     batch: usize,
     outcome: RequestOutcome,
 }
 
-/// A request in its model's statistics, where it is counted once, however it ends: also where nobody waits for it.
+/// Counts a request once in its model's statistics, however the request ends, also if nobody waits for it.
 struct RequestOutcome {
-    found: ModelVersion,
+    model: ModelVersion,
     arrived: Instant,
     is_counted: bool,
 }
 
 impl RequestOutcome {
-    fn start(found: ModelVersion) -> Self {
-        Self { found, arrived: Instant::now(), is_counted: false }
+    fn start(model: ModelVersion) -> Self {
+        Self { model, arrived: Instant::now(), is_counted: false }
     }
 
     fn succeeded(mut self, (started, ready, computed): (Instant, Instant, Instant), batch: usize) {
         let times = RequestTimes { arrived: self.arrived, started, ready, computed };
-        self.found.statistics().succeeded(times, batch);
+        self.model.statistics().succeeded(times, batch);
         self.is_counted = true;
     }
 }
@@ -61,23 +60,23 @@ impl RequestOutcome {
 impl Drop for RequestOutcome {
     fn drop(&mut self) {
         if !self.is_counted {
-            self.found.statistics().failed(self.arrived);
+            self.model.statistics().failed(self.arrived);
         }
     }
 }
 
 impl Front {
-    /// Executes a request, whichever wire it came by.
+    /// Executes a request.
     ///
     /// # Errors
     ///
-    /// What the client is to be told.
+    /// The refusal that the client receives.
     pub async fn infer(&self, request: InferRequest) -> Result<InferResponse, Refusal> {
-        self.infer_holding(request, self.charge()).await
+        self.infer_charged(request, self.charge()).await
     }
 
-    /// As [`infer`](Self::infer), for a wire that has taken a charge for the request's bytes.
-    pub(super) async fn infer_holding(
+    /// Executes a request whose bytes the protocol has already charged.
+    pub(crate) async fn infer_charged(
         &self,
         request: InferRequest,
         charge: Charge,
@@ -88,11 +87,11 @@ impl Front {
         if !entry.is_ready() {
             return Err(Refusal::not_ready(&entry.metadata.name));
         }
-        // First: a window that its region does not have is told of as that, whatever its model expects of it.
+        // A window outside of its region is reported before any mismatch with the model.
         let leases = self.lease_all(&request)?;
         let metadata = entry.metadata.clone();
         let (mut request, checked) =
-            run_blocking_if(validation::inline_strings_len(&request) > INLINE, move || {
+            run_blocking_if(validation::inline_strings_len(&request) > MAX_INLINE, move || {
                 let checked = validation::validate(&metadata, &request)?;
                 Ok((request, checked))
             })
@@ -103,7 +102,7 @@ impl Front {
         Ok(InferResponse { model, version: version.to_string(), id, outputs })
     }
 
-    /// Takes the windows of a request into use: of its inputs, then of its outputs.
+    /// Leases the windows of the inputs, then those of the outputs.
     fn lease_all(&self, request: &InferRequest) -> Result<Vec<Lease>, Refusal> {
         let inputs = request.inputs.iter().filter_map(|input| match &input.data {
             InputData::Inline(_) => None,
@@ -155,9 +154,9 @@ impl Front {
             };
             slots.push(OutputSlot { spec, to, shape: None });
         }
-        let version = outcome.found.version;
+        let version = outcome.model.version;
         let (metadata, failure) =
-            (outcome.found.entry.metadata.clone(), Arc::new(RegionFailure::default()));
+            (outcome.model.entry.metadata.clone(), Arc::new(RegionFailure::default()));
         let in_place = self.in_place();
         let info = RequestInfo { version, id: request.id, parameters: request.parameters };
         let inputs =
@@ -175,11 +174,11 @@ async fn compute(
     prepared: PreparedRequest,
 ) -> Result<Vec<ResponseOutput>, Refusal> {
     match &entry.model {
-        AnyModel::Blocking(model) if entry.metadata.inline && prepared.len <= INLINE as u64 => {
+        AnyModel::Blocking(model) if entry.metadata.inline && prepared.len <= MAX_INLINE as u64 => {
             run(&**model, prepared)
         }
         AnyModel::Blocking(model) => {
-            prepared.inputs.charge.add(QUEUED)?;
+            prepared.inputs.charge.add(QUEUED_REQUEST)?;
             let model = model.clone();
             run_blocking(move || run(&*model, prepared)).await
         }
@@ -187,55 +186,56 @@ async fn compute(
     }
 }
 
-/// Calls a model. Its panic ends the request.
+/// Calls a model. A panic of the model fails the request alone.
 fn run(model: &dyn Model, prepared: PreparedRequest) -> Result<Vec<ResponseOutput>, Refusal> {
     let PreparedRequest { inputs, mut outputs, batch, outcome, .. } = prepared;
     let started = Instant::now();
-    // Once, and not for each access in place.
+    // One unblock serves all accesses in place of this request.
     let _unblocked = inputs.in_place.then(Unblocked::start);
     inputs.check_strings()?;
     let ready = Instant::now();
-    // What a panic leaves of inputs and outputs is dropped, and not looked at.
+    // The inputs and outputs of a panicked call are dropped unread.
     let done = catch_panic(|| model.infer(&inputs, &mut outputs));
-    outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
+    outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panic_error(&outputs))))?;
     let computed = Instant::now();
     let outputs = outputs.finish()?;
     outcome.succeeded((started, ready, computed), batch);
     Ok(outputs)
 }
 
-/// The same on the runtime's own thread, which is tensors up by nothing but the model's own polls.
+/// Calls a model on the runtime's own thread. Only the model's polls occupy that thread.
 async fn run_async(
     model: &dyn AsyncModel,
     prepared: PreparedRequest,
 ) -> Result<Vec<ResponseOutput>, Refusal> {
     let PreparedRequest { inputs, mut outputs, batch, outcome, .. } = prepared;
     let started = Instant::now();
-    let inputs = run_blocking_if(inputs.strings_len() > INLINE as u64, move || {
+    let inputs = run_blocking_if(inputs.strings_len() > MAX_INLINE as u64, move || {
         inputs.check_strings()?;
         Ok(inputs)
     })
     .await?;
     let ready = Instant::now();
-    let (given, room) = (&inputs, &mut outputs);
-    // What comes before the future is the model's, too.
-    let done = match catch_panic(move || model.infer(given, room)) {
+    let (inputs_ref, outputs_ref) = (&inputs, &mut outputs);
+    // The code before the model's future runs under the same protection.
+    let done = match catch_panic(move || model.infer(inputs_ref, outputs_ref)) {
         Ok(inferring) => CatchPanic(inferring).await,
         Err(()) => Err(()),
     };
-    outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panicked(&outputs))))?;
+    outcome_of(&inputs, &outputs, done.unwrap_or_else(|()| Err(panic_error(&outputs))))?;
     let computed = Instant::now();
-    let outputs = run_blocking_if(outputs.unwritten() > INLINE, move || outputs.finish()).await?;
+    let outputs =
+        run_blocking_if(outputs.unwritten() > MAX_INLINE, move || outputs.finish()).await?;
     outcome.succeeded((started, ready, computed), batch);
     Ok(outputs)
 }
 
-fn panicked(outputs: &Outputs) -> ModelError {
+fn panic_error(outputs: &Outputs) -> ModelError {
     Refusal::model_panicked(&outputs.metadata.name).into()
 }
 
-/// Does what takes long on a thread for that. Where nobody waits any more before it has begun, it is not done.
-pub(super) async fn run_blocking<T: Send + 'static>(
+/// Runs long work on a blocking thread. Work whose caller goes before it starts is never run.
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let mut working = AbortOnDrop(tokio::task::spawn_blocking(work));
@@ -243,7 +243,7 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     done.unwrap_or_else(|_| Err(Refusal::unavailable("the request was stopped")))
 }
 
-/// As [`run_blocking`], if it takes long.
+/// Runs the work on a blocking thread if it is long, else here.
 async fn run_blocking_if<T: Send + 'static>(
     is_long: bool,
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
@@ -259,7 +259,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// What a client is told: first of its own memory, if that failed.
+/// Returns the result of the request. A failure of the client's memory comes before the model's own answer.
 fn outcome_of(
     inputs: &Inputs,
     outputs: &Outputs,
@@ -267,7 +267,7 @@ fn outcome_of(
 ) -> Result<(), Refusal> {
     let failure = &inputs.failure;
     if inputs.in_place && failure.get().is_none() {
-        // What was cut off within a page has raised no signal. Each region is asked once.
+        // A cut inside of a page raises no signal, so each region is asked once for its length.
         let leases = || inputs.leases().chain(outputs.leases()).enumerate();
         for (at, lease) in leases() {
             let mut others = leases().filter(|(other, _)| *other != at);
@@ -285,12 +285,12 @@ fn outcome_of(
     }
 }
 
-/// What is called, or that it panicked.
+/// Returns what `call` returns, or `Err` if it panics.
 fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, ()> {
     catch_unwind(AssertUnwindSafe(call)).map_err(drop)
 }
 
-/// A future whose panic is an answer.
+/// A future that resolves to `Err` if the inner future panics.
 struct CatchPanic<F>(F);
 
 impl<F: Future + Unpin> Future for CatchPanic<F> {
@@ -308,13 +308,13 @@ impl<F: Future + Unpin> Future for CatchPanic<F> {
     }
 }
 
-/// Takes a part of a region into use.
+/// Leases a window of a region.
 fn lease(registry: &Registry, window: &RegionWindow) -> Result<Lease, Refusal> {
     let RegionWindow { name, offset, len } = window;
-    registry.lease(name, *offset, *len).map_err(|error| leasing(window, &error))
+    registry.lease(name, *offset, *len).map_err(|error| lease_refusal(window, &error))
 }
 
-fn leasing(window: &RegionWindow, error: &Error) -> Refusal {
+fn lease_refusal(window: &RegionWindow, error: &Error) -> Refusal {
     let RegionWindow { name, offset, len } = window;
     match error.kind() {
         ErrorKind::Region(RegionFault::Unknown { .. }) => Refusal::region_unknown(name),
@@ -322,7 +322,7 @@ fn leasing(window: &RegionWindow, error: &Error) -> Refusal {
             Refusal::region_overflow(name, *offset, *len)
         }
         ErrorKind::Region(RegionFault::Offset { .. }) => Refusal::region_offset(name),
-        // No byte of the region is at its very end.
+        // An offset at the very end of the region addresses no byte.
         ErrorKind::Region(RegionFault::Range { offset, size, .. }) if offset >= size => {
             Refusal::region_offset(name)
         }

@@ -1,7 +1,9 @@
-//! What all wires charge: models, regions, limits.
+//! The part that all protocols share: models, regions, limits.
 
 use std::fmt;
 use std::sync::Arc;
+
+use slipring::region::{Registry, SigbusGuard};
 
 use crate::budget::{Budget, Charge};
 use crate::error::BuildError;
@@ -9,14 +11,13 @@ use crate::limits::Limits;
 use crate::model::{AsyncModel, Model};
 use crate::repository::{AnyModel, Repository};
 use crate::shared_memory::{OpenGpu, SharedMemory};
-use slipring::region::{Registry, SigbusGuard};
 
-/// Models and regions, ready to be served by any number of wires. Clones are the same one.
+/// Models and regions, ready for any number of servers and protocols. Clones share one front.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring_triton::{Front, InferRequest};
+/// use slipring_triton::Front;
 ///
 /// # fn main() -> Result<(), slipring_triton::BuildError> {
 /// let front = Front::builder().name("my server").build()?;
@@ -40,7 +41,7 @@ struct FrontState {
 }
 
 impl Front {
-    /// A server of nothing, to be told what it serves.
+    /// Returns a builder of a front without models.
     pub fn builder() -> FrontBuilder {
         FrontBuilder {
             name: "slipring".to_owned(),
@@ -54,37 +55,37 @@ impl Front {
         }
     }
 
-    /// What it is called.
+    /// Returns the server's name.
     pub fn name(&self) -> &str {
         &self.state.name
     }
 
-    /// The verbs of shared memory.
+    /// Returns the operations on shared memory.
     pub fn shared_memory(&self) -> &SharedMemory {
         &self.state.shared_memory
     }
 
-    /// How much a client may ask for.
+    /// Returns the limits for clients.
     pub fn limits(&self) -> &Limits {
         &self.state.limits
     }
 
-    /// What a request takes of the bytes under way.
-    pub(super) fn charge(&self) -> Charge {
+    /// Returns a new charge against the bytes in flight.
+    pub(crate) fn charge(&self) -> Charge {
         self.state.budget.charge()
     }
 
-    pub(super) fn repository(&self) -> &Repository {
+    pub(crate) fn repository(&self) -> &Repository {
         &self.state.repository
     }
 
-    /// Whether web pages are served over HTTP.
-    pub(super) fn serves_browsers(&self) -> bool {
+    /// Whether the front answers requests of web pages over HTTP.
+    pub(crate) fn serves_browsers(&self) -> bool {
         self.state.browsers
     }
 
-    /// Whether memory that its owner can truncate is touched where it lies.
-    pub(super) fn in_place(&self) -> bool {
+    /// Whether models touch memory that its owner can truncate in place.
+    pub(crate) fn in_place(&self) -> bool {
         self.state.in_place
     }
 }
@@ -95,7 +96,7 @@ impl fmt::Debug for Front {
     }
 }
 
-/// What a [`Front`] is to be.
+/// Builds a [`Front`].
 pub struct FrontBuilder {
     name: String,
     models: Vec<AnyModel>,
@@ -108,7 +109,7 @@ pub struct FrontBuilder {
 }
 
 impl FrontBuilder {
-    /// What clients are told that the server is called; `slipring`, if nothing else is said.
+    /// Sets the server's name for clients. The default is `slipring`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -126,53 +127,55 @@ impl FrontBuilder {
         self
     }
 
-    /// Where clients' regions are registered: one that this process uses otherwise, too. Else one of its own.
+    /// Sets the registry for clients' regions, which the process may also use for its own. The default is a new one.
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = Some(registry);
         self
     }
 
-    /// Whether clients may register and use shared memory; they may, if nothing else is said.
+    /// Sets whether clients may register and use shared memory. The default is `true`.
     pub fn client_shared_memory(mut self, allowed: bool) -> Self {
         self.client_shared_memory = allowed;
         self
     }
 
-    /// Whether models read and write clients' regions where they lie. Their owner can truncate them at any moment,
-    /// so the application must have installed the [`SigbusGuard`]. Else, and by default, every byte is copied by
-    /// the kernel.
+    /// Sets whether models read and write clients' regions in place. The owner of a region can truncate it at any
+    /// moment, so the application must install the [`SigbusGuard`] first. The default is `false`: the kernel copies
+    /// every byte.
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
     }
 
-    /// How memory of a GPU is opened that clients register: `cuda::Device::reach`, with the feature `cuda`. Models get
-    /// it as copies, and what they write is copied to it. If nothing is said, registering it is refused.
+    /// Sets how the front opens GPU memory that clients register: `slipring::cuda::Device::reach` with the feature
+    /// `cuda`. Models receive a copy of that memory, and the front copies their output back. Without this setting the
+    /// front refuses the registration of GPU memory.
     pub fn gpus(mut self, open: OpenGpu) -> Self {
         self.gpus = Some(open);
         self
     }
 
-    /// Whether web pages may ask over HTTP. They may not, if nothing else is said: requests with an `Origin` are
-    /// refused, because any page that is looked at on this machine can send them, also to `127.0.0.1`.
+    /// Sets whether web pages may use the HTTP interface. The default is `false`: the front refuses requests with an
+    /// `Origin` header, since any page that a browser on this machine shows can send requests to `127.0.0.1`.
     pub fn browsers(mut self, allowed: bool) -> Self {
         self.browsers = allowed;
         self
     }
 
-    /// How much a client may ask for.
+    /// Sets the limits for clients.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Puts it together.
+    /// Builds the front.
     ///
     /// # Errors
     ///
     /// - [`BuildError::Unguarded`]: the front works in place, and the process has no guard.
     /// - [`BuildError::Model`]: two models have one name; or a model lacks a name, a version, or a name of its own for
-    ///   each input and output.
+    ///   each
+    ///   input and output.
     /// - [`BuildError::Registry`]: the kernel refuses what a registry needs.
     pub fn build(self) -> Result<Front, BuildError> {
         if self.in_place && !SigbusGuard::is_installed() {

@@ -1,10 +1,13 @@
-//! What fuzz targets reach of the front: models that give back what they are given, and a region of a client's.
+//! The parts of the front that fuzz targets reach: echo models, and a region of a client.
 //!
-//! Requests run as they do in a server, on the thread that has read them, and end at once: all that they wait for is
-//! there. Whatever the input says: nothing panics, every answer is one that a client can read, and what is taken in
-//! memory is what it was weighed at.
+//! Requests run on the calling thread and end at once, since nothing makes them wait. For every input the targets
+//! assert that nothing panics, that a client can read every response, and that the counted bytes match the memory in
+//! use.
 
 use std::sync::OnceLock;
+
+use slipring::DType;
+use slipring::region::PosixShm;
 
 use crate::front::Front;
 use crate::limits::Limits;
@@ -12,21 +15,19 @@ use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::model::Model;
 use crate::model_error::ModelError;
 use crate::{Inputs, Outputs};
-use slipring::DType;
-use slipring::region::PosixShm;
 
 pub use crate::grpc::fuzzing::message;
 pub use crate::http::fuzzing::{body, head};
 
-/// What may be in one request: little, so that an input reaches it.
-const LONGEST: u64 = 64 << 10;
+/// The limit on a request. It is low, so that an input can reach it.
+const MAX_REQUEST: u64 = 64 << 10;
 
-/// The bytes of the region `r`.
+/// The length of the region `r` in bytes.
 const REGION: usize = 4096;
 
-/// Outputs that are the inputs, byte for byte: `O` of `I`, `P` of `J`.
+/// A model whose outputs equal its inputs: `O` of `I`, `P` of `J`.
 #[derive(Debug)]
-pub(super) struct Echo(pub(super) ModelMetadata);
+pub(crate) struct Echo(pub(crate) ModelMetadata);
 
 impl Echo {
     fn new(name: &str) -> Self {
@@ -60,8 +61,8 @@ impl Model for Echo {
     }
 }
 
-/// One for each data type, `FP32` and so on, of one free dimension; two inputs in batches; one text.
-pub(super) fn models() -> Vec<Echo> {
+/// Returns one model for each data type, with one free dimension; a model of two batched inputs; a model of one text.
+pub(crate) fn models() -> Vec<Echo> {
     let of_a_type = |dtype: DType| Echo::new(dtype.name()).with(["I", "O"], dtype, &[None]);
     let pair = Echo::new("pair")
         .with(["I", "O"], DType::Int8, &[None, Some(2)])
@@ -71,17 +72,17 @@ pub(super) fn models() -> Vec<Echo> {
     DType::ALL.into_iter().map(of_a_type).chain([pair, text]).collect()
 }
 
-/// A front of these models, whose region `r` is as it was before every request.
-pub(super) fn front() -> &'static Front {
+/// Returns a front of these models. Its region `r` has the same content before every request.
+pub(crate) fn front() -> &'static Front {
     static FRONT: OnceLock<(Front, PosixShm)> = OnceLock::new();
     let (front, object) = FRONT.get_or_init(|| {
-        let limits = Limits::new().request_bytes(LONGEST).json_bytes(LONGEST as usize / 2);
+        let limits = Limits::new().request_bytes(MAX_REQUEST).json_bytes(MAX_REQUEST as usize / 2);
         let builder = models().into_iter().fold(Front::builder(), |all, model| all.model(model));
         let front = builder.limits(limits).build().unwrap();
         let key = format!("slipring-fuzz-{}", std::process::id());
         let object = PosixShm::create(&key, REGION as u64).unwrap();
         front.shared_memory().register_system("r", &key, 0, REGION as u64).unwrap();
-        // Its name is needed no more, and nobody takes it back from a process that is killed.
+        // The name is not needed any more, and a killed process would leave it behind.
         std::fs::remove_file(format!("/dev/shm/{key}")).unwrap();
         (front, object)
     });
@@ -90,8 +91,8 @@ pub(super) fn front() -> &'static Front {
     front
 }
 
-/// Runs what does not wait.
-pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
+/// Runs a future that does not wait.
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static RUNTIME: tokio::runtime::Runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -1,7 +1,7 @@
-//! Connections that are without a request for too long.
+//! Closes connections that are idle for too long.
 //!
-//! They are looked through now and then. A timer for each request costs a wake-up of the runtime's driver, which made a
-//! small request take half as long again (`benches/triton`).
+//! A periodic sweep finds them. A timer for each request wakes the runtime's driver and makes a small request take 1.5
+//! times as long (`benches/triton`).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,91 +13,91 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-/// So long nobody is taken for idle whose place another one wants.
-const LEAST: Duration = Duration::from_secs(1);
+/// A connection that has been idle for less time never loses its place to a new client.
+const MIN_EVICTABLE: Duration = Duration::from_secs(1);
 
-// Relaxed throughout: counts and times, by which nothing else is read.
+// All operations are relaxed: the counts and times order no other memory.
 
-/// The state of one connection.
+/// The activity of one connection.
 #[derive(Debug, Clone)]
-pub(super) struct Activity(Arc<ActivityState>);
+pub(crate) struct Activity(Arc<ActivityState>);
 
 #[derive(Debug)]
 struct ActivityState {
-    made: Instant,
-    /// When it last had a request or took some of an answer, in milliseconds since it was made.
-    since: AtomicU64,
-    /// Requests under way.
-    busy: AtomicUsize,
-    /// Whether it ever had one.
+    start: Instant,
+    /// The last moment at which the connection had a request or took part of a response, in milliseconds from `start`.
+    last_progress: AtomicU64,
+    /// Requests in flight.
+    requests: AtomicUsize,
+    /// Whether the connection ever had a request.
     has_had_request: AtomicBool,
-    /// Whether it takes nothing of an answer.
+    /// Whether the client takes nothing of a response.
     is_blocked: AtomicBool,
 }
 
-/// A request under way.
+/// A request in flight. It counts until it is dropped.
 #[derive(Debug)]
-pub(super) struct ActiveRequest(Activity);
+pub(crate) struct ActiveRequest(Activity);
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.0.record_progress();
-        self.0.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.requests.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Activity {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(ActivityState {
-            made: Instant::now(),
-            since: AtomicU64::new(0),
-            busy: AtomicUsize::new(0),
+            start: Instant::now(),
+            last_progress: AtomicU64::new(0),
+            requests: AtomicUsize::new(0),
             has_had_request: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
         }))
     }
 
-    /// A request is there, until what this gives is dropped.
-    pub(super) fn begin_request(&self) -> ActiveRequest {
-        self.0.busy.fetch_add(1, Ordering::Relaxed);
+    /// Counts a request until the returned value is dropped.
+    pub(crate) fn begin_request(&self) -> ActiveRequest {
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
         self.0.has_had_request.store(true, Ordering::Relaxed);
         ActiveRequest(self.clone())
     }
 
     fn record_progress(&self) {
-        self.0.since.store(self.0.made.elapsed().as_millis() as u64, Ordering::Relaxed);
+        self.0.last_progress.store(self.0.start.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn has_had_request(&self) -> bool {
+    pub(crate) fn has_had_request(&self) -> bool {
         self.0.has_had_request.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is to be done for it.
-    pub(super) fn is_idle(&self) -> bool {
-        self.0.busy.load(Ordering::Relaxed) == 0 && !self.is_blocked()
+    /// Returns whether the connection has neither a request in flight nor a response to send.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.requests.load(Ordering::Relaxed) == 0 && !self.is_blocked()
     }
 
     fn is_blocked(&self) -> bool {
         self.0.is_blocked.load(Ordering::Relaxed)
     }
 
-    /// For how long it has had no request.
+    /// Returns the time without a request; `None` while a request is in flight.
     fn idle_time(&self) -> Option<Duration> {
-        let since = Duration::from_millis(self.0.since.load(Ordering::Relaxed));
-        let is_busy = self.0.busy.load(Ordering::Relaxed) > 0;
-        (!is_busy).then(|| self.0.made.elapsed().saturating_sub(since))
+        let last_progress = Duration::from_millis(self.0.last_progress.load(Ordering::Relaxed));
+        let is_busy = self.0.requests.load(Ordering::Relaxed) > 0;
+        (!is_busy).then(|| self.0.start.elapsed().saturating_sub(last_progress))
     }
 }
 
-/// A stream whose connection tells whether its client takes what is sent.
+/// A stream that records whether its client takes the bytes that the server sends.
 #[derive(Debug)]
-pub(super) struct ActivityStream<S> {
+pub(crate) struct ActivityStream<S> {
     stream: S,
     activity: Activity,
 }
 
 impl<S> ActivityStream<S> {
-    pub(super) fn new(stream: S, activity: Activity) -> Self {
+    pub(crate) fn new(stream: S, activity: Activity) -> Self {
         Self { stream, activity }
     }
 
@@ -113,9 +113,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, room)
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
@@ -160,40 +160,40 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     }
 }
 
-/// All connections of an address.
+/// The idle timeouts of all connections of one address.
 #[derive(Debug)]
-pub(super) struct IdleTimeouts {
-    /// For how long a connection may be without its first request, or take nothing of an answer.
+pub(crate) struct IdleTimeouts {
+    /// The longest time before the first request, or without progress of a response.
     stall_timeout: Duration,
-    /// For how long it may be without another one. `None`: for ever.
+    /// The longest time between two requests. `None`: no limit.
     idle: Option<Duration>,
     watched: Vec<(Activity, AbortHandle)>,
-    /// From as many on, those that have ended are forgotten.
-    most: usize,
+    /// At this length the list drops the connections that have ended.
+    sweep_len: usize,
     round: Interval,
 }
 
-/// So few are looked through only in their turn.
-const FEW: usize = 64;
+/// The smallest length at which the list drops ended connections.
+const MIN_SWEEP_LEN: usize = 64;
 
 impl IdleTimeouts {
-    pub(super) fn new(stall_timeout: Duration, idle: Option<Duration>) -> Self {
+    pub(crate) fn new(stall_timeout: Duration, idle: Option<Duration>) -> Self {
         let shortest = idle.map_or(stall_timeout, |idle| idle.min(stall_timeout));
         let mut round = tokio::time::interval((shortest / 4).max(Duration::from_millis(1)));
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { stall_timeout, idle, watched: Vec::new(), most: FEW, round }
+        Self { stall_timeout, idle, watched: Vec::new(), sweep_len: MIN_SWEEP_LEN, round }
     }
 
-    pub(super) fn add(&mut self, activity: Activity, connection: AbortHandle) {
-        if self.watched.len() >= self.most {
+    pub(crate) fn add(&mut self, activity: Activity, connection: AbortHandle) {
+        if self.watched.len() >= self.sweep_len {
             self.watched.retain(|(_, connection)| !connection.is_finished());
-            self.most = FEW.max(2 * self.watched.len());
+            self.sweep_len = MIN_SWEEP_LEN.max(2 * self.watched.len());
         }
         self.watched.push((activity, connection));
     }
 
-    /// Waits for its turn, and ends those that have rested too long.
-    pub(super) async fn close_expired(&mut self) {
+    /// Waits for the next sweep, and closes the connections whose time is over.
+    pub(crate) async fn close_expired(&mut self) {
         self.round.tick().await;
         let (stall_timeout, idle) = (self.stall_timeout, self.idle);
         self.watched.retain(|(activity, connection)| {
@@ -208,15 +208,15 @@ impl IdleTimeouts {
         });
     }
 
-    /// Ends the one that has rested longest, whose place another one wants.
-    pub(super) fn evict(&mut self) {
+    /// Closes the connection that has been idle longest, to make place for another one.
+    pub(crate) fn evict(&mut self) {
         self.watched.retain(|(_, connection)| !connection.is_finished());
         let rested = |(at, (activity, _)): (usize, &(Activity, AbortHandle))| {
             Some((activity.idle_time()?, at))
         };
         let longest = self.watched.iter().enumerate().filter_map(rested).max();
         if let Some((rested, at)) = longest
-            && rested >= LEAST
+            && rested >= MIN_EVICTABLE
         {
             self.watched.swap_remove(at).1.abort();
         }

@@ -1,4 +1,4 @@
-//! What a model reads: tensors that came with the request, or lie in a client's region.
+//! The inputs of a model: tensors that came with the request or lie in a client's region.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,44 +6,43 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes as Owned;
+use slipring::error::RegionFault;
+use slipring::message::Bytes;
+use slipring::region::{Lease, RegionKind};
+use slipring::tensor::Element;
+use slipring::{DType, Error, ErrorKind, Shape};
 
 use crate::budget::Charge;
 use crate::model_error::ModelError;
 use crate::refusal::Refusal;
 use crate::request::Parameter;
 use crate::strings::{Strings, StringsValidator, zeros};
-use slipring::error::RegionFault;
-use slipring::message::Bytes;
-use slipring::region::{Lease, RegionKind};
-use slipring::tensor::Element;
-use slipring::{DType, Shape};
-use slipring::{Error, ErrorKind};
 
-/// Bytes of elements that are copied at a time.
+/// Bytes of elements copied at a time.
 const CHUNK: usize = 4096;
 
-/// Bytes of BYTES in a region that are looked at at a time.
-const WALK: usize = 64 << 10;
+/// Bytes of a BYTES tensor in a region read at a time.
+const VALIDATED_AT_A_TIME: usize = 64 << 10;
 
-/// The first access to a client's region that failed. The request fails with it, whatever the model makes of it.
+/// The first failed access to a client's region. The request fails with it, whatever the model returns.
 #[derive(Debug, Default)]
-pub(super) struct RegionFailure(OnceLock<Refusal>);
+pub(crate) struct RegionFailure(OnceLock<Refusal>);
 
 impl RegionFailure {
-    pub(super) fn get(&self) -> Option<&Refusal> {
+    pub(crate) fn get(&self) -> Option<&Refusal> {
         self.0.get()
     }
 
-    /// Keeps what went wrong with a region.
-    pub(super) fn record(&self, lease: &Lease, error: &Error) -> ModelError {
-        let refusal = accessing(lease.name(), error);
+    /// Keeps the first failure.
+    pub(crate) fn record(&self, lease: &Lease, error: &Error) -> ModelError {
+        let refusal = access_refusal(lease.name(), error);
         self.0.get_or_init(|| refusal.clone());
         refusal.into()
     }
 }
 
-/// What a client is told of an access to its region.
-fn accessing(name: &str, error: &Error) -> Refusal {
+/// Returns the refusal for a failed access to a client's region.
+fn access_refusal(name: &str, error: &Error) -> Refusal {
     match error.kind() {
         ErrorKind::Region(RegionFault::Truncated { .. } | RegionFault::TruncatedInPlace { .. }) => {
             Refusal::region_truncated(name)
@@ -55,48 +54,48 @@ fn accessing(name: &str, error: &Error) -> Refusal {
     }
 }
 
-/// Whether a region lies on a GPU, where no processor reaches.
-pub(super) fn is_on_gpu(lease: &Lease) -> bool {
+/// Returns whether a region lies on a GPU, where no CPU can touch it.
+pub(crate) fn is_on_gpu(lease: &Lease) -> bool {
     lease.kind() == RegionKind::Cuda
 }
 
-/// Where the bytes of an input are.
+/// The place of an input's bytes.
 #[derive(Debug)]
-pub(super) enum InputSource {
+pub(crate) enum InputSource {
     Inline(Owned),
     Region(Lease),
 }
 
-/// An input, and what holds its bytes.
+/// An input, and the holder of its bytes.
 #[derive(Debug)]
-pub(super) struct InputTensor {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) shape: Shape,
-    pub(super) from: InputSource,
+pub(crate) struct InputTensor {
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+    pub(crate) from: InputSource,
 }
 
-/// What a request says besides its tensors.
+/// The request's fields other than its tensors.
 #[derive(Debug, Default)]
-pub(super) struct RequestInfo {
-    pub(super) version: u64,
-    pub(super) id: Option<String>,
-    pub(super) parameters: BTreeMap<String, Parameter>,
+pub(crate) struct RequestInfo {
+    pub(crate) version: u64,
+    pub(crate) id: Option<String>,
+    pub(crate) parameters: BTreeMap<String, Parameter>,
 }
 
 /// The inputs of a request.
 pub struct Inputs {
-    pub(super) info: RequestInfo,
-    pub(super) tensors: Vec<InputTensor>,
-    /// Whether memory that its owner can truncate is touched where it lies.
-    pub(super) in_place: bool,
-    pub(super) failure: Arc<RegionFailure>,
-    /// What its bytes have taken of those under way: until they are dropped, even where nobody waits any more.
-    pub(super) charge: Charge,
+    pub(crate) info: RequestInfo,
+    pub(crate) tensors: Vec<InputTensor>,
+    /// Whether the model touches memory in place that its owner can truncate.
+    pub(crate) in_place: bool,
+    pub(crate) failure: Arc<RegionFailure>,
+    /// The charge for the request's bytes. It lasts until the inputs are dropped, even if the client has gone.
+    pub(crate) charge: Charge,
 }
 
 impl Inputs {
-    /// The input of this name.
+    /// Returns the input of this name.
     ///
     /// # Errors
     ///
@@ -108,28 +107,28 @@ impl Inputs {
             .ok_or_else(|| ModelError::new(format!("the model has no input '{name}'")))
     }
 
-    /// The model's version that is asked for; the last one, where the client names none.
+    /// Returns the model version that the client asks for, or the last version if it names none.
     pub fn version(&self) -> u64 {
         self.info.version
     }
 
-    /// What the client calls the request.
+    /// Returns the client's id of the request.
     pub fn id(&self) -> Option<&str> {
         self.info.id.as_deref()
     }
 
-    /// What else the client says: the parameters of the request, without those of the protocol.
+    /// Returns the parameters of the request, without those of the protocol.
     pub fn parameters(&self) -> &BTreeMap<String, Parameter> {
         &self.info.parameters
     }
 
-    /// All of them, in the order of the request.
+    /// Returns all inputs in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = Input<'_>> {
         self.tensors.iter().map(|tensor| self.view(tensor))
     }
 
-    /// Bytes of BYTES that lie in regions.
-    pub(super) fn strings_len(&self) -> u64 {
+    /// Returns the bytes of BYTES inputs that lie in regions.
+    pub(crate) fn strings_len(&self) -> u64 {
         let lens = self.tensors.iter().map(|tensor| match &tensor.from {
             InputSource::Region(lease) if tensor.dtype == DType::Bytes => lease.len(),
             _ => 0,
@@ -137,13 +136,13 @@ impl Inputs {
         lens.sum()
     }
 
-    /// That what lies in regions as BYTES is BYTES. It may be something else a moment later; what came with the
-    /// request was judged before.
-    pub(super) fn check_strings(&self) -> Result<(), Refusal> {
+    /// Checks that the BYTES inputs in regions are well formed. The client can still change them afterwards. The
+    /// validation of the request has checked inline ones.
+    pub(crate) fn check_strings(&self) -> Result<(), Refusal> {
         let inputs = self.iter().filter(|input| input.dtype() == DType::Bytes);
         for input in inputs.filter(|input| input.lease().is_some()) {
             let mut walk = StringsValidator::new(input.shape().elements().unwrap_or(usize::MAX));
-            let mut chunk = vec![0; WALK.min(input.byte_len())];
+            let mut chunk = vec![0; VALIDATED_AT_A_TIME.min(input.byte_len())];
             let mut at = 0;
             while at < input.byte_len() {
                 let len = chunk.len().min(input.byte_len() - at);
@@ -156,8 +155,8 @@ impl Inputs {
         Ok(())
     }
 
-    /// The parts of regions that they lie in.
-    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+    /// Returns the leases of the inputs in regions.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.tensors.iter().filter_map(|tensor| match &tensor.from {
             InputSource::Region(lease) => Some(lease),
             InputSource::Inline(_) => None,
@@ -177,11 +176,11 @@ impl fmt::Debug for Inputs {
 
 /// A view of an input: `dtype`, `shape`, row-major, little-endian.
 ///
-/// | its bytes | had by | cost |
+/// | place of the bytes | method | cost |
 /// |---|---|---|
-/// | came with the request | all of these | nothing, or the copy that was asked for |
-/// | lie in a region | [`read_at`](Self::read_at), [`bytes`](Self::bytes), [`elements`](Self::elements) | a copy |
-/// | | [`in_place`](Self::in_place) | none where the server works in place, else a copy |
+/// | the request | all | none, or the copy that the caller asks for |
+/// | a region | [`read_at`](Self::read_at), [`bytes`](Self::bytes), [`elements`](Self::elements) | a copy |
+/// | | [`in_place`](Self::in_place) | none if the front works in place, else a copy |
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     tensor: &'a InputTensor,
@@ -191,31 +190,31 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Its name.
+    /// Returns the input's name.
     pub fn name(&self) -> &'a str {
         &self.tensor.name
     }
 
-    /// What its elements are.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> DType {
         self.tensor.dtype
     }
 
-    /// Its dimensions, with that of the batch.
+    /// Returns its dimensions, including the batch.
     pub fn shape(&self) -> &'a Shape {
         &self.tensor.shape
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn byte_len(&self) -> usize {
         match &self.tensor.from {
             InputSource::Inline(bytes) => bytes.len(),
-            // Judged against the shape, or, of BYTES, inside of an object.
+            // Validation has checked the length against the shape; a BYTES region lies inside of its object.
             InputSource::Region(lease) => lease.len() as usize,
         }
     }
 
-    /// Its bytes, if they came with the request, so that nobody else can change them.
+    /// Returns the bytes of an input that came with the request. Nobody else can change them.
     pub fn as_bytes(&self) -> Option<&'a [u8]> {
         match &self.tensor.from {
             InputSource::Inline(bytes) => Some(bytes),
@@ -223,11 +222,11 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Copies `out.len()` bytes at `offset` out.
+    /// Copies `out.len()` bytes from `offset` on to `out`.
     ///
     /// # Errors
     ///
-    /// They are not all inside of the input, or no longer inside of the client's object.
+    /// The range exceeds the input, or the client has truncated its object.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), ModelError> {
         match &self.tensor.from {
             InputSource::Inline(bytes) => {
@@ -250,15 +249,15 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Whether a region's bytes are touched where they lie.
+    /// Returns whether the front touches the region in place.
     fn touches(&self, lease: &Lease) -> bool {
         (self.in_place && !is_on_gpu(lease)) || lease.is_sealed()
     }
 
-    /// Runs `read` over its bytes: where they lie, if nothing that its owner does can hurt, or the server works in
-    /// place; else over a copy.
+    /// Runs `read` over the input's bytes. The bytes are the region's own if it is sealed or the front works in place;
+    /// else they are a copy.
     ///
-    /// Where the client truncates its object meanwhile, `read` finds zeros, and the request fails.
+    /// If the client truncates its object meanwhile, `read` finds zeros and the request fails.
     ///
     /// # Errors
     ///
@@ -273,11 +272,11 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Its bytes; copied, if they lie in a region. The copy counts as bytes under way until the request ends.
+    /// Returns the input's bytes, as a copy if they lie in a region. The copy is charged until the request ends.
     ///
     /// # Errors
     ///
-    /// As for [`read_at`](Self::read_at), and there may be no memory.
+    /// As for [`read_at`](Self::read_at), and the server has no memory for the copy.
     pub fn bytes(&self) -> Result<Cow<'a, [u8]>, ModelError> {
         match &self.tensor.from {
             InputSource::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
@@ -290,11 +289,11 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Its elements; copied, if they lie in a region or start where a `T` cannot.
+    /// Returns the input's elements, as a copy if they lie in a region or are not aligned for `T`.
     ///
     /// # Errors
     ///
-    /// As for [`bytes`](Self::bytes), and its elements are others, or a BOOL is neither 0 nor 1.
+    /// As for [`bytes`](Self::bytes); the elements have another type; or a BOOL is neither 0 nor 1.
     pub fn elements<T: Element>(&self) -> Result<Cow<'a, [T]>, ModelError> {
         self.check::<T>()?;
         if let Some(slice) = self.as_bytes().and_then(T::slice_of) {
@@ -317,11 +316,11 @@ impl<'a> Input<'a> {
         Ok(Cow::Owned(elements))
     }
 
-    /// The elements of BYTES, of a copy if they lie in a region.
+    /// Returns the elements of a BYTES input, of a copy if they lie in a region.
     ///
     /// # Errors
     ///
-    /// As for [`bytes`](Self::bytes), and they are no BYTES elements, or not as many as the shape says.
+    /// As for [`bytes`](Self::bytes); the input is not of BYTES; or the number of elements differs from the shape.
     pub fn strings(&self) -> Result<Strings<'a>, ModelError> {
         if self.dtype() != DType::Bytes {
             return Err(ModelError::new("the input's elements are no BYTES"));
@@ -338,8 +337,8 @@ impl<'a> Input<'a> {
         Err(ModelError::new(format!("the input's elements are {is}, not {wanted}")))
     }
 
-    /// The region that it lies in.
-    pub(super) fn lease(&self) -> Option<&'a Lease> {
+    /// Returns the lease of an input in a region.
+    pub(crate) fn lease(&self) -> Option<&'a Lease> {
         match &self.tensor.from {
             InputSource::Inline(_) => None,
             InputSource::Region(lease) => Some(lease),

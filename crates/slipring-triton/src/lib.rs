@@ -1,19 +1,54 @@
-//! The Triton front: models served to unmodified clients of the KServe v2 protocol, over HTTP and gRPC.
+//! Serves models to unmodified clients of the KServe v2 protocol, over HTTP and gRPC.
 //!
 //! ```text
-//!   bytes ─▶ http, grpc ─▶ InferRequest ─▶ check ─▶ leases ─▶ Model::infer ─▶ InferResponse ─▶ http, grpc ─▶ bytes
-//!            (a wire)       (no wire)       (pure)   (region)   Inputs, Outputs
+//!   bytes ─▶ http, grpc ─▶ InferRequest ─▶ validation ─▶ leases ─▶ Model::infer ─▶ InferResponse ─▶ http, grpc ─▶ bytes
+//!            (protocol)    (no protocol)   (pure)        (region)  Inputs, Outputs
 //! ```
 //!
-//! A tensor comes with its request, or lies in a region of shared memory that the client has registered before, and
-//! so do outputs. Both wires make the same [`InferRequest`] and call the same verbs, so they mean the same.
+//! A tensor travels with its request, or lies in a region of shared memory that the client has registered. The same
+//! holds for outputs. Both protocols build the same [`InferRequest`] and call the same methods of [`Front`], so both
+//! behave alike.
 //!
-//! 1. What a client sends is input: counted, bounded, and refused by one of the texts in `refusal`.
-//! 2. A client's region is leased by a request for as long as it runs, whatever is unregistered meanwhile.
-//! 3. Memory that its owner can truncate is touched by the kernel alone, unless the application has installed the
-//!    [`SigbusGuard`](slipring::region::SigbusGuard) and says [`in_place`](FrontBuilder::in_place). Either way the request of
-//!    who truncates fails, and nothing else.
-//! 4. No text tells a key, path or address that its reader has not sent.
+//! 1. The front treats every byte of a client as input. It counts the bytes, bounds them, and refuses a bad request
+//!    with
+//!    a text of `refusal`.
+//! 2. A running request leases its regions. A client that unregisters a region does not disturb the requests that use
+//!    it.
+//! 3. The kernel alone touches memory that its owner can truncate, unless the application installs the
+//!    [`SigbusGuard`](slipring::region::SigbusGuard) and sets [`in_place`](FrontBuilder::in_place). In both modes a client that
+//!    truncates its memory fails its own request and no other.
+//! 4. A text never tells a key, a path or an address that its reader has not sent.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use slipring_triton::{Front, Inputs, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Protocol};
+//!
+//! /// Copies `X` to `Y`.
+//! struct Copy(ModelMetadata);
+//!
+//! impl Model for Copy {
+//!     fn metadata(&self) -> &ModelMetadata {
+//!         &self.0
+//!     }
+//!
+//!     fn infer(&self, inputs: &Inputs, outputs: &mut Outputs) -> Result<(), ModelError> {
+//!         let x = inputs.input("X")?;
+//!         outputs.output("Y", *x.shape())?.copy_from(&x)
+//!     }
+//! }
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let tensor = |name| TensorSpec::new(name, slipring::DType::Fp32, [None]);
+//! let metadata = ModelMetadata::new("copy").input(tensor("X")).output(tensor("Y"));
+//! let front = Front::builder().model(Copy(metadata)).build()?;
+//! let mut server = Server::new(front);
+//! server.listen(Protocol::Http, "127.0.0.1:8000").await?;
+//! server.listen(Protocol::Grpc, "127.0.0.1:8001").await?;
+//! server.serve(std::future::pending()).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod budget;
 mod connections;
@@ -63,7 +98,7 @@ pub use request::{
     InferRequest, InferResponse, InputData, Parameter, RegionWindow, RequestInput, RequestedOutput,
     ResponseOutput,
 };
-pub use server::{Bound, Server, Wire};
+pub use server::{Bound, Protocol, Server};
 pub use shared_memory::{CudaRegion, OpenGpu, SharedMemory, SystemRegion};
 pub use statistics::{BatchStatistics, Counts, Tally};
 pub use strings::Strings;

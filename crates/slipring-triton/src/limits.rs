@@ -1,27 +1,26 @@
-//! How much a client may ask for.
+//! The limits for clients.
 
 use std::time::Duration;
 
-/// Bytes of a body that come in a second, at least. Links of this machine, and to its neighbours, are a thousand
-/// times as fast.
-const SLOWEST: u64 = 16 << 10;
+/// The least bytes of a body in a second. Local links are a thousand times as fast.
+const MIN_BYTES_PER_SECOND: u64 = 16 << 10;
 
-/// What a server takes of its clients.
+/// The limits that a server sets its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    pub(super) request_bytes: u64,
-    pub(super) response_bytes: u64,
-    pub(super) json_bytes: usize,
-    pub(super) bytes_in_flight: u64,
-    pub(super) connections: usize,
-    pub(super) stall_timeout: Duration,
-    pub(super) idle_timeout: Duration,
-    pub(super) shutdown_timeout: Duration,
+    pub(crate) request_bytes: u64,
+    pub(crate) response_bytes: u64,
+    pub(crate) json_bytes: usize,
+    pub(crate) bytes_in_flight: u64,
+    pub(crate) connections: usize,
+    pub(crate) stall_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) shutdown_timeout: Duration,
 }
 
 impl Limits {
-    /// The defaults: requests and responses of 2 GiB - 1, of requests 64 MiB JSON; 8 GiB of both at once; 1024
-    /// connections; stall_timeout of 60 s, idleness of 10 minutes, a shutdown_timeout of 20 s.
+    /// Returns the defaults: requests and responses of 2 GiB - 1, of which 64 MiB may be JSON; 8 GiB in flight; 1,024
+    /// connections; a stall timeout of 60 s, an idle timeout of 10 minutes, a shutdown timeout of 20 s.
     pub fn new() -> Self {
         Self {
             request_bytes: i32::MAX as u64,
@@ -35,64 +34,66 @@ impl Limits {
         }
     }
 
-    /// Bytes of a request, after decompression. Tensors in shared memory do not count.
+    /// Sets the largest request in bytes, after decompression. Tensors in shared memory do not count.
     pub fn request_bytes(mut self, most: u64) -> Self {
         self.request_bytes = most;
         self
     }
 
-    /// Bytes of a response, before and after compression. Tensors in shared memory do not count.
+    /// Sets the largest response in bytes, before and after compression. Tensors in shared memory do not count.
     pub fn response_bytes(mut self, most: u64) -> Self {
         self.response_bytes = most;
         self
     }
 
-    /// Bytes of JSON in a request, after decompression.
+    /// Sets the most JSON of a request in bytes, after decompression.
     pub fn json_bytes(mut self, most: usize) -> Self {
         self.json_bytes = most;
         self
     }
 
-    /// Bytes of all requests that are being read or executed, after decompression; of outputs that go into
-    /// responses, as JSON and compressed, too, until they are sent; and of what models copy out of regions. Who
-    /// needs more is refused.
+    /// Sets the most bytes in flight of all clients. They are the bytes of requests after decompression, of inline
+    /// outputs, of responses as JSON and as compressed, until they are sent, and of copies that models make of
+    /// regions. The server refuses a request that needs more.
     pub fn bytes_in_flight(mut self, most: u64) -> Self {
         self.bytes_in_flight = most;
         self
     }
 
-    /// Connections of each address. For one more, the one that has had no request for longest is closed, if that
-    /// is a second or more; else it waits.
+    /// Sets the most connections of one address. A further client takes the place of the connection that has been idle
+    /// longest, if that time is a second or more. Else the client waits.
     pub fn connections(mut self, most: usize) -> Self {
         self.connections = most;
         self
     }
 
-    /// How long no byte of a request's body may come, and no byte of a response be taken, and how long a connection
-    /// may be without its first request. Four times as long, and a second for each 16 KiB, all waiting for a body
-    /// may take together.
+    /// Sets the longest time without a byte of a request's body or progress of a response, and the longest time before
+    /// a connection's first request. All waits for one body may take four times as long, plus a second for each 16
+    /// KiB.
     pub fn stall_timeout(mut self, longest: Duration) -> Self {
         self.stall_timeout = longest;
         self
     }
 
-    /// How long a connection of HTTP may be without a further request. It is looked for now and then, so up to a
-    /// quarter of the shorter one of this and [`stall_timeout`](Self::stall_timeout) may be added.
+    /// Sets the longest time between two requests of an HTTP connection. The sweep adds at most a quarter of the
+    /// shorter of this and [`stall_timeout`](Self::stall_timeout).
     pub fn idle_timeout(mut self, longest: Duration) -> Self {
         self.idle_timeout = longest;
         self
     }
 
-    /// How long the requests that are under way when a server is told to end may take. Then their connections are
-    /// closed.
+    /// Sets the longest time that a server waits at its shutdown for the requests in flight. It then closes their
+    /// connections.
     pub fn shutdown_timeout(mut self, longest: Duration) -> Self {
         self.shutdown_timeout = longest;
         self
     }
 
-    /// How long all waiting for a body may take of which so many bytes have come.
-    pub(super) fn waiting(&self, came: u64) -> Duration {
-        self.stall_timeout.saturating_mul(4).saturating_add(Duration::from_secs(came / SLOWEST))
+    /// Returns the longest time that all waits for a body may take after `arrived` bytes.
+    pub(crate) fn max_wait(&self, arrived: u64) -> Duration {
+        self.stall_timeout
+            .saturating_mul(4)
+            .saturating_add(Duration::from_secs(arrived / MIN_BYTES_PER_SECOND))
     }
 }
 

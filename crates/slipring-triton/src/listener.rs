@@ -1,40 +1,40 @@
-//! Where clients come in.
+//! The sockets that accept clients.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// After an error of `accept`, such as a limit on descriptors: how long until the next try.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The pause after a failed `accept`, such as one at the descriptor limit.
+const RETRY: Duration = Duration::from_millis(20);
 
-/// A socket that clients connect to.
+/// A listening socket.
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(crate) enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// A connection.
-pub(super) enum Stream {
+/// An accepted connection.
+pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// A socket that is listened on.
-pub(super) struct Listener(Socket);
+/// Accepts connections, and retries after an error.
+pub(crate) struct Listener(Socket);
 
 impl Listener {
-    pub(super) fn new(socket: Socket) -> Self {
+    pub(crate) fn new(socket: Socket) -> Self {
         Self(socket)
     }
 
-    /// The next connection. Who stops waiting has lost nothing.
-    pub(super) async fn accept(&self) -> Stream {
+    /// Returns the next connection. A caller may drop the future without loss.
+    pub(crate) async fn accept(&self) -> Stream {
         loop {
             match self.try_accept().await {
                 Ok(stream) => return stream,
-                Err(_) => tokio::time::sleep(PAUSE).await,
+                Err(_) => tokio::time::sleep(RETRY).await,
             }
         }
     }

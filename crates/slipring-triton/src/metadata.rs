@@ -1,17 +1,17 @@
-//! What a model tells of itself.
+//! The description of a model: its name, versions, inputs and outputs.
 
 use slipring::{DType, Shape};
 
-/// A tensor that a model takes or gives.
+/// An input or output of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) dims: Vec<Option<usize>>,
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    pub(crate) dims: Vec<Option<usize>>,
 }
 
 impl TensorSpec {
-    /// Its name, data type, and the lengths of its dimensions, without that of a batch. `None` is any length.
+    /// Returns a description of a tensor. `dims` excludes the batch; `None` is any length.
     pub fn new(
         name: impl Into<String>,
         dtype: DType,
@@ -20,42 +20,42 @@ impl TensorSpec {
         Self { name: name.into(), dtype, dims: dims.into_iter().collect() }
     }
 
-    /// Its name.
+    /// Returns the tensor's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What its elements are.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The lengths of its dimensions, without that of a batch.
+    /// Returns its dimensions without the batch.
     pub fn dims(&self) -> &[Option<usize>] {
         &self.dims
     }
 
-    /// Whether these lengths, without that of a batch, are as it says.
-    pub(super) fn admits(&self, dims: &[usize]) -> bool {
+    /// Returns whether these dimensions, without the batch, match.
+    pub(crate) fn admits(&self, dims: &[usize]) -> bool {
         let mut pairs = self.dims.iter().zip(dims);
         self.dims.len() == dims.len() && pairs.all(|(is, dim)| is.is_none_or(|is| is == *dim))
     }
 }
 
-/// What a model tells of itself.
+/// The description of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelMetadata {
-    pub(super) name: String,
-    pub(super) versions: Vec<u64>,
-    pub(super) platform: String,
-    pub(super) max_batch_size: usize,
-    pub(super) inputs: Vec<TensorSpec>,
-    pub(super) outputs: Vec<TensorSpec>,
-    pub(super) inline: bool,
+    pub(crate) name: String,
+    pub(crate) versions: Vec<u64>,
+    pub(crate) platform: String,
+    pub(crate) max_batch_size: usize,
+    pub(crate) inputs: Vec<TensorSpec>,
+    pub(crate) outputs: Vec<TensorSpec>,
+    pub(crate) inline: bool,
 }
 
 impl ModelMetadata {
-    /// A model of version 1 that takes and gives nothing, and does not batch.
+    /// Returns a description of version 1 of a model without inputs, outputs and batches.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -68,20 +68,20 @@ impl ModelMetadata {
         }
     }
 
-    /// The versions that it answers to, in rising order; requests that name none get the last.
+    /// Sets the versions, in rising order. A request that names no version gets the last one.
     pub fn versions(mut self, versions: impl IntoIterator<Item = u64>) -> Self {
         self.versions = versions.into_iter().collect();
         self
     }
 
-    /// What executes it, for clients that ask.
+    /// Sets the platform that clients see.
     pub fn platform(mut self, platform: impl Into<String>) -> Self {
         self.platform = platform.into();
         self
     }
 
-    /// The longest batch. 0: it does not batch. Else a first dimension is added to every input and output, and is
-    /// the same in all of them.
+    /// Sets the largest batch; 0 means no batches. A batching model has a first dimension more in every input and
+    /// output, of the same length in all of them.
     pub fn max_batch_size(mut self, most: usize) -> Self {
         self.max_batch_size = most;
         self
@@ -99,20 +99,20 @@ impl ModelMetadata {
         self
     }
 
-    /// Says that [`Model::infer`] takes a few microseconds and waits for nothing, so that small requests run on the
-    /// thread that has read them. Others run on a thread of their own.
+    /// Declares that [`Model::infer`](crate::Model::infer) takes a few microseconds and never waits. Small requests
+    /// then run on the thread that has read them; others run on a blocking thread.
     pub fn inline(mut self) -> Self {
         self.inline = true;
         self
     }
 
-    /// Its name.
+    /// Returns the model's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it must have, and has not.
-    pub(super) fn lacks(&self) -> Option<&'static str> {
+    /// Returns the property that the description missing_property.
+    pub(crate) fn missing_property(&self) -> Option<&'static str> {
         let named = |specs: &[TensorSpec]| {
             let mut names: Vec<&str> = specs.iter().map(|spec| &*spec.name).collect();
             names.sort_unstable();
@@ -127,25 +127,25 @@ impl ModelMetadata {
         }
     }
 
-    /// The input of this name.
-    pub(super) fn input_of(&self, name: &str) -> Option<&TensorSpec> {
+    /// Returns the input of this name.
+    pub(crate) fn input_of(&self, name: &str) -> Option<&TensorSpec> {
         self.inputs.iter().find(|spec| spec.name == name)
     }
 
-    /// The output of this name.
-    pub(super) fn output_of(&self, name: &str) -> Option<&TensorSpec> {
+    /// Returns the output of this name.
+    pub(crate) fn output_of(&self, name: &str) -> Option<&TensorSpec> {
         self.outputs.iter().find(|spec| spec.name == name)
     }
 
-    /// A tensor's dimensions as clients see them: that of the batch first, -1 for any length.
-    pub(super) fn shape_of(&self, spec: &TensorSpec) -> Vec<i64> {
+    /// Returns a tensor's dimensions as clients see them: the batch first, -1 for any length.
+    pub(crate) fn shape_of(&self, spec: &TensorSpec) -> Vec<i64> {
         let batch = (self.max_batch_size > 0).then_some(-1);
         let dims = spec.dims.iter().map(|dim| dim.map_or(-1, |dim| dim as i64));
         batch.into_iter().chain(dims).collect()
     }
 
-    /// Whether a tensor of this shape, with its batch, is what `spec` says.
-    pub(super) fn admits(&self, spec: &TensorSpec, shape: &Shape) -> bool {
+    /// Returns whether a tensor of this shape, including the batch, matches `spec`.
+    pub(crate) fn admits(&self, spec: &TensorSpec, shape: &Shape) -> bool {
         match (self.max_batch_size, shape.dims()) {
             (0, dims) => spec.admits(dims),
             (_, [_, dims @ ..]) => spec.admits(dims),

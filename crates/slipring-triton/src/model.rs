@@ -41,39 +41,39 @@ use crate::outputs::Outputs;
 /// }
 /// ```
 pub trait Model: Send + Sync + 'static {
-    /// What it is called, takes and gives. Asked for once, when a server is built.
+    /// Returns the model's description. The front asks for it once, when it is built.
     fn metadata(&self) -> &ModelMetadata;
 
-    /// Whether it takes requests now.
+    /// Returns whether the model takes requests now.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// Reads inputs and writes outputs, which are row-major and little-endian.
+    /// Reads the inputs and writes the outputs, both row-major and little-endian.
     ///
-    /// All inputs of the metadata are there, of its data types and shapes; but bytes that lie in a region are the
-    /// client's, who may change them at any moment. Every output that was asked for must be obtained.
+    /// The inputs have the types and shapes of the metadata. A client can change bytes that lie in its region at any
+    /// moment. The model must obtain every output that the client asks for.
     ///
     /// # Errors
     ///
-    /// Whatever the client shall be told. A panic ends the request, and nothing else.
+    /// The error that the client receives. A panic fails the request alone.
     fn infer(&self, inputs: &Inputs, outputs: &mut Outputs) -> Result<(), ModelError>;
 }
 
-/// What an [`AsyncModel`] answers with.
+/// The future that an [`AsyncModel`] returns.
 pub type Inferring<'a> = Pin<Box<dyn Future<Output = Result<(), ModelError>> + Send + 'a>>;
 
 /// A model that waits for something else: a device, another server.
 pub trait AsyncModel: Send + Sync + 'static {
-    /// As [`Model::metadata`].
+    /// Returns the model's description, as [`Model::metadata`].
     fn metadata(&self) -> &ModelMetadata;
 
-    /// As [`Model::is_ready`].
+    /// Returns whether the model takes requests now.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// As [`Model::infer`], on a thread of the runtime, which it must not hold up. It is dropped where the client
-    /// goes run_blocking.
+    /// Reads the inputs and writes the outputs, as [`Model::infer`], on a thread of the runtime that it must not
+    /// block. The front drops the future when the client goes away.
     fn infer<'a>(&'a self, inputs: &'a Inputs, outputs: &'a mut Outputs) -> Inferring<'a>;
 }

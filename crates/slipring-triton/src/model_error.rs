@@ -1,4 +1,4 @@
-//! Why a model fails.
+//! The error of a model.
 
 use std::fmt;
 
@@ -6,22 +6,22 @@ use slipring::Error;
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// Why a model failed, as the client is told.
+/// The error that a model returns and its client receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelError(Refusal);
 
 impl ModelError {
-    /// The model failed: status 500, `INTERNAL`.
+    /// Returns an error of the model itself: status 500, `INTERNAL`.
     pub fn new(text: impl Into<String>) -> Self {
         Self(Refusal::new(RefusalKind::Internal, text.into()))
     }
 
-    /// What it was given cannot be computed on: status 400, `INVALID_ARGUMENT`.
+    /// Returns an error of the input: status 400, `INVALID_ARGUMENT`.
     pub fn invalid(text: impl Into<String>) -> Self {
         Self(Refusal::new(RefusalKind::InvalidArgument, text.into()))
     }
 
-    /// It cannot compute now: status 503, `UNAVAILABLE`.
+    /// Returns an error of the moment: status 503, `UNAVAILABLE`.
     pub fn unavailable(text: impl Into<String>) -> Self {
         Self(Refusal::new(RefusalKind::Unavailable, text.into()))
     }
@@ -39,7 +39,7 @@ impl From<ModelError> for Refusal {
     }
 }
 
-/// What went wrong inside, without its text: that is not the client's to read.
+/// The client does not receive the text of an internal error.
 impl From<Error> for ModelError {
     fn from(_: Error) -> Self {
         Self::new("the model failed")

@@ -1,9 +1,13 @@
-//! What a model writes: tensors that go into the response, or into a client's region.
+//! The outputs of a model: tensors that go into the response or into a client's region.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes as Owned;
+use slipring::message::{Bytes, BytesMut};
+use slipring::region::Lease;
+use slipring::tensor::Element;
+use slipring::{DType, Shape};
 use zerocopy::IntoBytes;
 
 use crate::budget::Charge;
@@ -13,59 +17,56 @@ use crate::model_error::ModelError;
 use crate::refusal::Refusal;
 use crate::request::ResponseOutput;
 use crate::strings::zeros;
-use slipring::message::{Bytes, BytesMut};
-use slipring::region::Lease;
-use slipring::tensor::Element;
-use slipring::{DType, Shape};
 
-/// Bytes of BYTES that are written at a time.
-const PIECE: usize = 64 << 10;
+/// Bytes of a BYTES output written at a time.
+const WRITTEN_AT_A_TIME: usize = 64 << 10;
 
-/// Where an output goes.
+/// The destination of an output.
 #[derive(Debug)]
-pub(super) enum OutputTarget {
+pub(crate) enum OutputTarget {
     Inline(Vec<u8>),
     Region(Lease),
-    /// Nobody has asked for it.
+    /// The client has not asked for the output.
     Nowhere,
 }
 
-/// An output, as far as it is known.
+/// An output of the request.
 #[derive(Debug)]
-pub(super) struct OutputSlot {
-    /// Its place among the outputs of the metadata.
-    pub(super) spec: usize,
-    pub(super) to: OutputTarget,
-    /// Once the model has obtained it: its shape, and its length in bytes.
-    pub(super) shape: Option<(Shape, usize)>,
+pub(crate) struct OutputSlot {
+    /// The index in the metadata's outputs.
+    pub(crate) spec: usize,
+    pub(crate) to: OutputTarget,
+    /// The shape and the length in bytes, after the model has obtained the output.
+    pub(crate) shape: Option<(Shape, usize)>,
 }
 
 /// The outputs of a request.
 pub struct Outputs {
-    pub(super) metadata: Arc<ModelMetadata>,
-    /// What was asked for, in its order.
-    pub(super) slots: Vec<OutputSlot>,
-    /// What the model writes and nobody has asked for.
-    pub(super) unwanted: OutputSlot,
-    pub(super) in_place: bool,
-    pub(super) failure: Arc<RegionFailure>,
-    pub(super) charge: Charge,
-    /// Bytes that may still go into the response, and how many in all.
-    pub(super) left: u64,
-    pub(super) most: u64,
+    pub(crate) metadata: Arc<ModelMetadata>,
+    /// The outputs that the client asks for, in its order.
+    pub(crate) slots: Vec<OutputSlot>,
+    /// The slot of outputs that the client has not asked for.
+    pub(crate) unwanted: OutputSlot,
+    pub(crate) in_place: bool,
+    pub(crate) failure: Arc<RegionFailure>,
+    pub(crate) charge: Charge,
+    /// Bytes that may still go into the response, and the limit.
+    pub(crate) left: u64,
+    pub(crate) most: u64,
 }
 
 impl Outputs {
-    /// Whether anybody has asked for it; what nobody has asked for need not be obtained.
+    /// Returns whether the client asks for the output. A model may skip the others.
     pub fn is_requested(&self, name: &str) -> bool {
         self.slots.iter().any(|slot| self.metadata.outputs[slot.spec].name == name)
     }
 
-    /// Obtains an output of this shape, with that of the batch.
+    /// Obtains an output of this shape, including the batch.
     ///
     /// # Errors
     ///
-    /// The model has no such output, or not of this shape; it is of BYTES; the client's region has no room for it.
+    /// The model has no such output, or it has another shape; the output is of BYTES; or the client's window is too
+    /// small.
     pub fn output(
         &mut self,
         name: &str,
@@ -80,7 +81,7 @@ impl Outputs {
         self.obtain(spec, shape, len)
     }
 
-    /// Obtains an output of BYTES that takes `len` bytes, with the lengths of its elements.
+    /// Obtains a BYTES output of `len` bytes, including the length prefixes of its elements.
     ///
     /// # Errors
     ///
@@ -99,11 +100,11 @@ impl Outputs {
         Err(ModelError::new("an output's length is not that of its shape"))
     }
 
-    /// Writes an output of BYTES.
+    /// Writes a BYTES output.
     ///
     /// # Errors
     ///
-    /// As for [`output`](Self::output), and there are not as many as the shape says.
+    /// As for [`output`](Self::output), and the number of strings differs from the shape.
     pub fn write_strings<T: AsRef<[u8]>>(
         &mut self,
         name: &str,
@@ -119,18 +120,18 @@ impl Outputs {
         }
         let len: usize = strings.iter().map(|string| 4 + string.as_ref().len()).sum();
         let mut output = self.output_of_len(name, shape, len)?;
-        // Many small writes to a region are as many calls of the system.
-        let mut piece = Vec::with_capacity(len.min(PIECE));
+        // Each write to a region is a system call, so small ones are joined.
+        let mut piece = Vec::with_capacity(len.min(WRITTEN_AT_A_TIME));
         let mut at = 0;
         for string in strings {
             let string = string.as_ref();
             for part in [&(string.len() as u32).to_le_bytes()[..], string] {
-                if piece.len() + part.len() > PIECE {
+                if piece.len() + part.len() > WRITTEN_AT_A_TIME {
                     output.write_at(at, &piece)?;
                     at += piece.len();
                     piece.clear();
                 }
-                if part.len() > PIECE {
+                if part.len() > WRITTEN_AT_A_TIME {
                     output.write_at(at, part)?;
                     at += part.len();
                 } else {
@@ -178,16 +179,16 @@ impl Outputs {
         Ok(Output { slot, dtype, shape, len, in_place, failure, charge })
     }
 
-    /// The parts of regions that they go to.
-    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+    /// Returns the leases of the outputs in regions.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.slots.iter().filter_map(|slot| match &slot.to {
             OutputTarget::Region(lease) => Some(lease),
             OutputTarget::Inline(_) | OutputTarget::Nowhere => None,
         })
     }
 
-    /// Bytes of the response that are to be filled up, behind some that were written.
-    pub(super) fn unwritten(&self) -> usize {
+    /// Returns the bytes of partly written outputs that are still to be filled with 0.
+    pub(crate) fn unwritten(&self) -> usize {
         let rests = self.slots.iter().map(|slot| match (&slot.to, slot.shape) {
             (OutputTarget::Inline(bytes), Some((_, len))) if !bytes.is_empty() => len - bytes.len(),
             _ => 0,
@@ -195,8 +196,8 @@ impl Outputs {
         rests.sum()
     }
 
-    /// What the response has of them.
-    pub(super) fn finish(self) -> Result<Vec<ResponseOutput>, Refusal> {
+    /// Returns the outputs of the response.
+    pub(crate) fn finish(self) -> Result<Vec<ResponseOutput>, Refusal> {
         let metadata = self.metadata;
         let written = self.slots.into_iter().map(|slot| {
             let spec = &metadata.outputs[slot.spec];
@@ -206,7 +207,7 @@ impl Outputs {
             let data = match slot.to {
                 OutputTarget::Inline(mut bytes) => {
                     if bytes.is_empty() {
-                        // Nothing was written: pages of 0 that nobody has touched.
+                        // The model has written nothing: fresh zero pages cost nothing until they are read.
                         drop(bytes);
                         bytes = zeros(len)?;
                     }
@@ -227,7 +228,7 @@ impl fmt::Debug for Outputs {
     }
 }
 
-/// An output to be written. What is not written is 0 in a response, and as it was in a region.
+/// An output to be written. Bytes that the model does not write are 0 in a response, and unchanged in a region.
 pub struct Output<'a> {
     slot: &'a mut OutputSlot,
     dtype: DType,
@@ -239,31 +240,31 @@ pub struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// What its elements are.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Its dimensions, with that of the batch.
+    /// Returns its dimensions, including the batch.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn byte_len(&self) -> usize {
         self.len
     }
 
-    /// Whether it goes into the response, so that [`as_mut_slice`](Self::as_mut_slice) has it.
+    /// Returns whether the output goes into the response, so that [`as_mut_slice`](Self::as_mut_slice) returns it.
     pub fn is_inline(&self) -> bool {
         matches!(self.slot.to, OutputTarget::Inline(_))
     }
 
-    /// Writes all of its elements.
+    /// Writes all elements.
     ///
     /// # Errors
     ///
-    /// Its elements are others, or not so many; the client has truncated its object.
+    /// The elements have another type or number, or the client has truncated its object.
     pub fn write<T: Element>(&mut self, elements: &[T]) -> Result<(), ModelError> {
         if self.dtype != T::DTYPE {
             let (is, wanted) = (self.dtype, T::DTYPE);
@@ -272,11 +273,11 @@ impl Output<'_> {
         self.write_bytes(elements.as_bytes())
     }
 
-    /// Writes all of its bytes.
+    /// Writes all bytes.
     ///
     /// # Errors
     ///
-    /// There are not so many; the client has truncated its object.
+    /// The length differs, or the client has truncated its object.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ModelError> {
         if bytes.len() != self.len {
             let (is, len) = (bytes.len(), self.len);
@@ -285,26 +286,28 @@ impl Output<'_> {
         self.write_at(0, bytes)
     }
 
-    /// Writes `bytes` at `offset`. Into a response this is cheapest in order.
+    /// Writes `bytes` from `offset` on. Writes to a response are cheapest in order.
     ///
     /// # Errors
     ///
-    /// They are not all inside of the output; the client has truncated its object.
+    /// The range exceeds the output, or the client has truncated its object.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), ModelError> {
         let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.len);
         let end = end.ok_or_else(|| ModelError::new("write past the end of an output"))?;
         match &mut self.slot.to {
-            OutputTarget::Inline(room) if room.len() == offset => room.extend_from_slice(bytes),
-            OutputTarget::Inline(room) => {
-                if room.len() < end {
-                    room.resize(end, 0);
+            OutputTarget::Inline(buffer) if buffer.len() == offset => {
+                buffer.extend_from_slice(bytes)
+            }
+            OutputTarget::Inline(buffer) => {
+                if buffer.len() < end {
+                    buffer.resize(end, 0);
                 }
-                room[offset..end].copy_from_slice(bytes);
+                buffer[offset..end].copy_from_slice(bytes);
             }
             OutputTarget::Region(lease) => {
                 let written = if self.in_place && !is_on_gpu(lease) {
                     let from = Bytes::of(bytes);
-                    lease.touch_mut(|room| room.slice(offset, from.len()).copy_from_bytes(from))
+                    lease.touch_mut(|buffer| buffer.slice(offset, from.len()).copy_from_bytes(from))
                 } else {
                     lease.write_at(offset as u64, bytes)
                 };
@@ -315,43 +318,43 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Runs `write` over its bytes: where they lie, if nothing that its owner does can hurt, or the server works in
-    /// place; else over private bytes, which are 0 and are copied afterwards.
+    /// Runs `write` over the output's bytes. The bytes are the region's own if it is sealed or the front works in
+    /// place; else they are private zeros, which the front copies afterwards.
     ///
     /// # Errors
     ///
-    /// The client has truncated its object, or there is no memory.
+    /// The client has truncated its object, or the server has no memory.
     pub fn in_place<R>(&mut self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R, ModelError> {
         let (len, in_place) = (self.len, self.in_place);
         match &mut self.slot.to {
-            OutputTarget::Inline(room) => {
-                room.resize(len, 0);
-                Ok(write(BytesMut::of(room)))
+            OutputTarget::Inline(buffer) => {
+                buffer.resize(len, 0);
+                Ok(write(BytesMut::of(buffer)))
             }
             OutputTarget::Region(lease) if (in_place && !is_on_gpu(lease)) || lease.is_sealed() => {
-                let written = lease.in_place_mut(|room| write(room.slice(0, len)));
+                let written = lease.in_place_mut(|buffer| write(buffer.slice(0, len)));
                 written.map_err(|error| self.failure.record(lease, &error))
             }
             OutputTarget::Region(_) => {
                 let charge = self.charge;
-                with_scratch(charge, len, |room| {
-                    let done = write(BytesMut::of(room));
-                    self.write_at(0, room)?;
+                with_scratch(charge, len, |buffer| {
+                    let done = write(BytesMut::of(buffer));
+                    self.write_at(0, buffer)?;
                     Ok(done)
                 })
             }
             OutputTarget::Nowhere => {
-                with_scratch(self.charge, len, |room| Ok(write(BytesMut::of(room))))
+                with_scratch(self.charge, len, |buffer| Ok(write(BytesMut::of(buffer))))
             }
         }
     }
 
-    /// Its bytes, if it goes into the response: 0, or what was written.
+    /// Returns the bytes of an output that goes into the response. Unwritten bytes are 0.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match &mut self.slot.to {
-            OutputTarget::Inline(room) => {
-                room.resize(self.len, 0);
-                Some(room)
+            OutputTarget::Inline(buffer) => {
+                buffer.resize(self.len, 0);
+                Some(buffer)
             }
             OutputTarget::Region(_) | OutputTarget::Nowhere => None,
         }
@@ -359,11 +362,11 @@ impl Output<'_> {
 
     /// Copies an input of the same length, once.
     ///
-    /// Where both are partly the same memory, the output gets what the input was before.
+    /// If the two overlap, the output receives the bytes that the input had before.
     ///
     /// # Errors
     ///
-    /// The lengths differ; a client has truncated its object.
+    /// The lengths differ, or a client has truncated its object.
     pub fn copy_from(&mut self, input: &Input<'_>) -> Result<(), ModelError> {
         if input.byte_len() != self.len {
             let (is, len) = (input.byte_len(), self.len);
@@ -372,10 +375,10 @@ impl Output<'_> {
         if let Some(bytes) = input.as_bytes() {
             return self.write_at(0, bytes);
         }
-        if let OutputTarget::Inline(room) = &mut self.slot.to {
-            *room = Vec::new();
-            *room = zeros(self.len)?;
-            return input.read_at(0, room);
+        if let OutputTarget::Inline(buffer) = &mut self.slot.to {
+            *buffer = Vec::new();
+            *buffer = zeros(self.len)?;
+            return input.read_at(0, buffer);
         }
         if let (OutputTarget::Region(to), Some(from)) = (&self.slot.to, input.lease()) {
             return self.across(to, from);
@@ -383,7 +386,7 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// From region to region: once, in place or by the kernel.
+    /// Copies from region to region once, in place or by the kernel.
     fn across(&self, to: &Lease, from: &Lease) -> Result<(), ModelError> {
         let direct = |lease: &Lease| (self.in_place && !is_on_gpu(lease)) || lease.is_sealed();
         let copied = match direct(to) && direct(from) {
@@ -397,7 +400,7 @@ impl Output<'_> {
     }
 }
 
-/// Runs `act` over private bytes of 0, which are under way as long.
+/// Runs `act` over private zeros, which are charged meanwhile.
 fn with_scratch<R>(
     charge: &Charge,
     len: usize,

@@ -1,12 +1,12 @@
-//! Every text by which a request is refused, in one place.
+//! Every text of a refusal, in one place.
 //!
-//! Clients and their test suites look for these texts, so they are those of the reference server. A text echoes
-//! what the client itself has sent, and numbers; nothing else of this process or of other clients.
+//! Clients and their test suites match these texts, so they equal those of the reference server. A text repeats only
+//! what the client itself has sent, and numbers.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Why a request is refused.
+/// The kind of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalKind {
@@ -25,7 +25,7 @@ pub enum RefusalKind {
 }
 
 impl RefusalKind {
-    /// The status of an HTTP response.
+    /// Returns the status of an HTTP response.
     pub fn status(self) -> u16 {
         match self {
             Self::InvalidArgument | Self::AlreadyExists => 400,
@@ -36,7 +36,7 @@ impl RefusalKind {
         }
     }
 
-    /// The number of a gRPC status.
+    /// Returns the code of a gRPC status.
     pub fn grpc_code(self) -> i32 {
         match self {
             Self::InvalidArgument => 3,
@@ -49,7 +49,7 @@ impl RefusalKind {
     }
 }
 
-/// A request that is refused, and the text that tells why.
+/// A refused request, and the text that tells the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     kind: RefusalKind,
@@ -57,17 +57,17 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with a text of one's own.
+    /// Returns a refusal with this text.
     pub fn new(kind: RefusalKind, text: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, text: text.into() }
     }
 
-    /// What kind it is.
+    /// Returns the kind.
     pub fn kind(&self) -> RefusalKind {
         self.kind
     }
 
-    /// What the client is told.
+    /// Returns the text for the client.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -93,12 +93,12 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// The kind of shared memory that a verb is about, as texts call it.
+/// The kind of shared memory that an operation addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SharedMemoryKind {
     /// POSIX shared memory.
     System,
-    /// Memory of a GPU.
+    /// GPU memory.
     Cuda,
 }
 
@@ -125,7 +125,7 @@ impl SharedMemoryKind {
     }
 }
 
-/// Of the shared-memory verbs.
+/// Refusals of shared-memory operations.
 impl Refusal {
     pub(crate) fn switched_off() -> Self {
         Self::new(
@@ -195,7 +195,7 @@ impl Refusal {
     }
 }
 
-/// Of regions that a request refers to.
+/// Refusals of a request's regions.
 impl Refusal {
     pub(crate) fn region_unknown(name: &str) -> Self {
         let text = format!("Unable to find shared memory region: '{name}'");
@@ -262,7 +262,7 @@ impl Refusal {
     }
 }
 
-/// Of requests to infer, whichever wire.
+/// Refusals of inference requests, of both protocols.
 impl Refusal {
     pub(crate) fn unknown_model(model: &str) -> Self {
         let text = format!("Request for unknown model: '{model}' is not found");
@@ -406,7 +406,9 @@ impl Refusal {
     }
 
     pub(crate) fn too_many_bytes() -> Self {
-        Self::unavailable("as many bytes of requests as this server takes are under way")
+        Self::unavailable(
+            "too many bytes are in flight: retry later, or raise Limits::bytes_in_flight",
+        )
     }
 
     pub(crate) fn response_too_long(most: u64) -> Self {
@@ -418,7 +420,7 @@ impl Refusal {
     }
 }
 
-/// Of JSON.
+/// Refusals of JSON.
 impl Refusal {
     pub(crate) fn json_syntax(what: &str, at: usize) -> Self {
         Self::internal(format!("failed to parse the request JSON buffer: {what} at {at}"))
@@ -428,7 +430,7 @@ impl Refusal {
         Self::invalid(format!("JSON nesting depth exceeds maximum allowed limit ({most})"))
     }
 
-    /// `wanted` with its "non-": `attempt to access JSON non-string as string`.
+    /// Builds `attempt to access JSON non-string as string` from `string`.
     pub(crate) fn json_type(wanted: &str) -> Self {
         Self::internal(format!("attempt to access JSON non-{wanted} as {wanted}"))
     }

@@ -9,23 +9,23 @@ use crate::model::{AsyncModel, Model};
 use crate::refusal::Refusal;
 use crate::statistics::Statistics;
 
-/// What computes.
+/// A model of either kind.
 #[derive(Clone)]
-pub(super) enum AnyModel {
+pub(crate) enum AnyModel {
     Blocking(Arc<dyn Model>),
     Async(Arc<dyn AsyncModel>),
 }
 
-/// A model, and what became of its requests.
-pub(super) struct ModelEntry {
-    pub(super) metadata: Arc<ModelMetadata>,
-    pub(super) model: AnyModel,
-    /// Of each version.
+/// A model and its statistics.
+pub(crate) struct ModelEntry {
+    pub(crate) metadata: Arc<ModelMetadata>,
+    pub(crate) model: AnyModel,
+    /// The statistics of each version.
     statistics: Vec<(u64, Statistics)>,
 }
 
 impl ModelEntry {
-    pub(super) fn new(model: AnyModel) -> Self {
+    pub(crate) fn new(model: AnyModel) -> Self {
         let metadata = match &model {
             AnyModel::Blocking(model) => model.metadata(),
             AnyModel::Async(model) => model.metadata(),
@@ -37,15 +37,15 @@ impl ModelEntry {
         Self { statistics: statistics.collect(), metadata: Arc::new(metadata), model }
     }
 
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         match &self.model {
             AnyModel::Blocking(model) => model.is_ready(),
             AnyModel::Async(model) => model.is_ready(),
         }
     }
 
-    /// Of all versions.
-    pub(super) fn all_statistics(&self) -> impl Iterator<Item = (u64, &Statistics)> {
+    /// Returns the statistics of all versions.
+    pub(crate) fn all_statistics(&self) -> impl Iterator<Item = (u64, &Statistics)> {
         self.statistics.iter().map(|(version, statistics)| (*version, statistics))
     }
 }
@@ -58,30 +58,30 @@ impl fmt::Debug for ModelEntry {
 
 /// One version of a model.
 #[derive(Debug, Clone)]
-pub(super) struct ModelVersion {
-    pub(super) entry: Arc<ModelEntry>,
-    pub(super) version: u64,
+pub(crate) struct ModelVersion {
+    pub(crate) entry: Arc<ModelEntry>,
+    pub(crate) version: u64,
     at: usize,
 }
 
 impl ModelVersion {
-    pub(super) fn statistics(&self) -> &Statistics {
+    pub(crate) fn statistics(&self) -> &Statistics {
         &self.entry.statistics[self.at].1
     }
 }
 
 /// The models, by name.
 #[derive(Debug, Default)]
-pub(super) struct Repository {
+pub(crate) struct Repository {
     models: BTreeMap<String, Arc<ModelEntry>>,
 }
 
 impl Repository {
-    /// Adds a model, or tells its name and what it must have.
-    pub(super) fn add(&mut self, model: AnyModel) -> Result<(), (String, &'static str)> {
+    /// Adds a model. The error is the model's name and the property that it missing_property.
+    pub(crate) fn add(&mut self, model: AnyModel) -> Result<(), (String, &'static str)> {
         let entry = ModelEntry::new(model);
         let name = entry.metadata.name.clone();
-        let must = match entry.metadata.lacks() {
+        let must = match entry.metadata.missing_property() {
             None if self.models.contains_key(&name) => "a name of its own",
             None => {
                 self.models.insert(name, Arc::new(entry));
@@ -92,12 +92,12 @@ impl Repository {
         Err((name, must))
     }
 
-    pub(super) fn models(&self) -> impl Iterator<Item = &Arc<ModelEntry>> {
+    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<ModelEntry>> {
         self.models.values()
     }
 
-    /// A model, and the version that is asked for; the last one, if none is.
-    pub(super) fn find(&self, model: &str, version: Option<&str>) -> Result<ModelVersion, Refusal> {
+    /// Returns a model, and the version that the client asks for or else the last one.
+    pub(crate) fn find(&self, model: &str, version: Option<&str>) -> Result<ModelVersion, Refusal> {
         let entry = self.models.get(model).ok_or_else(|| Refusal::unknown_model(model))?;
         let versions = &entry.metadata.versions;
         let at = match version.filter(|version| !version.is_empty()) {

@@ -1,25 +1,24 @@
-//! A request to infer and its response, whichever wire they travel by.
+//! An inference request and its response, independent of the protocol.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-
 use slipring::{DType, Shape};
 
-/// A request to infer.
+/// An inference request.
 #[derive(Debug, Clone, Default)]
 pub struct InferRequest {
     /// The model's name.
     pub model: String,
-    /// The version that is asked for. `None`: the last.
+    /// The version that the client asks for. `None`: the last one.
     pub version: Option<String>,
-    /// What the client calls this request; echoed.
+    /// The client's id of the request. The response repeats it.
     pub id: Option<String>,
-    /// What else the client says to the model.
+    /// Further parameters for the model.
     pub parameters: BTreeMap<String, Parameter>,
     /// The inputs, in any order.
     pub inputs: Vec<RequestInput>,
-    /// What is asked for. None: all outputs of the model, inline.
+    /// The outputs that the client asks for. Empty: all outputs of the model, inline.
     pub outputs: Vec<RequestedOutput>,
 }
 
@@ -31,7 +30,7 @@ pub enum Parameter {
     Bool(bool),
     /// A whole number.
     Int(i64),
-    /// A whole number that is too large for [`Int`](Self::Int); over gRPC, any that is sent as unsigned.
+    /// A whole number that exceeds [`Int`](Self::Int). Over gRPC: any number that the client sends as unsigned.
     Uint(u64),
     /// Any other number.
     Double(f64),
@@ -42,22 +41,22 @@ pub enum Parameter {
 /// An input of a request.
 #[derive(Debug, Clone)]
 pub struct RequestInput {
-    /// Its name.
+    /// The input's name.
     pub name: String,
-    /// Its data type, as the client wrote it.
+    /// The data type, as the client wrote it.
     pub datatype: String,
-    /// Its dimensions, as the client wrote them.
+    /// The dimensions, as the client wrote them.
     pub shape: Vec<i64>,
-    /// Its bytes.
+    /// The input's bytes.
     pub data: InputData,
 }
 
-/// Where the bytes of an input are: row-major, little-endian.
+/// The place of an input's bytes, which are row-major and little-endian.
 #[derive(Debug, Clone)]
 pub enum InputData {
-    /// They came with the request: bytes of the crate `bytes`.
+    /// The bytes came with the request. `Bytes` is of the crate `bytes`.
     Inline(Bytes),
-    /// In a region that the client has registered.
+    /// The bytes lie in a region that the client has registered.
     Region(RegionWindow),
 }
 
@@ -66,18 +65,18 @@ pub enum InputData {
 pub struct RegionWindow {
     /// The region's name.
     pub name: String,
-    /// In bytes from the region's start.
+    /// Bytes from the region's start.
     pub offset: u64,
-    /// In bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
-/// An output that is asked for.
+/// An output that the client asks for.
 #[derive(Debug, Clone)]
 pub struct RequestedOutput {
-    /// Its name.
+    /// The output's name.
     pub name: String,
-    /// Where it shall go. `None`: into the response.
+    /// The destination. `None`: the response.
     pub region: Option<RegionWindow>,
 }
 
@@ -90,19 +89,19 @@ pub struct InferResponse {
     pub version: String,
     /// The request's id.
     pub id: Option<String>,
-    /// In the order of the request's outputs, else of the model's.
+    /// The outputs, in the order of the request, or of the model if the request names none.
     pub outputs: Vec<ResponseOutput>,
 }
 
 /// An output of a response.
 #[derive(Debug, Clone)]
 pub struct ResponseOutput {
-    /// Its name.
+    /// The output's name.
     pub name: String,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: DType,
-    /// Its dimensions, with that of the batch.
+    /// Its dimensions, including the batch.
     pub shape: Shape,
-    /// Its bytes: row-major, little-endian. `None`: they are in the client's region.
+    /// Its bytes, row-major and little-endian. `None`: they lie in the client's region.
     pub data: Option<Bytes>,
 }

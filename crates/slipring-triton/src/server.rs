@@ -1,4 +1,4 @@
-//! A server of its own: addresses, connections, and an orderly end.
+//! A server: addresses, connections, and an orderly end.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -16,22 +16,22 @@ use crate::front::Front;
 use crate::listener::Socket;
 use crate::{grpc, http};
 
-/// Connections to a Unix socket that wait to be accepted; as many as `std` and tokio let.
+/// Connections to a Unix socket that wait for `accept`: the value of `std` and tokio.
 const BACKLOG: i32 = 1024;
 
-/// The protocol that is spoken on an address.
+/// The protocol of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Wire {
+pub enum Protocol {
     /// HTTP/1.1.
     Http,
     /// gRPC.
     Grpc,
 }
 
-/// Where a server listens.
+/// A bound address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bound {
-    /// An address and port of TCP.
+    /// A TCP address and port.
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
@@ -46,18 +46,18 @@ impl fmt::Display for Bound {
     }
 }
 
-/// A [`Front`] on addresses of its own. See [`http_router`](crate::http_router)
-/// for one inside of an application.
+/// Serves a [`Front`] on addresses of its own. [`http_router`](crate::http_router) serves one inside of an
+/// application.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring_triton::{Front, Server, Wire};
+/// use slipring_triton::{Front, Server, Protocol};
 ///
 /// # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 /// let front = Front::builder().build()?;
 /// let mut server = Server::new(front);
-/// let address = server.listen(Wire::Http, "127.0.0.1:0").await?;
+/// let address = server.listen(Protocol::Http, "127.0.0.1:0").await?;
 /// println!("{address}");
 /// server.serve(async { tokio::time::sleep(std::time::Duration::from_secs(60)).await }).await?;
 /// # Ok(())
@@ -66,15 +66,15 @@ impl fmt::Display for Bound {
 #[derive(Debug)]
 pub struct Server {
     front: Front,
-    sockets: Vec<(Wire, Socket)>,
+    sockets: Vec<(Protocol, Socket)>,
     files: Vec<SocketFile>,
 }
 
-/// The file of a Unix socket, removed on drop.
+/// The file of a Unix socket. It is removed on drop.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    /// Device and inode: by now the path may be another one's.
+    /// Device and inode. Another process may have taken the path meanwhile.
     identity: (u64, u64),
 }
 
@@ -98,91 +98,97 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 impl Server {
-    /// A server without an address.
+    /// Returns a server without an address.
     pub fn new(front: Front) -> Self {
         Self { front, sockets: Vec::new(), files: Vec::new() }
     }
 
-    /// Listens on an address of TCP, such as `127.0.0.1:8000`; port 0 is any. Who can reach it can use the
-    /// regions that clients register.
+    /// Listens on a TCP address such as `127.0.0.1:8000`. Port 0 is any free port. Every process that can reach the
+    /// address can use the regions that clients register.
     ///
     /// # Errors
     ///
-    /// The system's.
-    pub async fn listen(&mut self, wire: Wire, address: &str) -> io::Result<Bound> {
+    /// The error of the system call.
+    pub async fn listen(&mut self, protocol: Protocol, address: &str) -> io::Result<Bound> {
         let listener = TcpListener::bind(address).await?;
         let bound = Bound::Tcp(listener.local_addr()?);
-        self.sockets.push((wire, Socket::Tcp(listener)));
+        self.sockets.push((protocol, Socket::Tcp(listener)));
         Ok(bound)
     }
 
-    /// Listens on a Unix socket at a path where nothing is yet. Its file has the mode that the process's umask leaves,
-    /// and is removed when the server ends. A server that was killed leaves it.
+    /// Listens on a Unix socket at a free path. The process's umask sets the mode of the file. The server removes the
+    /// file when it ends; a killed server leaves it.
     ///
     /// # Errors
     ///
-    /// The system's.
-    pub fn listen_unix(&mut self, wire: Wire, path: impl AsRef<Path>) -> io::Result<Bound> {
-        self.bind_unix(wire, path.as_ref(), None)
+    /// The error of the system call.
+    pub fn listen_unix(&mut self, protocol: Protocol, path: impl AsRef<Path>) -> io::Result<Bound> {
+        self.bind_unix(protocol, path.as_ref(), None)
     }
 
-    /// As [`listen_unix`](Self::listen_unix), with a file of this mode, such as `0o660`: whoever may write to it may
-    /// connect. At no time may anybody else.
+    /// Listens on a Unix socket whose file has this mode, such as `0o660`. Only a process with write permission can
+    /// connect, at any moment.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// The error of the system call.
     pub fn listen_unix_mode(
         &mut self,
-        wire: Wire,
+        protocol: Protocol,
         path: impl AsRef<Path>,
         mode: u32,
     ) -> io::Result<Bound> {
-        self.bind_unix(wire, path.as_ref(), Some(mode))
+        self.bind_unix(protocol, path.as_ref(), Some(mode))
     }
 
-    fn bind_unix(&mut self, wire: Wire, path: &Path, mode: Option<u32>) -> io::Result<Bound> {
+    fn bind_unix(
+        &mut self,
+        protocol: Protocol,
+        path: &Path,
+        mode: Option<u32>,
+    ) -> io::Result<Bound> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         self.files.push(SocketFile::of(path)?);
-        // Nobody can connect before it is listened on.
+        // No client can connect before `listen`.
         if let Some(mode) = mode {
             fs::set_permissions(path, Permissions::from_mode(mode))?;
         }
         rustix::net::listen(&socket, BACKLOG)?;
         let listener = UnixListener::from_std(socket.into())?;
-        self.sockets.push((wire, Socket::Unix(listener)));
+        self.sockets.push((protocol, Socket::Unix(listener)));
         Ok(Bound::Unix(path.to_owned()))
     }
 
-    /// Serves until `ended` is over; then takes no more connections and requests, and returns once the requests
-    /// under way are answered, or [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout) is over.
+    /// Serves until `ended` completes. The server then takes no further connections and requests, and returns once it
+    /// has answered the requests in flight, at most after
+    /// [`Limits::shutdown_timeout`](crate::Limits::shutdown_timeout).
     ///
     /// # Errors
     ///
-    /// A wire that cannot be served. The failure of a connection is none.
+    /// A protocol task has failed. A failed connection is no error.
     pub async fn serve(self, ended: impl Future<Output = ()>) -> io::Result<()> {
         let (end, shutdown) = watch::channel(false);
-        // Until all are served.
+        // The files stay until all protocols have ended.
         let _files = self.files;
-        let mut wires = JoinSet::new();
-        for (wire, socket) in self.sockets {
+        let mut protocols = JoinSet::new();
+        for (protocol, socket) in self.sockets {
             let (front, shutdown) = (self.front.clone(), shutdown.clone());
-            match wire {
-                Wire::Http => wires.spawn(http::serve(front, socket, shutdown)),
-                Wire::Grpc => wires.spawn(grpc::serve(front, socket, shutdown)),
+            match protocol {
+                Protocol::Http => protocols.spawn(http::serve(front, socket, shutdown)),
+                Protocol::Grpc => protocols.spawn(grpc::serve(front, socket, shutdown)),
             };
         }
         tokio::pin!(ended);
         loop {
             tokio::select! {
                 () = &mut ended => break,
-                Some(done) = wires.join_next() => done.map_err(io::Error::other)?,
+                Some(done) = protocols.join_next() => done.map_err(io::Error::other)?,
             }
         }
         let _ = end.send(true);
-        while let Some(done) = wires.join_next().await {
+        while let Some(done) = protocols.join_next().await {
             done.map_err(io::Error::other)?;
         }
         Ok(())

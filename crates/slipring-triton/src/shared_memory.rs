@@ -1,46 +1,47 @@
-//! The verbs of shared memory: register, status, unregister, of system memory and of a GPU's.
+//! The operations on shared memory: register, status, unregister, for system memory and GPU memory.
 //!
-//! They act on one [`Registry`], which connections of this process may charge. A remote client sees and takes back
-//! POSIX regions alone; memfds and dmabufs of the process can be referred to in requests, and no more.
+//! They act on one [`Registry`], which connections of this process may share. A client sees and unregisters POSIX and
+//! GPU regions alone. Requests can refer to memfds and dmabufs of the process by name.
 
 use std::sync::Arc;
 
-use crate::refusal::{Refusal, SharedMemoryKind};
 use slipring::error::RegionFault;
 use slipring::region::{CudaHandle, Reach, RegionKind, RegionStatus, Registry, Source};
 use slipring::{Error, ErrorKind};
 
-/// Bytes of a CUDA IPC handle.
+use crate::refusal::{Refusal, SharedMemoryKind};
+
+/// The length of a CUDA IPC handle in bytes.
 pub const CUDA_HANDLE_LEN: usize = 64;
 
-/// A region of system shared memory, as clients are told of it.
+/// A region of system shared memory, as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemRegion {
-    /// Its name.
+    /// The region's name.
     pub name: String,
-    /// The key as it was given.
+    /// The key that the client gave.
     pub key: String,
-    /// Where it starts, in bytes from the object's start.
+    /// The start in bytes from the object's start.
     pub offset: u64,
-    /// In bytes.
+    /// The length in bytes.
     pub byte_size: u64,
 }
 
-/// A region of a GPU's memory, as clients are told of it.
+/// A region of GPU memory, as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CudaRegion {
-    /// Its name.
+    /// The region's name.
     pub name: String,
-    /// The GPU.
+    /// The GPU's number.
     pub device_id: u64,
-    /// In bytes.
+    /// The length in bytes.
     pub byte_size: u64,
 }
 
-/// Opens memory of a GPU by its handle, so many bytes of it: `cuda::Device::reach`, with the feature `cuda`.
+/// Opens `u64` bytes of GPU memory by a handle: `slipring::cuda::Device::reach`, with the feature `cuda`.
 pub type OpenGpu = fn(&CudaHandle, u64) -> Result<Arc<dyn Reach>, Error>;
 
-/// What clients may do with regions.
+/// The operations of clients on regions.
 #[derive(Debug, Clone)]
 pub struct SharedMemory {
     registry: Registry,
@@ -49,25 +50,25 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    pub(super) fn new(registry: Registry, allowed: bool, gpus: Option<OpenGpu>) -> Self {
+    pub(crate) fn new(registry: Registry, allowed: bool, gpus: Option<OpenGpu>) -> Self {
         Self { registry, allowed, gpus }
     }
 
-    /// The regions' names.
+    /// Returns the registry of the regions.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// That clients may use shared memory at all.
-    pub(super) fn check_allowed(&self) -> Result<(), Refusal> {
+    /// Checks that clients may use shared memory.
+    pub(crate) fn check_allowed(&self) -> Result<(), Refusal> {
         if self.allowed { Ok(()) } else { Err(Refusal::switched_off()) }
     }
 
-    /// Registers `byte_size` bytes at `offset` of the POSIX shared memory object of this key.
+    /// Registers `byte_size` bytes from `offset` on of the POSIX shared memory object `key`.
     ///
     /// # Errors
     ///
-    /// What the client is to be told.
+    /// The refusal that the client receives.
     pub fn register_system(
         &self,
         name: &str,
@@ -80,15 +81,15 @@ impl SharedMemory {
             return Err(Refusal::name_missing(SharedMemoryKind::System));
         }
         let done = self.registry.register(name, Source::Posix(key), offset, byte_size);
-        done.map_err(|error| registering(name, key, &error))
+        done.map_err(|error| register_refusal(name, key, &error))
     }
 
-    /// Registers memory of a GPU, if the front was built with [`gpus`](super::FrontBuilder::gpus): opens it, and sees to
-    /// it that it is as long as is said.
+    /// Registers GPU memory, if the front has [`gpus`](crate::FrontBuilder::gpus). The front opens the memory and
+    /// checks its length.
     ///
     /// # Errors
     ///
-    /// What the client is to be told.
+    /// The refusal that the client receives.
     pub fn register_cuda(
         &self,
         name: &str,
@@ -113,14 +114,14 @@ impl SharedMemory {
             Refusal::cuda_unopened()
         })?;
         let done = self.registry.register(name, Source::Gpu(handle, &opened), 0, byte_size);
-        done.map_err(|error| registering(name, "", &error))
+        done.map_err(|error| register_refusal(name, "", &error))
     }
 
-    /// The region of this name, or all of them if it is empty.
+    /// Returns the POSIX region of this name, or all of them for an empty name.
     ///
     /// # Errors
     ///
-    /// What the client is to be told.
+    /// The refusal that the client receives.
     pub fn system_status(&self, name: &str) -> Result<Vec<SystemRegion>, Refusal> {
         let found = self.statuses(SharedMemoryKind::System, name)?;
         let regions = found.into_iter().map(|status| SystemRegion {
@@ -132,11 +133,11 @@ impl SharedMemory {
         Ok(regions.collect())
     }
 
-    /// The region of this name, or all of them if it is empty.
+    /// Returns the GPU region of this name, or all of them for an empty name.
     ///
     /// # Errors
     ///
-    /// What the client is to be told.
+    /// The refusal that the client receives.
     pub fn cuda_status(&self, name: &str) -> Result<Vec<CudaRegion>, Refusal> {
         let found = self.statuses(SharedMemoryKind::Cuda, name)?;
         let regions = found.into_iter().map(|status| CudaRegion {
@@ -151,7 +152,7 @@ impl SharedMemory {
         self.check_allowed()?;
         let kind = kind(memory);
         if name.is_empty() {
-            let mut all = self.registry.statuses().map_err(|_| inside())?;
+            let mut all = self.registry.statuses().map_err(|_| registry_refusal())?;
             all.retain(|status| status.kind == kind);
             return Ok(all);
         }
@@ -164,20 +165,20 @@ impl SharedMemory {
         }
     }
 
-    /// Unregisters the POSIX region of this name, or all of them if it is empty. Requests that use them go on.
+    /// Unregisters the POSIX region of this name, or all of them for an empty name. Requests that use a region go on.
     ///
     /// # Errors
     ///
-    /// What the client is to be told. That there is none of this name is no error.
+    /// The refusal that the client receives. An unknown name is no error.
     pub fn unregister_system(&self, name: &str) -> Result<(), Refusal> {
         self.unregister(SharedMemoryKind::System, name)
     }
 
-    /// As [`unregister_system`](Self::unregister_system), of regions of a GPU.
+    /// Unregisters the GPU region of this name, or all of them for an empty name.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`unregister_system`](Self::unregister_system).
     pub fn unregister_cuda(&self, name: &str) -> Result<(), Refusal> {
         self.unregister(SharedMemoryKind::Cuda, name)
     }
@@ -195,7 +196,7 @@ impl SharedMemory {
                 ErrorKind::Region(RegionFault::Unknown { .. } | RegionFault::OtherKind { .. }) => {
                     Ok(())
                 }
-                _ => Err(inside()),
+                _ => Err(registry_refusal()),
             },
         }
     }
@@ -208,11 +209,11 @@ fn kind(memory: SharedMemoryKind) -> RegionKind {
     }
 }
 
-fn inside() -> Refusal {
+fn registry_refusal() -> Refusal {
     Refusal::internal("shared memory regions can not be accessed")
 }
 
-fn registering(name: &str, key: &str, error: &Error) -> Refusal {
+fn register_refusal(name: &str, key: &str, error: &Error) -> Refusal {
     let ErrorKind::Region(failure) = error.kind() else {
         return Refusal::register_failed(name);
     };

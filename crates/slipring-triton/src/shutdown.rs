@@ -3,4 +3,4 @@
 use tokio::sync::watch;
 
 /// Becomes `true` once, when the server must take no more requests.
-pub(super) type Shutdown = watch::Receiver<bool>;
+pub(crate) type Shutdown = watch::Receiver<bool>;

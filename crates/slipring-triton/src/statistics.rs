@@ -1,15 +1,15 @@
-//! How often a model was executed, and how long it took.
+//! The number and the duration of a model's executions.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often something happened, and how long it took in all.
+/// A number of events, and their total duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How often.
+    /// The number of events.
     pub count: u64,
-    /// In nanoseconds.
+    /// Nanoseconds.
     pub ns: u64,
 }
 
@@ -20,71 +20,71 @@ impl Tally {
     }
 }
 
-/// What became of batches of one size.
+/// The statistics of batches of one size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BatchStatistics {
-    /// Making inputs ready.
+    /// Preparation of inputs.
     pub compute_input: Tally,
-    /// The model.
+    /// Execution of the model.
     pub compute_infer: Tally,
-    /// Handing over outputs.
+    /// Delivery of outputs.
     pub compute_output: Tally,
 }
 
-/// What became of a model's requests.
+/// The statistics of a model's requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// When the last one ended, in milliseconds since 1970.
+    /// The end of the last request, in milliseconds from 1970 on.
     pub last_inference: u64,
-    /// Elements of batches: a request with a batch of 8 counts 8.
+    /// Batch elements: a request with a batch of 8 counts 8.
     pub inference_count: u64,
-    /// Executions: each request is one.
+    /// Executions: each request counts 1.
     pub execution_count: u64,
-    /// Requests that succeeded, from their arrival to their response.
+    /// Requests that succeeded, from arrival to response.
     pub success: Tally,
     /// Requests that failed.
     pub fail: Tally,
-    /// Waiting for a thread.
+    /// Waits for a thread.
     pub queue: Tally,
-    /// Making inputs ready.
+    /// Preparation of inputs.
     pub compute_input: Tally,
-    /// The model.
+    /// Execution of the model.
     pub compute_infer: Tally,
-    /// Handing over outputs.
+    /// Delivery of outputs.
     pub compute_output: Tally,
-    /// By the size of the batch.
+    /// By batch size.
     pub batches: BTreeMap<usize, BatchStatistics>,
 }
 
-/// The times of a request.
+/// The moments of a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RequestTimes {
-    /// Its header has arrived.
-    pub(super) arrived: Instant,
-    /// It was taken up.
-    pub(super) started: Instant,
-    /// Its inputs are ready.
-    pub(super) ready: Instant,
+pub(crate) struct RequestTimes {
+    /// The header has arrived.
+    pub(crate) arrived: Instant,
+    /// The execution has started.
+    pub(crate) started: Instant,
+    /// The inputs are ready.
+    pub(crate) ready: Instant,
     /// The model has returned.
-    pub(super) computed: Instant,
+    pub(crate) computed: Instant,
 }
 
-/// Counts that grow.
+/// Counts that only grow.
 #[derive(Debug, Default)]
-pub(super) struct Statistics(Mutex<Counts>);
+pub(crate) struct Statistics(Mutex<Counts>);
 
 impl Statistics {
-    pub(super) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn failed(&self, arrived: Instant) {
+    pub(crate) fn failed(&self, arrived: Instant) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.fail.add(arrived.elapsed());
     }
 
-    /// `batch` is at most the model's.
-    pub(super) fn succeeded(&self, times: RequestTimes, batch: usize) {
+    /// Records a request that succeeded. `batch` is at most the model's.
+    pub(crate) fn succeeded(&self, times: RequestTimes, batch: usize) {
         let now = Instant::now();
         let last = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (input, infer) = (times.ready - times.started, times.computed - times.ready);

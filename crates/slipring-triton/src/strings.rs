@@ -1,4 +1,4 @@
-//! BYTES: elements of any length, each behind its length as a `u32`, little-endian.
+//! BYTES tensors: elements of any length, each behind its length as a little-endian `u32`.
 
 use std::borrow::Cow;
 
@@ -6,27 +6,27 @@ use zerocopy::FromZeros;
 
 use crate::refusal::Refusal;
 
-/// So many bytes of 0, or the refusal of a process that has no room for them: how many, a client has said.
-pub(super) fn zeros(len: usize) -> Result<Vec<u8>, Refusal> {
+/// Returns `len` zero bytes. The client has chosen `len`, so a lack of memory is a refusal.
+pub(crate) fn zeros(len: usize) -> Result<Vec<u8>, Refusal> {
     u8::new_vec_zeroed(len).map_err(|_| Refusal::no_memory(len))
 }
 
-/// The elements of a tensor of BYTES.
+/// The elements of a BYTES tensor.
 #[derive(Debug, Clone)]
 pub struct Strings<'a> {
     bytes: Cow<'a, [u8]>,
 }
 
 impl<'a> Strings<'a> {
-    /// Exactly `count` elements, or the refusal of the input of this name.
-    pub(super) fn new(input: &str, bytes: Cow<'a, [u8]>, count: usize) -> Result<Self, Refusal> {
+    /// Validates that `bytes` hold exactly `count` elements. `input` names the tensor in a refusal.
+    pub(crate) fn new(input: &str, bytes: Cow<'a, [u8]>, count: usize) -> Result<Self, Refusal> {
         let mut walk = StringsValidator::new(count);
         walk.feed(input, &bytes)?;
         walk.finish(input)?;
         Ok(Self { bytes })
     }
 
-    /// The elements, in order.
+    /// Returns the elements in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &*self.bytes;
         std::iter::from_fn(move || {
@@ -38,25 +38,25 @@ impl<'a> Strings<'a> {
     }
 }
 
-/// A walk over elements that come in pieces.
+/// Validates elements that arrive in pieces.
 #[derive(Debug)]
-pub(super) struct StringsValidator {
+pub(crate) struct StringsValidator {
     expected: usize,
     seen: usize,
-    /// Of a length that is not there as a whole yet.
+    /// The bytes of a length prefix that is still incomplete.
     partial: [u8; 4],
     have: usize,
-    /// Of the element at hand: its length, and how many of its bytes are to come.
+    /// The length of the current element, and its bytes still to come.
     len: usize,
     left: usize,
 }
 
 impl StringsValidator {
-    pub(super) fn new(expected: usize) -> Self {
+    pub(crate) fn new(expected: usize) -> Self {
         Self { expected, seen: 0, partial: [0; 4], have: 0, len: 0, left: 0 }
     }
 
-    pub(super) fn feed(&mut self, input: &str, mut bytes: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn feed(&mut self, input: &str, mut bytes: &[u8]) -> Result<(), Refusal> {
         loop {
             let skipped = self.left.min(bytes.len());
             self.left -= skipped;
@@ -81,7 +81,7 @@ impl StringsValidator {
         }
     }
 
-    pub(super) fn finish(&self, input: &str) -> Result<(), Refusal> {
+    pub(crate) fn finish(&self, input: &str) -> Result<(), Refusal> {
         if self.have > 0 {
             return Err(Refusal::strings_length(input, self.have));
         }

@@ -1,27 +1,28 @@
-//! A request against what its model takes and gives. Pure: it knows neither regions nor sockets.
+//! Validates a request against the metadata of its model. This module is pure: it knows no regions and no sockets.
 
 use std::borrow::Cow;
+
+use slipring::{DType, Shape};
 
 use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InputData, RequestInput};
 use crate::strings::Strings;
-use slipring::{DType, Shape};
 
-/// What a request was found to be.
+/// The facts of a valid request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ValidRequest {
-    /// Of each input, in the request's order.
-    pub(super) inputs: Vec<(DType, Shape)>,
-    /// Of each output to produce, in the request's order, else the model's: its place in the metadata, and in the
-    /// request.
-    pub(super) outputs: Vec<(usize, Option<usize>)>,
-    /// 1 where the model does not batch.
-    pub(super) batch: usize,
+pub(crate) struct ValidRequest {
+    /// The type and shape of each input, in the order of the request.
+    pub(crate) inputs: Vec<(DType, Shape)>,
+    /// The outputs to produce: the index in the metadata, and the index in the request. They have the order of the
+    /// request, or of the metadata if the request names none.
+    pub(crate) outputs: Vec<(usize, Option<usize>)>,
+    /// The batch size; 1 for a model without batches.
+    pub(crate) batch: usize,
 }
 
-/// Bytes that are looked at for that: those of BYTES that came with the request.
-pub(super) fn inline_strings_len(request: &InferRequest) -> usize {
+/// Returns the bytes of inline BYTES inputs, which validation reads one by one.
+pub(crate) fn inline_strings_len(request: &InferRequest) -> usize {
     let lens = request.inputs.iter().map(|input| match &input.data {
         InputData::Inline(bytes) if input.datatype == DType::Bytes.name() => bytes.len(),
         _ => 0,
@@ -29,8 +30,8 @@ pub(super) fn inline_strings_len(request: &InferRequest) -> usize {
     lens.sum()
 }
 
-/// Judges a request.
-pub(super) fn validate(
+/// Validates a request.
+pub(crate) fn validate(
     model: &ModelMetadata,
     request: &InferRequest,
 ) -> Result<ValidRequest, Refusal> {
@@ -70,7 +71,7 @@ fn outputs(
     for (at, output) in request.outputs.iter().enumerate() {
         let spec = model.outputs.iter().position(|spec| spec.name == output.name);
         let spec = spec.ok_or_else(|| Refusal::unknown_output(&output.name, &model.name))?;
-        // At most as many as the model has are ever looked through.
+        // `found` never holds more outputs than the model has.
         if found.iter().any(|(before, _)| *before == spec) {
             return Err(Refusal::output_twice(&output.name));
         }
@@ -79,7 +80,7 @@ fn outputs(
     Ok(found)
 }
 
-/// That every input is there, once.
+/// Checks that the request has each input exactly once.
 fn count(model: &ModelMetadata, request: &InferRequest) -> Result<(), Refusal> {
     let mut got: Vec<&str> = request.inputs.iter().map(|input| &*input.name).collect();
     got.sort_unstable();
@@ -112,7 +113,7 @@ fn input_of<'m>(
     Ok((spec, shape))
 }
 
-/// That there are as many bytes as the shape says.
+/// Checks that the input has as many bytes as its shape needs.
 fn size(
     model: &ModelMetadata,
     request: &InferRequest,
@@ -134,7 +135,7 @@ fn size(
             let count = shape.elements().map_err(overflow)?;
             Strings::new(&input.name, Cow::Borrowed(bytes), count).map(|_| ())
         }
-        // BYTES in a region are judged when the request is taken up.
+        // `Inputs::check_strings` validates BYTES in a region, when the request starts.
         _ => Ok(()),
     }
 }

@@ -1,11 +1,11 @@
-//! Requests, made beforehand, and a connection that sends them.
+//! Prepared requests, and a connection that sends them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::LONG;
 
-/// A request as it travels.
+/// An encoded request.
 pub struct Job(Vec<u8>);
 
 pub struct Jobs {
@@ -75,15 +75,16 @@ impl Client {
         Self { stream, room: vec![0; LONG + 4096] }
     }
 
-    /// Sends a request and takes the whole answer, which must be a success.
+    /// Sends a request and receives the whole response, which must be a success.
     pub fn call(&mut self, job: &Job) {
         self.answer(job);
     }
 
-    /// The answer: its head and body.
+    /// Sends a request. Returns the header and body of its response.
     pub fn answer(&mut self, Job(request): &Job) -> (&str, &[u8]) {
         let Self { stream, room } = self;
-        // Long ones would fill both directions: the answer is taken once all is sent, as the server does it.
+        // The client reads after it has sent everything, as the server does. Long messages would else fill both
+        // directions.
         stream.write_all(request).expect("to send");
         let (mut len, mut whole) = (0, None);
         while whole.is_none_or(|(_, whole)| len < whole) {
@@ -118,7 +119,7 @@ impl Client {
         self.call(&Job(request.into_bytes()));
     }
 
-    /// So many bytes there, and then back.
+    /// Sends `len` bytes and receives them.
     pub fn echo(&mut self, len: usize) {
         self.stream.write_all(&self.room[..len]).expect("to send");
         self.stream.read_exact(&mut self.room[..len]).expect("to receive");

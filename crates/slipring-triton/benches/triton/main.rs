@@ -1,21 +1,21 @@
-//! How much longer than its floor does the Triton front take over HTTP?
+//! Question: how much longer than its floor does the front take over HTTP?
 //!
 //! ```text
 //! cargo bench -p slipring-triton --bench triton # `-- --rates`: the last mode alone
 //! ```
 //!
-//! The server is a process of its own with the runtime's default threads; so is each floor. The client runs on the
-//! first processor and servers on the second, but for `http-rps`, where all run anywhere. Slices of subject and floor
-//! alternate, each some hundred requests on one kept connection, and are timed request by request. A line of JSON a
-//! mode: medians in microseconds, and `ratio`, that of subject to floor.
+//! The server and each floor are processes of their own with the runtime's default threads. The client runs on the
+//! first CPU and the servers on the second; for `http-rps` all run anywhere. Slices of subject and floor alternate. A
+//! slice has some hundred requests on one connection, each of which is timed. Each mode prints a line of JSON: medians
+//! in microseconds, and `ratio`, subject to floor.
 //!
 //! | mode | subject | floor |
 //! |---|---|---|
-//! | `http-binary`, `http-json` | `simple`, 2 x 64 bytes each way | an axum handler that takes the body and returns the same bytes |
-//! | `http-shm`, `http-shm-copy` | the same by regions, in place and by copy | the same |
-//! | `http-shm-16m`, `http-shm-copy-16m` | `identity_fp32` of 16 MiB by regions | one `memcpy` of 16 MiB and a small request |
+//! | `http-binary`, `http-json` | `simple`, 2 x 64 bytes each way | an axum handler that reads the body and returns the same bytes |
+//! | `http-shm`, `http-shm-copy` | the same through regions, in place and by copy | the same |
+//! | `http-shm-16m`, `http-shm-copy-16m` | `identity_fp32` of 16 MiB through regions | one `memcpy` of 16 MiB and a small request |
 //! | `http-binary-16m` | `identity_fp32` of 16 MiB, inline | 16 MiB there and back over a plain socket |
-//! | `http-rps` | requests a second of 4 connections, `simple` by regions | the same of the axum handler |
+//! | `http-rps` | requests a second of 4 connections, `simple` through regions | the same of the axum handler |
 
 mod client;
 #[path = "../../examples/triton_server/models/mod.rs"]
@@ -127,13 +127,13 @@ fn median(of: &mut [f64]) -> f64 {
 
 type At<'a> = (std::net::SocketAddr, &'a Job);
 
-/// Medians of single requests, in microseconds.
+/// Returns the medians of single requests in microseconds.
 fn compare(subject: At<'_>, floor: At<'_>) -> (f64, f64) {
     let mut sides = [subject, floor].map(|(address, job)| (Client::new(address), job, Vec::new()));
     for slice in 0..=SLICES {
         for (client, job, times) in &mut sides {
             let slice_times = (0..SLICE).map(|_| timed(|| client.call(job)));
-            // The first one warms up.
+            // The first slice warms up.
             if slice > 0 { times.extend(slice_times) } else { slice_times.for_each(drop) }
         }
     }
@@ -141,7 +141,7 @@ fn compare(subject: At<'_>, floor: At<'_>) -> (f64, f64) {
     (median(&mut subject), median(&mut floor))
 }
 
-/// Requests a second of 4 connections.
+/// Returns the requests a second of 4 connections.
 fn rate(address: std::net::SocketAddr, job: &Job) -> f64 {
     let end = Instant::now() + Duration::from_millis(1500);
     let count = |mut client: Client| {

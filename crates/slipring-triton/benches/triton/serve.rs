@@ -1,4 +1,4 @@
-//! The processes that are measured.
+//! The measured processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,12 +8,12 @@ use std::sync::Mutex;
 use axum::body::Bytes;
 use axum::routing::post;
 use slipring::region::SigbusGuard;
-use slipring_triton::{Front, Server, Wire};
+use slipring_triton::{Front, Protocol, Server};
 
 use crate::client::{Client, Job};
 use crate::{LONG, models};
 
-/// The servers; ended on drop.
+/// The servers. They end on drop.
 pub struct Servers {
     pub in_place: SocketAddr,
     pub by_copy: SocketAddr,
@@ -22,7 +22,7 @@ pub struct Servers {
     children: Mutex<Vec<Child>>,
 }
 
-/// Runs this thread, and those that it starts, on one processor; or on any that there is.
+/// Pins this thread, and the threads that it starts, to one CPU, or to any if that one does not exist.
 pub fn pin(processor: usize) {
     set(&[processor]);
 }
@@ -48,7 +48,7 @@ impl Servers {
         Self { in_place, by_copy, plain, pinned, children }
     }
 
-    /// A bare handler that answers as `subject` answers this job.
+    /// Returns a bare handler that sends the same response as `subject` to this job.
     pub fn floor(&self, job: &Job, subject: SocketAddr) -> SocketAddr {
         let mut client = Client::new(subject);
         let (head, body) = client.answer(job);
@@ -80,7 +80,7 @@ fn start(children: &Mutex<Vec<Child>>, role: &str, input: &[u8], pinned: bool) -
     line.trim().parse().expect("an address")
 }
 
-/// What a child does.
+/// Runs a child process.
 pub fn serve(role: &str) {
     if std::env::args().any(|argument| argument == "pinned") {
         pin(1);
@@ -99,12 +99,12 @@ pub fn serve(role: &str) {
         }
         let front = models::add_all(Front::builder()).in_place(in_place).build().expect("a front");
         let mut server = Server::new(front);
-        println!("{}", server.listen(Wire::Http, "127.0.0.1:0").await.expect("an address"));
+        println!("{}", server.listen(Protocol::Http, "127.0.0.1:0").await.expect("an address"));
         server.serve(std::future::pending()).await.expect("to serve");
     });
 }
 
-/// Answers everything alike, with what its standard input holds.
+/// Answers every request with the bytes of standard input.
 async fn floor() {
     let mut answer = Vec::new();
     std::io::stdin().read_to_end(&mut answer).expect("an answer");
@@ -132,7 +132,7 @@ async fn floor() {
     axum::serve(listener, application).await.expect("to serve");
 }
 
-/// Takes 16 MiB, and sends them back.
+/// Receives 16 MiB and sends them back.
 fn plain() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
     println!("{}", listener.local_addr().expect("an address"));

@@ -1,4 +1,4 @@
-//! What is asked, and the connections that ask it.
+//! The requests, and the connections that send them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::inference::{InferParameter, ModelInferRequest, SystemSharedMemoryRegi
 use crate::serve::Server;
 use crate::{LONG, LONGEST};
 
-/// A request, and a payload of as many bytes for the echo.
+/// A request, and a payload of the same length for the echo.
 pub struct Job {
     request: ModelInferRequest,
     payload: Payload,
@@ -87,7 +87,7 @@ fn window(offset: usize, len: usize) -> BTreeMap<String, InferParameter> {
     ])
 }
 
-/// A connection that is kept, to whichever service it leads.
+/// A connection that stays open, to either service.
 pub struct Connection {
     front: GrpcInferenceServiceClient<Channel>,
     echo: EchoClient<Channel>,

@@ -1,21 +1,21 @@
-//! How much longer than a bare echo of tonic's does the Triton front take over gRPC?
+//! Question: how much longer than a bare tonic echo does the front take over gRPC?
 //!
 //! ```text
 //! cargo run --release -p slipring-triton --example triton_bench
 //! ```
 //!
 //! Servers and floors are processes of their own on the runtime's default threads. Slices of subject and floor
-//! alternate, each some hundred calls on one kept connection, timed call by call. A line of JSON a mode: medians in
-//! nanoseconds (`grpc-rps`: calls a second), and `ratio`, of subject to floor.
+//! alternate. A slice has some hundred calls on one connection, each of which is timed. Each mode prints a line of
+//! JSON: medians in nanoseconds (`grpc-rps`: calls a second), and `ratio`, subject to floor.
 //!
 //! | mode | subject | floor |
 //! |---|---|---|
-//! | `grpc-raw` | `simple`, 2 x 64 bytes each way in raw contents | an echo of as many bytes as the request has |
-//! | `grpc-shm`, `grpc-shm-copy` | the same by regions, in place and by copy | the same |
-//! | `grpc-raw-16m` | `identity_fp32` of 16 MiB in raw contents | an echo of as many bytes |
-//! | `grpc-shm-16m`, `grpc-shm-copy-16m` | `identity_fp32` of 16 MiB by regions | one `memcpy` of 16 MiB and a small call |
-//! | `grpc-shm-1g` | `identity_fp32` of 1 GiB by regions | one `memcpy` of it and a small call |
-//! | `grpc-rps` | 4 clients at once, `simple` by regions | 4 clients of the echo |
+//! | `grpc-raw` | `simple`, 2 x 64 bytes each way in raw contents | an echo of the request's length |
+//! | `grpc-shm`, `grpc-shm-copy` | the same through regions, in place and by copy | the same |
+//! | `grpc-raw-16m` | `identity_fp32` of 16 MiB in raw contents | an echo of the same length |
+//! | `grpc-shm-16m`, `grpc-shm-copy-16m` | `identity_fp32` of 16 MiB through regions | one `memcpy` of 16 MiB and a small call |
+//! | `grpc-shm-1g` | `identity_fp32` of 1 GiB through regions | one `memcpy` of 1 GiB and a small call |
+//! | `grpc-rps` | 4 clients at once, `simple` through regions | 4 clients of the echo |
 
 mod calls;
 #[allow(clippy::all, dead_code)]
@@ -73,7 +73,7 @@ fn main() {
     tell("grpc-rps", subject, floor);
 }
 
-/// Calls that take microseconds, against the echo of as many bytes.
+/// Compares calls of microseconds with an echo of the same length.
 async fn small(mode: &str, server: &Server, bare: &Server, job: &Job) {
     let (mut subject, mut floor) = (Connection::new(server).await, Connection::new(bare).await);
     let (mut subjects, mut floors) = (Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ async fn small(mode: &str, server: &Server, bare: &Server, job: &Job) {
     tell(mode, median(subjects), median(floors));
 }
 
-/// Calls that take milliseconds, against the echo of `floor`, and a copy of so many bytes.
+/// Compares calls of milliseconds with the echo of `floor` and a copy of `copied` bytes.
 async fn large(
     mode: &str,
     server: &Server,
@@ -102,7 +102,7 @@ async fn large(
     let (from, mut to) = (vec![1u8; len], vec![0u8; len]);
     to.copy_from_slice(&from);
     let rounds = if len == LONGEST { 6 } else { 40 };
-    // The first one touches pages for the first time.
+    // The first call touches the pages for the first time.
     subject.infer(job).await;
     for _ in 0..rounds {
         subjects.push(timed(subject.infer(job)).await);
@@ -118,7 +118,7 @@ async fn large(
     tell(mode, median(subjects), median(floors));
 }
 
-/// Calls a second of clients at once: medians of slices that alternate.
+/// Returns the calls a second of 4 clients: medians of alternating slices.
 fn rates(server: &Server, bare: &Server, job: &Job) -> (f64, f64) {
     let (mut subjects, mut floors) = (Vec::new(), Vec::new());
     for _ in 0..8 {

@@ -1,10 +1,10 @@
-//! The servers, each a process of its own that prints its address.
+//! The servers. Each is a process of its own that prints its address.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use slipring::region::SigbusGuard;
-use slipring_triton::{Front, Server as Serving, Wire};
+use slipring_triton::{Front, Protocol, Server as Serving};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
@@ -20,7 +20,7 @@ pub enum Role {
     Echo,
 }
 
-/// A child, which ends with this.
+/// A child process. It ends on drop.
 pub struct Server {
     child: Child,
     pub address: String,
@@ -46,7 +46,7 @@ impl Drop for Server {
     }
 }
 
-/// Sends back what comes.
+/// Echoes each message.
 struct Bare;
 
 #[tonic::async_trait]
@@ -66,7 +66,7 @@ pub fn serve(role: &str) {
             let bare = EchoServer::new(Bare)
                 .max_decoding_message_size(most)
                 .max_encoding_message_size(most);
-            // `TCP_NODELAY`, which the server sets only on connections that it accepts itself.
+            // tonic sets `TCP_NODELAY` only on connections that it accepts itself.
             let incoming =
                 tokio_stream::StreamExt::map(TcpListenerStream::new(listener), |stream| {
                     let stream = stream?;
@@ -82,7 +82,7 @@ pub fn serve(role: &str) {
         }
         let front = models::add_all(Front::builder()).in_place(in_place).build().expect("a front");
         let mut server = Serving::new(front);
-        let bound = server.listen(Wire::Grpc, "127.0.0.1:0").await.expect("an address");
+        let bound = server.listen(Protocol::Grpc, "127.0.0.1:0").await.expect("an address");
         println!("{bound}");
         server.serve(std::future::pending()).await.expect("a server");
     });

@@ -1,26 +1,27 @@
-//! The Triton front, with the models that test suites of clients expect.
+//! Serves the models that test suites of Triton clients expect.
 //!
 //! ```text
 //! cargo run --release -p slipring-triton --example triton_server -- --http 127.0.0.1:8000 --grpc 127.0.0.1:8001
 //! cargo run --release -p slipring-triton --example triton_client -- 127.0.0.1:8000
 //! ```
 //!
-//! Port 0 is any. Each address is printed on a line of its own once it is bound: `http 127.0.0.1:8000`. Options
-//! that may be repeated: `--http ADDRESS`, `--grpc ADDRESS`, `--http-unix PATH`, `--grpc-unix PATH`; none of them
-//! means the two above. `--allow-client-shm=false` refuses shared memory; `--by-copy` reads and writes it by system
-//! calls, where else models work in place under the SIGBUS guard. Ctrl-C, or SIGTERM, ends it in order.
+//! The server prints each bound address on a line of its own: `http 127.0.0.1:8000`. Port 0 is any free port. These
+//! options may be repeated: `--http ADDRESS`, `--grpc ADDRESS`, `--http-unix PATH`, `--grpc-unix PATH`. Without any of
+//! them the server uses the two addresses above. `--allow-client-shm=false` refuses shared memory. With `--by-copy`
+//! the kernel copies clients' memory; else models work in place under the SIGBUS guard. Ctrl-C or SIGTERM shuts the
+//! server down.
 
 mod models;
 
 use slipring::region::SigbusGuard;
-use slipring_triton::{Front, Server, Wire};
+use slipring_triton::{Front, Protocol, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 struct Options {
-    addresses: Vec<(Wire, String)>,
-    paths: Vec<(Wire, String)>,
+    addresses: Vec<(Protocol, String)>,
+    paths: Vec<(Protocol, String)>,
     client_shared_memory: bool,
     in_place: bool,
 }
@@ -32,18 +33,18 @@ fn options() -> Result<Options> {
     let mut arguments = lexopt::Parser::from_env();
     while let Some(argument) = arguments.next()? {
         match argument {
-            Long("http") => addresses.push((Wire::Http, arguments.value()?.string()?)),
-            Long("grpc") => addresses.push((Wire::Grpc, arguments.value()?.string()?)),
-            Long("http-unix") => paths.push((Wire::Http, arguments.value()?.string()?)),
-            Long("grpc-unix") => paths.push((Wire::Grpc, arguments.value()?.string()?)),
+            Long("http") => addresses.push((Protocol::Http, arguments.value()?.string()?)),
+            Long("grpc") => addresses.push((Protocol::Grpc, arguments.value()?.string()?)),
+            Long("http-unix") => paths.push((Protocol::Http, arguments.value()?.string()?)),
+            Long("grpc-unix") => paths.push((Protocol::Grpc, arguments.value()?.string()?)),
             Long("allow-client-shm") => client_shared_memory = arguments.value()?.parse()?,
             Long("by-copy") => in_place = false,
             other => return Err(other.unexpected().into()),
         }
     }
     if addresses.is_empty() && paths.is_empty() {
-        addresses.push((Wire::Http, "127.0.0.1:8000".to_owned()));
-        addresses.push((Wire::Grpc, "127.0.0.1:8001".to_owned()));
+        addresses.push((Protocol::Http, "127.0.0.1:8000".to_owned()));
+        addresses.push((Protocol::Grpc, "127.0.0.1:8001".to_owned()));
     }
     Ok(Options { addresses, paths, client_shared_memory, in_place })
 }
@@ -52,7 +53,7 @@ fn options() -> Result<Options> {
 async fn main() -> Result<()> {
     let options = options()?;
     if options.in_place {
-        // Before anybody's memory is touched. A library never does this; an application may.
+        // The guard comes before the first access. An application may install it; a library never does.
         SigbusGuard::install()?;
     }
     let front = models::add_all(Front::builder())
@@ -60,12 +61,12 @@ async fn main() -> Result<()> {
         .in_place(options.in_place)
         .build()?;
     let mut server = Server::new(front);
-    let name = |wire| if wire == Wire::Http { "http" } else { "grpc" };
-    for (wire, address) in options.addresses {
-        println!("{} {}", name(wire), server.listen(wire, &address).await?);
+    let name = |protocol| if protocol == Protocol::Http { "http" } else { "grpc" };
+    for (protocol, address) in options.addresses {
+        println!("{} {}", name(protocol), server.listen(protocol, &address).await?);
     }
-    for (wire, path) in options.paths {
-        println!("{} {}", name(wire), server.listen_unix(wire, &path)?);
+    for (protocol, path) in options.paths {
+        println!("{} {}", name(protocol), server.listen_unix(protocol, &path)?);
     }
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);

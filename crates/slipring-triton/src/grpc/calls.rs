@@ -1,4 +1,4 @@
-//! Each call of the service, handed on to the front.
+//! The calls of the service. Each one calls the front.
 
 use futures_util::stream::BoxStream;
 use prost::Message;
@@ -18,30 +18,30 @@ use crate::grpc::{request, response, stream};
 use crate::refusal::Refusal;
 use crate::shutdown::Shutdown;
 
-/// Numbers and bytes of typed contents that are made into tensors on the runtime's own thread.
-const QUICK: usize = 16 << 10;
+/// Elements and string bytes of typed contents that are converted on the runtime's own thread.
+const CONVERTED_INLINE: usize = 16 << 10;
 
-/// The service that load balancers ask about by name.
+/// The name of the service in the health protocol.
 const SERVICE: &str = "inference.GRPCInferenceService";
 
-type Answer<T> = Result<Response<T>, Status>;
+type CallResult<T> = Result<Response<T>, Status>;
 
-/// The calls, on one front.
+/// The calls on one front.
 #[derive(Debug, Clone)]
 pub(super) struct Calls {
     pub(super) front: Front,
-    /// Told when streams are to end. `None`: whoever serves them ends them.
+    /// The signal that ends streams. `None`: the application's own server ends them.
     pub(super) shutdown: Option<Shutdown>,
 }
 
 impl Calls {
-    /// Whether all models take requests, and the server goes on.
+    /// Returns whether all models take requests and the server goes on.
     fn is_ready(&self) -> bool {
         let ends = self.shutdown.as_ref().is_some_and(|shutdown| *shutdown.borrow());
         self.front.is_ready() && !ends
     }
 
-    /// What the bytes of a call have taken of those under way.
+    /// Returns the charge for the bytes of a call.
     pub(super) fn charge(&self, extensions: &Extensions) -> Charge {
         extensions.get().cloned().unwrap_or_else(|| self.front.charge())
     }
@@ -52,15 +52,15 @@ impl Calls {
         message: ModelInferRequest,
         charge: Charge,
     ) -> Result<ModelInferResponse, Refusal> {
-        // A model that is not there is told of before whatever else is wrong with a request to it.
+        // An unknown model is reported before any other fault of the request.
         self.front.repository().find(&message.model_name, Some(&message.model_version))?;
-        let request = match request::work(&message) {
-            ..=QUICK => request::decode(message)?,
+        let request = match request::conversion_len(&message) {
+            ..=CONVERTED_INLINE => request::decode(message)?,
             _ => run_blocking(move || request::decode(message)).await?,
         };
-        let response = self.front.infer_holding(request, charge.clone()).await?;
+        let response = self.front.infer_charged(request, charge.clone()).await?;
         let response = response::infer(response);
-        // It is encoded as a whole, into memory that cannot be asked for in a way that may fail.
+        // tonic encodes the response as a whole, and aborts if it gets no memory. This check comes first.
         let len = response.encoded_len();
         if len as u64 > self.front.limits().response_bytes {
             return Err(Refusal::response_too_long(self.front.limits().response_bytes));
@@ -71,30 +71,36 @@ impl Calls {
     }
 }
 
-fn given(text: &str) -> Option<&str> {
+fn non_empty(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
 #[tonic::async_trait]
 impl GrpcInferenceService for Calls {
-    async fn server_live(&self, _: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+    async fn server_live(&self, _: Request<ServerLiveRequest>) -> CallResult<ServerLiveResponse> {
         Ok(Response::new(ServerLiveResponse { live: true }))
     }
 
-    async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
+    async fn server_ready(
+        &self,
+        _: Request<ServerReadyRequest>,
+    ) -> CallResult<ServerReadyResponse> {
         Ok(Response::new(ServerReadyResponse { ready: self.is_ready() }))
     }
 
-    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+    async fn model_ready(
+        &self,
+        request: Request<ModelReadyRequest>,
+    ) -> CallResult<ModelReadyResponse> {
         let ModelReadyRequest { name, version } = request.into_inner();
-        let ready = self.front.is_model_ready(&name, given(&version));
+        let ready = self.front.is_model_ready(&name, non_empty(&version));
         Ok(Response::new(ModelReadyResponse { ready }))
     }
 
     async fn server_metadata(
         &self,
         _: Request<ServerMetadataRequest>,
-    ) -> Answer<ServerMetadataResponse> {
+    ) -> CallResult<ServerMetadataResponse> {
         let server = self.front.describe();
         let extensions = server.extensions.into_iter().map(str::to_owned).collect();
         let (name, version) = (server.name, server.version);
@@ -104,13 +110,16 @@ impl GrpcInferenceService for Calls {
     async fn model_metadata(
         &self,
         request: Request<ModelMetadataRequest>,
-    ) -> Answer<ModelMetadataResponse> {
+    ) -> CallResult<ModelMetadataResponse> {
         let ModelMetadataRequest { name, version } = request.into_inner();
-        let model = self.front.model_metadata(&name, given(&version))?;
+        let model = self.front.model_metadata(&name, non_empty(&version))?;
         Ok(Response::new(response::metadata(model)))
     }
 
-    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+    async fn model_infer(
+        &self,
+        request: Request<ModelInferRequest>,
+    ) -> CallResult<ModelInferResponse> {
         let charge = self.charge(request.extensions());
         Ok(Response::new(self.infer(request.into_inner(), charge).await?))
     }
@@ -120,32 +129,32 @@ impl GrpcInferenceService for Calls {
     async fn model_stream_infer(
         &self,
         request: Request<Streaming<ModelInferRequest>>,
-    ) -> Answer<Self::ModelStreamInferStream> {
+    ) -> CallResult<Self::ModelStreamInferStream> {
         Ok(Response::new(stream::answers(self.clone(), request)))
     }
 
     async fn model_config(
         &self,
         request: Request<ModelConfigRequest>,
-    ) -> Answer<ModelConfigResponse> {
+    ) -> CallResult<ModelConfigResponse> {
         let ModelConfigRequest { name, version } = request.into_inner();
-        let model = self.front.model_config(&name, given(&version))?;
+        let model = self.front.model_config(&name, non_empty(&version))?;
         Ok(Response::new(response::config(model)))
     }
 
     async fn model_statistics(
         &self,
         request: Request<ModelStatisticsRequest>,
-    ) -> Answer<ModelStatisticsResponse> {
+    ) -> CallResult<ModelStatisticsResponse> {
         let ModelStatisticsRequest { name, version } = request.into_inner();
-        let all = self.front.statistics(given(&name), given(&version))?;
+        let all = self.front.statistics(non_empty(&name), non_empty(&version))?;
         Ok(Response::new(response::statistics(all)))
     }
 
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
-    ) -> Answer<RepositoryIndexResponse> {
+    ) -> CallResult<RepositoryIndexResponse> {
         let entries = self.front.index(request.into_inner().ready);
         Ok(Response::new(response::index(entries)))
     }
@@ -153,7 +162,7 @@ impl GrpcInferenceService for Calls {
     async fn system_shared_memory_status(
         &self,
         request: Request<SystemSharedMemoryStatusRequest>,
-    ) -> Answer<SystemSharedMemoryStatusResponse> {
+    ) -> CallResult<SystemSharedMemoryStatusResponse> {
         let all = self.front.shared_memory().system_status(&request.into_inner().name)?;
         let regions = all.into_iter().map(|region| {
             let name = region.name.clone();
@@ -171,7 +180,7 @@ impl GrpcInferenceService for Calls {
     async fn system_shared_memory_register(
         &self,
         request: Request<SystemSharedMemoryRegisterRequest>,
-    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+    ) -> CallResult<SystemSharedMemoryRegisterResponse> {
         let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } =
             request.into_inner();
         self.front.shared_memory().register_system(&name, &key, offset, byte_size)?;
@@ -181,7 +190,7 @@ impl GrpcInferenceService for Calls {
     async fn system_shared_memory_unregister(
         &self,
         request: Request<SystemSharedMemoryUnregisterRequest>,
-    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+    ) -> CallResult<SystemSharedMemoryUnregisterResponse> {
         self.front.shared_memory().unregister_system(&request.into_inner().name)?;
         Ok(Response::new(SystemSharedMemoryUnregisterResponse {}))
     }
@@ -189,7 +198,7 @@ impl GrpcInferenceService for Calls {
     async fn cuda_shared_memory_status(
         &self,
         request: Request<CudaSharedMemoryStatusRequest>,
-    ) -> Answer<CudaSharedMemoryStatusResponse> {
+    ) -> CallResult<CudaSharedMemoryStatusResponse> {
         let all = self.front.shared_memory().cuda_status(&request.into_inner().name)?;
         let regions = all.into_iter().map(|region| {
             let name = region.name.clone();
@@ -202,11 +211,11 @@ impl GrpcInferenceService for Calls {
     async fn cuda_shared_memory_register(
         &self,
         request: Request<CudaSharedMemoryRegisterRequest>,
-    ) -> Answer<CudaSharedMemoryRegisterResponse> {
+    ) -> CallResult<CudaSharedMemoryRegisterResponse> {
         let CudaSharedMemoryRegisterRequest { name, raw_handle, device_id, byte_size } =
             request.into_inner();
         let shared = self.front.shared_memory().clone();
-        // The driver may make a context first, or wait for one that closes the same memory.
+        // The driver may create a context first, or wait for another thread that closes the same memory.
         run_blocking(move || shared.register_cuda(&name, &raw_handle, device_id, byte_size))
             .await?;
         Ok(Response::new(CudaSharedMemoryRegisterResponse {}))
@@ -215,7 +224,7 @@ impl GrpcInferenceService for Calls {
     async fn cuda_shared_memory_unregister(
         &self,
         request: Request<CudaSharedMemoryUnregisterRequest>,
-    ) -> Answer<CudaSharedMemoryUnregisterResponse> {
+    ) -> CallResult<CudaSharedMemoryUnregisterResponse> {
         let shared = self.front.shared_memory().clone();
         run_blocking(move || shared.unregister_cuda(&request.into_inner().name)).await?;
         Ok(Response::new(CudaSharedMemoryUnregisterResponse {}))
@@ -224,7 +233,7 @@ impl GrpcInferenceService for Calls {
 
 #[tonic::async_trait]
 impl Health for Calls {
-    async fn check(&self, request: Request<HealthCheckRequest>) -> Answer<HealthCheckResponse> {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> CallResult<HealthCheckResponse> {
         let service = request.into_inner().service;
         if !service.is_empty() && service != SERVICE {
             return Err(Status::not_found("unknown service"));

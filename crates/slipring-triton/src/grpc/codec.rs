@@ -1,4 +1,4 @@
-//! Messages of protobuf, each weighed before it is decoded.
+//! A codec that checks the decoded size of each protobuf message before it decodes the message.
 
 use std::marker::PhantomData;
 
@@ -14,11 +14,11 @@ use crate::grpc::generated::inference::*;
 use crate::grpc::message_size;
 
 tokio::task_local! {
-    /// Of the call whose messages are decoded: the codec is made by generated code, which knows of no call.
+    /// The charge of the current call. Generated code creates the codec, which therefore does not know the call.
     static CHARGE: Charge;
 }
 
-/// Runs what decodes messages of a call. What they take in memory beyond their bytes is taken from its charge.
+/// Runs code that decodes messages of a call. Memory beyond the message's own bytes goes to the call's charge.
 pub(super) fn with_charge<F: Future>(
     charge: Charge,
     decoding: F,
@@ -26,9 +26,9 @@ pub(super) fn with_charge<F: Future>(
     CHARGE.scope(charge, decoding)
 }
 
-/// A message that a client sends.
+/// A message of a client.
 pub trait DecodedSize {
-    /// What it takes in memory, as far as that may be many times what it takes on the wire: bytes.
+    /// Returns the memory of the decoded message in bytes, if it can exceed the encoded size many times.
     fn decoded_size(_message: &[u8]) -> usize {
         0
     }
@@ -40,7 +40,7 @@ impl DecodedSize for ModelInferRequest {
     }
 }
 
-// A few fields each, and strings that take what they are long.
+// These messages have a few fields, and strings of their encoded size.
 impl DecodedSize for CudaSharedMemoryRegisterRequest {}
 impl DecodedSize for CudaSharedMemoryStatusRequest {}
 impl DecodedSize for CudaSharedMemoryUnregisterRequest {}
@@ -57,14 +57,14 @@ impl DecodedSize for SystemSharedMemoryRegisterRequest {}
 impl DecodedSize for SystemSharedMemoryStatusRequest {}
 impl DecodedSize for SystemSharedMemoryUnregisterRequest {}
 
-/// What a message may always weigh.
+/// The decoded size that every message may have.
 const ALWAYS_ADMITTED: usize = 256 << 20;
 
-/// A heavier one may weigh as many times its length. Typed contents weigh up to eight times theirs, if all numbers
-/// are small; whoever sends as much of them as this shall send raw contents.
+/// The limit on the ratio of decoded to encoded size above [`ALWAYS_ADMITTED`]. Typed contents of small numbers reach
+/// a ratio of eight; clients send that much data as raw contents.
 const MAX_GROWTH: usize = 4;
 
-/// The codec that the generated code asks for: `T` is written, `U` is read.
+/// The codec of the generated code. It writes `T` and reads `U`.
 #[derive(Debug, Clone)]
 pub struct SizeCheckingCodec<T, U>(PhantomData<(T, U)>);
 
@@ -102,7 +102,7 @@ impl<U: Message + Default + DecodedSize> Decoder for SizeCheckingDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // A message is whole before it is decoded, and lies in one piece.
+        // tonic decodes a message only when all of it lies in one chunk.
         let bytes = message.chunk();
         let (size, most) =
             (U::decoded_size(bytes), ALWAYS_ADMITTED.max(bytes.len().saturating_mul(MAX_GROWTH)));

@@ -1,4 +1,4 @@
-//! Connections of HTTP/2, from their acceptance to their orderly end.
+//! HTTP/2 connections, from `accept` to an orderly end.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -23,23 +23,22 @@ use crate::idle::{ActiveRequest, Activity};
 use crate::listener::{Socket, Stream};
 use crate::shutdown::Shutdown;
 
-/// Bytes that a client may send before the server has taken them: of a call, and of a connection. The ways to and
-/// from another process are short; beyond this nothing gets faster.
-const WINDOW: (u32, u32) = (4 << 20, 8 << 20);
+/// The flow-control windows of a call and of a connection. Larger windows gain nothing over local links.
+const WINDOWS: (u32, u32) = (4 << 20, 8 << 20);
 
-/// Bytes of a frame that a client may send. Frames of the default, 16 KiB, cost large tensors a tenth of their speed.
-const FRAME: u32 = 1 << 20;
+/// The largest frame of a client. The default of 16 KiB costs large tensors a tenth of their throughput.
+const MAX_FRAME: u32 = 1 << 20;
 
-/// Calls under way on a connection; more wait at the client.
-const CALLS: u32 = 1024;
+/// The most calls in flight on a connection. Further calls wait at the client.
+const MAX_CALLS: u32 = 1024;
 
-/// Bytes of an answer that are made ready before the client takes them.
-const AHEAD: usize = 1 << 20;
+/// Bytes of a response that are prepared before the client takes them.
+const SEND_BUFFER: usize = 1 << 20;
 
-/// How often a silent client is asked whether it is there, and how long it may take to say so.
+/// The interval of pings to a silent client, and the longest time to its answer.
 const PINGS: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
-/// Serves one address until the end is told, and then until the calls under way are answered.
+/// Serves one address until the shutdown, then until the calls in flight are answered.
 pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
     let limits = *front.limits();
     let service = GrpcService::new(front, Some(shutdown.clone()));
@@ -52,11 +51,11 @@ pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
             }
         }
     };
-    // Who has called, and answers pings, may stay: its next call would else meet a closed connection.
+    // A client that has called and answers pings may stay. A closed connection would fail its next call.
     connections::serve(socket, &limits, None, shutdown.clone(), serve).await;
 }
 
-/// Serves a connection until it ends. However it ends is its client's affair.
+/// Serves a connection until it ends. Its errors concern the client alone.
 async fn connection(
     service: GrpcService,
     stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -68,17 +67,17 @@ async fn connection(
         let called = service.clone().call(request);
         async move {
             let answer = called.await?;
-            Ok::<_, Infallible>(answer.map(|body| Answering { body, _busy: busy }))
+            Ok::<_, Infallible>(answer.map(|body| ActiveBody { body, _busy: busy }))
         }
     });
     let mut served = pin!(
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .initial_stream_window_size(WINDOW.0)
-            .initial_connection_window_size(WINDOW.1)
-            .max_frame_size(FRAME)
-            .max_concurrent_streams(CALLS)
-            .max_send_buf_size(AHEAD)
+            .initial_stream_window_size(WINDOWS.0)
+            .initial_connection_window_size(WINDOWS.1)
+            .max_frame_size(MAX_FRAME)
+            .max_concurrent_streams(MAX_CALLS)
+            .max_send_buf_size(SEND_BUFFER)
             .keep_alive_interval(PINGS.0)
             .keep_alive_timeout(PINGS.1)
             .serve_connection(TokioIo::new(stream), answer)
@@ -87,20 +86,20 @@ async fn connection(
         _ = &mut served => return,
         _ = shutdown.wait_for(|end| *end) => {}
     }
-    // Who has not even said what it is has nothing to wait for.
+    // A client that has not sent a request has nothing to wait for.
     if activity.has_had_request() {
         served.as_mut().graceful_shutdown();
         let _ = served.await;
     }
 }
 
-/// The body of an answer: its connection is busy until it has ended.
-struct Answering {
+/// The body of a response. Its connection counts as active until the body ends.
+struct ActiveBody {
     body: Body,
     _busy: ActiveRequest,
 }
 
-impl HttpBody for Answering {
+impl HttpBody for ActiveBody {
     type Data = Bytes;
     type Error = Status;
 

@@ -1,13 +1,13 @@
-//! Typed contents: a tensor as numbers and texts of protobuf, made into its bytes.
+//! Converts typed contents, which are protobuf numbers and strings, to the bytes of a tensor.
 
 use bytes::Bytes;
+use slipring::DType;
 
 use crate::grpc::generated::inference::InferTensorContents;
 use crate::refusal::Refusal;
-use slipring::DType;
 
-/// How many numbers there are, and bytes of texts.
-pub(super) fn work(contents: &InferTensorContents) -> usize {
+/// Returns the number of elements, plus the bytes of strings.
+pub(super) fn conversion_len(contents: &InferTensorContents) -> usize {
     let texts = contents.bytes_contents.iter().map(|text| 4 + text.len()).sum::<usize>();
     let numbers = [
         contents.bool_contents.len(),
@@ -21,14 +21,14 @@ pub(super) fn work(contents: &InferTensorContents) -> usize {
     texts + numbers.iter().sum::<usize>()
 }
 
-/// The bytes of an input: little-endian, BYTES elements behind their lengths.
+/// Returns the bytes of an input, little-endian; BYTES elements with their length prefixes.
 pub(super) fn bytes(
     input: &str,
     datatype: &str,
     contents: &InferTensorContents,
 ) -> Result<Bytes, Refusal> {
     let Ok(dtype) = datatype.parse::<DType>() else {
-        // It is no model's, and is refused for that.
+        // Validation refuses a type that no model has.
         return Ok(Bytes::new());
     };
     let InferTensorContents {
@@ -42,17 +42,17 @@ pub(super) fn bytes(
         bytes_contents: strings,
     } = contents;
     let (count, made) = match dtype {
-        DType::Bool => made(bools, |value| Some([u8::from(*value)])),
-        DType::Int8 => made(ints, |value| Some(i8::try_from(*value).ok()?.to_le_bytes())),
-        DType::Int16 => made(ints, |value| Some(i16::try_from(*value).ok()?.to_le_bytes())),
-        DType::Int32 => made(ints, |value| Some(value.to_le_bytes())),
-        DType::Int64 => made(longs, |value| Some(value.to_le_bytes())),
-        DType::Uint8 => made(uints, |value| Some(u8::try_from(*value).ok()?.to_le_bytes())),
-        DType::Uint16 => made(uints, |value| Some(u16::try_from(*value).ok()?.to_le_bytes())),
-        DType::Uint32 => made(uints, |value| Some(value.to_le_bytes())),
-        DType::Uint64 => made(ulongs, |value| Some(value.to_le_bytes())),
-        DType::Fp32 => made(floats, |value| Some(value.to_le_bytes())),
-        DType::Fp64 => made(doubles, |value| Some(value.to_le_bytes())),
+        DType::Bool => convert(bools, |value| Some([u8::from(*value)])),
+        DType::Int8 => convert(ints, |value| Some(i8::try_from(*value).ok()?.to_le_bytes())),
+        DType::Int16 => convert(ints, |value| Some(i16::try_from(*value).ok()?.to_le_bytes())),
+        DType::Int32 => convert(ints, |value| Some(value.to_le_bytes())),
+        DType::Int64 => convert(longs, |value| Some(value.to_le_bytes())),
+        DType::Uint8 => convert(uints, |value| Some(u8::try_from(*value).ok()?.to_le_bytes())),
+        DType::Uint16 => convert(uints, |value| Some(u16::try_from(*value).ok()?.to_le_bytes())),
+        DType::Uint32 => convert(uints, |value| Some(value.to_le_bytes())),
+        DType::Uint64 => convert(ulongs, |value| Some(value.to_le_bytes())),
+        DType::Fp32 => convert(floats, |value| Some(value.to_le_bytes())),
+        DType::Fp64 => convert(doubles, |value| Some(value.to_le_bytes())),
         DType::Bytes => (strings.len(), framed(strings)),
         _ => return Err(Refusal::contents_unknown(input, datatype)),
     };
@@ -70,27 +70,30 @@ pub(super) fn bytes(
         return Err(Refusal::contents_type(input, datatype));
     }
     match made {
-        Made::Bytes(bytes) => Ok(Bytes::from(bytes)),
-        Made::OutOfRange => Err(Refusal::contents_range(input, datatype)),
-        Made::NoRoom(len) => Err(Refusal::no_memory(len)),
+        Converted::Bytes(bytes) => Ok(Bytes::from(bytes)),
+        Converted::OutOfRange => Err(Refusal::contents_range(input, datatype)),
+        Converted::NoMemory(len) => Err(Refusal::no_memory(len)),
     }
 }
 
-/// What became of elements.
-enum Made {
+/// The result of a conversion.
+enum Converted {
     Bytes(Vec<u8>),
-    /// One of them does not fit into the data type.
+    /// An element does not fit the data type.
     OutOfRange,
-    /// For so many bytes.
-    NoRoom(usize),
+    /// There is no memory for this many bytes.
+    NoMemory(usize),
 }
 
-/// How many elements there are, and their bytes.
-fn made<T, const N: usize>(elements: &[T], of: impl Fn(&T) -> Option<[u8; N]>) -> (usize, Made) {
-    let made = filled(elements.len() * N, |room| {
+/// Returns the number of elements, and their bytes.
+fn convert<T, const N: usize>(
+    elements: &[T],
+    of: impl Fn(&T) -> Option<[u8; N]>,
+) -> (usize, Converted) {
+    let made = filled(elements.len() * N, |buffer| {
         elements.iter().all(|element| match of(element) {
             Some(bytes) => {
-                room.extend_from_slice(&bytes);
+                buffer.extend_from_slice(&bytes);
                 true
             }
             None => false,
@@ -99,24 +102,24 @@ fn made<T, const N: usize>(elements: &[T], of: impl Fn(&T) -> Option<[u8; N]>) -
     (elements.len(), made)
 }
 
-fn framed(strings: &[Vec<u8>]) -> Made {
+fn framed(strings: &[Vec<u8>]) -> Converted {
     let len = strings.iter().map(|string| 4 + string.len()).sum();
-    filled(len, |room| {
+    filled(len, |buffer| {
         strings.iter().all(|string| {
             let Ok(len) = u32::try_from(string.len()) else { return false };
-            room.extend_from_slice(&len.to_le_bytes());
-            room.extend_from_slice(string);
+            buffer.extend_from_slice(&len.to_le_bytes());
+            buffer.extend_from_slice(string);
             true
         })
     })
 }
 
-fn filled(len: usize, fill: impl FnOnce(&mut Vec<u8>) -> bool) -> Made {
-    let mut room = Vec::new();
-    if room.try_reserve_exact(len).is_err() {
-        return Made::NoRoom(len);
+fn filled(len: usize, fill: impl FnOnce(&mut Vec<u8>) -> bool) -> Converted {
+    let mut buffer = Vec::new();
+    if buffer.try_reserve_exact(len).is_err() {
+        return Converted::NoMemory(len);
     }
-    if fill(&mut room) { Made::Bytes(room) } else { Made::OutOfRange }
+    if fill(&mut buffer) { Converted::Bytes(buffer) } else { Converted::OutOfRange }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What fuzz targets reach of gRPC: frames, and messages that ask to infer.
+//! The parts of gRPC that fuzz targets reach: frames, and inference messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -18,9 +18,9 @@ use crate::grpc::scatter_gather::ScatterGatherBody;
 use crate::grpc::{message_size, request, response};
 
 /// A body in pieces.
-struct Cut(VecDeque<Bytes>);
+struct PieceBody(VecDeque<Bytes>);
 
-impl Body for Cut {
+impl Body for PieceBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -32,8 +32,8 @@ impl Body for Cut {
     }
 }
 
-/// Frames of any bytes, or one frame with a message of any bytes: `flags | bytes at a time | body`. What is decoded
-/// takes about what it was weighed at, and is executed; afterwards nothing is under way.
+/// Reads frames of any bytes, or one frame with a message of any bytes: `flags | bytes at a time | body`. A decoded
+/// message must take about its counted size. It is executed, and afterwards nothing is in flight.
 pub fn message(input: &[u8]) {
     let [flags, piece, rest @ ..] = input else { return };
     let longest = front().limits().request_bytes as usize;
@@ -54,8 +54,13 @@ pub fn message(input: &[u8]) {
     let coding = codings[usize::from(flags >> 1) % codings.len()];
     let charge = front().charge();
     let is_stream = flags & 8 == 0;
-    let body =
-        ScatterGatherBody::new(Cut(pieces), coding, is_stream, front().limits(), charge.clone());
+    let body = ScatterGatherBody::new(
+        PieceBody(pieces),
+        coding,
+        is_stream,
+        front().limits(),
+        charge.clone(),
+    );
     let mut codec = SizeCheckingCodec::<ModelInferResponse, ModelInferRequest>::default();
     run(with_charge(charge, async {
         let mut messages = Streaming::new_request(codec.decoder(), body, None, Some(longest));
@@ -70,7 +75,7 @@ pub fn message(input: &[u8]) {
     assert!(front().charge().add(front().limits().bytes_in_flight).is_ok(), "all is given back");
 }
 
-/// Bytes that a message has taken, without what each allocation takes besides.
+/// Returns the memory of a message, without the overhead of each allocation.
 fn taken(message: &ModelInferRequest) -> usize {
     let ModelInferRequest { model_name, model_version, id, inputs, outputs, .. } = message;
     let texts = [model_name, model_version, id].map(String::capacity).iter().sum::<usize>();

@@ -1,4 +1,4 @@
-//! A compressed message that is there, while it is made plain: in pieces of a fixed size, each counted.
+//! Decompresses a message into chunks of a fixed size, each of which is charged.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, ErrorKind, Read};
@@ -10,13 +10,13 @@ use tonic::codec::CompressionEncoding;
 
 use crate::budget::Charge;
 
-/// Bytes of a piece.
-const PIECE: usize = 256 << 10;
+/// Bytes of a chunk.
+const CHUNK: usize = 256 << 10;
 
-/// Compressed bytes, and as many plain ones, after which others have their turn: about a millisecond.
-const TURN: usize = 512 << 10;
+/// Compressed bytes, and also plain bytes, after which the task yields: about a millisecond.
+const YIELD_AFTER: usize = 512 << 10;
 
-/// How messages of a call are compressed, by the name that it tells.
+/// Returns the compression that a call names.
 pub(super) fn encoding(name: &[u8]) -> Option<CompressionEncoding> {
     match name {
         b"gzip" => Some(CompressionEncoding::Gzip),
@@ -25,17 +25,17 @@ pub(super) fn encoding(name: &[u8]) -> Option<CompressionEncoding> {
     }
 }
 
-/// Compressed bytes, of which a turn may read so many.
+/// Compressed bytes. `turn` limits how many the decompressor may read before it yields.
 #[derive(Debug)]
-struct Coded {
+struct CompressedInput {
     pieces: VecDeque<Bytes>,
     turn: usize,
 }
 
-impl BufRead for Coded {
+impl BufRead for CompressedInput {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         match self.pieces.front() {
-            // The decoder goes on from here when it is asked again.
+            // The decompressor resumes here at the next turn.
             Some(_) if self.turn == 0 => Err(ErrorKind::WouldBlock.into()),
             Some(piece) => Ok(&piece[..piece.len().min(self.turn)]),
             None => Ok(&[]),
@@ -53,7 +53,7 @@ impl BufRead for Coded {
     }
 }
 
-impl Read for Coded {
+impl Read for CompressedInput {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut there = self.fill_buf()?;
         let len = there.read(out)?;
@@ -64,61 +64,62 @@ impl Read for Coded {
 
 #[derive(Debug)]
 enum Decoder {
-    Gzip(GzDecoder<Coded>),
-    Deflate(ZlibDecoder<Coded>),
+    Gzip(GzDecoder<CompressedInput>),
+    Deflate(ZlibDecoder<CompressedInput>),
 }
 
-/// A message while it is made plain.
+/// A message under decompression.
 #[derive(Debug)]
 pub(super) struct Inflate {
     decoder: Decoder,
     plain: VecDeque<Bytes>,
     len: usize,
-    /// The piece at hand, and how much of it is filled.
-    room: Vec<u8>,
+    /// The current chunk, and its filled length.
+    chunk: Vec<u8>,
     filled: usize,
 }
 
 impl Inflate {
-    /// `None`: there is no decoder for that.
+    /// Returns `None` for an unknown compression.
     pub(super) fn new(encoding: CompressionEncoding, coded: VecDeque<Bytes>) -> Option<Self> {
-        let coded = Coded { pieces: coded, turn: 0 };
+        let coded = CompressedInput { pieces: coded, turn: 0 };
         let decoder = match encoding {
             CompressionEncoding::Gzip => Decoder::Gzip(GzDecoder::new(coded)),
             CompressionEncoding::Deflate => Decoder::Deflate(ZlibDecoder::new(coded)),
             _ => return None,
         };
-        Some(Self { decoder, plain: VecDeque::new(), len: 0, room: Vec::new(), filled: 0 })
+        Some(Self { decoder, plain: VecDeque::new(), len: 0, chunk: Vec::new(), filled: 0 })
     }
 
-    /// Does a turn of it: the plain message's length, if it is done. What becomes plain is taken from the charge.
+    /// Decompresses one turn, and charges the plain bytes. Returns the plain length once the message is complete.
     ///
     /// # Errors
     ///
-    /// It is not so compressed; it is too long, whose status `too_long` makes; too much is under way.
+    /// The data is not compressed as declared; the message is too long, with the status of `too_long`; or too many
+    /// bytes are in flight.
     pub(super) fn turn(
         &mut self,
         charge: &Charge,
         too_long: impl Fn(usize) -> Option<Status>,
     ) -> Result<Option<usize>, Status> {
         match &mut self.decoder {
-            Decoder::Gzip(decoder) => decoder.get_mut().turn = TURN,
-            Decoder::Deflate(decoder) => decoder.get_mut().turn = TURN,
+            Decoder::Gzip(decoder) => decoder.get_mut().turn = YIELD_AFTER,
+            Decoder::Deflate(decoder) => decoder.get_mut().turn = YIELD_AFTER,
         }
         let before = self.len;
-        while self.len - before < TURN {
-            if self.filled == self.room.len() {
+        while self.len - before < YIELD_AFTER {
+            if self.filled == self.chunk.len() {
                 self.put_aside();
-                self.room = vec![0; PIECE];
+                self.chunk = vec![0; CHUNK];
             }
-            let room = &mut self.room[self.filled..];
+            let chunk = &mut self.chunk[self.filled..];
             let read = match &mut self.decoder {
-                Decoder::Gzip(decoder) => decoder.read(room),
-                Decoder::Deflate(decoder) => decoder.read(room),
+                Decoder::Gzip(decoder) => decoder.read(chunk),
+                Decoder::Deflate(decoder) => decoder.read(chunk),
             };
             let read = match read {
                 Ok(0) => {
-                    self.room.truncate(self.filled);
+                    self.chunk.truncate(self.filled);
                     self.put_aside();
                     return Ok(Some(self.len));
                 }
@@ -136,16 +137,16 @@ impl Inflate {
         Ok(None)
     }
 
-    /// The pieces, once it is done.
+    /// Returns the chunks of the complete message.
     pub(super) fn into_plain(self) -> VecDeque<Bytes> {
         self.plain
     }
 
     fn put_aside(&mut self) {
-        let room = std::mem::take(&mut self.room);
-        if !room.is_empty() {
-            // As much memory as bytes.
-            self.plain.push_back(room.into_boxed_slice().into());
+        let chunk = std::mem::take(&mut self.chunk);
+        if !chunk.is_empty() {
+            // A boxed slice holds no spare capacity.
+            self.plain.push_back(chunk.into_boxed_slice().into());
         }
         self.filled = 0;
     }

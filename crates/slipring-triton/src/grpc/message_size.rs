@@ -1,22 +1,23 @@
-//! What a request takes in memory once it is decoded, counted while it is still bytes.
+//! The memory of a decoded request, computed from its encoded bytes.
 //!
-//! An element of two bytes on the wire, such as an empty text, takes dozens in memory. So elements are counted, field
-//! by field, without taking memory for any. What is broken weighs what was counted up to there: decoding refuses it.
+//! An element of two encoded bytes, such as an empty string, takes dozens of bytes in memory. This module therefore
+//! counts elements, field by field, without allocating. A malformed message counts up to its first fault; decoding
+//! refuses it.
 
-/// Bytes in memory of a tensor's head, of a parameter, of a text or raw tensor, of a number: about as the
-/// generated types have them, with what an allocation takes besides.
+/// Bytes in memory of a tensor, a parameter, a string or raw tensor, and a number: the size of the generated type plus
+/// the overhead of its allocations, approximately.
 const TENSOR: usize = 512;
 const PARAMETER: usize = 256;
 const TEXT: usize = 64;
 const NUMBER: usize = 8;
 
-/// A field: its number, and its bytes if it has a length. Else it is a number.
+/// A field: its number, and its bytes if it is length-delimited. The others are numbers.
 struct Field<'a>(u32, Option<&'a [u8]>);
 
-/// The fields of a message as they are decoded, up to where it is broken.
+/// The fields of a message, up to its first fault.
 struct Fields<'a> {
     rest: &'a [u8],
-    /// The number of its map. Whatever else their keys say, entries of maps are decoded as bytes that have a length.
+    /// The field number of the map. prost decodes every map entry as length-delimited, whatever its key says.
     map: u32,
 }
 
@@ -40,7 +41,7 @@ impl<'a> Fields<'a> {
         Some(bytes)
     }
 
-    /// What stands behind a key: its bytes if they have a length.
+    /// Returns the value behind a key: its bytes if it is length-delimited.
     fn value(&mut self, key: u64) -> Option<Option<&'a [u8]>> {
         match key & 7 {
             0 => self.varint().map(|_| None),
@@ -55,7 +56,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Passes over a group, and the groups in it. They are not decoded, and must not hide what comes behind them.
+    /// Skips a group and the groups in it. prost does not decode groups, and they must not hide the fields behind
+    /// them.
     fn group(&mut self) -> Option<()> {
         let mut depth = 1_usize;
         while depth > 0 {
@@ -81,7 +83,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// Of a `ModelInferRequest`.
+/// Returns the memory of a `ModelInferRequest`.
 pub(super) fn of_request(message: &[u8]) -> usize {
     let fields = Fields { rest: message, map: 4 };
     let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
@@ -116,7 +118,7 @@ fn of_contents(message: &[u8]) -> usize {
     let sizes = fields.map(|Field(number, bytes)| match (number, bytes) {
         (1, Some(packed)) => packed.len(),
         (2..=5, Some(packed)) => numbers(packed),
-        // As many bytes as on the wire.
+        // These types have a fixed size, the same as encoded.
         (6 | 7, Some(packed)) => packed.len(),
         (8, Some(text)) => TEXT + text.len(),
         _ => NUMBER,
@@ -124,7 +126,7 @@ fn of_contents(message: &[u8]) -> usize {
     sizes.sum()
 }
 
-/// Of numbers, the last byte of each of which has no highest bit.
+/// Returns the memory of packed varints. The last byte of each has a clear highest bit.
 fn numbers(packed: &[u8]) -> usize {
     packed.iter().filter(|byte| **byte & 0x80 == 0).count() * NUMBER
 }
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_group_hides_nothing() {
-        // Field 100 as a group, in which are fields of every kind, and another group.
+        // Field 100 as a group that holds a field of every kind and another group.
         let group =
             [0xa3, 6, 8, 1, 0x21, 0, 0, 0, 0, 0, 0, 0, 0, 0x22, 1, 0, 0xab, 6, 0xac, 6, 0xa4, 6];
         all_are_counted_behind(&group);
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_entry_of_a_map_hides_nothing_whatever_its_key_says() {
-        // Of the request's parameters, with no bytes.
+        // An empty entry of the request's parameters.
         for kind in 0..=7 {
             all_are_counted_behind(&[4 << 3 | kind, 0]);
         }
@@ -187,7 +189,7 @@ mod tests {
     #[track_caller]
     fn all_are_counted_behind(field: &[u8]) {
         let message = [field, &[0x2a, 0].repeat(10_000)].concat();
-        // What is refused takes no memory.
+        // A message that decoding refuses takes no memory.
         let decoded = ModelInferRequest::decode(&message[..]);
         let inputs = decoded.map_or(0, |message| message.inputs.len());
         assert!(of_request(&message) >= inputs * TENSOR, "{inputs} behind {field:?}");

@@ -1,16 +1,17 @@
 //! gRPC: the protocol's service as a tonic service, and connections that serve it.
 //!
 //! ```text
-//!   HTTP/2 ─▶ gathered ──▶ codec ─▶ calls, stream ─▶ request, contents ─▶ Front::infer
-//!             (frames)     (protobuf)                (InferRequest)            │
-//!             inflate               response ◀──────────────────────────────┘
+//!   HTTP/2 ─▶ scatter_gather ─▶ codec ─▶ calls, stream ─▶ request, contents ─▶ Front::infer
+//!             (frames)          (protobuf)                (InferRequest)            │
+//!             inflate                    response ◀─────────────────────────────────┘
 //! ```
 //!
-//! 1. Memory for a message is taken as its bytes come, whatever length it claims, and counted; so is what it becomes
-//!    when it is made plain and decoded.
-//! 2. A message is weighed before it is decoded: what takes many times its size in memory is refused.
-//! 3. Raw contents are cut out of their message, and not copied.
-//! 4. A status has the text of a refusal, and no more of it than a client's headers hold.
+//! 1. Memory for a message grows with the bytes that arrive, whatever length the message claims. All of it is charged,
+//!    also
+//!    that of the decompressed and the decoded message.
+//! 2. The decoded size of a message is computed before it is decoded. A message that grows many times is refused.
+//! 3. Raw contents are slices of their message, without a copy.
+//! 4. A status carries the text of a refusal, shortened to what clients accept in headers.
 
 mod calls;
 mod codec;

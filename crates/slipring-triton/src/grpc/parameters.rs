@@ -1,4 +1,4 @@
-//! Parameters of a tensor and of a request, each of one of five types.
+//! The parameters of a tensor and of a request, each of one of five types.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ const REGION: &str = "shared_memory_region";
 const OFFSET: &str = "shared_memory_offset";
 const SIZE: &str = "shared_memory_byte_size";
 
-/// By which a client of a stream asks to be told which response is the last. The one reserved name that it may send.
-const FINAL: &str = "triton_enable_empty_final_response";
+/// The one reserved name that a client may send. It asks that the last response of a stream is marked.
+const FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 
 pub(super) type Parameters = BTreeMap<String, InferParameter>;
 
-/// What a model is told of. What only the server may say is refused.
+/// Returns the parameters for the model. Names that only the server may use are refused.
 pub(super) fn of_request(parameters: Parameters) -> Result<BTreeMap<String, Parameter>, Refusal> {
-    let told = parameters.into_iter().filter(|(name, _)| name != FINAL);
+    let told = parameters.into_iter().filter(|(name, _)| name != FINAL_RESPONSE);
     let told = told.map(|(name, parameter)| match parameter.parameter_choice {
         _ if name.starts_with("triton_") => Err(Refusal::reserved_parameter(&name)),
         Some(choice) => Ok(Some((name, value(choice)))),
@@ -37,12 +37,12 @@ fn value(choice: ParameterChoice) -> Parameter {
     }
 }
 
-/// Where in shared memory a tensor is, if it is there.
+/// Returns the window of a tensor in shared memory, if it has one.
 pub(super) fn window(
     tensor: &str,
     parameters: &Parameters,
 ) -> Result<Option<RegionWindow>, Refusal> {
-    // Most tensors have none.
+    // Most tensors have no parameters.
     if parameters.is_empty() {
         return Ok(None);
     }
@@ -61,7 +61,7 @@ pub(super) fn window(
         };
     };
     let size = size.ok_or_else(|| Refusal::window_incomplete(tensor))?;
-    // Negative numbers are outside of every region; as unsigned ones they would be far behind it, or wrap.
+    // A negative offset lies outside of every region. Cast to unsigned it could wrap.
     let offset = u64::try_from(offset.unwrap_or(0)).map_err(|_| Refusal::region_offset(region))?;
     let len = u64::try_from(size).map_err(|_| Refusal::region_range(region))?;
     Ok(Some(RegionWindow { name: region.clone(), offset, len }))
@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn one_reserved_name_may_be_sent() {
         let yes = ParameterChoice::BoolParam(true);
-        let told = of_request(parameters(&[(FINAL, yes.clone()), ("t", yes.clone())])).unwrap();
+        let told =
+            of_request(parameters(&[(FINAL_RESPONSE, yes.clone()), ("t", yes.clone())])).unwrap();
         assert_eq!(told, BTreeMap::from([("t".to_owned(), Parameter::Bool(true))]));
         assert!(of_request(parameters(&[("triton_", yes)])).is_err());
     }

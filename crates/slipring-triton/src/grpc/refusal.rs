@@ -1,11 +1,11 @@
-//! Refusals that only gRPC has, and how a refusal becomes a status.
+//! Refusals of gRPC alone, and the conversion of a refusal to a status.
 
 use tonic::{Code, Status};
 
 use crate::refusal::Refusal;
 
-/// Bytes of a text that a status carries. Clients take 8 KiB of headers, and a byte may take three there.
-const LONGEST: usize = 2048;
+/// The longest text of a status in bytes. Clients accept 8 KiB of headers, and a byte may take three there.
+const MAX_TEXT: usize = 2048;
 
 impl Refusal {
     pub(super) fn parameter_unlike(parameter: &str, tensor: &str, expected: &str) -> Self {
@@ -57,7 +57,7 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let text = refusal.text();
         let ends = |at: &usize| text.is_char_boundary(*at);
-        let end = (0..=text.len().min(LONGEST)).rev().find(ends).unwrap_or(0);
+        let end = (0..=text.len().min(MAX_TEXT)).rev().find(ends).unwrap_or(0);
         Self::new(Code::from_i32(refusal.kind().grpc_code()), &text[..end])
     }
 }

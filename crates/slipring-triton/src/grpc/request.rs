@@ -1,4 +1,4 @@
-//! A request of protobuf, made into one that knows no wire.
+//! Converts a protobuf request to an [`InferRequest`].
 
 use crate::grpc::generated::inference::ModelInferRequest;
 use crate::grpc::generated::inference::model_infer_request::{
@@ -8,12 +8,21 @@ use crate::grpc::{contents, parameters};
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InputData, RequestInput, RequestedOutput};
 
-/// How much is to be made into tensors.
-pub(super) fn work(message: &ModelInferRequest) -> usize {
-    message.inputs.iter().filter_map(|input| input.contents.as_ref()).map(contents::work).sum()
+/// Returns the number of elements and string bytes to convert.
+pub(super) fn conversion_len(message: &ModelInferRequest) -> usize {
+    message
+        .inputs
+        .iter()
+        .filter_map(|input| input.contents.as_ref())
+        .map(contents::conversion_len)
+        .sum()
 }
 
-/// What is asked for, or why it cannot be.
+/// Converts a request.
+///
+/// # Errors
+///
+/// The refusal that the client receives.
 pub(super) fn decode(message: ModelInferRequest) -> Result<InferRequest, Refusal> {
     let model = message.model_name;
     let parameters = parameters::of_request(message.parameters)?;
@@ -34,7 +43,7 @@ pub(super) fn decode(message: ModelInferRequest) -> Result<InferRequest, Refusal
     Ok(InferRequest { model, version, id, parameters, inputs, outputs })
 }
 
-/// `raw` are the raw contents that no input before has taken.
+/// Converts an input. `raw` holds the raw contents that no earlier input has taken.
 fn decode_input(
     input: InferInputTensor,
     model: &str,

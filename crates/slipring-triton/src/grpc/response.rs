@@ -1,4 +1,6 @@
-//! What the front answers, as messages of protobuf.
+//! Converts responses and descriptions of the front to protobuf messages.
+
+use slipring::DType;
 
 use crate::description::{IndexEntry, ModelDescription, ModelStatistics};
 use crate::grpc::generated::inference as proto;
@@ -8,9 +10,8 @@ use crate::grpc::generated::inference::model_version_policy::{All, Latest, Polic
 use crate::grpc::generated::inference::repository_index_response::ModelIndex;
 use crate::request::InferResponse;
 use crate::statistics::Tally;
-use slipring::DType;
 
-/// Raw contents are one for each output: clients find them by place, so that of an output in shared memory is empty.
+/// Converts a response. Clients match raw contents by position, so an output in shared memory has empty ones.
 pub(super) fn infer(response: InferResponse) -> proto::ModelInferResponse {
     let InferResponse { model, version, id, outputs } = response;
     let mut tensors = Vec::with_capacity(outputs.len());
@@ -75,13 +76,13 @@ pub(super) fn config(model: ModelDescription) -> proto::ModelConfigResponse {
         max_batch_size: i32::try_from(model.max_batch_size).unwrap_or(i32::MAX),
         input: input.collect(),
         output: output.collect(),
-        // One response a request.
+        // Each request has one response.
         model_transaction_policy: Some(proto::ModelTransactionPolicy { decoupled: false }),
     };
     proto::ModelConfigResponse { config: Some(config) }
 }
 
-/// The protocol numbers data types as the descriptors of this crate do.
+/// The protocol numbers data types as slipring's descriptors do.
 fn data_type(dtype: DType) -> i32 {
     dtype.code().into()
 }

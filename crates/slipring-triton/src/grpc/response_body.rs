@@ -1,4 +1,4 @@
-//! An answer on its way, whose bytes are under way until they are sent.
+//! The body of a response, whose bytes stay charged until they are sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,10 +9,10 @@ use tonic::Status;
 
 use crate::budget::Charge;
 
-/// Shorter pieces are sent as soon as they are made.
+/// Shorter chunks are sent at once and not charged separately.
 const SHORT: usize = 16 << 10;
 
-/// A body that holds a call's charge: so does each of its pieces, which wait in the connection once it has ended.
+/// A body that holds the call's charge. Its chunks hold it too, since they wait in the connection after the body ends.
 pub(super) struct ChargedBody {
     body: tonic::body::Body,
     charge: Charge,

@@ -1,18 +1,19 @@
-//! A body that gives a message only once it is there, counted and plain.
+//! A scatter-gather body: it yields a message only when all its bytes have arrived, decompressed and charged.
 //!
 //! ```text
 //!   frame of gRPC   compressed u8 │ length u32, big-endian │ length bytes
 //! ```
 //!
-//! Whoever decodes takes memory for as many bytes as a frame's head claims, and decompresses whatever comes of it. So
-//! frames are followed here as they come:
+//! tonic's decoder reserves memory for the length that a frame claims, and decompresses without a limit on the sum.
+//! This body therefore follows the frames itself:
 //!
-//! 1. Each byte is taken from the bytes under way as it comes. It is given back when the next message of its call
-//!    begins, or with the last that holds the call's [`Charge`].
-//! 2. A plain message above [`SHORT`] is handed on when all of it is there.
-//! 3. A compressed one is decompressed when all of it is there, a step at a time, each taken from the bytes under
-//!    way as well, and handed on plain.
-//! 4. What is handed on at a time ends with its message, and a call that takes one message gets no more.
+//! 1. Each arriving byte is charged. The charge is released when the next message of the call begins, or with the last
+//!    holder of the call's [`Charge`].
+//! 2. A plain message above [`SHORT`] is passed on when all of it has arrived.
+//! 3. A compressed message is decompressed step by step when all of it has arrived. Each step is charged. The message
+//!    is
+//!    passed on as plain.
+//! 4. A chunk never spans two messages, and a call of one message receives only one.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -29,63 +30,63 @@ use crate::budget::Charge;
 use crate::grpc::inflate::Inflate;
 use crate::limits::Limits;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Bytes of a message that may be claimed before they are there.
+/// Bytes of a message that tonic may reserve before they arrive.
 const SHORT: usize = 64 << 10;
 
-/// Bytes of a frame's head.
+/// Bytes of a frame's header.
 const HEAD: usize = 5;
 
-/// Bytes of a message that is taken.
-pub(super) fn longest(limits: &Limits) -> usize {
+/// Returns the max_len message in bytes.
+pub(super) fn max_len(limits: &Limits) -> usize {
     usize::try_from(limits.request_bytes).unwrap_or(usize::MAX).min(u32::MAX as usize)
 }
 
-/// As gRPC's own servers say it.
-fn too_long(len: usize, longest: usize) -> Status {
-    Status::resource_exhausted(format!("Received message larger than max ({len} vs. {longest})"))
+/// Returns the status of tonic's own servers.
+fn too_long(len: usize, max_len: usize) -> Status {
+    Status::resource_exhausted(format!("Received message larger than max ({len} vs. {max_len})"))
 }
 
-/// Of a plain message.
+/// Returns the header of a plain message.
 fn head(len: usize) -> Bytes {
     let [a, b, c, d] = (len as u32).to_be_bytes();
     Bytes::copy_from_slice(&[0, a, b, c, d])
 }
 
-/// A body whose messages are whole, plain and counted.
+/// A body of complete, plain and charged messages.
 pub(super) struct ScatterGatherBody<B> {
     body: B,
-    /// Of messages that say that they are compressed.
+    /// The compression of messages that are marked as compressed.
     encoding: Option<CompressionEncoding>,
-    /// Whether its call takes more than one message.
+    /// Whether the call takes more than one message.
     is_stream: bool,
     has_begun: bool,
-    /// Messages that are longer are refused at once.
-    longest: usize,
+    /// The max_len message.
+    max_len: usize,
     charge: Charge,
-    /// Come, and not yet looked at: from a frame's head on, or amid a message.
+    /// Arrived bytes that are not yet examined. They start at a frame's header or inside of a message.
     rest: Bytes,
-    /// Of the message at hand: its length, what of it is to come, and whether it is to be made plain.
+    /// The current message: its length, its bytes still to come, and whether it is compressed.
     len: usize,
     left: usize,
-    is_coded: bool,
-    /// What has come of it, and waits.
+    is_compressed: bool,
+    /// Arrived parts of the current message.
     parts: VecDeque<Bytes>,
     inflate: Option<Inflate>,
-    /// To be handed on.
+    /// Chunks to pass on.
     ready: VecDeque<Bytes>,
-    /// What came behind the data.
+    /// The trailers.
     last: Option<Frame<Bytes>>,
     limits: Limits,
-    /// While a message is half there.
-    waits: Option<Pin<Box<Sleep>>>,
-    /// When the message at hand was first waited for.
+    /// The timer of an incomplete message.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// The start of the wait for the current message.
     since: Option<Instant>,
 }
 
 impl<B> ScatterGatherBody<B> {
-    /// `charge` is the call's.
+    /// Returns a body. `charge` is that of the call.
     pub(super) fn new(
         body: B,
         encoding: Option<CompressionEncoding>,
@@ -98,37 +99,37 @@ impl<B> ScatterGatherBody<B> {
             encoding,
             is_stream,
             has_begun: false,
-            longest: longest(limits),
+            max_len: max_len(limits),
             charge,
             rest: Bytes::new(),
             len: 0,
             left: 0,
-            is_coded: false,
+            is_compressed: false,
             parts: VecDeque::new(),
             inflate: None,
             ready: VecDeque::new(),
             last: None,
             limits: *limits,
-            waits: None,
+            timer: None,
             since: None,
         }
     }
 
-    fn is_amid(&self) -> bool {
+    fn is_inside_message(&self) -> bool {
         self.left > 0 || !self.rest.is_empty()
     }
 
-    /// Takes up what has come.
+    /// Charges and keeps arrived bytes.
     fn receive(&mut self, part: Bytes) -> Result<(), Status> {
         self.charge.add(part.len() as u64)?;
-        // What is left over is part of a head.
+        // A remainder is part of a header.
         self.rest =
             if self.rest.is_empty() { part } else { [&self.rest[..], &part].concat().into() };
         Ok(())
     }
 
-    /// Looks at what has come, up to the next message's head or end: whether there was anything to look at.
-    fn pass(&mut self) -> Result<bool, Status> {
+    /// Examines arrived bytes up to the next header or the end of a message. Returns whether there were any.
+    fn advance(&mut self) -> Result<bool, Status> {
         if self.left == 0 {
             let Some(&[flag, a, b, c, d]) = self.rest.first_chunk() else { return Ok(false) };
             self.begin(flag, u32::from_be_bytes([a, b, c, d]) as usize)?;
@@ -140,7 +141,7 @@ impl<B> ScatterGatherBody<B> {
         if !part.is_empty() {
             self.parts.push_back(part);
         }
-        if self.is_coded {
+        if self.is_compressed {
             if let (0, Some(encoding)) = (self.left, self.encoding) {
                 self.inflate = Inflate::new(encoding, std::mem::take(&mut self.parts));
             }
@@ -150,23 +151,23 @@ impl<B> ScatterGatherBody<B> {
         Ok(true)
     }
 
-    /// Takes up a message by its head.
+    /// Starts a message at its header.
     fn begin(&mut self, flag: u8, len: usize) -> Result<(), Status> {
-        if len > self.longest {
-            return Err(too_long(len, self.longest));
+        if len > self.max_len {
+            return Err(too_long(len, self.max_len));
         }
         if self.has_begun && !self.is_stream {
             return Err(Status::internal("more messages than one in a call that takes one"));
         }
         self.has_begun = true;
         self.since = None;
-        // Whoever wants another message is done with the one before.
+        // A caller that asks for the next message has consumed the one before.
         self.charge.set(self.rest.len() as u64);
-        // What says that it is compressed where nobody has said how is for the decoder to refuse.
-        self.is_coded = flag == 1 && self.encoding.is_some();
+        // tonic's decoder refuses a compressed message of a call that names no compression.
+        self.is_compressed = flag == 1 && self.encoding.is_some();
         self.len = len;
         self.left = len;
-        if self.is_coded {
+        if self.is_compressed {
             self.rest.advance(HEAD);
         } else {
             self.left += HEAD;
@@ -174,11 +175,11 @@ impl<B> ScatterGatherBody<B> {
         Ok(())
     }
 
-    /// Makes the message at hand plain. Pending: others have their turn.
+    /// Decompresses the current message. Returns `Pending` to yield.
     fn inflate(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let Some(mut inflate) = self.inflate.take() else { return Poll::Ready(Ok(())) };
-        let longest = self.longest;
-        let too_long = |len| (len > longest).then(|| too_long(len, longest));
+        let max_len = self.max_len;
+        let too_long = |len| (len > max_len).then(|| too_long(len, max_len));
         let Some(len) = inflate.turn(&self.charge, too_long)? else {
             self.inflate = Some(inflate);
             context.waker().wake_by_ref();
@@ -186,14 +187,14 @@ impl<B> ScatterGatherBody<B> {
         };
         self.ready.push_back(head(len));
         self.ready.append(&mut inflate.into_plain());
-        // Its compressed bytes are gone.
+        // The compressed bytes are gone.
         self.charge.set((len + self.rest.len()) as u64);
         Poll::Ready(Ok(()))
     }
 
-    /// What is wrong where the body ends here.
+    /// Checks that the body may end here.
     fn end(&mut self) -> Result<(), Status> {
-        if !self.is_amid() {
+        if !self.is_inside_message() {
             return Ok(());
         }
         self.parts.clear();
@@ -205,32 +206,32 @@ impl<B> ScatterGatherBody<B> {
         Err(Status::internal(text))
     }
 
-    /// Out of stall_timeout, if a message is half there.
-    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if !self.is_amid() {
+    /// Completes when an incomplete message has waited for too long.
+    fn poll_stall_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.is_inside_message() {
             return Poll::Pending;
         }
         let since = self.since.get_or_insert_with(Instant::now).elapsed();
-        let came = self.len.saturating_sub(self.left) as u64;
-        let longest =
-            self.limits.stall_timeout.min(self.limits.waiting(came).saturating_sub(since));
-        let waits = self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep(longest)));
-        waits.as_mut().poll(context)
+        let arrived = self.len.saturating_sub(self.left) as u64;
+        let max_len =
+            self.limits.stall_timeout.min(self.limits.max_wait(arrived).saturating_sub(since));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(max_len)));
+        timer.as_mut().poll(context)
     }
 }
 
 impl<B> Body for ScatterGatherBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<Failure>,
+    B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = Failure;
+    type Error = BoxError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         loop {
             if let Some(part) = this.ready.pop_front() {
@@ -240,18 +241,18 @@ where
                 ready!(this.inflate(context))?;
                 continue;
             }
-            if this.pass()? {
+            if this.advance()? {
                 continue;
             }
             if let Some(last) = this.last.take() {
                 return Poll::Ready(Some(Ok(last)));
             }
             let Poll::Ready(polled) = Pin::new(&mut this.body).poll_frame(context) else {
-                ready!(this.poll_patience(context));
+                ready!(this.poll_stall_timeout(context));
                 let status = Status::deadline_exceeded("no more of a message has come");
                 return Poll::Ready(Some(Err(status.into())));
             };
-            this.waits = None;
+            this.timer = None;
             match polled.transpose().map_err(Into::into)?.map(Frame::into_data) {
                 Some(Ok(part)) => this.receive(part)?,
                 Some(Err(trailers)) => {
@@ -279,17 +280,17 @@ mod tests {
     use super::*;
     use crate::budget::Budget;
 
-    /// Chunks, and then nothing more or the end.
+    /// Chunks, followed by the end or by silence.
     struct Chunks(VecDeque<Bytes>, bool);
 
     impl Body for Chunks {
         type Data = Bytes;
-        type Error = Failure;
+        type Error = BoxError;
 
         fn poll_frame(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
             match self.0.pop_front() {
                 Some(chunk) => Poll::Ready(Some(Ok(Frame::data(chunk)))),
                 None if self.1 => Poll::Ready(None),
@@ -308,18 +309,23 @@ mod tests {
     }
 
     fn body_of(bytes: &[u8], chunk: usize, ends: bool) -> ScatterGatherBody<Chunks> {
-        shared(bytes, chunk, ends, Arc::new(Budget::new(u64::MAX)).charge())
+        charged_body_of(bytes, chunk, ends, Arc::new(Budget::new(u64::MAX)).charge())
     }
 
-    /// As `body_of`, of a stream that may be compressed.
-    fn shared(bytes: &[u8], chunk: usize, ends: bool, charge: Charge) -> ScatterGatherBody<Chunks> {
+    /// As `body_of`, for a stream that may be compressed.
+    fn charged_body_of(
+        bytes: &[u8],
+        chunk: usize,
+        ends: bool,
+        charge: Charge,
+    ) -> ScatterGatherBody<Chunks> {
         let chunks = Chunks(bytes.chunks(chunk).map(Bytes::copy_from_slice).collect(), ends);
         let limits =
             Limits::new().request_bytes(LONGEST as u64).stall_timeout(Duration::from_millis(1));
         ScatterGatherBody::new(chunks, Some(CompressionEncoding::Gzip), true, &limits, charge)
     }
 
-    async fn next(body: &mut ScatterGatherBody<Chunks>) -> Option<Result<Bytes, Failure>> {
+    async fn next(body: &mut ScatterGatherBody<Chunks>) -> Option<Result<Bytes, BoxError>> {
         let polled = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
         polled.map(|frame| frame.map(|frame| frame.into_data().unwrap()))
     }
@@ -345,7 +351,7 @@ mod tests {
         }
     }
 
-    /// A frame of as many zeros, compressed.
+    /// Returns a compressed frame of `len` zeros.
     fn coded(len: usize) -> Vec<u8> {
         let mut coder = GzEncoder::new(Vec::new(), Compression::fast());
         coder.write_all(&vec![0; len]).unwrap();
@@ -381,31 +387,31 @@ mod tests {
     fn every_byte_is_under_way_until_the_next_message() {
         let budget = Arc::new(Budget::new(250_000));
         let left = |bytes: u64| budget.charge().add(bytes).is_ok();
-        // Three messages in a row fit, as there is one at a time; two of two calls do not.
+        // Three messages of one call fit, since one is charged at a time. Two messages of two calls do not.
         let bytes = [frame(150_000), coded(150_000), frame(150_000)].concat();
-        let mut first = shared(&bytes, 10_000, true, budget.charge());
+        let mut first = charged_body_of(&bytes, 10_000, true, budget.charge());
         assert!(run(all(&mut first)).unwrap().len() > 450_000);
         assert!(left(100_000 - HEAD as u64) && !left(100_000 - HEAD as u64 + 1));
         for message in [frame(150_000), coded(150_000)] {
-            let status =
-                run(all(&mut shared(&message, 10_000, true, budget.charge()))).unwrap_err();
+            let status = run(all(&mut charged_body_of(&message, 10_000, true, budget.charge())))
+                .unwrap_err();
             assert_eq!(status.code(), tonic::Code::Unavailable);
         }
         drop(first);
         assert!(left(250_000));
     }
 
-    /// A byte now and then, for ever.
+    /// A byte at intervals, without an end.
     struct Drops(Pin<Box<Sleep>>);
 
     impl Body for Drops {
         type Data = Bytes;
-        type Error = Failure;
+        type Error = BoxError;
 
         fn poll_frame(
             mut self: Pin<&mut Self>,
             context: &mut Context<'_>,
-        ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
             ready!(self.0.as_mut().poll(context));
             self.0 = Box::pin(tokio::time::sleep(Duration::from_millis(5)));
             Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0])))))
@@ -419,7 +425,7 @@ mod tests {
             let drops = Drops(Box::pin(tokio::time::sleep(Duration::ZERO)));
             let charge = Arc::new(Budget::new(u64::MAX)).charge();
             let mut body = ScatterGatherBody::new(drops, None, true, &limits, charge);
-            // The head of a message of 1 MiB, and then none of it to speak of.
+            // The header of a message of 1 MiB, and almost none of its bytes.
             body.receive(Bytes::from_static(&[0, 0, 16, 0, 0])).unwrap();
             let next = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
             let failure = tokio::time::timeout(Duration::from_secs(20), next).await;

@@ -1,4 +1,4 @@
-//! The services to plug into a server of tonic's, or into this crate's own.
+//! The services, for a server of tonic or of this crate.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,11 +24,12 @@ use crate::grpc::response_body::ChargedBody;
 use crate::grpc::scatter_gather::{self, ScatterGatherBody};
 use crate::shutdown::Shutdown;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type ResponseFuture =
+    Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
 impl Front {
-    /// The protocol's service, `inference.GRPCInferenceService`, for a server of tonic 0.14.
+    /// Returns the protocol's service, `inference.GRPCInferenceService`, for a server of tonic 0.14.
     ///
     /// # Examples
     ///
@@ -47,7 +48,7 @@ impl Front {
         GrpcService::new(self.clone(), None)
     }
 
-    /// gRPC's health service, `grpc.health.v1.Health`, for applications that have none of their own.
+    /// Returns gRPC's health service, `grpc.health.v1.Health`, for applications without one.
     pub fn health(&self) -> GrpcHealth {
         GrpcHealth(self.service())
     }
@@ -58,16 +59,16 @@ impl Front {
 pub struct GrpcService {
     front: Front,
     plain: GrpcInferenceServiceServer<Calls>,
-    /// For requests that are compressed: their answers are, too, if the client takes that.
+    /// Serves compressed requests. It also compresses their responses, if the client accepts that.
     compressing: GrpcInferenceServiceServer<Calls>,
     health: HealthServer<Calls>,
 }
 
 impl GrpcService {
     pub(super) fn new(front: Front, shutdown: Option<Shutdown>) -> Self {
-        let most = scatter_gather::longest(front.limits());
+        let most = scatter_gather::max_len(front.limits());
         let calls = Calls { front: front.clone(), shutdown };
-        // A client that is able to take compressed answers says so always, and seldom wants to wait for them.
+        // Clients always declare that they accept compression, and seldom want to wait for it.
         let plain = GrpcInferenceServiceServer::new(calls.clone())
             .max_decoding_message_size(most)
             .max_encoding_message_size(i32::MAX as usize)
@@ -80,11 +81,11 @@ impl GrpcService {
         Self { front, plain, compressing, health: HealthServer::new(calls) }
     }
 
-    /// Hands a call on to whom it is for.
-    fn hand_on<B>(&mut self, request: http::Request<B>) -> Answering
+    /// Passes a call on to its service.
+    fn dispatch<B>(&mut self, request: http::Request<B>) -> ResponseFuture
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Failure> + Send + 'static,
+        B::Error: Into<BoxError> + Send + 'static,
     {
         let kind = request.headers().get("content-type").map(HeaderValue::as_bytes);
         let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
@@ -106,20 +107,20 @@ impl GrpcService {
         let mut request =
             request.map(|body| ScatterGatherBody::new(body, encoding, is_stream, limits, counted));
         request.extensions_mut().insert(charge.clone());
-        let answering = with_charge(charge.clone(), self.answering(request, is_compressed));
+        let response = with_charge(charge.clone(), self.call_service(request, is_compressed));
         Box::pin(async {
-            Ok(answering.await?.map(|body| Body::new(ChargedBody::new(body, charge))))
+            Ok(response.await?.map(|body| Body::new(ChargedBody::new(body, charge))))
         })
     }
 
-    fn answering<B>(
+    fn call_service<B>(
         &mut self,
         request: http::Request<ScatterGatherBody<B>>,
         is_compressed: bool,
-    ) -> Answering
+    ) -> ResponseFuture
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<Failure> + Send + 'static,
+        B::Error: Into<BoxError> + Send + 'static,
     {
         let path = request.uri().path();
         if path.starts_with("/grpc.health.v1.Health/") {
@@ -142,18 +143,18 @@ impl NamedService for GrpcService {
 impl<B> Service<http::Request<B>> for GrpcService
 where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Failure> + Send + 'static,
+    B::Error: Into<BoxError> + Send + 'static,
 {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Answering {
-        self.hand_on(request)
+    fn call(&mut self, request: http::Request<B>) -> ResponseFuture {
+        self.dispatch(request)
     }
 }
 
@@ -168,17 +169,17 @@ impl NamedService for GrpcHealth {
 impl<B> Service<http::Request<B>> for GrpcHealth
 where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Failure> + Send + 'static,
+    B::Error: Into<BoxError> + Send + 'static,
 {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Answering {
-        self.0.hand_on(request)
+    fn call(&mut self, request: http::Request<B>) -> ResponseFuture {
+        self.0.dispatch(request)
     }
 }

@@ -1,8 +1,8 @@
-//! ModelStreamInfer: requests as they come, an answer to each, in their order.
+//! `ModelStreamInfer`: a stream of requests, and one response to each in the same order.
 //!
-//! A request that fails is answered with its error, and the stream goes on; who sends `triton_grpc_error: true` in
-//! the call's metadata has the stream end with the error's status instead. One request is executed at a time, so that
-//! a request finds in shared memory what the one before has written.
+//! A failed request is answered with its error, and the stream goes on. With `triton_grpc_error: true` in the call's
+//! metadata the stream ends with the error's status instead. The front executes one request of a stream at a time, so
+//! that a request finds in shared memory what the request before has written.
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -17,21 +17,21 @@ use crate::grpc::generated::inference::{
 };
 use crate::shutdown::Shutdown;
 
-/// A client's choice that errors are statuses.
+/// The client's choice that an error ends the stream.
 const STRICT: &str = "triton_grpc_error";
 
-/// Told of each response: it is the last one to its request.
-const FINAL: &str = "triton_final_response";
+/// Marks each response as the last one to its request.
+const FINAL_RESPONSE: &str = "triton_final_response";
 
 struct InferStream {
     calls: Calls,
     requests: Streaming<ModelInferRequest>,
     charge: Charge,
-    /// Whether an error ends it.
+    /// Whether an error ends the stream.
     is_strict: bool,
 }
 
-/// The answers to a stream of requests.
+/// Returns the responses to a stream of requests.
 pub(super) fn answers(
     calls: Calls,
     request: Request<Streaming<ModelInferRequest>>,
@@ -51,9 +51,9 @@ pub(super) fn answers(
 }
 
 impl InferStream {
-    /// The next answer. `None`: the client has asked for all that it wants.
+    /// Returns the next response. `None`: the client has ended the stream.
     async fn next(&mut self) -> Option<Result<ModelStreamInferResponse, Status>> {
-        let shutdown = ended(self.calls.shutdown.as_mut());
+        let shutdown = shut_down(self.calls.shutdown.as_mut());
         let message = tokio::select! {
             message = with_charge(self.charge.clone(), self.requests.message()) => message,
             () = shutdown => return Some(Err(Status::unavailable("the server is shutting down"))),
@@ -67,13 +67,13 @@ impl InferStream {
             Ok(mut response) => {
                 let yes = Some(ParameterChoice::BoolParam(true));
                 let yes = InferParameter { parameter_choice: yes };
-                response.parameters.insert(FINAL.to_owned(), yes);
+                response.parameters.insert(FINAL_RESPONSE.to_owned(), yes);
                 let infer_response = Some(response);
                 ModelStreamInferResponse { infer_response, ..Default::default() }
             }
             Err(refusal) if self.is_strict => return Some(Err(refusal.into())),
             Err(refusal) => {
-                // By the id a client finds which of its requests it was.
+                // The client matches an error to its request by the id.
                 let named = ModelInferResponse { id, ..Default::default() };
                 let error_message = refusal.text().to_owned();
                 ModelStreamInferResponse { error_message, infer_response: Some(named) }
@@ -83,11 +83,11 @@ impl InferStream {
     }
 }
 
-/// When the server is told to end.
-async fn ended(shutdown: Option<&mut Shutdown>) {
+/// Completes at the shutdown.
+async fn shut_down(shutdown: Option<&mut Shutdown>) {
     match shutdown {
         Some(shutdown) => {
-            // Whoever could tell is gone: that is an end, too.
+            // A server that is gone has shut down, too.
             let _ = shutdown.wait_for(|ended| *ended).await;
         }
         None => std::future::pending().await,

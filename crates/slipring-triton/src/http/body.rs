@@ -1,4 +1,4 @@
-//! A request's body: plain bytes, as they come, counted.
+//! The body of a request: decompressed bytes, counted as they arrive.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -15,39 +15,39 @@ use crate::http::coding::{Coding, Decoder};
 use crate::limits::Limits;
 use crate::refusal::Refusal;
 
-/// BoundedBuffer that is made for a tensor before its bytes are there, where nobody has said how many come in all.
-const ROOM: usize = 1 << 20;
+/// The memory reserved for a tensor before its bytes arrive, if the client has not sent a length.
+const RESERVED_AHEAD: usize = 1 << 20;
 
-/// Bytes that are decoded before others have their turn: some tenths of a millisecond.
-const TURN: usize = 256 << 10;
+/// Bytes decompressed before the task yields: some tenths of a millisecond.
+const YIELD_AFTER: usize = 256 << 10;
 
-/// Bytes of a body that was refused which are read and dropped, so that the connection can go on.
-const DRAIN: u64 = 256 << 20;
+/// Bytes of a refused body that the server reads and drops, so that the connection stays usable.
+const MAX_DRAINED: u64 = 256 << 20;
 
-/// A body that is read once, from its start to its end.
+/// A body, read once from start to end.
 pub(super) struct Reader<B> {
     body: B,
     decoder: Option<Decoder>,
-    /// Why it cannot be decoded, told to who wants to read it.
+    /// The reason why the body cannot be decompressed. The first reader receives it.
     refused: Option<Refusal>,
-    /// Compressed, and not yet decoded.
+    /// Compressed bytes that are not yet decompressed.
     coded: Bytes,
-    /// Plain, and not yet taken.
+    /// Plain bytes that are not yet taken.
     plain: Bytes,
-    /// Bytes that were decoded since others had their turn.
+    /// Bytes decompressed after the last yield.
     turn: usize,
     has_begun: bool,
     /// Whether the body has ended.
     over: bool,
-    /// Whether its rest cannot be had, so that the connection is of no more use.
+    /// Whether the rest is lost, so that the connection must close.
     broken: bool,
-    /// Plain bytes that have come.
+    /// Plain bytes that have arrived.
     count: u64,
     limits: Limits,
-    /// Bytes that have come as they travel, and how long they were waited for.
-    came: u64,
+    /// Bytes as they arrived, and the time spent waiting for them.
+    arrived: u64,
     waited: Duration,
-    /// Plain bytes in all, if that is known.
+    /// The plain length, if the client has sent it.
     length: Option<u64>,
     charge: Charge,
 }
@@ -73,42 +73,42 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             broken: false,
             count: 0,
             limits: *front.limits(),
-            came: 0,
+            arrived: 0,
             waited: Duration::ZERO,
             charge: front.charge(),
         }
     }
 
-    /// What its bytes have taken of those under way.
+    /// Returns the charge for the body's bytes.
     pub(super) fn charge(&self) -> Charge {
         self.charge.clone()
     }
 
-    /// Whether the connection is out of step, or at its end.
+    /// Returns whether the connection must close.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Whether anybody has asked for any of it.
+    /// Returns whether any of the body was requested.
     pub(super) fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Leaves the rest where it is: the connection is of no more use.
-    pub(super) fn leave(&mut self) {
+    /// Abandons the rest of the body, so that the connection must close.
+    pub(super) fn abandon(&mut self) {
         self.broken = true;
     }
 
-    /// Bytes as they travel; empty at the end.
+    /// Returns bytes as they arrive; empty at the end.
     async fn frame(&mut self) -> Result<Bytes, Refusal> {
         self.has_begun = true;
         loop {
-            // A timer only for what is not there yet.
+            // A timer exists only while bytes are missing.
             let now = poll_fn(|context| Poll::Ready(Pin::new(&mut self.body).poll_frame(context)));
             let next = match now.await {
                 Poll::Ready(next) => Ok(next),
                 Poll::Pending => {
-                    let left = self.limits.waiting(self.came).saturating_sub(self.waited);
+                    let left = self.limits.max_wait(self.arrived).saturating_sub(self.waited);
                     let (longest, started) = (self.limits.stall_timeout.min(left), Instant::now());
                     let next = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
                     let next = tokio::time::timeout(longest, next).await;
@@ -131,17 +131,17 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                     return Err(Refusal::body_late());
                 }
             };
-            // Trailers say nothing here.
+            // Trailers carry no information.
             if let Ok(data) = frame.into_data()
                 && !data.is_empty()
             {
-                self.came += data.len() as u64;
+                self.arrived += data.len() as u64;
                 return Ok(data);
             }
         }
     }
 
-    /// Makes sure that there are plain bytes, but at the end. `false`: it is the end.
+    /// Ensures that plain bytes are at hand. Returns `false` at the end.
     async fn fill(&mut self) -> Result<bool, Refusal> {
         if let Some(refusal) = &self.refused {
             return Err(refusal.clone());
@@ -163,8 +163,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                     let (taken, plain) = decoder.decode(&self.coded)?;
                     self.coded.advance(taken);
                     self.turn += plain.len();
-                    if self.turn >= TURN {
-                        // All of it in a row would hold up every connection of the thread.
+                    if self.turn >= YIELD_AFTER {
+                        // A long run would block every connection of this thread.
                         self.turn = 0;
                         tokio::task::yield_now().await;
                     }
@@ -180,7 +180,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         Ok(true)
     }
 
-    /// The next `len` bytes, or fewer at the end. What has come in one piece is not copied.
+    /// Returns the next `len` bytes, or fewer at the end. Bytes that arrived in one piece are not copied.
     pub(super) async fn take(&mut self, len: usize) -> Result<Bytes, Refusal> {
         if len == 0 || !self.fill().await? {
             return Ok(Bytes::new());
@@ -188,13 +188,14 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if self.plain.len() >= len {
             return Ok(self.plain.split_to(len));
         }
-        // BoundedBuffer for all of it where the client has said that so much comes: it is not touched before it does.
+        // If the client has sent the length, all memory is reserved at once. Its pages stay untouched until bytes
+        // arrive.
         let known = self
             .length
             .is_some_and(|length| length >= len as u64 && length <= self.limits.request_bytes);
         let mut bytes = Vec::new();
-        let room = if known { len } else { len.min(ROOM) };
-        bytes.try_reserve_exact(room).map_err(|_| Refusal::no_memory(len))?;
+        let reserved = if known { len } else { len.min(RESERVED_AHEAD) };
+        bytes.try_reserve_exact(reserved).map_err(|_| Refusal::no_memory(len))?;
         while bytes.len() < len && self.fill().await? {
             let part = self.plain.split_to(self.plain.len().min(len - bytes.len()));
             if bytes.capacity() - bytes.len() < part.len() {
@@ -206,23 +207,23 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         Ok(bytes.into())
     }
 
-    /// All bytes to the end, at most `most`.
+    /// Returns all bytes to the end, at most `most`.
     pub(super) async fn rest(&mut self, most: usize) -> Result<Bytes, Refusal> {
         if self.length.is_some_and(|length| length > most as u64) {
             return Err(Refusal::json_too_long(most));
         }
-        // One more than may be, so that it shows.
+        // One byte more than the limit makes an excess visible.
         let wanted = self.length.map_or(most.saturating_add(1), |length| length as usize);
         let bytes = self.take(wanted).await?;
         if bytes.len() > most { Err(Refusal::json_too_long(most)) } else { Ok(bytes) }
     }
 
-    /// Whether all bytes were taken.
+    /// Returns whether all bytes were taken.
     pub(super) async fn is_at_end(&mut self) -> Result<bool, Refusal> {
         Ok(!self.fill().await?)
     }
 
-    /// Plain bytes of the whole body, which is read and dropped for that where it must be.
+    /// Returns the plain length of the whole body. The body is read and dropped if the client has not sent the length.
     pub(super) async fn count_all(&mut self) -> Result<u64, Refusal> {
         if let Some(length) = self.length {
             return Ok(length);
@@ -233,8 +234,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         Ok(self.count)
     }
 
-    /// Drops what is left, so that the next request is found where it starts. If that is too much, the connection
-    /// is not to go on.
+    /// Drops the rest, so that the next request starts at its first byte. A rest that is too long closes the
+    /// connection.
     pub(super) async fn drain(&mut self) {
         let mut dropped = 0;
         while !self.over && !self.broken {
@@ -242,7 +243,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 Ok(frame) => dropped += frame.len() as u64,
                 Err(_) => return,
             }
-            if dropped > DRAIN {
+            if dropped > MAX_DRAINED {
                 self.broken = true;
             }
         }

@@ -1,4 +1,4 @@
-//! Where a response is written: as far as it may go, and no further than there is memory.
+//! The buffer of a response. It grows to a limit, charges its bytes, and reports a lack of memory.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use crate::budget::Charge;
 use crate::refusal::Refusal;
 
-/// Bytes that a short response takes, which are not counted.
+/// The bytes of a short response, which are not charged.
 const SHORT: usize = 1 << 10;
 
-/// How long a response may become, and whose charge it is counted in.
+/// The longest response, and the charge for its bytes.
 #[derive(Debug, Clone)]
 pub(super) struct BufferLimit {
     pub(super) charge: Charge,
@@ -18,13 +18,13 @@ pub(super) struct BufferLimit {
 }
 
 impl BufferLimit {
-    /// That something is not too long.
+    /// Checks a length against the limit.
     pub(super) fn check(&self, len: u64) -> Result<(), Refusal> {
         if len > self.most { Err(Refusal::response_too_long(self.most)) } else { Ok(()) }
     }
 }
 
-/// Bytes that are written, and taken from those under way. An error holds the refusal.
+/// A growing buffer. The source of its write errors is the refusal.
 #[derive(Debug)]
 pub(super) struct BoundedBuffer {
     bytes: Vec<u8>,
@@ -69,7 +69,7 @@ impl io::Write for BoundedBuffer {
     }
 }
 
-/// What a response was refused with while it was written.
+/// Returns the refusal inside of a write error.
 pub(super) fn refusal(error: io::Error) -> Refusal {
     error.downcast().unwrap_or_else(|_| Refusal::internal("failed to write the response"))
 }

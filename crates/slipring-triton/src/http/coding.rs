@@ -1,4 +1,4 @@
-//! Compressed bodies, both ways: `gzip`, and `deflate`, which is zlib's format.
+//! Compression of bodies in both directions: `gzip`, and `deflate`, which is the zlib format.
 
 use std::io::{self, Write};
 
@@ -11,8 +11,8 @@ use crate::http::buffer::{BoundedBuffer, BufferLimit};
 use crate::http::reply::BodyChunks;
 use crate::refusal::Refusal;
 
-/// Compressed bytes that are decoded at a time. A byte becomes at most 1032 (RFC 1951: 258 bytes by two bits), so
-/// what is decoded and not yet taken is at most 4 MiB.
+/// Compressed bytes that one step decompresses. A byte expands to at most 1,032 (RFC 1951: 258 bytes from two bits),
+/// so a step yields at most 4 MiB.
 pub(super) const STEP: usize = 4 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Coding {
         }
     }
 
-    /// How a request's body is coded. `None`: it is not.
+    /// Returns the coding of a request's body. `None`: the body is plain.
     pub(super) fn of_request(headers: &HeaderMap) -> Result<Option<Self>, Refusal> {
         let Some(value) = headers.get(CONTENT_ENCODING) else { return Ok(None) };
         let name = value.to_str().unwrap_or("?").trim();
@@ -40,7 +40,8 @@ impl Coding {
         Self::of(name).map(Some).ok_or_else(|| Refusal::content_coding(name))
     }
 
-    /// What a client wants a response to be coded in: what it gives the greatest quality, `gzip` if both.
+    /// Returns the coding that the client prefers for the response: the one with the greatest quality, `gzip` at a
+    /// tie.
     pub(super) fn of_response(headers: &HeaderMap) -> Option<Self> {
         let mut best: Option<(Self, f32)> = None;
         let values =
@@ -67,7 +68,7 @@ impl Coding {
         })
     }
 
-    /// A body as it travels.
+    /// Compresses a body.
     pub(super) fn encode(self, body: &BodyChunks, limit: BufferLimit) -> io::Result<Bytes> {
         let coded = BoundedBuffer::new(limit);
         let done = match self {
@@ -86,10 +87,10 @@ impl Coding {
     }
 }
 
-/// What turns coded bytes into plain ones.
+/// A decompressor.
 #[derive(Debug)]
 pub(super) enum Decoder {
-    /// Of any number of members.
+    /// Any number of gzip members.
     Gzip(MultiGzDecoder<Vec<u8>>),
     Deflate(ZlibDecoder<Vec<u8>>),
 }
@@ -102,8 +103,8 @@ impl Decoder {
         }
     }
 
-    /// Decodes up to [`STEP`] bytes: how many were taken, and what became of them. What is behind the end of the
-    /// coded bytes is passed over.
+    /// Decompresses up to [`STEP`] bytes. Returns the number of bytes taken, and their plain bytes. Bytes behind the
+    /// end of the compressed data are ignored.
     pub(super) fn decode(&mut self, coded: &[u8]) -> Result<(usize, Vec<u8>), Refusal> {
         let step = &coded[..coded.len().min(STEP)];
         let (taken, out) = match self {
@@ -114,7 +115,7 @@ impl Decoder {
         Ok((if taken == 0 { step.len() } else { taken }, std::mem::take(out)))
     }
 
-    /// What is left, once all coded bytes were given.
+    /// Returns the remaining plain bytes after the last compressed byte.
     pub(super) fn finish(&mut self) -> Result<Vec<u8>, Refusal> {
         let (done, out) = match self {
             Self::Gzip(decoder) => (decoder.try_finish(), decoder.get_mut()),

@@ -1,22 +1,22 @@
-//! Tensors as JSON, and back.
+//! Converts tensors to JSON and back.
 
 use std::fmt::{self, Write};
 use std::io;
 
 use bytes::Bytes;
 use serde_core::{Serialize, Serializer};
+use slipring::{DType, Shape};
 
 use crate::json::{self, Node};
 use crate::refusal::Refusal;
 use crate::request::ResponseOutput;
-use slipring::{DType, Shape};
 
-/// The bytes of a tensor that is written as JSON, nested or flat.
+/// Returns the bytes of a tensor written as JSON, nested or flat.
 ///
-/// They are counted before room is made for them.
+/// The elements are counted before memory is reserved for them.
 pub(super) fn read(dtype: DType, shape: &Shape, data: Node<'_>) -> Result<Bytes, Refusal> {
     let elements = || data.leaves();
-    // No text is as long as a count that overflows.
+    // No text holds as many elements as an overflowing count.
     let count = shape.elements().unwrap_or(usize::MAX);
     if !data.is_array() || elements().take(count.saturating_add(1)).count() != count {
         return Err(Refusal::data_count());
@@ -29,7 +29,7 @@ pub(super) fn read(dtype: DType, shape: &Shape, data: Node<'_>) -> Result<Bytes,
         let mut bytes = Vec::with_capacity(len);
         for string in strings {
             let string = string?;
-            // A text is at most 4 GiB long, as its limit is.
+            // The JSON limit keeps a text below 4 GiB.
             bytes.extend_from_slice(&(string.len() as u32).to_le_bytes());
             bytes.extend_from_slice(string.as_bytes());
         }
@@ -46,7 +46,7 @@ fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal
     let signed = || leaf.integer().ok_or_else(|| number(leaf, "signed-integer", dtype));
     let unsigned = || leaf.unsigned().ok_or_else(|| number(leaf, "unsigned-integer", dtype));
     let float = || leaf.float().ok_or_else(|| Refusal::json_type("number"));
-    // Infinite is what is written so, and no number that is too large.
+    // Only the words for infinity may yield an infinite value.
     let fits = |is_finite: bool| match is_finite || leaf.is_word() {
         true => Ok(()),
         false => Err(Refusal::data_range(dtype.name())),
@@ -75,13 +75,13 @@ fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal
             fits(value.is_finite())?;
             to.extend(value.to_le_bytes());
         }
-        // Refused before, with the tensor's name.
+        // The caller has refused these types with the tensor's name.
         _ => {}
     }
     Ok(())
 }
 
-/// Why what should be an integer is none.
+/// Returns the reason why a leaf is not the wanted integer.
 fn number(leaf: Node<'_>, wanted: &str, dtype: DType) -> Refusal {
     match (leaf.integer(), leaf.unsigned()) {
         (None, None) => Refusal::json_type(wanted),
@@ -115,7 +115,7 @@ pub(super) fn write(
         DType::Fp64 => list(bytes.as_chunks().0, to, |to, element| {
             json::float(to, f64::from_le_bytes(element))
         })?,
-        // Of FP16 and BF16 the protocol has no JSON.
+        // The protocol has no JSON for FP16 and BF16.
         other => {
             let refusal = Refusal::json_output(other.name(), &output.name);
             return Err(io::Error::other(refusal));
@@ -146,10 +146,10 @@ fn integers<const N: usize, T: Serialize>(
     list(elements, to, |to, element| json::value(to, &of(element)))
 }
 
-/// Bytes as a text, written as they are looked at. What is none shows where it is none.
-struct Text<'a>(&'a [u8]);
+/// Bytes displayed as text. Invalid UTF-8 becomes the replacement character.
+struct LossyText<'a>(&'a [u8]);
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for LossyText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.utf8_chunks().try_for_each(|chunk| {
             f.write_str(chunk.valid())?;
@@ -159,7 +159,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-impl Serialize for Text<'_> {
+impl Serialize for LossyText<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
@@ -174,7 +174,7 @@ fn strings(bytes: &[u8], to: &mut impl io::Write) -> io::Result<()> {
         if !first {
             to.write_all(b",")?;
         }
-        json::value(&mut *to, &Text(element))?;
+        json::value(&mut *to, &LossyText(element))?;
         (rest, first) = (behind, false);
     }
     Ok(())
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn texts_that_are_none_show_where_they_are_none() {
         let mut out = Vec::new();
-        json::value(&mut out, &Text(b"a\xff\xc3\"\xe4\xb8\xadz\xe4")).unwrap();
+        json::value(&mut out, &LossyText(b"a\xff\xc3\"\xe4\xb8\xadz\xe4")).unwrap();
         assert_eq!(str::from_utf8(&out).unwrap(), "\"a\u{fffd}\u{fffd}\\\"\u{4e2d}z\u{fffd}\"");
     }
 
@@ -252,8 +252,8 @@ mod tests {
             let output = ResponseOutput { name, dtype, shape, data: None };
             let refused = |charge: u64, most: u64| {
                 let charge = Arc::new(Budget::new(charge)).charge();
-                let mut room = BoundedBuffer::new(BufferLimit { charge, most });
-                refusal(write(&output, &bytes, &mut room).unwrap_err()).text().to_owned()
+                let mut buffer = BoundedBuffer::new(BufferLimit { charge, most });
+                refusal(write(&output, &bytes, &mut buffer).unwrap_err()).text().to_owned()
             };
             assert_eq!(refused(u64::MAX, most), "response of more than 100000 bytes");
             assert_eq!(refused(most, u64::MAX), Refusal::too_many_bytes().text());
@@ -288,7 +288,7 @@ mod tests {
                 "Shape does not match true shape of 'data' field"
             );
         }
-        // Refused by its count, before room is made.
+        // The count is refused before memory is reserved.
         let dims = [1 << 30, 1 << 30];
         assert!(read_as(DType::Int32, &dims, "[1]").is_err());
         assert!(read_as(DType::Int32, &[usize::MAX, 3], "[1]").is_err());

@@ -1,4 +1,4 @@
-//! What the server and its models are, as JSON.
+//! Descriptions of the server and its models, as JSON.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What fuzz targets reach of HTTP: the JSON of a request to infer, and whole requests.
+//! The parts of HTTP that fuzz targets reach: the JSON of an inference request, and whole requests.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body::Frame;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue};
 use hyper::{Request, StatusCode};
+use slipring::{DType, Shape};
 
 use crate::fuzzing::{front, models, run};
 use crate::http::buffer::BufferLimit;
@@ -19,10 +20,9 @@ use crate::http::reply::{BodyChunks, HEADER_LENGTH, Reply};
 use crate::json::Node;
 use crate::request::{InferRequest, InputData, RequestInput, ResponseOutput};
 use crate::validation;
-use slipring::{DType, Shape};
 
-/// Any bytes as the JSON of a request. Data that was read is written and read again as the same bytes, and what a
-/// model's check has passed is as long as its shape says.
+/// Reads any bytes as the JSON of a request. Data that was read must survive a write and a second read, and every
+/// input that validation accepts must have the length of its shape.
 pub fn head(text: &[u8]) {
     let Ok(head) = infer_json::read(text) else { return };
     let InferJson { id, parameters, inputs, tails, outputs, binary, .. } = head;
@@ -41,7 +41,8 @@ pub fn head(text: &[u8]) {
         let Ok(checked) = validation::validate(&model.0, &request) else { continue };
         for (input, (dtype, shape)) in request.inputs.iter().zip(checked.inputs) {
             assert_eq!(described(input), Some((dtype, shape)));
-            if let (InputData::Inline(bytes), Ok(Some(len))) = (&input.data, shape.len(dtype)) {
+            if let (InputData::Inline(bytes), Ok(Some(len))) = (&input.data, shape.byte_len(dtype))
+            {
                 assert_eq!(bytes.len(), len);
             }
         }
@@ -56,7 +57,7 @@ fn limit() -> BufferLimit {
     BufferLimit { charge: front().charge(), most: u64::MAX }
 }
 
-/// What becomes of a tensor that is written as JSON, and read.
+/// Returns a tensor after a round trip through JSON.
 fn again(dtype: DType, shape: Shape, bytes: &[u8]) -> Bytes {
     let output = ResponseOutput { name: String::new(), dtype, shape, data: None };
     let mut text = Vec::new();
@@ -64,10 +65,10 @@ fn again(dtype: DType, shape: Shape, bytes: &[u8]) -> Bytes {
     data::read(dtype, &shape, Node::document(&text).unwrap()).unwrap()
 }
 
-/// A body, in pieces, which ends or is cut.
-struct Cut(VecDeque<Bytes>, bool);
+/// A body in pieces. The flag tells whether it is cut off.
+struct PieceBody(VecDeque<Bytes>, bool);
 
-impl http_body::Body for Cut {
+impl http_body::Body for PieceBody {
     type Data = Bytes;
     type Error = StatusCode;
 
@@ -82,24 +83,24 @@ impl http_body::Body for Cut {
     }
 }
 
-/// How a body travels.
+/// The way in which a body travels.
 #[derive(Clone, Copy)]
-struct Way {
-    /// Bytes that come at a time.
+struct Travel {
+    /// Bytes that arrive at a time.
     piece: usize,
-    /// Its length is told before, as far as it is not coded.
+    /// The client sends the length, if the body is plain.
     is_told: bool,
-    /// It ends amid.
+    /// The body is cut off.
     is_cut: bool,
     coding: Option<Coding>,
-    /// It is coded as it stands.
+    /// The body is declared as compressed, but sent as it is.
     is_coded: bool,
 }
 
-const PLAIN: Way =
-    Way { piece: usize::MAX, is_told: true, is_cut: false, coding: None, is_coded: false };
+const PLAIN: Travel =
+    Travel { piece: usize::MAX, is_told: true, is_cut: false, coding: None, is_coded: false };
 
-impl Way {
+impl Travel {
     fn of(flags: u8, piece: u8) -> Self {
         let coding = [None, None, Some(Coding::Gzip), Some(Coding::Deflate)];
         Self {
@@ -111,12 +112,12 @@ impl Way {
         }
     }
 
-    /// Whether the same plain bytes arrive as by any other way.
+    /// Returns whether the same plain bytes arrive as in any other way.
     fn is_true(self) -> bool {
         !self.is_cut && (self.coding.is_none() || !self.is_coded)
     }
 
-    fn request(self, model: &str, json_len: Option<u16>, plain: &[u8]) -> Request<Cut> {
+    fn request(self, model: &str, json_len: Option<u16>, plain: &[u8]) -> Request<PieceBody> {
         let path = format!("/v2/models/{model}/infer");
         let mut request = Request::post(path);
         if let Some(len) = json_len {
@@ -135,12 +136,12 @@ impl Way {
             request = request.header(CONTENT_ENCODING, coding.header());
         }
         let pieces = coded.chunks(self.piece).map(Bytes::copy_from_slice).collect();
-        request.body(Cut(pieces, self.is_cut)).unwrap()
+        request.body(PieceBody(pieces, self.is_cut)).unwrap()
     }
 }
 
-/// A request to infer whose every byte is the input's: `model | flags | bytes at a time | length of the JSON u16 |
-/// body`. However the same body travels, the answer is the same.
+/// Sends an inference request: `model | flags | bytes at a time | length of the JSON u16 | body`. The response must be
+/// the same for every way in which the body travels.
 pub fn body(input: &[u8]) {
     let [model, flags, piece, len @ ..] = input else { return };
     let Some((len, plain)) = len.split_first_chunk() else { return };
@@ -151,14 +152,14 @@ pub fn body(input: &[u8]) {
         1 => Some(0),
         _ => Some(u16::from_le_bytes(*len)),
     };
-    let way = Way::of(*flags, *piece);
-    let answer = |way: Way| sound(run(handle(front(), way.request(name, len, plain))));
+    let way = Travel::of(*flags, *piece);
+    let answer = |way: Travel| sound(run(handle(front(), way.request(name, len, plain))));
     let answered = answer(way);
     if way.is_true() {
         assert_eq!(answered, answer(PLAIN), "{name} {len:?}");
     }
     if flags >> 4 & 3 == 2 {
-        // Compressed, it is an answer as well.
+        // The response must also be valid when it is compressed.
         let mut request = PLAIN.request(name, len, plain);
         request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("deflate"));
         let reply = run(handle(front(), request));
@@ -166,7 +167,7 @@ pub fn body(input: &[u8]) {
     }
 }
 
-/// That a client can read an answer: its status, and its bytes.
+/// Asserts that a client can read the response. Returns its status and bytes.
 fn sound(reply: Reply) -> (StatusCode, Bytes) {
     let (head, pieces) = reply.into_parts();
     let all = pieces.join();

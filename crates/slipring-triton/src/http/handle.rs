@@ -1,4 +1,4 @@
-//! A request, from its head to its reply.
+//! Handles a request, from its header to its reply.
 
 use axum::Router;
 use axum::body::Body as AnyBody;
@@ -18,10 +18,10 @@ use crate::http::{describe, infer, regions};
 use crate::json::Node;
 use crate::refusal::Refusal;
 
-/// Bytes of a request for the index at most.
-const LONGEST: usize = 64 << 10;
+/// The largest request for the repository index in bytes.
+const MAX_INDEX_REQUEST: usize = 64 << 10;
 
-/// What serves everything under `/v2`, to be merged into an application's own router.
+/// Returns a router that serves everything under `/v2`, for an application to merge into its own.
 ///
 /// # Examples
 ///
@@ -53,8 +53,8 @@ pub(super) async fn handle<B: Body<Data = Bytes> + Unpin>(
     let mut body = Reader::new(body, &head.headers, front);
     let mut reply = answer(front, &head, &mut body).await;
     if head.headers.contains_key(EXPECT) && !body.has_begun() {
-        // It is sent only if it is wanted.
-        body.leave();
+        // The client waits for `100 Continue` before it sends the body.
+        body.abandon();
     }
     body.drain().await;
     if body.is_broken() {
@@ -73,27 +73,27 @@ async fn answer<B: Body<Data = Bytes> + Unpin>(
     }
     let path = head.uri.path();
     let Some(route) = route(path) else {
-        return reply::error(StatusCode::NOT_FOUND, "Not ModelVersion");
+        return reply::error(StatusCode::NOT_FOUND, "Not Found");
     };
     if head.method != if route.is_read() { Method::GET } else { Method::POST } {
         return reply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     }
     let done = match &route {
-        Route::Memory { memory, name, verb } => {
+        Route::Memory { memory, name, operation } => {
             let named = path.contains("/region/");
-            regions::serve(front, (*memory, *verb), name, named, body).await
+            regions::serve(front, (*memory, *operation), name, named, body).await
         }
         Route::Model { name, version, about: About::Infer } => {
             infer::infer(front, name, *version, &head.headers, body).await
         }
         Route::Index => index(front, body).await,
-        _ => look(front, &route),
+        _ => describe_route(front, &route),
     };
     done.unwrap_or_else(Reply::from)
 }
 
-/// What is asked for without a body.
-fn look(front: &Front, route: &Route<'_>) -> Result<Reply, Refusal> {
+/// Answers a request that needs no body.
+fn describe_route(front: &Front, route: &Route<'_>) -> Result<Reply, Refusal> {
     Ok(match route {
         Route::Server => reply::describing(&describe::server(&front.describe())),
         Route::Live => reply::empty(),
@@ -123,7 +123,7 @@ async fn index<B: Body<Data = Bytes> + Unpin>(
     front: &Front,
     body: &mut Reader<B>,
 ) -> Result<Reply, Refusal> {
-    let text = body.rest(LONGEST).await?;
+    let text = body.rest(MAX_INDEX_REQUEST).await?;
     let mut ready = false;
     if !text.is_empty()
         && let Some(wanted) = Node::document(&text)?.get("ready")

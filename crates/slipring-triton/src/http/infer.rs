@@ -7,6 +7,7 @@ use http_body::Body;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use serde_core::Serialize;
+use slipring::DType;
 
 use crate::execution::run_blocking;
 use crate::front::Front;
@@ -20,15 +21,14 @@ use crate::json;
 use crate::metadata::{ModelMetadata, TensorSpec};
 use crate::refusal::Refusal;
 use crate::request::{InferRequest, InferResponse, InputData};
-use slipring::DType;
 
-/// Bytes that are turned from or to JSON, or compressed, on the runtime's own thread: some hundred microseconds.
-const QUICK: usize = 64 << 10;
+/// Bytes converted from or to JSON, or compressed, on the runtime's own thread: some hundred microseconds.
+const CONVERTED_INLINE: usize = 64 << 10;
 
-/// Bodies up to this length are sent as one piece: copying them is cheaper than a vector of pieces.
-const SHORT: u64 = 16 << 10;
+/// Bodies up to this length are sent as one chunk, since a copy costs less than a list of chunks.
+const SINGLE_CHUNK: u64 = 16 << 10;
 
-/// Serves one request.
+/// Serves one inference request.
 pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     front: &Front,
     model: &str,
@@ -38,12 +38,12 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
 ) -> Result<Reply, Refusal> {
     let found = front.repository().find(model, version)?;
     let metadata = &*found.entry.metadata;
-    let head = match header_length(headers, body).await? {
-        Some(0) => raw_head(metadata, body, front.limits().request_bytes).await?,
-        length => read_head(front, metadata, length, body).await?,
+    let json_part = match header_length(headers, body).await? {
+        Some(0) => raw_json(metadata, body, front.limits().request_bytes).await?,
+        length => read_json(front, metadata, length, body).await?,
     };
-    check_json(metadata, &head)?;
-    let InferJson { id, parameters, inputs, outputs, binary, binary_output, .. } = head;
+    check_json(metadata, &json_part)?;
+    let InferJson { id, parameters, inputs, outputs, binary, binary_output, .. } = json_part;
     let request = InferRequest {
         model: model.to_owned(),
         version: version.map(str::to_owned),
@@ -53,7 +53,7 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
         outputs,
     };
     let charge = body.charge();
-    let response = front.infer_holding(request, charge.clone()).await?;
+    let response = front.infer_charged(request, charge.clone()).await?;
     let len: usize =
         response.outputs.iter().filter_map(|output| output.data.as_ref()).map(Bytes::len).sum();
     // The request's bytes are gone.
@@ -61,19 +61,19 @@ pub(super) async fn infer<B: Body<Data = Bytes> + Unpin>(
     let limit = BufferLimit { charge, most: front.limits().response_bytes };
     let coding = Coding::of_response(headers);
     let is_binary = move |at: usize| binary.get(at).copied().unwrap_or(binary_output);
-    let is_work = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
+    let converts = coding.is_some() || (0..response.outputs.len()).any(|at| !is_binary(at));
     let make = move || respond(response, is_binary, coding, limit).map_err(refusal);
-    if is_work && len > QUICK { run_blocking(make).await } else { make() }
+    if converts && len > CONVERTED_INLINE { run_blocking(make).await } else { make() }
 }
 
-/// That no output is wanted as JSON whose elements JSON cannot tell. It would else be found out once the model has run,
-/// and has written other outputs to regions.
-fn check_json(metadata: &ModelMetadata, head: &InferJson) -> Result<(), Refusal> {
+/// Refuses outputs as JSON whose type has no JSON form. Without this check the refusal would come after the model has
+/// run and has written other outputs to regions.
+fn check_json(metadata: &ModelMetadata, json_part: &InferJson) -> Result<(), Refusal> {
     let half = |spec: &&TensorSpec| matches!(spec.dtype, DType::Fp16 | DType::Bf16);
-    let found = if head.outputs.is_empty() {
-        metadata.outputs.iter().filter(|_| !head.binary_output).find(half)
+    let found = if json_part.outputs.is_empty() {
+        metadata.outputs.iter().filter(|_| !json_part.binary_output).find(half)
     } else {
-        let asked = head.outputs.iter().zip(&head.binary);
+        let asked = json_part.outputs.iter().zip(&json_part.binary);
         let asked = asked.filter(|(output, binary)| !**binary && output.region.is_none());
         asked.filter_map(|(output, _)| metadata.output_of(&output.name)).find(half)
     };
@@ -83,7 +83,7 @@ fn check_json(metadata: &ModelMetadata, head: &InferJson) -> Result<(), Refusal>
     }
 }
 
-/// The length of the JSON, if a header tells it.
+/// Returns the length of the JSON, if a header tells it.
 async fn header_length<B: Body<Data = Bytes> + Unpin>(
     headers: &HeaderMap,
     body: &mut Reader<B>,
@@ -97,12 +97,12 @@ async fn header_length<B: Body<Data = Bytes> + Unpin>(
     }
     match text.parse() {
         Ok(length) => Ok(Some(length)),
-        // Negative, or longer than any body.
+        // The number is negative or exceeds every body.
         Err(_) => Err(Refusal::header_length_range(body.count_all().await?, text)),
     }
 }
 
-async fn raw_head<B: Body<Data = Bytes> + Unpin>(
+async fn raw_json<B: Body<Data = Bytes> + Unpin>(
     metadata: &ModelMetadata,
     body: &mut Reader<B>,
     most: u64,
@@ -113,7 +113,7 @@ async fn raw_head<B: Body<Data = Bytes> + Unpin>(
     Ok(InferJson { inputs: vec![input], binary_output: true, ..InferJson::default() })
 }
 
-async fn read_head<B: Body<Data = Bytes> + Unpin>(
+async fn read_json<B: Body<Data = Bytes> + Unpin>(
     front: &Front,
     metadata: &ModelMetadata,
     length: Option<usize>,
@@ -134,11 +134,11 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
             text
         }
     };
-    let mut head = match text.len() > QUICK {
+    let mut json_part = match text.len() > CONVERTED_INLINE {
         true => run_blocking(move || infer_json::read(&text)).await?,
         false => infer_json::read(&text)?,
     };
-    for (input, tail) in head.inputs.iter_mut().zip(&head.tails) {
+    for (input, tail) in json_part.inputs.iter_mut().zip(&json_part.tails) {
         let Some(len) = *tail else { continue };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let bytes = body.take(len).await?;
@@ -151,10 +151,10 @@ async fn read_head<B: Body<Data = Bytes> + Unpin>(
     if !body.is_at_end().await? {
         return Err(Refusal::body_long(&metadata.name));
     }
-    Ok(head)
+    Ok(json_part)
 }
 
-/// Appends a member of an object, with what stands before its value.
+/// Appends a member of an object; `name` includes all text before the value.
 fn member<T: Serialize + ?Sized>(
     text: &mut BoundedBuffer,
     name: &[u8],
@@ -164,7 +164,7 @@ fn member<T: Serialize + ?Sized>(
     json::value(text, value)
 }
 
-/// Makes the response: its JSON, and behind it the outputs that are binary.
+/// Builds the response: the JSON, then the binary outputs.
 fn respond(
     response: InferResponse,
     is_binary: impl Fn(usize) -> bool,
@@ -212,7 +212,7 @@ fn respond(
     }
     let len = pieces.len();
     limit.check(len).map_err(io::Error::other)?;
-    let mut reply = if len <= SHORT {
+    let mut reply = if len <= SINGLE_CHUNK {
         reply::json(pieces.join())
     } else {
         limit.charge.set(len);

@@ -1,33 +1,33 @@
-//! The JSON of a request to infer.
+//! The JSON of an inference request.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use slipring::{DType, Shape};
 
 use crate::http::data;
 use crate::json::Node;
 use crate::refusal::Refusal;
 use crate::request::{InputData, Parameter, RegionWindow, RequestInput, RequestedOutput};
-use slipring::{DType, Shape};
 
-/// Inputs, outputs or parameters of a request at most, and dimensions of one: no model has so many, and each takes more
-/// memory than its text.
-const MOST: usize = 1024;
+/// The most inputs, outputs and parameters of a request, and dimensions of a tensor. No model needs as many, and each
+/// takes more memory than its text.
+const MAX_ITEMS: usize = 1024;
 
-/// What the JSON says, and what is yet to come.
+/// The content of the JSON, and the lengths of the bytes behind it.
 #[derive(Debug, Default)]
 pub(super) struct InferJson {
     pub(super) id: Option<String>,
-    /// What else the client says to the model.
+    /// Further parameters for the model.
     pub(super) parameters: BTreeMap<String, Parameter>,
-    /// Those whose bytes come behind the JSON hold none yet.
+    /// The inputs. An input whose bytes follow the JSON is still empty.
     pub(super) inputs: Vec<RequestInput>,
-    /// How many bytes of each input come behind the JSON. `None`: its data is elsewhere.
+    /// The bytes of each input that follow the JSON. `None`: its data lies elsewhere.
     pub(super) tails: Vec<Option<u64>>,
     pub(super) outputs: Vec<RequestedOutput>,
-    /// Of each output that is asked for, whether it goes behind the response's JSON.
+    /// Whether each requested output goes behind the JSON of the response.
     pub(super) binary: Vec<bool>,
-    /// The same for outputs where none is asked for.
+    /// Whether outputs go behind the JSON of the response if the request names none.
     pub(super) binary_output: bool,
 }
 
@@ -37,57 +37,57 @@ pub(super) fn read(text: &[u8]) -> Result<InferJson, Refusal> {
     if !root.is_object() {
         return Err(Refusal::json_type("object"));
     }
-    let mut head = InferJson::default();
-    // Of two of one name, the first counts.
-    let (mut inputs, mut outputs, mut members) = (None, None, None);
+    let mut json = InferJson::default();
+    // The first of two equal names counts.
+    let (mut inputs, mut outputs, mut settings) = (None, None, None);
     for (name, value) in root.members() {
         match &*name {
-            "id" if head.id.is_none() => {
+            "id" if json.id.is_none() => {
                 let id = value.string().ok_or_else(|| Refusal::json_type("string"));
-                head.id = Some(id.map_err(|refusal| Refusal::parse("id", &refusal))?.into_owned());
+                json.id = Some(id.map_err(|refusal| Refusal::parse("id", &refusal))?.into_owned());
             }
-            "parameters" => members = members.or(Some(value)),
+            "parameters" => settings = settings.or(Some(value)),
             "inputs" => inputs = inputs.or(Some(value)),
             "outputs" => outputs = outputs.or(Some(value)),
             _ => {}
         }
     }
-    if let Some(members) = members {
-        (head.binary_output, head.parameters) = parameters(members)?;
+    if let Some(settings) = settings {
+        (json.binary_output, json.parameters) = parameters(settings)?;
     }
-    head.id = head.id.filter(|id| !id.is_empty());
+    json.id = json.id.filter(|id| !id.is_empty());
     let inputs = inputs.ok_or_else(|| Refusal::member_missing("inputs"));
     let inputs = inputs.and_then(array).map_err(|refusal| Refusal::parse("inputs", &refusal))?;
-    (head.inputs, head.tails) = few(inputs, "inputs", input)?.into_iter().unzip();
+    (json.inputs, json.tails) = read_list(inputs, "inputs", input)?.into_iter().unzip();
     if let Some(outputs) = outputs {
         let outputs = array(outputs).map_err(|refusal| Refusal::parse("outputs", &refusal))?;
-        let read = |value: Node<'_>| output(value, head.binary_output);
-        (head.outputs, head.binary) = few(outputs, "outputs", read)?.into_iter().unzip();
+        let read = |value: Node<'_>| output(value, json.binary_output);
+        (json.outputs, json.binary) = read_list(outputs, "outputs", read)?.into_iter().unzip();
     }
-    Ok(head)
+    Ok(json)
 }
 
 fn array(node: Node<'_>) -> Result<Node<'_>, Refusal> {
     if node.is_array() { Ok(node) } else { Err(Refusal::json_type("array")) }
 }
 
-/// The elements of an array, each as `read` reads it, if they are not too many.
-fn few<T>(
+/// Reads the elements of an array, at most [`MAX_ITEMS`].
+fn read_list<T>(
     array: Node<'_>,
     what: &str,
     mut read: impl FnMut(Node<'_>) -> Result<T, Refusal>,
 ) -> Result<Vec<T>, Refusal> {
     let mut all = Vec::new();
     for value in array.items() {
-        if all.len() == MOST {
-            return Err(Refusal::too_many(what, MOST));
+        if all.len() == MAX_ITEMS {
+            return Err(Refusal::too_many(what, MAX_ITEMS));
         }
         all.push(read(value)?);
     }
     Ok(all)
 }
 
-/// The members of a tensor, the first of each name, found in one pass.
+/// The members of a tensor, found in one pass. The first of two equal names counts.
 #[derive(Default)]
 struct Members<'a> {
     name: Option<Node<'a>>,
@@ -115,7 +115,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// A member that must be there, as `parse` reads it.
+/// Parses a required member.
 fn member<'a, T>(
     node: Option<Node<'a>>,
     name: &str,
@@ -133,7 +133,7 @@ pub(super) fn unsigned(node: Node<'_>) -> Result<u64, Refusal> {
     node.unsigned().ok_or_else(|| Refusal::json_type("unsigned-integer"))
 }
 
-/// Those of the whole request: whether outputs are binary, if nothing else is members, and what the model is told.
+/// Reads the parameters of the request: the default for binary outputs, and the parameters for the model.
 fn parameters(node: Node<'_>) -> Result<(bool, BTreeMap<String, Parameter>), Refusal> {
     if !node.is_object() {
         return Err(Refusal::parse("parameters", &Refusal::json_type("object")));
@@ -147,8 +147,8 @@ fn parameters(node: Node<'_>) -> Result<(bool, BTreeMap<String, Parameter>), Ref
             binary = binary.or(Some(boolean(value, &name)?));
         } else {
             let value = parameter(value).ok_or_else(|| Refusal::parameter_type(&name))?;
-            if told.len() == MOST {
-                return Err(Refusal::too_many("parameters", MOST));
+            if told.len() == MAX_ITEMS {
+                return Err(Refusal::too_many("parameters", MAX_ITEMS));
             }
             told.entry(name).or_insert(value);
         }
@@ -170,9 +170,9 @@ fn boolean(node: Node<'_>, name: &str) -> Result<bool, Refusal> {
     value.map_err(|refusal| Refusal::parse(name, &refusal))
 }
 
-/// What the parameters of a tensor say.
+/// The parameters of a tensor.
 #[derive(Default)]
-struct Place {
+struct TensorParameters {
     binary_data_size: Option<u64>,
     binary_data: Option<bool>,
     region: Option<String>,
@@ -180,39 +180,39 @@ struct Place {
     byte_size: Option<u64>,
 }
 
-impl Place {
-    fn read(parameters: Option<Node<'_>>) -> Result<Self, Refusal> {
-        let mut place = Self::default();
-        let Some(parameters) = parameters else { return Ok(place) };
-        if !parameters.is_object() {
+impl TensorParameters {
+    fn read(node: Option<Node<'_>>) -> Result<Self, Refusal> {
+        let mut parameters = Self::default();
+        let Some(node) = node else { return Ok(parameters) };
+        if !node.is_object() {
             return Err(Refusal::parse("parameters", &Refusal::json_type("object")));
         }
-        for (name, value) in parameters.members() {
+        for (name, value) in node.members() {
             let parsed = |refusal| Refusal::parse(&name, &refusal);
             match &*name {
                 "binary_data_size" => {
-                    place.binary_data_size.get_or_insert(unsigned(value).map_err(parsed)?);
+                    parameters.binary_data_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
                 "binary_data" => {
-                    place.binary_data.get_or_insert(boolean(value, &name)?);
+                    parameters.binary_data.get_or_insert(boolean(value, &name)?);
                 }
                 "shared_memory_region" => {
-                    place.region.get_or_insert(string(value).map_err(parsed)?);
+                    parameters.region.get_or_insert(string(value).map_err(parsed)?);
                 }
                 "shared_memory_offset" => {
-                    place.offset.get_or_insert(unsigned(value).map_err(parsed)?);
+                    parameters.offset.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
                 "shared_memory_byte_size" => {
-                    place.byte_size.get_or_insert(unsigned(value).map_err(parsed)?);
+                    parameters.byte_size.get_or_insert(unsigned(value).map_err(parsed)?);
                 }
                 "classification" => return Err(Refusal::classification()),
                 _ => {}
             }
         }
-        Ok(place)
+        Ok(parameters)
     }
 
-    /// The part of a region, if one is named.
+    /// Returns the window of a region, if the parameters name one.
     fn window(&mut self, tensor: &str) -> Result<Option<RegionWindow>, Refusal> {
         match (self.region.take(), self.byte_size, self.offset) {
             (Some(name), Some(len), offset) => {
@@ -235,11 +235,11 @@ fn input(node: Node<'_>) -> Result<(RequestInput, Option<u64>), Refusal> {
     let name = member(members.name, "name", string)?;
     let datatype = member(members.datatype, "datatype", string)?;
     let shape = member(members.shape, "shape", dims)?;
-    let (mut place, data) = (Place::read(members.parameters)?, members.data);
-    let window = place.window(&name)?;
+    let (mut parameters, data) = (TensorParameters::read(members.parameters)?, members.data);
+    let window = parameters.window(&name)?;
     let sources = [
         (data.is_some(), "data"),
-        (place.binary_data_size.is_some(), "binary_data_size"),
+        (parameters.binary_data_size.is_some(), "binary_data_size"),
         (window.is_some(), "shared_memory_region"),
     ];
     let set = || sources.iter().filter(|(set, _)| *set).map(|(_, name)| *name);
@@ -248,20 +248,20 @@ fn input(node: Node<'_>) -> Result<(RequestInput, Option<u64>), Refusal> {
     }
     let bytes = match (window, data) {
         (Some(window), _) => InputData::Region(window),
-        (None, Some(data)) => InputData::Inline(written(&name, &datatype, &shape, data)?),
+        (None, Some(data)) => InputData::Inline(read_data(&name, &datatype, &shape, data)?),
         (None, None) => InputData::Inline(Bytes::new()),
     };
-    Ok((RequestInput { name, datatype, shape, data: bytes }, place.binary_data_size))
+    Ok((RequestInput { name, datatype, shape, data: bytes }, parameters.binary_data_size))
 }
 
 fn dims(node: Node<'_>) -> Result<Vec<i64>, Refusal> {
     let dim = |node: Node<'_>| node.integer().ok_or_else(|| Refusal::json_type("signed-integer"));
-    few(array(node)?, "dimensions", dim)
+    read_list(array(node)?, "dimensions", dim)
 }
 
-/// Data that is written as JSON.
-fn written(name: &str, datatype: &str, shape: &[i64], data: Node<'_>) -> Result<Bytes, Refusal> {
-    // What is wrong with data type or shape is told later, when the model is asked.
+/// Reads data written as JSON.
+fn read_data(name: &str, datatype: &str, shape: &[i64], data: Node<'_>) -> Result<Bytes, Refusal> {
+    // Validation against the model reports a wrong data type or shape.
     let (Ok(dtype), Ok(shape)) = (datatype.parse(), Shape::try_from(shape)) else {
         return Ok(Bytes::new());
     };
@@ -274,10 +274,10 @@ fn written(name: &str, datatype: &str, shape: &[i64], data: Node<'_>) -> Result<
 fn output(node: Node<'_>, binary_output: bool) -> Result<(RequestedOutput, bool), Refusal> {
     let members = Members::of(node);
     let name = member(members.name, "name", string)?;
-    let mut place = Place::read(members.parameters)?;
-    let region = place.window(&name)?;
-    if region.is_some() && place.binary_data == Some(true) {
+    let mut parameters = TensorParameters::read(members.parameters)?;
+    let region = parameters.window(&name)?;
+    if region.is_some() && parameters.binary_data == Some(true) {
         return Err(Refusal::output_places());
     }
-    Ok((RequestedOutput { name, region }, place.binary_data.unwrap_or(binary_output)))
+    Ok((RequestedOutput { name, region }, parameters.binary_data.unwrap_or(binary_output)))
 }

@@ -1,11 +1,12 @@
 //! HTTP/REST.
 //!
 //! ```text
-//!   head ─▶ path ─▶ handle ─▶ describe, verbs ─────────────────────────▶ reply
-//!   body ─▶ coding ─▶ body ─▶ infer: head (JSON), data ─▶ Front::infer ─▶ reply ─▶ coding
+//!   header ─▶ path ─▶ handle ─▶ describe, regions ────────────────────────────▶ reply
+//!   body ─▶ coding ─▶ body ─▶ infer: infer_json, data ─▶ Front::infer ─▶ reply ─▶ coding
 //! ```
 //!
-//! A body is streamed: its JSON is read whole, up to a limit, and then each tensor into a buffer of its own, once.
+//! The front streams a body. It reads the JSON as a whole, up to a limit, and then each tensor into a buffer of its
+//! own.
 
 mod body;
 mod buffer;

@@ -1,10 +1,10 @@
-//! What a path asks for.
+//! The routes.
 
 use std::borrow::Cow;
 
 use crate::refusal::SharedMemoryKind;
 
-/// What a path names, whatever the method.
+/// The target of a path, whatever the method.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route<'a> {
     Server,
@@ -13,10 +13,10 @@ pub(super) enum Route<'a> {
     Index,
     AllStatistics,
     Model { name: Cow<'a, str>, version: Option<&'a str>, about: About },
-    Memory { memory: SharedMemoryKind, name: Cow<'a, str>, verb: Verb },
+    Memory { memory: SharedMemoryKind, name: Cow<'a, str>, operation: Operation },
 }
 
-/// What of a model.
+/// The part of a model that a path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum About {
     Metadata,
@@ -26,27 +26,27 @@ pub(super) enum About {
     Infer,
 }
 
-/// What to do with regions.
+/// An operation on regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum Operation {
     Status,
     Register,
     Unregister,
 }
 
 impl Route<'_> {
-    /// Whether it is asked for by GET; else by POST.
+    /// Returns whether the route takes GET; the others take POST.
     pub(super) fn is_read(&self) -> bool {
         match self {
             Self::Index => false,
             Self::Model { about, .. } => *about != About::Infer,
-            Self::Memory { verb, .. } => *verb == Verb::Status,
+            Self::Memory { operation, .. } => *operation == Operation::Status,
             _ => true,
         }
     }
 }
 
-/// What a path names. `None`: nothing.
+/// Returns the target of a path.
 pub(super) fn route(path: &str) -> Option<Route<'_>> {
     let rest = path.strip_prefix("/v2")?;
     if rest.is_empty() {
@@ -65,7 +65,7 @@ pub(super) fn route(path: &str) -> Option<Route<'_>> {
     }
 }
 
-/// The first segment, and what is behind its slash.
+/// Splits off the first segment.
 fn cut(path: &str) -> (&str, Option<&str>) {
     match path.split_once('/') {
         Some((first, rest)) => (first, Some(rest)),
@@ -98,24 +98,24 @@ fn model(path: &str) -> Option<Route<'_>> {
 }
 
 fn memory(memory: SharedMemoryKind, path: &str) -> Option<Route<'_>> {
-    let (name, verb) = match path.strip_prefix("region/") {
-        // An empty name is a name, to be refused as one.
+    let (name, operation) = match path.strip_prefix("region/") {
+        // An empty name reaches the handler, which refuses it.
         Some(named) => {
-            let (name, verb) = named.split_once('/')?;
-            (decode(name)?, verb)
+            let (name, operation) = named.split_once('/')?;
+            (decode(name)?, operation)
         }
         None => ("".into(), path),
     };
-    let verb = match verb {
-        "status" => Verb::Status,
-        "register" => Verb::Register,
-        "unregister" => Verb::Unregister,
+    let operation = match operation {
+        "status" => Operation::Status,
+        "register" => Operation::Register,
+        "unregister" => Operation::Unregister,
         _ => return None,
     };
-    Some(Route::Memory { memory, name, verb })
+    Some(Route::Memory { memory, name, operation })
 }
 
-/// A segment without its percent signs. `None`: they encode no text.
+/// Decodes the percent signs of a segment. `None`: the result is not UTF-8.
 fn decode(segment: &str) -> Option<Cow<'_, str>> {
     if !segment.contains('%') {
         return Some(segment.into());
@@ -146,8 +146,8 @@ mod tests {
         let named = |name: &'static str, version, about| {
             Some(Route::Model { name: name.into(), version, about })
         };
-        let memory = |memory, name: &'static str, verb| {
-            Some(Route::Memory { memory, name: name.into(), verb })
+        let memory = |memory, name: &'static str, operation| {
+            Some(Route::Memory { memory, name: name.into(), operation })
         };
         for (path, expected) in [
             ("/v2", Some(Route::Server)),
@@ -163,18 +163,21 @@ mod tests {
             ("/v2/models/M/versions/+3", None),
             ("/v2/models/M/versions/3/infer", named("M", Some("3"), About::Infer)),
             ("/v2/models/M/stats", named("M", None, About::Statistics)),
-            ("/v2/systemsharedmemory/status", memory(SharedMemoryKind::System, "", Verb::Status)),
+            (
+                "/v2/systemsharedmemory/status",
+                memory(SharedMemoryKind::System, "", Operation::Status),
+            ),
             (
                 "/v2/cudasharedmemory/unregister",
-                memory(SharedMemoryKind::Cuda, "", Verb::Unregister),
+                memory(SharedMemoryKind::Cuda, "", Operation::Unregister),
             ),
             (
                 "/v2/systemsharedmemory/region/a%20%C3%A4/register",
-                memory(SharedMemoryKind::System, "a ä", Verb::Register),
+                memory(SharedMemoryKind::System, "a ä", Operation::Register),
             ),
             (
                 "/v2/systemsharedmemory/region//status",
-                memory(SharedMemoryKind::System, "", Verb::Status),
+                memory(SharedMemoryKind::System, "", Operation::Status),
             ),
         ] {
             assert_eq!(route(path), expected, "{path}");

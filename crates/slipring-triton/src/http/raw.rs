@@ -1,4 +1,4 @@
-//! Requests of a tensor's bytes alone.
+//! Requests whose body is the bytes of one tensor.
 
 use bytes::Bytes;
 
@@ -6,7 +6,7 @@ use crate::metadata::ModelMetadata;
 use crate::refusal::Refusal;
 use crate::request::{InputData, RequestInput};
 
-/// The one input of a model, deduced from its length.
+/// Builds the only input of a model. The free dimension follows from the length.
 pub(super) fn input(model: &ModelMetadata, body: Bytes) -> Result<RequestInput, Refusal> {
     let [spec] = &model.inputs[..] else {
         return Err(Refusal::raw_inputs(model.inputs.len(), &model.name));
@@ -33,7 +33,7 @@ pub(super) fn input(model: &ModelMetadata, body: Bytes) -> Result<RequestInput, 
     })
 }
 
-/// An element of BYTES, behind its length.
+/// Returns a BYTES element with its length prefix.
 fn element(body: &[u8]) -> Result<Bytes, Refusal> {
     let len = u32::try_from(body.len()).map_err(|_| Refusal::no_memory(body.len()))?;
     let mut bytes = Vec::with_capacity(4 + body.len());

@@ -1,8 +1,8 @@
-//! The texts of this wire alone.
+//! Refusals of HTTP alone.
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// Of bodies.
+/// Refusals of bodies.
 impl Refusal {
     pub(super) fn content_coding(name: &str) -> Self {
         let text = format!("Unsupported Content-Encoding: {name}");
@@ -48,7 +48,7 @@ impl Refusal {
     }
 }
 
-/// Of a request's JSON.
+/// Refusals of a request's JSON.
 impl Refusal {
     pub(super) fn parse(field: &str, inner: &Refusal) -> Self {
         Self::new(inner.kind(), format!("Unable to parse '{field}': {}", inner.text()))
@@ -110,7 +110,7 @@ impl Refusal {
     }
 }
 
-/// Of raw requests.
+/// Refusals of raw requests.
 impl Refusal {
     pub(super) fn raw_inputs(inputs: usize, model: &str) -> Self {
         Self::invalid(format!(

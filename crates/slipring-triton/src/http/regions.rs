@@ -1,4 +1,4 @@
-//! The verbs of shared memory over HTTP.
+//! The operations on shared memory over HTTP.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,37 +10,39 @@ use crate::execution::run_blocking;
 use crate::front::Front;
 use crate::http::body::Reader;
 use crate::http::infer_json::{string, unsigned};
-use crate::http::path::Verb;
+use crate::http::path::Operation;
 use crate::http::reply::{self, Reply};
 use crate::json::Node;
 use crate::refusal::{Refusal, SharedMemoryKind};
 use crate::shared_memory::{CudaRegion, SharedMemory, SystemRegion};
 
-/// Bytes of a registration at most: a name, a key, some numbers.
-const LONGEST: usize = 64 << 10;
+/// The largest registration in bytes: a name, a key, some numbers.
+const MAX_REGISTRATION: usize = 64 << 10;
 
 pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
     front: &Front,
-    (memory, verb): (SharedMemoryKind, Verb),
+    (memory, operation): (SharedMemoryKind, Operation),
     name: &str,
     named: bool,
     body: &mut Reader<B>,
 ) -> Result<Reply, Refusal> {
     let shared = front.shared_memory();
     shared.check_allowed()?;
-    match (verb, memory) {
-        (Verb::Status, _) if named && name.is_empty() => Err(Refusal::status_unknown(memory, name)),
-        (Verb::Status, SharedMemoryKind::System) => system(shared, name),
-        (Verb::Status, SharedMemoryKind::Cuda) => cuda(shared, name),
-        (Verb::Register, _) => {
+    match (operation, memory) {
+        (Operation::Status, _) if named && name.is_empty() => {
+            Err(Refusal::status_unknown(memory, name))
+        }
+        (Operation::Status, SharedMemoryKind::System) => system(shared, name),
+        (Operation::Status, SharedMemoryKind::Cuda) => cuda(shared, name),
+        (Operation::Register, _) => {
             if name.is_empty() {
                 return Err(Refusal::name_missing(memory));
             }
-            let text = body.rest(LONGEST).await?;
+            let text = body.rest(MAX_REGISTRATION).await?;
             match memory {
                 SharedMemoryKind::System => register(shared, memory, name, Node::document(&text)?)?,
                 SharedMemoryKind::Cuda => {
-                    // The driver may make a context first, or wait for one that closes the same memory.
+                    // The driver may create a context first, or wait for another thread that closes the same memory.
                     let (shared, name, text) = (shared.clone(), name.to_owned(), text.to_vec());
                     run_blocking(move || register(&shared, memory, &name, Node::document(&text)?))
                         .await?;
@@ -48,12 +50,12 @@ pub(super) async fn serve<B: Body<Data = Bytes> + Unpin>(
             }
             Ok(reply::empty())
         }
-        // There is no region without a name.
-        (Verb::Unregister, _) if named && name.is_empty() => Ok(reply::empty()),
-        (Verb::Unregister, SharedMemoryKind::System) => {
+        // No region has an empty name.
+        (Operation::Unregister, _) if named && name.is_empty() => Ok(reply::empty()),
+        (Operation::Unregister, SharedMemoryKind::System) => {
             shared.unregister_system(name).map(|()| reply::empty())
         }
-        (Verb::Unregister, SharedMemoryKind::Cuda) => {
+        (Operation::Unregister, SharedMemoryKind::Cuda) => {
             let (shared, name) = (shared.clone(), name.to_owned());
             run_blocking(move || shared.unregister_cuda(&name)).await?;
             Ok(reply::empty())

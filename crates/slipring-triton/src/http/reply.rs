@@ -17,11 +17,11 @@ use crate::refusal::Refusal;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(super) const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
-/// The length of the JSON in front of the tensors, in bytes before compression.
+/// The length of the JSON before the tensors, in bytes before compression.
 pub(super) const HEADER_LENGTH: HeaderName =
     HeaderName::from_static("inference-header-content-length");
 
-/// A body of some pieces, none of which is copied.
+/// A scatter-gather body: chunks that are sent without a copy.
 #[derive(Debug, Default)]
 pub(super) struct BodyChunks {
     rest: VecDeque<Bytes>,
@@ -39,7 +39,7 @@ impl BodyChunks {
         self.rest.iter()
     }
 
-    /// All of it as one piece.
+    /// Returns the body as one chunk.
     pub(super) fn join(self) -> Bytes {
         match self.rest.len() {
             0 | 1 => self.rest.into_iter().next().unwrap_or_default(),
@@ -51,7 +51,7 @@ impl BodyChunks {
         }
     }
 
-    /// The same bytes, which hold a charge until they are sent.
+    /// Returns the same chunks, which hold the charge until they are sent.
     pub(super) fn charged_to(self, charge: &Charge) -> Self {
         Self { rest: self.rest.into_iter().map(|piece| charge.attach(piece)).collect() }
     }
@@ -91,20 +91,20 @@ impl http_body::Body for BodyChunks {
 
 pub(super) type Reply = Response<BodyChunks>;
 
-/// 200 with JSON.
+/// Returns status 200 with JSON.
 pub(super) fn json(text: impl Into<Bytes>) -> Reply {
     with_status(StatusCode::OK, text)
 }
 
-/// 200 with what was asked about.
+/// Returns status 200 with a description.
 pub(super) fn describing(value: &Value) -> Reply {
     let mut text = Vec::with_capacity(512);
-    // Memory takes whatever is written.
+    // A write to memory cannot fail.
     let _ = json::value(&mut text, value);
     json(text)
 }
 
-/// 200 with nothing.
+/// Returns status 200 without a body.
 pub(super) fn empty() -> Reply {
     json(Bytes::new())
 }
@@ -116,7 +116,7 @@ pub(super) fn with_status(status: StatusCode, text: impl Into<Bytes>) -> Reply {
     reply
 }
 
-/// An error, as the protocol has it.
+/// Returns an error in the protocol's form.
 pub(super) fn error(status: StatusCode, text: &str) -> Reply {
     let mut body = Vec::with_capacity(text.len() + 16);
     let _ = json::value(&mut body, &json!({ "error": text }));

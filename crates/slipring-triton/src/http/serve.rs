@@ -1,4 +1,4 @@
-//! Connections of HTTP/1.1.
+//! HTTP/1.1 connections.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use crate::idle::{Activity, ActivityStream};
 use crate::listener::{Socket, Stream};
 use crate::shutdown::Shutdown;
 
-/// Serves one address until the end is told, and then until the requests under way are answered.
+/// Serves one address until the shutdown, then until the requests in flight are answered.
 pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
     let limits = *front.limits();
     let serve = |stream, activity: Activity| {
@@ -32,7 +32,7 @@ pub(crate) async fn serve(front: Front, socket: Socket, shutdown: Shutdown) {
     connections::serve(socket, &limits, Some(limits.idle_timeout), shutdown.clone(), serve).await;
 }
 
-/// Serves a connection until it ends. However it ends is its client's affair.
+/// Serves a connection until it ends. Its errors concern the client alone.
 async fn connection(
     front: Front,
     stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -57,7 +57,7 @@ async fn connection(
     }
     served.as_mut().graceful_shutdown();
     let polled = poll_fn(|context| Poll::Ready(served.as_mut().poll(context)));
-    // Half a request is none that would be waited for.
+    // The server does not wait for the rest of an incomplete request.
     if polled.await.is_pending() && !activity.is_idle() {
         let _ = served.await;
     }

@@ -1,4 +1,4 @@
-//! A value in a text that was judged.
+//! A value in a validated text.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use jiter::{Jiter, JsonValue, Peek};
 use crate::json::validate::{reader, validate};
 use crate::refusal::Refusal;
 
-/// A value: the text from its first byte to its last (a document's to the text's last), and what its first byte tells.
+/// A value: its text, and the kind that its first byte tells. The text of a document extends to the end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node<'a> {
     kind: Peek,
@@ -16,20 +16,20 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The value that a whole text is.
+    /// Validates a text and returns its value.
     ///
     /// # Errors
     ///
-    /// It is no JSON, or too deep.
+    /// The text is not JSON, or is nested too deeply.
     pub(crate) fn document(text: &'a [u8]) -> Result<Self, Refusal> {
         validate(text)?;
         let mut reader = reader(text);
-        // What was judged is not empty.
+        // A validated text is not empty.
         let kind = reader.peek().unwrap_or(Peek::Null);
         Ok(Self { kind, text: &text[reader.current_index()..] })
     }
 
-    /// The value that comes next, which is stepped over. In a text that was judged there is none only at its end.
+    /// Returns the next value and steps over it. A validated text lacks one only at its end.
     fn next(reader: &mut Jiter<'a>) -> Option<Self> {
         let kind = reader.peek().ok()?;
         let start = reader.current_index();
@@ -45,7 +45,7 @@ impl<'a> Node<'a> {
         self.kind == Peek::Array
     }
 
-    /// Names and values of an object; of anything else none.
+    /// Returns the names and values of an object; nothing for any other value.
     pub(crate) fn members(self) -> impl Iterator<Item = (String, Node<'a>)> {
         let mut reader = reader(self.text);
         let mut entered = false;
@@ -57,12 +57,12 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// The first member of this name.
+    /// Returns the first member of this name.
     pub(crate) fn get(&self, name: &str) -> Option<Node<'a>> {
         self.members().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// The elements of an array; of anything else none.
+    /// Returns the elements of an array; nothing for any other value.
     pub(crate) fn items(self) -> impl Iterator<Item = Node<'a>> {
         let mut reader = reader(self.text);
         let mut entered = false;
@@ -74,7 +74,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// What is in an array and the arrays in it, in order; objects as they are.
+    /// Returns the elements of an array and of all arrays in it, in order. Objects count as elements.
     pub(crate) fn leaves(self) -> impl Iterator<Item = Node<'a>> + Clone {
         let mut reader = reader(self.text);
         let mut depth = 0_usize;
@@ -90,18 +90,18 @@ impl<'a> Node<'a> {
                     None if depth == 0 => return None,
                     None => value = reader.array_step().ok()?,
                 }
-                // No further value: the array is behind us.
+                // Without a further value the array ends here.
                 depth -= usize::from(value.is_none());
             }
         })
     }
 
-    /// The text of a string.
+    /// Returns the text of a string.
     pub(crate) fn string(&self) -> Option<Cow<'a, str>> {
         if self.kind != Peek::String {
             return None;
         }
-        // What is escaped is put together in a buffer, which would else grow to twice the text.
+        // Without this capacity the buffer of an escaped string grows to twice its text.
         let longest = if self.text.contains(&b'\\') { self.text.len() } else { 0 };
         match Jiter::with_tape(self.text, Vec::with_capacity(longest)).known_value(self.kind) {
             Ok(JsonValue::Str(text)) => Some(text),
@@ -113,29 +113,29 @@ impl<'a> Node<'a> {
         reader(self.text).next_bool().ok()
     }
 
-    /// Whether it is a number that is written as a word: `NaN`, `Infinity`, `-Infinity`.
+    /// Returns whether the value is one of `NaN`, `Infinity`, `-Infinity`.
     pub(crate) fn is_word(&self) -> bool {
         matches!(self.text, [b'N' | b'I', ..] | [b'-', b'I', ..])
     }
 
-    /// A number without sign, point and exponent.
+    /// Returns a number without sign, point and exponent.
     pub(crate) fn unsigned(&self) -> Option<u64> {
         self.digits()
     }
 
-    /// A number without point and exponent.
+    /// Returns a number without point and exponent.
     pub(crate) fn integer(&self) -> Option<i64> {
         self.digits()
     }
 
-    /// A number as it is written, which the reader's own integers are too short for.
+    /// Parses the digits of a number. The reader's own integers are too short for some.
     fn digits<T: FromStr>(&self) -> Option<T> {
         let mut reader = reader(self.text);
         let digits = reader.next_number_bytes().ok()?;
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
-    /// Any number, the nearest that there is.
+    /// Returns any number, rounded to the nearest `f64`.
     pub(crate) fn float(&self) -> Option<f64> {
         reader(self.text).next_float().ok()
     }

@@ -1,38 +1,38 @@
-//! Whether a text is JSON.
+//! Validates JSON.
 
 use jiter::{Jiter, JiterError, Peek};
 
 use crate::refusal::Refusal;
 
-/// Levels of objects and arrays at most.
-const DEEPEST: usize = 100;
+/// The deepest nesting of objects and arrays.
+const MAX_DEPTH: usize = 100;
 
-/// What reads a text, from its first byte.
+/// Returns a reader at the first byte of a text.
 pub(super) fn reader(text: &[u8]) -> Jiter<'_> {
     Jiter::new(text).with_allow_inf_nan()
 }
 
-/// Judges a whole text.
+/// Validates a whole text.
 ///
 /// # Errors
 ///
-/// It is no JSON, which is told with the first byte that is wrong, or too deep.
+/// The text is not JSON, or is nested too deeply. The refusal names the first wrong byte.
 pub(super) fn validate(text: &[u8]) -> Result<(), Refusal> {
-    // The reader looks into a string's bytes only where the string is wanted.
+    // The reader checks the bytes of a string only when somebody asks for the string.
     if let Err(error) = std::str::from_utf8(text) {
         return Err(Refusal::json_syntax("invalid UTF-8", error.valid_up_to()));
     }
     let syntax =
         |error: JiterError| Refusal::json_syntax(&error.error_type.to_string(), error.index);
     let mut reader = reader(text);
-    // Containers are stepped through one by one: how deep the reader itself goes cannot be set.
-    let mut open = Vec::with_capacity(DEEPEST);
+    // The reader's own depth limit is fixed, so the loop steps through containers one by one.
+    let mut open = Vec::with_capacity(MAX_DEPTH);
     loop {
         let value = reader.peek().map_err(syntax)?;
         let mut another = false;
         if matches!(value, Peek::Array | Peek::Object) {
-            if open.len() == DEEPEST {
-                return Err(Refusal::json_depth(DEEPEST));
+            if open.len() == MAX_DEPTH {
+                return Err(Refusal::json_depth(MAX_DEPTH));
             }
             another = enter(&mut reader, value).map_err(syntax)?;
             if another {
@@ -51,7 +51,7 @@ pub(super) fn validate(text: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Whether there is anything in the container that comes next.
+/// Returns whether the container that comes next has an element.
 fn enter(reader: &mut Jiter<'_>, container: Peek) -> Result<bool, JiterError> {
     Ok(match container {
         Peek::Array => reader.known_array()?.is_some(),
@@ -59,7 +59,7 @@ fn enter(reader: &mut Jiter<'_>, container: Peek) -> Result<bool, JiterError> {
     })
 }
 
-/// Whether another value follows in a container.
+/// Returns whether the container has a further element.
 fn step(reader: &mut Jiter<'_>, container: Peek) -> Result<bool, JiterError> {
     Ok(match container {
         Peek::Array => reader.array_step()?.is_some(),
@@ -140,7 +140,7 @@ mod tests {
         fn another_parser_thinks_the_same(text in "[\\[\\]{}:,\"a0-9.eE+\\-\\\\u tfn]{0,24}") {
             let theirs = serde_json::from_str::<serde_json::Value>(&text);
             let ours = validate(text.as_bytes());
-            // It alone knows numbers that are out of range.
+            // Only the other parser refuses numbers out of range.
             let range = theirs.as_ref().is_err_and(|error| error.to_string().contains("range"));
             prop_assert!(range || theirs.is_ok() == ours.is_ok(), "{text:?}: {theirs:?}");
         }

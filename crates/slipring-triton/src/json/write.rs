@@ -1,4 +1,4 @@
-//! Writing: what `serde_json` writes, and the words for numbers that are none.
+//! Writes JSON with `serde_json`, and the words for non-finite numbers.
 
 use std::io;
 
@@ -8,19 +8,19 @@ use serde_core::Serialize;
 ///
 /// # Errors
 ///
-/// The writer's alone.
+/// Only those of the writer.
 pub(crate) fn value<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> io::Result<()> {
     serde_json::to_writer(out, value).map_err(io::Error::from)
 }
 
-/// Writes a number; what is none as a bare word, as clients expect it.
+/// Writes a number. A non-finite one becomes a bare word, as clients expect.
 pub(crate) fn float<T: Serialize + Into<f64> + Copy>(
     mut out: impl io::Write,
     number: T,
 ) -> io::Result<()> {
     let wide: f64 = number.into();
     match wide.is_finite() {
-        // The shortest that reads as the same number.
+        // `serde_json` writes the shortest text that reads as the same number.
         true => value(out, &number),
         false if wide.is_nan() => out.write_all(b"NaN"),
         false if wide > 0.0 => out.write_all(b"Infinity"),

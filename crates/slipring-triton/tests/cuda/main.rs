@@ -1,4 +1,4 @@
-//! Memory of a GPU that clients of the Triton front register: checked, read and written, over a driver without a GPU.
+//! GPU memory that clients register: validated, read and written, over a driver without a GPU.
 
 #[path = "../served/http.rs"]
 mod http_served;
@@ -30,7 +30,7 @@ fn a_gpu_s_memory_is_registered_read_and_written() {
             let tensor = draft.share().unwrap();
             link.send_tensor(&tensor).unwrap();
             hear(&mut link);
-            // Sums and differences, where the client wanted them.
+            // The sums and differences are where the client wants them.
             let copy = device.to_host(&tensor, &stream).unwrap();
             let copy = copy.as_slice::<i32>().unwrap();
             assert_eq!(copy[..32], std::array::from_fn::<i32, 32, _>(|at| at as i32));
@@ -72,7 +72,7 @@ fn a_gpu_s_memory_is_registered_read_and_written() {
             let outputs = [output("OUTPUT0", 128), output("OUTPUT1", 192)];
             let answer = served.post(SIMPLE, &request(&inputs, &outputs)).ok();
             assert!(answer["outputs"][0]["data"].is_null(), "it lies in the region");
-            // Into the request, too.
+            // Outputs can also go into the response.
             let answer = served.post(SIMPLE, &request(&inputs, &[])).ok();
             let sums: Vec<i64> = (0..16).map(|at| 2 * at + 16).collect();
             assert_eq!(answer["outputs"][0]["data"], serde_json::json!(sums));
@@ -92,7 +92,7 @@ fn a_gpu_s_memory_is_registered_read_and_written() {
     );
 }
 
-/// Memory of the host that is reached as a GPU's is.
+/// Host memory behind the interface of GPU memory.
 #[derive(Debug)]
 struct Reached(std::sync::Mutex<Vec<u8>>);
 
@@ -132,7 +132,7 @@ fn overlapping_windows_of_a_gpu_are_moved_whatever_they_are_called() {
     lease("one", 0).fill_from(&lease("two", LEN / 2)).unwrap();
     lease("two", 0).read_at(0, &mut moved).unwrap();
     assert_eq!(moved, bytes[..LEN as usize]);
-    // Further than it is long.
+    // The range exceeds the memory.
     let source = slipring::region::Source::Gpu(handle, &reached);
     assert!(registry.register("three", source, 1, 2 * LEN).is_err());
 }

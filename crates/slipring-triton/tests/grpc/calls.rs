@@ -1,4 +1,4 @@
-//! What is served over gRPC: every call, tensors wherever they come from and go, streams.
+//! The calls of gRPC, tensors from and to every place, streams.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use slipring::DType;
 use slipring::region::Registry;
 use slipring_triton::{
-    Front, Inputs, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Wire,
+    Front, Inputs, Model, ModelError, ModelMetadata, Outputs, Protocol, Server, TensorSpec,
 };
 use tonic::Code;
 use tonic::codec::CompressionEncoding;
@@ -104,7 +104,7 @@ fn raw_typed_and_shared_inputs_give_raw_and_shared_outputs() {
     let requests = [
         request("simple", vec![first.clone(), second.clone()], &[&ints(0..16), &bytes]),
         request("simple", vec![typed(&first, 0..16), typed(&second, 100..116)], &[]),
-        // Raw contents skip what is in shared memory.
+        // Raw contents skip inputs in shared memory.
         request("simple", vec![shared.clone(), second.clone()], &[&bytes]),
         request("simple", vec![second.clone(), shared.clone()], &[&bytes]),
         request("simple", vec![shared, typed(&second, 100..116)], &[]),
@@ -125,7 +125,7 @@ fn raw_typed_and_shared_inputs_give_raw_and_shared_outputs() {
             ("INT32", &[1, 16][..])
         );
         assert_eq!((&*answer.model_name, &*answer.model_version, &*answer.id), ("simple", "1", ""));
-        // An output in shared memory has an empty entry in its place; the order is the request's.
+        // An output in shared memory has an empty entry. The order is that of the request.
         request.outputs = vec![output("OUTPUT1"), output("OUTPUT0")];
         request.outputs[0].parameters = window("r", 100, 80);
         request.id = "mine".to_owned();
@@ -176,7 +176,7 @@ fn regions_are_registered_shown_and_taken_back() {
     };
     assert!(status(&mut client, "").unwrap().is_empty());
     let object = served.region("one", 100);
-    // A second name of one object, at any offset, and the key as it is given.
+    // A second name of one object, at any offset, with the key as the client gave it.
     let bare = object.key().trim_start_matches('/').to_owned();
     served.register("two/ü", &bare, 7, 93).unwrap();
     let all = status(&mut client, "").unwrap();
@@ -210,7 +210,7 @@ fn a_region_of_a_client_is_the_applications_too() {
     assert_eq!(bytes, [7; 32]);
 }
 
-/// Waits in its inference until it is let go; then echoes.
+/// An echo model that waits for a permit.
 struct Held {
     metadata: ModelMetadata,
     entered: mpsc::SyncSender<()>,
@@ -283,7 +283,7 @@ fn a_server_that_ends_answers_what_is_under_way() {
     let mut client = served.client();
     let mut idle = served.client();
     let asked = served.run(async {
-        // A stream that waits for its client does not hold the server up.
+        // A stream that waits for its client does not block the server's end.
         let stream = idle.model_stream_infer(futures_util::stream::pending()).await.unwrap();
         let asked = tokio::spawn(async move { client.model_infer(held("r")).await });
         tokio::task::spawn_blocking(move || enters.recv().unwrap()).await.unwrap();
@@ -407,7 +407,7 @@ fn a_unix_socket_serves_too() {
     let mut server = Server::new(front);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        server.listen_unix(Wire::Grpc, &path).unwrap();
+        server.listen_unix(Protocol::Grpc, &path).unwrap();
         let serving = tokio::spawn(server.serve(std::future::pending()));
         let to = format!("unix://{}", path.display());
         let channel = Endpoint::from_shared(to).unwrap().connect().await.unwrap();
@@ -499,7 +499,7 @@ fn a_tensor_is_copied_from_region_to_region_unless_either_is_truncated() {
         file.set_len(len as u64).unwrap();
         served.infer(asked.clone()).unwrap();
     }
-    // The same region, overlapping.
+    // Overlapping windows of one region.
     from.write_at(0, &bytes).unwrap();
     asked.inputs[0].shape[1] = 100_000;
     asked.inputs[0].parameters = window("from", 0, 100_000);

@@ -1,4 +1,4 @@
-//! Every row of the table of errors, over gRPC: its code and its text.
+//! Every error of the table over gRPC: its code and its text.
 
 use crate::grpc_served::inference::infer_parameter::ParameterChoice;
 use crate::grpc_served::inference::*;
@@ -49,7 +49,7 @@ fn names_are_taken_once_and_known_by_their_kind() {
     let other =
         "The region named 'gpu' is registered as CUDA shared memory, not system shared memory";
     is_refused(system_status(&served, "gpu"), Code::NotFound, other);
-    // Neither verb takes back what is of the other kind.
+    // An unregister operation ignores regions of the other kind.
     served.unregister("gpu");
     served.unregister("");
     cuda_status(&served, "gpu").unwrap();
@@ -128,7 +128,7 @@ fn shared_memory_may_be_switched_off() {
     is_refused(served.infer(asked), Code::Unimplemented, text);
 }
 
-/// A request whose input is in this window, and one whose output is.
+/// Returns a request with an input in this window, and one with an output.
 fn both(
     parameters: std::collections::BTreeMap<String, InferParameter>,
 ) -> [(ModelInferRequest, &'static str); 2] {
@@ -252,7 +252,7 @@ fn an_input_has_one_source() {
     infer_is_refused(&served, asked.clone(), text);
     asked.raw_input_contents.clear();
     infer_is_refused(&served, asked.clone(), &text.replace("INPUT1", "INPUT0"));
-    // One that is in shared memory takes none of the raw contents.
+    // An input in shared memory takes none of the raw contents.
     asked.inputs[0] = in_memory(asked.inputs[0].clone(), "r", 0);
     asked.raw_input_contents = vec![ints(0..16).into(); 2];
     let text = "expected 1 raw_input_contents but got 2 for model 'simple'";

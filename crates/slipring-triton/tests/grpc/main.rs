@@ -1,4 +1,4 @@
-//! What the front serves over gRPC: calls and errors.
+//! gRPC: calls and errors.
 
 mod calls;
 mod errors;

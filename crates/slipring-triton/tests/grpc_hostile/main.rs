@@ -1,4 +1,6 @@
-//! Clients over gRPC that send what no client would: the server and its other clients go on.
+//! Clients send over gRPC what no real client sends. The server and its other clients go on.
+//!
+//! These tests count descriptors and memory of their process, so they have a binary of their own.
 
 #[path = "../served/grpc.rs"]
 mod grpc_served;
@@ -40,19 +42,19 @@ fn still_serves(served: &Served) {
     assert_eq!(answer.raw_output_contents, [&ints(0..16)[..]]);
 }
 
-/// Tests here count what the process holds, so there is one at a time.
+/// The tests count what the process holds, so one runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of memory that the process has asked for, used or not.
+/// Returns the bytes of mapped memory, touched or not.
 fn mapped() -> usize {
     let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
     sizes.split(' ').next().unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
 }
 
-/// A body of these bytes, which then ends, or never does.
+/// A body of these bytes that then ends, or never does.
 struct Sent(Option<Bytes>, bool);
 
 impl http_body::Body for Sent {
@@ -71,7 +73,7 @@ impl http_body::Body for Sent {
     }
 }
 
-/// What a call with this body is answered with: its code and text.
+/// Sends a call with this body. Returns the code and the text of its status.
 fn call(
     served: &Served,
     path: &str,
@@ -139,7 +141,7 @@ fn messages_that_are_no_protobuf_are_refused() {
         let (code, _) = call(&served, INFER, &framed(message), true, &[]);
         assert_ne!(code, Code::Ok, "{message:?}");
     }
-    // Every byte of a request, replaced.
+    // Replaces every byte of a request.
     let good = simple(&ints(0..16), &ints(0..16)).encode_to_vec();
     let mut client = served.client();
     drop(served.run(client.model_infer(simple(&[], &[]))));
@@ -205,7 +207,7 @@ fn a_bomb_takes_no_more_than_a_message_may() {
     let message = frame(1, bomb.len() as u32, &bomb);
     let (code, _) = call(&served, INFER, &message, true, &[("grpc-encoding", "gzip")]);
     assert_eq!(code, Code::ResourceExhausted);
-    // Not compressed, cut short, and another encoding.
+    // Not compressed, cut off, and in another encoding.
     let encoded = [("grpc-encoding", "gzip")];
     assert_eq!(call(&served, INFER, &frame(1, 3, b"abc"), true, &encoded).0, Code::Internal);
     let message = frame(1, 50, &bomb[..50]);
@@ -219,7 +221,7 @@ fn a_bomb_takes_no_more_than_a_message_may() {
 fn a_message_that_is_small_and_many_things_is_refused() {
     let _alone = alone();
     let served = Served::new();
-    // Five million empty texts: 10 MB on the wire, 320 MB and more in memory.
+    // Five million empty strings: 10 MB encoded, over 320 MB decoded.
     let contents =
         InferTensorContents { bytes_contents: vec![Vec::new(); 5_000_000], ..Default::default() };
     let mut tensor = input("INPUT0", "BYTES", &[1, 1]);
@@ -230,7 +232,7 @@ fn a_message_that_is_small_and_many_things_is_refused() {
     let message = [0x2a, 0].repeat(1_000_000);
     let (code, _) = call(&served, INFER, &framed(&message), true, &[]);
     assert_eq!(code, Code::ResourceExhausted);
-    // The same behind a group, a field of a kind that nobody uses.
+    // The same inputs behind a group, a wire type that the protocol does not use.
     let message = [&[0xa3, 0x06, 0xa4, 0x06][..], &message].concat();
     let (code, _) = call(&served, INFER, &framed(&message), true, &[]);
     assert_eq!(code, Code::ResourceExhausted);
@@ -246,25 +248,25 @@ fn bytes_under_way_are_bounded_together() {
         let tensor = input("INPUT0", "UINT8", &[1, len as i64]);
         request("identity_uint8", vec![tensor], &[&vec![1; len]])
     };
-    let full = "as many bytes of requests as this server takes are under way";
+    let full = "too many bytes are in flight: retry later, or raise Limits::bytes_in_flight";
     for _ in 0..3 {
         grpc_served::is_refused(served.infer(of(1 << 20)), Code::Unavailable, full);
         served.infer(of(1000 << 10)).unwrap();
     }
-    // One call that stays amid its message leaves no room for another.
+    // A call that stays inside of its message leaves no bytes for another one.
     let half = framed(&of(600 << 10).encode_to_vec());
     let body = Body::new(Sent(Some(Bytes::copy_from_slice(&half[..590 << 10])), false));
-    let amid = http::Request::post(INFER).header("content-type", "application/grpc");
-    let amid = served.channel().oneshot(amid.body(body).unwrap());
-    let mut amid = Box::pin(amid);
+    let unfinished = http::Request::post(INFER).header("content-type", "application/grpc");
+    let unfinished = served.channel().oneshot(unfinished.body(body).unwrap());
+    let mut unfinished = Box::pin(unfinished);
     served.run(async {
-        let _ = tokio::time::timeout(Duration::from_millis(1), &mut amid).await;
+        let _ = tokio::time::timeout(Duration::from_millis(1), &mut unfinished).await;
     });
-    wait_until("half a message is under way", || served.infer(of(900 << 10)).is_err());
+    wait_until("half a message is in flight", || served.infer(of(900 << 10)).is_err());
     served.infer(of(700 << 10)).unwrap();
-    drop(amid);
+    drop(unfinished);
     wait_until("its bytes come back", || served.infer(of(1000 << 10)).is_ok());
-    // Typed contents count with what they take: eight bytes for each number.
+    // Typed contents are charged by their decoded size: eight bytes for each number.
     let ints = |count: usize| {
         let mut tensor = input("INPUT0", "INT32", &[1, count as i64]);
         let int_contents = vec![1; count];
@@ -278,7 +280,8 @@ fn bytes_under_way_are_bounded_together() {
 #[test]
 fn a_stream_is_under_way_with_one_message_at_a_time() {
     let _alone = alone();
-    // Ten messages of 600 KiB with their answers, and behind each a frame of 1 MiB at most, in which the next ones begin.
+    // Ten messages of 600 KiB with their responses. A frame holds at most 1 MiB, so it contains the start of the next
+    // message.
     let limits = Limits::new().bytes_in_flight(4 << 20);
     let served = Served::with(|builder| builder.limits(limits));
     let len = 600 << 10;
@@ -373,7 +376,7 @@ fn more_connections_than_the_limit_wait() {
     let limits = Limits::new().connections(1).stall_timeout(Duration::from_millis(300));
     let served = Served::with(|builder| builder.limits(limits));
     let idle = TcpStream::connect(served.address).unwrap();
-    // Served once the idle one's place is free.
+    // The server takes this client once the idle one's place is free.
     still_serves(&served);
     drop(idle);
 }
@@ -382,7 +385,7 @@ fn more_connections_than_the_limit_wait() {
 fn clients_that_hang_up_lose_no_descriptor_and_hold_nobody_up() {
     let _alone = alone();
     let served = Served::new();
-    // A runtime of its own, which takes all that it does for a connection with it.
+    // The runtime of this client takes all its connections with it.
     let hang_up = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {

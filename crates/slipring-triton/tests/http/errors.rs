@@ -1,15 +1,15 @@
-//! Requests to infer that are refused over HTTP: every row of the table of texts, on connections that go on.
+//! Inference requests that HTTP refuses: every text of the table, on connections that stay usable.
 
 use crate::http_served::{Client, SIMPLE, Served, ints, request, simple_json, tensor, window};
 
-/// That the connection is in step.
+/// Asserts that the connection is in step.
 fn goes_on(client: &mut Client) {
     client.call("POST", SIMPLE, &request(&simple_json(), &[])).ok();
 }
 
 const DATA: &str = r#""data":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]"#;
 
-/// A request to `identity_int32` whose input is of shape `[1,16]`.
+/// Returns a request to `identity_int32` with an input of shape `[1,16]`.
 fn identity(source: &str, output: &str) -> String {
     let outputs = match output {
         "" => vec![],
@@ -48,7 +48,7 @@ fn regions_that_are_not_there_or_too_small() {
     }
     let small = "shared memory size specified with the request for output 'OUTPUT0' (63 bytes) should be at least 64 bytes to hold the results";
     client.call("POST", IDENTITY, &identity(DATA, &window("r", 0, 63))).is_error(500, small);
-    // Nothing was written.
+    // The server has written nothing.
     let mut bytes = [0; 128];
     object.read_at(0, &mut bytes).unwrap();
     assert_eq!(bytes, [9; 128]);
@@ -191,9 +191,9 @@ fn lengths_of_the_header() {
         let text = format!("Unable to parse Inference-Header-Content-Length, got: {value}");
         call(value).is_error(400, &text);
     }
-    // Part of the JSON is no JSON.
+    // A part of the JSON is not JSON.
     call(&(len - 1).to_string()).has_error(500, "failed to parse the request JSON buffer: ");
-    // In chunks nobody knows the length beforehand.
+    // With chunks the server does not know the length beforehand.
     let header = format!("Inference-Header-Content-Length: {}\r\n", len + 1);
     let text = format!("inference header size should be in range (0, {len}), got: {}", len + 1);
     client
@@ -220,10 +220,10 @@ fn tails_that_are_too_short_or_too_long() {
     let long = "unexpected additional input data for model 'identity_int32'";
     client.infer("identity_int32", &json, &[0; 65]).is_error(400, long);
     client.infer("identity_int32", &identity(DATA, ""), &[0]).is_error(400, long);
-    // Without the header all of it is JSON.
+    // Without the header the whole body is JSON.
     let text = "unexpected size for input 'INPUT0', expecting 64 additional bytes for model 'identity_int32'";
     client.call("POST", IDENTITY, &json).is_error(400, text);
-    // As long as no memory is.
+    // Longer than any memory.
     for size in [1u64 << 40, 1 << 62, u64::MAX] {
         let json = identity(&format!(r#""parameters":{{"binary_data_size":{size}}}"#), "");
         client
@@ -294,7 +294,7 @@ fn data_that_is_unlike_its_type_or_shape() {
             .infer(model, &request(&[input], &[]), &[0; 2])
             .has_error(400, &format!("sending {dtype} data via JSON"));
     }
-    // BYTES are looked at before a model is.
+    // The server validates BYTES before it calls a model.
     let bytes = |tail: &[u8], client: &mut Client| {
         let size = format!(r#""parameters":{{"binary_data_size":{}}}"#, tail.len());
         let input = tensor("INPUT0", "BYTES", "[1,2]", &size);
@@ -319,7 +319,7 @@ fn strings_in_regions_are_judged_too() {
         let outputs = [format!(r#"{{"name":"OUTPUT0",{}}}"#, window("s", 1 << 19, len))];
         client.call("POST", "/v2/models/identity_bytes/infer", &request(&[input], &outputs))
     };
-    // More than is looked at at a time, with lengths across the border.
+    // Longer than one step of the validation, with length prefixes across the boundary.
     let long: Vec<u8> = (0..20_000u32).flat_map(|_| *b"\x03\0\0\0abc").collect();
     object.write_at(0, &long).unwrap();
     call(140_000, 20_000).ok();

@@ -1,4 +1,4 @@
-//! What the front serves over HTTP: requests, errors, and regions of shared memory.
+//! HTTP: requests, errors, and regions of shared memory.
 
 mod errors;
 #[path = "../served/http.rs"]

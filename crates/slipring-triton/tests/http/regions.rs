@@ -1,4 +1,4 @@
-//! The verbs of shared memory over HTTP: every row of what is promised of them.
+//! The operations on shared memory over HTTP: every row of their table.
 
 use std::sync::Barrier;
 use std::thread;
@@ -20,7 +20,7 @@ fn a_region_is_registered_told_and_taken_back() {
     let (one, two) = (object(8192), object(100));
     assert_eq!(served.get(&format!("{ROOT}/status")).ok(), serde_json::json!([]));
     served.register("one", one.key(), 4096, 4096).is_ok();
-    // Without its slash, and from the start where no offset is given.
+    // Without the slash of the key, and without an offset.
     let key = two.key().trim_start_matches('/');
     let register = format!(r#"{{"byte_size":100,"key":"{key}","other":[{{}}]}}"#);
     served.post(&format!("{ROOT}/region/two/register"), &register).is_ok();
@@ -46,12 +46,12 @@ fn what_is_not_registered_is_taken_back_with_success() {
         "systemsharedmemory/region/none/unregister",
         "cudasharedmemory/region/none/unregister",
         "cudasharedmemory/unregister",
-        // Of the other kind: nothing is done.
+        // An operation on the other kind has no effect.
         "cudasharedmemory/region/kept/unregister",
         "systemsharedmemory/region//unregister",
     ] {
         served.post(&format!("/v2/{path}"), "").is_ok();
-        // Whatever a client sends along.
+        // The body is ignored.
         served.post(&format!("/v2/{path}"), "{junk").is_ok();
     }
     assert_eq!(served.get(&format!("{ROOT}/region/kept/status")).ok()[0]["byte_size"], 64);
@@ -64,7 +64,7 @@ fn names_are_one_space_and_registered_once() {
     let object = served.region("a", 64);
     let again = served.register("a", object.key(), 0, 64);
     again.is_error(400, "shared memory region 'a' already in manager");
-    // A second name of the same key is fine.
+    // A second name of the same key is allowed.
     served.register("b", object.key(), 0, 64).is_ok();
     let handle = CudaHandle { raw: [7; 64], device: 3 };
     registry.register("gpu", Source::Cuda(handle), 0, 32).unwrap();
@@ -261,14 +261,14 @@ fn a_server_can_refuse_client_shared_memory() {
     let served = Served::with(|builder| builder.client_shared_memory(false));
     let off = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.";
     for kind in ["system", "cuda"] {
-        for (method, verb) in [
+        for (method, operation) in [
             ("GET", "status"),
             ("GET", "region/r/status"),
             ("POST", "region/r/register"),
             ("POST", "unregister"),
             ("POST", "region/r/unregister"),
         ] {
-            let answer = served.call(method, &format!("/v2/{kind}sharedmemory/{verb}"), "");
+            let answer = served.call(method, &format!("/v2/{kind}sharedmemory/{operation}"), "");
             answer.is_error(501, off);
         }
     }
@@ -320,7 +320,7 @@ fn thousands_of_failing_registrations_lose_no_descriptor() {
         r#"{"key":"..","byte_size":64}"#.to_owned(),
         r#"{"key":"x"}"#.to_owned(),
     ];
-    // Whatever is opened once is open.
+    // Descriptors that stay open are open from here on.
     client.call("POST", &path, &bodies[0]).error();
     let before = descriptors();
     for _ in 0..1000 {
@@ -328,7 +328,7 @@ fn thousands_of_failing_registrations_lose_no_descriptor() {
             client.call("POST", &path, body).error();
         }
     }
-    // Other tests of this process open and close some of their own.
+    // Other tests of this process open and close descriptors, too.
     wait_until("the descriptors come back", || descriptors() <= before + 40);
 }
 

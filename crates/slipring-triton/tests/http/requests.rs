@@ -1,4 +1,4 @@
-//! What is served over HTTP: endpoints, and tensors wherever they come from and go.
+//! The endpoints of HTTP, and tensors from and to every place.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use slipring::DType;
 use slipring::region::{PosixShm, Registry, Source};
 use slipring_triton::{
-    Front, Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, Server, TensorSpec, Wire,
+    Front, Inputs, Limits, Model, ModelError, ModelMetadata, Outputs, Protocol, Server, TensorSpec,
 };
 
 #[test]
@@ -125,9 +125,9 @@ fn json_in_and_out() {
     let sums: Vec<i32> = (0..16).map(|at| 100 + 2 * at).collect();
     assert_eq!(json["outputs"][0]["data"], serde_json::json!(sums));
     assert_eq!(json["outputs"][1]["data"], serde_json::json!(vec![-100; 16]));
-    // Without an id there is none.
+    // A request without an id has a response without one.
     assert!(served.post(SIMPLE, &request(&simple_json(), &[])).ok().get("id").is_none());
-    // One output, by a version.
+    // One output of one version.
     let one = request(&simple_json(), &[r#"{"name":"OUTPUT1"}"#.into()]);
     let json = served.post("/v2/models/simple/versions/1/infer", &one).ok();
     assert_eq!(json["outputs"].as_array().unwrap().len(), 1);
@@ -160,7 +160,7 @@ fn binary_in_and_out_in_every_combination() {
         ] {
             for first in [None, Some(true), Some(false)] {
                 for second in [None, Some(true), Some(false)] {
-                    // The second before the first: the tail follows the order that was asked for.
+                    // The second output before the first: the tail follows the order of the request.
                     let outputs = [output("OUTPUT1", second), output("OUTPUT0", first)].join(",");
                     let json = format!(r#"{{{all}"inputs":[{inputs}],"outputs":[{outputs}]}}"#);
                     let answer = client.infer("simple", &json, tail);
@@ -417,14 +417,14 @@ fn a_native_region_is_the_clients_too_and_stays_ours() {
     let mut bytes = [0; 64];
     lease.read_at(0, &mut bytes).unwrap();
     assert_eq!(bytes[..], ints(0..16));
-    // Clients neither see nor take back what is no POSIX region of theirs.
+    // Clients neither see nor unregister regions other than POSIX ones.
     assert_eq!(served.get("/v2/systemsharedmemory/status").ok(), serde_json::json!([]));
     let status = served.get("/v2/systemsharedmemory/region/native/status");
     status.is_error(404, "Unable to find system shared memory region: 'native'");
     served.post("/v2/systemsharedmemory/region/native/unregister", "").is_ok();
     served.post("/v2/systemsharedmemory/unregister", "").is_ok();
     assert!(registry.status("native").is_ok());
-    // What a client registers, the process finds.
+    // The process finds a client's region.
     let _theirs = served.region("theirs", 100);
     assert_eq!(registry.status("theirs").unwrap().len, 100);
 }
@@ -450,7 +450,7 @@ fn it_listens_on_unix_sockets_and_inside_of_other_applications() {
 
     let mut server = Server::new(front);
     let _guard = runtime.enter();
-    server.listen_unix(Wire::Http, &path).unwrap();
+    server.listen_unix(Protocol::Http, &path).unwrap();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let answer = std::thread::scope(|scope| {
         let client = scope.spawn(|| {
@@ -530,7 +530,7 @@ fn a_model_that_fails_ends_its_request_alone() {
     assert!(!index.to_string().contains("late"));
     let all = served.post("/v2/repository/index", "").ok();
     assert!(all.to_string().contains("UNAVAILABLE"));
-    // The newest is the default.
+    // The newest version is the default.
     let versions = served.get("/v2/models/inline").ok()["versions"].clone();
     assert_eq!(versions, serde_json::json!(["1", "2"]));
 }

@@ -1,4 +1,6 @@
-//! Clients that send anything over HTTP, slowly, or in part: the server answers or hangs up, and goes on.
+//! Clients send anything over HTTP, slowly or in part. The server answers or hangs up, and goes on.
+//!
+//! These tests count descriptors and memory of their process, so they have a binary of their own.
 
 #[path = "../served/http.rs"]
 mod http_served;
@@ -19,7 +21,7 @@ fn lives(served: &Served) {
     served.post(SIMPLE, &request(&simple_json(), &[])).ok();
 }
 
-/// A request of `simple` with binary tensors, as it travels.
+/// Returns a request to `simple` with binary tensors.
 fn whole() -> Vec<u8> {
     let binary = |name| tensor(name, "INT32", "[1,16]", r#""parameters":{"binary_data_size":64}"#);
     let json = request(&[binary("INPUT0"), binary("INPUT1")], &[]);
@@ -44,7 +46,7 @@ fn half_requests_and_hang_ups_lose_nothing() {
     }
     wait_until("connections are given back", || descriptors() <= before + 40);
     let mut client = served.client();
-    // In two segments, cut anywhere: the path, too.
+    // Two segments, cut at any byte, also inside of the path.
     for cut in (0..whole.len()).step_by(7) {
         client.send(&whole[..cut]);
         client.send(&whole[cut..]);
@@ -85,13 +87,13 @@ fn slow_clients_are_not_waited_for_forever() {
     let limits = Limits::new().stall_timeout(patience).idle_timeout(patience);
     let served = Served::with(|builder| builder.limits(limits));
     let whole = whole();
-    // In the middle of the head, and before it.
+    // Inside of the header, and before it.
     for len in [0, 20] {
         let mut client = served.client();
         client.send(&whole[..len]);
         assert!(client.try_answer().is_none(), "{len} bytes of a head");
     }
-    // In the middle of the body.
+    // Inside of the body.
     for missing in [1, 100, 300] {
         let mut client = served.client();
         client.send(&whole[..whole.len() - missing]);
@@ -100,7 +102,7 @@ fn slow_clients_are_not_waited_for_forever() {
         assert_eq!(answer.header("connection"), Some("close"));
         assert!(client.try_answer().is_none());
     }
-    // Slow, but going on: each byte within the time.
+    // A slow client makes progress: each byte arrives in time.
     let mut client = served.client();
     for byte in whole.chunks(whole.len() / 4) {
         client.send(byte);
@@ -147,7 +149,7 @@ fn limits_bound_what_is_read() {
     let longer = [&long[..], b"x"].concat();
     client.call_with("POST", "/v2/models/identity_uint8/infer", raw, &longer).error();
     client.infer("identity_uint8", &input(1000), &long[..1000]).ok();
-    // A registration is a few bytes.
+    // A registration has a few bytes.
     let key = format!(r#"{{"key":"{}","byte_size":64}}"#, "k".repeat(70_000));
     client
         .call("POST", "/v2/systemsharedmemory/region/r/register", &key)
@@ -166,7 +168,7 @@ fn bytes_under_way_are_bounded_together() {
     first.start("POST", "/v2/models/gate/infer", raw, &bytes);
     hears.recv_timeout(HANG).unwrap();
     let mut second = served.client();
-    let full = "as many bytes of requests as this server takes are under way";
+    let full = "too many bytes are in flight: retry later, or raise Limits::bytes_in_flight";
     second.call_with("POST", path, raw, &bytes).is_error(503, full);
     second.call_with("POST", path, raw, &bytes[..400 << 10]).ok();
     go.send(()).unwrap();
@@ -186,24 +188,24 @@ fn what_runs_on_is_under_way_though_its_client_is_gone() {
     first.start("POST", "/v2/models/gate/infer", raw, &bytes);
     hears.recv_timeout(HANG).unwrap();
     first.hang_up();
-    // Long enough that the server has noticed.
+    // Long enough for the server to notice.
     let mut second = served.client();
     for _ in 0..50 {
-        second.call_with("POST", path, raw, &bytes).has_error(503, "under way");
+        second.call_with("POST", path, raw, &bytes).has_error(503, "in flight");
         std::thread::sleep(Duration::from_millis(4));
     }
     go.send(()).unwrap();
     wait_until("its bytes come back", || second.call_with("POST", path, raw, &bytes).status == 200);
 }
 
-/// The most memory that this process has had, in bytes.
+/// Returns the peak memory of this process in bytes.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// So many equal bytes, compressed.
+/// Returns equal bytes, compressed.
 fn bomb(byte: u8, mib: usize) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let block = vec![byte; 1 << 20];
@@ -225,10 +227,10 @@ fn bombs_take_bounded_memory() {
     }
     let raw = format!("{coded}Inference-Header-Content-Length: 0\r\n");
     client.call_with("POST", "/v2/models/identity_uint8/infer", &raw, &bomb(0, 320)).error();
-    // What is claimed is no memory.
+    // A claimed length takes no memory.
     let header = format!("{coded}Inference-Header-Content-Length: {}\r\n", u64::MAX / 2);
     client.call_with("POST", SIMPLE, &header, &bomb(b' ', 320)).error();
-    // Deep, long, and of long numbers, in the limits.
+    // Deep, long, and with long numbers, inside of the limits.
     for text in [
         "[".repeat(8 << 20),
         "{\"a\":".repeat(1 << 20),
@@ -252,7 +254,7 @@ fn bombs_take_bounded_memory() {
     }
     lives(&served);
     let grown = peak() - before;
-    // The requests that are built here, the limits, and copies of texts; 1.6 GiB were sent.
+    // The test's own requests, the limits, and copies of texts. The clients have sent 1.6 GiB.
     assert!(grown < 250 << 20, "{} MiB", grown >> 20);
 }
 
@@ -276,7 +278,7 @@ fn bodies_that_are_not_what_they_say() {
     for at in 10..coded.len() {
         let mut wrong = coded.clone();
         wrong[at] ^= 0x55;
-        // It may still be a stream, of something else; its sum tells, or its JSON.
+        // The damaged data may still decompress. Its checksum or its JSON then fails.
         call("gzip", &wrong).error();
     }
     lives(&served);

@@ -1,4 +1,4 @@
-//! What answers take: bounded, counted until they are sent, and refused where there is no memory for them.
+//! Responses have bounds, stay charged until they are sent, and are refused if memory lacks for them.
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use slipring_triton::{Front, Limits};
 
 const MIB: u64 = 1 << 20;
 const PATH: &str = "/v2/models/identity_uint8/infer";
-const FULL: &str = "as many bytes of requests as this server takes are under way";
+const FULL: &str = "too many bytes are in flight: retry later, or raise Limits::bytes_in_flight";
 
-/// Of `identity_uint8`: the first bytes of the region `r`, which come back as JSON or behind it.
+/// Returns a request to `identity_uint8` with the first bytes of region `r`. The response has them as JSON or behind
+/// it.
 fn from_region(len: u64, is_binary: bool) -> String {
     let input = tensor("INPUT0", "UINT8", &format!("[1,{len}]"), &window("r", 0, len));
     let output = format!(r#"{{"name":"OUTPUT0","parameters":{{"binary_data":{is_binary}}}}}"#);
@@ -21,10 +22,10 @@ fn from_region(len: u64, is_binary: bool) -> String {
 
 #[test]
 fn an_answer_is_under_way_until_its_client_has_taken_it() {
-    // More than the kernel keeps of a connection.
+    // More than the kernel buffers for a connection.
     let len = 32 * MIB;
     let random = random(len as usize);
-    // JSON takes three to four bytes for each, and is there beside the output while it is made.
+    // JSON takes three to four bytes for each byte, and coexists with the output while it is built.
     for (asked, is_binary, most) in [(len, true, len + 8 * MIB), (len / 4, false, 60 * MIB)] {
         let limits = Limits::new().bytes_in_flight(most);
         let served = Served::with(|builder| builder.limits(limits));
@@ -38,7 +39,7 @@ fn an_answer_is_under_way_until_its_client_has_taken_it() {
         second.call("POST", PATH, &small).ok();
         first.hang_up();
         wait_until("its bytes come back", || second.call("POST", PATH, &all).status == 200);
-        // What is compressed is there beside what it is made of.
+        // A compressed response coexists with its source.
         if is_binary {
             let gzip = "Accept-Encoding: gzip\r\n";
             second.call_with("POST", PATH, gzip, all.as_bytes()).is_error(503, FULL);
@@ -66,9 +67,9 @@ fn an_answer_over_grpc_is_under_way_until_its_client_has_taken_it() {
         input.parameters = crate::grpc_served::window("r", 0, len);
         crate::grpc_served::request("identity_uint8", vec![input], &[])
     };
-    // The output, and the message that it is encoded into.
+    // The output, and the message that contains it.
     assert_eq!(served.infer(ask(len)).unwrap().raw_output_contents[0].len(), len as usize);
-    // A client whose window lets little in, and who takes nothing of it.
+    // A client with a small window that takes nothing of the response.
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address));
     let endpoint = endpoint.unwrap().initial_stream_window_size(1 << 20);
     let channel = served.run(endpoint.connect()).unwrap();
@@ -101,7 +102,7 @@ fn a_long_answer_is_refused() {
     served.post(PATH, &from_region(MIB - 1000, true)).ok();
     served.post(PATH, &from_region(MIB / 2, false)).is_error(400, too_long);
     served.post(PATH, &from_region(MIB / 2 - 1000, false)).ok();
-    // Into a region it may be as long as that is.
+    // A region of that length suffices for the same output.
     let input = tensor("INPUT0", "UINT8", "[1,2097152]", &window("r", 0, 2 * MIB));
     let output = format!(r#"{{"name":"OUTPUT0",{}}}"#, window("r", 0, 2 * MIB));
     served.post(PATH, &request(&[input], &[output])).ok();
@@ -115,13 +116,13 @@ fn a_server_without_memory_for_an_answer_refuses_it_and_goes_on() {
     let test = "answers::a_server_without_memory_for_an_answer_refuses_it_and_goes_on";
     run_here(test, |_| {
         let served = Served::of(models::add_all(Front::builder()).build().unwrap());
-        // Threads that are there need no more room.
-        let _object = served.region("r", 64 * MIB);
+        // Existing threads need no further memory.
+        let _object = served.region("r", 32 * MIB);
         served.post(PATH, &from_region(MIB, false)).ok();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
         let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
-        let most = Some(size * 1024 + 100 * MIB);
+        let most = Some(size * 1024 + 40 * MIB);
         let maximum = getrlimit(Resource::As).maximum;
         setrlimit(Resource::As, Rlimit { current: most, maximum }).unwrap();
         say(&served.address.to_string());
@@ -129,9 +130,9 @@ fn a_server_without_memory_for_an_answer_refuses_it_and_goes_on() {
     });
     let other = Other::spawn(test, "");
     let mut client = Client::new(other.hear().parse().unwrap());
-    client.call("POST", PATH, &from_region(40 * MIB, false)).has_error(503, "no memory for");
+    client.call("POST", PATH, &from_region(16 * MIB, false)).has_error(503, "no memory for");
     let gzip = "Accept-Encoding: gzip\r\n";
-    let answer = client.call_with("POST", PATH, gzip, from_region(40 * MIB, false).as_bytes());
+    let answer = client.call_with("POST", PATH, gzip, from_region(16 * MIB, false).as_bytes());
     answer.has_error(503, "no memory for");
     client.call("POST", PATH, &from_region(MIB, false)).ok();
 }

@@ -1,4 +1,4 @@
-//! What requests and responses take of the server's memory, and what clients do to theirs.
+//! Memory: the bytes that requests and responses take of the server, and clients that truncate theirs.
 
 mod answers;
 #[path = "../served/grpc.rs"]

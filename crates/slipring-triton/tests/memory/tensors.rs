@@ -1,4 +1,4 @@
-//! What tensors take of a server's memory, seen from outside: the server is a process of its own.
+//! The memory that tensors take of a server, seen from outside. The server is a process of its own.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -24,16 +24,16 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What a server takes besides tensors: threads that start, buffers of connections.
+/// Memory of a server without tensors: new threads, buffers of connections.
 const BESIDES: u64 = 24 * MIB;
 
-/// Tests here take gigabytes, so there is one at a time.
+/// The tests of this file take gigabytes, so one runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the machine has so many bytes of memory, or says aloud that it has not.
+/// Returns whether the machine has this much memory. A skipped test reports why.
 fn has_room(memory: u64, shared: u64) -> bool {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -51,13 +51,13 @@ fn kib(text: &str) -> u64 {
     text.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * KIB
 }
 
-/// A line of a process's status.
+/// Returns a line of a process's status.
 fn status(pid: u32, line: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     kib(text.lines().find_map(|is| is.strip_prefix(line)).unwrap())
 }
 
-/// A server of both wires.
+/// A server process for both protocols.
 struct Process {
     other: Other,
     http: SocketAddr,
@@ -66,7 +66,7 @@ struct Process {
 }
 
 impl Process {
-    /// Its test's first act. `under_way`: how many bytes of requests it takes at a time.
+    /// Starts the server. A test calls this first. `under_way` is the limit on bytes in flight.
     fn start(test: &str, in_place: bool, under_way: u64) -> Self {
         run_here(test, |argument| {
             let (in_place, under_way) = argument.split_once(' ').unwrap();
@@ -82,7 +82,8 @@ impl Process {
             say(&format!("{} {}", http.address, grpc.address));
             wait_for_death();
         });
-        // What one thread has freed may otherwise stay with it, while another takes more: up to twice as much, by chance.
+        // With several arenas, memory that one thread has freed stays with its arena while another one takes more: up
+        // to twice the sum, by chance.
         let allocator = [("MALLOC_ARENA_MAX".to_owned(), "1".to_owned())];
         let other = Other::spawn_with(test, &format!("{in_place} {under_way}"), &allocator);
         let addresses = other.hear();
@@ -97,20 +98,20 @@ impl Process {
         status(self.other.pid(), line)
     }
 
-    /// The most memory it has had since it was last asked.
+    /// Returns the peak of the process's memory, and resets it.
     fn peak(&self) -> u64 {
         let peak = self.status("VmHWM:");
         std::fs::write(format!("/proc/{}/clear_refs", self.other.pid()), "5").unwrap();
         peak
     }
 
-    /// Its memory now, all of which `peak` counts from here on.
+    /// Returns the memory now. `peak` counts from here on.
     fn settled(&self) -> u64 {
         self.peak();
         self.peak()
     }
 
-    /// The most memory of its own, no shared memory, that it has while `act` runs.
+    /// Returns the peak of private memory while `act` runs, without shared memory.
     fn own_while(&self, act: impl FnOnce()) -> u64 {
         let (over, pid) = (AtomicBool::new(false), self.other.pid());
         std::thread::scope(|scope| {
@@ -141,7 +142,7 @@ impl Process {
         client.max_decoding_message_size(most).max_encoding_message_size(most)
     }
 
-    /// An object of zeros, registered under `name` as a whole.
+    /// Creates an object of zeros and registers all of it under `name`.
     fn region(&self, name: &str, len: u64) -> PosixShm {
         let object = PosixShm::create(&format!("/{}", unique_name()), len).unwrap();
         let (name, key) = (name.to_owned(), object.key().to_owned());
@@ -151,7 +152,7 @@ impl Process {
     }
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their position.
 fn chunk(at: u64) -> Vec<u8> {
     let mut bytes = vec![at as u8; MIB as usize];
     bytes[..8].copy_from_slice(&at.to_le_bytes());
@@ -159,7 +160,7 @@ fn chunk(at: u64) -> Vec<u8> {
     bytes
 }
 
-/// 1 GiB from the first half of an object to the second, by both wires.
+/// Copies 1 GiB from the first half of an object to the second, over both protocols.
 fn by_reference(test: &str, in_place: bool) {
     let _alone = alone();
     let process = Process::start(test, in_place, 8 * GIB);
@@ -190,17 +191,21 @@ fn by_reference(test: &str, in_place: bool) {
         request.outputs = vec![output];
         process.run(process.client().model_infer(request)).unwrap();
     };
-    let wires: [(&str, &dyn Fn()); 2] = [("HTTP", &over_http), ("gRPC", &over_grpc)];
+    let protocols: [(&str, &dyn Fn()); 2] = [("HTTP", &over_http), ("gRPC", &over_grpc)];
     let mut back = vec![0; MIB as usize];
-    for (round, (wire, infer)) in (1..).zip(wires) {
+    for (round, (protocol, infer)) in (1..).zip(protocols) {
         (0..GIB / MIB).for_each(|at| object.write_at(at * MIB, &chunk(at * round)).unwrap());
         let before = process.status("RssAnon:");
         let grown = process.own_while(infer).saturating_sub(before);
-        eprintln!("{wire}: {} KiB of the server's own for {} of a tensor", grown / KIB, GIB / KIB);
-        assert!(grown < BESIDES, "{grown} bytes for a tensor in shared memory over {wire}");
+        eprintln!(
+            "{protocol}: {} KiB of the server's own for {} of a tensor",
+            grown / KIB,
+            GIB / KIB
+        );
+        assert!(grown < BESIDES, "{grown} bytes for a tensor in shared memory over {protocol}");
         for at in 0..GIB / MIB {
             object.read_at(GIB + at * MIB, &mut back).unwrap();
-            assert!(back == chunk(at * round), "MiB {at} over {wire}");
+            assert!(back == chunk(at * round), "MiB {at} over {protocol}");
         }
     }
 }
@@ -225,7 +230,7 @@ fn a_tensor_that_comes_and_goes_inline_is_there_twice_at_most() {
         return;
     }
     let bytes: Vec<u8> = (0..len / MIB).flat_map(chunk).collect();
-    // Connections and threads that are there are counted once.
+    // Existing connections and threads count once.
     let json = |len: u64| {
         let source = format!(r#""parameters":{{"binary_data_size":{len}}}"#);
         let input = crate::http_served::tensor("INPUT0", "UINT8", &format!("[1,{len}]"), &source);
@@ -239,7 +244,7 @@ fn a_tensor_that_comes_and_goes_inline_is_there_twice_at_most() {
     assert!(answer.tail() == bytes);
     eprintln!("HTTP: {} KiB for {} KiB there and back", grown / KIB, len / KIB);
     assert!(grown <= 2 * len + BESIDES, "{grown} bytes for {len}");
-    // Over gRPC the answer is there once more, as the message that it is encoded into.
+    // Over gRPC the response exists a second time, inside of its message.
     let mut client = process.client();
     let mut infer = |bytes: &[u8]| {
         let input = crate::grpc_served::input("INPUT0", "UINT8", &[1, bytes.len() as i64]);
@@ -255,7 +260,7 @@ fn a_tensor_that_comes_and_goes_inline_is_there_twice_at_most() {
     assert!(grown <= 3 * len + BESIDES, "{grown} bytes for {len}");
 }
 
-/// What a call with this one frame is answered with.
+/// Sends one frame. Returns the refusal.
 fn refusal(process: &Process, frame: Vec<u8>) -> Status {
     use tonic::codegen::http::Request;
     use tower::ServiceExt;
@@ -281,7 +286,7 @@ fn a_bomb_takes_no_more_than_what_may_be_under_way() {
     if !has_room(2 * GIB, 0) {
         return;
     }
-    // 1 GiB, as a message may be, of 1 MiB.
+    // A message of 1 GiB, compressed to 1 MiB.
     let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
     (0..GIB / MIB).for_each(|_| bomb.write_all(&[0; MIB as usize]).unwrap());
     let bomb = bomb.finish().unwrap();
@@ -304,7 +309,7 @@ fn calls_at_a_time_take_no_more_than_what_may_be_under_way() {
     if !has_room(4 * GIB, 0) {
         return;
     }
-    // Each stays for as long as its model sleeps.
+    // Each request stays while its model sleeps.
     let len = 16 * MIB;
     let input = crate::grpc_served::input("INPUT0", "INT32", &[1, (len / 4) as i64]);
     let request =
@@ -326,7 +331,7 @@ fn calls_at_a_time_take_no_more_than_what_may_be_under_way() {
     eprintln!("{served} served, {refused} refused, {} KiB", grown / KIB);
     assert_eq!(served + refused, 24, "{answers:?}");
     assert!(refused >= 20, "as many as 4 fit");
-    // Of those that were taken, the answers twice.
+    // The admitted requests, whose responses exist twice.
     assert!(grown <= 65 * MIB + 4 * 2 * len + BESIDES, "{grown} bytes");
     let small = crate::grpc_served::identity(&crate::http_served::ints(0..16));
     process.run(process.client().model_infer(small)).unwrap();

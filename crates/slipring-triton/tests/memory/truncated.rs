@@ -1,4 +1,4 @@
-//! What clients do to their memory while a request runs: truncate it, unlink it, take it back. By copy and in place.
+//! Clients truncate, unlink and unregister their memory while a request runs, by copy and in place.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,10 +11,10 @@ use slipring::DType;
 use slipring::region::{PosixShm, SigbusGuard};
 use slipring_triton::{Inputs, Model, ModelError, ModelMetadata, Outputs, TensorSpec};
 
-/// A copy that stops on its way until it is told to go on.
+/// A model that copies, and pauses until the test lets it go on.
 struct Gate {
     metadata: ModelMetadata,
-    /// Before its input is read, or between reading and writing.
+    /// Pauses between reading and writing, instead of before reading.
     late: bool,
     reached: Mutex<Sender<()>>,
     go: Mutex<Receiver<()>>,
@@ -40,7 +40,7 @@ impl Model for Gate {
         }
         let bytes = input.bytes()?;
         self.wait();
-        // What it makes of an error is its own affair: the request fails.
+        // The request fails even if the model ignores the error.
         let _ = outputs.output("O", *input.shape())?.write_bytes(&bytes);
         Ok(())
     }
@@ -65,7 +65,8 @@ impl Stage {
         Self { served, reached: hears, go }
     }
 
-    /// A request over the first half of `in` to the first half of `out`, held up while `act` runs.
+    /// Sends a request from the first half of `in` to the first half of `out`, and runs `act` during the model's
+    /// pause.
     fn during(&self, act: impl FnOnce()) -> Answer {
         let mut client = self.start();
         self.reached.recv_timeout(HANG).unwrap();
@@ -98,7 +99,7 @@ impl Stage {
     }
 }
 
-/// Longer than what is copied by the kernel in either mode, and whole pages.
+/// Whole pages, and longer than the kernel's copies in either mode.
 const HALF: u64 = 256 << 10;
 
 const MODES: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
@@ -131,7 +132,7 @@ fn who_truncates_an_output_while_it_is_written_fails_alone() {
                 400,
                 "shared memory region 'out' has become shorter than it was registered",
             );
-            // Writing does not make it longer again.
+            // The write does not extend the object.
             assert_eq!(rustix::fs::fstat(&output).unwrap().st_size as u64, len);
         }
         stage.lives();
@@ -221,10 +222,10 @@ fn a_client_that_truncates_at_random_moments_harms_nobody_else() {
     }
 }
 
-/// Windows of one object, whether the client names it once or twice, are copied as `memmove` copies.
+/// Windows of one object, under one name or two, are copied as `memmove` does.
 #[test]
 fn an_output_is_what_the_input_was_where_their_windows_overlap() {
-    // Several of the steps in which bytes are moved, and a part of one.
+    // Several steps of a move, and a part of one.
     const LEN: u64 = 3 * (256 << 10) + 77;
     SigbusGuard::install().unwrap();
     let shape = format!("[1,{LEN}]");

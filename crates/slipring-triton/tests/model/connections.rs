@@ -1,4 +1,4 @@
-//! Connections: none keeps the others out, and none keeps the server from its end.
+//! A connection never keeps other clients out, and never keeps the server from its end.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::http_served::{Client, Gate, SIMPLE, Served, ints, request, simple_jso
 use crate::support::HANG;
 use slipring_triton::Limits;
 
-/// Far longer than any of this may take.
+/// Far longer than any test may take.
 const NEVER: Duration = Duration::from_secs(600);
 
 #[test]
@@ -66,7 +66,7 @@ fn silent_connections_make_room_for_who_asks() {
     for _ in 0..3 {
         let mut client = served.client();
         client.call("POST", SIMPLE, &request(&simple_json(), &[])).ok();
-        // All of them stay, and one that was there goes.
+        // The client stays connected, while an older one loses its place.
         silent.push(client);
     }
     let served = crate::grpc_served::Served::with(|builder| builder.limits(limits));

@@ -1,4 +1,4 @@
-//! Which thread does what: nobody is held up, nobody's panic is anybody else's, and every request is counted.
+//! Threads: no request blocks another one, a panic fails its own request alone, and every request is counted.
 
 use std::future::poll_fn;
 use std::io::Write;
@@ -22,7 +22,7 @@ use slipring_triton::{
 };
 use tower::ServiceExt;
 
-/// A runtime of one thread, and one for blocking work.
+/// Returns a runtime of one thread and one blocking thread.
 fn runtime() -> tokio::runtime::Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.max_blocking_threads(1).enable_all().build().unwrap()
@@ -52,7 +52,7 @@ fn what_nobody_waits_for_is_counted_and_is_not_begun() {
         let mut runs = Box::pin(front.infer(request()));
         assert!(is_pending(runs.as_mut()).await);
         hears.recv_timeout(HANG).unwrap();
-        // Behind the one that runs, and given up; the one that runs is given up, too.
+        // This request waits behind the running one. The test abandons both.
         let mut waits = Box::pin(front.infer(request()));
         assert!(is_pending(waits.as_mut()).await);
         drop((waits, runs));
@@ -66,7 +66,7 @@ fn what_nobody_waits_for_is_counted_and_is_not_begun() {
     assert!(hears.try_recv().is_err(), "it was begun for nobody");
 }
 
-/// A model that tells how many turns others had before it was called, or panics at once.
+/// A model that records the yields of others before its call, or panics at once.
 struct Turns {
     metadata: ModelMetadata,
     others: Arc<AtomicUsize>,
@@ -81,7 +81,7 @@ impl AsyncModel for Turns {
     fn infer<'a>(&'a self, _: &'a Inputs, outputs: &'a mut Outputs) -> Inferring<'a> {
         assert!(self.metadata.name() != "panics", "before there is a future");
         self.seen.send(self.others.load(Ordering::Relaxed)).unwrap();
-        // Obtained, and written in part.
+        // The output is obtained and written in part.
         let written =
             outputs.output("O", [64 << 20]).and_then(|mut output| output.write_at(0, &[1]));
         Box::pin(async move { written })
@@ -111,8 +111,8 @@ impl Others {
         Self { front: builder.build().unwrap(), turns, seen: hears }
     }
 
-    /// Runs something beside somebody who counts its own turns: its result, the turns before the model was called,
-    /// and those in all.
+    /// Runs `act` beside a task that counts its own turns. Returns the result, the turns before the model's call, and
+    /// all turns.
     fn beside<T>(&self, act: impl Future<Output = T>) -> (T, usize, usize) {
         self.turns.store(0, Ordering::Relaxed);
         let other = async {
@@ -134,7 +134,7 @@ impl Others {
     }
 }
 
-/// Texts that take a while to be looked at: so many of one byte.
+/// Returns strings of one byte that take a while to validate.
 fn texts(count: usize) -> Vec<u8> {
     [1, 0, 0, 0, b'x'].repeat(count)
 }

@@ -1,4 +1,4 @@
-//! What holds for every wire: how models execute, how connections end, what both protocols say alike.
+//! Promises of both protocols: execution of models, the end of connections, equal answers.
 
 mod connections;
 mod execution;

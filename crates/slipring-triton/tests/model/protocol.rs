@@ -1,4 +1,4 @@
-//! What both wires say alike, and what of HTTP and HTTP/2 is not the protocol's.
+//! Equal answers of both protocols, and the parts of HTTP and HTTP/2 outside of the protocol.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,10 @@ use crate::http_served::{SIMPLE, Served, request, simple_json, tensor, window};
 use slipring::DType;
 use slipring_triton::{
     BuildError, Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, Parameter,
-    Server, TensorSpec, Wire,
+    Protocol, Server, TensorSpec,
 };
 
-/// A model that is ready when it is told to be, and counts its calls: `I` to two outputs of the same type.
+/// A model with a switch for its readiness and a count of its calls. It copies `I` to two outputs of the same type.
 struct Counted {
     metadata: ModelMetadata,
     ready: Arc<AtomicBool>,
@@ -213,7 +213,7 @@ fn what_is_no_grpc_is_refused_by_its_status() {
     }
 }
 
-/// A model that writes down what it is told besides tensors.
+/// A model that records version, id and parameters.
 struct Told {
     metadata: ModelMetadata,
     told: Arc<Mutex<Vec<Said>>>,
@@ -319,17 +319,18 @@ fn the_file_of_a_unix_socket_has_its_mode_and_goes_with_its_server() {
     let _guard = runtime.enter();
     for mode in [0o600, 0o660, 0o666] {
         let mut server = Server::new(Front::builder().build().unwrap());
-        server.listen_unix_mode(Wire::Http, &path, mode).unwrap();
+        server.listen_unix_mode(Protocol::Http, &path, mode).unwrap();
         let is = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(is & 0o777, mode);
-        let taken = Server::new(Front::builder().build().unwrap()).listen_unix(Wire::Http, &path);
+        let taken =
+            Server::new(Front::builder().build().unwrap()).listen_unix(Protocol::Http, &path);
         assert_eq!(taken.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
         runtime.block_on(server.serve(async {})).unwrap();
         assert!(!path.exists());
     }
-    // Another one's file stays.
+    // The server leaves another file at its path in place.
     let mut server = Server::new(Front::builder().build().unwrap());
-    server.listen_unix(Wire::Http, &path).unwrap();
+    server.listen_unix(Protocol::Http, &path).unwrap();
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "").unwrap();
     drop(server);

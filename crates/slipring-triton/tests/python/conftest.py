@@ -1,11 +1,11 @@
-"""The servers and clients that tests ask for."""
+"""Fixtures: the servers and the clients."""
 
 import pytest
 
 from fronts import KINDS, Front
 from server import Server
 
-# Access in place under the guard, which is what the example does by itself; and copies only.
+# In place under the guard, which is the example's default, and by copy.
 MODES = {"in-place": [], "by-copy": ["--by-copy"]}
 
 
@@ -39,14 +39,14 @@ def front(request, server):
 
 @pytest.fixture(scope="session", params=KINDS)
 def either_front(request, either_server):
-    """Each client at each server."""
+    """Every client with every server."""
     with Front(request.param, either_server) as front:
         yield front
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_over(request):
-    """A test leaves the servers alive, and without regions."""
+    """Checks that a test leaves the servers alive and without regions."""
     yield
     if "servers" in request.fixturenames:
         for mode, server in request.getfixturevalue("servers").items():

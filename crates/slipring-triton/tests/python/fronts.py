@@ -1,4 +1,4 @@
-"""Triton's four Python clients behind one face, so that one test body drives all of them.
+"""One interface to Triton's four Python clients, so that one test body drives all of them.
 
 A front has every method of `tritonclient`'s clients; those of the asynchronous ones are run to their end on
 an event loop in a thread of its own. What differs between HTTP and gRPC (how a status or a statistic looks, how
@@ -18,7 +18,7 @@ from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 KINDS = ["http", "grpc", "aio-http", "aio-grpc"]
 
-# Which of gRPC's typed contents holds a datatype.
+# The field of gRPC's typed contents for a datatype.
 CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -103,10 +103,10 @@ class Front:
             return method
         return lambda *args, **options: self.loop.run(method(*args, **options))
 
-    # --- what the wires show differently
+    # --- differences between the protocols
 
     def system_status(self, name=""):
-        """Name to (key, offset, byte size)."""
+        """Returns name to (key, offset, byte size)."""
         status = self.get_system_shared_memory_status(name)
         if self.is_grpc:
             assert all(key == region.name for key, region in status.regions.items())
@@ -115,7 +115,7 @@ class Front:
         return {r["name"]: (r["key"], r["offset"], r["byte_size"]) for r in status}
 
     def cuda_status(self, name=""):
-        """Name to (device, byte size)."""
+        """Returns name to (device, byte size)."""
         status = self.get_cuda_shared_memory_status(name)
         if self.is_grpc:
             return {r.name: (r.device_id, r.byte_size) for r in status.regions.values()}
@@ -123,7 +123,7 @@ class Front:
         return {r["name"]: (r["device_id"], r["byte_size"]) for r in status}
 
     def json(self, method, *args, **options):
-        """A method's answer as JSON. Numbers that protobuf's JSON shows as text are made numbers."""
+        """Returns a method's answer as JSON. Numbers that protobuf's JSON writes as text become numbers."""
         if self.is_grpc:
             return numbers(getattr(self, method)(*args, as_json=True, **options))
         return getattr(self, method)(*args, **options)
@@ -131,7 +131,7 @@ class Front:
     # --- tensors
 
     def input(self, name, array, how="binary", region=None, offset=0, datatype=None):
-        """An input whose bytes are in `json`, `binary` (raw contents over gRPC), `typed` contents, or `shm`."""
+        """Returns an input whose bytes are `json`, `binary` (raw contents over gRPC), `typed` contents, or in `shm`."""
         datatype = datatype or np_to_triton_dtype(array.dtype)
         tensor = self.module.InferInput(name, list(array.shape), datatype)
         if how == "shm":
@@ -156,7 +156,7 @@ class Front:
         return tensor
 
     def ways_in(self, datatype="INT32"):
-        """The placements of an input that this wire and datatype know."""
+        """Returns the placements of an input that the protocol has for this datatype."""
         halves = datatype in ("FP16", "BF16")
         if self.is_grpc:
             return ["binary", "shm"] + ([] if halves else ["typed"])
@@ -167,7 +167,7 @@ class Front:
         return ["binary", "shm"] + ([] if self.is_grpc or halves else ["json"])
 
     def outputs_of(self, result):
-        """The outputs of a response in their order: name, datatype, shape."""
+        """Returns the outputs of a response in order: name, datatype, shape."""
         response = result.get_response()
         if self.is_grpc:
             return [(o.name, o.datatype, list(o.shape)) for o in response.outputs]
@@ -185,7 +185,7 @@ def numbers(value):
 
 
 def stub(server):
-    """The generated gRPC client itself, for what `tritonclient` would never send."""
+    """Returns the generated gRPC client, for messages that `tritonclient` never sends."""
     import grpc
 
     whole = 2**31 - 1
@@ -195,7 +195,7 @@ def stub(server):
 
 
 def size_of(array):
-    """Bytes that an array takes on the wire."""
+    """Returns the encoded length of an array in bytes."""
     return len(wire(array))
 
 

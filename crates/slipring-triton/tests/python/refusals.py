@@ -1,4 +1,4 @@
-"""What a refused request looks like through Triton's clients."""
+"""Assertions on refused requests."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ from tritonclient.utils import InferenceServerException
 
 @contextlib.contextmanager
 def refused(front, http, grpc, text):
-    """The body is refused with this status (`None`: any) and a text that contains `text`."""
+    """Asserts that the body raises an error with this status (`None`: any) whose text contains `text`."""
     with pytest.raises(InferenceServerException) as caught:
         yield
     status = caught.value.status()
@@ -19,5 +19,5 @@ def refused(front, http, grpc, text):
 
 
 def leaks(text):
-    """Whether a text tells of paths or addresses."""
+    """Returns whether a text contains paths or addresses."""
     return "/dev/shm" in text or "/proc/" in text or "0x7" in text or ".rs:" in text

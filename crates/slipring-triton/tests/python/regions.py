@@ -1,4 +1,4 @@
-"""Memory that a client offers: POSIX shared memory objects, and how they are registered."""
+"""POSIX shared memory objects of a client, and their registration."""
 
 import itertools
 import os
@@ -10,12 +10,12 @@ counter = itertools.count()
 
 
 def fresh(what="region"):
-    """A name that nobody else uses."""
+    """Returns a unique name."""
     return f"slipring-{os.getpid()}-{next(counter)}-{what}"
 
 
 class Region:
-    """An object of shared memory that is registered under a name; gone at the end of `with`."""
+    """A registered object of shared memory, removed at the end of `with`."""
 
     def __init__(self, front, size, offset=0, object_size=None, register=True):
         self.front = front
@@ -37,7 +37,7 @@ class Region:
 
     @property
     def memory(self):
-        """The region's bytes, and those of its object behind it."""
+        """Returns the bytes of the region and of the object behind it."""
         return self.handle._mpsm_handle.buf[self.offset :]
 
     def write(self, at, data):
@@ -47,7 +47,7 @@ class Region:
         return bytes(self.memory[at : at + size])
 
     def array(self, dtype, shape, offset=0):
-        """A copy of what lies there. BYTES as `object`."""
+        """Returns a copy of the tensor at this place; BYTES as `object`."""
         return np.array(shm.get_contents_as_numpy(self.handle, dtype, shape, self.offset + offset))
 
     def close(self):

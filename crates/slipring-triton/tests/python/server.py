@@ -1,4 +1,4 @@
-"""`examples/triton_server` as a child process: started with ports of its own choice, ended whatever happens."""
+"""The example `triton_server` as a child process on free ports."""
 
 import contextlib
 import ctypes
@@ -15,18 +15,18 @@ BINARY = os.environ["SLIPRING_TRITON_SERVER"]
 STARTS_WITHIN = 30
 
 
-# Looked up here: between fork and exec of a process with threads there is little that can be done.
+# A lookup between fork and exec of a process with threads is not safe.
 PRCTL = ctypes.CDLL(None).prctl
 PR_SET_PDEATHSIG = 1
 
 
 def dies_with_its_parent():
-    """Asked of the kernel, for a suite that is killed cannot end its servers."""
+    """Lets the kernel end the server when the test suite is killed."""
     PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Server:
-    """A server, and the two addresses that it printed."""
+    """A server and its two addresses."""
 
     def __init__(self, *options):
         self.lines = []
@@ -69,13 +69,13 @@ class Server:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def memory(self, what="VmRSS"):
-        """Bytes: what it has (`VmRSS`) or the most that it had (`VmHWM`)."""
+        """Returns the memory in bytes, now (`VmRSS`) or at its peak (`VmHWM`)."""
         with open(f"/proc/{self.process.pid}/status") as status:
             return int(re.search(rf"{what}:\s+(\d+) kB", status.read())[1]) * 1024
 
     @contextlib.contextmanager
     def watched(self, what):
-        """By how much this memory grows at most while the body runs, as far as a look each millisecond tells."""
+        """Measures the peak growth of this memory while the body runs, sampled each millisecond."""
         before = self.memory(what)
         seen, end = [before], threading.Event()
 
@@ -92,7 +92,7 @@ class Server:
             watcher.join(10)
 
     def forget_peak(self):
-        """From here on `VmHWM` counts anew."""
+        """Resets `VmHWM`."""
         with open(f"/proc/{self.process.pid}/clear_refs", "w") as refs:
             refs.write("5")
 

@@ -1,4 +1,4 @@
-"""What Triton's clients can get wrong by themselves, and the errors that they look for."""
+"""Errors that Triton's clients can cause, and their texts."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def simple(front, **changed):
 
 
 def works(front):
-    """The client, its connection and the server are still in step."""
+    """Checks that the client, its connection and the server are in step."""
     result = simple(front)
     assert (result.as_numpy("OUTPUT0") == A + A).all()
 
@@ -207,7 +207,7 @@ def test_a_window_beyond_its_region(either_front, offset, size, text):
 
 
 def test_a_window_that_wraps_around(either_front):
-    """HTTP's parameters are unsigned, so that offset and size together may pass 2^64."""
+    """HTTP's parameters are unsigned, so offset plus size may exceed 2^64."""
     front = either_front
     if front.is_grpc:
         pytest.skip("gRPC's parameters are signed")
@@ -303,7 +303,7 @@ def test_a_region_that_was_taken_back_is_unknown(either_front):
 
 
 def test_reserved_parameters(front):
-    """Some of these clients refuse them by themselves; test_http and test_grpc ask without them."""
+    """Some clients refuse these themselves; test_http and test_grpc send them directly."""
     for name in ("triton_", "triton_x"):
         with refused(front, None, None, ""):
             front.infer("identity_int32", [front.input("INPUT0", A)], parameters={name: True})

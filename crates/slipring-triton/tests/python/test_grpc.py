@@ -1,4 +1,4 @@
-"""What only gRPC has: typed parameters and contents, streams, health, and messages that no client would build."""
+"""gRPC alone: typed parameters and contents, streams, health, and messages that no client builds."""
 
 import queue
 import socket
@@ -218,7 +218,7 @@ def test_another_count_of_elements(service, count):
     [("INT8", "int_contents", 128), ("INT16", "int_contents", -(2**15) - 1), ("UINT8", "uint_contents", 256), ("UINT16", "uint_contents", 2**16)],
 )
 def test_elements_that_do_not_fit_are_errors_or_cut(service, datatype, field, value):
-    """The reference cuts them; what must not be is a dead server."""
+    """The reference server cuts them. Here the server must survive."""
     message = service_pb2.ModelInferRequest(model_name=f"identity_{datatype.lower()}")
     tensor = message.inputs.add(name="INPUT0", datatype=datatype, shape=[1, 1])
     getattr(tensor.contents, field).append(value)
@@ -253,7 +253,7 @@ def test_an_empty_request(service):
         service.ModelInfer(service_pb2.ModelInferRequest(model_name="simple"))
 
 
-# --- the other verbs
+# --- other methods
 
 
 def test_readiness_of_what_is_unknown(service):
@@ -265,7 +265,7 @@ def test_readiness_of_what_is_unknown(service):
 
 
 def test_names_that_are_no_text(service, server):
-    """protobuf's `string` is UTF-8; what is not is refused while it is read."""
+    """protobuf's `string` is UTF-8. Decoding refuses other bytes."""
     channel = grpc.insecure_channel(server.grpc)
     method = channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")
     for message in (b"\x0a\x02\xff\xfe", b"\x0a\x7f", b"\x0a", b"\xff" * 100, b"\x08" + b"\xff" * 11, b"\x0b" * 5000):
@@ -313,7 +313,7 @@ def test_gpu_handles_by_hand(service):
 
 
 class Stream:
-    """tritonclient's stream, its answers in a queue."""
+    """tritonclient's stream, with its responses in a queue."""
 
     def __init__(self, server):
         self.client = grpcclient.InferenceServerClient(server.grpc)

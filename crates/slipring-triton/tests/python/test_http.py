@@ -1,4 +1,4 @@
-"""HTTP as `curl` and other people's clients speak it: paths, bodies, headers, and what is refused."""
+"""HTTP as `curl` and other clients speak it: paths, bodies, headers, and refusals."""
 
 import base64
 import gzip
@@ -22,7 +22,7 @@ BYTES = struct.pack("<16i", *NUMBERS)
 def http(server):
     with Http(server) as http:
         yield http
-        # Whatever went wrong: the same connection still works.
+        # The same connection works after the error.
         assert http.ask("GET", "/v2/health/live")[0] == 200
 
 
@@ -310,7 +310,7 @@ def test_bytes_that_are_no_text_are_no_json(http):
         json.dumps(header).encode() + b"\x02\0\0\0\xff\xfe",
         {"Inference-Header-Content-Length": str(len(json.dumps(header)))},
     )
-    # Either it is refused, or what comes can be read as JSON.
+    # The server refuses the request or returns valid JSON.
     assert status in (200, 400, 500)
     json.loads(body)
 
@@ -595,7 +595,7 @@ def test_compressed_bodies(http, name, pack):
     headers = {"Content-Encoding": name, "Inference-Header-Content-Length": str(len(header))}
     status, _, body = http.ask("POST", "/v2/models/simple/infer", pack(header + BYTES), headers)
     assert status == 200 and json.loads(body)["outputs"][0]["data"] == [2 * n for n in NUMBERS]
-    # Broken, cut short, and not compressed at all.
+    # Damaged, cut off, and not compressed.
     for content in (b"nonsense", pack(header + BYTES)[:-9], header + BYTES, b""):
         status, _, body = http.ask("POST", "/v2/models/simple/infer", content, headers)
         assert status in (400, 500) and json.loads(body)["error"]
@@ -619,7 +619,7 @@ def test_compressed_answers(http, name, unpack):
 
 
 def test_a_bomb_takes_bounded_memory(server, http):
-    """1 MiB of it would be 1 GiB."""
+    """1 MiB of this decompresses to 1 GiB."""
     pack = zlib.compressobj(9, zlib.DEFLATED, 31)
     bomb = b"".join(pack.compress(bytes(1 << 20)) for _ in range(1024)) + pack.flush()
     server.forget_peak()

@@ -1,4 +1,4 @@
-"""Tensors of 64 MiB every way, and of 1 GiB by reference."""
+"""Tensors of 64 MiB in every placement, and of 1 GiB by reference."""
 
 import shutil
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def varied(size):
-    """Bytes that tell where they belong, as a batch of one."""
+    """Returns bytes that depend on their position, as a batch of one."""
     return np.arange(size // 8, dtype=np.int64).reshape(1, -1)
 
 
@@ -60,7 +60,7 @@ def test_16_mib_compressed_over_grpc(server):
 
 
 def test_an_inline_tensor_takes_no_more_than_twice_its_size():
-    """The memory, at its most, of a server that has served nothing large before, over HTTP."""
+    """Measures the peak memory over HTTP of a server that has served nothing large."""
     server = Server()
     try:
         values = varied(64 * MIB)
@@ -99,5 +99,5 @@ def test_1_gib_by_reference(servers, kind, mode):
         out = np.frombuffer(region.memory, dtype=np.int64, count=size // 8, offset=size)
         assert np.array_equal(view, out)
         del view, out
-        # Nothing of its own that grows with the tensor. The region's pages count elsewhere.
+        # The server's own memory does not grow with the tensor. The region's pages count separately.
         assert most() < 64 * MIB

@@ -1,4 +1,4 @@
-"""Regions that go away, shrink, or are fought over while requests use them."""
+"""Regions that disappear, shrink, or change owners while requests use them."""
 
 import os
 import threading
@@ -15,14 +15,14 @@ VALUES = np.arange(1024, dtype=np.int32).reshape(1, 1024)
 
 
 class Slow(threading.Thread):
-    """A request to the model that sleeps for 1.5 s before it reads its input."""
+    """Sends a request to the model that sleeps for 1.5 s before it reads its input."""
 
     def __init__(self, kind, server, region, out=None, wait=0.5):
         super().__init__(daemon=True)
         self.kind, self.server, self.region, self.out = kind, server, region, out
         self.result = self.error = None
         self.start()
-        # The request is under way; the model has not read yet.
+        # The request is in flight, and the model has not read its input.
         time.sleep(wait)
 
     def run(self):
@@ -100,7 +100,7 @@ def test_an_object_that_was_truncated_fails_requests_and_no_more(either_front, l
             with refused(front, None, None, ""):
                 front.infer("identity_int32", [plain], outputs=[output])
         assert front.is_server_live()
-        # Made long again it works again.
+        # After an extension the region works.
         os.truncate(region.path, VALUES.nbytes)
         assert (front.infer("identity_int32", [tensor]).as_numpy("OUTPUT0") == region.array(np.int32, VALUES.shape)).all()
         front.infer("identity_int32", [plain], outputs=[output])
@@ -117,7 +117,7 @@ def test_an_object_is_truncated_under_a_request(either_front):
             request.end()
             assert request.error is not None and request.result is None
         assert front.server.alive()
-        # Those that use other memory are untouched.
+        # Requests to other memory are not affected.
         assert (front.infer("identity_int32", [front.input("INPUT0", VALUES)]).as_numpy("OUTPUT0") == VALUES).all()
 
 
@@ -133,7 +133,7 @@ def test_an_output_is_truncated_under_a_request(either_front):
 
 
 def test_an_object_that_shrinks_and_grows_all_the_time(either_server):
-    """Every answer is an error, or has the bytes that were there or zeros."""
+    """Every response is an error, or has the object's bytes or zeros."""
     size = 1 << 20
     values = np.full((1, size // 4), 7, dtype=np.int32)
     with Front("http", either_server) as front, Region(front, size) as region:
@@ -207,7 +207,7 @@ def test_two_clients_fight_over_a_name(server):
 
 
 def test_many_clients_compute_at_once(either_server):
-    """Eight clients of all kinds, each with memory of its own and values of its own."""
+    """Eight clients of all kinds, each with its own memory and values."""
     faults = []
 
     def work(kind, seed):
@@ -247,7 +247,7 @@ def test_slow_requests_do_not_hold_others_up(front):
 
 
 def test_asynchronous_requests_of_one_client(server):
-    """tritonclient's own asynchronous calls, many under way at once."""
+    """tritonclient's own asynchronous calls, many in flight at once."""
     import tritonclient.grpc as grpcclient
     import tritonclient.http as httpclient
 

@@ -1,4 +1,4 @@
-"""What health checks, metadata readers and perf_analyzer ask for."""
+"""Requests of health checks, metadata readers and perf_analyzer."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_metadata_has_the_batch_dimension_and_the_configuration_has_not(front):
     assert tensors == [("INPUT0", "TYPE_INT32", [16]), ("INPUT1", "TYPE_INT32", [16])]
     tensors = [(t["name"], t["data_type"], t["dims"]) for t in config["output"]]
     assert tensors == [("OUTPUT0", "TYPE_INT32", [16]), ("OUTPUT1", "TYPE_INT32", [16])]
-    # What perf_analyzer decides by: no ensemble, no sequences, one response a request.
+    # perf_analyzer reads these: no ensemble, no sequences, one response for each request.
     assert not {"ensemble_scheduling", "sequence_batching"} & set(config)
     assert not config.get("model_transaction_policy", {}).get("decoupled", False)
 
@@ -136,7 +136,7 @@ def test_statistics_grow(front):
     grew = {name: counts_after[name] - counts_before[name] for name in counts_after}
     for name in ["success", "queue", "compute_input", "compute_infer", "compute_output"]:
         assert grew[name] == 5, name
-    # The inferences that a batch stands for, and how often the model was called.
+    # The inferences of a batch, and the calls of the model.
     assert after["inference_count"] - before.get("inference_count", 0) == 20
     assert after["execution_count"] - before.get("execution_count", 0) == 5
     assert after["last_inference"] > before.get("last_inference", 0)

@@ -1,4 +1,4 @@
-"""Where tensors are: in JSON, binary, typed contents, raw contents, and regions, in every mixture."""
+"""Places of tensors: JSON, binary, typed contents, raw contents, and regions, in every mixture."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def test_every_mixture_of_inputs_and_outputs_computes(either_front):
     with Region(front, 128) as into, Region(front, 256) as out:
         for (a, b), (c, d) in itertools.product(pairs(front.ways_in()), pairs(front.ways_out())):
             if front.is_grpc and {a, b} == {"binary", "typed"}:
-                continue  # refused, and tested below
+                continue  # refused; a test below covers it
             out.write(0, bytes(256))
             inputs = [front.input("INPUT0", A, a, into), front.input("INPUT1", B, b, into, 64)]
             outputs = [
@@ -39,7 +39,7 @@ def test_every_mixture_of_inputs_and_outputs_computes(either_front):
                 else:
                     got = result.as_numpy(name)
                 assert (got == wanted).all(), (a, b, c, d)
-            # Nothing but the results was written.
+            # The server has written only the results.
             assert out.read(64, 64) == bytes(64)
             assert out.read(192, 64) == bytes(64)
 
@@ -74,9 +74,9 @@ def test_no_elements_go_every_way(front, datatype):
     with Region(front, 8) as region:
         for how, to in itertools.product(front.ways_in(datatype), front.ways_out(datatype)):
             if "shm" in (how, to):
-                continue  # the clients cannot say: a region's byte size of 0
+                continue  # the clients cannot send a byte size of 0
             if how == "typed":
-                continue  # no typed contents are no data
+                continue  # empty typed contents mean no data
             tensor = front.input("INPUT0", values, how, region, datatype=datatype)
             outputs = [front.output("OUTPUT0", to, region, 8)]
             result = front.infer(f"identity_{datatype.lower()}", [tensor], outputs=outputs)
@@ -141,7 +141,7 @@ def test_input_and_output_may_be_the_same_bytes(either_front):
 
 @pytest.mark.parametrize("shift", [4, 64, 2048, 4092])
 def test_input_and_output_may_overlap(either_front, shift):
-    """What comes out is up to the model; the server lives, and bytes outside of the window stay."""
+    """The result depends on the model. The server survives, and bytes outside of the window stay."""
     front = either_front
     values = np.arange(1024, dtype=np.int32).reshape(1, 1024)
     with Region(front, 2 * values.nbytes) as region:
@@ -214,7 +214,7 @@ def test_three_tensors_find_their_places(front):
     inputs = [front.input(f"INPUT{n}", tensor) for n, tensor in enumerate(tensors)]
     with Region(front, 64) as region:
         inputs[1] = front.input("INPUT1", tensors[1], "shm", region, 8)
-        # Raw contents skip the input in memory, and the order is the request's.
+        # Raw contents skip the input in memory and follow the request's order.
         inputs = [inputs[2], inputs[1], inputs[0]]
         outputs = [front.output("OUTPUT1"), front.output("OUTPUT2"), front.output("OUTPUT0")]
         try:

@@ -1,4 +1,4 @@
-"""The shared-memory verbs: register, status, unregister; of system and GPU memory; one name and all."""
+"""The shared-memory operations: register, status, unregister; system and GPU memory; one name and all names."""
 
 import base64
 import os
@@ -235,7 +235,7 @@ def test_a_gpu_handle_is_refused_clearly_where_there_is_no_gpu(front):
 
 @pytest.mark.parametrize("length", [0, 1, 63, 65, 4096])
 def test_a_gpu_handle_of_another_length_is_refused(front, length):
-    # Over gRPC the clients themselves undo the base64.
+    # gRPC clients decode the base64 themselves.
     handle = base64.b64encode(bytes(length))
     text = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
     with refused(front, 400, "INVALID_ARGUMENT", "" if front.is_grpc else text):

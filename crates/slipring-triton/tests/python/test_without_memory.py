@@ -1,4 +1,4 @@
-"""A server that lets no client register memory."""
+"""A server that refuses client shared memory."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""HTTP by hand, for what no well-meaning client sends."""
+"""Raw HTTP, for requests that no real client sends."""
 
 import contextlib
 import http.client
@@ -20,13 +20,13 @@ class Http:
         self.connection.close()
 
     def ask(self, verb, path, body=None, headers=(), chunked=False):
-        """Status, headers, and the body's bytes."""
+        """Returns status, headers, and the body's bytes."""
         self.connection.request(verb, path, body=body, headers=dict(headers), encode_chunked=chunked)
         response = self.connection.getresponse()
         return response.status, response.headers, response.read()
 
     def post(self, path, content, headers=()):
-        """JSON there and back: status and what came."""
+        """Sends JSON. Returns the status and the response's JSON."""
         if not isinstance(content, (bytes, str)):
             content = json.dumps(content)
         status, _, body = self.ask("POST", path, content, headers)
@@ -36,7 +36,7 @@ class Http:
         return self.post(f"/v2/models/{model}/infer", content, headers)
 
     def binary(self, model, header, tail, extra=()):
-        """An inference whose header is JSON (or bytes) and whose tail is binary: status, JSON, tail."""
+        """Sends an inference request with a binary tail. Returns status, JSON, tail."""
         header = header if isinstance(header, bytes) else json.dumps(header).encode()
         headers = {"Inference-Header-Content-Length": str(len(header))} | dict(extra)
         status, headers, body = self.ask("POST", f"/v2/models/{model}/infer", header + tail, headers)
@@ -46,12 +46,12 @@ class Http:
 
 
 def raw(server, data, shut=True, timeout=20):
-    """Bytes on a connection of their own, and all that comes back until the server closes."""
+    """Sends bytes on a new connection. Returns everything until the server closes it."""
     host, port = server.http.split(":")
     with socket.create_connection((host, int(port)), timeout=timeout) as connection:
         connection.sendall(data)
         if shut:
-            # A hint, which a server that has answered and closed no longer needs.
+            # A server that has answered and closed does not need the hint.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
         parts = []

@@ -1,6 +1,6 @@
-//! The Triton front over gRPC, and a client of tonic's.
+//! A front of this process over gRPC, and a client of tonic.
 
-// Each test binary uses its own part of this.
+// Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 #[allow(clippy::all)]
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use slipring::region::PosixShm;
-use slipring_triton::{Bound, Front, FrontBuilder, Server, Wire};
+use slipring_triton::{Bound, Front, FrontBuilder, Protocol, Server};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -32,7 +32,7 @@ use inference::*;
 
 pub type Client = GrpcInferenceServiceClient<Channel>;
 
-/// A front on a port of its own, and the runtime that it and its clients run on. It ends on drop.
+/// A front on a port of its own, and the runtime of the server and its clients. It ends on drop.
 pub struct Served {
     pub front: Front,
     pub address: SocketAddr,
@@ -42,7 +42,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// With all reference models, by copy.
+    /// Serves all reference models, by copy.
     pub fn new() -> Self {
         Self::with(|builder| builder)
     }
@@ -55,7 +55,7 @@ impl Served {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
         let mut server = Server::new(front.clone());
-        let bound = runtime.block_on(server.listen(Wire::Grpc, "127.0.0.1:0")).unwrap();
+        let bound = runtime.block_on(server.listen(Protocol::Grpc, "127.0.0.1:0")).unwrap();
         let Bound::Tcp(address) = bound else { panic!("no address") };
         let (end, ended) = oneshot::channel::<()>();
         let serving = async move { server.serve(async { drop(ended.await) }).await.unwrap() };
@@ -63,7 +63,7 @@ impl Served {
         Self { front, address, runtime: Some(runtime), end: Some(end), serving }
     }
 
-    /// Runs something to its end; it must not hang.
+    /// Runs a future to its end, with a deadline.
     #[track_caller]
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
         let runtime = self.runtime.as_ref().unwrap();
@@ -87,13 +87,13 @@ impl Served {
         HealthClient::new(self.channel())
     }
 
-    /// One request by a client of its own.
+    /// Sends one request with a new client.
     pub fn infer(&self, request: ModelInferRequest) -> Result<ModelInferResponse, Status> {
         let mut client = self.client();
         self.run(client.model_infer(request)).map(tonic::Response::into_inner)
     }
 
-    /// A fresh object of POSIX shared memory, registered under `name` as a whole.
+    /// Creates a POSIX shared memory object and registers all of it under `name`.
     pub fn region(&self, name: &str, len: u64) -> PosixShm {
         let object = PosixShm::create(&format!("/{}", unique_name()), len).unwrap();
         self.register(name, object.key(), 0, len).unwrap();
@@ -113,7 +113,7 @@ impl Served {
         self.run(client.system_shared_memory_unregister(request)).unwrap();
     }
 
-    /// Tells the server to end, and waits until it has.
+    /// Shuts the server down and waits for its end.
     pub fn end(&mut self) {
         drop(self.end.take());
         if let Some(serving) = self.serving.take() {
@@ -127,12 +127,12 @@ impl Drop for Served {
         if !std::thread::panicking() {
             self.end();
         }
-        // A model that a failed test has left waiting must not hold the others up.
+        // A model that still waits after a failed test must not block the other tests.
         self.runtime.take().unwrap().shutdown_timeout(Duration::from_secs(2));
     }
 }
 
-/// That a call was refused so.
+/// Asserts that a call was refused with this code and text.
 #[track_caller]
 pub fn is_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, text: &str) {
     let status = answer.unwrap_err();
@@ -157,13 +157,13 @@ pub fn request(model: &str, inputs: Vec<InferInputTensor>, raw: &[&[u8]]) -> Mod
     }
 }
 
-/// Of `simple`, both inputs raw.
+/// Returns a request to `simple` with raw contents.
 pub fn simple(first: &[u8], second: &[u8]) -> ModelInferRequest {
     let inputs = vec![input("INPUT0", "INT32", &[1, 16]), input("INPUT1", "INT32", &[1, 16])];
     request("simple", inputs, &[first, second])
 }
 
-/// Of `identity_int32`, 16 elements raw.
+/// Returns a request to `identity_int32` with 16 raw elements.
 pub fn identity(bytes: &[u8]) -> ModelInferRequest {
     request("identity_int32", vec![input("INPUT0", "INT32", &[1, 16])], &[bytes])
 }
@@ -180,7 +180,7 @@ pub fn text(value: &str) -> InferParameter {
     parameter(ParameterChoice::StringParam(value.to_owned()))
 }
 
-/// Parameters that name a part of a region.
+/// Returns parameters that name a window of a region.
 pub fn window(region: &str, offset: i64, len: i64) -> BTreeMap<String, InferParameter> {
     BTreeMap::from([
         ("shared_memory_region".to_owned(), text(region)),

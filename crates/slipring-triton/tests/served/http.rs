@@ -1,6 +1,6 @@
-//! The Triton front of this process, and a client that sends whatever bytes it is told.
+//! A front of this process over HTTP, and a client that sends any bytes.
 
-// Each test binary uses its own part of this.
+// Each test binary uses a part of this module.
 #![allow(dead_code)]
 
 #[path = "../../examples/triton_server/models/mod.rs"]
@@ -15,14 +15,14 @@ use std::time::Duration;
 use slipring::DType;
 use slipring::region::PosixShm;
 use slipring_triton::{
-    Bound, Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, Server,
-    TensorSpec, Wire,
+    Bound, Front, FrontBuilder, Inputs, Model, ModelError, ModelMetadata, Outputs, Protocol,
+    Server, TensorSpec,
 };
 use tokio::sync::oneshot;
 
 use crate::support::{HANG, unique_name};
 
-/// A front on a port of its own, which ends on drop.
+/// A front on a port of its own. It ends on drop.
 pub struct Served {
     pub front: Front,
     pub address: SocketAddr,
@@ -31,7 +31,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// With all reference models, by copy.
+    /// Serves all reference models, by copy.
     pub fn new() -> Self {
         Self::with(|builder| builder)
     }
@@ -49,7 +49,7 @@ impl Served {
             let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {
                 let mut server = Server::new(served);
-                let bound = server.listen(Wire::Http, "127.0.0.1:0").await.unwrap();
+                let bound = server.listen(Protocol::Http, "127.0.0.1:0").await.unwrap();
                 told.send(bound).unwrap();
                 let ended = async { drop(ended.await) };
                 server.serve(ended).await.unwrap();
@@ -63,7 +63,7 @@ impl Served {
         Client::new(self.address)
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection.
     pub fn call(&self, method: &str, path: &str, body: &str) -> Answer {
         self.client().call(method, path, body)
     }
@@ -76,7 +76,7 @@ impl Served {
         self.call("GET", path, "")
     }
 
-    /// A fresh object of POSIX shared memory, registered under `name` as a whole.
+    /// Creates a POSIX shared memory object and registers all of it under `name`.
     pub fn region(&self, name: &str, len: u64) -> PosixShm {
         let object = PosixShm::create(&format!("/{}", unique_name()), len).unwrap();
         self.register(name, object.key(), 0, len).is_ok();
@@ -99,10 +99,10 @@ impl Drop for Served {
     }
 }
 
-/// A connection that is kept.
+/// A connection that stays open.
 pub struct Client {
     stream: TcpStream,
-    /// Received, and not yet looked at.
+    /// Received bytes that are not yet consumed.
     received: Vec<u8>,
 }
 
@@ -119,12 +119,12 @@ impl Client {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// As [`send`](Self::send), to a server that may have hung up.
+    /// Sends bytes to a server that may have closed the connection.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// The server sees that no more comes.
+    /// Closes the sending side.
     pub fn stop_sending(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
@@ -133,7 +133,7 @@ impl Client {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
-    /// Sends a request with these further header lines, each ending in `\r\n`, and its length.
+    /// Sends a request with a length and further header lines, each of which ends in `\r\n`.
     pub fn start(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) {
         let len = body.len();
         let head = format!(
@@ -151,14 +151,14 @@ impl Client {
         self.answer()
     }
 
-    /// A request to infer whose tensors come behind its JSON.
+    /// Sends an inference request whose tensors follow its JSON.
     pub fn infer(&mut self, model: &str, json: &str, tail: &[u8]) -> Answer {
         let headers = format!("Inference-Header-Content-Length: {}\r\n", json.len());
         let path = format!("/v2/models/{model}/infer");
         self.call_with("POST", &path, &headers, &[json.as_bytes(), tail].concat())
     }
 
-    /// In pieces, each a chunk of its own.
+    /// Sends each piece as a chunk of its own.
     pub fn call_chunked(&mut self, path: &str, headers: &str, pieces: &[&[u8]]) -> Answer {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n{headers}\r\n"
@@ -173,7 +173,7 @@ impl Client {
         self.answer()
     }
 
-    /// What comes next, or that the server hangs up.
+    /// Returns the next response, or `None` if the server closes the connection.
     pub fn try_answer(&mut self) -> Option<Answer> {
         let head_len = loop {
             if let Some(at) = self.received.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -202,7 +202,7 @@ impl Client {
         self.try_answer().expect("an answer")
     }
 
-    /// `None`: the server has hung up.
+    /// Receives bytes. Returns `None` if the server has closed the connection.
     fn receive(&mut self) -> Option<()> {
         let mut room = vec![0; 256 << 10];
         match self.stream.read(&mut room) {
@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    /// Whether nothing comes for a while.
+    /// Returns whether nothing arrives for a while.
     pub fn is_silent(&mut self, during: Duration) -> bool {
         self.stream.set_read_timeout(Some(during)).unwrap();
         let nothing = self.stream.peek(&mut [0]).is_err() && self.received.is_empty();
@@ -241,32 +241,32 @@ impl Answer {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    /// The JSON, which `Inference-Header-Content-Length` ends.
+    /// Returns the JSON, which `Inference-Header-Content-Length` delimits.
     pub fn json(&self) -> serde_json::Value {
         let len = self.header("inference-header-content-length");
         let len = len.map_or(self.body.len(), |len| len.parse().unwrap());
         serde_json::from_slice(&self.body[..len]).unwrap()
     }
 
-    /// What is behind the JSON.
+    /// Returns the bytes behind the JSON.
     pub fn tail(&self) -> &[u8] {
         let len = self.header("inference-header-content-length").unwrap();
         &self.body[len.parse().unwrap()..]
     }
 
-    /// A success of infer, or of whatever has JSON.
+    /// Asserts a success with JSON.
     pub fn ok(&self) -> serde_json::Value {
         assert_eq!(self.status, 200, "{}", String::from_utf8_lossy(&self.body));
         self.json()
     }
 
-    /// A success that says nothing.
+    /// Asserts a success without a body.
     pub fn is_ok(&self) {
         assert_eq!((self.status, self.text()), (200, ""));
         assert_eq!(self.header("content-type"), Some("application/json"));
     }
 
-    /// An error: its status and text.
+    /// Asserts an error. Returns its status and text.
     #[track_caller]
     pub fn error(&self) -> (u16, String) {
         assert_ne!(self.status, 200, "{}", String::from_utf8_lossy(&self.body));
@@ -281,7 +281,7 @@ impl Answer {
         assert_eq!((is, &*says), (status, text));
     }
 
-    /// An error whose text has `part` in it.
+    /// Asserts an error whose text contains `part`.
     #[track_caller]
     pub fn has_error(&self, status: u16, part: &str) {
         let (is, says) = self.error();
@@ -289,19 +289,19 @@ impl Answer {
     }
 }
 
-/// `"parameters"` that name a part of a region.
+/// Returns `"parameters"` that name a window of a region.
 pub fn window(region: &str, offset: u64, len: u64) -> String {
     format!(
         r#""parameters":{{"shared_memory_region":"{region}","shared_memory_offset":{offset},"shared_memory_byte_size":{len}}}"#
     )
 }
 
-/// An input, whatever its source.
+/// Returns an input as JSON.
 pub fn tensor(name: &str, dtype: &str, shape: &str, source: &str) -> String {
     format!(r#"{{"name":"{name}","datatype":"{dtype}","shape":{shape},{source}}}"#)
 }
 
-/// A request of these inputs and outputs, each as JSON; no outputs, no list of them.
+/// Returns a request of these inputs and outputs. Without outputs it has no list of them.
 pub fn request(inputs: &[String], outputs: &[String]) -> String {
     let inputs = inputs.join(",");
     match outputs {
@@ -316,7 +316,7 @@ pub fn ints(range: std::ops::Range<i32>) -> Vec<u8> {
 
 pub const SIMPLE: &str = "/v2/models/simple/infer";
 
-/// Of `simple`: 0..16 and 100..116 as JSON.
+/// Returns the inputs of `simple`: 0..16 and 100..116 as JSON.
 pub fn simple_json() -> [String; 2] {
     let data = |range: std::ops::Range<i32>| format!(r#""data":{:?}"#, range.collect::<Vec<_>>());
     [
@@ -325,7 +325,7 @@ pub fn simple_json() -> [String; 2] {
     ]
 }
 
-/// A model called "gate" of one input "I", bytes, which tells when it was reached and waits until it may go on.
+/// A model "gate" of one input "I" of bytes. It reports each call and waits for a permit.
 pub struct Gate {
     metadata: ModelMetadata,
     reached: Mutex<mpsc::Sender<()>>,
@@ -333,7 +333,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// With who hears of it, and who lets it go on.
+    /// Returns the model, the receiver of its reports, and the sender of permits.
     pub fn new() -> (Self, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let ((reached, hears), (go, told)) = (mpsc::channel(), mpsc::channel());
         let metadata = ModelMetadata::new("gate").input(TensorSpec::new("I", DType::Uint8, [None]));

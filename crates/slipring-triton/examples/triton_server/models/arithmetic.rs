@@ -18,7 +18,7 @@ fn metadata(name: &str, dtype: DType) -> ModelMetadata {
         .output(spec("OUTPUT1"))
 }
 
-/// What can be added and subtracted, modulo its size.
+/// An element with modular addition and subtraction.
 pub trait Wrapping: Element {
     fn plus(self, other: Self) -> Self;
     fn minus(self, other: Self) -> Self;
@@ -44,7 +44,7 @@ impl Wrapping for i8 {
     }
 }
 
-/// On integers.
+/// The model on integers.
 pub struct Simple<T> {
     metadata: ModelMetadata,
     element: PhantomData<T>,
@@ -78,7 +78,7 @@ impl<T: Wrapping> Model for Simple<T> {
     }
 }
 
-/// On decimal numbers that are written out.
+/// The model on decimal numbers in strings.
 pub struct Decimal(ModelMetadata);
 
 impl Decimal {

@@ -1,4 +1,4 @@
-//! Outputs that are the inputs, byte for byte.
+//! Models whose outputs equal their inputs.
 
 use std::thread;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use slipring::DType;
 use slipring_triton::{Inputs, Model, ModelError, ModelMetadata, Outputs, TensorSpec};
 
-/// `INPUT0` to `OUTPUT0`, and so on.
+/// Copies `INPUT0` to `OUTPUT0`, and so on.
 pub struct Identity {
     metadata: ModelMetadata,
-    /// Before it reads its inputs.
+    /// The sleep before the model reads its inputs.
     sleep: Duration,
 }
 
 impl Identity {
-    /// So many tensors of these dimensions, that of a batch of at most `batch` left out.
+    /// Returns a model of `count` tensors. `dims` excludes the batch of at most `batch`.
     pub fn new(
         name: &str,
         batch: usize,
@@ -32,7 +32,7 @@ impl Identity {
         Self { metadata, sleep: Duration::ZERO }
     }
 
-    /// One that sleeps before it looks at its input, on a thread of its own.
+    /// Returns a model that sleeps before it reads its input, on a blocking thread.
     pub fn slow(name: &str, dtype: DType, sleep: Duration) -> Self {
         let spec = |name| TensorSpec::new(name, dtype, [None]);
         let metadata = ModelMetadata::new(name).platform("slipring_identity").max_batch_size(8);

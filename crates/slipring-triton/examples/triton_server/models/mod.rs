@@ -1,4 +1,4 @@
-//! The models that test suites of clients expect of a server.
+//! The models that test suites of Triton clients expect.
 
 mod arithmetic;
 mod identity;
@@ -11,10 +11,10 @@ use slipring_triton::FrontBuilder;
 use arithmetic::{Decimal, Simple};
 use identity::Identity;
 
-/// How long the slow model sleeps before it looks at its input.
+/// The sleep of the slow model before it reads its input.
 pub const SLEEP: Duration = Duration::from_millis(1500);
 
-/// Adds all of them.
+/// Adds all models.
 pub fn add_all(builder: FrontBuilder) -> FrontBuilder {
     let builder = builder
         .model(Simple::<i32>::new("simple"))

@@ -1,22 +1,22 @@
-//! `proto/*.proto` → the service in `src/grpc/generated/`, its clients in `tests/served/`.
+//! Generates the service in `src/grpc/generated/` and its clients in `tests/served/` from `proto/*.proto`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// A proto file, the package that the generator names its output by, and the name that it has here.
+/// A proto file, its package, and the name of the generated file.
 const FILES: [(&str, &str, &str); 2] =
     [("inference.proto", "inference", "inference"), ("health.proto", "grpc.health.v1", "health")];
 
-/// Tensors: they are cut out of a message, and never copied.
+/// Fields of tensors. Their bytes are slices of the message.
 const BYTES: [&str; 2] = [
     ".inference.ModelInferRequest.raw_input_contents",
     ".inference.ModelInferResponse.raw_output_contents",
 ];
 
-/// Where code goes, whether it is a service's or a client's, and who decodes: seen from a module of its own inside of
-/// the generated file.
+/// A target folder, whether it has the service or the client, and the codec, whose path is relative to a module inside
+/// of the generated file.
 const TARGETS: [(&str, bool, &str); 2] = [
     ("src/grpc/generated", true, "super::super::codec::SizeCheckingCodec"),
     ("tests/served", false, "tonic_prost::ProstCodec"),
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Makes every file by way of `scratch`. If it is to check, the names of those that differ.
+/// Generates every file in `scratch`, then places it. With `check` it returns the names of differing files.
 fn generate(root: &Path, scratch: &Path, check: bool) -> Result<Vec<String>, Box<dyn Error>> {
     let mut differing = Vec::new();
     for (folder, is_service, codec) in TARGETS {
@@ -43,13 +43,13 @@ fn generate(root: &Path, scratch: &Path, check: bool) -> Result<Vec<String>, Box
             let files = protox::compile([proto], [root.join("proto")])?;
             let mut config = prost_build::Config::new();
             config.bytes(BYTES);
-            // A map of one or two entries is a short tree, and is asked in no time.
+            // A tree of one or two entries is short and fast.
             config.btree_map(["."]);
             tonic_prost_build::configure()
                 .out_dir(scratch)
                 .build_server(is_service)
                 .build_client(!is_service)
-                // Connecting is the business of who has a client.
+                // The owner of a client connects it.
                 .build_transport(false)
                 .codec_path(codec)
                 .compile_fds_with_config(files, config)?;
@@ -70,7 +70,7 @@ fn format(root: &Path, file: &PathBuf) -> Result<(), Box<dyn Error>> {
     if command.status()?.success() { Ok(()) } else { Err("rustfmt failed".into()) }
 }
 
-/// Puts a file where it belongs, or tells whether it is there already.
+/// Places a file. With `check` it returns whether the file is up to date.
 fn place(file: &Path, target: &Path, check: bool) -> Result<bool, Box<dyn Error>> {
     let fresh = fs::read(file)?;
     if check {
