@@ -347,6 +347,7 @@ fn what_is_asked_wrongly_ends_in_a_text_and_exit_code_1() {
 }
 
 #[test]
+#[cfg(feature = "commit")]
 fn ping_pong_prints_one_json_object_a_line() {
     let example = Example::start("ping_pong", "--modes direct --sizes 8 --seconds 0.2 --json");
     let said = example.succeeds();
