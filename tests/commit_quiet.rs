@@ -22,12 +22,12 @@ use support::quiet;
 use support::service::Stage;
 use support::{HANG, soon, unique_name};
 
-/// A context whose links never sleep.
+/// Returns a context whose links never sleep.
 fn awake() -> Context {
     Context::with_options(Options::new().spin(Spin::Forever)).unwrap()
 }
 
-/// A client and a service that never sleep, and what is executed.
+/// A client and a server that never sleep, and a committed session.
 struct Awake {
     _stage: Stage,
     _client: Client,
@@ -56,8 +56,8 @@ impl Awake {
     }
 }
 
-/// Executions that are made at a time. A service arms the link of a client that was silent for some 50 µs, and sleeps when
-/// all are; then the next message wakes it. So where others want the processors, only some rounds are without a pause.
+/// Executions of one round. A server arms the link of a client that was silent for some 50 µs, and sleeps when
+/// all links are armed; the next message wakes it. Beside other load only some rounds are without a pause.
 const ROUND: u32 = 2000;
 
 /// Two that never sleep take two processors.

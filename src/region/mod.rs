@@ -41,9 +41,11 @@ mod window;
 pub use guard::{SigbusGuard, Unblocked};
 pub use lease::Lease;
 pub use limits::RegionLimits;
-pub(crate) use named::Opened;
+#[doc(hidden)]
+pub use named::Opened;
 pub use named::{CudaHandle, Source};
-pub(crate) use object::is_dmabuf;
+#[doc(hidden)]
+pub use object::is_dmabuf;
 pub use posix_shm::PosixShm;
 #[doc(hidden)]
 pub use reach::Reach;

@@ -100,13 +100,14 @@ pub(super) struct Region {
 
 /// A source that is open and holds its range.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub struct Opened {
     backing: Backing,
     extent: Extent,
 }
 
 impl Opened {
-    pub(crate) fn new(source: Source<'_>, offset: u64, len: u64) -> Result<Self> {
+    /// Opens `len` bytes at `offset` of an object, and checks that the object has them.
+    pub fn new(source: Source<'_>, offset: u64, len: u64) -> Result<Self> {
         let extent = Extent::new(offset, len)?;
         if len == 0 {
             return Err(RegionFault::Empty.into());
@@ -146,12 +147,12 @@ impl Opened {
     }
 
     /// Returns the identity of the object: device and inode. Returns `None` if it is no host memory.
-    pub(crate) fn identity(&self) -> Option<(u64, u64)> {
+    pub fn identity(&self) -> Option<(u64, u64)> {
         self.backing.identity()
     }
 
     /// Returns whether mode and seals allow writing.
-    pub(crate) fn is_writable(&self) -> bool {
+    pub fn is_writable(&self) -> bool {
         match &self.backing {
             Backing::Host { object, .. } => object.is_writable(),
             Backing::Cuda(..) => false,
@@ -159,13 +160,13 @@ impl Opened {
     }
 
     /// Returns whether the owner can truncate the object.
-    pub(crate) fn is_loose(&self) -> bool {
+    pub fn is_loose(&self) -> bool {
         matches!(&self.backing, Backing::Host { windows, .. } if windows.footing() == Footing::Loose)
     }
 
     /// Returns the mapping of sealed memory. It outlives the descriptor. Returns `None` if the memory is not
     /// sealed.
-    pub(crate) fn map(&self, writable: bool) -> Result<Option<ForeignMapping>> {
+    pub fn map(&self, writable: bool) -> Result<Option<ForeignMapping>> {
         match &self.backing {
             Backing::Host { object, windows, .. } if windows.footing() == Footing::Sealed => {
                 let (offset, len) = (self.extent.offset(), self.extent.len() as usize);
@@ -176,7 +177,7 @@ impl Opened {
     }
 
     /// Returns a lease of a whole region that no registry holds.
-    pub(crate) fn into_lease(self) -> Result<Lease> {
+    pub fn into_lease(self) -> Result<Lease> {
         let extent = self.extent;
         let share = Share::none();
         let region = self.into_region("", Generation::current()?, share);

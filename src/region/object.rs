@@ -167,7 +167,7 @@ impl Object {
 }
 
 /// Returns whether a descriptor is a dmabuf's.
-pub(crate) fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool> {
+pub fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool> {
     let stat = rustix::fs::fstatfs(fd).map_err(|errno| Error::os("fstatfs", errno))?;
     Ok(stat.f_type == DMA_BUF_MAGIC)
 }

@@ -475,7 +475,7 @@ impl PeerMapping {
 
 /// Part of an object that is no segment of slipring's and that other processes write, too.
 #[derive(Debug)]
-pub(crate) struct ForeignMapping {
+pub struct ForeignMapping {
     view: View,
     /// Bytes from the mapping's start, that of a page, to the start of the part.
     lead: usize,

@@ -91,7 +91,7 @@ impl Segment {
 ///
 /// # Errors
 ///
-/// As for [`Segment::create`].
+/// [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]
 pub fn create_common(len: usize) -> Result<OwnedFd> {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
     let fd = create_memfd()?;

@@ -72,7 +72,7 @@ fn wrong(error: &Error) -> Wrong {
 
 /// A session: input and output as set and as committed. Numbers name buffers.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seat {
+struct ExpectedSession {
     set: [Option<usize>; 2],
     committed: Option<[usize; 2]>,
 }
@@ -80,7 +80,7 @@ struct Seat {
 /// The expected state of client and service.
 #[derive(Debug, Default)]
 struct Expected {
-    seats: [Seat; SESSIONS],
+    sessions: [ExpectedSession; SESSIONS],
     /// The number of each buffer that exists, and the bytes of all that ever existed.
     buffers: [usize; BUFFERS],
     bytes: HashMap<usize, u8>,
@@ -96,7 +96,9 @@ impl Expected {
     }
 
     fn is_set(&self, session: usize) -> [bool; 2] {
-        self.seats[session].set.map(|set| set.is_some_and(|number| self.buffers.contains(&number)))
+        self.sessions[session]
+            .set
+            .map(|set| set.is_some_and(|number| self.buffers.contains(&number)))
     }
 
     /// Returns whether the memory of an output would be part of another region.
@@ -104,12 +106,12 @@ impl Expected {
         let others = (0..SESSIONS).filter(|other| *other != session);
         x == y
             || others
-                .filter_map(|other| self.seats[other].committed)
+                .filter_map(|other| self.sessions[other].committed)
                 .any(|[input, output]| y == input || y == output || x == output)
     }
 
     fn execute(&mut self, session: usize) -> Result<(), Wrong> {
-        let [x, y] = self.seats[session].committed.ok_or(Wrong::NotCommitted)?;
+        let [x, y] = self.sessions[session].committed.ok_or(Wrong::NotCommitted)?;
         let byte = self.bytes[&x].wrapping_add(1);
         self.bytes.insert(y, byte);
         self.executions += 1;
@@ -123,35 +125,35 @@ impl Expected {
             }
             Call::Replace { buffer } => self.fresh(buffer),
             Call::Set { session, output, buffer } => {
-                let seat = &mut self.seats[session];
-                if seat.committed.is_some() {
+                let session = &mut self.sessions[session];
+                if session.committed.is_some() {
                     return Err(Wrong::AlreadyCommitted);
                 }
-                seat.set[usize::from(output)] = Some(self.buffers[buffer]);
+                session.set[usize::from(output)] = Some(self.buffers[buffer]);
             }
             Call::SetAll { session, x, y } => {
-                let seat = &mut self.seats[session];
-                if seat.committed.is_some() {
+                let session = &mut self.sessions[session];
+                if session.committed.is_some() {
                     return Err(Wrong::AlreadyCommitted);
                 }
-                seat.set = [Some(self.buffers[x]), Some(self.buffers[y])];
+                session.set = [Some(self.buffers[x]), Some(self.buffers[y])];
             }
             Call::Commit { session } => {
-                if self.seats[session].committed.is_some() {
+                if self.sessions[session].committed.is_some() {
                     return Err(Wrong::AlreadyCommitted);
                 }
                 let (true, [Some(x), Some(y)]) =
-                    (self.is_set(session) == [true; 2], self.seats[session].set)
+                    (self.is_set(session) == [true; 2], self.sessions[session].set)
                 else {
                     return Err(Wrong::Incomplete);
                 };
                 if self.overlaps(session, [x, y]) {
                     return Err(Wrong::Overlap);
                 }
-                self.seats[session].committed = Some([x, y]);
+                self.sessions[session].committed = Some([x, y]);
             }
             Call::Update { session, output, buffer } => {
-                let mut new = self.seats[session].committed.ok_or(Wrong::NotCommitted)?;
+                let mut new = self.sessions[session].committed.ok_or(Wrong::NotCommitted)?;
                 new[usize::from(output)] = self.buffers[buffer];
                 if self.overlaps(session, new) {
                     return Err(Wrong::Overlap);
@@ -159,13 +161,13 @@ impl Expected {
                 if self.bytes[&new[0]] == 13 {
                     return Err(Wrong::Refused);
                 }
-                let seat = &mut self.seats[session];
-                seat.committed = Some(new);
-                seat.set[usize::from(output)] = Some(self.buffers[buffer]);
+                let session = &mut self.sessions[session];
+                session.committed = Some(new);
+                session.set[usize::from(output)] = Some(self.buffers[buffer]);
             }
             Call::Execute { session } => self.execute(session)?,
             Call::ExecuteAll => {
-                let committed = |session: &usize| self.seats[*session].committed.is_some();
+                let committed = |session: &usize| self.sessions[*session].committed.is_some();
                 let all: Vec<usize> = (0..SESSIONS).filter(committed).collect();
                 if all.is_empty() {
                     return Err(Wrong::NotCommitted);
@@ -173,15 +175,15 @@ impl Expected {
                 all.into_iter().try_for_each(|session| self.execute(session))?;
             }
             Call::Release { session } => {
-                self.seats[session].committed.take().ok_or(Wrong::NotCommitted)?;
+                self.sessions[session].committed.take().ok_or(Wrong::NotCommitted)?;
             }
             Call::Renew => {
-                if self.seats.iter().any(|seat| seat.committed.is_some()) {
+                if self.sessions.iter().any(|session| session.committed.is_some()) {
                     return Err(Wrong::AlreadyCommitted);
                 }
-                self.seats = Default::default();
+                self.sessions = Default::default();
             }
-            Call::Reload => self.seats = Default::default(),
+            Call::Reload => self.sessions = Default::default(),
         }
         Ok(())
     }
@@ -264,7 +266,7 @@ proptest! {
                 prop_assert_eq!(buffer.to_vec().unwrap(), vec![expected.bytes[&number]; 8]);
             }
             for (at, session) in real.sessions.iter().enumerate() {
-                let state = match (expected.seats[at].committed, expected.seats[at].set) {
+                let state = match (expected.sessions[at].committed, expected.sessions[at].set) {
                     (Some(_), _) => SessionState::Committed,
                     (None, [None, None]) => SessionState::Empty,
                     _ if expected.is_set(at) == [true; 2] => SessionState::Complete,
@@ -272,7 +274,7 @@ proptest! {
                 };
                 prop_assert_eq!(session.state().unwrap(), state, "after {:?}", call);
             }
-            let commits = expected.seats.iter().flat_map(|seat| seat.committed).count();
+            let commits = expected.sessions.iter().flat_map(|session| session.committed).count();
             let stats = stage.server.stats();
             prop_assert_eq!((stats.clients, stats.models, stats.commits), (1, 1, commits));
             prop_assert_eq!((stats.mappings, stats.descriptors), (2 * commits, 0));

@@ -1,6 +1,6 @@
-//! What clients and services of committed buffers tell each other, with every byte made here, as `docs/wire.md` says; a
-//! client that says anything, over an honest link ([`Hostile`]) or without the library ([`Raw`]); and an honest client
-//! that watches over the service meanwhile ([`Watch`]).
+//! Messages of committed buffers, made byte by byte as `docs/wire.md` says. [`Hostile`] is a client that sends any message
+//! over an honest link, [`Raw`] one that does without the library, and [`Watch`] an honest client that checks the server
+//! meanwhile.
 
 #![cfg(feature = "commit")]
 
@@ -32,7 +32,7 @@ pub const EXECUTED: u16 = 67;
 pub const DONE: u16 = 68;
 pub const FAILED: u16 = 69;
 
-/// A message as it is made.
+/// A message under construction.
 #[derive(Debug, Clone)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -59,12 +59,12 @@ impl Bytes {
         bytes
     }
 
-    /// Which descriptors came.
+    /// Appends the descriptors that the message names.
     pub fn passed(self, first: u64, count: u32) -> Self {
         self.u64(first).u32(count).u32(0)
     }
 
-    /// Memory of a memfd.
+    /// Appends a region in a memfd.
     pub fn memory(self, region: u32, descriptor: u32, offset: u64, len: u64) -> Self {
         self.u32(region).u32(descriptor).u32(1).u32(0).u64(offset).u64(len)
     }
@@ -75,12 +75,12 @@ impl Bytes {
     }
 }
 
-/// What a service answered.
+/// An answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     Loaded(u64),
     Committed(u64),
-    /// How many failed.
+    /// The number of executions that failed.
     Executed(u32),
     Done,
     /// The code of the fault.
@@ -101,7 +101,7 @@ pub fn decode(bytes: &[u8]) -> (u64, Said) {
     (word(8), said)
 }
 
-/// A client that executes, whatever others do, and what the server held before them.
+/// An honest client that executes beside others, and what the server held before them.
 pub struct Watch {
     pub stage: Stage,
     pub client: Client,
@@ -119,7 +119,7 @@ impl Watch {
         let session = model.session(0).unwrap();
         let buffers = session.allocate_all().unwrap();
         session.commit().unwrap();
-        // What is made once is made.
+        // The first client makes what the process keeps.
         let mut other = Hostile::connect(&stage);
         other.load("echo");
         drop(other);
@@ -134,7 +134,7 @@ impl Watch {
         assert_eq!(self.buffers[1].to_vec().unwrap(), [seed.wrapping_add(1); 8]);
     }
 
-    /// Nobody else is left, and the honest client can do everything.
+    /// Checks that no other client is left, and that the honest client can do everything.
     pub fn is_undisturbed(&self) {
         self.executes(7);
         let model = self.client.load(b"echo").unwrap();
@@ -153,7 +153,7 @@ impl Watch {
         self.census.comes_back_but_for_a_spare();
     }
 
-    /// That a message, after which nothing was said, ends the link.
+    /// Checks that a first message ends its link.
     pub fn ends(&self, why: &str, bytes: &[u8]) {
         let mut hostile = Hostile::connect(&self.stage);
         assert_eq!(hostile.ask(bytes), None, "{why}");
@@ -161,7 +161,7 @@ impl Watch {
     }
 }
 
-/// A client that says anything, over an honest connection.
+/// A client that sends any message over an honest connection.
 pub struct Hostile {
     pub link: Connection,
 }
@@ -171,7 +171,7 @@ impl Hostile {
         Self { link: stage.context.connect(&stage.name).unwrap() }
     }
 
-    /// What is answered. `None`: the link ends.
+    /// Sends a message, and returns the answer. `None`: the link ends.
     pub fn ask(&mut self, bytes: &[u8]) -> Option<(u64, Said)> {
         self.link.send(bytes).ok()?;
         self.hear()
@@ -200,11 +200,11 @@ impl Hostile {
 /// A client without the library.
 pub struct Raw {
     pub peer: RawPeer,
-    /// The control section and the ring of the service's segment, and where we are in it.
+    /// The control section's length, the ring's capacity, and the read position in the server's segment.
     pub control: usize,
     pub capacity: usize,
     pub read: usize,
-    /// Descriptors that were sent.
+    /// The number of descriptors sent.
     pub passed: u64,
 }
 
@@ -217,7 +217,7 @@ impl Raw {
         Self { peer, control: word(32), capacity: word(40), read: 0, passed: 0 }
     }
 
-    /// A Descriptors packet that says anything.
+    /// Sends a Descriptors packet with any fields.
     pub fn packet(&self, first: u64, count: u32, fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
         let mut bytes = b"slipring".to_vec();
         bytes.extend([6, 0, 0, 0]);
@@ -227,7 +227,7 @@ impl Raw {
         raw::send(&self.peer.socket, &bytes, fds)
     }
 
-    /// Sends descriptors: gives the number of the first.
+    /// Sends descriptors, and returns the number of the first.
     pub fn pass(&mut self, fds: &[BorrowedFd<'_>]) -> u64 {
         let first = self.passed;
         self.packet(first, fds.len() as u32, fds).unwrap();
@@ -235,7 +235,7 @@ impl Raw {
         first
     }
 
-    /// What is answered. `None`: the link ends.
+    /// Sends a message, and returns the answer. `None`: the link ends.
     pub fn ask(&mut self, bytes: &[u8]) -> Option<(u64, Said)> {
         self.peer.say(bytes);
         self.hear()
@@ -269,7 +269,7 @@ impl Raw {
         }
     }
 
-    /// Whether the service has closed its socket.
+    /// Returns whether the server has closed its socket.
     pub fn is_over(&self) -> bool {
         use rustix::event::{PollFd, PollFlags};
         let fds = &mut [PollFd::new(&self.peer.socket, PollFlags::IN)];
@@ -297,7 +297,7 @@ impl Raw {
         self.ask(&message.memory(1, 1, regions[1].1, regions[1].2).0)
     }
 
-    /// That it still is a client like any other.
+    /// Checks that the server still serves this client as any other.
     pub fn works(&mut self, model: u64) {
         let (x, y) = (memfd(8, SealFlags::SHRINK), memfd(8, SealFlags::SHRINK));
         let Some((3, Said::Committed(id))) = self.commit(model, [(&x, 0, 8), (&y, 0, 8)]) else {
@@ -307,7 +307,7 @@ impl Raw {
         let mut bytes = [0; 8];
         rustix::io::pread(&y, &mut bytes, 0).unwrap();
         assert_eq!(bytes, [1; 8]);
-        // All ids are good before any is executed.
+        // One unknown id stops the whole request before any execution.
         rustix::io::pwrite(&y, &[0; 8], 0).unwrap();
         for nobody in [0, id + (1 << 40), u64::MAX] {
             let one_of_two = head(EXECUTE, 2, 5).u64(id).u64(nobody).0;

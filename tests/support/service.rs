@@ -1,4 +1,4 @@
-//! A service of committed buffers whose models are named by their bytes, and that counts what is asked of it.
+//! A service of committed buffers that counts its calls. The bytes of a model are its name, which says what it does.
 //!
 //! | model | buffers | what it does |
 //! |---|---|---|
@@ -38,7 +38,7 @@ use super::{HANG, unique_name};
 pub struct Counts {
     counts: Mutex<HashMap<&'static str, usize>>,
     gate: (Mutex<usize>, Condvar),
-    /// What clients' links ended with, in order.
+    /// The errors that clients' links ended with, in order.
     pub ends: Mutex<Vec<Option<ErrorKind>>>,
 }
 
@@ -47,13 +47,13 @@ impl Counts {
         *self.counts.lock().unwrap().entry(what).or_default() += 1;
     }
 
-    /// What is held goes on, and nothing is held any more.
+    /// Lets all held executions go on, and holds no later ones.
     pub fn let_go(&self) {
         *self.gate.0.lock().unwrap() = usize::MAX;
         self.gate.1.notify_all();
     }
 
-    /// How often it was asked: `load`, `commit`, `update`, `execute`, `release`, `unload`, `gone`.
+    /// Returns how often a function was called: `load`, `commit`, `update`, `execute`, `release`, `unload`, `gone`.
     pub fn of(&self, what: &str) -> usize {
         self.counts.lock().unwrap().get(what).copied().unwrap_or_default()
     }
@@ -106,7 +106,7 @@ fn describe(name: &str) -> Description {
     }
 }
 
-/// What the model `slowly MS` does.
+/// Sleeps, for the model `slowly MS`.
 fn dawdle(model: &str) {
     if let Some(ms) = model.strip_prefix("slowly ") {
         std::thread::sleep(Duration::from_millis(ms.parse().unwrap()));
@@ -216,7 +216,7 @@ impl Service for Calculator {
     }
 }
 
-/// A server of it, and how to reach it.
+/// A server of a [`Calculator`], and its address.
 pub struct Stage {
     pub context: Context,
     pub server: Server,

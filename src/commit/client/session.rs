@@ -291,7 +291,7 @@ impl Session {
 }
 
 /// Keeps the chosen buffers alive. All of them existed a moment ago, under the same lock. Another thread may have
-/// dropped one since: its region is committed all the same if it has another view of the same buffer.
+/// dropped one meanwhile. Its region is committed all the same if another view of the same buffer is set.
 fn held(chosen: &[Chosen<Weak<Handle>>]) -> Vec<Chosen<Arc<Handle>>> {
     let hold = |chosen: &Chosen<Weak<Handle>>| {
         let Chosen { region, offset, len, .. } = *chosen;

@@ -63,7 +63,7 @@ impl Account {
     }
 
     /// Claims memory for a commit: all of it, or none. What the commit already holds of the same regions is no
-    /// obstacle, since the new memory replaces it.
+    /// obstacle: the new memory replaces it.
     pub(super) fn claim(
         &mut self,
         limits: &ServerOptions,
@@ -114,7 +114,7 @@ impl Account {
         Ok(old)
     }
 
-    /// Gives up the claims of a commit that `which` picks.
+    /// Removes the claims of a commit that `which` picks.
     pub(super) fn unclaim(&mut self, id: u64, which: impl Fn(&Claim) -> bool) {
         let (mut regions, mut bytes) = (0, 0);
         self.claims.retain(|_, holders| {

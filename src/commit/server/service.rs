@@ -35,7 +35,7 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// Inline saves the hand-over to a worker, which costs more than a handler of a few microseconds takes. The price:
     /// while an inline handler runs, the server receives nothing. A handler that may block or takes longer than some
-    /// 20 µs must not be inline, since it holds up every client. Executions that a client asks for
+    /// 20 µs must not be inline: it holds up every client. Executions that a client asks for
     /// [together](crate::commit::Model::execute_all) run on workers, whatever this returns.
     fn runs_inline(&self, model: &Self::Model) -> bool {
         let _ = model;
