@@ -52,7 +52,9 @@ mod service;
 mod session;
 mod state;
 
-pub use crate::error::{CommitFault, Direction, Unset};
+#[doc(no_inline)]
+pub use crate::error::CommitFault;
+pub use crate::error::{Direction, Unset};
 pub use buffer::{Buffer, Caching};
 pub use client::Client;
 pub use description::{BufferInfo, Counts, Description, RegionInfo};
