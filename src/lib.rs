@@ -121,8 +121,11 @@ pub mod seam {
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
+// The modules show these as links to the root.
+#[doc(inline)]
 pub use error::{Error, ErrorKind, Result};
 pub use reactor::{EventLoop, Link, Message, Reactor};
+#[doc(inline)]
 pub use tensor::{DType, Shape, Tensor, TensorMut, TensorSet};
 pub use transport::{
     Address, Batch, Connection, Context, Listener, Options, Received, Receiver, Reservation, Sender,

@@ -39,7 +39,9 @@ mod server;
 mod slots;
 mod wire;
 
-pub use crate::error::{CommitFault, Direction, Unset};
+#[doc(no_inline)]
+pub use crate::error::CommitFault;
+pub use crate::error::{Direction, Unset};
 pub use buffer::{Buffer, Caching};
 pub use client::{Client, Execution, Executions, Model, Outcomes, Session, SessionState};
 pub use description::{BufferInfo, Counts, Description, RegionInfo};

@@ -24,7 +24,7 @@ use crate::error::{CudaFault, GpuUuid, Result};
 /// use slipring::cuda::Device;
 ///
 /// for device in Device::all()? {
-/// println!("{} {}: {} bytes", device.ordinal(), device.name(), device.memory());
+///     println!("{} {}: {} bytes", device.ordinal(), device.name(), device.total_memory());
 /// }
 /// # Ok::<(), slipring::Error>(())
 /// ```

@@ -88,7 +88,7 @@ pub enum ErrorKind {
         after: Duration,
     },
     /// The peer closed its side in order; it receives no more.
-    #[error("the peer closed the connection")]
+    #[error("the peer has closed the connection")]
     PeerClosed,
     /// The peer died, or its end of the socket went away without an orderly close.
     #[error("the peer died")]

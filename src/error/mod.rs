@@ -19,7 +19,9 @@ mod region;
 mod tensor;
 
 pub use attempt::{TryRecvError, TrySendError};
-pub use commit::{CommitFault, Direction, Unset};
+pub use commit::CommitFault;
+#[doc(hidden)]
+pub use commit::{Direction, Unset};
 pub use cuda::{CudaFault, GpuUuid};
 pub use dlpack::DlpackFault;
 pub use fault::{DescriptorFault, Fault};

@@ -133,7 +133,7 @@ impl Registry {
     /// use slipring::region::{CudaHandle, RegionKind, Registry, Source};
     ///
     /// let registry = Registry::new()?;
-    /// let handle = CudaHandle { handle: [0; 64], device: 1 }; // as data: no GPU is asked
+    /// let handle = CudaHandle { raw: [0; 64], device: 1 }; // as data: no GPU is asked
     /// registry.register("frames", Source::Cuda(handle), 256, 1024)?;
     /// let status = registry.status("frames")?;
     /// assert_eq!((status.kind, status.device), (RegionKind::Cuda, Some(1)));

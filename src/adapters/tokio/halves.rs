@@ -14,7 +14,7 @@ use crate::{ErrorKind, Result, Tensor, TensorSet};
 /// How long to sleep at a time for what nobody tells of: blocks that other peers hold.
 pub(super) const SLICE: Duration = Duration::from_millis(5);
 
-/// The sending half of a [`AsyncConnection`](super::Connection). Dropping it tells the receiver that
+/// The sending half of an [`AsyncConnection`](super::AsyncConnection). Dropping it tells the receiver that
 /// nothing follows.
 #[derive(Debug)]
 pub struct AsyncSender {
@@ -143,7 +143,7 @@ impl AsyncSender {
     }
 }
 
-/// The receiving half of a [`AsyncConnection`](super::Connection).
+/// The receiving half of an [`AsyncConnection`](super::AsyncConnection).
 #[derive(Debug)]
 pub struct AsyncReceiver {
     inner: crate::Receiver,

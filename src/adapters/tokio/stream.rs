@@ -19,7 +19,7 @@ const LONGEST: usize = 256 << 10;
 
 type Sleep = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// A byte stream over a [`AsyncConnection`](super::Connection): each write is a message (a vectored one,
+/// A byte stream over an [`AsyncConnection`](super::AsyncConnection): each write is a message (a vectored one,
 /// too), reads take them apart. What speaks to a socket by `AsyncRead` and `AsyncWrite` speaks to it.
 ///
 /// Shutting it down ends its writing; the other side then reads the end. Dropping it ends both
