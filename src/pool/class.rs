@@ -37,8 +37,8 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
     Some((len + (step - 1)) & !(step - 1))
 }
 
-/// Returns how many blocks rotate: as many as fit into `footprint` bytes, but at least [`FEW`], which a stream needs. Of blocks
-/// longer than half of the footprint one is used again and again.
+/// Returns how many blocks rotate: as many as fit into `footprint` bytes, but at least [`FEW`], which a stream needs. Of
+/// blocks longer than half of the footprint one is used again and again.
 fn rotation(block_len: u64, footprint: u64) -> u64 {
     if block_len > footprint / 2 { 1 } else { (footprint / block_len).clamp(FEW, MOST) }
 }
