@@ -17,7 +17,7 @@ use crate::sync::Ordering;
 use crate::wake::{Attention, Sleeper, Waker};
 
 pub use crate::commit::fuzzing::{client_state, message};
-pub use crate::transport::fuzzing::packet;
+pub use crate::link::fuzzing::packet;
 
 /// An input that is read from its start on. Behind its end it is zero.
 #[derive(Debug)]

@@ -93,6 +93,7 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
+mod channel;
 #[cfg(feature = "commit")]
 pub mod commit;
 #[cfg(feature = "cuda")]
@@ -101,6 +102,9 @@ pub mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+mod handshake;
+mod link;
+mod patience;
 mod pool;
 mod reactor;
 pub mod region;
@@ -115,42 +119,51 @@ mod wake;
 /// It may change in any release.
 #[doc(hidden)]
 pub mod seam {
+    pub use crate::handshake::Foreign;
+    pub use crate::link::LinkSocket;
     pub use crate::shm::create_common;
-    pub use crate::transport::{Foreign, LinkSocket};
 }
 
 #[cfg(feature = "tokio")]
 pub use adapters::tokio;
 // The modules show these as links to the root.
+pub use channel::{Batch, Received, Receiver, Reservation, Sender};
 #[doc(inline)]
 pub use error::{Error, ErrorKind, Result};
+pub use handshake::Address;
 pub use reactor::{EventLoop, Link, Message, Reactor};
 #[doc(inline)]
 pub use tensor::{DType, Shape, Tensor, TensorMut, TensorSet};
-pub use transport::{
-    Address, Batch, Connection, Context, Listener, Options, Received, Receiver, Reservation, Sender,
-};
+pub use transport::{Connection, Context, Listener, Options};
 
 /// The values of [`Options`].
 pub mod options {
-    pub use crate::transport::{Numa, PeerPolicy};
+    pub use crate::handshake::PeerPolicy;
+    pub use crate::transport::Numa;
     pub use crate::wake::Spin;
 }
 
 /// The process on the other side of a connection, as the kernel describes it.
 pub mod peer {
-    pub use crate::transport::{Credentials, Peer};
+    pub use crate::handshake::Credentials;
+    pub use crate::handshake::Peer;
 }
 
 /// Parts of messages: the kinds, the bytes of a received one, requests, and tokens.
 pub mod message {
+    pub use crate::channel::MessageKind;
+    pub use crate::channel::Request;
+    pub use crate::channel::RequestId;
+    pub use crate::channel::Token;
     #[doc(hidden)]
     pub use crate::shm::Lines;
     pub use crate::shm::{Bytes, BytesMut};
-    pub use crate::transport::{MessageKind, Request, RequestId, Token};
 }
 
 /// Counters of connections and listeners.
 pub mod stats {
-    pub use crate::transport::{ListenerStats, RecvStats, SendStats, Stats};
+    pub use crate::channel::RecvStats;
+    pub use crate::channel::SendStats;
+    pub use crate::transport::ListenerStats;
+    pub use crate::transport::Stats;
 }

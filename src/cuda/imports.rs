@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::channel::LentRange;
 use crate::cuda::closer::{self, Parked};
 use crate::cuda::device::Device;
 use crate::cuda::event::{Event, EventHandle};
@@ -12,7 +13,6 @@ use crate::cuda::stream::Stream;
 use crate::error::{GpuUuid, Result};
 use crate::region::Lease;
 use crate::tensor::GpuLoan;
-use crate::transport::LentRange;
 
 /// Allocations that stay open without a view. A peer whose tensors come from more chunks than this pays for
 /// reopening them.

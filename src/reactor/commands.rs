@@ -3,10 +3,13 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
+use crate::channel::Receiver;
 use crate::error::{Error, ErrorKind, Result, contain};
+use crate::link::LinkSocket;
 use crate::reactor::link::{Link, Message};
 use crate::tensor::TensorSet;
-use crate::transport::{Connection, LinkSocket, Listener, Receiver};
+use crate::transport::Connection;
+use crate::transport::Listener;
 
 pub(super) type MessageFn = Box<dyn FnMut(&Link, Message<'_>) + Send>;
 pub(super) type TensorsFn = Box<dyn FnMut(&Link, TensorSet) + Send>;

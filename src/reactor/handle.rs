@@ -10,7 +10,9 @@ use crate::reactor::commands::{Accepting, Adopted, Command};
 use crate::reactor::event_loop::EventLoop;
 use crate::reactor::link::Link;
 use crate::reactor::shared::Shared;
-use crate::transport::{Connection, Context, Listener};
+use crate::transport::Connection;
+use crate::transport::Context;
+use crate::transport::Listener;
 
 /// Serves any number of connections on one thread: this is its handle, for every thread.
 ///

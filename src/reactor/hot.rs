@@ -1,6 +1,6 @@
 //! The links that are looked at in every turn.
 
-use crate::transport::Watch;
+use crate::channel::Watch;
 
 /// After so many looks in vain a link is armed: they have taken about as long as the wake-up, some
 /// 5 µs, that arming it earlier would have cost. So whatever a link does, watching and waking it

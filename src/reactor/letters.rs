@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 
+use crate::channel::MessageKind;
+use crate::channel::Receiver;
+use crate::channel::SetAside;
 use crate::tensor::TensorSet;
-use crate::transport::{MessageKind, Receiver, SetAside};
 
 /// A message that was set aside, or tensors, with their loans.
 pub(super) type Letter = SetAside<TensorSet>;

@@ -4,13 +4,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::channel::MessageKind;
+use crate::channel::RequestId;
+use crate::channel::Sender;
+use crate::channel::Token;
+use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result, contain};
+use crate::handshake::Credentials;
+use crate::handshake::Foreign;
 use crate::reactor::commands::{Command, TokenFn, WriteFn};
 use crate::reactor::outgoing::{Outgoing, Remains, Submitted, What};
 use crate::reactor::shared::Shared;
 use crate::reactor::table::Table;
 use crate::shm::Bytes;
-use crate::transport::{Credentials, Foreign, MessageKind, RequestId, Sender, Token, TrySendError};
 
 /// A connection that a [`Reactor`](crate::Reactor) serves: what comes is given to callbacks on the
 /// reactor's thread, what goes may be written from any thread.

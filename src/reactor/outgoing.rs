@@ -2,11 +2,15 @@
 
 use std::collections::VecDeque;
 
+use crate::channel::RequestId;
+use crate::channel::Sender;
+use crate::channel::Token;
+use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result};
+use crate::handshake::Foreign;
 use crate::reactor::commands::{CallFn, WriteFn};
 use crate::reactor::link::Link;
 use crate::tensor::{self, TensorSet};
-use crate::transport::{Foreign, RequestId, Sender, Token, TrySendError};
 
 /// What a write that waits counts beside its bytes.
 const OVERHEAD: usize = 64;

@@ -1,6 +1,13 @@
 //! One link as the loop has it: its receiving half, and who wants what comes.
 
+use crate::channel::MessageKind;
+use crate::channel::Receiver;
+use crate::channel::RequestId;
+use crate::channel::SetAside;
+use crate::channel::Watch;
+use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
+use crate::link::LinkSocket;
 use crate::reactor::commands::{Adopted, CallFn, ClosedFn, Command, MessageFn, ReadFn, TensorsFn};
 use crate::reactor::letters::Letters;
 use crate::reactor::link::Link;
@@ -8,9 +15,6 @@ use crate::reactor::outgoing::{Submitted, What, Write};
 use crate::reactor::shared::Shared;
 use crate::reactor::wants::{Offered, Wants};
 use crate::shm::Bytes;
-use crate::transport::{
-    LinkSocket, MessageKind, Receiver, RequestId, SetAside, TryRecvError, Watch,
-};
 
 /// How a link is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

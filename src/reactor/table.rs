@@ -8,7 +8,7 @@
 //! Each use of a slot has a generation of its own, 1 to 65535; a slot whose generations are spent is
 //! never used again. So a token names one registration for ever.
 
-use crate::transport::Token;
+use crate::channel::Token;
 
 /// What tokens of one link name.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! Tensors over a link.
 
 use crate::error::Result;
+use crate::error::TrySendError;
 use crate::reactor::commands::{Command, WriteFn};
 use crate::reactor::link::Link;
 use crate::reactor::outgoing::What;
 use crate::tensor::{Outgoing, Tensor, TensorSet};
-use crate::transport::TrySendError;
 
 impl Link {
     /// Gives the tensors of every message that has some from now on to `callback`, in order with the messages

@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use crate::channel::MessageKind;
+use crate::channel::RequestId;
 use crate::error::ErrorKind;
 use crate::reactor::commands::{CallFn, ClosedFn, MessageFn, ReadFn, TensorsFn};
 use crate::reactor::link::{Link, Message};
 use crate::shm::Bytes;
 use crate::tensor::TensorSet;
-use crate::transport::{MessageKind, RequestId};
 
 /// The callbacks of a link.
 #[derive(Default)]

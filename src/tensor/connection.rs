@@ -6,10 +6,12 @@ use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
 use crate::error::Result;
+use crate::error::TryRecvError;
+use crate::error::TrySendError;
 use crate::tensor::outgoing::Outgoing;
 use crate::tensor::set::TensorSet;
 use crate::tensor::view::Tensor;
-use crate::transport::{Connection, TryRecvError, TrySendError};
+use crate::transport::Connection;
 
 impl Connection {
     /// Sends a tensor with [`Sender::send_tensor`](crate::Sender::send_tensor).

@@ -8,11 +8,11 @@
 //! The description of a message is a sequence of these, little-endian, without padding. `docs/wire.md` has the
 //! bytes. The version stands in the record's header.
 
+use crate::channel::SINGLE;
 use crate::error::{Result, TensorFault};
 use crate::tensor::dtype::DType;
 use crate::tensor::gpu::GpuPlace;
 use crate::tensor::shape::{MAX_RANK, Shape};
-use crate::transport::SINGLE;
 
 /// The longest name in bytes.
 pub(super) const MAX_NAME: usize = 255;

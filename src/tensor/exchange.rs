@@ -3,7 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::channel::Attachment;
+use crate::channel::Claims;
+use crate::channel::Enclosure;
+use crate::channel::LentRange;
+use crate::channel::Received;
+use crate::channel::Receiver;
+use crate::channel::Sender;
+use crate::channel::SetAside;
+use crate::error::TryRecvError;
+use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
+use crate::patience::RecvPatience;
+use crate::patience::SendPatience;
 use crate::pool::{BorrowerId, Pool, Promise};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Location};
@@ -13,10 +25,6 @@ use crate::tensor::outgoing::{Described, Outgoing, Sent};
 use crate::tensor::set::TensorSet;
 use crate::tensor::shape::Shape;
 use crate::tensor::view::{Named, Private, Storage, Tensor};
-use crate::transport::{
-    Attachment, Claims, Enclosure, LentRange, Received, Receiver, RecvPatience, SendPatience,
-    Sender, SetAside, TryRecvError, TrySendError,
-};
 
 /// The most tensors of one message.
 pub(crate) const TENSORS: usize = 1024;

@@ -14,9 +14,12 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::channel::LentRange;
+use crate::channel::Sender;
+use crate::channel::Shelf;
 use crate::error::{Error, GpuUuid, Result, TensorFault};
+use crate::handshake::has_ended;
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
-use crate::transport::{LentRange, Sender, Shelf, has_ended};
 
 /// Bytes of a ticket: the shortest block.
 const TICKET: usize = 64;

@@ -1,5 +1,7 @@
 //! The argument of a send, and the description of a message of tensors.
 
+use crate::channel::Enclosure;
+use crate::channel::Sender;
 use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::pool::{Block, Pool};
 use crate::shm::Bytes;
@@ -8,10 +10,9 @@ use crate::tensor::element::Element;
 use crate::tensor::gpu::{GpuBorrower, OnGpu};
 use crate::tensor::view::{Named, Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
-use crate::transport::{Enclosure, Sender};
 
 /// The alignment of sent memory in bytes.
-pub(super) const ALIGNMENT: usize = crate::transport::ALIGNMENT as usize;
+pub(super) const ALIGNMENT: usize = crate::channel::ALIGNMENT as usize;
 
 /// The longest private tensor in bytes that travels within the description. Longer ones travel through the
 /// pool. A copy through the ring saves the loan and its return.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
+use crate::channel::LentRange;
 use crate::error::{ErrorKind, GpuUuid, Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
 use crate::region::{Lease, Registry};
@@ -16,7 +17,6 @@ use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
 use crate::tensor::gpu::{GpuPlace, OnGpu};
 use crate::tensor::shape::Shape;
-use crate::transport::LentRange;
 
 /// The bytes of a chunk that is copied at a time.
 const CHUNK: usize = 16 << 10;

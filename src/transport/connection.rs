@@ -5,17 +5,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::channel::inbox::receiver::Received;
+use crate::channel::inbox::receiver::Receiver;
+use crate::channel::message::MessageKind;
+use crate::channel::message::Request;
+use crate::channel::message::RequestId;
+use crate::channel::sender::Sender;
+use crate::channel::sender::reservation::Batch;
+use crate::channel::sender::reservation::Reservation;
+use crate::channel::stats::RecvStats;
+use crate::channel::stats::SendStats;
+use crate::error::TryRecvError;
+use crate::error::TrySendError;
 use crate::error::{ErrorKind, Result};
+use crate::handshake::peer::Peer;
+use crate::link::LinkSocket;
+use crate::link::link::Link;
+use crate::link::session::Session;
+use crate::patience::after;
 use crate::shm::{Area, Bytes};
-use crate::transport::link::{Link, Session};
-use crate::transport::looping::LinkSocket;
-use crate::transport::peer::Peer;
-use crate::transport::receiver::{
-    MessageKind, Received, Receiver, RecvStats, Request, RequestId, TryRecvError,
-};
-use crate::transport::reservation::{Batch, Reservation};
-use crate::transport::sender::{SendStats, Sender, TrySendError};
-use crate::transport::wait::after;
 
 /// A link to another process: messages with boundaries, in order, both ways.
 ///
@@ -74,7 +82,7 @@ pub struct Stats {
 }
 
 impl Connection {
-    pub(super) fn new(session: Session, ring: Area) -> Self {
+    pub(crate) fn new(session: Session, ring: Area) -> Self {
         let session = Arc::new(session);
         Self { sender: Sender::new(session.clone(), ring), receiver: Receiver::new(session) }
     }
@@ -231,17 +239,17 @@ impl Connection {
     }
 
     fn default_deadline(&self) -> Instant {
-        after(self.sender.session().core.options.send_timeout)
+        after(self.sender.session().env.options().send_timeout)
     }
 
     /// The socket that wakes an armed half.
     pub(crate) fn socket(&self) -> LinkSocket {
-        LinkSocket::new(self.link().clone(), self.sender.session().core.options.spin)
+        LinkSocket::new(self.link().clone(), self.sender.session().env.options().spin)
     }
 
     /// Bytes that may be set aside, and bytes of writes that may wait for room.
     pub(crate) fn limits(&self) -> (usize, usize) {
-        let options = &self.sender.session().core.options;
+        let options = &self.sender.session().env.options();
         (options.backlog_limit, options.write_limit)
     }
 

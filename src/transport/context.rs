@@ -1,8 +1,9 @@
 //! A context: options, the pool, the watcher, and the making of connections.
 
+use crate::handshake::exchange;
+use crate::transport::core::Core;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -10,18 +11,15 @@ use rustix::net::SocketAddrUnix;
 use rustix::process::{Resource, Rlimit};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::handshake::address::Address;
+use crate::handshake::exchange::Offer;
+use crate::handshake::owned_socket::Socket;
+use crate::handshake::socket;
+use crate::patience::after;
 use crate::pool::Pool;
-use crate::shm::fork::Generation;
-use crate::transport::address::Address;
 use crate::transport::connection::Connection;
-use crate::transport::foreign::Socket;
-use crate::transport::link::Link;
 use crate::transport::listener::Listener;
-use crate::transport::meeting::{self, Offer, Ours};
 use crate::transport::options::Options;
-use crate::transport::socket;
-use crate::transport::wait::after;
-use crate::transport::watcher::Watcher;
 use crate::wake::SpinPolicy;
 
 /// How long to wait before connecting again to an address on which nobody listens.
@@ -47,70 +45,12 @@ pub struct Context {
     core: Arc<Core>,
 }
 
-/// What the connections of a context share.
-#[derive(Debug)]
-pub(super) struct Core {
-    pub(super) options: Options,
-    pub(super) pool: Pool,
-    watcher: Mutex<Option<Watcher>>,
-    /// Our side of the next link, made while nobody waited for it.
-    spare: Mutex<Option<Ours>>,
-    /// This context has connected before: it is likely to do so again.
-    has_connected: AtomicBool,
-    generation: Generation,
-}
-
-impl Core {
-    /// Watches a link, from the first one on by a thread.
-    pub(super) fn watch(&self, link: &Arc<Link>) -> Result<()> {
-        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*watcher {
-            Some(watcher) => watcher.watch(link),
-            None => watcher.insert(Watcher::start(self.pool.clone())?).watch(link),
-        }
-    }
-
-    /// Our side of a new link.
-    pub(super) fn take_ours(&self) -> Result<Ours> {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
-        spare.map_or_else(|| Ours::create(&self.options), Ok)
-    }
-
-    /// Keeps our side of a link that was not made for the next one.
-    fn keep_ours(&self, ours: Ours) {
-        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
-    }
-
-    /// Makes our side of the next link, if none is ready. What is lacking is told when it is needed.
-    pub(super) fn prepare(&self) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.is_none() {
-            *spare = Ours::create(&self.options).ok();
-        }
-    }
-
-    /// Uses the time until a listener answers: a context that connects for the second time makes its side of the next
-    /// link.
-    pub(super) fn prepare_to_connect(&self) {
-        if self.has_connected.swap(true, Ordering::Relaxed) {
-            self.prepare();
-        }
-    }
-
-    /// The user of a link is gone.
-    pub(super) fn retire(&self, link: &Arc<Link>) {
-        if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
-            watcher.retire(link);
-        }
-    }
-}
-
 impl Context {
     /// A context with default options.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`]: the kernel is older than Linux 4.14.
+    /// [`ErrorKind::Os`]: the kernel is older than Linux 5.1.
     pub fn new() -> Result<Self> {
         Self::with_options(Options::default())
     }
@@ -120,20 +60,10 @@ impl Context {
     /// # Errors
     ///
     /// - [`ErrorKind::InvalidOption`] names the option, its value, and what it may be.
-    /// - [`ErrorKind::Os`]: the kernel is older than Linux 4.14.
+    /// - [`ErrorKind::Os`]: the kernel is older than Linux 5.1.
     pub fn with_options(options: Options) -> Result<Self> {
         options.check()?;
-        let pool = Pool::new(options.pool());
-        let generation = Generation::current()?;
-        let core = Core {
-            options,
-            pool,
-            watcher: Mutex::new(None),
-            spare: Mutex::new(None),
-            has_connected: AtomicBool::new(false),
-            generation,
-        };
-        Ok(Self { core: Arc::new(core) })
+        Ok(Self { core: Arc::new(Core::new(options)?) })
     }
 
     /// Raises this process's limit on descriptors (`RLIMIT_NOFILE`) as far as it may, and gives it: a
@@ -162,7 +92,7 @@ impl Context {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        self.core.generation.check()?;
+        self.core.generation().check()?;
         Listener::bind(self.core.clone(), address.try_into()?)
     }
 
@@ -173,7 +103,7 @@ impl Context {
     ///
     /// [`ErrorKind::Address`]: the descriptor is something else.
     pub fn listen_on(&self, socket: OwnedFd) -> Result<Listener> {
-        self.core.generation.check()?;
+        self.core.generation().check()?;
         socket::adopt(&socket, true)?;
         Listener::adopt(self.core.clone(), socket)
     }
@@ -194,7 +124,7 @@ impl Context {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        self.connect_deadline(address, after(self.core.options.handshake_timeout))
+        self.connect_deadline(address, after(self.core.options().handshake_timeout))
     }
 
     /// As [`connect`](Self::connect), until `deadline`.
@@ -207,7 +137,7 @@ impl Context {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        self.core.generation.check()?;
+        self.core.generation().check()?;
         let address = address.try_into()?;
         self.connect_to(&address, deadline)
     }
@@ -222,7 +152,7 @@ impl Context {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        self.core.generation.check()?;
+        self.core.generation().check()?;
         let address = address.try_into()?;
         loop {
             match self.connect_to(&address, deadline) {
@@ -244,12 +174,12 @@ impl Context {
     ///
     /// As [`connect`](Self::connect).
     pub fn connect_socket(&self, socket: OwnedFd) -> Result<Connection> {
-        self.core.generation.check()?;
+        self.core.generation().check()?;
         socket::adopt(&socket, false)?;
         let socket = Socket::new(socket);
-        self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
-        let deadline = after(self.core.options.handshake_timeout);
-        meeting::connect(&self.core, socket, self.core.take_ours()?, (Instant::now(), deadline))
+        self.core.options().peer_policy.check(&socket::maker(&socket)?)?;
+        let deadline = after(self.core.options().handshake_timeout);
+        self.core.connect(socket, self.core.take_ours()?, (Instant::now(), deadline))
     }
 
     /// Accepts over a connected `SOCK_SEQPACKET` Unix socket whose other end
@@ -259,18 +189,18 @@ impl Context {
     ///
     /// As [`connect`](Self::connect).
     pub fn accept_socket(&self, socket: OwnedFd) -> Result<Connection> {
-        self.core.generation.check()?;
+        self.core.generation().check()?;
         socket::adopt(&socket, false)?;
         let socket = Socket::new(socket);
         let maker = socket::maker(&socket)?;
-        let admitted = self.core.options.peer_policy.check(&maker);
-        admitted.map_err(|error| meeting::refuse(&socket, error))?;
+        let admitted = self.core.options().peer_policy.check(&maker);
+        admitted.map_err(|error| exchange::refuse(&socket, error))?;
         let start = Instant::now();
-        let deadline = after(self.core.options.handshake_timeout);
+        let deadline = after(self.core.options().handshake_timeout);
         socket::receive_credentials(&socket)?;
         loop {
-            match meeting::accept(&self.core, &socket)? {
-                Offer::Accepted(accepted) => return accepted.conclude(socket),
+            match self.core.accept(&socket)? {
+                Offer::Accepted(sides) => return self.core.establish(socket, *sides),
                 Offer::Silent => {
                     if !socket::wait_readable(&socket, Some(deadline))? {
                         return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
@@ -283,25 +213,25 @@ impl Context {
     /// Gives memory of the pool that is not in use back to the system. Returns its bytes. A peer
     /// that has mapped it lets go of it when it is next sent memory that is new to it.
     pub fn trim(&self) -> u64 {
-        if self.core.generation.is_current() { self.core.pool.trim() } else { 0 }
+        if self.core.generation().is_current() { self.core.pool().trim() } else { 0 }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        self.core.generation.check()
+        self.core.generation().check()
     }
 
     pub(crate) fn pool(&self) -> &Pool {
-        &self.core.pool
+        self.core.pool()
     }
 
     /// Bytes that the pool holds.
     pub fn pool_bytes(&self) -> u64 {
-        if self.core.generation.is_current() { self.core.pool.used() } else { 0 }
+        if self.core.generation().is_current() { self.core.pool().used() } else { 0 }
     }
 
     /// How long a loop of this context watches before it sleeps.
     pub(crate) fn spin(&self) -> SpinPolicy {
-        SpinPolicy::new(self.core.options.spin)
+        SpinPolicy::new(self.core.options().spin)
     }
 
     fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {
@@ -316,7 +246,7 @@ impl Context {
                 return Err(error);
             }
         };
-        meeting::connect(&self.core, socket, ours, (start, deadline))
+        self.core.connect(socket, ours, (start, deadline))
     }
 
     /// A socket that is connected to a listener that the peer policy admits.
@@ -343,7 +273,7 @@ impl Context {
             }
         };
         // Before any descriptor leaves: who listens here.
-        self.core.options.peer_policy.check(&socket::maker(&socket)?)?;
+        self.core.options().peer_policy.check(&socket::maker(&socket)?)?;
         Ok(socket)
     }
 }

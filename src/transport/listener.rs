@@ -1,5 +1,7 @@
 //! A listener: accepts peers, and survives all of them.
 
+use crate::handshake::exchange;
+use crate::transport::core::Core;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,14 +15,13 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::handshake::address::Address;
+use crate::handshake::exchange::Offer;
+use crate::handshake::owned_socket::Socket;
+use crate::handshake::socket;
+use crate::patience::after;
 use crate::shm::fork::Generation;
-use crate::transport::address::Address;
 use crate::transport::connection::Connection;
-use crate::transport::context::Core;
-use crate::transport::foreign::Socket;
-use crate::transport::meeting::{self, Offer};
-use crate::transport::socket;
-use crate::transport::wait::after;
 
 /// The key of the listening socket; half-open peers have others.
 const LISTENER: u64 = u64::MAX;
@@ -86,7 +87,7 @@ struct HalfOpen {
 }
 
 impl Listener {
-    pub(super) fn bind(core: Arc<Core>, address: Address) -> Result<Self> {
+    pub(crate) fn bind(core: Arc<Core>, address: Address) -> Result<Self> {
         let target = address.to_socket_address()?;
         let mut socket = socket::open()?;
         let mut bound = socket::bind_and_listen(&socket, &target);
@@ -113,7 +114,7 @@ impl Listener {
         Ok(listener)
     }
 
-    pub(super) fn adopt(core: Arc<Core>, socket: OwnedFd) -> Result<Self> {
+    pub(crate) fn adopt(core: Arc<Core>, socket: OwnedFd) -> Result<Self> {
         // Accepted sockets get what the listening one has, so no Hello comes without credentials.
         socket::receive_credentials(&socket)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
@@ -256,7 +257,7 @@ impl Listener {
                 break;
             }
             let peer = match socket::accept(self.socket.as_fd()) {
-                Ok(Some(peer)) => peer,
+                Ok(Some(peer)) => Socket::new(peer),
                 Ok(None) => {
                     self.stuck = false;
                     return Ok(None);
@@ -267,12 +268,12 @@ impl Listener {
                 }
             };
             self.stuck = false;
-            let policy = &self.core.options.peer_policy;
+            let policy = &self.core.options().peer_policy;
             let admitted = socket::maker(&peer)
                 .and_then(|maker| policy.check(&maker))
                 .and_then(|()| socket::receive_credentials(&peer));
             if let Err(error) = admitted {
-                self.note(&meeting::refuse(&peer, error));
+                self.note(&exchange::refuse(&peer, error));
                 continue;
             }
             match self.look(peer)? {
@@ -308,9 +309,9 @@ impl Listener {
     }
 
     fn look(&mut self, socket: Socket) -> Result<Look> {
-        let answer = match meeting::accept(&self.core, &socket) {
+        let answer = match self.core.accept(&socket) {
             Ok(Offer::Silent) => return Ok(Look::Silent(socket)),
-            Ok(Offer::Accepted(accepted)) => accepted.conclude(socket),
+            Ok(Offer::Accepted(sides)) => self.core.establish(socket, *sides),
             Err(error) => Err(error),
         };
         match answer {
@@ -338,14 +339,14 @@ impl Listener {
 
     /// Keeps a peer that has not said Hello. One too many, and the oldest is dropped.
     fn keep(&mut self, socket: Socket) -> Result<()> {
-        if self.half_open.len() >= self.core.options.half_open_limit {
+        if self.half_open.len() >= self.core.options().half_open_limit {
             self.drop_oldest();
         }
         let key = self.next_key;
         self.next_key += 1;
         epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN)
             .map_err(|errno| Error::os("epoll_ctl", errno))?;
-        let deadline = after(self.core.options.handshake_timeout);
+        let deadline = after(self.core.options().handshake_timeout);
         self.half_open.push_back(HalfOpen { key, socket, deadline });
         Ok(())
     }

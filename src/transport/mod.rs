@@ -1,7 +1,7 @@
-//! How two processes meet, and what they then do.
+//! The public face of a link: contexts, listeners, connections.
 //!
 //! A [`Context`] makes [`Listener`]s and connects; a [`Connection`] is one outbox, written by its
-//! [`Sender`], and one inbox, read by its [`Receiver`]. Each side owns one segment per link:
+//! [`Sender`](crate::Sender), and one inbox, read by its [`Receiver`](crate::Receiver). Each side owns one segment per link:
 //!
 //! ```text
 //!        our segment                                 the peer's segment
@@ -15,68 +15,18 @@
 //!     only we write                                only the peer writes
 //! ```
 //!
-//! After the handshake the socket carries descriptors of pool segments and the end of the peer, no
-//! data.
+//! After the handshake the socket carries descriptors of pool segments and of the user's, wake-ups, and the end of the
+//! peer. It carries no data.
 
-mod address;
-mod ahead;
-mod arrivals;
-mod backlog;
-mod calls;
 mod connection;
 mod context;
-mod control;
-mod enclosure;
-mod envelope;
-mod foreign;
-#[cfg(fuzzing)]
-pub(crate) mod fuzzing;
-mod hello;
-mod inbox;
-mod lenders;
-mod lending;
-mod link;
+mod core;
+mod establish;
 mod listener;
-mod looping;
-mod luggage;
-mod meeting;
-#[cfg(all(test, slipring_loom))]
-mod models;
 mod options;
-mod parcel;
-mod peer;
-mod pooled;
-mod rare;
-mod receiver;
-mod reservation;
-mod roll;
-mod sender;
-mod sent;
-mod shelf;
-mod socket;
-mod standing;
-mod token;
-mod wait;
-mod watcher;
 
-pub use address::Address;
 pub use connection::{Connection, Stats};
 pub use context::Context;
-pub(crate) use enclosure::Enclosure;
-pub use foreign::Foreign;
 pub(crate) use listener::PAUSE as ACCEPT_PAUSE;
 pub use listener::{Listener, ListenerStats};
-pub use looping::LinkSocket;
-pub(crate) use looping::{SetAside, Watch};
-pub use options::{Numa, Options, PeerPolicy};
-pub(crate) use parcel::{Attachment, Claims, LentRange, SINGLE};
-pub(crate) use peer::has_ended;
-pub use peer::{Credentials, Peer};
-pub(crate) use pooled::ALIGNMENT;
-pub use receiver::{MessageKind, Received, Receiver, RecvStats, Request, RequestId, TryRecvError};
-pub use reservation::{Batch, Reservation};
-pub(crate) use sender::Patience as SendPatience;
-pub use sender::{SendStats, Sender, TrySendError};
-pub(crate) use shelf::Shelf;
-pub use token::Token;
-pub(crate) use wait::Patience as RecvPatience;
+pub use options::{Numa, Options};

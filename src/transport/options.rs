@@ -1,53 +1,13 @@
 //! What a context can be told.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{ErrorKind, Result, contain};
+use crate::error::{ErrorKind, Result};
+use crate::handshake::policy::PeerPolicy;
+use crate::link::env::ChannelOptions;
 use crate::pool::PoolOptions;
 use crate::shm::{Backing, page_size};
-use crate::transport::peer::Credentials;
 use crate::wake::Spin;
-
-/// Which peers are admitted.
-#[derive(Clone)]
-#[non_exhaustive]
-pub enum PeerPolicy {
-    /// Peers with the effective user id of this process.
-    SameUser,
-    /// Every peer that can reach the socket.
-    Anyone,
-    /// Peers that the function admits. It sees what the kernel vouches for, and is asked twice:
-    /// about who made the socket, before any descriptor leaves, and about who sent the Hello. Where it
-    /// panics the peer is not admitted.
-    Custom(Arc<dyn Fn(&Credentials) -> bool + Send + Sync>),
-}
-
-impl PeerPolicy {
-    pub(super) fn check(&self, credentials: &Credentials) -> Result<()> {
-        let admitted = match self {
-            Self::SameUser => credentials.uid == rustix::process::geteuid().as_raw(),
-            Self::Anyone => true,
-            Self::Custom(admits) => contain(|| admits(credentials)).unwrap_or(false),
-        };
-        if admitted {
-            Ok(())
-        } else {
-            Err(ErrorKind::PeerNotAdmitted { uid: credentials.uid }.into())
-        }
-    }
-}
-
-impl fmt::Debug for PeerPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SameUser => "SameUser",
-            Self::Anyone => "Anyone",
-            Self::Custom(_) => "Custom",
-        })
-    }
-}
 
 /// On which NUMA node the memory of this side's rings lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,24 +42,24 @@ const POOL_FAR_FOOTPRINT: u64 = 32 << 20;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub(super) ring_capacity: u64,
-    pub(super) max_message: u64,
-    pub(super) inline_max: u64,
-    pub(super) loan_slots: u32,
-    pub(super) pool_quota: u64,
-    pub(super) pool_footprint: u64,
-    pub(super) pool_far_footprint: u64,
-    pub(super) peer_pool_limit: u64,
-    pub(super) backlog_limit: usize,
-    pub(super) write_limit: usize,
-    pub(super) half_open_limit: usize,
-    pub(super) handshake_timeout: Duration,
-    pub(super) send_timeout: Duration,
-    pub(super) spin: Spin,
-    pub(super) peer_policy: PeerPolicy,
-    pub(super) huge_pages: bool,
-    pub(super) prefault: bool,
-    pub(super) numa: Numa,
+    pub(crate) ring_capacity: u64,
+    pub(crate) max_message: u64,
+    pub(crate) inline_max: u64,
+    pub(crate) loan_slots: u32,
+    pub(crate) pool_quota: u64,
+    pub(crate) pool_footprint: u64,
+    pub(crate) pool_far_footprint: u64,
+    pub(crate) peer_pool_limit: u64,
+    pub(crate) backlog_limit: usize,
+    pub(crate) write_limit: usize,
+    pub(crate) half_open_limit: usize,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) send_timeout: Duration,
+    pub(crate) spin: Spin,
+    pub(crate) peer_policy: PeerPolicy,
+    pub(crate) huge_pages: bool,
+    pub(crate) prefault: bool,
+    pub(crate) numa: Numa,
 }
 
 impl Default for Options {
@@ -123,6 +83,19 @@ impl Default for Options {
             huge_pages: false,
             prefault: false,
             numa: Numa::Local,
+        }
+    }
+}
+
+impl Options {
+    /// Returns the options of a link's halves.
+    pub(super) fn channel(&self) -> ChannelOptions {
+        ChannelOptions {
+            inline_max: self.inline_max,
+            send_timeout: self.send_timeout,
+            spin: self.spin,
+            backlog_limit: self.backlog_limit,
+            write_limit: self.write_limit,
         }
     }
 }
@@ -259,7 +232,7 @@ impl Options {
         self
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let page = page_size() as u64;
         let wrong = |name, value, must| Err(ErrorKind::InvalidOption { name, value, must }.into());
         let capacity = self.ring_capacity;
@@ -281,7 +254,7 @@ impl Options {
         Ok(())
     }
 
-    pub(super) fn backing(&self) -> Backing {
+    pub(crate) fn backing(&self) -> Backing {
         let node = match self.numa {
             Numa::Node(node) => Some(node),
             Numa::Local | Numa::Receiver => None,
@@ -289,7 +262,7 @@ impl Options {
         Backing { huge_pages: self.huge_pages, prefault: self.prefault, node }
     }
 
-    pub(super) fn pool(&self) -> PoolOptions {
+    pub(crate) fn pool(&self) -> PoolOptions {
         PoolOptions {
             quota: self.pool_quota,
             footprint: self.pool_footprint,

@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::tokio::shared::{Shared, watch_until};
+use crate::channel::RecvStats;
+use crate::channel::Request;
+use crate::channel::RequestId;
+use crate::channel::SendStats;
 use crate::error::{TryRecvError, TrySendError};
+use crate::handshake::Peer;
 use crate::tensor::Outgoing;
-use crate::transport::{Peer, RecvStats, Request, RequestId, SendStats};
 use crate::wake::{Polling, SpinPolicy};
 use crate::{ErrorKind, Result, Tensor, TensorSet};
 

@@ -42,8 +42,11 @@ mod shared;
 mod stream;
 
 use crate::adapters::tokio::shared::{Listening, Shared, Watched};
+use crate::channel::Request;
+use crate::channel::RequestId;
+use crate::handshake::Peer;
 use crate::tensor::Outgoing;
-use crate::transport::{Peer, Request, RequestId, Stats};
+use crate::transport::Stats;
 use crate::{Address, Context, Error, Result, Tensor, TensorSet};
 
 pub use halves::{AsyncReceiver, AsyncSender};

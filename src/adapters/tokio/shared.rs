@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use crate::transport::LinkSocket;
+use crate::link::LinkSocket;
 use crate::wake::Polling;
 use crate::{Error, Result};
 

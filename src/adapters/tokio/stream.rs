@@ -10,8 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Result;
 use crate::adapters::tokio::halves::{AsyncReceiver, AsyncSender, SLICE};
+use crate::channel::MessageKind;
 use crate::error::TryRecvError;
-use crate::transport::{MessageKind, Peer};
+use crate::handshake::Peer;
 use crate::wake::{Polling, SpinPolicy};
 
 /// The longest message that a write becomes, in bytes.

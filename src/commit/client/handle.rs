@@ -8,7 +8,9 @@ use crate::commit::client::model::Model;
 use crate::commit::client::state::{Pending, Reply};
 use crate::commit::wire::message::{self, Request};
 use crate::error::{Error, Result};
-use crate::transport::{Address, Connection, Context};
+use crate::handshake::Address;
+use crate::transport::Connection;
+use crate::transport::Context;
 
 /// The largest number of sessions of a model, unless [`Client::max_sessions`] sets another.
 const SESSIONS: u32 = 16;

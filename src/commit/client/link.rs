@@ -8,14 +8,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use crate::channel::MessageKind;
+use crate::channel::Receiver;
+use crate::channel::Sender;
 use crate::commit::client::state::{ClientState, Pending, Reply, SessionKey};
 use crate::commit::wire::message::{self, Answer, Passed, Request};
+use crate::error::TryRecvError;
+use crate::error::TrySendError;
 use crate::error::{CommitFault, Error, ErrorKind, Fault, Result};
+use crate::link::LinkSocket;
 use crate::shm::Bytes;
 use crate::shm::fork::Generation;
-use crate::transport::{
-    Connection, LinkSocket, MessageKind, Receiver, Sender, TryRecvError, TrySendError,
-};
+use crate::transport::Connection;
 
 /// A ticket that no request has.
 const NO_TICKET: u64 = 0;

@@ -16,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::channel::MessageKind;
 use crate::commit::description::{Layout, MOST};
 use crate::commit::server::account::Account;
 use crate::commit::server::batch::Batch;
@@ -27,7 +28,7 @@ use crate::commit::slots::Slots;
 use crate::commit::wire::message::{self, Answer, Request};
 use crate::error::{CommitFault, Error, Fault, Result};
 use crate::reactor::{Link, Message, Reactor};
-use crate::transport::{Connection, MessageKind};
+use crate::transport::Connection;
 
 /// Locks a mutex whose value every holder leaves whole: a panic under the lock poisons nothing.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -12,8 +12,8 @@ use crate::commit::server::host::guarded;
 use crate::commit::server::service::{Buffers, ModelSource, Service};
 use crate::commit::wire::message::{self, Answer, Object, Request};
 use crate::error::{CommitFault, Error, ErrorKind, Result};
+use crate::handshake::Foreign;
 use crate::region::Opened;
-use crate::transport::Foreign;
 
 /// A request, and the descriptors that came with it.
 pub(super) struct ControlRequest {

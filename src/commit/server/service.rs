@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::commit::description::{BufferInfo, Description, Layout};
 use crate::commit::memory::{Memory, View};
 use crate::error::{CommitFault, Direction, Error, Result};
-use crate::transport::Credentials;
+use crate::handshake::Credentials;
 
 /// A program that executes models for the clients of a [`Server`](crate::commit::Server).
 ///

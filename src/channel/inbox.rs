@@ -1,0 +1,412 @@
+//! The reading end of a link: records, judged; waiting for them; giving them back.
+
+use std::sync::Arc;
+
+use crate::channel::extension::Shelf;
+use crate::channel::loan_descriptor::Pooled;
+use crate::channel::message::MessageKind;
+use crate::channel::message::RequestId;
+use crate::channel::pipeline::Ahead;
+use crate::channel::segment_cache::Lenders;
+use crate::channel::stats::RecvStats;
+use crate::error::TryRecvError;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handshake::layout;
+use crate::handshake::packet::Reason;
+use crate::link::health::Health;
+use crate::link::link::Link;
+use crate::link::session::Session;
+use crate::link::waiter::Waiter;
+use crate::patience::RecvPatience;
+use crate::ring::{Consumer, Header, Kind, Record, SHORT, largest_payload};
+use crate::shm::fork::Generation;
+use crate::shm::{Bytes, Mapping, PeerMapping, PeerWords};
+use crate::wake::{Attention, Sleeper, Waker};
+
+mod arming;
+mod loans;
+mod parcels;
+mod pipelined;
+mod rare;
+pub(crate) mod receiver;
+
+/// Looks at the ring before anything else is considered: about a microsecond.
+const LOOKS: u32 = 1000;
+
+/// So many messages without a pause are a stream: the reader then lets the writer get ahead before
+/// it looks again, since each look takes the line away that the writer is writing.
+const BURST: u64 = 4;
+
+/// How long that is, in spin hints of some 15 ns. Source: `ping_pong --modes stream`.
+const BACKOFF: u32 = 8;
+
+/// What a receiving half reads from.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    consumer: Consumer<Mapping, PeerMapping>,
+    data: Waiter,
+    room: Waker,
+    generation: Generation,
+    link: Arc<Link>,
+    session: Arc<Session>,
+    /// The judged descriptor of the record at the ring's position, if it is a pooled one. Its segment is at hand.
+    lent: Option<Pooled>,
+    /// The id of the record at the ring's position, if it is a request or response.
+    id: RequestId,
+    /// The longest message of this link, in bytes.
+    max_message: u64,
+    /// The longest one in the ring.
+    plain_max: u64,
+    /// The last record was longer than its header's line: so is the next one, mostly, and its second line is to
+    /// come together with the first. Fetched afterwards it took 0.1 of a round trip near, 0.2 far.
+    is_long: bool,
+    /// Messages that had been received when there was last nothing to receive.
+    caught_up: u64,
+    flow: Flow,
+    /// Whoever reads takes triggers, too.
+    takes_triggers: bool,
+    lenders: Lenders,
+    /// Elsewhere: what every message needs stays close together.
+    ahead: Box<Ahead>,
+    /// Made when something is first kept there.
+    shelf: Option<Arc<Shelf>>,
+    stats: RecvStats,
+}
+
+/// Whether more is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Open,
+    /// Nothing had come, and the peer was told that this half sleeps on the socket.
+    Armed,
+    /// The peer's sender has finished.
+    Closed,
+    /// The peer broke the protocol towards this half, or we lack what its message needs. What it
+    /// writes from then on is not looked at.
+    Failed,
+}
+
+/// The record at the ring's position, judged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    pub(crate) header: Header,
+    /// Start of the message behind the envelope, in bytes from the segment's start.
+    pub(crate) offset: usize,
+    /// Length of the message in bytes.
+    pub(crate) len: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        let link = session.link.clone();
+        let peer = link.terms.peer;
+        let options = &session.env.options();
+        let consumer = Consumer::new(
+            link.own.clone(),
+            link.peer.clone(),
+            peer.control,
+            layout::POSITION,
+            peer.ring,
+            0,
+        );
+        let sleeper = Sleeper::new(layout::RECEIVER_STATE, layout::DATA_BELL)
+            .with_interrupts(link.interrupts);
+        Self {
+            consumer,
+            data: Waiter::new(sleeper, options.spin),
+            room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
+            lent: None,
+            id: RequestId(0),
+            max_message: link.terms.max_message,
+            plain_max: link.terms.max_message.min(largest_payload(peer.ring)),
+            is_long: false,
+            caught_up: 0,
+            flow: Flow::Open,
+            takes_triggers: false,
+            lenders: Lenders::default(),
+            ahead: Box::default(),
+            shelf: None,
+            stats: RecvStats::default(),
+            generation: *link.own.generation(),
+            link,
+            session,
+        }
+    }
+
+    /// The record at the ring's position, judged.
+    #[inline(always)]
+    pub(crate) fn head(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
+        self.look(patience);
+        self.other_head(patience)
+    }
+
+    /// As [`other_head`](Self::other_head), out of the way of plain messages.
+    #[inline(never)]
+    pub(crate) fn rare_head(
+        &mut self,
+        patience: RecvPatience,
+    ) -> Result<Option<Head>, TryRecvError> {
+        self.other_head(patience)
+    }
+
+    /// The next record, if it is a plain message, in the ring or in the pool, and comes within about a microsecond.
+    /// `None`: [`rare_head`](Self::rare_head) says what there is.
+    #[inline(always)]
+    pub(crate) fn plain(&mut self, patience: RecvPatience) -> Option<Head> {
+        let word = self.look(patience)?;
+        if let Some(Record { header, offset }) = self.consumer.plain(word, self.plain_max) {
+            return Some(Head { header, offset, len: header.len() as usize });
+        }
+        let header = Header::POOLED_MESSAGE;
+        let is_pooled = word == header.to_word() && self.find_pooled();
+        is_pooled.then(|| self.pooled_head(Record { header, offset: 0 }))
+    }
+
+    /// The word at the ring's position, which it watches for about a microsecond. `None`: something else is to
+    /// be looked at first.
+    #[inline(always)]
+    pub(crate) fn look(&mut self, patience: RecvPatience) -> Option<u64> {
+        if !self.generation.is_current() || self.flow != Flow::Open || self.lent.is_some() {
+            return None;
+        }
+        match self.consumer.word() {
+            0 => Some(self.watch(patience)),
+            word => Some(word),
+        }
+    }
+
+    /// The record at the ring's position, whatever it is, judged.
+    #[inline(always)]
+    fn other_head(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
+        self.generation.check()?;
+        if self.flow != Flow::Open && !self.resume(patience) {
+            return self.over(patience);
+        }
+        if self.lent.is_some() {
+            // Looked at and not released: what stands there now is judged anew.
+            self.lent = None;
+        }
+        let record = match self.consumer.peek() {
+            Ok(Some(record)) => record,
+            Ok(None) => self.await_record(patience)?,
+            Err(fault) => return Err(self.fail(fault).into()),
+        };
+        self.judge(record, patience)
+    }
+
+    /// Watches the ring for about a microsecond, in which an awake peer answers: the word that came, or 0.
+    #[inline(always)]
+    fn watch(&mut self, patience: RecvPatience) -> u64 {
+        if matches!(patience, RecvPatience::None) || !self.data.polls() {
+            return 0;
+        }
+        self.tell_position();
+        if self.stats.messages - self.caught_up >= BURST {
+            for _ in 0..BACKOFF {
+                std::hint::spin_loop();
+            }
+        }
+        self.caught_up = self.stats.messages;
+        for _ in 0..LOOKS {
+            if self.is_long {
+                self.consumer.touch();
+            }
+            let word = self.consumer.word();
+            if word != 0 {
+                self.data.caught();
+                return word;
+            }
+        }
+        0
+    }
+
+    /// Waits for a record as long as `patience` says.
+    #[cold]
+    pub(crate) fn await_record(&mut self, patience: RecvPatience) -> Result<Record, TryRecvError> {
+        self.tell_position();
+        loop {
+            let Self { link, consumer, .. } = &*self;
+            let (health, next) = link.standing.before(|| consumer.peek());
+            match next {
+                Ok(Some(record)) => {
+                    self.disarm();
+                    return Ok(record);
+                }
+                Ok(None) => {}
+                Err(fault) => return Err(self.fail(fault).into()),
+            }
+            if health != Health::Alive {
+                return Err(self.end(health).into());
+            }
+            let deadline = match patience {
+                RecvPatience::None if self.link.by_descriptor() => {
+                    if self.arm()? {
+                        continue;
+                    }
+                    self.link.arrivals().told_of_nothing();
+                    return Err(TryRecvError::Empty);
+                }
+                RecvPatience::None => return Err(TryRecvError::Empty),
+                RecvPatience::Until(deadline) => Some(deadline),
+                RecvPatience::Forever => None,
+            };
+            let Self { data, consumer, link, ahead, .. } = self;
+            let is_told = || ahead.wanted.is_some() && link.peer.load(layout::FILLED) != ahead.told;
+            data.wait(link, deadline, None, || consumer.is_ready() || is_told())?;
+            if ahead.wanted.is_some() && !consumer.is_ready() {
+                self.copy_ahead(patience);
+            }
+        }
+    }
+
+    /// Whether an armed half has something to do: look at what came, or wait in another way.
+    #[cold]
+    fn resume(&mut self, patience: RecvPatience) -> bool {
+        let resumes = self.flow == Flow::Armed
+            && (self.consumer.is_ready() || !matches!(patience, RecvPatience::None));
+        if resumes {
+            self.disarm();
+        }
+        resumes
+    }
+
+    /// The answer once nothing more is to come; and of an armed half, as long as nothing comes.
+    #[cold]
+    fn over(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
+        match self.flow {
+            Flow::Open | Flow::Armed => {
+                let record = self.await_record(patience)?;
+                self.judge(record, patience)
+            }
+            Flow::Closed => Ok(None),
+            Flow::Failed => Err(self.link.end().into()),
+        }
+    }
+
+    /// Ends the link because of what the ring says.
+    #[cold]
+    pub(crate) fn fail(&mut self, error: impl Into<Error>) -> Error {
+        self.flow = Flow::Failed;
+        self.link.fail(error)
+    }
+
+    /// The error of a link that ended while the peer's sender had not finished.
+    #[cold]
+    fn end(&self, health: Health) -> Error {
+        match health {
+            Health::Failed => self.link.end(),
+            _ => ErrorKind::PeerDied.into(),
+        }
+    }
+
+    /// Tells the peer's sender how far we are, because there is nothing left to read.
+    #[inline(always)]
+    pub(crate) fn tell_position(&mut self) {
+        if self.consumer.publish() {
+            self.offer_room();
+            self.data.progress(&self.link, self.consumer.position());
+        }
+    }
+
+    /// Looks whether the peer's sender sleeps for want of room.
+    ///
+    /// A state that cannot be ends the link: a message at hand is the last one.
+    #[inline(always)]
+    pub(crate) fn offer_room(&mut self) {
+        match self.room.look(&self.link.own, &self.link.peer) {
+            Ok(None) => {}
+            Ok(Some(attention)) => self.attend(attention),
+            Err(fault) => drop(self.fail(fault)),
+        }
+    }
+
+    #[cold]
+    fn attend(&mut self, attention: Attention) {
+        match attention {
+            Attention::Wake => self.link.wake(self.room.bell()),
+            Attention::Call => self.link.call(Reason::Room),
+            Attention::Gone => return,
+        }
+        self.stats.wakes += 1;
+    }
+
+    /// Judges what a record says of itself.
+    #[inline(always)]
+    pub(crate) fn judge(
+        &mut self,
+        record: Record,
+        patience: RecvPatience,
+    ) -> Result<Option<Head>, TryRecvError> {
+        let Record { header, offset } = record;
+        if header.is_plain() && header.len() <= self.max_message {
+            return Ok(Some(Head { header, offset, len: header.len() as usize }));
+        }
+        if header.kind() == Kind::Parcel {
+            self.judge_parcel(header).map_err(|fault| self.fail(fault))?;
+            return Ok(Some(Head { header, offset, len: header.len() as usize }));
+        }
+        self.judge_rare(record, patience)
+    }
+
+    /// What the record at the ring's position is.
+    pub(crate) fn kind(&self, head: &Head) -> MessageKind {
+        match head.header.kind() {
+            Kind::Request => MessageKind::Request(self.id),
+            Kind::Response => MessageKind::Response(self.id),
+            Kind::Parcel => MessageKind::Tensors,
+            _ => MessageKind::Message,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes(&self, head: &Head) -> Bytes<'_> {
+        match &self.lent {
+            None => self.link.peer.bytes(head.offset, head.len),
+            Some(lent) => {
+                let lender = self.lenders.at_hand(lent.segment).expect("until it is released");
+                lender.segment.mapping().bytes(lent.offset as usize, head.len)
+            }
+        }
+    }
+
+    /// Copies the message at the ring's position out, and gives its record back. Gives its length in bytes.
+    #[inline(always)]
+    pub(crate) fn copy_out(&mut self, head: &Head, message: &mut Vec<u8>) -> usize {
+        self.copy_rest(head, message, 0)
+    }
+
+    /// Gives the record at the ring's position back, with its loan.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, head: &Head) {
+        // Most are none, which nothing is stored for.
+        if let Some(Pooled { slot, generation, .. }) = self.lent {
+            self.lent = None;
+            self.stats.pooled += 1;
+            self.session.return_loan(slot, generation);
+        }
+        self.stats.messages += 1;
+        self.stats.bytes += head.len as u64;
+        self.discard(head.header);
+    }
+
+    /// Gives a record back.
+    #[inline(always)]
+    pub(crate) fn discard(&mut self, header: Header) {
+        self.is_long = header.len() > SHORT;
+        if self.consumer.release(header) {
+            self.offer_room();
+        }
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        let link = &self.link;
+        if link.own.generation().is_current() {
+            self.data.leave(link);
+            // A sender that sleeps for want of room waits in vain.
+            self.room = Waker::new(layout::SENDER_STATE, layout::ROOM_BELL);
+            self.offer_room();
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! An inbox that is about to sleep on the link's socket.
+
+use crate::channel::inbox::{Flow, Inbox};
+use crate::error::Result;
+use crate::link::control_socket::DATA_WAKES;
+use crate::wake::before_last_look;
+
+impl Inbox {
+    /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once
+    /// more. True: there is something to receive, or the link is over.
+    pub(crate) fn arm(&mut self) -> Result<bool> {
+        let mut arrivals = self.link.arrivals();
+        let taken = if self.link.by_descriptor() {
+            arrivals.take_for_data(&self.link.socket)
+        } else {
+            arrivals.take(&self.link.socket)
+        };
+        if let Err(error) = taken {
+            drop(arrivals);
+            return Err(self.fail(error));
+        }
+        // One wake-up comes for each time that this half says so.
+        let woken = arrivals.data_woken();
+        if self.flow != Flow::Armed || woken {
+            arrivals.expect(DATA_WAKES);
+            self.flow = Flow::Armed;
+            before_last_look(self.data.arm(&self.link));
+        }
+        drop(arrivals);
+        Ok(self.is_ready())
+    }
+
+    /// Whether there is something to look at, or the link is over.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.consumer.is_ready() || !self.link.is_alive()
+    }
+
+    /// Awake again, if this half was about to sleep on the socket.
+    pub(crate) fn disarm(&mut self) {
+        if self.flow == Flow::Armed {
+            self.flow = Flow::Open;
+            self.data.disarm(&self.link);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Messages that lie in the peer's pool.
+
+use crate::channel::inbox::{Head, Inbox};
+use crate::channel::loan_descriptor::{self as pooled, Pooled};
+use crate::error::{Fault, Result};
+use crate::ring::{Header, Record};
+
+impl Inbox {
+    /// Looks for a message in the pool, in a segment that is at hand, at the ring's position. False: nothing was done,
+    /// and [`rare_head`](Self::rare_head) says what there is.
+    #[inline(never)]
+    pub(crate) fn find_pooled(&mut self) -> bool {
+        let header = Header::POOLED_MESSAGE;
+        let record = Record { header, offset: self.consumer.payload(header) };
+        let Ok(descriptor) = self.descriptor(record, 0) else { return false };
+        let lender = self.lenders.current(&self.session, descriptor.segment);
+        let is_found =
+            lender.is_some_and(|lender| descriptor.range_in(lender.segment.len() as u64).is_ok());
+        if is_found {
+            self.lent = Some(descriptor);
+        }
+        is_found
+    }
+
+    /// The message that is on loan.
+    #[inline(always)]
+    pub(crate) fn pooled_head(&self, Record { header, offset }: Record) -> Head {
+        // Taken from where it stays: what a result carries is put together in memory.
+        Head { header, offset, len: self.lent.as_ref().map_or(0, |lent| lent.len as usize) }
+    }
+
+    /// A private copy of the descriptor behind `envelope` bytes of a record's payload, judged without its segment.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self, record: Record, envelope: usize) -> Result<Pooled, Fault> {
+        let terms = &self.link.terms;
+        let words = self.link.peer.bytes(record.offset + envelope, pooled::LEN).words();
+        let words = words.ok_or(Fault::RecordHeader { header: record.header.to_word() })?;
+        let descriptor = Pooled::of_words(words);
+        descriptor.judge(terms.max_message, terms.own.loan_slots)?;
+        Ok(descriptor)
+    }
+
+    /// Borrows a range of the peer's pool.
+    #[inline(always)]
+    pub(crate) fn borrow(&mut self, descriptor: Pooled) -> Result<()> {
+        let lender = self.lenders.find(&self.session, descriptor.segment)?;
+        descriptor.range_in(lender.segment.len() as u64)?;
+        self.lent = Some(descriptor);
+        Ok(())
+    }
+
+    /// A record names one segment only.
+    #[inline(always)]
+    pub(crate) fn open_window_for(&mut self, segment: u32) {
+        if self.lenders.current(&self.session, segment).is_none() {
+            self.link.arrivals().open_window();
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Parcels that arrive: records with attachments.
+
+use crate::channel::attachment::Origin;
+
+use crate::channel::attachment::{Attachment, Claims, LONGEST, LentRange, SHORT, SINGLE, borrow};
+use crate::channel::backlog::Letter;
+use crate::channel::inbox::receiver::Receiver;
+use crate::channel::inbox::{Head, Inbox};
+use crate::channel::loan_descriptor::{self as pooled, NO_SLOT, Pooled};
+use crate::channel::message::MessageKind;
+use crate::error::{Fault, Result, TryRecvError};
+use crate::patience::RecvPatience;
+use crate::ring::{Header, Kind};
+use crate::shm::Bytes;
+
+/// A parcel with one loan and a short description, which lies in one line with its header. Taken apart in
+/// registers: nearly every parcel is one, and bytes that go through memory in several widths wait for each
+/// other.
+pub(crate) struct Single {
+    head: Head,
+    loan: Pooled,
+    /// In little-endian words; what lies behind its length means nothing.
+    pub(crate) description: [u64; SINGLE],
+    /// The description's length in bytes.
+    pub(crate) len: usize,
+}
+
+impl Single {
+    /// Bytes of the loan.
+    #[inline(always)]
+    pub(crate) fn loan_len(&self) -> u64 {
+        self.loan.len
+    }
+}
+
+impl Receiver {
+    /// Looks for a single parcel at the ring's position, which stays there. `None`: there is something else, or
+    /// nothing; the general way says what.
+    #[inline(always)]
+    pub(crate) fn single(
+        &mut self,
+        patience: RecvPatience,
+    ) -> Result<Option<Single>, TryRecvError> {
+        if self.backlog.has_tensors() {
+            return Ok(None);
+        }
+        let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
+        const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
+        if head.header.kind() != Kind::Parcel
+            || head.header.attachments() != 1
+            || !LENS.contains(&head.len)
+        {
+            return Ok(None);
+        }
+        // The line of the header, which is mapped whatever the record's length.
+        let line = self.inbox.line(&head);
+        let Some([a, b, c, d, description @ ..]) = line.words::<{ 4 + SINGLE }>() else {
+            return Ok(None);
+        };
+        let loan = Pooled::of_words([a, b, c, d]);
+        let len = head.len - pooled::LEN;
+        Ok((loan.slot != NO_SLOT).then_some(Single { head, loan, description, len }))
+    }
+
+    /// Takes the loan of a single parcel that was judged, and gives the record back.
+    #[inline(always)]
+    pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange> {
+        let inbox = &mut self.inbox;
+        inbox.open_window_for(single.loan.segment);
+        let attached = borrow(&inbox.session, &mut inbox.lenders, &single.loan);
+        let range = attached.map_err(|error| inbox.fail(error))?;
+        inbox.stats.tensors += 1;
+        inbox.discard(single.head.header);
+        Ok(range)
+    }
+}
+
+impl Inbox {
+    /// Judges a parcel's header.
+    pub(crate) fn judge_parcel(&self, header: Header) -> Result<(), Fault> {
+        let table = (header.attachments() * pooled::LEN) as u64;
+        let is_bounded = (table..=LONGEST).contains(&header.len());
+        if header.version() != Header::PARCEL_VERSION || !is_bounded {
+            return Err(Fault::RecordHeader { header: header.to_word() });
+        }
+        Ok(())
+    }
+
+    /// Gives the parcel at the ring's position to `open`, and then back. Where `open` fails, or leaves an
+    /// attachment, the link ends.
+    #[inline]
+    pub(crate) fn open<T>(
+        &mut self,
+        head: &Head,
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let (mut short, mut long) = ([0; SHORT], Vec::new());
+        let payload = if head.len <= SHORT {
+            &mut short[..head.len]
+        } else {
+            long.resize(head.len, 0);
+            &mut long[..]
+        };
+        self.link.peer.bytes(head.offset, head.len).copy_to(payload);
+        let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
+        self.link.arrivals().open_window();
+        let mut claims = Claims {
+            origin: Origin::Ring { session: &self.session, lenders: &mut self.lenders, table },
+            shelf: &mut self.shelf,
+        };
+        let opened = open(description, &mut claims)
+            .and_then(|opened| claims.finish().map(|()| opened))
+            .map_err(|error| self.fail(error))?;
+        self.stats.tensors += 1;
+        self.discard(head.header);
+        if table.chunks_exact(pooled::LEN).any(Pooled::is_frozen) {
+            // The sender can have these mappings retired once it knows that the record was read.
+            self.tell_position();
+        }
+        Ok(opened)
+    }
+
+    /// The bytes from a record's payload on, up to the end of the line behind its header at least.
+    #[inline(always)]
+    fn line(&self, head: &Head) -> Bytes<'_> {
+        self.link.peer.bytes(head.offset, pooled::LEN + 8 * SINGLE)
+    }
+
+    /// Takes the record at the ring's position out.
+    pub(crate) fn letter(
+        &mut self,
+        head: &Head,
+        kind: MessageKind,
+        (mut body, copied): (Vec<u8>, usize),
+    ) -> Result<Letter> {
+        if kind == MessageKind::Tensors {
+            let (body, attachments) = self.keep(head)?;
+            return Ok(Letter { kind, body, attachments });
+        }
+        self.copy_rest(head, &mut body, copied);
+        Ok(Letter { kind, body, attachments: Vec::new() })
+    }
+
+    /// Sets the parcel at the ring's position aside: its description, and what came with it.
+    pub(crate) fn keep(&mut self, head: &Head) -> Result<(Vec<u8>, Vec<Attachment>)> {
+        let count = head.header.attachments();
+        self.open(head, |description, claims| {
+            let attachments: Result<_> = (0..count).map(|_| claims.claim()).collect();
+            Ok((description.to_vec(), attachments?))
+        })
+    }
+}

@@ -1,0 +1,120 @@
+//! A long message that the receiver copies out while the sender still copies it in; see `pipeline`.
+
+use std::time::Instant;
+
+use crate::channel::inbox::{Head, Inbox};
+use crate::channel::pipeline::{Ahead, BEHIND_ID, STEP, Wanted, told};
+use crate::error::TryRecvError;
+use crate::handshake::layout;
+use crate::patience::RecvPatience;
+use crate::ring::{Header, Record};
+
+impl Inbox {
+    /// As [`head`](Self::head), for somebody who wants a copy in `buffer`. Gives, too, how many bytes of it are there
+    /// already.
+    pub(crate) fn head_ahead(
+        &mut self,
+        patience: RecvPatience,
+        wanted: Wanted,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<(Head, usize)>, TryRecvError> {
+        if wanted.is_none() || matches!(patience, RecvPatience::None) || !self.data.may_poll() {
+            return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
+        }
+        *self.ahead = Ahead { wanted, buffer: std::mem::take(buffer), ..Ahead::default() };
+        self.data.set_eager(true);
+        let head = self.rare_head(patience);
+        self.data.set_eager(false);
+        let ahead = std::mem::take(&mut *self.ahead);
+        *buffer = ahead.buffer;
+        let counts = matches!(head, Ok(Some(_))) && self.lent.is_some();
+        let copied = if counts && self.lent == ahead.descriptor { ahead.copied } else { 0 };
+        if copied < ahead.copied {
+            buffer.clear();
+        }
+        Ok(head?.map(|head| (head, copied)))
+    }
+
+    /// The same for somebody who has not looked yet.
+    pub(crate) fn letter_head(
+        &mut self,
+        patience: RecvPatience,
+        wanted: Wanted,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<(Head, usize)>, TryRecvError> {
+        if self.look(patience).is_some_and(|word| word != 0) {
+            return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
+        }
+        self.head_ahead(patience, wanted, buffer)
+    }
+
+    /// Copies what the peer tells of, while nothing stands at the ring's position. Where nothing comes of it, or time
+    /// is up, nothing more is copied ahead in this wait.
+    #[cold]
+    pub(crate) fn copy_ahead(&mut self, patience: RecvPatience) {
+        let told = told(&self.link.peer, layout::FILLED);
+        self.ahead.told = told;
+        let before = self.ahead.copied;
+        loop {
+            if self.consumer.is_ready() {
+                // What is told may be of another record.
+                return;
+            }
+            let Some(is_all) = self.copy_step(told) else { break };
+            if matches!(patience, RecvPatience::Until(deadline) if Instant::now() >= deadline) {
+                break;
+            }
+            if is_all {
+                return self.data.comes();
+            }
+        }
+        self.ahead.wanted = None;
+        if self.ahead.copied == before {
+            self.data.set_eager(false);
+        }
+    }
+
+    /// Copies some of what is told of: whether that was all of it. `None`: there is nothing of it to copy.
+    fn copy_step(&mut self, told: u64) -> Option<bool> {
+        if self.ahead.wanted != Some(told & BEHIND_ID) {
+            return None;
+        }
+        if self.ahead.descriptor.is_none() {
+            let header = Header::POOLED_MESSAGE;
+            let record = Record { header, offset: self.consumer.payload(header) };
+            // What cannot be is found out when it is a message.
+            self.ahead.descriptor = self.descriptor(record, 8 * (told & BEHIND_ID) as usize).ok();
+        }
+        let Self { ahead, lenders, session, .. } = self;
+        let descriptor = ahead.descriptor.as_ref()?;
+        let lender = lenders.current(session, descriptor.segment)?;
+        let (offset, len) = descriptor.range_in(lender.segment.len() as u64).ok()?;
+        let all = usize::try_from(told & !63).unwrap_or(len).min(len);
+        let end = all.min(ahead.copied + STEP);
+        if end <= ahead.copied {
+            return None;
+        }
+        if ahead.buffer.len() != len {
+            // No more is touched than is copied.
+            ahead.buffer.truncate(len);
+            ahead.buffer.reserve_exact(len - ahead.buffer.len());
+            ahead.buffer.resize(end.max(ahead.buffer.len()), 0);
+        }
+        let out = &mut ahead.buffer[ahead.copied..end];
+        lender.segment.mapping().bytes(offset + ahead.copied, out.len()).copy_to(out);
+        ahead.copied = end;
+        Some(end == all)
+    }
+
+    /// Copies the rest of the message at the ring's position, and gives its record back. Gives its length in bytes.
+    #[inline(always)]
+    pub(crate) fn copy_rest(&mut self, head: &Head, message: &mut Vec<u8>, copied: usize) -> usize {
+        if message.len() != head.len {
+            message.resize(head.len, 0);
+        }
+        let rest = self.bytes(head).slice(copied, head.len - copied);
+        rest.copy_to(&mut message[copied..]);
+        self.release(head);
+        head.len
+    }
+}

@@ -1,0 +1,116 @@
+//! Records that are no plain messages in the ring: tokens, packets that wait, requests and responses, and
+//! messages in the pool.
+
+use crate::channel::loan_descriptor::{self as pooled};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use crate::channel::inbox::Flow;
+use crate::channel::inbox::Head;
+use crate::channel::inbox::Inbox;
+use crate::channel::message::RequestId;
+use crate::error::TryRecvError;
+use crate::error::{Fault, Result};
+use crate::patience::RecvPatience;
+use crate::ring::{Header, Kind, Record};
+
+/// Tokens in a row that are taken from a peer which was given none.
+const TOKENS: u32 = 1 << 16;
+
+impl Inbox {
+    #[cold]
+    pub(crate) fn judge_rare(
+        &mut self,
+        mut record: Record,
+        patience: RecvPatience,
+    ) -> Result<Option<Head>, TryRecvError> {
+        let (mut start, mut tokens) = (None, 0);
+        loop {
+            match record.header.kind() {
+                Kind::Close => {
+                    self.flow = Flow::Closed;
+                    return Ok(None);
+                }
+                Kind::Trigger if self.takes_triggers => {
+                    let offset = record.offset;
+                    self.token(record).map_err(|fault| self.fail(fault))?;
+                    return Ok(Some(Head { header: record.header, offset, len: 4 }));
+                }
+                Kind::Trigger => {
+                    self.token(record).map_err(|fault| self.fail(fault))?;
+                    self.stats.stale_tokens += 1;
+                    tokens += 1;
+                    if tokens == TOKENS {
+                        return Err(self.fail(Fault::UnexpectedTokens { count: TOKENS }).into());
+                    }
+                    self.discard(record.header);
+                    record = self.await_record(patience)?;
+                }
+                Kind::Packets => {
+                    let start = *start.get_or_insert_with(Instant::now);
+                    self.take_packets(record.header).map_err(|error| self.fail(error))?;
+                    self.discard(record.header);
+                    // Taking them takes time.
+                    patience.check(start)?;
+                    record = self.await_record(patience)?;
+                }
+                Kind::Parcel => return self.judge(record, patience),
+                // Also for want of our own memory or descriptors: what came with the record is lost.
+                _ => {
+                    return Ok(Some(
+                        self.judge_envelope(record).map_err(|error| self.fail(error))?,
+                    ));
+                }
+            }
+        }
+    }
+
+    /// The token in a record that triggers one.
+    pub(crate) fn token(&self, record: Record) -> Result<u32, Fault> {
+        let header = record.header;
+        if header.is_pooled() || header.len() != 4 {
+            return Err(Fault::RecordHeader { header: header.to_word() });
+        }
+        let mut token = [0; 4];
+        self.link.peer.bytes(record.offset, 4).copy_to(&mut token);
+        Ok(u32::from_le_bytes(token))
+    }
+
+    /// The peer says that packets wait on the socket: it can send no more before they are taken.
+    fn take_packets(&mut self, header: Header) -> Result<()> {
+        if header.is_pooled() || header.len() != 0 {
+            return Err(Fault::RecordHeader { header: header.to_word() }.into());
+        }
+        let mut arrivals = self.link.arrivals();
+        arrivals.take(&self.link.socket)?;
+        self.lenders.let_go(self.link.retires.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    fn judge_envelope(&mut self, record: Record) -> Result<Head> {
+        let header = record.header;
+        let payload = self.link.peer.bytes(record.offset, header.len() as usize);
+        let envelope = if header.kind() == Kind::Message { 0 } else { 8 };
+        let fixed = envelope + if header.is_pooled() { pooled::LEN } else { 0 };
+        if payload.len() < fixed || header.is_pooled() && payload.len() != fixed {
+            return Err(Fault::RecordHeader { header: header.to_word() }.into());
+        }
+        let mut id = [0; 8];
+        payload.slice(0, envelope).copy_to(&mut id[..envelope]);
+        self.id = RequestId(u64::from_le_bytes(id));
+        let offset = record.offset + envelope;
+        let link = &self.link;
+        let max = link.terms.max_message;
+        if !header.is_pooled() {
+            let len = payload.len() - envelope;
+            if len as u64 > max {
+                return Err(Fault::MessageLength { len: len as u64, max }.into());
+            }
+            return Ok(Head { header, offset, len });
+        }
+        let descriptor = self.descriptor(record, envelope)?;
+        self.open_window_for(descriptor.segment);
+        self.borrow(descriptor)?;
+        Ok(self.pooled_head(Record { header, offset }))
+    }
+}

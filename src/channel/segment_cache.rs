@@ -1,0 +1,77 @@
+//! Where a receiving half finds what its peer lends from: the segments of its last loans, without a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::error::Result;
+use crate::link::control_socket::PoolSegment;
+use crate::link::session::Session;
+
+/// So many segments are at hand: blocks of 1 MiB have one each, and a far footprint has 32 of them.
+const AT_HAND: usize = 32;
+
+/// A segment of a peer's pool, and the link over which it lends: what all loans from it share.
+#[derive(Debug)]
+pub(crate) struct Lender {
+    pub(crate) session: Arc<Session>,
+    pub(crate) segment: Arc<PoolSegment>,
+}
+
+/// The lenders of the last loans.
+#[derive(Debug, Default)]
+pub(crate) struct Lenders {
+    /// By the low bits of their segments' numbers, which count up. Empty before the first loan.
+    known: Vec<Option<(u32, Arc<Lender>)>>,
+    /// How many segments had been retired when these were found.
+    retires: u32,
+}
+
+impl Lenders {
+    /// The lender with this segment, if it is at hand, retired or not.
+    #[inline(always)]
+    pub(crate) fn at_hand(&self, number: u32) -> Option<&Arc<Lender>> {
+        match self.known.get(number as usize % AT_HAND)? {
+            Some((known, lender)) if *known == number => Some(lender),
+            _ => None,
+        }
+    }
+
+    /// The lender with this segment, if that is at hand and no segment was retired since.
+    #[inline(always)]
+    pub(crate) fn current(&self, session: &Session, number: u32) -> Option<&Arc<Lender>> {
+        let retires = session.link.retires.load(Ordering::Relaxed);
+        self.at_hand(number).filter(|_| retires == self.retires)
+    }
+
+    /// The lender with this segment.
+    #[inline(always)]
+    pub(crate) fn find(&mut self, session: &Arc<Session>, number: u32) -> Result<&Arc<Lender>> {
+        if self.current(session, number).is_none() {
+            self.look_up(session, number)?;
+        }
+        Ok(self.at_hand(number).expect("just looked up"))
+    }
+
+    /// Lets go of all if any segment was retired: it may be one of these.
+    pub(crate) fn let_go(&mut self, retires: u32) {
+        if retires != self.retires {
+            self.known.clear();
+            self.retires = retires;
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, session: &Arc<Session>, number: u32) -> Result<()> {
+        let link = &session.link;
+        let mut arrivals = link.arrivals();
+        let segment = arrivals.segment(&link.socket, number);
+        // What is retired from here on is found out next time.
+        let retires = link.retires.load(Ordering::Relaxed);
+        drop(arrivals);
+        self.let_go(retires);
+        let lender = Lender { session: session.clone(), segment: segment? };
+        self.known.resize(AT_HAND, None);
+        self.known[number as usize % AT_HAND] = Some((number, Arc::new(lender)));
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! A sender that is about to sleep on the link's socket, until there is room.
+
+use std::time::Instant;
+
+use crate::channel::sender::Sender;
+use crate::error::Result;
+use crate::link::control_socket::ROOM_WAKES;
+use crate::patience::after;
+use crate::wake::before_last_look;
+
+impl Sender {
+    /// About to sleep on the socket until there is room: takes what has come there and says so to the
+    /// peer. The caller looks once more.
+    pub(crate) fn arm(&mut self) -> Result<()> {
+        let link = &*self.link;
+        let mut arrivals = link.arrivals();
+        let taken = if link.by_descriptor() {
+            arrivals.want_room();
+            arrivals.take_for_room(&link.socket)
+        } else {
+            arrivals.take(&link.socket)
+        };
+        taken.map_err(|error| link.fail(error))?;
+        arrivals.room_woken();
+        arrivals.expect(ROOM_WAKES);
+        before_last_look(self.room.arm(link));
+        Ok(())
+    }
+
+    /// Says that this half sleeps on the socket, and leaves the rest to the caller: a heavy barrier,
+    /// and one more look.
+    pub(crate) fn doze(&mut self) -> bool {
+        self.link.arrivals().expect(ROOM_WAKES);
+        self.room.arm(&self.link)
+    }
+
+    /// When an operation that waits as long as [`Options::send_timeout`](crate::Options::send_timeout) allows
+    /// gives up.
+    #[doc(hidden)]
+    pub fn default_deadline(&self) -> Instant {
+        after(self.session.env.options().send_timeout)
+    }
+
+    /// Whether nothing has ended the link yet.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.link.is_alive()
+    }
+
+    /// Awake again.
+    pub(crate) fn rouse(&mut self) {
+        self.room.disarm(&self.link);
+    }
+}

@@ -1,0 +1,376 @@
+//! Parcels as they are sent: what is enclosed, and what must be there before one is published.
+//!
+//! Whatever may be lacking is looked for in this order: room in the ring, loan slots, memory for copies,
+//! segments that the peer knows. Copies are made when all of it is there; where something is not, nothing
+//! is held, so that whoever waits keeps nobody else from going on.
+
+use crate::channel::loan_descriptor::{self as pooled};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::channel::announced::Offered;
+use crate::channel::attachment::LONGEST;
+use crate::channel::attachment::SHORT;
+use crate::channel::attachment::SINGLE;
+use crate::channel::loan_descriptor::Pooled;
+use crate::channel::sender::Sender;
+use crate::error::TrySendError;
+use crate::error::{Error, ErrorKind, Result, TensorFault};
+use crate::handshake::peer::Peer;
+use crate::link::session::Session;
+use crate::patience::SendPatience;
+use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Pool, Promise, SharedBlock};
+use crate::ring::Header;
+use crate::shm::Bytes;
+
+/// Attachments of one parcel at most.
+const ATTACHMENTS: usize = 255;
+
+/// Memory that goes with a parcel. What is lent is lent once the parcel was published.
+#[derive(Debug)]
+pub(crate) enum Enclosure<'a> {
+    /// To one receiver: it is nobody else's any more.
+    Block(&'a mut Block),
+    Shared(&'a SharedBlock),
+    /// As that, without bytes that anybody reads: whoever gets it gives it back when something is over.
+    Ticket(SharedBlock),
+    /// The offset is a multiple of 64.
+    Frozen {
+        memory: &'a Arc<FrozenBlock>,
+        offset: usize,
+        len: usize,
+    },
+    /// Copied into a block, which is there while the parcel is being published.
+    Copy {
+        bytes: Bytes<'a>,
+        block: Option<Block>,
+    },
+}
+
+impl<'a> Enclosure<'a> {
+    /// To be copied.
+    pub(crate) fn copy_of(bytes: Bytes<'a>) -> Self {
+        Self::Copy { bytes, block: None }
+    }
+
+    fn is_lent(&self) -> bool {
+        !matches!(self, Self::Frozen { .. })
+    }
+
+    fn is_copy(&self) -> bool {
+        matches!(self, Self::Copy { .. })
+    }
+
+    /// Its length in bytes.
+    fn len(&self) -> usize {
+        match self {
+            Self::Block(block) => block.len(),
+            Self::Shared(block) => block.bytes().len(),
+            Self::Ticket(block) => block.len(),
+            Self::Frozen { len, .. } => *len,
+            Self::Copy { bytes, .. } => bytes.len(),
+        }
+    }
+
+    /// The number of its segment.
+    #[inline]
+    fn segment(&self, session: &Session) -> Result<u32> {
+        Ok(match self {
+            Self::Block(block) => block.segment(),
+            Self::Shared(block) => block.segment(),
+            Self::Ticket(block) => block.segment(),
+            Self::Frozen { memory, .. } => memory.number_in(&session.env.pool())?,
+            Self::Copy { block, .. } => block.as_ref().map_or(u32::MAX, Block::segment),
+        })
+    }
+}
+
+impl Sender {
+    /// The pool that this half lends from.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.session.env.pool()
+    }
+
+    /// Who borrows from it, by its account and as the kernel knows it.
+    pub(crate) fn borrower(&self) -> (BorrowerId, &Peer) {
+        let link = &self.session.link;
+        (link.borrower, &link.identity)
+    }
+
+    /// Ends the link as a peer at fault does.
+    #[cfg(test)]
+    pub(crate) fn fail_for_tests(&self, fault: crate::error::Fault) {
+        let _ = self.session.link.fail(fault);
+    }
+
+    /// Sends a parcel. Where it cannot be sent now, the enclosures are as they were.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        enclosures: &mut [Enclosure<'_>],
+        description: &[u8],
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        match self.try_post(enclosures, description) {
+            Err(TrySendError::Full { free, needed }) => {
+                self.await_post(enclosures, description, patience, (free, needed))
+            }
+            posted => posted,
+        }
+    }
+
+    #[cold]
+    fn await_post(
+        &mut self,
+        enclosures: &mut [Enclosure<'_>],
+        description: &[u8],
+        patience: SendPatience,
+        (free, needed): (u64, u64),
+    ) -> Result<(), TrySendError> {
+        let header = self.parcel(enclosures.len(), description.len())?;
+        let Some(deadline) = self.deadline(patience) else {
+            if self.link.peer_left() {
+                return Err(Error::from(ErrorKind::PeerClosed).into());
+            }
+            if !self.link.by_descriptor() {
+                return Err(TrySendError::Full { free, needed });
+            }
+            self.arm()?;
+            return self.try_post(enclosures, description);
+        };
+        let start = Instant::now();
+        loop {
+            self.room_in_ring(header, SendPatience::Until(deadline))?;
+            match self.try_post(enclosures, description) {
+                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
+                posted => return posted,
+            }
+        }
+    }
+
+    /// The header of a parcel.
+    #[inline]
+    fn parcel(&self, attachments: usize, description: usize) -> Result<Header> {
+        let len = attachments * pooled::LEN + description;
+        let max = crate::ring::largest_payload(self.link.terms.own.ring).min(LONGEST);
+        if attachments > ATTACHMENTS {
+            let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
+            return Err(fault.into());
+        }
+        if len as u64 > max {
+            let kind = ErrorKind::MessageTooLarge { len: len as u64, max };
+            return Err(kind.into());
+        }
+        Ok(Header::parcel(attachments as u8, len as u32))
+    }
+
+    #[inline]
+    fn try_post(
+        &mut self,
+        enclosures: &mut [Enclosure<'_>],
+        description: &[u8],
+    ) -> Result<(), TrySendError> {
+        let header = self.parcel(enclosures.len(), description.len())?;
+        let offset = match self.room_for_parcel(header, enclosures) {
+            Ok(offset) => offset,
+            Err(error) => {
+                give_back(enclosures);
+                return Err(error);
+            }
+        };
+        let (mut short, mut long) = ([0; SHORT], Vec::new());
+        let len = header.len() as usize;
+        let payload = if len <= SHORT {
+            &mut short[..len]
+        } else {
+            long.resize(len, 0);
+            &mut long[..]
+        };
+        let (table, rest) = payload.split_at_mut(enclosures.len() * pooled::LEN);
+        rest.copy_from_slice(description);
+        let mut bytes = 0;
+        for (to, enclosure) in table.chunks_exact_mut(pooled::LEN).zip(&mut *enclosures) {
+            let Some(descriptor) = self.enclose(enclosure) else {
+                give_back(enclosures);
+                return Err(self.lacks_slots(header.len()));
+            };
+            bytes += descriptor.len;
+            to.copy_from_slice(&descriptor.encode());
+        }
+        self.ring.put(offset, payload);
+        self.producer.publish(header);
+        self.stats.tensors += 1;
+        self.stats.bytes += bytes;
+        self.announce()?;
+        Ok(self.note_distance()?)
+    }
+
+    /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put
+    /// together in memory: words wait for bytes that were just written. The loan is entered, by `enter`, once
+    /// the peer can see it: it has the slot that was promised then. False: something is lacking, and the
+    /// [general way](Self::post) finds out what.
+    #[inline(always)]
+    pub(crate) fn try_post_single(
+        &mut self,
+        (place, bytes): ((u32, u64), usize),
+        enter: impl FnOnce(&Pool, BorrowerId, Promise) -> Option<Promise>,
+        [a, b, c, d]: [u64; SINGLE],
+        len: usize,
+    ) -> Result<bool, TrySendError> {
+        let header = Header::parcel(1, (pooled::LEN + len) as u32);
+        self.check()?;
+        let Ok(Ok(offset)) = self.producer.reserve(header) else { return Ok(false) };
+        if !self.sent.knows(place.0) {
+            return Ok(false);
+        }
+        let Some(promise) = self.promise.take().or_else(|| self.ask_promise()) else {
+            return Ok(false);
+        };
+        let [e, f, g, h] = Pooled::new(&promise.loan(place), bytes as u64).to_words();
+        let words = [e, f, g, h, a, b, c, d];
+        let whole = words.len().min(pooled::LEN / 8 + len.div_ceil(8));
+        self.ring.put_words(offset, &words[..whole]);
+        self.producer.publish(header);
+        let announced = self.announce();
+        let Session { link, env, .. } = &*self.session;
+        self.promise = enter(&env.pool(), link.borrower, promise);
+        self.stats.tensors += 1;
+        self.stats.bytes += bytes as u64;
+        announced?;
+        self.note_distance()?;
+        Ok(true)
+    }
+
+    #[cold]
+    pub(crate) fn ask_promise(&self) -> Option<Promise> {
+        let Session { link, env, .. } = &*self.session;
+        env.pool().promise(link.borrower)
+    }
+
+    /// The slot that was promised is free for whatever comes.
+    pub(crate) fn renounce(&mut self) {
+        if let Some(promise) = self.promise.take() {
+            let Session { link, env, .. } = &*self.session;
+            env.pool().renounce(link.borrower, promise);
+        }
+    }
+
+    /// Room for a parcel, with all that publishing it will need.
+    #[inline]
+    fn room_for_parcel(
+        &mut self,
+        header: Header,
+        enclosures: &mut [Enclosure<'_>],
+    ) -> Result<usize, TrySendError> {
+        let loans = enclosures.iter().filter(|enclosure| enclosure.is_lent()).count();
+        let copies = enclosures.iter().any(Enclosure::is_copy);
+        self.renounce();
+        loop {
+            let offset = self.room_in_ring(header, SendPatience::None)?;
+            let full = TrySendError::Full { free: 0, needed: header.len() };
+            let Session { link, env, .. } = &*self.session;
+            // One loan finds out by itself, unless a copy would have been made for it by then.
+            if (loans > 1 || copies) && !env.pool().has_slots(link.borrower, loans) {
+                let slots = link.terms.peer.loan_slots as usize;
+                if loans > slots {
+                    let fault = TensorFault::Count { count: loans, expected: slots };
+                    return Err(Error::from(fault).into());
+                }
+                return Err(full);
+            }
+            take_blocks(&env.pool(), enclosures)?;
+            match self.offer_all(enclosures)? {
+                Offered::Known => return Ok(offset),
+                Offered::NoRoom => return Err(full),
+                Offered::Unannounced => self.announce_packets()?,
+            }
+        }
+    }
+
+    #[inline]
+    fn offer_all(&mut self, enclosures: &[Enclosure<'_>]) -> Result<Offered> {
+        for enclosure in enclosures {
+            let segment = enclosure.segment(&self.session)?;
+            if !self.sent.knows(segment) {
+                let needed: Result<Vec<u32>> =
+                    enclosures.iter().map(|each| each.segment(&self.session)).collect();
+                let offered = self.offer(segment, &needed?)?;
+                if offered != Offered::Known {
+                    return Ok(offered);
+                }
+            }
+        }
+        Ok(Offered::Known)
+    }
+
+    /// Lends what is enclosed. `None`: no slot is free, which happens to a parcel of one loan, and where the
+    /// account was closed.
+    #[inline]
+    fn enclose(&mut self, enclosure: &mut Enclosure<'_>) -> Option<Pooled> {
+        let Session { link, env, .. } = &*self.session;
+        let (pool, to) = (&env.pool(), link.borrower);
+        if let Enclosure::Copy { bytes, block: Some(block) } = enclosure {
+            bytes.copy_to(block.bytes_mut());
+        }
+        let len = enclosure.len() as u64;
+        if let Enclosure::Frozen { memory, offset, len } = enclosure {
+            // It has one, since it was offered.
+            let segment = memory.number_in(pool).ok()?;
+            self.sent.name(segment, self.producer.written());
+            return Some(Pooled::frozen(segment, *offset as u64, *len as u64));
+        }
+        let mut lend = || match enclosure {
+            Enclosure::Block(block) => pool.lend(block, to),
+            Enclosure::Copy { block: Some(block), .. } => pool.lend(block, to),
+            Enclosure::Shared(block) => pool.lend_shared(block, to),
+            Enclosure::Ticket(block) => pool.lend_shared(block, to),
+            Enclosure::Copy { block: None, .. } | Enclosure::Frozen { .. } => None,
+        };
+        let loan = lend().or_else(|| if pool.has_slots(to, 1) { lend() } else { None });
+        loan.map(|loan| Pooled::new(&loan, len))
+    }
+
+    /// The peer holds as many loans as it can, or none any more.
+    #[cold]
+    fn lacks_slots(&self, needed: u64) -> TrySendError {
+        match self.check() {
+            Ok(()) => TrySendError::Full { free: 0, needed },
+            Err(error) => error.into(),
+        }
+    }
+}
+
+/// Takes the blocks that copies go to.
+#[inline]
+fn take_blocks(pool: &Pool, enclosures: &mut [Enclosure<'_>]) -> Result<(), TrySendError> {
+    for at in 0..enclosures.len() {
+        if let Enclosure::Copy { bytes, block: block @ None } = &mut enclosures[at] {
+            match pool.alloc(bytes.len())? {
+                Ok(taken) => *block = Some(taken),
+                Err(spent) => return Err(lacking(spent, enclosures)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What to say when the pool has no block now: whether it ever will.
+#[cold]
+fn lacking(spent: Exhausted, enclosures: &[Enclosure<'_>]) -> TrySendError {
+    let copies = enclosures.iter().filter(|enclosure| enclosure.is_copy());
+    let all = copies.fold(0u64, |sum, enclosure| sum.saturating_add(enclosure.len() as u64));
+    let needed = spent.needed.max(all);
+    if needed > spent.quota {
+        return Error::from(Exhausted { needed, ..spent }).into();
+    }
+    TrySendError::Full { free: spent.quota.saturating_sub(spent.used), needed }
+}
+
+/// Nothing is held by a parcel that waits.
+fn give_back(enclosures: &mut [Enclosure<'_>]) {
+    for enclosure in enclosures {
+        if let Enclosure::Copy { block, .. } = enclosure {
+            *block = None;
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Long messages: the sender's way through the pool.
+
+use std::time::{Duration, Instant};
+
+use crate::channel::announced::Offered;
+use crate::channel::envelope::Envelope;
+use crate::channel::loan_descriptor::Pooled;
+use crate::channel::sender::Sender;
+use crate::error::TrySendError;
+use crate::error::{Error, ErrorKind, Result};
+use crate::link::session::Session;
+use crate::patience::SendPatience;
+use crate::pool::Lacking;
+use crate::ring::{Header, Kind};
+
+/// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
+/// hold, or room on the socket.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// A sender measures how far its peer is after one loan in so many: often enough to notice soon that a thread has moved,
+/// seldom enough that the measuring is no part of the time (`ping_pong --modes tensor`).
+const DISTANCE_EVERY: u64 = 16;
+
+/// Nothing of the peer's is free for `len` bytes.
+fn full(len: usize) -> TrySendError {
+    TrySendError::Full { free: 0, needed: len as u64 }
+}
+
+impl Sender {
+    #[cold]
+    pub(crate) fn put_pooled(
+        &mut self,
+        envelope: Envelope,
+        message: &[u8],
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        self.room_in_pool(message.len(), envelope, patience)?;
+        self.fill(envelope, message);
+        self.finish_pooled(envelope, message.len())?;
+        Ok(())
+    }
+
+    /// A block for `len` bytes, with all that publishing it will need: a segment that the peer
+    /// knows, a loan slot, and a record in the ring.
+    #[inline(always)]
+    pub(crate) fn room_in_pool(
+        &mut self,
+        len: usize,
+        envelope: Envelope,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        // A reservation that was forgotten holds its block no longer.
+        self.pooled.block.put_back();
+        let room = self.find_room_in_pool(len, envelope, patience);
+        if room.is_err() {
+            self.pooled.block.put_back();
+        }
+        room
+    }
+
+    fn find_room_in_pool(
+        &mut self,
+        len: usize,
+        envelope: Envelope,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        self.check()?;
+        let max = self.session.link.terms.max_message;
+        if len as u64 > max {
+            return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
+        }
+        let header = envelope.pooled();
+        let first = self.try_room_in_pool(len, header);
+        if !matches!(first, Err(TrySendError::Full { .. })) {
+            return first;
+        }
+        let Some(deadline) = self.deadline(patience) else {
+            if self.link.peer_left() {
+                return Err(Error::from(ErrorKind::PeerClosed).into());
+            }
+            if !self.link.by_descriptor() {
+                return first;
+            }
+            self.arm()?;
+            return self.try_room_in_pool(len, header);
+        };
+        let start = Instant::now();
+        loop {
+            self.room_in_ring(header, SendPatience::Until(deadline))?;
+            match self.try_room_in_pool(len, header) {
+                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
+                answer => return answer,
+            }
+        }
+    }
+
+    fn try_room_in_pool(&mut self, len: usize, header: Header) -> Result<(), TrySendError> {
+        loop {
+            self.pooled.offset = self.room_in_ring(header, SendPatience::None)?;
+            let block = &mut self.pooled.block;
+            // There is a slot for it if one is promised.
+            let is_ready = match (self.prepared.take(), &self.ready, &self.promise) {
+                (Some(prepared), Some(ready), Some(_)) if prepared.is_for(len) => {
+                    block.take_ready(ready, prepared, len)
+                }
+                _ => false,
+            };
+            if !is_ready && !self.ask_block(len)? {
+                continue;
+            }
+            match self.offer(self.pooled.block.segment(), &[])? {
+                Offered::Known => return Ok(()),
+                Offered::NoRoom => {
+                    // Whoever waits holds nothing that others need.
+                    self.pooled.block.put_back();
+                    return Err(full(len));
+                }
+                Offered::Unannounced => {
+                    self.pooled.block.put_back();
+                    self.announce_packets()?;
+                }
+            }
+        }
+    }
+
+    /// Asks the pool for a block for `len` bytes. False: it is to be asked again.
+    #[cold]
+    fn ask_block(&mut self, len: usize) -> Result<bool, TrySendError> {
+        let Session { link, env, .. } = &*self.session;
+        match env.pool().alloc_for(len, link.borrower)? {
+            Ok(block) => self.pooled.block = block,
+            // This half is the only one that lends to this peer: a slot that is free stays free.
+            Err(Lacking::Slot) if self.promise.is_some() => {
+                self.renounce();
+                return Ok(false);
+            }
+            Err(Lacking::Slot) => return Err(full(len)),
+            Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
+                return Err(Error::from(spent).into());
+            }
+            Err(Lacking::Memory(spent)) => {
+                let free = spent.quota.saturating_sub(spent.used);
+                return Err(TrySendError::Full { free, needed: spent.needed });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes sure that the peer knows a segment beside those that `needed` names.
+    #[inline]
+    pub(crate) fn offer(&mut self, segment: u32, needed: &[u32]) -> Result<Offered> {
+        if self.sent.knows(segment) {
+            return Ok(Offered::Known);
+        }
+        let reader = self.producer.read().map_err(|fault| self.link.fail(fault))?;
+        self.sent.offer(&self.session, segment, reader, needed)
+    }
+
+    /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.
+    #[cold]
+    pub(crate) fn announce_packets(&mut self) -> Result<(), TrySendError> {
+        let header = Header::new(Kind::Packets, 0);
+        self.room_in_ring(header, SendPatience::None)?;
+        self.producer.publish(header);
+        self.sent.announced();
+        self.announce()?;
+        Ok(())
+    }
+
+    #[cold]
+    pub(crate) fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
+        let Self { room, session, .. } = self;
+        let Session { link, env, .. } = &**session;
+        // Others hold what is lacking, or the peer does: then it rings, whichever loan it returns.
+        let oldest = env.pool().oldest_loan(link.borrower);
+        let waited = room.wait(link, Some(deadline), Some(SLICE), || {
+            oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
+        });
+        match waited {
+            Err(error) if error.is_timeout() => {
+                return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+            }
+            waited => waited?,
+        }
+        self.check()?;
+        if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
+    }
+
+    /// Publishes the block's descriptor, and enters the loan.
+    pub(crate) fn finish_pooled(&mut self, envelope: Envelope, len: usize) -> Result<()> {
+        let place = self.pooled.block.place();
+        let promise = self.promise.take().or_else(|| self.ask_promise());
+        let Some((promise, place)) = promise.zip(place) else {
+            self.pooled.block.put_back();
+            // The account closes when the peer ends.
+            return Err(self.link.end());
+        };
+        let descriptor = Pooled::new(&promise.loan(place), len as u64).to_words();
+        let offset = self.pooled.offset;
+        self.ring.put_words(offset + envelope.len(), &descriptor);
+        self.write_id(offset, envelope);
+        self.stats.pooled += 1;
+        let announced = self.finish(envelope.pooled(), len);
+        let Session { link, env, .. } = &*self.session;
+        let block = &mut self.pooled.block;
+        (self.promise, self.prepared) = env.pool().enter_and_prepare(block, link.borrower, promise);
+        // If the account was closed meanwhile the peer has left, perhaps with this message.
+        self.pooled.block.put_back();
+        announced?;
+        self.note_distance()
+    }
+
+    /// Measures now and then how far the peer is. The caller has just lent it something: only the pool needs the distance.
+    #[inline(always)]
+    pub(crate) fn note_distance(&mut self) -> Result<()> {
+        let lent = self.stats.pooled + self.stats.tensors;
+        if lent.is_multiple_of(DISTANCE_EVERY) { self.measure_distance() } else { Ok(()) }
+    }
+
+    /// Times the load of the peer's position. The peer stores it when it has read everything and waits, so the line lies in
+    /// the nearest cache of the peer's core. The lines of a loan may lie anywhere.
+    #[cold]
+    fn measure_distance(&mut self) -> Result<()> {
+        match self.producer.time_position() {
+            Ok(Some(took)) => self.session.env.pool().note_distance(took),
+            Ok(None) => {}
+            Err(fault) => return Err(self.link.fail(fault)),
+        }
+        Ok(())
+    }
+}

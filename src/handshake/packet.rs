@@ -1,0 +1,516 @@
+//! What two processes tell each other when they meet: packets, and the judgement of them. No I/O.
+//!
+//! Every packet on a link's socket is [`PACKET`] bytes long, little-endian; `docs/wire.md` has the
+//! bytes. The connecting side says Hello first, with the descriptor of its segment; the accepting
+//! side answers with its own Hello and descriptor, or with a Refusal.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
+use crate::handshake::layout::{self, Extents};
+use crate::shm::page_size;
+
+/// Descriptors in one packet: `SCM_MAX_FD` of `unix(7)`.
+pub(crate) const MOST: usize = 253;
+
+/// Bytes of every packet.
+pub(crate) const PACKET: usize = 128;
+
+/// Protocol versions that this side speaks, lowest and highest.
+pub(crate) const VERSIONS: (u16, u16) = (1, 1);
+
+const MAGIC: [u8; 8] = *b"slipring";
+
+const HELLO: u16 = 1;
+const REFUSAL: u16 = 2;
+const SEGMENT: u16 = 3;
+const RETIRE: u16 = 4;
+const WAKE: u16 = 5;
+const DESCRIPTORS: u16 = 6;
+
+/// The sender of this Hello issues `membarrier(GLOBAL_EXPEDITED)` before it sleeps.
+const ISSUES_MEMBARRIER: u32 = 1;
+
+/// The segment that comes along is sealed against writing.
+const FROZEN: u32 = 1;
+
+/// `numa_node` where the node is not known.
+const NO_NODE: u32 = u32::MAX;
+
+/// Byte 0: bytes of a pointer; byte 1: 1 little-endian, 2 big-endian; byte 2: log2 of the page
+/// size; byte 3: log2 of the line that records are rounded to.
+pub(crate) fn architecture() -> u32 {
+    let endianness = if cfg!(target_endian = "little") { 1 } else { 2 };
+    let line = crate::ring::LINE.trailing_zeros();
+    size_of::<usize>() as u32 | endianness << 8 | page_size().trailing_zeros() << 16 | line << 24
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    kind: U16,
+    zero: U16,
+    descriptors: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct HelloBody {
+    version_min: U16,
+    version_max: U16,
+    architecture: U32,
+    flags: U32,
+    token: U32,
+    control_len: U64,
+    ring_capacity: U64,
+    loan_slots: U32,
+    numa_node: U32,
+    max_message: U64,
+    pool_limit: U64,
+    zero: [u8; 56],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RefusalBody {
+    version_min: U16,
+    version_max: U16,
+    code: U32,
+    zero: [u8; 104],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct SegmentBody {
+    segment: U32,
+    flags: U32,
+    len: U64,
+    rest: [u8; 96],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct WakeBody {
+    reason: U32,
+    rest: [u8; 108],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct DescriptorsBody {
+    first: U64,
+    rest: [u8; 104],
+}
+
+/// Why an event loop of the peer is woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A record was published.
+    Data = 1,
+    /// Room, or a loan, was given back.
+    Room = 2,
+}
+
+/// One side's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) issues_membarrier: bool,
+    /// Bytes of the control section of the segment that comes along; the ring follows it.
+    pub(crate) control_len: u64,
+    /// Bytes of the ring.
+    pub(crate) ring_capacity: u64,
+    /// Loans that this side can return at a time.
+    pub(crate) loan_slots: u32,
+    /// The node of the thread that made this side's segment.
+    pub(crate) numa_node: Option<u32>,
+    /// The longest message that this side takes, in bytes.
+    pub(crate) max_message: u64,
+    /// Bytes of the other side's pool that this side maps at most.
+    pub(crate) pool_limit: u64,
+}
+
+impl Hello {
+    /// Returns the sections of the segment that comes with this Hello.
+    pub(crate) fn extents(&self) -> Extents {
+        Extents {
+            control: self.control_len as usize,
+            ring: self.ring_capacity,
+            loan_slots: self.loan_slots,
+        }
+    }
+}
+
+/// A packet that came over a socket, judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packet {
+    Hello(Hello),
+    /// A pool segment comes along.
+    Segment {
+        segment: u32,
+        len: u64,
+        /// Nobody can write it.
+        frozen: bool,
+    },
+    /// A pool segment will not be named again.
+    Retire {
+        segment: u32,
+    },
+    /// The receiver has armed its socket, and there is something to look at.
+    Wake(Reason),
+    /// Descriptors of the user's come along.
+    Descriptors {
+        /// The number of the first one.
+        first: u64,
+        /// How many: 1 to [`MOST`].
+        count: u32,
+    },
+}
+
+impl Packet {
+    /// Descriptors that come along.
+    pub(crate) fn descriptors(&self) -> usize {
+        match self {
+            Self::Hello(_) | Self::Segment { .. } => 1,
+            Self::Retire { .. } | Self::Wake(_) => 0,
+            Self::Descriptors { count, .. } => *count as usize,
+        }
+    }
+
+    /// The fault of a peer that sent this packet where another kind was due.
+    pub(crate) fn out_of_place(&self) -> Fault {
+        let kind = match self {
+            Self::Hello(_) => HELLO,
+            Self::Segment { .. } => SEGMENT,
+            Self::Retire { .. } => RETIRE,
+            Self::Wake(_) => WAKE,
+            Self::Descriptors { .. } => DESCRIPTORS,
+        };
+        Fault::Field { field: "kind", value: kind.into() }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; PACKET] {
+        match self {
+            Self::Hello(hello) => packet(HELLO, 1, hello_body(hello).as_bytes()),
+            Self::Segment { segment, len, frozen } => {
+                let flags = if *frozen { FROZEN } else { 0 };
+                packet(SEGMENT, 1, segment_body(*segment, flags, *len).as_bytes())
+            }
+            Self::Retire { segment } => packet(RETIRE, 0, segment_body(*segment, 0, 0).as_bytes()),
+            Self::Wake(reason) => {
+                let body = WakeBody { reason: (*reason as u32).into(), rest: [0; 108] };
+                packet(WAKE, 0, body.as_bytes())
+            }
+            Self::Descriptors { first, count } => {
+                let body = DescriptorsBody { first: (*first).into(), rest: [0; 104] };
+                packet(DESCRIPTORS, *count, body.as_bytes())
+            }
+        }
+    }
+
+    /// Judges a packet. The number of descriptors that came is the caller's to compare.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Fault`] with the field that cannot be.
+    /// - [`ErrorKind::NoCommonVersion`], [`ErrorKind::RefusedByPeer`].
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let length = Fault::PacketLength { len: bytes.len(), expected: PACKET };
+        if bytes.len() != PACKET {
+            return Err(length.into());
+        }
+        let (head, body) = Head::read_from_prefix(bytes).map_err(|_| length)?;
+        if head.magic != MAGIC {
+            return Err(Fault::Magic.into());
+        }
+        must_be("head.zero", head.zero.get().into(), 0)?;
+        let packet = match head.kind.get() {
+            HELLO => {
+                let body = HelloBody::read_from_bytes(body).map_err(|_| length)?;
+                Self::Hello(judge_hello(&body)?)
+            }
+            REFUSAL => {
+                let body = RefusalBody::read_from_bytes(body).map_err(|_| length)?;
+                return Err(judge_refusal(&body));
+            }
+            SEGMENT => {
+                let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
+                let (segment, flags) = (body.segment.get(), body.flags.get());
+                must_be("segment.flags", (flags & !FROZEN).into(), 0)?;
+                Self::Segment { segment, len: body.len.get(), frozen: flags & FROZEN != 0 }
+            }
+            RETIRE => {
+                let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
+                Self::Retire { segment: body.segment.get() }
+            }
+            WAKE => {
+                let body = WakeBody::read_from_bytes(body).map_err(|_| length)?;
+                match body.reason.get() {
+                    1 => Self::Wake(Reason::Data),
+                    2 => Self::Wake(Reason::Room),
+                    reason => {
+                        return Err(
+                            Fault::Field { field: "wake.reason", value: reason.into() }.into()
+                        );
+                    }
+                }
+            }
+            DESCRIPTORS => {
+                let body = DescriptorsBody::read_from_bytes(body).map_err(|_| length)?;
+                let count = head.descriptors.get();
+                if count == 0 || count as usize > MOST {
+                    return Err(Fault::Field { field: "descriptors", value: count.into() }.into());
+                }
+                Self::Descriptors { first: body.first.get(), count }
+            }
+            kind => return Err(Fault::Field { field: "kind", value: kind.into() }.into()),
+        };
+        must_be("descriptors", head.descriptors.get().into(), packet.descriptors() as u64)?;
+        Ok(packet)
+    }
+}
+
+/// A refusal, to send instead of a Hello.
+pub(crate) fn refusal(reason: Refusal) -> [u8; PACKET] {
+    let code = match reason {
+        Refusal::NotAdmitted => 1,
+        Refusal::BadHello => 2,
+        Refusal::BadSegment => 3,
+        Refusal::NoResources => 4,
+        Refusal::Other(code) => code,
+    };
+    let body = RefusalBody {
+        version_min: VERSIONS.0.into(),
+        version_max: VERSIONS.1.into(),
+        code: code.into(),
+        zero: [0; 104],
+    };
+    packet(REFUSAL, 0, body.as_bytes())
+}
+
+fn packet(kind: u16, descriptors: u32, body: &[u8]) -> [u8; PACKET] {
+    let head =
+        Head { magic: MAGIC, kind: kind.into(), zero: 0.into(), descriptors: descriptors.into() };
+    let mut packet = [0; PACKET];
+    let (start, rest) = packet.split_at_mut(size_of::<Head>());
+    start.copy_from_slice(head.as_bytes());
+    rest.copy_from_slice(body);
+    packet
+}
+
+fn hello_body(hello: &Hello) -> HelloBody {
+    HelloBody {
+        version_min: VERSIONS.0.into(),
+        version_max: VERSIONS.1.into(),
+        architecture: architecture().into(),
+        flags: if hello.issues_membarrier { ISSUES_MEMBARRIER } else { 0 }.into(),
+        token: 0.into(),
+        control_len: hello.control_len.into(),
+        ring_capacity: hello.ring_capacity.into(),
+        loan_slots: hello.loan_slots.into(),
+        numa_node: hello.numa_node.unwrap_or(NO_NODE).into(),
+        max_message: hello.max_message.into(),
+        pool_limit: hello.pool_limit.into(),
+        zero: [0; 56],
+    }
+}
+
+fn segment_body(segment: u32, flags: u32, len: u64) -> SegmentBody {
+    let (segment, flags) = (segment.into(), flags.into());
+    SegmentBody { segment, flags, len: len.into(), rest: [0; 96] }
+}
+
+fn must_be(field: &'static str, value: u64, must: u64) -> Result<()> {
+    if value == must { Ok(()) } else { Err(Fault::Field { field, value }.into()) }
+}
+
+fn judge_versions(min: U16, max: U16) -> Result<()> {
+    let theirs = (min.get(), max.get());
+    if theirs.0 > theirs.1 {
+        return Err(Fault::Field { field: "version_min", value: theirs.0.into() }.into());
+    }
+    if VERSIONS.1.min(theirs.1) < VERSIONS.0.max(theirs.0) {
+        return Err(ErrorKind::NoCommonVersion { ours: VERSIONS, theirs }.into());
+    }
+    Ok(())
+}
+
+fn judge_refusal(body: &RefusalBody) -> Error {
+    if let Err(error) = judge_versions(body.version_min, body.version_max) {
+        return error;
+    }
+    let reason = match body.code.get() {
+        1 => Refusal::NotAdmitted,
+        2 => Refusal::BadHello,
+        3 => Refusal::BadSegment,
+        4 => Refusal::NoResources,
+        code => Refusal::Other(code),
+    };
+    ErrorKind::RefusedByPeer(reason).into()
+}
+
+fn judge_hello(body: &HelloBody) -> Result<Hello> {
+    let lie = |field, value| Err(Fault::Field { field, value }.into());
+    // Versions first: what else stands in the Hello depends on them.
+    judge_versions(body.version_min, body.version_max)?;
+    let (ours, theirs) = (architecture(), body.architecture.get());
+    if ours != theirs {
+        return Err(Fault::Architecture { ours, theirs }.into());
+    }
+    let flags = body.flags.get();
+    if flags & !ISSUES_MEMBARRIER != 0 {
+        return lie("flags", flags.into());
+    }
+    must_be("token", body.token.get().into(), 0)?;
+    let capacity = body.ring_capacity.get();
+    if !capacity.is_power_of_two() || capacity < page_size() as u64 || capacity > 1 << 30 {
+        return lie("ring_capacity", capacity);
+    }
+    let slots = body.loan_slots.get();
+    if slots == 0 || slots > 1 << 16 {
+        return lie("loan_slots", slots.into());
+    }
+    must_be("control_len", body.control_len.get(), layout::len(slots))?;
+    let max_message = body.max_message.get();
+    if max_message == 0 || max_message > 1 << 40 {
+        return lie("max_message", max_message);
+    }
+    let node = body.numa_node.get();
+    if node != NO_NODE && node >= 1024 {
+        return lie("numa_node", node.into());
+    }
+    if body.zero != [0; 56] {
+        return lie("hello.zero", 1);
+    }
+    Ok(Hello {
+        issues_membarrier: flags & ISSUES_MEMBARRIER != 0,
+        control_len: body.control_len.get(),
+        ring_capacity: capacity,
+        loan_slots: slots,
+        numa_node: (node != NO_NODE).then_some(node),
+        max_message,
+        pool_limit: body.pool_limit.get(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hello() -> Hello {
+        Hello {
+            issues_membarrier: true,
+            control_len: layout::len(256),
+            ring_capacity: 64 << 10,
+            loan_slots: 256,
+            numa_node: None,
+            max_message: 1 << 30,
+            pool_limit: 1 << 32,
+        }
+    }
+
+    const LIES: [u64; 10] = [
+        0,
+        1,
+        (64 << 10) - 1,
+        (64 << 10) + 1,
+        1 << 31,
+        (1 << 32) - 1,
+        1 << 32,
+        (1 << 40) + 1,
+        1 << 63,
+        u64::MAX,
+    ];
+
+    type Honest = fn(u64) -> bool;
+
+    /// Every field of a Hello that is judged: name, offset and length in bytes, and which other
+    /// values than the test's are no lies.
+    const FIELDS: [(&str, usize, usize, Honest); 15] = [
+        ("magic", 0, 8, |_| false),
+        ("kind", 8, 2, |_| false),
+        ("head.zero", 10, 2, |_| false),
+        ("descriptors", 12, 4, |_| false),
+        ("version_min", 16, 2, |value| value == 0),
+        ("version_max", 18, 2, |value| value >= 1),
+        ("architecture", 20, 4, |_| false),
+        ("flags", 24, 4, |value| value == 0),
+        ("token", 28, 4, |_| false),
+        ("control_len", 32, 8, |_| false),
+        ("ring_capacity", 40, 8, |_| false),
+        ("loan_slots", 48, 4, |value| value >= 1 && layout::len(value as u32) == 8192),
+        ("numa_node", 52, 4, |value| value < 1024),
+        ("max_message", 56, 8, |value| value > 0 && value <= 1 << 40),
+        ("hello.zero", 72, 8, |_| false),
+    ];
+
+    #[test]
+    fn packets_survive_their_bytes() {
+        for packet in [
+            Packet::Hello(hello()),
+            Packet::Hello(Hello { numa_node: Some(3), issues_membarrier: false, ..hello() }),
+            Packet::Segment { segment: 7, len: 1 << 30, frozen: false },
+            Packet::Segment { segment: 0, len: 4096, frozen: true },
+            Packet::Retire { segment: u32::MAX },
+            Packet::Wake(Reason::Data),
+            Packet::Wake(Reason::Room),
+            Packet::Descriptors { first: 1 << 40, count: 253 },
+        ] {
+            assert_eq!(Packet::decode(&packet.encode()).unwrap(), packet);
+        }
+    }
+
+    #[test]
+    fn every_lying_field_of_a_hello_is_refused() {
+        let honest = Packet::Hello(hello()).encode();
+        for (name, offset, len, is_honest) in FIELDS {
+            for lie in LIES {
+                let mut bytes = honest;
+                bytes[offset..offset + len].copy_from_slice(&lie.to_le_bytes()[..len]);
+                let mut value = [0; 8];
+                value[..len].copy_from_slice(&bytes[offset..offset + len]);
+                let expected = bytes == honest || is_honest(u64::from_le_bytes(value));
+                let decoded = Packet::decode(&bytes);
+                assert_eq!(decoded.is_ok(), expected, "{name} = {lie:#x}: {decoded:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_common_version_names_both_ranges() {
+        let mut bytes = Packet::Hello(hello()).encode();
+        bytes[16..20].copy_from_slice(&[2, 0, 9, 0]);
+        let error = Packet::decode(&bytes).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::NoCommonVersion { ours: (1, 1), theirs: (2, 9) });
+        assert_eq!(
+            error.to_string(),
+            "no common protocol version: this side speaks 1..=1, the peer 2..=9"
+        );
+    }
+
+    #[test]
+    fn a_refusal_says_why() {
+        for reason in
+            [Refusal::NotAdmitted, Refusal::BadHello, Refusal::BadSegment, Refusal::NoResources]
+        {
+            let error = Packet::decode(&refusal(reason)).unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::RefusedByPeer(reason));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..160)) {
+            let _ = Packet::decode(&bytes);
+        }
+
+        #[test]
+        fn a_hello_with_any_byte_changed_is_judged(at in 0..PACKET, with in any::<u8>()) {
+            let mut bytes = Packet::Hello(hello()).encode();
+            bytes[at] = with;
+            let _ = Packet::decode(&bytes);
+        }
+    }
+}

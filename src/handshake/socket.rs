@@ -1,0 +1,385 @@
+//! The bootstrap socket: every call that touches one, with EINTR, short reads, truncation and
+//! close-on-exec dealt with here.
+//!
+//! Receiving goes through `recvmsg` of libc: the credentials of a process outside of our pid
+//! namespace have pid 0, and a `SCM_PIDFD` that is not understood would be a lost descriptor.
+
+#![allow(unsafe_code)]
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
+};
+
+use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::handshake::packet::MOST;
+use crate::handshake::peer::Credentials;
+use crate::handshake::untrusted::Foreigners;
+
+/// `SO_PASSPIDFD` and `SCM_PIDFD` of `unix(7)`, Linux 6.5.
+const SO_PASSPIDFD: libc::c_int = 76;
+const SCM_PIDFD: libc::c_int = 4;
+
+/// Words of a buffer for credentials, a pidfd and [`MOST`] descriptors, each behind a header of 16 bytes. There is room
+/// for all that a packet can carry: those that find none are closed by whoever receives, and a `close` can wait
+/// ([`Foreigners`]).
+const CONTROL: usize = (16 + 16 + 16 + 8 + 16 + 4 * MOST).div_ceil(8);
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// A new socket.
+pub(crate) fn open() -> Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+        .map_err(|errno| Error::os("socket", errno))
+}
+
+pub(crate) fn bind_and_listen(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    rustix::net::bind(socket, address)?;
+    rustix::net::listen(socket, 4096)
+}
+
+pub(crate) fn connect(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
+    rustix::io::retry_on_intr(|| rustix::net::connect(socket, address))
+}
+
+/// The next pending connection. `None`: there is none.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
+    loop {
+        match rustix::net::accept_with(listener, FLAGS) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(Errno::AGAIN) => return Ok(None),
+            // The peer went away between connecting and now.
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => return Err(Error::os("accept4", errno)),
+        }
+    }
+}
+
+/// Makes a socket that somebody else opened fit for a link.
+///
+/// # Errors
+///
+/// [`ErrorKind::Address`]: it is no `SOCK_SEQPACKET` Unix socket, or listens although it
+/// must not (or the reverse).
+pub(crate) fn adopt(socket: &OwnedFd, listening: bool) -> Result<()> {
+    let fits = rustix::net::sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
+        && rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
+        && rustix::net::sockopt::socket_acceptconn(socket) == Ok(listening);
+    if !fits {
+        return Err(ErrorKind::Address(crate::error::AddressFault::NotSeqpacket).into());
+    }
+    rustix::io::ioctl_fionbio(socket, true).map_err(|errno| Error::os("FIONBIO", errno))?;
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|errno| Error::os("F_SETFD", errno))
+}
+
+/// Asks the kernel to say with each packet who sent it.
+pub(crate) fn receive_credentials(socket: &OwnedFd) -> Result<()> {
+    rustix::net::sockopt::set_socket_passcred(socket, true)
+        .map_err(|errno| Error::os("SO_PASSCRED", errno))?;
+    set_pass_pidfd(socket, 1);
+    Ok(())
+}
+
+fn set_pass_pidfd(socket: &OwnedFd, on: libc::c_int) {
+    // SAFETY: the option's value is the `int` pointed to. Kernels before 6.5 refuse it, and the
+    // pidfd is then opened by pid.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSPIDFD,
+            (&raw const on).cast(),
+            mem::size_of_val(&on) as libc::socklen_t,
+        )
+    };
+}
+
+/// Who made the other end of a connected socket (not: who holds it now).
+pub(crate) fn maker(socket: &OwnedFd) -> Result<Credentials> {
+    let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the option's value is a `ucred`, and `len` says how long it is.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            credentials.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    if done != 0 {
+        return Err(Error::os("SO_PEERCRED", io::Error::last_os_error()));
+    }
+    // SAFETY: zero is a valid `ucred`, and the kernel wrote nothing else.
+    Ok(judge(unsafe { credentials.assume_init() }))
+}
+
+fn judge(credentials: libc::ucred) -> Credentials {
+    let pid = u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0);
+    Credentials { pid, uid: credentials.uid, gid: credentials.gid }
+}
+
+/// Sends one packet with [`MOST`] descriptors at most, and who we are. `false`: the queue is full.
+pub(crate) fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool, Errno> {
+    const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1));
+    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let credentials = UCred {
+        pid: rustix::process::getpid(),
+        uid: rustix::process::geteuid(),
+        gid: rustix::process::getegid(),
+    };
+    let mut fits = control.push(SendAncillaryMessage::ScmCredentials(credentials));
+    if !fds.is_empty() {
+        fits &= control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    debug_assert!(fits, "the buffer was made for both");
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags)
+    });
+    match sent {
+        // SOCK_SEQPACKET sends whole packets or none.
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// One packet, with what came along.
+#[derive(Debug)]
+pub(crate) struct Received<const N: usize> {
+    pub(crate) bytes: [u8; N],
+    pub(crate) len: usize,
+    pub(crate) descriptors: Foreigners,
+    pub(crate) credentials: Option<Credentials>,
+    /// The sender's process, or why the kernel could not open it.
+    pub(crate) pidfd: Option<Result<OwnedFd, Errno>>,
+    /// The packet, or what came along, was cut short.
+    cut: bool,
+}
+
+impl<const N: usize> Received<N> {
+    /// That neither the packet nor what came along was cut short.
+    ///
+    /// # Errors
+    ///
+    /// - [`Fault::Truncated`]: it was.
+    /// - [`ErrorKind::DescriptorLimit`]: it was, because this process may open no more.
+    pub(crate) fn is_whole(&self, socket: &OwnedFd) -> Result<()> {
+        if !self.cut {
+            return Ok(());
+        }
+        // The descriptors that did arrive are still open: is there room for one more?
+        rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| Error::os("recvmsg", errno))?;
+        Err(Fault::Truncated.into())
+    }
+}
+
+/// What a look at a socket gives.
+#[derive(Debug)]
+pub(crate) enum Incoming<const N: usize> {
+    Packet(Received<N>),
+    /// Nothing now.
+    Nothing,
+    /// The other end is closed.
+    End,
+}
+
+/// Receives one packet of up to `N` bytes without waiting.
+///
+/// # Errors
+///
+/// - [`Fault::Truncated`]: the packet, or what came along, was cut short.
+/// - [`ErrorKind::DescriptorLimit`]: it was cut short because this process may open no more.
+pub(crate) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
+    let incoming = receive_cut(socket)?;
+    if let Incoming::Packet(packet) = &incoming {
+        packet.is_whole(socket)?;
+    }
+    Ok(incoming)
+}
+
+/// As [`receive`]. Whether the packet [is whole](Received::is_whole) is the caller's to ask.
+pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
+    let mut received = Received {
+        bytes: [0; N],
+        len: 0,
+        descriptors: Foreigners::default(),
+        credentials: None,
+        pidfd: None,
+        cut: false,
+    };
+    let mut iov = libc::iovec { iov_base: received.bytes.as_mut_ptr().cast(), iov_len: N };
+    // Aligned as control messages must be.
+    let mut control = [const { MaybeUninit::<u64>::uninit() }; CONTROL];
+    // SAFETY: zero is a valid `msghdr`.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_iov = &mut iov;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    let len = loop {
+        // SAFETY: `header` points to the buffers above, which live on and are not otherwise used.
+        let len = unsafe {
+            libc::recvmsg(
+                socket.as_raw_fd(),
+                &mut header,
+                libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
+            )
+        };
+        if len >= 0 {
+            break len.unsigned_abs();
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // A peer that closed with packets unread leaves this error once; what it sent, or the
+            // end, comes with the next call.
+            Some(libc::EINTR | libc::ECONNRESET) => {}
+            Some(libc::EAGAIN) => return Ok(Incoming::Nothing),
+            _ => return Err(Error::os("recvmsg", error)),
+        }
+    };
+    received.len = len;
+    collect(&header, &mut received);
+    received.cut = header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
+    // An empty packet is one, too: it has a sender.
+    let nothing = len == 0 && received.credentials.is_none();
+    Ok(if nothing { Incoming::End } else { Incoming::Packet(received) })
+}
+
+/// Copies the next packet's bytes and leaves it where it is. `None`: there is none.
+pub(crate) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *bytes, flags))
+        .ok()
+        .map(|(_, len)| len)
+}
+
+/// Whether something lies in a socket's queue, be it an empty packet. The socket is shut down for reading.
+pub(crate) fn holds_unread(socket: &OwnedFd) -> bool {
+    // Then each packet brings at least its sender's credentials, which find no room.
+    let _ = rustix::net::sockopt::set_socket_passcred(socket, true);
+    peek_bare(socket).is_some_and(|(len, cut)| len > 0 || cut)
+}
+
+/// Whether descriptors come with the next packet of a socket's queue.
+pub(crate) fn next_brings_descriptors(socket: &OwnedFd) -> bool {
+    // Then nothing else does.
+    let _ = rustix::net::sockopt::set_socket_passcred(socket, false);
+    set_pass_pidfd(socket, 0);
+    peek_bare(socket).is_some_and(|(_, cut)| cut)
+}
+
+/// Looks at the next packet with no room for what comes along: its length, up to a byte, and whether anything does.
+fn peek_bare(socket: &OwnedFd) -> Option<(usize, bool)> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let (mut byte, mut none) = ([0; 1], RecvAncillaryBuffer::default());
+    let seen =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut none, flags).ok()?;
+    Some((seen.bytes, seen.flags.contains(ReturnFlags::CTRUNC)))
+}
+
+/// Takes the next packet of a socket's queue, with which no descriptors come.
+pub(crate) fn skip(socket: &OwnedFd) {
+    let _ = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
+}
+
+/// Ends the asking for a descriptor of each sender's process, once that is known.
+pub(crate) fn stop_pidfds(socket: &OwnedFd) {
+    set_pass_pidfd(socket, 0);
+}
+
+/// Takes the control messages into owned values.
+fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
+    // SAFETY: `header` describes the control buffer that the kernel has just filled.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !next.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give whole headers inside of the buffer.
+        let message = unsafe { next.read() };
+        // SAFETY: as above; the data follows its header.
+        let data = unsafe { libc::CMSG_DATA(next) };
+        // SAFETY: computes the length of an empty message.
+        let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+        let len = (message.cmsg_len as usize).saturating_sub(empty);
+        match (message.cmsg_level, message.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for index in 0..len / size_of::<libc::c_int>() {
+                    if let Ok(fd) = take_descriptor(data, index) {
+                        received.descriptors.push(fd);
+                    }
+                }
+            }
+            (libc::SOL_SOCKET, SCM_PIDFD) if len >= size_of::<libc::c_int>() => {
+                received.pidfd = Some(take_descriptor(data, 0));
+            }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if len >= size_of::<libc::ucred>() => {
+                // SAFETY: the kernel wrote a whole `ucred` there, perhaps unaligned.
+                let credentials = unsafe { data.cast::<libc::ucred>().read_unaligned() };
+                received.credentials = Some(judge(credentials));
+            }
+            _ => {}
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        next = unsafe { libc::CMSG_NXTHDR(header, next) };
+    }
+}
+
+/// The descriptor at `index` of a message's data. The kernel writes an error number where it could
+/// not open one.
+fn take_descriptor(data: *const u8, index: usize) -> Result<OwnedFd, Errno> {
+    let at = data.cast::<libc::c_int>().wrapping_add(index);
+    // SAFETY: the caller has checked that the message is that long.
+    let raw = unsafe { at.read_unaligned() };
+    if raw < 0 {
+        return Err(Errno::from_raw_os_error(raw.saturating_neg()));
+    }
+    // SAFETY: the kernel has just opened it for us, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Waits until a socket can be read (or its end is seen). `false`: the deadline passed.
+pub(crate) fn wait_readable(socket: impl AsFd, deadline: Option<Instant>) -> Result<bool> {
+    wait(socket, PollFlags::IN, deadline)
+}
+
+/// Waits until a socket has room for a packet (or its end is seen). `false`: the deadline passed.
+pub(crate) fn wait_writable(socket: impl AsFd, deadline: Instant) -> Result<bool> {
+    wait(socket, PollFlags::OUT, Some(deadline))
+}
+
+fn wait(socket: impl AsFd, events: PollFlags, deadline: Option<Instant>) -> Result<bool> {
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: left.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match rustix::event::poll(&mut [PollFd::new(&socket, events)], timeout.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::os("poll", errno)),
+        }
+    }
+}
+
+/// Makes a socket readable for whoever sleeps on it: the peer is dead. What it had sent can still be
+/// read.
+pub(crate) fn end(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}
+
+/// Tells the peer that this side is done with the link. Errors have nobody left to hear them.
+pub(crate) fn shutdown(socket: &OwnedFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+}

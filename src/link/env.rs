@@ -1,0 +1,69 @@
+//! What a link needs of the context that made it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::link::link::Link;
+use crate::link::watcher::Watcher;
+use crate::pool::Pool;
+use crate::wake::Spin;
+
+/// Options of a link's two halves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChannelOptions {
+    /// The longest message that travels in the ring, in bytes.
+    pub(crate) inline_max: u64,
+    pub(crate) send_timeout: Duration,
+    pub(crate) spin: Spin,
+    /// Bytes that may be set aside while something else is waited for.
+    pub(crate) backlog_limit: usize,
+    /// Bytes of writes that may wait for room in a reactor.
+    pub(crate) write_limit: usize,
+}
+
+/// What the links of a context share.
+#[derive(Debug)]
+pub(crate) struct LinkEnv {
+    options: ChannelOptions,
+    pool: Pool,
+    watcher: Mutex<Option<Watcher>>,
+}
+
+impl LinkEnv {
+    pub(crate) fn new(options: ChannelOptions, pool: Pool) -> Self {
+        Self { options, pool, watcher: Mutex::new(None) }
+    }
+
+    /// Returns the options of halves.
+    #[inline(always)]
+    pub(crate) fn options(&self) -> &ChannelOptions {
+        &self.options
+    }
+
+    /// Returns the pool that senders lend from.
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Watches a link. The first one starts the thread that does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit), [`ErrorKind::Os`](crate::ErrorKind::Os).
+    pub(crate) fn watch(&self, link: &Arc<Link>) -> Result<()> {
+        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*watcher {
+            Some(watcher) => watcher.watch(link),
+            None => watcher.insert(Watcher::start(self.pool.clone())?).watch(link),
+        }
+    }
+
+    /// The user of a link is gone.
+    pub(crate) fn retire(&self, link: &Arc<Link>) {
+        if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
+            watcher.retire(link);
+        }
+    }
+}

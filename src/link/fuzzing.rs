@@ -1,0 +1,36 @@
+//! What fuzz targets reach of the packets.
+
+use crate::error::ErrorKind;
+use crate::handshake::packet::PACKET;
+use crate::handshake::packet::Packet;
+use crate::handshake::packet::refusal;
+use crate::link::link::Extents;
+
+/// Judges a packet, whatever it is. One that passes is written again as it was read.
+pub fn packet(bytes: &[u8]) {
+    match Packet::decode(bytes) {
+        Ok(packet) => {
+            let again = packet.encode();
+            assert_eq!((again.len(), bytes.len()), (PACKET, PACKET));
+            assert_eq!(Packet::decode(&again).unwrap(), packet);
+            // A Hello's versions are the writer's own. What stands behind the others is not looked at.
+            let looked_at = match packet {
+                Packet::Hello(hello) => {
+                    let len = hello.control_len + hello.ring_capacity;
+                    assert_eq!(hello.extents().segment_len() as u64, len);
+                    20..PACKET
+                }
+                Packet::Segment { .. } => 0..32,
+                Packet::Retire { .. } | Packet::Wake(_) => 0..20,
+                Packet::Descriptors { .. } => 0..24,
+            };
+            assert_eq!(again[looked_at.clone()], bytes[looked_at], "{packet:?}");
+        }
+        Err(error) => {
+            if let ErrorKind::RefusedByPeer(reason) = error.kind() {
+                let again = Packet::decode(&refusal(*reason)).unwrap_err();
+                assert_eq!(error.kind(), again.kind());
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A link: what both halves of a connection, and the loans taken from it, share.
+
+use crate::handshake::layout::Extents;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::handshake::layout;
+use crate::handshake::owned_socket::Socket;
+use crate::handshake::packet::Packet;
+use crate::handshake::packet::Reason;
+use crate::handshake::peer::Peer;
+use crate::handshake::socket;
+use crate::link::control_socket::Arrivals;
+use crate::link::health::Health;
+use crate::link::health::Standing;
+use crate::pool::{Borrower, BorrowerId};
+use crate::shm::{Mapping, OwnWords, PeerMapping, PeerWords};
+
+/// What both sides agreed on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// The longest message in bytes, both ways.
+    pub(crate) max_message: u64,
+    /// Bytes of our control section and ring.
+    pub(crate) own: Extents,
+    /// Bytes of the peer's.
+    pub(crate) peer: Extents,
+    /// Bytes of our pool that the peer maps at most.
+    pub(crate) peer_pool_limit: u64,
+}
+
+/// The state of a link, private to this process.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) own: Mapping,
+    pub(crate) peer: PeerMapping,
+    pub(crate) socket: Socket,
+    pub(crate) identity: Peer,
+    pub(crate) terms: Terms,
+    /// Both processes are registered for `membarrier`.
+    pub(crate) interrupts: bool,
+    pub(crate) borrower: BorrowerId,
+    pub(crate) standing: Standing,
+    arrivals: Mutex<Arrivals>,
+    /// Segments of the peer that were retired.
+    pub(crate) retires: Arc<AtomicU32>,
+    /// Somebody sleeps on the socket: whoever finds nothing arms before it says so.
+    by_descriptor: AtomicBool,
+}
+
+impl Link {
+    pub(crate) fn new(
+        (own, peer): (Mapping, PeerMapping),
+        socket: Socket,
+        identity: Peer,
+        terms: Terms,
+        interrupts: bool,
+        borrower: BorrowerId,
+        arrivals: Arrivals,
+    ) -> Self {
+        Self {
+            own,
+            peer,
+            socket,
+            identity,
+            terms,
+            interrupts,
+            borrower,
+            standing: Standing::new(),
+            retires: arrivals.retires(),
+            arrivals: Mutex::new(arrivals),
+            by_descriptor: AtomicBool::new(false),
+        }
+    }
+
+    /// What comes on the socket.
+    pub(crate) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        // A panic under the lock would be a bug of ours, and every step leaves the table whole.
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on somebody sleeps on the socket.
+    pub(crate) fn use_descriptor(&self) {
+        self.by_descriptor.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody sleeps on the socket.
+    pub(crate) fn by_descriptor(&self) -> bool {
+        self.by_descriptor.load(Ordering::Relaxed)
+    }
+
+    /// Sends a packet. `false`: the socket's queue is full.
+    pub(crate) fn post(&self, packet: &Packet, fds: &[BorrowedFd<'_>]) -> Result<bool> {
+        match socket::send(&self.socket, &packet.encode(), fds) {
+            Ok(sent) => Ok(sent),
+            Err(Errno::PIPE | Errno::CONNRESET) => {
+                // It reads no packets any more, so it is done with the link.
+                self.hang_up();
+                Err(self.end())
+            }
+            Err(errno) => Err(Error::os("sendmsg", errno)),
+        }
+    }
+
+    /// Wakes the peer's event loop, which sleeps on its socket.
+    #[cold]
+    pub(crate) fn call(&self, reason: Reason) {
+        match socket::send(&self.socket, &Packet::Wake(reason).encode(), &[]) {
+            // A full queue can be read already, and whoever is gone needs no waking.
+            Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            // It would sleep for ever; the end of the link wakes it.
+            Err(errno) if self.is_alive() => drop(self.fail(Error::os("sendmsg", errno))),
+            Err(_) => {}
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_alive(&self) -> bool {
+        self.standing.is_alive()
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.standing.health()
+    }
+
+    /// Wakes whoever sleeps on this link, because it is no longer alive.
+    fn rouse(&self) {
+        // In models it is no futex.
+        #[cfg(not(slipring_loom))]
+        let _ = futex::wake(self.standing.word(), futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+
+    /// The peer's end of the socket is closed.
+    pub(crate) fn hang_up(&self) {
+        self.standing.raise(Health::HungUp);
+        self.rouse();
+    }
+
+    /// The peer's process has ended.
+    pub(crate) fn die(&self) {
+        self.standing.raise(Health::Dead);
+        self.rouse();
+        // A forked child of the peer's may hold the other end, so this one must say it.
+        socket::end(&self.socket);
+    }
+
+    /// Ends the link from this side. Every later use of it gives the same answer, once what the
+    /// peer had sent in order before is received.
+    #[cold]
+    pub(crate) fn fail(&self, error: impl Into<Error>) -> Error {
+        let error = error.into();
+        let kind = self.standing.fail(error.kind());
+        self.rouse();
+        socket::shutdown(&self.socket);
+        if kind == error.kind() { error } else { kind.clone().into() }
+    }
+
+    /// The error of a link that is not alive, for somebody who has nothing left to receive.
+    #[cold]
+    pub(crate) fn end(&self) -> Error {
+        match self.standing.failure() {
+            Some(kind) => kind.clone().into(),
+            _ if self.peer_left() => ErrorKind::PeerClosed.into(),
+            _ => ErrorKind::PeerDied.into(),
+        }
+    }
+
+    /// Whether the peer's receiver said that it will look no more.
+    pub(crate) fn peer_left(&self) -> bool {
+        crate::wake::is_gone(self.peer.load(layout::RECEIVER_STATE))
+    }
+
+    /// Sleeps while the bell's low half is `value` and the link is alive. Returns early on signals
+    /// and for no reason: the caller looks again.
+    pub(crate) fn sleep(&self, bell: usize, value: u32, deadline: Option<Instant>) -> Result<()> {
+        static WAITV: OnceLock<bool> = OnceLock::new();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if *WAITV.get_or_init(waitv_works) {
+            self.sleep_on_both(bell, value, left)
+        } else {
+            self.sleep_on_bell(bell, value, left)
+        }
+    }
+
+    fn sleep_on_both(
+        &self,
+        bell: usize,
+        value: u32,
+        left: Option<std::time::Duration>,
+    ) -> Result<()> {
+        let mut waits = [futex::Wait::new(), futex::Wait::new()];
+        waits[0].val = value.into();
+        waits[0].uaddr = futex::WaitPtr::new((&raw const *self.peer.futex(bell)).cast_mut().cast());
+        waits[0].flags = futex::WaitFlags::SIZE_U32;
+        waits[1].val = Health::Alive as u64;
+        waits[1].uaddr = futex::WaitPtr::new((&raw const *self.standing.word()).cast_mut().cast());
+        waits[1].flags = futex::WaitFlags::SIZE_U32 | futex::WaitFlags::PRIVATE;
+        let until = left.map(monotonic_after);
+        let clock = rustix::thread::ClockId::Monotonic;
+        let flags = futex::WaitvFlags::empty();
+        woken(futex::waitv(&waits, flags, until.as_ref(), clock).map(drop), "futex_waitv")
+    }
+
+    /// For kernels without `futex_waitv` (before 5.16): the end of the peer is seen by waking up
+    /// every now and then.
+    fn sleep_on_bell(
+        &self,
+        bell: usize,
+        value: u32,
+        left: Option<std::time::Duration>,
+    ) -> Result<()> {
+        const SLICE: std::time::Duration = std::time::Duration::from_millis(25);
+        let slice = left.map_or(SLICE, |left| left.min(SLICE));
+        let timeout = futex::Timespec { tv_sec: 0, tv_nsec: slice.subsec_nanos().into() };
+        let word = self.peer.futex(bell);
+        let slept = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
+        woken(slept, "futex wait")
+    }
+
+    /// Wakes the peer's thread that sleeps on a bell of ours, which was rung.
+    #[cold]
+    pub(crate) fn wake(&self, bell: usize) {
+        let _ = futex::wake(self.own.futex(bell), futex::Flags::empty(), i32::MAX as u32);
+    }
+}
+
+fn woken(result: Result<(), Errno>, call: &'static str) -> Result<()> {
+    match result {
+        Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Ok(()),
+        Err(errno) => Err(Error::os(call, errno)),
+    }
+}
+
+fn monotonic_after(left: std::time::Duration) -> futex::Timespec {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanos = now.tv_nsec + i64::from(left.subsec_nanos());
+    let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX / 2);
+    futex::Timespec {
+        tv_sec: now.tv_sec.saturating_add(seconds).saturating_add(nanos / 1_000_000_000),
+        tv_nsec: nanos % 1_000_000_000,
+    }
+}
+
+/// Whether the kernel (5.16) and the sandbox know `futex_waitv`.
+fn waitv_works() -> bool {
+    let word = AtomicU32::new(1);
+    let mut wait = futex::Wait::new();
+    wait.uaddr = futex::WaitPtr::new((&raw const word).cast_mut().cast());
+    wait.flags = futex::WaitFlags::SIZE_U32 | futex::WaitFlags::PRIVATE;
+    let clock = rustix::thread::ClockId::Monotonic;
+    let flags = futex::WaitvFlags::empty();
+    // The word is not what it is said to be, so a kernel that knows the call says EAGAIN.
+    futex::waitv(&[wait], flags, None, clock) == Err(Errno::AGAIN)
+}
+
+/// How the pool learns what a peer has returned. It keeps the peer's mapping, not the link.
+#[derive(Debug)]
+pub(crate) struct Returns(pub(crate) PeerMapping);
+
+impl Borrower for Returns {
+    fn returned(&self, slot: u32) -> u64 {
+        self.0.load(layout::RETURNS + 8 * slot as usize)
+    }
+
+    fn holds_nothing(&self) -> bool {
+        self.0.load(layout::RELEASED) != 0
+    }
+}

@@ -1,0 +1,225 @@
+//! Descriptors of the user's that travel over the socket beside a record that names them.
+//!
+//! ```text
+//!   numbers  0 ........ base ............................ next
+//!            taken,     │ held: came, nobody has asked yet │ still to come
+//!            or dropped │                                  │
+//! ```
+//!
+//! 1. Numbers count up, and each packet starts where the last one ended.
+//! 2. A record names a range. Taking it drops what lies before: descriptors of records that were never sent.
+//! 3. What this process had no room for is missing, and whoever asks for it hears so. The link goes on.
+//!    Of the room that there is for all links, one may take twice what it leaves to the others.
+//! 4. A side that has not [admitted](Luggage::admit) descriptors takes none.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::error::{ErrorKind, Fault, Result};
+use crate::handshake::untrusted::Foreign;
+use crate::handshake::untrusted::Foreigners;
+
+/// Descriptors that wait to be taken, of all links: half of those that this process may open at most.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// How many descriptors one link may have waiting, for each that is left to the others. One link alone gets two thirds
+/// of the room, a second one two thirds of what that leaves; of 1024 that a process may open by default, 341 and 113.
+const SHARE: u64 = 2;
+
+/// A descriptor that waits.
+#[derive(Debug)]
+struct Held {
+    fd: Foreign,
+    _counted: Counted,
+}
+
+#[derive(Debug)]
+struct Counted;
+
+impl Held {
+    /// Beside so many that wait already, its link's own and all links'. `None`: there is no room, and it is closed.
+    fn new(fd: Foreign, own: usize, room: u64) -> Option<Self> {
+        // Dropped, it counts back.
+        let (held, counted) = (HELD.fetch_add(1, Ordering::Relaxed), Counted);
+        let left = room.saturating_sub(held as u64);
+        ((own as u64) < left.saturating_mul(SHARE)).then_some(Self { fd, _counted: counted })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        HELD.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn limit() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
+/// The descriptors that came over one link.
+#[derive(Debug, Default)]
+pub(crate) struct Luggage {
+    /// How many may be held.
+    limit: usize,
+    /// The number of the next one to come.
+    next: u64,
+    /// Those before it. `None`: there was no room for it.
+    held: VecDeque<Option<Held>>,
+}
+
+impl Luggage {
+    /// From now on up to `limit` descriptors may wait to be taken.
+    pub(crate) fn admit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Whether any are taken.
+    pub(crate) fn is_open(&self) -> bool {
+        self.limit > 0
+    }
+
+    /// A packet brought those from `first` on; `came` may lack the last ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: the numbers do not go on, or too many wait.
+    pub(crate) fn add(
+        &mut self,
+        first: u64,
+        count: usize,
+        mut came: Foreigners,
+    ) -> Result<(), Fault> {
+        if first != self.next {
+            return Err(Fault::Field { field: "descriptors.first", value: first });
+        }
+        if came.len() > count {
+            return Err(Fault::DescriptorCount { count: came.len(), expected: count });
+        }
+        let held = self.held.len() + count;
+        if held > self.limit {
+            return Err(Fault::HeldDescriptors { count: held, limit: self.limit });
+        }
+        // They come off the end.
+        let missing = count.saturating_sub(came.len());
+        let start = self.held.len();
+        self.held.extend((0..missing).map(|_| None));
+        let mut own = self.held.iter().flatten().count();
+        let room = limit() / 2;
+        while let Some(fd) = came.pop() {
+            let held = Held::new(fd, own, room);
+            own += usize::from(held.is_some());
+            self.held.push_back(held);
+        }
+        self.held.make_contiguous()[start..].reverse();
+        self.next += count as u64;
+        Ok(())
+    }
+
+    /// Whether all before `end` have come.
+    pub(crate) fn reaches(&self, end: u64) -> bool {
+        end <= self.next
+    }
+
+    /// Takes `count` descriptors from `first` on, all of which have come, and drops those before.
+    ///
+    /// # Errors
+    ///
+    /// - [`Fault::UnknownDescriptors`]: they were taken before, or never came.
+    /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
+    pub(crate) fn take(&mut self, first: u64, count: usize) -> Result<Vec<Foreign>> {
+        let base = self.next - self.held.len() as u64;
+        let end = first.checked_add(count as u64).filter(|end| self.reaches(*end));
+        if end.is_none() || first < base {
+            return Err(Fault::UnknownDescriptors { first, count }.into());
+        }
+        // No more than there are.
+        self.held.drain(..(first - base) as usize);
+        let taken = self.held.drain(..count).map(|held| Some(held?.fd));
+        let taken: Option<Vec<Foreign>> = taken.collect();
+        taken.ok_or_else(|| ErrorKind::DescriptorLimit { limit: limit() }.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(count: usize) -> Foreigners {
+        let mut some = Foreigners::default();
+        (0..count).for_each(|_| some.push(std::fs::File::open("/dev/null").unwrap().into()));
+        some
+    }
+
+    fn unknown(first: u64, count: usize) -> ErrorKind {
+        ErrorKind::Fault(Fault::UnknownDescriptors { first, count })
+    }
+
+    #[test]
+    fn descriptors_are_taken_once_and_in_order() {
+        let mut luggage = Luggage::default();
+        luggage.admit(10);
+        luggage.add(0, 3, some(3)).unwrap();
+        luggage.add(3, 2, some(2)).unwrap();
+        assert!(luggage.reaches(5) && !luggage.reaches(6));
+        // The first one belonged to a record that was never sent.
+        assert_eq!(luggage.take(1, 3).unwrap().len(), 3);
+        for first in [0, 1, 3] {
+            assert_eq!(*luggage.take(first, 1).unwrap_err().kind(), unknown(first, 1));
+        }
+        assert_eq!(luggage.take(4, 1).unwrap().len(), 1);
+        for (first, count) in [(5, 1), (4, 1), (u64::MAX, 1), (5, usize::MAX)] {
+            assert_eq!(*luggage.take(first, count).unwrap_err().kind(), unknown(first, count));
+        }
+        assert!(luggage.take(5, 0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn numbers_that_do_not_go_on_and_too_many_descriptors_are_faults() {
+        let mut luggage = Luggage::default();
+        assert!(!luggage.is_open());
+        assert_eq!(luggage.add(0, 1, some(1)), Err(Fault::HeldDescriptors { count: 1, limit: 0 }));
+        luggage.admit(4);
+        for first in [1, u64::MAX] {
+            let lie = Fault::Field { field: "descriptors.first", value: first };
+            assert_eq!(luggage.add(first, 1, some(1)), Err(lie));
+        }
+        luggage.add(0, 3, some(3)).unwrap();
+        let over = Fault::HeldDescriptors { count: 5, limit: 4 };
+        assert_eq!(luggage.add(3, 2, some(2)), Err(over));
+        luggage.take(0, 3).unwrap();
+        luggage.add(3, 2, some(2)).unwrap();
+    }
+
+    #[test]
+    fn one_link_leaves_room_to_the_others() {
+        let null = || some(1).pop().unwrap();
+        let mut held = Vec::new();
+        let mut fill = |room: u64| {
+            let mut own = 0;
+            while let Some(one) = Held::new(null(), own, room) {
+                held.push(one);
+                own += 1;
+            }
+            own
+        };
+        // Those of other tests count, too.
+        let room = 90 + HELD.load(Ordering::Relaxed) as u64;
+        let (first, second, third) = (fill(room), fill(room), fill(room));
+        assert!(
+            first.abs_diff(60) < 10 && second.abs_diff(20) < 10 && third > 0,
+            "{first} {second} {third}"
+        );
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_is_missed_by_its_record_alone() {
+        let mut luggage = Luggage::default();
+        luggage.admit(10);
+        luggage.add(0, 3, some(1)).unwrap();
+        luggage.add(3, 1, some(1)).unwrap();
+        let missed = luggage.take(0, 3).unwrap_err();
+        assert!(matches!(missed.kind(), ErrorKind::DescriptorLimit { .. }), "{missed}");
+        assert_eq!(luggage.take(3, 1).unwrap().len(), 1);
+    }
+}

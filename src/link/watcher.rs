@@ -1,0 +1,155 @@
+//! The end of peers, seen by a thread that sleeps until one ends.
+//!
+//! Two things can end: the peer's side of the socket (it closed, or its last process died) and the
+//! peer's process (a forked child may hold the socket open after it). Each link has both watched,
+//! edge-triggered, so data on the socket wakes nobody and an end is told once.
+//!
+//! The watcher holds every link of its context, also those whose user is gone while the peer still
+//! reads what it was lent.
+
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::link::link::Link;
+use crate::link::registry::Roll;
+use crate::pool::Pool;
+use crate::shm::fork::Generation;
+
+/// The key of the descriptor that stops the thread; links have others.
+const STOP: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    generation: Generation,
+}
+
+struct Shared {
+    epoll: OwnedFd,
+    stop: OwnedFd,
+    roll: Roll<Link>,
+}
+
+/// The key of a link's socket; the odd one after it is its process's.
+fn key(link: &Link) -> u64 {
+    link.borrower.number() * 2
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watcher").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
+}
+
+impl Watcher {
+    /// Starts the thread.
+    pub(crate) fn start(pool: Pool) -> Result<Self> {
+        let os = |call| move |errno: Errno| Error::os(call, errno);
+        let generation = Generation::current()?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os("epoll_create1"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let stop = eventfd(0, flags).map_err(os("eventfd"))?;
+        let data = EventData::new_u64(STOP);
+        epoll::add(&epoll, &stop, data, EventFlags::IN).map_err(os("epoll_ctl"))?;
+        let shared = Arc::new(Shared { epoll, stop, roll: Roll::new(pool) });
+        let watched = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("slipring-watch".into())
+            .spawn(move || watched.run())
+            .map_err(|error| Error::os("thread spawn", error))?;
+        Ok(Self { shared, thread: Some(thread), generation })
+    }
+
+    /// Watches a link from now on.
+    pub(crate) fn watch(&self, link: &Arc<Link>) -> Result<()> {
+        let key = key(link);
+        self.shared.roll.enter(link.borrower, link.clone());
+        let add = |fd: &OwnedFd, key, events: EventFlags| {
+            let data = EventData::new_u64(key);
+            epoll::add(&self.shared.epoll, fd, data, events | EventFlags::ET)
+        };
+        let mut added = add(&link.socket, key, EventFlags::RDHUP);
+        if let (Ok(()), Some(pidfd)) = (added, &link.identity.pidfd) {
+            added = add(pidfd, key + 1, EventFlags::IN);
+        }
+        added.map_err(|errno| {
+            self.shared.roll.strike(link.borrower);
+            Error::os("epoll_ctl", errno)
+        })
+    }
+
+    /// The user of a link is gone: lets go of it unless the peer still reads what it was lent.
+    pub(crate) fn retire(&self, link: &Arc<Link>) {
+        let gone = self.shared.roll.retire(link.borrower, &link.standing);
+        self.shared.forget(gone);
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // A forked child has no such thread, and shares the descriptors with its parent.
+        let Some(thread) = self.thread.take() else { return };
+        if !self.generation.is_current() {
+            // Its handle now names whatever thread of the child's has the same stack.
+            std::mem::forget(thread);
+            return;
+        }
+        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
+        if thread.thread().id() != std::thread::current().id() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut events = [MaybeUninit::<Event>::uninit(); 64];
+        loop {
+            let ready = match epoll::wait(&self.epoll, &mut events, None) {
+                Ok((ready, _)) => ready,
+                Err(Errno::INTR) => continue,
+                // Cannot happen with descriptors of our own; without them nothing can be watched.
+                Err(_) => return,
+            };
+            for event in ready {
+                let key = event.data.u64();
+                if key == STOP {
+                    return;
+                }
+                if let Some(link) = self.roll.find(key / 2) {
+                    self.ended(&link, key, event.flags);
+                }
+            }
+        }
+    }
+
+    /// Something of a link has ended: its blocks are free, and it need not be watched.
+    fn ended(&self, link: &Arc<Link>, key: u64, flags: EventFlags) {
+        if key & 1 == 1 {
+            link.die();
+        } else if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            link.hang_up();
+        } else {
+            return;
+        }
+        self.forget(self.roll.ended(link.borrower, &link.standing, key & 1 == 1));
+    }
+
+    /// A link that was let go is not watched.
+    fn forget(&self, gone: Option<Arc<Link>>) {
+        if let Some(link) = gone {
+            let _ = epoll::delete(&self.epoll, &link.socket);
+            if let Some(pidfd) = &link.identity.pidfd {
+                let _ = epoll::delete(&self.epoll, pidfd);
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A connection from a handshake that has succeeded.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::handshake::exchange::{Ours, Theirs};
+use crate::handshake::owned_socket::Socket;
+use crate::handshake::socket;
+use crate::link::control_socket::Arrivals;
+use crate::link::env::LinkEnv;
+use crate::link::link::{Link, Returns, Terms};
+use crate::link::session::Session;
+use crate::transport::connection::Connection;
+use crate::transport::options::{Numa, Options};
+use crate::wake;
+
+/// Makes the connection.
+///
+/// # Errors
+///
+/// [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit), [`ErrorKind::Os`](crate::ErrorKind::Os): the link
+/// cannot be watched.
+pub(super) fn establish(
+    options: &Options,
+    env: &Arc<LinkEnv>,
+    socket: Socket,
+    (ours, theirs): (Ours, Theirs),
+) -> Result<Connection> {
+    let Ours { hello, mapping, ring, .. } = ours;
+    if let (Numa::Receiver, Some(node)) = (options.numa, theirs.hello.numa_node)
+        && let Err(error) = mapping.bind_to_node(node)
+    {
+        // A wish, of a node that only the peer vouches for.
+        tracing::debug!(error = format_args!("{error:#}"), node, "the ring stays where it is");
+    }
+    let terms = Terms {
+        max_message: hello.max_message.min(theirs.hello.max_message),
+        own: hello.extents(),
+        peer: theirs.hello.extents(),
+        peer_pool_limit: theirs.hello.pool_limit,
+    };
+    let peer = theirs.segment.mapping().clone();
+    let borrower = env.pool().open(Arc::new(Returns(peer.clone())), theirs.hello.loan_slots);
+    let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
+    socket::stop_pidfds(&socket);
+    let arrivals = Arrivals::new(options.peer_pool_limit, options.prefault);
+    let link =
+        Link::new((mapping, peer), socket, theirs.peer, terms, interrupts, borrower, arrivals);
+    let link = Arc::new(link);
+    if let Err(error) = env.watch(&link) {
+        env.pool().close(borrower);
+        return Err(error);
+    }
+    Ok(Connection::new(Session::new(link, env.clone()), ring))
+}
