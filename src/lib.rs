@@ -119,7 +119,7 @@ mod wake;
 /// It may change in any release.
 #[doc(hidden)]
 pub mod seam {
-    pub use crate::handshake::Foreign;
+    pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;
     pub use crate::shm::create_common;
 }

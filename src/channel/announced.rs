@@ -33,7 +33,7 @@ impl Sent {
 
 /// What the peer has been sent, and what it has been told of that.
 #[derive(Debug, Default)]
-pub(crate) struct SentSegments {
+pub(crate) struct AnnouncedSegments {
     /// By number, in the order in which the pool made them.
     segments: BTreeMap<u32, Sent>,
     /// The one that was asked for last.
@@ -53,7 +53,7 @@ pub(crate) enum Offered {
     Unannounced,
 }
 
-impl SentSegments {
+impl AnnouncedSegments {
     /// Whether the peer knows a segment.
     #[inline]
     pub(crate) fn knows(&mut self, segment: u32) -> bool {

@@ -12,11 +12,11 @@
 use crate::channel::loan_descriptor::{self as pooled};
 use std::sync::Arc;
 
-use crate::channel::extension::Shelf;
+use crate::channel::extension::ExtensionSlot;
+use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::loan_descriptor::NO_SLOT;
-use crate::channel::loan_descriptor::Pooled;
-use crate::channel::segment_cache::Lender;
-use crate::channel::segment_cache::Lenders;
+use crate::channel::segment_cache::CachedSegment;
+use crate::channel::segment_cache::SegmentCache;
 use crate::error::{Fault, Result, TensorFault};
 use crate::handshake::peer::Peer;
 use crate::handshake::peer::has_ended;
@@ -52,7 +52,7 @@ impl Attachment {
 /// A range of a peer's pool, on loan to us.
 #[derive(Debug)]
 pub(crate) struct LentRange {
-    lender: Arc<Lender>,
+    lender: Arc<CachedSegment>,
     offset: usize,
     len: usize,
     generation: u64,
@@ -95,24 +95,27 @@ impl Drop for LentRange {
 /// The attachments of a parcel that is being opened, each to be taken once.
 pub(crate) struct Claims<'a> {
     pub(super) origin: Origin<'a>,
-    pub(super) shelf: &'a mut Option<Arc<Shelf>>,
+    pub(super) extension: &'a mut Option<Arc<ExtensionSlot>>,
 }
 
 pub(super) enum Origin<'a> {
     /// Of the record at the ring's position.
-    Ring { session: &'a Arc<Session>, lenders: &'a mut Lenders, table: &'a [u8] },
+    Ring { session: &'a Arc<Session>, segments: &'a mut SegmentCache, table: &'a [u8] },
     /// Of a parcel that was set aside.
     Kept(std::vec::IntoIter<Attachment>),
 }
 
 impl<'a> Claims<'a> {
-    pub(crate) fn kept(attachments: Vec<Attachment>, shelf: &'a mut Option<Arc<Shelf>>) -> Self {
-        Self { origin: Origin::Kept(attachments.into_iter()), shelf }
+    pub(crate) fn kept(
+        attachments: Vec<Attachment>,
+        extension: &'a mut Option<Arc<ExtensionSlot>>,
+    ) -> Self {
+        Self { origin: Origin::Kept(attachments.into_iter()), extension }
     }
 
     /// What the receiving half keeps, for what was claimed.
-    pub(crate) fn shelf(&mut self) -> Arc<Shelf> {
-        self.shelf.get_or_insert_default().clone()
+    pub(crate) fn extension(&mut self) -> Arc<ExtensionSlot> {
+        self.extension.get_or_insert_default().clone()
     }
 
     /// The next attachment.
@@ -124,10 +127,10 @@ impl<'a> Claims<'a> {
     #[inline]
     pub(crate) fn claim(&mut self) -> Result<Attachment> {
         let next = match &mut self.origin {
-            Origin::Ring { session, lenders, table } => match table.split_first_chunk() {
+            Origin::Ring { session, segments, table } => match table.split_first_chunk() {
                 Some((descriptor, rest)) => {
                     *table = rest;
-                    Some(attach(session, lenders, &Pooled::decode(descriptor))?)
+                    Some(attach(session, segments, &LoanDescriptor::decode(descriptor))?)
                 }
                 None => None,
             },
@@ -156,15 +159,15 @@ impl<'a> Claims<'a> {
 #[inline]
 fn attach(
     session: &Arc<Session>,
-    lenders: &mut Lenders,
-    descriptor: &Pooled,
+    segments: &mut SegmentCache,
+    descriptor: &LoanDescriptor,
 ) -> Result<Attachment> {
     if descriptor.slot != NO_SLOT {
-        return Ok(Attachment::Lent(borrow(session, lenders, descriptor)?));
+        return Ok(Attachment::Lent(borrow(session, segments, descriptor)?));
     }
     descriptor.judge_place()?;
     let link = &session.link;
-    let memory = link.arrivals().frozen(&link.socket, descriptor.segment)?;
+    let memory = link.control_socket().frozen(&link.socket, descriptor.segment)?;
     let (offset, len) = descriptor.range_in(memory.memory().len() as u64)?;
     Ok(Attachment::Frozen { memory, offset, len })
 }
@@ -173,13 +176,13 @@ fn attach(
 #[inline(always)]
 pub(super) fn borrow(
     session: &Arc<Session>,
-    lenders: &mut Lenders,
-    descriptor: &Pooled,
+    segments: &mut SegmentCache,
+    descriptor: &LoanDescriptor,
 ) -> Result<LentRange> {
     descriptor.judge(u64::MAX, session.link.terms.own.loan_slots)?;
-    let lender = lenders.find(session, descriptor.segment)?.clone();
+    let lender = segments.find(session, descriptor.segment)?.clone();
     let (offset, len) = descriptor.range_in(lender.segment.len() as u64)?;
-    let Pooled { slot, generation, .. } = *descriptor;
+    let LoanDescriptor { slot, generation, .. } = *descriptor;
     Ok(LentRange { lender, offset, len, generation, slot })
 }
 

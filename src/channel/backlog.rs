@@ -8,7 +8,7 @@ use crate::error::{ErrorKind, Result};
 
 /// A message set aside, copied.
 #[derive(Debug)]
-pub(crate) struct Letter {
+pub(crate) struct KeptMessage {
     pub(crate) kind: MessageKind,
     pub(crate) body: Vec<u8>,
     /// What came with it.
@@ -19,18 +19,18 @@ pub(crate) struct Letter {
 pub(crate) const PINNED: usize = 4096;
 
 /// Bytes that a letter counts besides its body.
-const OVERHEAD: usize = size_of::<Letter>();
+const OVERHEAD: usize = size_of::<KeptMessage>();
 
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    letters: VecDeque<Letter>,
+    kept: VecDeque<KeptMessage>,
     bytes: usize,
     limit: usize,
     /// Letters that are parcels.
     tensors: usize,
 }
 
-impl Letter {
+impl KeptMessage {
     /// Bytes that it counts.
     fn weight(&self) -> usize {
         self.body.len() + self.attachments.len() * PINNED + OVERHEAD
@@ -44,12 +44,12 @@ impl Letter {
 impl Backlog {
     /// A backlog for `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { letters: VecDeque::new(), bytes: 0, limit, tensors: 0 }
+        Self { kept: VecDeque::new(), bytes: 0, limit, tensors: 0 }
     }
 
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.letters.is_empty()
+        self.kept.is_empty()
     }
 
     /// Whether parcels were set aside.
@@ -61,27 +61,27 @@ impl Backlog {
     /// Whether a letter with `len` bytes may be set aside. One always may.
     pub(crate) fn admit(&self, len: usize) -> Result<()> {
         let full = self.bytes.saturating_add(len).saturating_add(OVERHEAD) > self.limit;
-        if full && !self.letters.is_empty() {
-            let (messages, needed) = (self.letters.len(), len.saturating_add(OVERHEAD));
+        if full && !self.kept.is_empty() {
+            let (messages, needed) = (self.kept.len(), len.saturating_add(OVERHEAD));
             let (used, limit) = (self.bytes, self.limit);
             return Err(ErrorKind::BacklogFull { messages, needed, used, limit }.into());
         }
         Ok(())
     }
 
-    pub(crate) fn push(&mut self, letter: Letter) {
-        self.bytes += letter.weight();
-        self.tensors += usize::from(letter.is_parcel());
-        self.letters.push_back(letter);
+    pub(crate) fn push(&mut self, kept: KeptMessage) {
+        self.bytes += kept.weight();
+        self.tensors += usize::from(kept.is_parcel());
+        self.kept.push_back(kept);
     }
 
     /// The oldest letter of the wanted kind.
-    pub(crate) fn take(&mut self, wanted: impl Fn(&MessageKind) -> bool) -> Option<Letter> {
-        let at = self.letters.iter().position(|letter| wanted(&letter.kind))?;
-        let letter = self.letters.remove(at)?;
-        self.bytes -= letter.weight();
-        self.tensors -= usize::from(letter.is_parcel());
-        Some(letter)
+    pub(crate) fn take(&mut self, wanted: impl Fn(&MessageKind) -> bool) -> Option<KeptMessage> {
+        let at = self.kept.iter().position(|kept| wanted(&kept.kind))?;
+        let kept = self.kept.remove(at)?;
+        self.bytes -= kept.weight();
+        self.tensors -= usize::from(kept.is_parcel());
+        Some(kept)
     }
 }
 
@@ -90,17 +90,17 @@ mod tests {
     use super::*;
     use crate::channel::message::RequestId;
 
-    fn letter(kind: MessageKind, len: usize) -> Letter {
-        Letter { kind, body: vec![0; len], attachments: Vec::new() }
+    fn kept(kind: MessageKind, len: usize) -> KeptMessage {
+        KeptMessage { kind, body: vec![0; len], attachments: Vec::new() }
     }
 
     #[test]
     fn a_backlog_keeps_order_within_a_kind_and_its_limit() {
         let mut backlog = Backlog::new(1000);
         backlog.admit(5000).unwrap();
-        backlog.push(letter(MessageKind::Message, 100));
-        backlog.push(letter(MessageKind::Request(RequestId(9)), 200));
-        backlog.push(letter(MessageKind::Message, 300));
+        backlog.push(kept(MessageKind::Message, 100));
+        backlog.push(kept(MessageKind::Request(RequestId(9)), 200));
+        backlog.push(kept(MessageKind::Message, 300));
         assert!(backlog.admit(500).is_err());
         assert_eq!(backlog.take(|kind| *kind == MessageKind::Message).unwrap().body.len(), 100);
         assert_eq!(backlog.take(|kind| *kind == MessageKind::Message).unwrap().body.len(), 300);

@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 /// opened once and used by many messages. It lives as long as the receiving half, or a loan that uses it,
 /// and holds the peer's loans that it needs for that.
 #[derive(Default)]
-pub(crate) struct Shelf {
+pub(crate) struct ExtensionSlot {
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-impl Shelf {
+impl ExtensionSlot {
     /// What lies there, made by whoever asks first. `None`: it is of another kind.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
@@ -20,8 +20,8 @@ impl Shelf {
     }
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for ExtensionSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shelf").field("is_used", &self.kept.get().is_some()).finish()
+        f.debug_struct("ExtensionSlot").field("is_used", &self.kept.get().is_some()).finish()
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::channel::extension::Shelf;
-use crate::channel::loan_descriptor::Pooled;
+use crate::channel::extension::ExtensionSlot;
+use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::message::MessageKind;
 use crate::channel::message::RequestId;
-use crate::channel::pipeline::Ahead;
-use crate::channel::segment_cache::Lenders;
+use crate::channel::pipeline::CopyAhead;
+use crate::channel::segment_cache::SegmentCache;
 use crate::channel::stats::RecvStats;
 use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
@@ -50,7 +50,7 @@ pub(crate) struct Inbox {
     link: Arc<Link>,
     session: Arc<Session>,
     /// The judged descriptor of the record at the ring's position, if it is a pooled one. Its segment is at hand.
-    lent: Option<Pooled>,
+    lent: Option<LoanDescriptor>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
     /// The longest message of this link, in bytes.
@@ -65,11 +65,11 @@ pub(crate) struct Inbox {
     flow: Flow,
     /// Whoever reads takes triggers, too.
     takes_triggers: bool,
-    lenders: Lenders,
+    segments: SegmentCache,
     /// Elsewhere: what every message needs stays close together.
-    ahead: Box<Ahead>,
+    ahead: Box<CopyAhead>,
     /// Made when something is first kept there.
-    shelf: Option<Arc<Shelf>>,
+    extension: Option<Arc<ExtensionSlot>>,
     stats: RecvStats,
 }
 
@@ -123,9 +123,9 @@ impl Inbox {
             caught_up: 0,
             flow: Flow::Open,
             takes_triggers: false,
-            lenders: Lenders::default(),
+            segments: SegmentCache::default(),
             ahead: Box::default(),
-            shelf: None,
+            extension: None,
             stats: RecvStats::default(),
             generation: *link.own.generation(),
             link,
@@ -226,7 +226,7 @@ impl Inbox {
         self.tell_position();
         loop {
             let Self { link, consumer, .. } = &*self;
-            let (health, next) = link.standing.before(|| consumer.peek());
+            let (health, next) = link.health_word.before(|| consumer.peek());
             match next {
                 Ok(Some(record)) => {
                     self.disarm();
@@ -243,7 +243,7 @@ impl Inbox {
                     if self.arm()? {
                         continue;
                     }
-                    self.link.arrivals().told_of_nothing();
+                    self.link.control_socket().told_of_nothing();
                     return Err(TryRecvError::Empty);
                 }
                 RecvPatience::None => return Err(TryRecvError::Empty),
@@ -363,7 +363,7 @@ impl Inbox {
         match &self.lent {
             None => self.link.peer.bytes(head.offset, head.len),
             Some(lent) => {
-                let lender = self.lenders.at_hand(lent.segment).expect("until it is released");
+                let lender = self.segments.at_hand(lent.segment).expect("until it is released");
                 lender.segment.mapping().bytes(lent.offset as usize, head.len)
             }
         }
@@ -379,7 +379,7 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn release(&mut self, head: &Head) {
         // Most are none, which nothing is stored for.
-        if let Some(Pooled { slot, generation, .. }) = self.lent {
+        if let Some(LoanDescriptor { slot, generation, .. }) = self.lent {
             self.lent = None;
             self.stats.pooled += 1;
             self.session.return_loan(slot, generation);

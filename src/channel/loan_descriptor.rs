@@ -19,7 +19,7 @@ pub(crate) const NO_SLOT: u32 = u32::MAX;
 ///   │ segment│ slot   │ offset      │ len        │ generation     │
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pooled {
+pub(crate) struct LoanDescriptor {
     pub(crate) segment: u32,
     pub(crate) slot: u32,
     /// Start in the segment, in bytes.
@@ -29,7 +29,7 @@ pub(crate) struct Pooled {
     pub(crate) generation: u64,
 }
 
-impl Pooled {
+impl LoanDescriptor {
     pub(crate) fn new(loan: &Loan, len: u64) -> Self {
         let Loan { segment, slot, offset, generation } = *loan;
         Self { segment, slot, offset, len, generation }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_descriptor_survives_its_bytes() {
         let pooled =
-            Pooled { segment: 7, slot: 255, offset: 1 << 40, len: 3, generation: u64::MAX };
-        assert_eq!(Pooled::decode(&pooled.encode()), pooled);
+            LoanDescriptor { segment: 7, slot: 255, offset: 1 << 40, len: 3, generation: u64::MAX };
+        assert_eq!(LoanDescriptor::decode(&pooled.encode()), pooled);
     }
 }

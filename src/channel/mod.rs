@@ -22,14 +22,14 @@ pub(crate) mod stats;
 pub(crate) mod token;
 
 pub(crate) use attachment::{Attachment, Claims, LentRange, SINGLE};
-pub(crate) use extension::Shelf;
+pub(crate) use extension::ExtensionSlot;
 pub(crate) use inbox::receiver::SetAside;
 pub use inbox::receiver::{Received, Receiver};
 pub(crate) use loan_descriptor::ALIGNMENT;
 pub use message::{MessageKind, Request, RequestId};
 pub(crate) use readiness::Watch;
 pub use sender::Sender;
-pub(crate) use sender::attachments::Enclosure;
+pub(crate) use sender::attachments::OutgoingAttachment;
 pub use sender::reservation::{Batch, Reservation};
 pub use stats::{RecvStats, SendStats};
 pub use token::Token;

@@ -5,7 +5,7 @@
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
-//! They run [`Standing`], [`Roll`], the pool and parking as they ship; the loop around them is that of
+//! They run [`HealthWord`], [`LinkRegistry`], the pool and parking as they ship; the loop around them is that of
 //! `Inbox::await_record` and `Waiter::wait`. `futex_waitv` is modelled by what the kernel promises: it compares
 //! both words and queues the sleeper under locks that the wakers take, too. That a peer's end comes
 //! after all that the peer has done is the kernel's matter: in a model one thread is the peer, and
@@ -22,8 +22,8 @@ use crate::channel::pipeline::tell;
 use crate::channel::pipeline::told;
 use crate::error::ErrorKind;
 use crate::link::health::Health;
-use crate::link::health::Standing;
-use crate::link::registry::Roll;
+use crate::link::health::HealthWord;
+use crate::link::registry::LinkRegistry;
 use crate::pool::{Borrower, Pool, PoolOptions};
 use crate::ring::{Consumer, Header, Kind, Producer};
 use crate::shm::{Backing, LoomWords, OwnWords, PeerWords};
@@ -44,7 +44,7 @@ const STATE: usize = 8;
 struct Link {
     own: LoomWords,
     peer: LoomWords,
-    standing: Arc<Standing>,
+    health_word: Arc<HealthWord>,
     /// Those who sleep on the bell and on the standing's word.
     queue: Arc<(Mutex<()>, Condvar)>,
 }
@@ -54,7 +54,7 @@ impl Link {
         Self {
             own: LoomWords::new(16),
             peer: LoomWords::new(272),
-            standing: Arc::new(Standing::new()),
+            health_word: Arc::new(HealthWord::new()),
             queue: Arc::default(),
         }
     }
@@ -62,7 +62,7 @@ impl Link {
     /// `Link::sleep`: while the bell is as it was and the link alive.
     fn sleep(&self, bell: u32) {
         let queue = self.queue.0.lock().unwrap();
-        if self.peer.load(BELL) as u32 == bell && self.standing.is_alive() {
+        if self.peer.load(BELL) as u32 == bell && self.health_word.is_alive() {
             drop(self.queue.1.wait(queue).unwrap());
         }
     }
@@ -74,13 +74,13 @@ impl Link {
 
     /// `Link::hang_up` and `Link::die`.
     fn raise(&self, health: Health) {
-        self.standing.raise(health);
+        self.health_word.raise(health);
         self.wake();
     }
 
     /// `Waiter::wait`, behind its watching.
     fn wait(&self, sleeper: &mut Sleeper, mut ready: impl FnMut() -> bool) {
-        let mut ready = || ready() || !self.standing.is_alive();
+        let mut ready = || ready() || !self.health_word.is_alive();
         loop {
             sleeper.sleep(&self.own, &self.peer, &mut ready, |bell| self.sleep(bell));
             if ready() {
@@ -96,7 +96,7 @@ impl Link {
         let mut sleeper = Sleeper::new(STATE, BELL);
         let mut records = 0;
         loop {
-            let (health, next) = self.standing.before(|| consumer.peek());
+            let (health, next) = self.health_word.before(|| consumer.peek());
             match next.expect("the peer is honest") {
                 Some(record) => {
                     consumer.release(record.header);
@@ -151,22 +151,22 @@ fn failure() {
         let link = Link::new();
         let (failing, dying) = (link.clone(), link.clone());
         let failing = thread::spawn(move || {
-            failing.standing.fail(&ErrorKind::PeerClosed);
+            failing.health_word.fail(&ErrorKind::PeerClosed);
             failing.wake();
         });
         let dying = thread::spawn(move || dying.raise(Health::Dead));
         link.wait(&mut Sleeper::new(STATE, BELL), || false);
-        if link.standing.health() == Health::Failed {
+        if link.health_word.health() == Health::Failed {
             assert_eq!(
-                link.standing.failure(),
+                link.health_word.failure(),
                 Some(&ErrorKind::PeerClosed),
                 "the reason is known"
             );
         }
         failing.join().unwrap();
         dying.join().unwrap();
-        assert_eq!(link.standing.health(), Health::Failed, "it only rises");
-        assert_eq!(link.standing.failure(), Some(&ErrorKind::PeerClosed));
+        assert_eq!(link.health_word.health(), Health::Failed, "it only rises");
+        assert_eq!(link.health_word.failure(), Some(&ErrorKind::PeerClosed));
     });
 }
 
@@ -197,7 +197,7 @@ fn a_half_that_sleeps_hears_of_a_peer_that_leaves_and_ends() {
         });
         let left = || is_gone(link.peer.load(PEER_STATE));
         link.wait(&mut Sleeper::new(STATE, BELL), left);
-        assert!(link.standing.health() == Health::Alive || left(), "it closed, and did not die");
+        assert!(link.health_word.health() == Health::Alive || left(), "it closed, and did not die");
         leaving.join().unwrap();
     });
 }
@@ -222,22 +222,23 @@ fn end(returns_first: bool, process: bool) {
         let borrower = pool.open(Arc::new(Returns(words.clone())), 1);
         let mut block = pool.alloc(BLOCK).expect("memory").expect("a block is free");
         let loan = pool.lend(&mut block, borrower).expect("a slot is free");
-        let (roll, standing) = (Arc::new(Roll::new(pool.clone())), Arc::new(Standing::new()));
-        roll.enter(borrower, Arc::new(()));
+        let (registry, health_word) =
+            (Arc::new(LinkRegistry::new(pool.clone())), Arc::new(HealthWord::new()));
+        registry.enter(borrower, Arc::new(()));
         let ending = {
-            let (roll, standing) = (roll.clone(), standing.clone());
+            let (registry, health_word) = (registry.clone(), health_word.clone());
             thread::spawn(move || {
                 if returns_first {
                     words.store(0, loan.generation, Edge::Return.store());
                 }
-                standing.raise(if process { Health::Dead } else { Health::HungUp });
-                roll.ended(borrower, &standing, process).is_some()
+                health_word.raise(if process { Health::Dead } else { Health::HungUp });
+                registry.ended(borrower, &health_word, process).is_some()
             })
         };
-        let here = roll.retire(borrower, &standing).is_some();
+        let here = registry.retire(borrower, &health_word).is_some();
         let there = ending.join().unwrap();
         assert!(here != there, "the link is let go once");
-        assert!(roll.find(borrower.number()).is_none());
+        assert!(registry.find(borrower.number()).is_none());
         assert!(pool.alloc(BLOCK).expect("memory").is_ok(), "the block came back");
     });
 }

@@ -5,8 +5,7 @@
 //! waits for a copy takes that already. The record alone makes it a message: what was copied counts if the record
 //! names the same loan, and is forgotten otherwise.
 
-
-use crate::channel::loan_descriptor::Pooled;
+use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::Edge;
 
@@ -45,12 +44,12 @@ pub(crate) const LETTERS: Wanted = Some(BEHIND_ID);
 
 /// What is copied of a message before it is one.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead {
+pub(crate) struct CopyAhead {
     pub(super) wanted: Wanted,
     /// Where it goes.
     pub(super) buffer: Vec<u8>,
     /// The message that it is of.
-    pub(super) descriptor: Option<Pooled>,
+    pub(super) descriptor: Option<LoanDescriptor>,
     /// Bytes of it that are there.
     pub(super) copied: usize,
     /// What the peer told last.

@@ -12,24 +12,24 @@ const AT_HAND: usize = 32;
 
 /// A segment of a peer's pool, and the link over which it lends: what all loans from it share.
 #[derive(Debug)]
-pub(crate) struct Lender {
+pub(crate) struct CachedSegment {
     pub(crate) session: Arc<Session>,
     pub(crate) segment: Arc<PoolSegment>,
 }
 
 /// The lenders of the last loans.
 #[derive(Debug, Default)]
-pub(crate) struct Lenders {
+pub(crate) struct SegmentCache {
     /// By the low bits of their segments' numbers, which count up. Empty before the first loan.
-    known: Vec<Option<(u32, Arc<Lender>)>>,
+    known: Vec<Option<(u32, Arc<CachedSegment>)>>,
     /// How many segments had been retired when these were found.
     retires: u32,
 }
 
-impl Lenders {
+impl SegmentCache {
     /// The lender with this segment, if it is at hand, retired or not.
     #[inline(always)]
-    pub(crate) fn at_hand(&self, number: u32) -> Option<&Arc<Lender>> {
+    pub(crate) fn at_hand(&self, number: u32) -> Option<&Arc<CachedSegment>> {
         match self.known.get(number as usize % AT_HAND)? {
             Some((known, lender)) if *known == number => Some(lender),
             _ => None,
@@ -38,14 +38,18 @@ impl Lenders {
 
     /// The lender with this segment, if that is at hand and no segment was retired since.
     #[inline(always)]
-    pub(crate) fn current(&self, session: &Session, number: u32) -> Option<&Arc<Lender>> {
+    pub(crate) fn current(&self, session: &Session, number: u32) -> Option<&Arc<CachedSegment>> {
         let retires = session.link.retires.load(Ordering::Relaxed);
         self.at_hand(number).filter(|_| retires == self.retires)
     }
 
     /// The lender with this segment.
     #[inline(always)]
-    pub(crate) fn find(&mut self, session: &Arc<Session>, number: u32) -> Result<&Arc<Lender>> {
+    pub(crate) fn find(
+        &mut self,
+        session: &Arc<Session>,
+        number: u32,
+    ) -> Result<&Arc<CachedSegment>> {
         if self.current(session, number).is_none() {
             self.look_up(session, number)?;
         }
@@ -63,13 +67,13 @@ impl Lenders {
     #[cold]
     fn look_up(&mut self, session: &Arc<Session>, number: u32) -> Result<()> {
         let link = &session.link;
-        let mut arrivals = link.arrivals();
-        let segment = arrivals.segment(&link.socket, number);
+        let mut control_socket = link.control_socket();
+        let segment = control_socket.segment(&link.socket, number);
         // What is retired from here on is found out next time.
         let retires = link.retires.load(Ordering::Relaxed);
-        drop(arrivals);
+        drop(control_socket);
         self.let_go(retires);
-        let lender = Lender { session: session.clone(), segment: segment? };
+        let lender = CachedSegment { session: session.clone(), segment: segment? };
         self.known.resize(AT_HAND, None);
         self.known[number as usize % AT_HAND] = Some((number, Arc::new(lender)));
         Ok(())

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::channel::announced::SentSegments;
+use crate::channel::announced::AnnouncedSegments;
 use crate::channel::envelope::Envelope;
 use crate::channel::envelope::PLAIN;
 use crate::channel::sender::reservation::Batch;
@@ -62,7 +62,7 @@ pub struct Sender {
     session: Arc<Session>,
     /// The longest message that travels in the ring, in bytes.
     inline_max: usize,
-    sent: SentSegments,
+    sent: AnnouncedSegments,
     /// Descriptors of the user's that were sent.
     passed: u64,
     /// The slot of the next loan that is sent by itself.
@@ -115,7 +115,7 @@ impl Sender {
             data: Waker::new(layout::RECEIVER_STATE, layout::DATA_BELL),
             room: Waiter::new(sleeper, options.spin),
             inline_max: inline_max as usize,
-            sent: SentSegments::default(),
+            sent: AnnouncedSegments::default(),
             passed: 0,
             promise: None,
             ready: session.env.pool().ready(link.borrower),

@@ -84,9 +84,9 @@ impl Device {
                     return Err(ErrorKind::PeerDied.into());
                 }
                 let place = &loan.place;
-                let shelf = loan.shelf().get(Imports::default);
+                let extension = loan.extension().get(Imports::default);
                 // Only this module puts memory there.
-                let imports = shelf.ok_or(CudaFault::OnHost)?;
+                let imports = extension.ok_or(CudaFault::OnHost)?;
                 let foreign = |error| tell_of_namespace(error, loan);
                 let import = imports.memory(self, loan).map_err(foreign)?;
                 let ready = import.event(self, place.ready).map_err(foreign)?;

@@ -17,4 +17,4 @@ pub use address::Address;
 pub(crate) use peer::has_ended;
 pub use peer::{Credentials, Peer};
 pub use policy::PeerPolicy;
-pub use untrusted::Foreign;
+pub use untrusted::UntrustedFd;

@@ -21,7 +21,7 @@ use rustix::net::{
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::handshake::packet::MOST;
 use crate::handshake::peer::Credentials;
-use crate::handshake::untrusted::Foreigners;
+use crate::handshake::untrusted::UntrustedFds;
 
 /// `SO_PASSPIDFD` and `SCM_PIDFD` of `unix(7)`, Linux 6.5.
 const SO_PASSPIDFD: libc::c_int = 76;
@@ -29,7 +29,7 @@ const SCM_PIDFD: libc::c_int = 4;
 
 /// Words of a buffer for credentials, a pidfd and [`MOST`] descriptors, each behind a header of 16 bytes. There is room
 /// for all that a packet can carry: those that find none are closed by whoever receives, and a `close` can wait
-/// ([`Foreigners`]).
+/// ([`UntrustedFds`]).
 const CONTROL: usize = (16 + 16 + 16 + 8 + 16 + 4 * MOST).div_ceil(8);
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -160,7 +160,7 @@ pub(crate) fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> R
 pub(crate) struct Received<const N: usize> {
     pub(crate) bytes: [u8; N],
     pub(crate) len: usize,
-    pub(crate) descriptors: Foreigners,
+    pub(crate) descriptors: UntrustedFds,
     pub(crate) credentials: Option<Credentials>,
     /// The sender's process, or why the kernel could not open it.
     pub(crate) pidfd: Option<Result<OwnedFd, Errno>>,
@@ -214,7 +214,7 @@ pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N
     let mut received = Received {
         bytes: [0; N],
         len: 0,
-        descriptors: Foreigners::default(),
+        descriptors: UntrustedFds::default(),
         credentials: None,
         pidfd: None,
         cut: false,

@@ -21,9 +21,9 @@ const SMALL: u64 = 16 << 20;
 
 /// What came along with a packet: descriptors of whatever the peer likes.
 #[derive(Debug, Default)]
-pub(crate) struct Foreigners(Vec<OwnedFd>);
+pub(crate) struct UntrustedFds(Vec<OwnedFd>);
 
-impl Foreigners {
+impl UntrustedFds {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -32,12 +32,12 @@ impl Foreigners {
         self.0.push(fd);
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Foreign> {
-        self.0.pop().map(|fd| Foreign(Some(fd)))
+    pub(crate) fn pop(&mut self) -> Option<UntrustedFd> {
+        self.0.pop().map(|fd| UntrustedFd(Some(fd)))
     }
 }
 
-impl Drop for Foreigners {
+impl Drop for UntrustedFds {
     fn drop(&mut self) {
         // All at once: a packet can bring 253.
         self.0.retain(|fd| !is_tame(fd));
@@ -47,23 +47,23 @@ impl Drop for Foreigners {
 
 /// One of them.
 #[derive(Debug)]
-pub struct Foreign(Option<OwnedFd>);
+pub struct UntrustedFd(Option<OwnedFd>);
 
-impl AsFd for Foreign {
+impl AsFd for UntrustedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_ref().expect("there until it is taken").as_fd()
     }
 }
 
-impl From<Foreign> for OwnedFd {
-    fn from(mut foreign: Foreign) -> Self {
+impl From<UntrustedFd> for OwnedFd {
+    fn from(mut foreign: UntrustedFd) -> Self {
         foreign.0.take().expect("there until it is taken")
     }
 }
 
-impl Drop for Foreign {
+impl Drop for UntrustedFd {
     fn drop(&mut self) {
-        drop(Foreigners(self.0.take().into_iter().collect()));
+        drop(UntrustedFds(self.0.take().into_iter().collect()));
     }
 }
 

@@ -15,8 +15,8 @@ use crate::handshake::packet::Reason;
 use crate::handshake::socket;
 use crate::handshake::socket::Incoming;
 use crate::handshake::socket::Received;
-use crate::handshake::untrusted::Foreign;
-use crate::link::passed::Luggage;
+use crate::handshake::untrusted::UntrustedFd;
+use crate::link::passed::PassedDescriptors;
 use crate::pool::FrozenBlock;
 use crate::shm::{Frozen, PeerMapping, PeerSegment, page_size};
 
@@ -133,7 +133,7 @@ impl Arrived {
 }
 
 #[derive(Debug)]
-pub(crate) struct Arrivals {
+pub(crate) struct ControlSocket {
     segments: HashMap<u32, Arrived>,
     /// Bytes of all segments.
     bytes: u64,
@@ -149,10 +149,10 @@ pub(crate) struct Arrivals {
     room_left: u32,
     /// Segments that were retired, for those who remember one without the table.
     retires: Arc<AtomicU32>,
-    luggage: Luggage,
+    passed: PassedDescriptors,
 }
 
-impl Arrivals {
+impl ControlSocket {
     /// A table for `limit` bytes of segments.
     pub(crate) fn new(limit: u64, prefault: bool) -> Self {
         Self {
@@ -165,7 +165,7 @@ impl Arrivals {
             woken: Woken::default(),
             room_left: 0,
             retires: Arc::default(),
-            luggage: Luggage::default(),
+            passed: PassedDescriptors::default(),
         }
     }
 
@@ -200,13 +200,13 @@ impl Arrivals {
 
     /// From now on up to `limit` descriptors of the user's may wait to be taken.
     pub(crate) fn admit_descriptors(&mut self, limit: usize) {
-        self.luggage.admit(limit);
+        self.passed.admit(limit);
     }
 
     /// Where descriptors of the user's are admitted: takes in what has come, since no record may ever name them. True:
     /// more may be there.
     pub(crate) fn take_in(&mut self, socket: &OwnedFd) -> Result<bool> {
-        if !self.luggage.is_open() {
+        if !self.passed.is_open() {
             return Ok(false);
         }
         self.window = 0;
@@ -225,15 +225,15 @@ impl Arrivals {
         socket: &OwnedFd,
         first: u64,
         count: usize,
-    ) -> Result<Vec<Foreign>> {
+    ) -> Result<Vec<UntrustedFd>> {
         let end = first.saturating_add(count as u64);
         self.window = 0;
         for _ in 0..PACKETS {
-            if self.luggage.reaches(end) || !self.take_one(socket)? {
+            if self.passed.reaches(end) || !self.take_one(socket)? {
                 break;
             }
         }
-        self.luggage.take(first, count)
+        self.passed.take(first, count)
     }
 
     /// Takes the next packet. `false`: there is none.
@@ -339,7 +339,7 @@ impl Arrivals {
             && matches!(error.kind(), ErrorKind::DescriptorLimit { .. })
         {
             // Whoever asks for those that are missing hears of it.
-            return Ok(self.luggage.add(*first, *count as usize, packet.descriptors)?);
+            return Ok(self.passed.add(*first, *count as usize, packet.descriptors)?);
         }
         whole?;
         let judged = judged?;
@@ -348,9 +348,9 @@ impl Arrivals {
             return Err(Fault::DescriptorCount { count, expected }.into());
         }
         if let Packet::Descriptors { first, .. } = judged
-            && self.luggage.is_open()
+            && self.passed.is_open()
         {
-            return Ok(self.luggage.add(first, count, packet.descriptors)?);
+            return Ok(self.passed.add(first, count, packet.descriptors)?);
         }
         match (judged, packet.descriptors.pop()) {
             (Packet::Segment { segment, len, frozen }, Some(fd)) => {
@@ -375,7 +375,7 @@ impl Arrivals {
         }
     }
 
-    fn map(&mut self, segment: u32, len: u64, fd: Foreign, frozen: bool) -> Result<()> {
+    fn map(&mut self, segment: u32, len: u64, fd: UntrustedFd, frozen: bool) -> Result<()> {
         let bytes = self.bytes.saturating_add(len);
         let segments = self.segments.len() + 1;
         self.window = self.window.saturating_add(len);

@@ -27,7 +27,7 @@ pub(crate) enum Health {
 }
 
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct HealthWord {
     /// Threads that sleep on a bell of the peer's sleep on this word too.
     health: CachePadded<AtomicU32>,
     failure: OnceLock<ErrorKind>,
@@ -35,7 +35,7 @@ pub(crate) struct Standing {
     retired: AtomicBool,
 }
 
-impl Standing {
+impl HealthWord {
     pub(crate) fn new() -> Self {
         Self {
             health: CachePadded::new(AtomicU32::new(Health::Alive as u32)),

@@ -16,11 +16,11 @@ use crate::handshake::packet::Packet;
 use crate::handshake::packet::Reason;
 use crate::handshake::peer::Peer;
 use crate::handshake::socket;
-use crate::link::control_socket::Arrivals;
+use crate::link::control_socket::ControlSocket;
 use crate::link::health::Health;
-use crate::link::health::Standing;
+use crate::link::health::HealthWord;
 use crate::pool::{Borrower, BorrowerId};
-use crate::shm::{Mapping, OwnWords, PeerMapping, PeerWords};
+use crate::shm::{Mapping, PeerMapping, PeerWords};
 
 /// What both sides agreed on.
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +46,8 @@ pub(crate) struct Link {
     /// Both processes are registered for `membarrier`.
     pub(crate) interrupts: bool,
     pub(crate) borrower: BorrowerId,
-    pub(crate) standing: Standing,
-    arrivals: Mutex<Arrivals>,
+    pub(crate) health_word: HealthWord,
+    control_socket: Mutex<ControlSocket>,
     /// Segments of the peer that were retired.
     pub(crate) retires: Arc<AtomicU32>,
     /// Somebody sleeps on the socket: whoever finds nothing arms before it says so.
@@ -62,7 +62,7 @@ impl Link {
         terms: Terms,
         interrupts: bool,
         borrower: BorrowerId,
-        arrivals: Arrivals,
+        control_socket: ControlSocket,
     ) -> Self {
         Self {
             own,
@@ -72,17 +72,17 @@ impl Link {
             terms,
             interrupts,
             borrower,
-            standing: Standing::new(),
-            retires: arrivals.retires(),
-            arrivals: Mutex::new(arrivals),
+            health_word: HealthWord::new(),
+            retires: control_socket.retires(),
+            control_socket: Mutex::new(control_socket),
             by_descriptor: AtomicBool::new(false),
         }
     }
 
     /// What comes on the socket.
-    pub(crate) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+    pub(crate) fn control_socket(&self) -> MutexGuard<'_, ControlSocket> {
         // A panic under the lock would be a bug of ours, and every step leaves the table whole.
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.control_socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on somebody sleeps on the socket.
@@ -122,29 +122,29 @@ impl Link {
 
     #[inline(always)]
     pub(crate) fn is_alive(&self) -> bool {
-        self.standing.is_alive()
+        self.health_word.is_alive()
     }
 
     pub(crate) fn health(&self) -> Health {
-        self.standing.health()
+        self.health_word.health()
     }
 
     /// Wakes whoever sleeps on this link, because it is no longer alive.
     fn rouse(&self) {
         // In models it is no futex.
         #[cfg(not(slipring_loom))]
-        let _ = futex::wake(self.standing.word(), futex::Flags::PRIVATE, i32::MAX as u32);
+        let _ = futex::wake(self.health_word.word(), futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
     /// The peer's end of the socket is closed.
     pub(crate) fn hang_up(&self) {
-        self.standing.raise(Health::HungUp);
+        self.health_word.raise(Health::HungUp);
         self.rouse();
     }
 
     /// The peer's process has ended.
     pub(crate) fn die(&self) {
-        self.standing.raise(Health::Dead);
+        self.health_word.raise(Health::Dead);
         self.rouse();
         // A forked child of the peer's may hold the other end, so this one must say it.
         socket::end(&self.socket);
@@ -155,7 +155,7 @@ impl Link {
     #[cold]
     pub(crate) fn fail(&self, error: impl Into<Error>) -> Error {
         let error = error.into();
-        let kind = self.standing.fail(error.kind());
+        let kind = self.health_word.fail(error.kind());
         self.rouse();
         socket::shutdown(&self.socket);
         if kind == error.kind() { error } else { kind.clone().into() }
@@ -164,7 +164,7 @@ impl Link {
     /// The error of a link that is not alive, for somebody who has nothing left to receive.
     #[cold]
     pub(crate) fn end(&self) -> Error {
-        match self.standing.failure() {
+        match self.health_word.failure() {
             Some(kind) => kind.clone().into(),
             _ if self.peer_left() => ErrorKind::PeerClosed.into(),
             _ => ErrorKind::PeerDied.into(),
@@ -199,7 +199,8 @@ impl Link {
         waits[0].uaddr = futex::WaitPtr::new((&raw const *self.peer.futex(bell)).cast_mut().cast());
         waits[0].flags = futex::WaitFlags::SIZE_U32;
         waits[1].val = Health::Alive as u64;
-        waits[1].uaddr = futex::WaitPtr::new((&raw const *self.standing.word()).cast_mut().cast());
+        waits[1].uaddr =
+            futex::WaitPtr::new((&raw const *self.health_word.word()).cast_mut().cast());
         waits[1].flags = futex::WaitFlags::SIZE_U32 | futex::WaitFlags::PRIVATE;
         let until = left.map(monotonic_after);
         let clock = rustix::thread::ClockId::Monotonic;

@@ -49,13 +49,13 @@ impl LinkSocket {
     /// A half is about to say once more that it sleeps on the socket: takes the wake-ups of earlier
     /// sleeps if they may be many. True: one of them was for the receiving half, which may sleep.
     pub(crate) fn make_way(&self) -> Result<bool> {
-        let mut arrivals = self.link.arrivals();
-        if !arrivals.is_crowded() {
+        let mut control_socket = self.link.control_socket();
+        if !control_socket.is_crowded() {
             return Ok(false);
         }
-        let taken = arrivals.take_late(&self.link.socket);
-        let woken = arrivals.data_woken();
-        drop(arrivals);
+        let taken = control_socket.take_late(&self.link.socket);
+        let woken = control_socket.data_woken();
+        drop(control_socket);
         taken.map(|()| woken).map_err(|error| self.link.fail(error))
     }
 
@@ -65,7 +65,7 @@ impl LinkSocket {
         if !self.is_alive() {
             return false;
         }
-        let taken = self.link.arrivals().take_in(&self.link.socket);
+        let taken = self.link.control_socket().take_in(&self.link.socket);
         taken.map_err(|error| self.link.fail(error)).unwrap_or(false)
     }
 
@@ -86,13 +86,13 @@ impl LinkSocket {
     /// Whether a wake-up for the sending half was taken, which it has not heard of.
     #[cfg(feature = "tokio")]
     pub(crate) fn room_woken(&self) -> bool {
-        self.link.arrivals().room_woken()
+        self.link.control_socket().room_woken()
     }
 
     /// Whether a wake-up for the receiving half was taken; it hears of that when it arms.
     #[cfg(feature = "tokio")]
     pub(crate) fn data_woken(&self) -> bool {
-        self.link.arrivals().is_data_woken()
+        self.link.control_socket().is_data_woken()
     }
 }
 

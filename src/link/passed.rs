@@ -10,14 +10,14 @@
 //! 2. A record names a range. Taking it drops what lies before: descriptors of records that were never sent.
 //! 3. What this process had no room for is missing, and whoever asks for it hears so. The link goes on.
 //!    Of the room that there is for all links, one may take twice what it leaves to the others.
-//! 4. A side that has not [admitted](Luggage::admit) descriptors takes none.
+//! 4. A side that has not [admitted](PassedDescriptors::admit) descriptors takes none.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{ErrorKind, Fault, Result};
-use crate::handshake::untrusted::Foreign;
-use crate::handshake::untrusted::Foreigners;
+use crate::handshake::untrusted::UntrustedFd;
+use crate::handshake::untrusted::UntrustedFds;
 
 /// Descriptors that wait to be taken, of all links: half of those that this process may open at most.
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -29,7 +29,7 @@ const SHARE: u64 = 2;
 /// A descriptor that waits.
 #[derive(Debug)]
 struct Held {
-    fd: Foreign,
+    fd: UntrustedFd,
     _counted: Counted,
 }
 
@@ -38,7 +38,7 @@ struct Counted;
 
 impl Held {
     /// Beside so many that wait already, its link's own and all links'. `None`: there is no room, and it is closed.
-    fn new(fd: Foreign, own: usize, room: u64) -> Option<Self> {
+    fn new(fd: UntrustedFd, own: usize, room: u64) -> Option<Self> {
         // Dropped, it counts back.
         let (held, counted) = (HELD.fetch_add(1, Ordering::Relaxed), Counted);
         let left = room.saturating_sub(held as u64);
@@ -59,7 +59,7 @@ fn limit() -> u64 {
 
 /// The descriptors that came over one link.
 #[derive(Debug, Default)]
-pub(crate) struct Luggage {
+pub(crate) struct PassedDescriptors {
     /// How many may be held.
     limit: usize,
     /// The number of the next one to come.
@@ -68,7 +68,7 @@ pub(crate) struct Luggage {
     held: VecDeque<Option<Held>>,
 }
 
-impl Luggage {
+impl PassedDescriptors {
     /// From now on up to `limit` descriptors may wait to be taken.
     pub(crate) fn admit(&mut self, limit: usize) {
         self.limit = limit;
@@ -88,7 +88,7 @@ impl Luggage {
         &mut self,
         first: u64,
         count: usize,
-        mut came: Foreigners,
+        mut came: UntrustedFds,
     ) -> Result<(), Fault> {
         if first != self.next {
             return Err(Fault::Field { field: "descriptors.first", value: first });
@@ -127,7 +127,7 @@ impl Luggage {
     ///
     /// - [`Fault::UnknownDescriptors`]: they were taken before, or never came.
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
-    pub(crate) fn take(&mut self, first: u64, count: usize) -> Result<Vec<Foreign>> {
+    pub(crate) fn take(&mut self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
         let base = self.next - self.held.len() as u64;
         let end = first.checked_add(count as u64).filter(|end| self.reaches(*end));
         if end.is_none() || first < base {
@@ -136,7 +136,7 @@ impl Luggage {
         // No more than there are.
         self.held.drain(..(first - base) as usize);
         let taken = self.held.drain(..count).map(|held| Some(held?.fd));
-        let taken: Option<Vec<Foreign>> = taken.collect();
+        let taken: Option<Vec<UntrustedFd>> = taken.collect();
         taken.ok_or_else(|| ErrorKind::DescriptorLimit { limit: limit() }.into())
     }
 }
@@ -145,8 +145,8 @@ impl Luggage {
 mod tests {
     use super::*;
 
-    fn some(count: usize) -> Foreigners {
-        let mut some = Foreigners::default();
+    fn some(count: usize) -> UntrustedFds {
+        let mut some = UntrustedFds::default();
         (0..count).for_each(|_| some.push(std::fs::File::open("/dev/null").unwrap().into()));
         some
     }
@@ -157,38 +157,38 @@ mod tests {
 
     #[test]
     fn descriptors_are_taken_once_and_in_order() {
-        let mut luggage = Luggage::default();
-        luggage.admit(10);
-        luggage.add(0, 3, some(3)).unwrap();
-        luggage.add(3, 2, some(2)).unwrap();
-        assert!(luggage.reaches(5) && !luggage.reaches(6));
+        let mut passed = PassedDescriptors::default();
+        passed.admit(10);
+        passed.add(0, 3, some(3)).unwrap();
+        passed.add(3, 2, some(2)).unwrap();
+        assert!(passed.reaches(5) && !passed.reaches(6));
         // The first one belonged to a record that was never sent.
-        assert_eq!(luggage.take(1, 3).unwrap().len(), 3);
+        assert_eq!(passed.take(1, 3).unwrap().len(), 3);
         for first in [0, 1, 3] {
-            assert_eq!(*luggage.take(first, 1).unwrap_err().kind(), unknown(first, 1));
+            assert_eq!(*passed.take(first, 1).unwrap_err().kind(), unknown(first, 1));
         }
-        assert_eq!(luggage.take(4, 1).unwrap().len(), 1);
+        assert_eq!(passed.take(4, 1).unwrap().len(), 1);
         for (first, count) in [(5, 1), (4, 1), (u64::MAX, 1), (5, usize::MAX)] {
-            assert_eq!(*luggage.take(first, count).unwrap_err().kind(), unknown(first, count));
+            assert_eq!(*passed.take(first, count).unwrap_err().kind(), unknown(first, count));
         }
-        assert!(luggage.take(5, 0).unwrap().is_empty());
+        assert!(passed.take(5, 0).unwrap().is_empty());
     }
 
     #[test]
     fn numbers_that_do_not_go_on_and_too_many_descriptors_are_faults() {
-        let mut luggage = Luggage::default();
-        assert!(!luggage.is_open());
-        assert_eq!(luggage.add(0, 1, some(1)), Err(Fault::HeldDescriptors { count: 1, limit: 0 }));
-        luggage.admit(4);
+        let mut passed = PassedDescriptors::default();
+        assert!(!passed.is_open());
+        assert_eq!(passed.add(0, 1, some(1)), Err(Fault::HeldDescriptors { count: 1, limit: 0 }));
+        passed.admit(4);
         for first in [1, u64::MAX] {
             let lie = Fault::Field { field: "descriptors.first", value: first };
-            assert_eq!(luggage.add(first, 1, some(1)), Err(lie));
+            assert_eq!(passed.add(first, 1, some(1)), Err(lie));
         }
-        luggage.add(0, 3, some(3)).unwrap();
+        passed.add(0, 3, some(3)).unwrap();
         let over = Fault::HeldDescriptors { count: 5, limit: 4 };
-        assert_eq!(luggage.add(3, 2, some(2)), Err(over));
-        luggage.take(0, 3).unwrap();
-        luggage.add(3, 2, some(2)).unwrap();
+        assert_eq!(passed.add(3, 2, some(2)), Err(over));
+        passed.take(0, 3).unwrap();
+        passed.add(3, 2, some(2)).unwrap();
     }
 
     #[test]
@@ -214,12 +214,12 @@ mod tests {
 
     #[test]
     fn what_there_was_no_room_for_is_missed_by_its_record_alone() {
-        let mut luggage = Luggage::default();
-        luggage.admit(10);
-        luggage.add(0, 3, some(1)).unwrap();
-        luggage.add(3, 1, some(1)).unwrap();
-        let missed = luggage.take(0, 3).unwrap_err();
+        let mut passed = PassedDescriptors::default();
+        passed.admit(10);
+        passed.add(0, 3, some(1)).unwrap();
+        passed.add(3, 1, some(1)).unwrap();
+        let missed = passed.take(0, 3).unwrap_err();
         assert!(matches!(missed.kind(), ErrorKind::DescriptorLimit { .. }), "{missed}");
-        assert_eq!(luggage.take(3, 1).unwrap().len(), 1);
+        assert_eq!(passed.take(3, 1).unwrap().len(), 1);
     }
 }

@@ -13,16 +13,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
-use crate::link::health::Standing;
+use crate::link::health::HealthWord;
 use crate::pool::{BorrowerId, Pool};
 use crate::sync::{Edge, Mutex, MutexGuard};
 
-pub(crate) struct Roll<L> {
+pub(crate) struct LinkRegistry<L> {
     links: Mutex<HashMap<u64, Arc<L>>>,
     pool: Pool,
 }
 
-impl<L> Roll<L> {
+impl<L> LinkRegistry<L> {
     pub(crate) fn new(pool: Pool) -> Self {
         Self { links: Mutex::new(HashMap::new()), pool }
     }
@@ -48,10 +48,10 @@ impl<L> Roll<L> {
     }
 
     /// The user of a link is gone. Gives the link if it is let go.
-    pub(crate) fn retire(&self, borrower: BorrowerId, standing: &Standing) -> Option<Arc<L>> {
+    pub(crate) fn retire(&self, borrower: BorrowerId, health_word: &HealthWord) -> Option<Arc<L>> {
         // Whoever closes the account after the look at the loans sees this, and whoever closes it
         // before leaves none.
-        let (say, count) = (|| standing.retire(), || self.pool.settle(borrower));
+        let (say, count) = (|| health_word.retire(), || self.pool.settle(borrower));
         let ((), loans) = Edge::Retire.sequence(say, count);
         if loans == 0 { self.let_go(borrower) } else { None }
     }
@@ -61,11 +61,11 @@ impl<L> Roll<L> {
     pub(crate) fn ended(
         &self,
         borrower: BorrowerId,
-        standing: &Standing,
+        health_word: &HealthWord,
         process: bool,
     ) -> Option<Arc<L>> {
         self.pool.close(borrower);
-        if process || standing.is_retired() { self.let_go(borrower) } else { None }
+        if process || health_word.is_retired() { self.let_go(borrower) } else { None }
     }
 
     fn let_go(&self, borrower: BorrowerId) -> Option<Arc<L>> {

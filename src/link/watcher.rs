@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::link::link::Link;
-use crate::link::registry::Roll;
+use crate::link::registry::LinkRegistry;
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
 
@@ -35,7 +35,7 @@ pub(crate) struct Watcher {
 struct Shared {
     epoll: OwnedFd,
     stop: OwnedFd,
-    roll: Roll<Link>,
+    registry: LinkRegistry<Link>,
 }
 
 /// The key of a link's socket; the odd one after it is its process's.
@@ -59,7 +59,7 @@ impl Watcher {
         let stop = eventfd(0, flags).map_err(os("eventfd"))?;
         let data = EventData::new_u64(STOP);
         epoll::add(&epoll, &stop, data, EventFlags::IN).map_err(os("epoll_ctl"))?;
-        let shared = Arc::new(Shared { epoll, stop, roll: Roll::new(pool) });
+        let shared = Arc::new(Shared { epoll, stop, registry: LinkRegistry::new(pool) });
         let watched = shared.clone();
         let thread = std::thread::Builder::new()
             .name("slipring-watch".into())
@@ -71,7 +71,7 @@ impl Watcher {
     /// Watches a link from now on.
     pub(crate) fn watch(&self, link: &Arc<Link>) -> Result<()> {
         let key = key(link);
-        self.shared.roll.enter(link.borrower, link.clone());
+        self.shared.registry.enter(link.borrower, link.clone());
         let add = |fd: &OwnedFd, key, events: EventFlags| {
             let data = EventData::new_u64(key);
             epoll::add(&self.shared.epoll, fd, data, events | EventFlags::ET)
@@ -81,14 +81,14 @@ impl Watcher {
             added = add(pidfd, key + 1, EventFlags::IN);
         }
         added.map_err(|errno| {
-            self.shared.roll.strike(link.borrower);
+            self.shared.registry.strike(link.borrower);
             Error::os("epoll_ctl", errno)
         })
     }
 
     /// The user of a link is gone: lets go of it unless the peer still reads what it was lent.
     pub(crate) fn retire(&self, link: &Arc<Link>) {
-        let gone = self.shared.roll.retire(link.borrower, &link.standing);
+        let gone = self.shared.registry.retire(link.borrower, &link.health_word);
         self.shared.forget(gone);
     }
 }
@@ -124,7 +124,7 @@ impl Shared {
                 if key == STOP {
                     return;
                 }
-                if let Some(link) = self.roll.find(key / 2) {
+                if let Some(link) = self.registry.find(key / 2) {
                     self.ended(&link, key, event.flags);
                 }
             }
@@ -140,7 +140,7 @@ impl Shared {
         } else {
             return;
         }
-        self.forget(self.roll.ended(link.borrower, &link.standing, key & 1 == 1));
+        self.forget(self.registry.ended(link.borrower, &link.health_word, key & 1 == 1));
     }
 
     /// A link that was let go is not watched.

@@ -33,7 +33,7 @@ impl Borrower for Returns {
     }
 }
 
-struct Lender {
+struct CachedSegment {
     pool: Pool,
     id: BorrowerId,
     /// A word for each block.
@@ -41,7 +41,7 @@ struct Lender {
     returns: LoomWords,
 }
 
-impl Lender {
+impl CachedSegment {
     /// Returns a pool of `count` blocks, and a borrower with as many slots.
     fn new(count: u32) -> Self {
         Self::with_slots(count, count, 0)
@@ -88,7 +88,7 @@ fn content(loan: &Loan) -> usize {
 /// One block: lent, returned, written again.
 fn one_loan() {
     loom::model(|| {
-        let lender = Lender::new(1);
+        let lender = CachedSegment::new(1);
         let loan = lender.lend(1).expect("a block is free");
         let borrowing = lender.borrow(loan, 1);
         let again = lender.lend(2);
@@ -116,7 +116,7 @@ fn a_loan_fails_without_reclaim() {
 /// Two threads read two blocks. One fence follows the loads of all returns.
 fn two_loans() {
     loom::model(|| {
-        let lender = Lender::new(2);
+        let lender = CachedSegment::new(2);
         let loans = [1, 2].map(|value| lender.lend(value).expect("a block is free"));
         let borrowing = [0, 1].map(|index| lender.borrow(loans[index], index as u64 + 1));
         let again = [3, 4].map(|value| lender.lend(value).is_some());
@@ -145,7 +145,7 @@ fn two_loans_fail_without_reclaim() {
 /// another borrower.
 fn death() {
     loom::model(|| {
-        let lender = Lender::new(1);
+        let lender = CachedSegment::new(1);
         let loan = lender.lend(1).expect("a block is free");
         let other = LoomWords::new(8);
         let to = lender.pool.open(Arc::new(Returns(other)), 1);
@@ -157,7 +157,7 @@ fn death() {
             // The watcher does this when a peer has died.
             pool.close(id);
         });
-        let lender = Lender { id: to, ..lender };
+        let lender = CachedSegment { id: to, ..lender };
         let again = lender.lend(2);
         dying.join().unwrap();
         assert!(again.or_else(|| lender.lend(2)).is_some(), "the block came back");
@@ -183,7 +183,7 @@ fn death_fails_without_reclaim() {
 /// Two borrowers hold a block. One dies while the other returns it: the later of the two gives it back.
 fn shared_loan() {
     loom::model(|| {
-        let lender = Lender::new(1);
+        let lender = CachedSegment::new(1);
         let first = LoomWords::new(8);
         let id = lender.pool.open(Arc::new(Returns(first)), 1);
         let block = lender.pool.alloc(BLOCK).expect("memory").expect("a block is free");
@@ -220,7 +220,7 @@ fn a_shared_loan_fails_without_reclaim() {
 /// The pool drops a block's segment as soon as the block is back, and no sooner.
 fn segment() {
     loom::model(|| {
-        let lender = Lender::new(1);
+        let lender = CachedSegment::new(1);
         let loan = lender.lend(1).expect("a block is free");
         let borrowing = lender.borrow(loan, 1);
         lender.pool.trim();
@@ -255,8 +255,8 @@ fn a_segment_fails_without_reclaim() {
 /// Two blocks rotate: while the borrower reads one, the other one is ready, and the lender takes it without the lock.
 fn ready() {
     loom::model(|| {
-        let lender = Lender::in_turn();
-        let Lender { pool, id, .. } = &lender;
+        let lender = CachedSegment::in_turn();
+        let CachedSegment { pool, id, .. } = &lender;
         let (ready, mut promise) = (pool.ready(*id).expect("it is open"), pool.promise(*id));
         let mut prepared = None;
         let mut lend = |value| {
@@ -301,8 +301,8 @@ fn a_ready_block_fails_without_reclaim() {
 /// A lender takes its ready block while another thread trims the pool.
 fn recalled() {
     loom::model(|| {
-        let lender = Lender::in_turn();
-        let Lender { pool, id, .. } = &lender;
+        let lender = CachedSegment::in_turn();
+        let CachedSegment { pool, id, .. } = &lender;
         let (ready, promise) = (pool.ready(*id).expect("it is open"), pool.promise(*id));
         let mut block = pool.alloc_for(BLOCK, *id).expect("memory").expect("a block is free");
         let promise = promise.expect("a slot is free");
@@ -331,7 +331,7 @@ fn a_block_that_lies_ready_is_taken_by_one() {
 /// A borrower returns an old loan a second time while its block is on loan under a new generation.
 fn stale_return() {
     loom::model(|| {
-        let lender = Lender::new(1);
+        let lender = CachedSegment::new(1);
         let old = lender.lend(1).expect("a block is free");
         lender.returns.store(8 * old.slot as usize, old.generation, Edge::Return.store());
         let new = lender.lend(2).expect("the block came back");

@@ -11,7 +11,7 @@ use crate::channel::Token;
 use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result, contain};
 use crate::handshake::Credentials;
-use crate::handshake::Foreign;
+use crate::handshake::UntrustedFd;
 use crate::reactor::commands::{Command, TokenFn, WriteFn};
 use crate::reactor::outgoing::{Outgoing, Remains, Submitted, What};
 use crate::reactor::shared::Shared;
@@ -238,7 +238,7 @@ impl Link {
 
     /// As [`Sender::take_descriptors`].
     #[doc(hidden)]
-    pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
+    pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
         self.outgoing().take_descriptors(first, count)
     }
 

@@ -7,7 +7,7 @@ use crate::channel::Sender;
 use crate::channel::Token;
 use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result};
-use crate::handshake::Foreign;
+use crate::handshake::UntrustedFd;
 use crate::reactor::commands::{CallFn, WriteFn};
 use crate::reactor::link::Link;
 use crate::tensor::{self, TensorSet};
@@ -154,7 +154,7 @@ impl Outgoing {
     }
 
     /// As [`Sender::take_descriptors`].
-    pub(super) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
+    pub(super) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
         let sender = self.sender.as_ref().ok_or(ErrorKind::LinkClosed)?;
         sender.take_descriptors(first, count)
     }

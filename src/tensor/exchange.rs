@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::channel::Attachment;
 use crate::channel::Claims;
-use crate::channel::Enclosure;
 use crate::channel::LentRange;
+use crate::channel::OutgoingAttachment;
 use crate::channel::Received;
 use crate::channel::Receiver;
 use crate::channel::Sender;
@@ -166,7 +166,7 @@ impl Sender {
                         return Ok(());
                     }
                 }
-                self.put_one(head, Enclosure::Block(block), patience)
+                self.put_one(head, OutgoingAttachment::Block(block), patience)
             }
             Sent::Moved { head, block } => {
                 let mut described = Described::default();
@@ -187,12 +187,12 @@ impl Sender {
                 return Ok(());
             }
         }
-        let Some(enclosure) = Described::enclosure(self.pool(), tensor) else {
+        let Some(attachment) = Described::attachment(self.pool(), tensor) else {
             let mut described = Described::default();
             described.add(self, "", tensor)?;
             return self.put_described(described, patience);
         };
-        self.put_one(&Descriptor::of(tensor), enclosure, patience)
+        self.put_one(&Descriptor::of(tensor), attachment, patience)
     }
 
     /// Sends a tensor by the shortest path, which serves nearly every tensor. Returns `false` if this one
@@ -215,13 +215,13 @@ impl Sender {
     fn put_one(
         &mut self,
         head: &Descriptor<'_>,
-        enclosure: Enclosure<'_>,
+        attachment: OutgoingAttachment<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
         let mut description = [0; SHORT + 8];
         let description = &mut description[..head.encoded_len()];
         head.encode_to(description).map_err(Error::from)?;
-        self.post(&mut [enclosure], description, patience)
+        self.post(&mut [attachment], description, patience)
     }
 
     fn put_tensors(
@@ -245,7 +245,7 @@ impl Sender {
         mut described: Described<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        self.post(&mut described.enclosures, &described.description, patience)
+        self.post(&mut described.attachments, &described.description, patience)
     }
 }
 
@@ -435,7 +435,7 @@ fn storage_of(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage>
                 return Err(Fault::Tensor(TensorFault::Unstable).into());
             };
             let loan =
-                GpuLoan::new(place, bytes, mapping, claims.shelf()).map_err(Fault::Tensor)?;
+                GpuLoan::new(place, bytes, mapping, claims.extension()).map_err(Fault::Tensor)?;
             let len = usize::try_from(loan.place.len);
             let len = len.map_err(|_| Fault::Tensor(TensorFault::Overflow))?;
             head.check_len(len).map_err(Fault::Tensor)?;

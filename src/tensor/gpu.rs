@@ -14,9 +14,9 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::channel::ExtensionSlot;
 use crate::channel::LentRange;
 use crate::channel::Sender;
-use crate::channel::Shelf;
 use crate::error::{Error, GpuUuid, Result, TensorFault};
 use crate::handshake::has_ended;
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};
@@ -230,7 +230,7 @@ pub(crate) struct GpuLoan {
     /// Whether a view has recorded the event of the end.
     ended: Mutex<bool>,
     /// The objects of the peer that the link keeps open.
-    shelf: Arc<Shelf>,
+    extension: Arc<ExtensionSlot>,
 }
 
 impl GpuLoan {
@@ -241,15 +241,15 @@ impl GpuLoan {
         place: &[u8; GpuPlace::LEN],
         bytes: LentRange,
         mapping: LentRange,
-        shelf: Arc<Shelf>,
+        extension: Arc<ExtensionSlot>,
     ) -> Result<Self, TensorFault> {
         let (place, ended) = (GpuPlace::check(place)?, Mutex::new(false));
-        Ok(Self { place, bytes, mapping: Mutex::new(Some(mapping)), ended, shelf })
+        Ok(Self { place, bytes, mapping: Mutex::new(Some(mapping)), ended, extension })
     }
 
     /// Returns the objects of the peer that the link keeps open.
-    pub(crate) fn shelf(&self) -> &Shelf {
-        &self.shelf
+    pub(crate) fn extension(&self) -> &ExtensionSlot {
+        &self.extension
     }
 
     /// Returns whether the lender's process has ended.

@@ -1,6 +1,6 @@
 //! The argument of a send, and the description of a message of tensors.
 
-use crate::channel::Enclosure;
+use crate::channel::OutgoingAttachment;
 use crate::channel::Sender;
 use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::pool::{Block, Pool};
@@ -104,17 +104,17 @@ impl Descriptor<'static> {
 #[derive(Default)]
 pub(super) struct Described<'a> {
     pub(super) description: Vec<u8>,
-    pub(super) enclosures: Vec<Enclosure<'a>>,
+    pub(super) attachments: Vec<OutgoingAttachment<'a>>,
 }
 
 impl<'a> Described<'a> {
     /// Returns the attachment of a tensor that is sent without a copy. Returns `None` if it must be copied.
     #[inline]
-    pub(super) fn enclosure(pool: &Pool, tensor: &'a Tensor) -> Option<Enclosure<'a>> {
+    pub(super) fn attachment(pool: &Pool, tensor: &'a Tensor) -> Option<OutgoingAttachment<'a>> {
         match &tensor.storage {
-            Storage::Shared(block) if block.is_of(pool) => Some(Enclosure::Shared(block)),
+            Storage::Shared(block) if block.is_of(pool) => Some(OutgoingAttachment::Shared(block)),
             Storage::Frozen { memory, offset, len } if offset.is_multiple_of(ALIGNMENT) => {
-                Some(Enclosure::Frozen { memory, offset: *offset, len: *len })
+                Some(OutgoingAttachment::Frozen { memory, offset: *offset, len: *len })
             }
             _ => None,
         }
@@ -122,9 +122,9 @@ impl<'a> Described<'a> {
 
     pub(super) fn add(&mut self, sender: &Sender, name: &str, tensor: &'a Tensor) -> Result<()> {
         let head = Descriptor { name, ..Descriptor::of(tensor) };
-        match Self::enclosure(sender.pool(), tensor) {
-            Some(enclosure) => {
-                self.enclosures.push(enclosure);
+        match Self::attachment(sender.pool(), tensor) {
+            Some(attachment) => {
+                self.attachments.push(attachment);
                 self.describe(&head)
             }
             None => match &tensor.storage {
@@ -142,7 +142,8 @@ impl<'a> Described<'a> {
                 Storage::Gpu(OnGpu::Own(memory)) => {
                     let parcel = memory.clone().lend(&GpuBorrower::of(sender))?;
                     let tickets = [parcel.bytes, parcel.mapping];
-                    self.enclosures.extend(tickets.map(|ticket| Enclosure::Ticket(ticket.block)));
+                    self.attachments
+                        .extend(tickets.map(|ticket| OutgoingAttachment::Ticket(ticket.block)));
                     self.describe(&Descriptor {
                         place: Location::Gpu(&parcel.place.encode()),
                         ..head
@@ -157,7 +158,7 @@ impl<'a> Described<'a> {
     /// Adds bytes by a copy, into the description or into a block.
     pub(super) fn add_copy(&mut self, head: Descriptor<'_>, bytes: Bytes<'a>) -> Result<()> {
         if bytes.len() > INLINE {
-            self.enclosures.push(Enclosure::copy_of(bytes));
+            self.attachments.push(OutgoingAttachment::copy_of(bytes));
             return self.describe(&head);
         }
         let mut inline = [0; INLINE];

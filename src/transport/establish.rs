@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::handshake::exchange::{Ours, Theirs};
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::socket;
-use crate::link::control_socket::Arrivals;
+use crate::link::control_socket::ControlSocket;
 use crate::link::env::LinkEnv;
 use crate::link::link::{Link, Returns, Terms};
 use crate::link::session::Session;
@@ -43,9 +43,16 @@ pub(super) fn establish(
     let borrower = env.pool().open(Arc::new(Returns(peer.clone())), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
     socket::stop_pidfds(&socket);
-    let arrivals = Arrivals::new(options.peer_pool_limit, options.prefault);
-    let link =
-        Link::new((mapping, peer), socket, theirs.peer, terms, interrupts, borrower, arrivals);
+    let control_socket = ControlSocket::new(options.peer_pool_limit, options.prefault);
+    let link = Link::new(
+        (mapping, peer),
+        socket,
+        theirs.peer,
+        terms,
+        interrupts,
+        borrower,
+        control_socket,
+    );
     let link = Arc::new(link);
     if let Err(error) = env.watch(&link) {
         env.pool().close(borrower);

@@ -87,7 +87,7 @@ struct HalfOpen {
 }
 
 impl Listener {
-    pub(crate) fn bind(core: Arc<Core>, address: Address) -> Result<Self> {
+    pub(super) fn bind(core: Arc<Core>, address: Address) -> Result<Self> {
         let target = address.to_socket_address()?;
         let mut socket = socket::open()?;
         let mut bound = socket::bind_and_listen(&socket, &target);
@@ -114,7 +114,7 @@ impl Listener {
         Ok(listener)
     }
 
-    pub(crate) fn adopt(core: Arc<Core>, socket: OwnedFd) -> Result<Self> {
+    pub(super) fn adopt(core: Arc<Core>, socket: OwnedFd) -> Result<Self> {
         // Accepted sockets get what the listening one has, so no Hello comes without credentials.
         socket::receive_credentials(&socket)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)

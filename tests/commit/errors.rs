@@ -30,7 +30,7 @@ struct Scene {
 }
 
 /// The state of a session at its client, the server's counts, and the calls of the service.
-type Standing = (SessionState, Option<u64>, Vec<Unset>, ServerStats, [usize; 2]);
+type HealthWord = (SessionState, Option<u64>, Vec<Unset>, ServerStats, [usize; 2]);
 
 impl Scene {
     fn new(name: &str) -> Self {
@@ -47,7 +47,7 @@ impl Scene {
         Self { stage, client, model, session, x, y }
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> HealthWord {
         let Self { session, stage, .. } = self;
         let mut stats = stage.server.stats();
         stats.failures = 0;

@@ -97,13 +97,13 @@ fn write(sender: &mut Sender, context: &Context, stream: &mut Stream, tally: &Ta
 
 /// The things that were received, and those that are held.
 #[derive(Debug)]
-struct Arrivals {
+struct ControlSocket {
     stream: Stream,
     held: VecDeque<(u64, Tensor)>,
     tally: Arc<Tally>,
 }
 
-impl Arrivals {
+impl ControlSocket {
     fn new(seed: u64, tally: &Arc<Tally>) -> Self {
         Self { stream: Stream::new(seed), held: VecDeque::new(), tally: tally.clone() }
     }
@@ -187,7 +187,7 @@ pub fn talk(
     tally: &Arc<Tally>,
 ) -> [End; 2] {
     let mut out = Stream::new(seed_out);
-    let mut arrivals = Arrivals::new(seed_in, tally);
+    let mut arrivals = ControlSocket::new(seed_in, tally);
     match drive {
         Drive::Calls => {
             let (mut sender, mut receiver) = link.split();

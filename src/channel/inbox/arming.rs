@@ -9,24 +9,24 @@ impl Inbox {
     /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once
     /// more. True: there is something to receive, or the link is over.
     pub(crate) fn arm(&mut self) -> Result<bool> {
-        let mut arrivals = self.link.arrivals();
+        let mut control_socket = self.link.control_socket();
         let taken = if self.link.by_descriptor() {
-            arrivals.take_for_data(&self.link.socket)
+            control_socket.take_for_data(&self.link.socket)
         } else {
-            arrivals.take(&self.link.socket)
+            control_socket.take(&self.link.socket)
         };
         if let Err(error) = taken {
-            drop(arrivals);
+            drop(control_socket);
             return Err(self.fail(error));
         }
         // One wake-up comes for each time that this half says so.
-        let woken = arrivals.data_woken();
+        let woken = control_socket.data_woken();
         if self.flow != Flow::Armed || woken {
-            arrivals.expect(DATA_WAKES);
+            control_socket.expect(DATA_WAKES);
             self.flow = Flow::Armed;
             before_last_look(self.data.arm(&self.link));
         }
-        drop(arrivals);
+        drop(control_socket);
         Ok(self.is_ready())
     }
 

@@ -1,7 +1,7 @@
 //! Messages that lie in the peer's pool.
 
 use crate::channel::inbox::{Head, Inbox};
-use crate::channel::loan_descriptor::{self as pooled, Pooled};
+use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor};
 use crate::error::{Fault, Result};
 use crate::ring::{Header, Record};
 
@@ -13,7 +13,7 @@ impl Inbox {
         let header = Header::POOLED_MESSAGE;
         let record = Record { header, offset: self.consumer.payload(header) };
         let Ok(descriptor) = self.descriptor(record, 0) else { return false };
-        let lender = self.lenders.current(&self.session, descriptor.segment);
+        let lender = self.segments.current(&self.session, descriptor.segment);
         let is_found =
             lender.is_some_and(|lender| descriptor.range_in(lender.segment.len() as u64).is_ok());
         if is_found {
@@ -31,19 +31,23 @@ impl Inbox {
 
     /// A private copy of the descriptor behind `envelope` bytes of a record's payload, judged without its segment.
     #[inline(always)]
-    pub(crate) fn descriptor(&self, record: Record, envelope: usize) -> Result<Pooled, Fault> {
+    pub(crate) fn descriptor(
+        &self,
+        record: Record,
+        envelope: usize,
+    ) -> Result<LoanDescriptor, Fault> {
         let terms = &self.link.terms;
         let words = self.link.peer.bytes(record.offset + envelope, pooled::LEN).words();
         let words = words.ok_or(Fault::RecordHeader { header: record.header.to_word() })?;
-        let descriptor = Pooled::of_words(words);
+        let descriptor = LoanDescriptor::of_words(words);
         descriptor.judge(terms.max_message, terms.own.loan_slots)?;
         Ok(descriptor)
     }
 
     /// Borrows a range of the peer's pool.
     #[inline(always)]
-    pub(crate) fn borrow(&mut self, descriptor: Pooled) -> Result<()> {
-        let lender = self.lenders.find(&self.session, descriptor.segment)?;
+    pub(crate) fn borrow(&mut self, descriptor: LoanDescriptor) -> Result<()> {
+        let lender = self.segments.find(&self.session, descriptor.segment)?;
         descriptor.range_in(lender.segment.len() as u64)?;
         self.lent = Some(descriptor);
         Ok(())
@@ -52,8 +56,8 @@ impl Inbox {
     /// A record names one segment only.
     #[inline(always)]
     pub(crate) fn open_window_for(&mut self, segment: u32) {
-        if self.lenders.current(&self.session, segment).is_none() {
-            self.link.arrivals().open_window();
+        if self.segments.current(&self.session, segment).is_none() {
+            self.link.control_socket().open_window();
         }
     }
 }

@@ -3,10 +3,10 @@
 use crate::channel::attachment::Origin;
 
 use crate::channel::attachment::{Attachment, Claims, LONGEST, LentRange, SHORT, SINGLE, borrow};
-use crate::channel::backlog::Letter;
+use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::receiver::Receiver;
 use crate::channel::inbox::{Head, Inbox};
-use crate::channel::loan_descriptor::{self as pooled, NO_SLOT, Pooled};
+use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor, NO_SLOT};
 use crate::channel::message::MessageKind;
 use crate::error::{Fault, Result, TryRecvError};
 use crate::patience::RecvPatience;
@@ -18,7 +18,7 @@ use crate::shm::Bytes;
 /// other.
 pub(crate) struct Single {
     head: Head,
-    loan: Pooled,
+    loan: LoanDescriptor,
     /// In little-endian words; what lies behind its length means nothing.
     pub(crate) description: [u64; SINGLE],
     /// The description's length in bytes.
@@ -57,7 +57,7 @@ impl Receiver {
         let Some([a, b, c, d, description @ ..]) = line.words::<{ 4 + SINGLE }>() else {
             return Ok(None);
         };
-        let loan = Pooled::of_words([a, b, c, d]);
+        let loan = LoanDescriptor::of_words([a, b, c, d]);
         let len = head.len - pooled::LEN;
         Ok((loan.slot != NO_SLOT).then_some(Single { head, loan, description, len }))
     }
@@ -67,7 +67,7 @@ impl Receiver {
     pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange> {
         let inbox = &mut self.inbox;
         inbox.open_window_for(single.loan.segment);
-        let attached = borrow(&inbox.session, &mut inbox.lenders, &single.loan);
+        let attached = borrow(&inbox.session, &mut inbox.segments, &single.loan);
         let range = attached.map_err(|error| inbox.fail(error))?;
         inbox.stats.tensors += 1;
         inbox.discard(single.head.header);
@@ -103,17 +103,17 @@ impl Inbox {
         };
         self.link.peer.bytes(head.offset, head.len).copy_to(payload);
         let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
-        self.link.arrivals().open_window();
+        self.link.control_socket().open_window();
         let mut claims = Claims {
-            origin: Origin::Ring { session: &self.session, lenders: &mut self.lenders, table },
-            shelf: &mut self.shelf,
+            origin: Origin::Ring { session: &self.session, segments: &mut self.segments, table },
+            extension: &mut self.extension,
         };
         let opened = open(description, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))
             .map_err(|error| self.fail(error))?;
         self.stats.tensors += 1;
         self.discard(head.header);
-        if table.chunks_exact(pooled::LEN).any(Pooled::is_frozen) {
+        if table.chunks_exact(pooled::LEN).any(LoanDescriptor::is_frozen) {
             // The sender can have these mappings retired once it knows that the record was read.
             self.tell_position();
         }
@@ -127,18 +127,18 @@ impl Inbox {
     }
 
     /// Takes the record at the ring's position out.
-    pub(crate) fn letter(
+    pub(crate) fn kept(
         &mut self,
         head: &Head,
         kind: MessageKind,
         (mut body, copied): (Vec<u8>, usize),
-    ) -> Result<Letter> {
+    ) -> Result<KeptMessage> {
         if kind == MessageKind::Tensors {
             let (body, attachments) = self.keep(head)?;
-            return Ok(Letter { kind, body, attachments });
+            return Ok(KeptMessage { kind, body, attachments });
         }
         self.copy_rest(head, &mut body, copied);
-        Ok(Letter { kind, body, attachments: Vec::new() })
+        Ok(KeptMessage { kind, body, attachments: Vec::new() })
     }
 
     /// Sets the parcel at the ring's position aside: its description, and what came with it.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::channel::inbox::{Head, Inbox};
-use crate::channel::pipeline::{Ahead, BEHIND_ID, STEP, Wanted, told};
+use crate::channel::pipeline::{BEHIND_ID, CopyAhead, STEP, Wanted, told};
 use crate::error::TryRecvError;
 use crate::handshake::layout;
 use crate::patience::RecvPatience;
@@ -21,7 +21,7 @@ impl Inbox {
         if wanted.is_none() || matches!(patience, RecvPatience::None) || !self.data.may_poll() {
             return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
         }
-        *self.ahead = Ahead { wanted, buffer: std::mem::take(buffer), ..Ahead::default() };
+        *self.ahead = CopyAhead { wanted, buffer: std::mem::take(buffer), ..CopyAhead::default() };
         self.data.set_eager(true);
         let head = self.rare_head(patience);
         self.data.set_eager(false);
@@ -85,9 +85,9 @@ impl Inbox {
             // What cannot be is found out when it is a message.
             self.ahead.descriptor = self.descriptor(record, 8 * (told & BEHIND_ID) as usize).ok();
         }
-        let Self { ahead, lenders, session, .. } = self;
+        let Self { ahead, segments, session, .. } = self;
         let descriptor = ahead.descriptor.as_ref()?;
-        let lender = lenders.current(session, descriptor.segment)?;
+        let lender = segments.current(session, descriptor.segment)?;
         let (offset, len) = descriptor.range_in(lender.segment.len() as u64).ok()?;
         let all = usize::try_from(told & !63).unwrap_or(len).min(len);
         let end = all.min(ahead.copied + STEP);

@@ -81,9 +81,9 @@ impl Inbox {
         if header.is_pooled() || header.len() != 0 {
             return Err(Fault::RecordHeader { header: header.to_word() }.into());
         }
-        let mut arrivals = self.link.arrivals();
-        arrivals.take(&self.link.socket)?;
-        self.lenders.let_go(self.link.retires.load(Ordering::Relaxed));
+        let mut control_socket = self.link.control_socket();
+        control_socket.take(&self.link.socket)?;
+        self.segments.let_go(self.link.retires.load(Ordering::Relaxed));
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use crate::channel::attachment::Claims;
 use crate::channel::backlog::Backlog;
-use crate::channel::backlog::Letter;
+use crate::channel::backlog::KeptMessage;
 use crate::channel::backlog::PINNED;
 use crate::channel::calls::Calls;
 use crate::channel::inbox::Head;
@@ -208,8 +208,8 @@ impl Receiver {
 
     fn request(&mut self, patience: RecvPatience) -> Result<Option<Request>, TryRecvError> {
         let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
-        let letter = self.letter(wanted, patience, LETTERS)?;
-        Ok(letter.and_then(|Letter { kind, body, .. }| match kind {
+        let kept = self.kept(wanted, patience, LETTERS)?;
+        Ok(kept.and_then(|KeptMessage { kind, body, .. }| match kind {
             MessageKind::Request(id) => Some(Request { id, body }),
             _ => None,
         }))
@@ -231,11 +231,11 @@ impl Receiver {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Response(id);
-        let letter = self.letter(wanted, patience, LETTERS)?;
-        if letter.is_some() {
+        let kept = self.kept(wanted, patience, LETTERS)?;
+        if kept.is_some() {
             self.calls.finish(id);
         }
-        Ok(letter.map(|letter| letter.body))
+        Ok(kept.map(|kept| kept.body))
     }
 
     pub(crate) fn calls(&mut self) -> &mut Calls {
@@ -280,22 +280,22 @@ impl Receiver {
             }
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
-        Ok(self.letter(wanted, patience, MESSAGES)?.map(|letter| {
-            *message = letter.body;
+        Ok(self.kept(wanted, patience, MESSAGES)?.map(|kept| {
+            *message = kept.body;
             message.len()
         }))
     }
 
     /// The next thing of the wanted kind; what comes before it is set aside.
     #[cold]
-    fn letter(
+    fn kept(
         &mut self,
         wanted: impl Fn(&MessageKind) -> bool,
         patience: RecvPatience,
         copies: Wanted,
-    ) -> Result<Option<Letter>, TryRecvError> {
-        if let Some(letter) = self.backlog.take(&wanted) {
-            return Ok(Some(letter));
+    ) -> Result<Option<KeptMessage>, TryRecvError> {
+        if let Some(kept) = self.backlog.take(&wanted) {
+            return Ok(Some(kept));
         }
         loop {
             let mut body = Vec::new();
@@ -310,17 +310,17 @@ impl Receiver {
             if is_awaited && !wanted(&kind) {
                 self.backlog.admit(head.len + head.header.attachments() * PINNED)?;
             }
-            let letter = self.inbox.letter(&head, kind, (body, copied))?;
-            if let MessageKind::Response(id) = letter.kind
+            let kept = self.inbox.kept(&head, kind, (body, copied))?;
+            if let MessageKind::Response(id) = kept.kind
                 && !self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?
             {
                 // Nobody waits for it any more.
                 continue;
             }
-            if wanted(&letter.kind) {
-                return Ok(Some(letter));
+            if wanted(&kept.kind) {
+                return Ok(Some(kept));
             }
-            self.backlog.push(letter);
+            self.backlog.push(kept);
         }
     }
 
@@ -353,18 +353,18 @@ impl Receiver {
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
         let wanted = |kind: &MessageKind| *kind == MessageKind::Tensors;
-        let Some(letter) = self.letter(wanted, patience, None)? else { return Ok(None) };
-        Ok(Some(self.open_letter(letter, open)?))
+        let Some(kept) = self.kept(wanted, patience, None)? else { return Ok(None) };
+        Ok(Some(self.open_letter(kept, open)?))
     }
 
     /// Gives a parcel that was set aside to `open`.
     pub(crate) fn open_letter<T>(
         &mut self,
-        letter: Letter,
+        kept: KeptMessage,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut claims = Claims::kept(letter.attachments, &mut self.inbox.shelf);
-        open(&letter.body, &mut claims)
+        let mut claims = Claims::kept(kept.attachments, &mut self.inbox.extension);
+        open(&kept.body, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))
             .map_err(|error| self.inbox.fail(error))
     }
@@ -495,7 +495,7 @@ impl Receiver {
         if *flow != Flow::Open {
             return false;
         }
-        link.arrivals().expect(DATA_WAKES);
+        link.control_socket().expect(DATA_WAKES);
         *flow = Flow::Armed;
         data.arm(link)
     }
@@ -533,25 +533,22 @@ impl Receiver {
         &mut self,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<SetAside<T>>> {
-        let Some(letter) = self.backlog.take(|_| true) else { return Ok(None) };
-        match letter.kind {
+        let Some(kept) = self.backlog.take(|_| true) else { return Ok(None) };
+        match kept.kind {
             MessageKind::Tensors => {
-                let len = letter.body.len() + letter.attachments.len() * PINNED;
-                let opened = self.open_letter(letter, open)?;
+                let len = kept.body.len() + kept.attachments.len() * PINNED;
+                let opened = self.open_letter(kept, open)?;
                 return Ok(Some(SetAside::Parcel { opened, len }));
             }
             MessageKind::Response(id) => self.calls.finish(id),
             _ => {}
         }
-        Ok(Some(SetAside::Message(letter.kind, letter.body)))
+        Ok(Some(SetAside::Message(kept.kind, kept.body)))
     }
 
     /// As [`response`](Self::response), but does not wait.
     #[cfg(feature = "tokio")]
-    pub(crate) fn try_response(
-        &mut self,
-        id: RequestId,
-    ) -> Result<Option<Vec<u8>>, TryRecvError> {
+    pub(crate) fn try_response(&mut self, id: RequestId) -> Result<Option<Vec<u8>>, TryRecvError> {
         self.response_with(id, RecvPatience::None)
     }
 

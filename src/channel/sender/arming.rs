@@ -13,16 +13,16 @@ impl Sender {
     /// peer. The caller looks once more.
     pub(crate) fn arm(&mut self) -> Result<()> {
         let link = &*self.link;
-        let mut arrivals = link.arrivals();
+        let mut control_socket = link.control_socket();
         let taken = if link.by_descriptor() {
-            arrivals.want_room();
-            arrivals.take_for_room(&link.socket)
+            control_socket.want_room();
+            control_socket.take_for_room(&link.socket)
         } else {
-            arrivals.take(&link.socket)
+            control_socket.take(&link.socket)
         };
         taken.map_err(|error| link.fail(error))?;
-        arrivals.room_woken();
-        arrivals.expect(ROOM_WAKES);
+        control_socket.room_woken();
+        control_socket.expect(ROOM_WAKES);
         before_last_look(self.room.arm(link));
         Ok(())
     }
@@ -30,7 +30,7 @@ impl Sender {
     /// Says that this half sleeps on the socket, and leaves the rest to the caller: a heavy barrier,
     /// and one more look.
     pub(crate) fn doze(&mut self) -> bool {
-        self.link.arrivals().expect(ROOM_WAKES);
+        self.link.control_socket().expect(ROOM_WAKES);
         self.room.arm(&self.link)
     }
 

@@ -12,7 +12,7 @@ use crate::channel::announced::Offered;
 use crate::channel::attachment::LONGEST;
 use crate::channel::attachment::SHORT;
 use crate::channel::attachment::SINGLE;
-use crate::channel::loan_descriptor::Pooled;
+use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
 use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result, TensorFault};
@@ -28,7 +28,7 @@ const ATTACHMENTS: usize = 255;
 
 /// Memory that goes with a parcel. What is lent is lent once the parcel was published.
 #[derive(Debug)]
-pub(crate) enum Enclosure<'a> {
+pub(crate) enum OutgoingAttachment<'a> {
     /// To one receiver: it is nobody else's any more.
     Block(&'a mut Block),
     Shared(&'a SharedBlock),
@@ -47,7 +47,7 @@ pub(crate) enum Enclosure<'a> {
     },
 }
 
-impl<'a> Enclosure<'a> {
+impl<'a> OutgoingAttachment<'a> {
     /// To be copied.
     pub(crate) fn copy_of(bytes: Bytes<'a>) -> Self {
         Self::Copy { bytes, block: None }
@@ -107,13 +107,13 @@ impl Sender {
     #[inline]
     pub(crate) fn post(
         &mut self,
-        enclosures: &mut [Enclosure<'_>],
+        attachments: &mut [OutgoingAttachment<'_>],
         description: &[u8],
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        match self.try_post(enclosures, description) {
+        match self.try_post(attachments, description) {
             Err(TrySendError::Full { free, needed }) => {
-                self.await_post(enclosures, description, patience, (free, needed))
+                self.await_post(attachments, description, patience, (free, needed))
             }
             posted => posted,
         }
@@ -122,12 +122,12 @@ impl Sender {
     #[cold]
     fn await_post(
         &mut self,
-        enclosures: &mut [Enclosure<'_>],
+        attachments: &mut [OutgoingAttachment<'_>],
         description: &[u8],
         patience: SendPatience,
         (free, needed): (u64, u64),
     ) -> Result<(), TrySendError> {
-        let header = self.parcel(enclosures.len(), description.len())?;
+        let header = self.parcel(attachments.len(), description.len())?;
         let Some(deadline) = self.deadline(patience) else {
             if self.link.peer_left() {
                 return Err(Error::from(ErrorKind::PeerClosed).into());
@@ -136,12 +136,12 @@ impl Sender {
                 return Err(TrySendError::Full { free, needed });
             }
             self.arm()?;
-            return self.try_post(enclosures, description);
+            return self.try_post(attachments, description);
         };
         let start = Instant::now();
         loop {
             self.room_in_ring(header, SendPatience::Until(deadline))?;
-            match self.try_post(enclosures, description) {
+            match self.try_post(attachments, description) {
                 Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
                 posted => return posted,
             }
@@ -167,14 +167,14 @@ impl Sender {
     #[inline]
     fn try_post(
         &mut self,
-        enclosures: &mut [Enclosure<'_>],
+        attachments: &mut [OutgoingAttachment<'_>],
         description: &[u8],
     ) -> Result<(), TrySendError> {
-        let header = self.parcel(enclosures.len(), description.len())?;
-        let offset = match self.room_for_parcel(header, enclosures) {
+        let header = self.parcel(attachments.len(), description.len())?;
+        let offset = match self.room_for_parcel(header, attachments) {
             Ok(offset) => offset,
             Err(error) => {
-                give_back(enclosures);
+                give_back(attachments);
                 return Err(error);
             }
         };
@@ -186,12 +186,12 @@ impl Sender {
             long.resize(len, 0);
             &mut long[..]
         };
-        let (table, rest) = payload.split_at_mut(enclosures.len() * pooled::LEN);
+        let (table, rest) = payload.split_at_mut(attachments.len() * pooled::LEN);
         rest.copy_from_slice(description);
         let mut bytes = 0;
-        for (to, enclosure) in table.chunks_exact_mut(pooled::LEN).zip(&mut *enclosures) {
-            let Some(descriptor) = self.enclose(enclosure) else {
-                give_back(enclosures);
+        for (to, attachment) in table.chunks_exact_mut(pooled::LEN).zip(&mut *attachments) {
+            let Some(descriptor) = self.enclose(attachment) else {
+                give_back(attachments);
                 return Err(self.lacks_slots(header.len()));
             };
             bytes += descriptor.len;
@@ -226,7 +226,7 @@ impl Sender {
         let Some(promise) = self.promise.take().or_else(|| self.ask_promise()) else {
             return Ok(false);
         };
-        let [e, f, g, h] = Pooled::new(&promise.loan(place), bytes as u64).to_words();
+        let [e, f, g, h] = LoanDescriptor::new(&promise.loan(place), bytes as u64).to_words();
         let words = [e, f, g, h, a, b, c, d];
         let whole = words.len().min(pooled::LEN / 8 + len.div_ceil(8));
         self.ring.put_words(offset, &words[..whole]);
@@ -260,10 +260,10 @@ impl Sender {
     fn room_for_parcel(
         &mut self,
         header: Header,
-        enclosures: &mut [Enclosure<'_>],
+        attachments: &mut [OutgoingAttachment<'_>],
     ) -> Result<usize, TrySendError> {
-        let loans = enclosures.iter().filter(|enclosure| enclosure.is_lent()).count();
-        let copies = enclosures.iter().any(Enclosure::is_copy);
+        let loans = attachments.iter().filter(|attachment| attachment.is_lent()).count();
+        let copies = attachments.iter().any(OutgoingAttachment::is_copy);
         self.renounce();
         loop {
             let offset = self.room_in_ring(header, SendPatience::None)?;
@@ -278,8 +278,8 @@ impl Sender {
                 }
                 return Err(full);
             }
-            take_blocks(&env.pool(), enclosures)?;
-            match self.offer_all(enclosures)? {
+            take_blocks(&env.pool(), attachments)?;
+            match self.offer_all(attachments)? {
                 Offered::Known => return Ok(offset),
                 Offered::NoRoom => return Err(full),
                 Offered::Unannounced => self.announce_packets()?,
@@ -288,12 +288,12 @@ impl Sender {
     }
 
     #[inline]
-    fn offer_all(&mut self, enclosures: &[Enclosure<'_>]) -> Result<Offered> {
-        for enclosure in enclosures {
-            let segment = enclosure.segment(&self.session)?;
+    fn offer_all(&mut self, attachments: &[OutgoingAttachment<'_>]) -> Result<Offered> {
+        for attachment in attachments {
+            let segment = attachment.segment(&self.session)?;
             if !self.sent.knows(segment) {
                 let needed: Result<Vec<u32>> =
-                    enclosures.iter().map(|each| each.segment(&self.session)).collect();
+                    attachments.iter().map(|each| each.segment(&self.session)).collect();
                 let offered = self.offer(segment, &needed?)?;
                 if offered != Offered::Known {
                     return Ok(offered);
@@ -306,28 +306,30 @@ impl Sender {
     /// Lends what is enclosed. `None`: no slot is free, which happens to a parcel of one loan, and where the
     /// account was closed.
     #[inline]
-    fn enclose(&mut self, enclosure: &mut Enclosure<'_>) -> Option<Pooled> {
+    fn enclose(&mut self, attachment: &mut OutgoingAttachment<'_>) -> Option<LoanDescriptor> {
         let Session { link, env, .. } = &*self.session;
         let (pool, to) = (&env.pool(), link.borrower);
-        if let Enclosure::Copy { bytes, block: Some(block) } = enclosure {
+        if let OutgoingAttachment::Copy { bytes, block: Some(block) } = attachment {
             bytes.copy_to(block.bytes_mut());
         }
-        let len = enclosure.len() as u64;
-        if let Enclosure::Frozen { memory, offset, len } = enclosure {
+        let len = attachment.len() as u64;
+        if let OutgoingAttachment::Frozen { memory, offset, len } = attachment {
             // It has one, since it was offered.
             let segment = memory.number_in(pool).ok()?;
             self.sent.name(segment, self.producer.written());
-            return Some(Pooled::frozen(segment, *offset as u64, *len as u64));
+            return Some(LoanDescriptor::frozen(segment, *offset as u64, *len as u64));
         }
-        let mut lend = || match enclosure {
-            Enclosure::Block(block) => pool.lend(block, to),
-            Enclosure::Copy { block: Some(block), .. } => pool.lend(block, to),
-            Enclosure::Shared(block) => pool.lend_shared(block, to),
-            Enclosure::Ticket(block) => pool.lend_shared(block, to),
-            Enclosure::Copy { block: None, .. } | Enclosure::Frozen { .. } => None,
+        let mut lend = || match attachment {
+            OutgoingAttachment::Block(block) => pool.lend(block, to),
+            OutgoingAttachment::Copy { block: Some(block), .. } => pool.lend(block, to),
+            OutgoingAttachment::Shared(block) => pool.lend_shared(block, to),
+            OutgoingAttachment::Ticket(block) => pool.lend_shared(block, to),
+            OutgoingAttachment::Copy { block: None, .. } | OutgoingAttachment::Frozen { .. } => {
+                None
+            }
         };
         let loan = lend().or_else(|| if pool.has_slots(to, 1) { lend() } else { None });
-        loan.map(|loan| Pooled::new(&loan, len))
+        loan.map(|loan| LoanDescriptor::new(&loan, len))
     }
 
     /// The peer holds as many loans as it can, or none any more.
@@ -342,12 +344,15 @@ impl Sender {
 
 /// Takes the blocks that copies go to.
 #[inline]
-fn take_blocks(pool: &Pool, enclosures: &mut [Enclosure<'_>]) -> Result<(), TrySendError> {
-    for at in 0..enclosures.len() {
-        if let Enclosure::Copy { bytes, block: block @ None } = &mut enclosures[at] {
+fn take_blocks(
+    pool: &Pool,
+    attachments: &mut [OutgoingAttachment<'_>],
+) -> Result<(), TrySendError> {
+    for at in 0..attachments.len() {
+        if let OutgoingAttachment::Copy { bytes, block: block @ None } = &mut attachments[at] {
             match pool.alloc(bytes.len())? {
                 Ok(taken) => *block = Some(taken),
-                Err(spent) => return Err(lacking(spent, enclosures)),
+                Err(spent) => return Err(lacking(spent, attachments)),
             }
         }
     }
@@ -356,9 +361,9 @@ fn take_blocks(pool: &Pool, enclosures: &mut [Enclosure<'_>]) -> Result<(), TryS
 
 /// What to say when the pool has no block now: whether it ever will.
 #[cold]
-fn lacking(spent: Exhausted, enclosures: &[Enclosure<'_>]) -> TrySendError {
-    let copies = enclosures.iter().filter(|enclosure| enclosure.is_copy());
-    let all = copies.fold(0u64, |sum, enclosure| sum.saturating_add(enclosure.len() as u64));
+fn lacking(spent: Exhausted, attachments: &[OutgoingAttachment<'_>]) -> TrySendError {
+    let copies = attachments.iter().filter(|attachment| attachment.is_copy());
+    let all = copies.fold(0u64, |sum, attachment| sum.saturating_add(attachment.len() as u64));
     let needed = spent.needed.max(all);
     if needed > spent.quota {
         return Error::from(Exhausted { needed, ..spent }).into();
@@ -367,9 +372,9 @@ fn lacking(spent: Exhausted, enclosures: &[Enclosure<'_>]) -> TrySendError {
 }
 
 /// Nothing is held by a parcel that waits.
-fn give_back(enclosures: &mut [Enclosure<'_>]) {
-    for enclosure in enclosures {
-        if let Enclosure::Copy { block, .. } = enclosure {
+fn give_back(attachments: &mut [OutgoingAttachment<'_>]) {
+    for attachment in attachments {
+        if let OutgoingAttachment::Copy { block, .. } = attachment {
             *block = None;
         }
     }

@@ -7,7 +7,7 @@ use crate::channel::sender::Sender;
 use crate::error::{ErrorKind, Result};
 use crate::handshake::packet::{MOST, Packet};
 use crate::handshake::socket;
-use crate::handshake::untrusted::Foreign;
+use crate::handshake::untrusted::UntrustedFd;
 
 impl Sender {
     /// Sends descriptors, for a record that follows to name. Gives the number of the first one; the others
@@ -46,7 +46,7 @@ impl Sender {
     /// From now on up to `limit` descriptors of the peer's may wait to be taken.
     #[doc(hidden)]
     pub fn admit_descriptors(&self, limit: usize) {
-        self.link.arrivals().admit_descriptors(limit);
+        self.link.control_socket().admit_descriptors(limit);
     }
 
     /// Takes descriptors that a record of the peer's names; those before them are dropped.
@@ -56,8 +56,8 @@ impl Sender {
     /// - [`ErrorKind::Fault`]: there are none of these numbers. The connection is over.
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
     #[doc(hidden)]
-    pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<Foreign>> {
-        let taken = self.link.arrivals().descriptors(&self.link.socket, first, count);
+    pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
+        let taken = self.link.control_socket().descriptors(&self.link.socket, first, count);
         taken.map_err(|error| match error.kind() {
             ErrorKind::DescriptorLimit { .. } => error,
             _ => self.link.fail(error),

@@ -1,7 +1,7 @@
 //! A long message that the sender copies in while the receiver already copies it out; see `pipeline`.
 
 use crate::channel::envelope::Envelope;
-use crate::channel::loan_descriptor::Pooled;
+use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::pipeline::{BEHIND_ID, LONG, PIECE, tell};
 use crate::channel::sender::Sender;
 use crate::handshake::layout;
@@ -48,7 +48,7 @@ impl Sender {
         let Some((promise, place)) = self.promise.as_ref().zip(self.pooled.block.place()) else {
             return false;
         };
-        let descriptor = Pooled::new(&promise.loan(place), len as u64).to_words();
+        let descriptor = LoanDescriptor::new(&promise.loan(place), len as u64).to_words();
         self.ring.put_words(self.pooled.offset + envelope.len(), &descriptor);
         self.write_id(self.pooled.offset, envelope);
         true

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::announced::Offered;
 use crate::channel::envelope::Envelope;
-use crate::channel::loan_descriptor::Pooled;
+use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
 use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result};
@@ -195,7 +195,7 @@ impl Sender {
             // The account closes when the peer ends.
             return Err(self.link.end());
         };
-        let descriptor = Pooled::new(&promise.loan(place), len as u64).to_words();
+        let descriptor = LoanDescriptor::new(&promise.loan(place), len as u64).to_words();
         let offset = self.pooled.offset;
         self.ring.put_words(offset + envelope.len(), &descriptor);
         self.write_id(offset, envelope);

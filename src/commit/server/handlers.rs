@@ -12,7 +12,7 @@ use crate::commit::server::host::guarded;
 use crate::commit::server::service::{Buffers, ModelSource, Service};
 use crate::commit::wire::message::{self, Answer, Object, Request};
 use crate::error::{CommitFault, Error, ErrorKind, Result};
-use crate::handshake::Foreign;
+use crate::handshake::UntrustedFd;
 use crate::region::Opened;
 
 /// A request, and the descriptors that came with it.
@@ -21,7 +21,7 @@ pub(super) struct ControlRequest {
     request: Request,
     /// The message that the request came in. A load has the model's bytes behind the head.
     message: Vec<u8>,
-    descriptors: Result<Vec<Foreign>>,
+    descriptors: Result<Vec<UntrustedFd>>,
 }
 
 impl ControlRequest {
@@ -29,7 +29,7 @@ impl ControlRequest {
         ticket: u64,
         request: Request,
         message: Vec<u8>,
-        descriptors: Result<Vec<Foreign>>,
+        descriptors: Result<Vec<UntrustedFd>>,
     ) -> Self {
         Self { ticket, request, message, descriptors }
     }
@@ -154,7 +154,7 @@ struct Checked {
 fn check<S: Service>(
     model: &LoadedModel<S>,
     memory: &[message::Memory],
-    descriptors: &[Foreign],
+    descriptors: &[UntrustedFd],
 ) -> Result<Vec<Checked>, CommitFault> {
     let (layout, host) = (model.layout(), model.session().host());
     let check = |piece: &message::Memory| {
@@ -204,7 +204,7 @@ fn map<S: Service>(
 fn commit<S: Service>(
     model: &Arc<LoadedModel<S>>,
     memory: &[message::Memory],
-    descriptors: &[Foreign],
+    descriptors: &[UntrustedFd],
 ) -> Result<u64, CommitFault> {
     let session = model.session();
     let host = session.host();
@@ -273,7 +273,7 @@ fn hold<S: Service>(model: &LoadedModel<S>, checked: Vec<Checked>) -> Result<Hel
 fn update<S: Service>(
     commit: &Committed<S>,
     memory: &[message::Memory],
-    descriptors: &[Foreign],
+    descriptors: &[UntrustedFd],
 ) -> Result<(), CommitFault> {
     let (model, session) = (commit.model(), commit.model().session());
     let description = model.layout().description();

@@ -228,7 +228,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     /// Tensors of another library, honest or lying.
-    struct Foreign {
+    struct UntrustedFd {
         managed: DLManagedTensorVersioned,
         shape: Vec<i64>,
         strides: Vec<i64>,
@@ -236,7 +236,7 @@ mod tests {
         deleted: AtomicUsize,
     }
 
-    // SAFETY: the tests give it away in `Foreign`s only, whose addresses it gets.
+    // SAFETY: the tests give it away in `UntrustedFd`s only, whose addresses it gets.
     unsafe extern "C" fn count(managed: *mut DLManagedTensorVersioned) {
         // SAFETY: as above.
         let deleted = unsafe { (*managed).manager_ctx }.cast::<AtomicUsize>();
@@ -244,7 +244,7 @@ mod tests {
         unsafe { &*deleted }.fetch_add(1, Relaxed);
     }
 
-    impl Foreign {
+    impl UntrustedFd {
         /// `[2, 3]` u16.
         fn new() -> Self {
             let tensor = DLTensor {
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_foreign_tensor_is_read_and_given_back_once() {
-        let mut foreign = Foreign::new();
+        let mut foreign = UntrustedFd::new();
         let imported = foreign.take(|_| {}).unwrap();
         assert_eq!((imported.dtype(), imported.shape().dims()), (DType::Uint16, &[2, 3][..]));
         assert_eq!(imported.bytes(), (0..12).collect::<Vec<u8>>());
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_tensor_given_on_is_not_given_back() {
-        let mut foreign = Foreign::new();
+        let mut foreign = UntrustedFd::new();
         let raw = foreign
             .take(|managed| {
                 managed.flags =
@@ -377,7 +377,7 @@ mod tests {
             ),
         ];
         for (lie, expected) in lies {
-            let mut foreign = Foreign::new();
+            let mut foreign = UntrustedFd::new();
             assert_eq!(fault(foreign.take(lie)), expected);
             assert_eq!(foreign.deleted(), 1, "{expected}");
         }
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn bytes_that_would_wrap_around_the_address_space_are_refused() {
-        let mut foreign = Foreign::new();
+        let mut foreign = UntrustedFd::new();
         let mut offset = 0;
         let refused = foreign.take(|it| {
             offset = (it.dl_tensor.data.addr() as u64).wrapping_neg() - 8;
@@ -401,10 +401,10 @@ mod tests {
 
     #[test]
     fn shapes_that_cannot_be_are_refused() {
-        let mut negative = Foreign::of(&[2, -3], &[3, 1]);
+        let mut negative = UntrustedFd::of(&[2, -3], &[3, 1]);
         assert_eq!(fault(negative.take(|_| {})), TensorFault::Dimension { at: 1, value: -3 });
         for dims in [[i64::MAX, 2], [i64::MAX, 1], [0, i64::MAX], [1 << 32, 1 << 32]] {
-            let mut huge = Foreign::of(&dims, &[1, 1]);
+            let mut huge = UntrustedFd::of(&dims, &[1, 1]);
             let refused = huge.take(|it| it.dl_tensor.dtype.bits = 32).is_err();
             assert_eq!((refused, huge.deleted()), (dims[0] != 0, 1));
         }
@@ -420,13 +420,13 @@ mod tests {
             (&[0, 6], &[5, 5]),
             (&[], &[]),
         ] {
-            let mut foreign = Foreign::of(dims, strides);
+            let mut foreign = UntrustedFd::of(dims, strides);
             assert!(foreign.take(|_| {}).is_ok(), "{dims:?} {strides:?}");
-            let mut foreign = Foreign::of(dims, strides);
+            let mut foreign = UntrustedFd::of(dims, strides);
             let compact = foreign.take(|it| it.dl_tensor.strides = core::ptr::null_mut());
             assert!(compact.is_ok(), "{dims:?}");
         }
-        let refused = |strides: &[i64]| fault(Foreign::of(&[2, 3], strides).take(|_| {}));
+        let refused = |strides: &[i64]| fault(UntrustedFd::of(&[2, 3], strides).take(|_| {}));
         let stride = |at, stride, expected| DlpackFault::Stride { at, stride, expected }.into();
         assert_eq!(refused(&[1, 2]), stride(1, 2, 1));
         assert_eq!(refused(&[4, 1]), stride(0, 4, 3));
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn an_offset_is_followed_to_any_address() {
-        let mut foreign = Foreign::of(&[3], &[1]);
+        let mut foreign = UntrustedFd::of(&[3], &[1]);
         let imported = foreign.take(|it| it.dl_tensor.byte_offset = 5).unwrap();
         assert_eq!(imported.bytes(), [5, 6, 7, 8, 9, 10]);
         let even = imported.bytes().as_ptr().addr().is_multiple_of(2);
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn an_empty_tensor_needs_no_data_and_a_missing_deleter_is_not_called() {
-        let mut foreign = Foreign::of(&[4, 0], &[0, 0]);
+        let mut foreign = UntrustedFd::of(&[4, 0], &[0, 0]);
         let imported = foreign.take(|it| {
             it.dl_tensor.data = core::ptr::null_mut();
             it.deleter = None;
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn pinned_memory_is_memory_of_the_host() {
-        let mut foreign = Foreign::new();
+        let mut foreign = UntrustedFd::new();
         assert!(foreign.take(|it| it.dl_tensor.device = DLDevice::CUDA_HOST).is_ok());
     }
 
@@ -481,7 +481,7 @@ mod tests {
             strides in vec(any::<i64>(), 8),
             data in any::<usize>(), byte_offset in any::<u64>(),
         ) {
-            let mut tensor = Foreign::new().managed.dl_tensor;
+            let mut tensor = UntrustedFd::new().managed.dl_tensor;
             tensor.device.device_type = device_type;
             tensor.dtype = DLDataType { code, bits: bits & 0xf8, lanes };
             tensor.data = core::ptr::without_provenance_mut(data);
