@@ -3,31 +3,86 @@
 //!
 //! It reads text, not syntax: comments and the insides of literals are blanked out first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Who may import whom (DESIGN, section 9). A new module is a new line here. `lib.rs` may import
-/// all of them.
-const IMPORTS: [(&str, &[&str]); 14] = [
+/// Who may import whom: each module may import the ones before it that its line names. `lib.rs` may import all of them.
+const IMPORTS: [(&str, &[&str]); 18] = [
     ("error", &[]),
     ("sync", &[]),
+    ("patience", &["error"]),
     ("shm", &["error", "sync"]),
     ("ring", &["error", "sync", "shm"]),
+    ("wake", &["error", "sync", "shm", "ring"]),
     ("pool", &["error", "sync", "shm", "ring"]),
-    ("parking", &["error", "sync", "shm", "ring"]),
-    ("transport", &["error", "sync", "shm", "ring", "pool", "parking"]),
-    ("reactor", &["error", "sync", "shm", "parking", "transport", "tensor"]),
     ("region", &["error", "shm"]),
-    ("tensor", &["error", "sync", "shm", "pool", "transport", "region"]),
-    ("adapters", &["error", "transport", "tensor"]),
-    ("commit", &["error", "shm", "transport", "reactor", "tensor", "region"]),
+    ("handshake", &["error", "shm", "ring"]),
+    ("link", &["error", "sync", "patience", "shm", "pool", "wake", "handshake"]),
+    ("channel", &["error", "sync", "patience", "shm", "ring", "wake", "pool", "handshake", "link"]),
+    ("transport", &["error", "patience", "shm", "pool", "wake", "handshake", "link", "channel"]),
+    (
+        "tensor",
+        &[
+            "error",
+            "sync",
+            "patience",
+            "shm",
+            "pool",
+            "region",
+            "handshake",
+            "channel",
+            "transport",
+        ],
+    ),
+    (
+        "reactor",
+        &[
+            "error",
+            "sync",
+            "patience",
+            "shm",
+            "wake",
+            "handshake",
+            "link",
+            "channel",
+            "transport",
+            "tensor",
+        ],
+    ),
+    (
+        "adapters",
+        &["error", "patience", "wake", "handshake", "link", "channel", "transport", "tensor"],
+    ),
+    (
+        "commit",
+        &[
+            "error",
+            "shm",
+            "region",
+            "handshake",
+            "link",
+            "channel",
+            "transport",
+            "tensor",
+            "reactor",
+        ],
+    ),
+    ("cuda", &["error", "shm", "region", "handshake", "channel", "transport", "tensor"]),
     (
         "fuzzing", // of `cargo fuzz` alone
-        &["sync", "shm", "ring", "pool", "parking", "transport", "commit"],
+        &["error", "sync", "shm", "ring", "wake", "pool", "link", "channel", "transport", "commit"],
     ),
-    ("cuda", &["error", "shm", "region", "transport", "tensor"]),
 ];
+
+/// The most files that import each other in a circle. They are of one folder.
+const CIRCLE: usize = 3;
+
+/// Circles that are larger: the folder, and how many files. A number here may only fall.
+const CIRCLES: [(&str, usize); 3] = [("src/cuda", 11), ("src/pool", 8), ("src/reactor", 4)];
+
+/// Fields that other files of their folder see. The number may only fall.
+const SHARED_FIELDS: usize = 96;
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
 const UNSAFE: [&str; 20] = [
@@ -50,7 +105,7 @@ const UNSAFE: [&str; 20] = [
     "src/tensor/dlpack/abi.rs",     // the type of a deleter
     "src/tensor/dlpack/export.rs",  // what another library gets by its address and frees
     "src/tensor/dlpack/import.rs",  // what another library says lies at its addresses
-    "src/transport/socket.rs",      // control messages of a socket
+    "src/handshake/socket.rs",      // control messages of a socket
 ];
 
 /// The longest file, in lines of code: no comments, no blanks, no `#[cfg(test)]` modules.
@@ -261,6 +316,130 @@ fn a_module_imports_only_what_the_table_allows() {
         }
     }
     report("imports that DESIGN's table does not allow", &wrong);
+}
+
+/// The files of `src` that each file imports: through `crate::` paths, past what `mod.rs` files export again. Tests at the
+/// end of a file do not count.
+fn imports() -> BTreeMap<String, BTreeSet<String>> {
+    let sources: BTreeMap<String, String> = Source::all("src")
+        .into_iter()
+        .map(|source| {
+            let end = source.code.find("#[cfg(test)]\nmod tests").unwrap_or(source.code.len());
+            (source.path, source.code[..end].to_owned())
+        })
+        .collect();
+    let mut imports = BTreeMap::new();
+    for (path, code) in &sources {
+        let mut found = BTreeSet::new();
+        for (at, _) in code.match_indices("crate::") {
+            for segments in paths(&code[at + "crate::".len()..]) {
+                found.extend(file_of(&segments, &sources));
+            }
+        }
+        found.remove(path);
+        imports.insert(path.clone(), found);
+    }
+    imports
+}
+
+/// The paths that start here: one, or one for each member of a group at their end.
+fn paths(text: &str) -> Vec<Vec<&str>> {
+    let (mut segments, mut rest) = (Vec::new(), text);
+    loop {
+        if rest.starts_with('{') {
+            let members = names(rest).into_iter();
+            return members.map(|name| [segments.clone(), vec![name]].concat()).collect();
+        }
+        let segment = name(rest);
+        segments.push(segment);
+        match rest[segment.len()..].strip_prefix("::") {
+            Some(after) if !segment.is_empty() => rest = after,
+            _ => return vec![segments],
+        }
+    }
+}
+
+/// The file that a path leads to.
+fn file_of(segments: &[&str], sources: &BTreeMap<String, String>) -> Option<String> {
+    (1..=segments.len()).rev().find_map(|len| {
+        let stem = format!("src/{}", segments[..len].join("/"));
+        let (file, folder) = (format!("{stem}.rs"), format!("{stem}/mod.rs"));
+        if sources.contains_key(&file) {
+            return Some(file);
+        }
+        let exports = sources.get(&folder)?;
+        let exported = segments.get(len).and_then(|wanted| {
+            exports.match_indices("use ").find_map(|(at, start)| {
+                let path = paths(&exports[at + start.len()..])
+                    .into_iter()
+                    .find(|path| path.last() == Some(wanted))?;
+                let inside = [&segments[..len], &path[..]].concat();
+                file_of(&inside, sources).filter(|found| *found != folder)
+            })
+        });
+        exported.or(Some(folder))
+    })
+}
+
+#[test]
+fn no_files_import_each_other_in_a_large_circle() {
+    let imports = imports();
+    let reach = |from: &String| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(file) = next.pop() {
+            next.extend(imports[file].iter().filter(|file| seen.insert((*file).clone())));
+        }
+        seen
+    };
+    let reached: BTreeMap<&String, BTreeSet<String>> =
+        imports.keys().map(|file| (file, reach(file))).collect();
+    let circles: BTreeSet<Vec<&String>> = imports
+        .keys()
+        .map(|file| {
+            let back =
+                |other: &&String| reached[file].contains(*other) && reached[*other].contains(file);
+            imports.keys().filter(back).collect()
+        })
+        .collect();
+    assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 500, "imports were found");
+    let mut wrong = Vec::new();
+    for circle in circles.iter().filter(|circle| circle.len() > 1) {
+        // `inbox.rs` and `inbox/` are one object.
+        let folder = |file: &str| Path::new(file).parent().unwrap().to_str().unwrap().to_owned();
+        let first = folder(circle[0]);
+        let most =
+            CIRCLES.iter().find(|(path, _)| first.starts_with(path)).map_or(CIRCLE, |it| it.1);
+        let is_one_folder = circle.iter().all(|file| folder(file).starts_with(&first));
+        if circle.len() > most || !is_one_folder {
+            wrong.push(format!("{circle:?}, at most {most} files of one folder"));
+        }
+    }
+    for (path, most) in CIRCLES {
+        let largest =
+            circles.iter().filter(|circle| circle.iter().any(|file| file.starts_with(path)));
+        let largest = largest.map(Vec::len).max().unwrap_or(0);
+        if largest < most {
+            wrong.push(format!("{path}: {largest} files in a circle, so write {largest}"));
+        }
+    }
+    report("circles of imports", &wrong);
+}
+
+#[test]
+fn fields_are_private() {
+    let count: usize = Source::library()
+        .iter()
+        .flat_map(|source| {
+            source.code.lines().map(str::trim).map(str::to_owned).collect::<Vec<_>>()
+        })
+        .filter(|line| {
+            let field = line.strip_prefix("pub(super) ").unwrap_or_default();
+            let name = name(field);
+            !name.is_empty() && field[name.len()..].starts_with(':')
+        })
+        .count();
+    assert!(count <= SHARED_FIELDS, "{count} fields are pub(super), at most {SHARED_FIELDS}");
+    assert!(count == SHARED_FIELDS, "only {count} fields are pub(super): write that number");
 }
 
 #[test]
