@@ -47,13 +47,14 @@ MAX_MESSAGE, POOL_LIMIT, IN_RING = 1 << 24, 3 << 23, 8192  # longer ones than IN
 CONTROL_LEN = -(-(4096 + 8 * LOAN_SLOTS) // PAGE) * PAGE
 POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL = 0x200, 0x40, 0x48, 0x80, 0x88  # §5
 FILLED, RETURNED_LOANS = 0x300, 0x1000
-AWAKE, PARKED, ARMED, GONE = 0, 1, 2, 3  # §7
+AWAKE, PARKED, ARMED, GONE, HOT, HOT_AFTER = 0, 1, 2, 3, 4, 1024  # §7; bytes without a sleep, after which we are hot
 MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS = 1, 2, 3, 4, 5, 6, 7  # §6
 MORE, POOLED, TIGHT = 1 << 8, 1 << 9, 1 << 10
 POOL_DESCRIPTOR = struct.Struct("<IIQQQ")  # §9: segment, slot, offset, len, generation
 F_ADD_SEALS, F_GET_SEALS, SEALS, FROZEN_SEALS, TMPFS_MAGIC = 1033, 1034, 0x17, 0xF, 0x01021994  # §4, §9
 SO_PASSCRED, SO_PEERCRED, SCM_CREDENTIALS, POLLRDHUP = 16, 17, 2, 0x2000  # §1, §15
-SYS_FUTEX, FUTEX_WAIT, FUTEX_WAKE, EVERYBODY, SYS_MEMBARRIER, GLOBAL_EXPEDITED = 202, 0, 1, 0x7FFFFFFF, 324, 2
+SYS_FUTEX, FUTEX_WAIT, FUTEX_WAKE, EVERYBODY, SYS_MEMBARRIER = 202, 0, 1, 0x7FFFFFFF, 324
+GLOBAL_EXPEDITED, REGISTER_GLOBAL_EXPEDITED = 2, 4
 
 TENSORS_VERSION, MAX_TENSORS, MAX_RANK, NO_SLOT, FROZEN = 1, 1024, 8, 0xFFFFFFFF, 1  # §12, §2
 ATTACHED, INLINE, REGION, WIDE = 0, 1, 2, 1  # of tensor.flags
@@ -68,7 +69,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-MEMBARRIER = libc.syscall(SYS_MEMBARRIER, GLOBAL_EXPEDITED, 0, 0) == 0
+MEMBARRIER = (libc.syscall(SYS_MEMBARRIER, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0
+              and libc.syscall(SYS_MEMBARRIER, GLOBAL_EXPEDITED, 0, 0) == 0)
 
 # body: a copy; loan: (slot, generation) or None; tensors: of a record of them
 Received = collections.namedtuple("Received", "kind ident body loan tensors", defaults=[()])
@@ -289,7 +291,8 @@ def receive_hello(sock):
     demand(control_len == round_up(4096 + 8 * loan_slots, PAGE), f"Hello: control_len {control_len}")
     demand(1 <= max_message <= 1 << 40 and (node < 1024 or node == 0xFFFFFFFF), "Hello: max_message or numa_node")
     segment = map_segment(fds[0], control_len + capacity)
-    return segment, control_len, capacity, loan_slots, min(max_message, MAX_MESSAGE), pool_limit
+    return (segment, control_len, capacity, loan_slots, min(max_message, MAX_MESSAGE), pool_limit,
+            MEMBARRIER and flags == 1)
 
 
 class Link:
@@ -307,7 +310,7 @@ class Link:
             pass  # a Refusal waits
         try:
             (self.theirs, self.their_control, self.their_capacity, self.their_slots, self.longest,
-             self.their_pool_limit) = receive_hello(sock)
+             self.their_pool_limit, self.may_be_hot) = receive_hello(sock)
         except Failure as failure:
             if not connecting:
                 with contextlib.suppress(OSError):  # it may be gone
@@ -321,6 +324,8 @@ class Link:
         self.after_more = False  # the record that we read before had MORE
         self.attended = {RECEIVER_STATE: 0, SENDER_STATE: 0}  # parked values that we rang for
         self.epoch, self.slept = 0, {RECEIVER_STATE: 0, SENDER_STATE: 0}
+        self.awake_since, self.hot = {RECEIVER_STATE: 0, SENDER_STATE: 0}, set()  # bytes; states that say hot
+        self.met_hot = False  # a state of the other side
         self.their_segments, self.inodes, self.again = {}, {}, 0  # inodes: of every number that ever came
         self.borrowed, self.generations = {}, set()  # slots that we hold, with generations; all that ever came
         self.eager = False  # takes packets as early as it can; what can be read must not depend on that
@@ -330,11 +335,13 @@ class Link:
     # §7 Sleeping and waking
 
     def ring(self, state_at, bell_at, again=False):
-        """Wakes the other side's sleeper, if it sleeps."""
+        """Wakes the other side's sleeper, if it sleeps.  We fence also where it is hot, which is always right."""
         full_barrier()
         state = self.theirs.load(state_at)
-        demand(state in (AWAKE, GONE) or state & 3 in (PARKED, ARMED), f"state {state:#x} at {state_at:#x}")
-        if state in (AWAKE, GONE) or state == self.attended[state_at] and not again:
+        demand(state in (AWAKE, GONE, HOT) or state & 3 in (PARKED, ARMED), f"state {state:#x} at {state_at:#x}")
+        demand(state != HOT or self.may_be_hot, "hot, and a Hello does not allow it")
+        self.met_hot |= state == HOT
+        if state in (AWAKE, GONE, HOT) or state == self.attended[state_at] and not again:
             return
         self.attended[state_at] = state
         if state & 3 == ARMED:
@@ -343,6 +350,12 @@ class Link:
         else:
             self.ours.store(bell_at, self.ours.load(bell_at) + 1)
             futex(self.ours.address + bell_at, FUTEX_WAKE, EVERYBODY)
+
+    def progress(self, state_at, position):
+        """We are hot after enough bytes without a sleep."""
+        if self.may_be_hot and position - self.awake_since[state_at] & MASK >= HOT_AFTER and state_at not in self.hot:
+            self.hot.add(state_at)
+            self.ours.store(state_at, HOT)
 
     def sleep_until(self, ready, state_at, bell_at, what):
         """Parks on the other side's bell until `ready()`.  It fails at the end of the peer, and if nobody rings."""
@@ -353,8 +366,9 @@ class Link:
             self.epoch += 1
             self.ours.store(state_at, self.epoch << 3 | PARKED)
             full_barrier()
-            if MEMBARRIER:
+            if state_at in self.hot:
                 libc.syscall(SYS_MEMBARRIER, GLOBAL_EXPEDITED, 0, 0)
+                self.hot.remove(state_at)
             ended = self.ended()  # before we look: what was published before the end counts
             if ready():
                 break
@@ -363,6 +377,7 @@ class Link:
             self.slept[state_at] += 1
             demand(time.monotonic() < deadline, f"deadline: {what}")  # not looked again: a lost wake-up must show
         self.ours.store(state_at, AWAKE)
+        self.awake_since[state_at] = self.at if state_at == RECEIVER_STATE else self.head
 
     def ended(self):
         """§15: the end of the socket, without reading from it."""
@@ -440,6 +455,7 @@ class Link:
         self.ours.store(self.header_at(position), 0)
         self.ours.store(self.header_at(self.head), placed[0][1])  # last: now all of it is visible
         self.head = position & MASK
+        self.progress(SENDER_STATE, self.head)
         self.ring(RECEIVER_STATE, DATA_BELL)
         return True
 
@@ -587,6 +603,7 @@ class Link:
         payload += ring[:length - len(payload)]
         self.after_more = bool(header & MORE)
         self.at = round_up(start + length, 8 if header & (MORE | TIGHT) else 64) & MASK
+        self.progress(RECEIVER_STATE, self.at)
         if self.at - self.published & MASK >= self.their_capacity // 8 and not lag:
             self.publish_position()
         if kind == TENSORS:
@@ -1072,7 +1089,8 @@ def part(link, done):
     link.close_sending()
     link.finish()
     print(f"closed: both sides in order; {done}, {link.slept[RECEIVER_STATE]} sleeps for a record, "
-          f"{link.slept[SENDER_STATE]} for room, {link.again} pool segments came again", flush=True)
+          f"{link.slept[SENDER_STATE]} for room, {link.again} pool segments came again, "
+          f"the peer was {'hot' if link.met_hot else 'never hot'}", flush=True)
 
 
 def sent_on(tensor):

@@ -70,8 +70,8 @@ def flood_epochs(stage):
     link, deadline, epoch = stage.link(), time.monotonic() + stage.seconds(0.5, 20), 0
     while time.monotonic() < deadline:
         epoch += 1
-        link.store(RECEIVER_STATE, epoch << 2 | 1)
-        link.store(SENDER_STATE, epoch << 2 | 1)
+        link.store(RECEIVER_STATE, epoch << 3 | 1)
+        link.store(SENDER_STATE, epoch << 3 | 1)
         if not link.echo():
             raise Wrong("no echo to a sleeper")
     stage.said["epochs"] = epoch
@@ -84,8 +84,8 @@ def flood_armed(stage):
     link, deadline, epoch = stage.link(), time.monotonic() + stage.seconds(0.5, 20), 0
     while time.monotonic() < deadline:
         epoch += 1
-        link.store(RECEIVER_STATE, epoch << 2 | 2)
-        link.store(SENDER_STATE, epoch << 2 | 2)
+        link.store(RECEIVER_STATE, epoch << 3 | 2)
+        link.store(SENDER_STATE, epoch << 3 | 2)
         if not link.echo():
             raise Wrong("no echo to one whose queue is full")
     stage.said["epochs"] = epoch
