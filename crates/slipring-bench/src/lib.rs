@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ping_pong, many_links     the programs that examples/ runs
-//! against_socket            a protocol over slipring beside a Unix socket, for examples/ (feature `tokio`)
+//! against_socket            a protocol over slipring beside a Unix socket, for examples/ (feature `against-socket`)
 //! exchange, payload         what two processes do in step, and the bytes of their messages
 //! floors, reactors          exchanges without a library, and over slipring's reactor
 //! rows, peer, memory        the peer process, its commands, and shared memory
@@ -12,7 +12,7 @@
 //!
 //! `bench-rivals` measures with the same parts.
 
-#[cfg(feature = "tokio")]
+#[cfg(feature = "against-socket")]
 pub mod against_socket;
 pub mod distance;
 pub mod exchange;

@@ -17,6 +17,8 @@
 //! | `--json` | one JSON object a line |
 //! | `--csv FILE` | writes the results to a file, too |
 //!
+//! `--features slipring-bench/tokio` at the build adds the rows `tokio` and `tokio-uds`.
+//!
 //! ```text
 //! options -> rows -> harness -> peer process      rows: subjects, tensors, reactors, …, and the floors
 //!                       |
