@@ -30,7 +30,6 @@ impl EventLoop {
             Err(Errno::INTR) => return Ok(0),
             Err(errno) => return Err(Error::os("epoll_wait", errno)),
         };
-        if timeout != Some(Timespec::default()) {}
         let mut done = 0;
         for event in ready.iter() {
             let (key, flags) = (event.data.u64(), event.flags);
