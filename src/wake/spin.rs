@@ -104,16 +104,20 @@ impl Polling {
         self.policy.is_never()
     }
 
-    /// Returns whether a wait polls at all now.
+    /// A poll has found nothing. Returns whether the caller sleeps at once.
     #[inline(always)]
-    pub(crate) fn polls(&self) -> bool {
-        self.policy.polls()
+    pub(crate) fn sleeps_at_once(&mut self) -> bool {
+        let sleeps = !self.policy.polls();
+        self.gave_up |= sleeps;
+        sleeps
     }
 
-    /// A poll at `now` has found nothing. Returns whether to poll on; else the caller sleeps.
-    pub(crate) fn goes_on(&mut self, now: Instant) -> bool {
+    /// A poll at `now` has found nothing. Returns whether to poll on; else the caller sleeps. `is_dear`: a sleep costs
+    /// more than polling in vain, so no wait sleeps at once.
+    pub(crate) fn goes_on(&mut self, now: Instant, is_dear: bool) -> bool {
         let since = *self.since.get_or_insert(now);
-        let goes_on = self.policy.polls() && now - since < self.policy.limit();
+        let polls = self.policy.polls() || is_dear;
+        let goes_on = polls && now - since < self.policy.limit();
         self.gave_up |= !goes_on;
         goes_on
     }
@@ -121,12 +125,11 @@ impl Polling {
     /// A poll has found something, or a sleep has ended.
     #[inline]
     pub(crate) fn end(&mut self) {
-        if self.since.take().is_some() {
-            if std::mem::take(&mut self.gave_up) {
-                self.policy.slept()
-            } else {
-                self.policy.caught()
-            }
+        let waited = self.since.take().is_some();
+        if std::mem::take(&mut self.gave_up) {
+            self.policy.slept();
+        } else if waited {
+            self.policy.caught();
         }
     }
 
@@ -169,8 +172,8 @@ mod tests {
         ] {
             let mut polling = Polling::new(SpinPolicy::new(spin));
             polling.since = Some(now);
-            assert_eq!(polling.goes_on(now + second / 2), short, "{spin:?}");
-            assert_eq!(polling.goes_on(now + 100 * second), long, "{spin:?}");
+            assert_eq!(polling.goes_on(now + second / 2, false), short, "{spin:?}");
+            assert_eq!(polling.goes_on(now + 100 * second, false), long, "{spin:?}");
         }
     }
 
@@ -216,12 +219,23 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_that_sleeps_at_once_is_counted() {
+        let mut polling = Polling::new(adaptive());
+        polls_in_vain(&mut polling.policy, 4);
+        let skip = polling.policy.skip;
+        assert!(skip > 0 && polling.sleeps_at_once());
+        polling.end();
+        assert_eq!(polling.policy.skip, skip - 1);
+        assert!(polling.goes_on(Instant::now(), true), "a dear sleep is polled against");
+    }
+
+    #[test]
     fn a_wait_ends_with_what_was_found() {
         let mut polling = Polling::new(adaptive());
         let now = Instant::now();
         let wait = |polling: &mut Polling, length| {
-            polling.goes_on(now);
-            polling.goes_on(now + length);
+            polling.goes_on(now, false);
+            polling.goes_on(now + length, false);
             polling.end();
         };
         wait(&mut polling, 2 * MAX);
@@ -230,8 +244,8 @@ mod tests {
         assert_eq!(polling.policy.failures, 0);
         // A wait that nobody waited for teaches nothing.
         polling.end();
-        polling.goes_on(now);
-        polling.goes_on(now + 2 * MAX);
+        polling.goes_on(now, false);
+        polling.goes_on(now + 2 * MAX, false);
         polling.forget();
         polling.end();
         assert_eq!(polling.policy.failures, 0);

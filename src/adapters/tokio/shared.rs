@@ -164,7 +164,7 @@ pub(super) async fn watch_until(polling: &mut Polling, mut ready: impl FnMut() -
         if ready() {
             return true;
         }
-        if !polling.goes_on(Instant::now()) {
+        if !polling.goes_on(Instant::now(), false) {
             return false;
         }
         let mut yielded = false;

@@ -61,7 +61,7 @@ impl Wait {
         if self.polling.is_never() {
             return false;
         }
-        let again = self.polling.goes_on(Instant::now());
+        let again = self.polling.goes_on(Instant::now(), false);
         if again {
             context.waker().wake_by_ref();
         }
