@@ -1,5 +1,5 @@
 //! What the source promises of itself: who imports whom, where `unsafe` may stand and that each is
-//! explained, how long a file may be, and that the README's code is code that runs.
+//! explained, how long a file may be, that the README's code is code that runs, and that the pages name what exists.
 //!
 //! It reads text, not syntax: comments and the insides of literals are blanked out first.
 
@@ -564,4 +564,148 @@ fn rust(page: &str) -> Vec<&str> {
 /// A line without indentation and trailing comment.
 fn bare(line: &str) -> &str {
     line.split_once(" //").map_or(line, |(code, _)| code).trim()
+}
+
+/// Where the paths start that pages name.
+const FOLDERS: [&str; 8] =
+    ["src/", "tests/", "docs/", "examples/", "crates/", "benches/", "bench-rivals/", ".ci/"];
+
+/// The pages for users: path and text.
+fn pages() -> Vec<(String, String)> {
+    let docs = fs::read_dir(root().join("docs")).unwrap();
+    let docs = docs.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let front = ["README.md", "SECURITY.md"].map(|name| root().join(name));
+    let mut pages: Vec<_> = front
+        .into_iter()
+        .chain(docs)
+        .filter(|path| path.exists() && path.extension().is_some_and(|kind| kind == "md"))
+        .map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            (path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned(), text)
+        })
+        .collect();
+    pages.sort();
+    pages
+}
+
+#[test]
+fn docs_name_files_that_exist() {
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        let folder = root().join(&page).parent().unwrap().to_owned();
+        for link in
+            text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|cut| cut.0)
+        {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if file.contains("://") {
+                continue;
+            }
+            let target = if file.is_empty() { root().join(&page) } else { folder.join(file) };
+            if !target.exists() {
+                wrong.push(format!("{page}: no file for the link {link}"));
+            } else if !anchor.is_empty() {
+                let text = fs::read_to_string(target).unwrap();
+                if !text.lines().any(|line| line.starts_with('#') && slug(line) == anchor) {
+                    wrong.push(format!("{page}: no heading for the link {link}"));
+                }
+            }
+        }
+        let is_break = |char: char| char.is_whitespace() || "`\"'()|=,#".contains(char);
+        for word in text.split(is_break) {
+            let path = word.trim_start_matches("./").trim_end_matches(['.', ':', ';']);
+            let is_path = FOLDERS.iter().any(|folder| path.starts_with(folder));
+            let is_pattern = path.contains(['*', '<', '{', '[', '…']) || path.contains("NAME");
+            if is_path && !is_pattern && !root().join(path).exists() {
+                wrong.push(format!("{page}: no file {path}"));
+            }
+        }
+    }
+    report("pages that name files which do not exist", &wrong);
+}
+
+/// The anchor of a heading.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|char| char.is_alphanumeric() || "-_ ".contains(*char));
+    kept.map(|char| if char == ' ' { '-' } else { char }).collect()
+}
+
+/// A command of a page runs something: its test binary or example exists, and its filter finds a test.
+#[test]
+fn docs_name_tests_that_exist() {
+    let mut wrong = Vec::new();
+    for (page, text) in pages() {
+        for line in text.lines() {
+            let words: Vec<&str> =
+                line.split([' ', '`', '|']).filter(|word| !word.is_empty()).collect();
+            for (at, word) in words.iter().enumerate() {
+                let next = words.get(at + 1).copied().unwrap_or_default();
+                let (sources, filter) = match *word {
+                    "--test" => (binary("tests", next), words.get(at + 2)),
+                    "--example" => (binary("examples", next), None),
+                    "--lib" => (vec![root().join("src")], words.get(at + 1)),
+                    _ => continue,
+                };
+                let filter = filter
+                    .filter(|word| is_filter(word))
+                    .map_or("", |word| word.trim_end_matches(','));
+                if sources.is_empty() {
+                    wrong.push(format!("{page}: {word} {next}"));
+                } else if !filter
+                    .split("::")
+                    .all(|part| sources.iter().any(|source| has(source, part)))
+                {
+                    wrong.push(format!("{page}: {word} {next}: nothing is named {filter}"));
+                }
+            }
+        }
+    }
+    report("pages with commands that run nothing", &wrong);
+}
+
+/// Returns whether a word of a command is the filter of its tests.
+fn is_filter(word: &str) -> bool {
+    word.starts_with(|first: char| first.is_ascii_lowercase())
+}
+
+/// The sources of the tests or examples with this name, here or in a crate beside.
+fn binary(kind: &str, name: &str) -> Vec<PathBuf> {
+    let crates = fs::read_dir(root().join("crates")).unwrap();
+    let packages = crates.map(|folder| folder.unwrap().path()).chain([root()]);
+    packages
+        .flat_map(|package| {
+            let folder = package.join(kind).join(name);
+            [folder.with_extension("rs"), folder]
+        })
+        .filter(|path| path.is_file() || path.join("main.rs").is_file())
+        .collect()
+}
+
+/// Returns whether a file, a module or a function in `source` has `part` in its name.
+fn has(source: &Path, part: &str) -> bool {
+    let own = source.file_stem().is_some_and(|name| name.to_str().unwrap().contains(part));
+    if source.is_dir() {
+        let entries = fs::read_dir(source).unwrap();
+        return own || entries.into_iter().any(|entry| has(&entry.unwrap().path(), part));
+    }
+    let text = fs::read_to_string(source).unwrap_or_default();
+    let mut names = text.split("fn ").skip(1).chain(text.split("mod ").skip(1));
+    own || names.any(|rest| name(rest).contains(part))
+}
+
+#[test]
+fn the_memory_model_names_every_edge() {
+    let sync = Source::read(&root().join("src/sync.rs"));
+    let (_, edges) = sync.code.split_once("enum Edge {").expect("src/sync.rs has Edge");
+    let (edges, _) = edges.split_once('}').unwrap();
+    let page = fs::read_to_string(root().join("docs/memory-model.md")).unwrap();
+    let edges: Vec<&str> =
+        edges.split(',').map(str::trim).filter(|edge| !edge.is_empty()).collect();
+    assert!(edges.contains(&"Publish"), "{edges:?}");
+    let wrong: Vec<String> = edges
+        .iter()
+        .filter(|edge| !page.contains(&format!("`{edge}`")))
+        .map(|edge| format!("Edge::{edge}"))
+        .collect();
+    report("edges that docs/memory-model.md does not name", &wrong);
 }
