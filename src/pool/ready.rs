@@ -4,7 +4,7 @@
 //! loans. While the receiver reads the last message, the sender has time for that: it takes back what was returned and
 //! puts the block of its next message here, where one swap of a pointer takes it. Untouched round trips of 8 KiB went from
 //! 1,300 to 790 ns and of 1 MiB from 1,800 to 890 ns on Sapphire Rapids, CPUs far
-//! (`bench-rivals --measure trip-untouched`; `docs/performance.md`). A pool that runs short of memory takes the block back.
+//! (`bench-rivals --measure trip-untouched`; `docs/tuning.md`). A pool that runs short of memory takes the block back.
 
 use std::sync::Arc;
 
