@@ -111,12 +111,12 @@ pub mod tensor;
 mod transport;
 mod wake;
 
-/// What `commit` builds on beside the public API: passed descriptors, the socket of a link, memory that both sides write.
-/// It may change in any release.
+/// What `commit` and `cuda` build on beside the public API: passed descriptors, the socket of a link, memory that both
+/// sides write, and what a receiver keeps of a peer's GPU memory. It may change in any release.
 #[doc(hidden)]
 pub mod seam {
     pub use crate::shm::create_common;
-    pub use crate::transport::{Foreign, LinkSocket};
+    pub use crate::transport::{Foreign, LentRange, LinkSocket, Shelf};
 }
 
 #[cfg(feature = "tokio")]

@@ -69,7 +69,8 @@ pub use listener::{Listener, ListenerStats};
 pub use looping::LinkSocket;
 pub(crate) use looping::{SetAside, Watch};
 pub use options::{Numa, Options, PeerPolicy};
-pub(crate) use parcel::{Attachment, Claims, LentRange, SINGLE};
+pub use parcel::LentRange;
+pub(crate) use parcel::{Attachment, Claims, SINGLE};
 pub(crate) use peer::has_ended;
 pub use peer::{Credentials, Peer};
 pub(crate) use pooled::ALIGNMENT;
@@ -77,6 +78,6 @@ pub use receiver::{MessageKind, Received, Receiver, RecvStats, Request, RequestI
 pub use reservation::{Batch, Reservation};
 pub(crate) use sender::Patience as SendPatience;
 pub use sender::{SendStats, Sender, TrySendError};
-pub(crate) use shelf::Shelf;
+pub use shelf::Shelf;
 pub use token::Token;
 pub(crate) use wait::Patience as RecvPatience;

@@ -52,7 +52,7 @@ impl Attachment {
 
 /// A range of a peer's pool, on loan to us.
 #[derive(Debug)]
-pub(crate) struct LentRange {
+pub struct LentRange {
     lender: Arc<Lender>,
     offset: usize,
     len: usize,
