@@ -112,6 +112,9 @@ impl Polling {
 
     /// A poll at `now` has found nothing. Returns whether to poll on; else the caller sleeps.
     pub(crate) fn goes_on(&mut self, now: Instant) -> bool {
+        if self.is_never() {
+            return false;
+        }
         let since = *self.since.get_or_insert(now);
         let goes_on = self.policy.polls() && now - since < self.policy.limit();
         self.gave_up |= !goes_on;
