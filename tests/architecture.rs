@@ -15,16 +15,16 @@ const IMPORTS: [(&str, &[&str]); 14] = [
     ("shm", &["error", "sync"]),
     ("ring", &["error", "sync", "shm"]),
     ("pool", &["error", "sync", "shm", "ring"]),
-    ("parking", &["error", "sync", "shm", "ring"]),
-    ("transport", &["error", "sync", "shm", "ring", "pool", "parking"]),
-    ("reactor", &["error", "sync", "shm", "parking", "transport", "tensor"]),
+    ("wake", &["error", "sync", "shm", "ring"]),
+    ("transport", &["error", "sync", "shm", "ring", "pool", "wake"]),
+    ("reactor", &["error", "sync", "shm", "wake", "transport", "tensor"]),
     ("region", &["error", "shm"]),
     ("tensor", &["error", "sync", "shm", "pool", "transport", "region"]),
     ("adapters", &["error", "transport", "tensor"]),
     ("commit", &["error", "shm", "transport", "reactor", "tensor", "region"]),
     (
         "fuzzing", // of `cargo fuzz` alone
-        &["sync", "shm", "ring", "pool", "parking", "transport", "commit"],
+        &["sync", "shm", "ring", "pool", "wake", "transport", "commit"],
     ),
     ("cuda", &["error", "shm", "region", "transport", "tensor"]),
 ];
