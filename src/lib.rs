@@ -115,13 +115,14 @@ pub mod tensor;
 mod transport;
 mod wake;
 
-/// What `commit` builds on beside the public API: passed descriptors, the socket of a link, memory that both sides write.
-/// It may change in any release.
+/// What `commit` and `cuda` build on beside the public API: passed descriptors, the socket of a link, memory that both
+/// sides write, and what a receiver keeps of a peer's GPU memory. It may change in any release.
 #[doc(hidden)]
 pub mod seam {
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;
     pub use crate::shm::create_common;
+    pub use crate::channel::{ExtensionSlot, LentRange};
 }
 
 #[cfg(feature = "tokio")]

@@ -791,8 +791,10 @@ def sample(dtype, shape, seed=0, **rest):
     elif form in "efd":
         body = struct.pack(f"<{count}{form}", *((i + seed) % 100 / 2 - 20 for i in range(count)))
     else:
-        number = (1 << 8 * size) // 7  # so that high bytes and signs come
-        body = b"".join(((i + seed) * number % (1 << 8 * size)).to_bytes(size, "little") for i in range(count))
+        values = 1 << 8 * size
+        number, period = values // 7, max(1, min(count, values))  # a seventh: high bytes and signs come
+        cycle = b"".join(((i + seed) * number % values).to_bytes(size, "little") for i in range(period))
+        body = (cycle * -(-count // period))[:count * size]
     return Tensor(dtype, tuple(shape), body, **rest)
 
 

@@ -51,7 +51,7 @@ impl Attachment {
 
 /// A range of a peer's pool, on loan to us.
 #[derive(Debug)]
-pub(crate) struct LentRange {
+pub struct LentRange {
     lender: Arc<CachedSegment>,
     offset: usize,
     len: usize,

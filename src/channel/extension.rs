@@ -8,14 +8,13 @@ use std::sync::OnceLock;
 /// opened once and used by many messages. It lives as long as the receiving half, or a loan that uses it,
 /// and holds the peer's loans that it needs for that.
 #[derive(Default)]
-pub(crate) struct ExtensionSlot {
+pub struct ExtensionSlot {
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl ExtensionSlot {
     /// What lies there, made by whoever asks first. `None`: it is of another kind.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+    pub fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
         self.kept.get_or_init(|| Box::new(make())).downcast_ref()
     }
 }

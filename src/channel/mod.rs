@@ -21,8 +21,9 @@ pub(crate) mod sender;
 pub(crate) mod stats;
 pub(crate) mod token;
 
-pub(crate) use attachment::{Attachment, Claims, LentRange, SINGLE};
-pub(crate) use extension::ExtensionSlot;
+pub use attachment::LentRange;
+pub(crate) use attachment::{Attachment, Claims, SINGLE};
+pub use extension::ExtensionSlot;
 pub(crate) use inbox::receiver::SetAside;
 pub use inbox::receiver::{Received, Receiver};
 pub(crate) use loan_descriptor::ALIGNMENT;

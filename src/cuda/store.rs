@@ -374,7 +374,7 @@ pub(super) struct OwnedTensor {
 }
 
 impl GpuMemory for OwnedTensor {
-    fn len(&self) -> usize {
+    fn byte_len(&self) -> usize {
         self.hold.area.len
     }
 

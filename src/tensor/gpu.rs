@@ -114,9 +114,9 @@ impl GpuPlace {
 }
 
 /// Memory of a GPU that this process owns, with a tensor in it.
-pub(crate) trait GpuMemory: Any + fmt::Debug + Send + Sync {
+pub trait GpuMemory: Any + fmt::Debug + Send + Sync {
     /// Returns the length in bytes.
-    fn len(&self) -> usize;
+    fn byte_len(&self) -> usize;
 
     /// Returns the GPU's UUID.
     fn device(&self) -> GpuUuid;
@@ -127,16 +127,17 @@ pub(crate) trait GpuMemory: Any + fmt::Debug + Send + Sync {
 
 /// The parts of a tensor that is sent once.
 #[derive(Debug)]
-pub(crate) struct GpuParcel {
-    pub(crate) place: GpuPlace,
+pub struct GpuParcel {
+    /// Where the bytes lie.
+    pub place: GpuPlace,
     /// It comes back when the bytes are unused.
-    pub(crate) bytes: Ticket,
+    pub bytes: Ticket,
     /// It comes back when the allocation is unmapped.
-    pub(crate) mapping: Ticket,
+    pub mapping: Ticket,
 }
 
 /// The receiver of a tensor.
-pub(crate) struct GpuBorrower<'a> {
+pub struct GpuBorrower<'a> {
     sender: &'a Sender,
 }
 
@@ -150,7 +151,7 @@ impl<'a> GpuBorrower<'a> {
     /// # Errors
     ///
     /// As [`Context::alloc`](crate::Context::alloc).
-    pub(crate) fn ticket(&self) -> Result<Ticket> {
+    pub fn ticket(&self) -> Result<Ticket> {
         let (account, peer) = self.sender.borrower();
         let pool = self.sender.pool().clone();
         let block = pool.alloc(TICKET)?.map_err(Error::from)?;
@@ -162,7 +163,7 @@ impl<'a> GpuBorrower<'a> {
 
 /// The state of a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
     /// The borrower has it.
     Out,
     /// The borrower gave it back or never got it.
@@ -173,7 +174,7 @@ pub(crate) enum Fate {
 
 /// A token that one borrower gives back at the end of a use.
 #[derive(Debug, Clone)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     pub(super) block: SharedBlock,
     pool: Pool,
     account: BorrowerId,
@@ -183,14 +184,14 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Returns whether the ticket is for this borrower.
-    pub(crate) fn is_for(&self, borrower: &GpuBorrower<'_>) -> bool {
+    pub fn is_for(&self, borrower: &GpuBorrower<'_>) -> bool {
         let sender = borrower.sender;
         self.block.is_of(sender.pool()) && sender.borrower().0 == self.account
     }
 
     /// Collects returned loans, in the process that lent them. The caller asks [`fate`](Self::fate)
     /// afterwards.
-    pub(crate) fn settle<'a>(tickets: impl Iterator<Item = &'a Self>) {
+    pub fn settle<'a>(tickets: impl Iterator<Item = &'a Self>) {
         let mut looked: Vec<&Self> = Vec::new();
         for ticket in tickets {
             let is_known =
@@ -203,7 +204,7 @@ impl Ticket {
     }
 
     /// Returns whether the borrower's process has ended.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.life.as_ref().is_some_and(|life| has_ended(life.as_fd()))
     }
 
@@ -211,7 +212,7 @@ impl Ticket {
     ///
     /// A link that has ended returns no loans: the process on the other side may still use the memory. The end
     /// of that process decides.
-    pub(crate) fn fate(&mut self) -> Fate {
+    pub fn fate(&mut self) -> Fate {
         match self.block.users() {
             Users::Others => Fate::Out,
             Users::Nobody => Fate::Back,
@@ -223,8 +224,9 @@ impl Ticket {
 
 /// A tensor on a GPU that a peer has lent.
 #[derive(Debug)]
-pub(crate) struct GpuLoan {
-    pub(crate) place: GpuPlace,
+pub struct GpuLoan {
+    /// Where the bytes lie.
+    pub place: GpuPlace,
     bytes: LentRange,
     mapping: Mutex<Option<LentRange>>,
     /// Whether a view has recorded the event of the end.
@@ -248,39 +250,39 @@ impl GpuLoan {
     }
 
     /// Returns the objects of the peer that the link keeps open.
-    pub(crate) fn extension(&self) -> &ExtensionSlot {
+    pub fn extension(&self) -> &ExtensionSlot {
         &self.extension
     }
 
     /// Returns whether the lender's process has ended.
-    pub(crate) fn lender_ended(&self) -> bool {
+    pub fn lender_ended(&self) -> bool {
         self.bytes.lender_ended()
     }
 
     /// Returns the first namespace of these that this process and the lender do not share.
-    pub(crate) fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
+    pub fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
         self.bytes.lender().other_namespace(of)
     }
 
     /// Takes the loan of the mapping, once. Dropping it tells the owner that the mapping is closed.
-    pub(crate) fn take_mapping(&self) -> Option<LentRange> {
+    pub fn take_mapping(&self) -> Option<LentRange> {
         self.mapping.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Puts the loan of the mapping back, after an opening that failed.
-    pub(crate) fn put_mapping(&self, mapping: Option<LentRange>) {
+    pub fn put_mapping(&self, mapping: Option<LentRange>) {
         *self.mapping.lock().unwrap_or_else(PoisonError::into_inner) = mapping;
     }
 
     /// Returns whether a view has recorded the event of the end. Views take turns.
-    pub(crate) fn ended(&self) -> MutexGuard<'_, bool> {
+    pub fn ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The origin of a tensor on a GPU.
 #[derive(Debug, Clone)]
-pub(crate) enum OnGpu {
+pub enum OnGpu {
     /// This process.
     Own(Arc<dyn GpuMemory>),
     /// A peer.
@@ -290,7 +292,7 @@ pub(crate) enum OnGpu {
 impl OnGpu {
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Own(memory) => memory.len(),
+            Self::Own(memory) => memory.byte_len(),
             // The length is checked against data type and shape, so it fits.
             Self::Lent(loan) => loan.place.len as usize,
         }
@@ -325,7 +327,7 @@ mod tests {
     }
 
     impl GpuMemory for Nowhere {
-        fn len(&self) -> usize {
+        fn byte_len(&self) -> usize {
             place().len as usize
         }
 

@@ -16,8 +16,6 @@ pub mod dlpack;
 mod dtype;
 mod element;
 mod exchange;
-// Only the CUDA front calls it.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, unused_imports))]
 mod gpu;
 mod outgoing;
 mod set;
@@ -34,9 +32,7 @@ pub use descriptor::{Descriptor, Location};
 pub use dtype::DType;
 pub use element::Element;
 #[doc(hidden)]
-pub use gpu::GpuPlace;
-#[cfg_attr(not(feature = "cuda"), allow(unused_imports))]
-pub(crate) use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, OnGpu, Ticket};
+pub use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, GpuPlace, OnGpu, Ticket};
 #[doc(hidden)]
 pub use outgoing::Outgoing;
 #[doc(no_inline)]

@@ -212,14 +212,14 @@ impl Tensor {
     }
 
     /// Returns a tensor in memory of a GPU.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn on_gpu(dtype: DType, shape: Shape, on: OnGpu) -> Self {
+    #[doc(hidden)]
+    pub fn on_gpu(dtype: DType, shape: Shape, on: OnGpu) -> Self {
         Self { dtype, shape, storage: Storage::Gpu(on) }
     }
 
     /// Returns the memory of the GPU that the bytes lie on, if they lie on one.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    pub(crate) fn on(&self) -> Option<&OnGpu> {
+    #[doc(hidden)]
+    pub fn on(&self) -> Option<&OnGpu> {
         match &self.storage {
             Storage::Gpu(on) => Some(on),
             _ => None,

@@ -317,7 +317,7 @@ fn a_sender_fails_without_wake() {
 /// The waker rings once an epoch, and each sleep is a new one.
 #[test]
 fn every_sleep_is_woken_anew() {
-    bounded(6, || {
+    bounded(5, || {
         let link = Link::new();
         let (mut sender, mut receiver) = (link.sender(), link.receiver());
         let sending = thread::spawn(move || (0..2).for_each(|_| sender.send()));
@@ -330,7 +330,7 @@ fn every_sleep_is_woken_anew() {
 /// send.
 #[test]
 fn two_ends_never_wait_for_each_other() {
-    bounded(4, || {
+    bounded(3, || {
         let link = Link::new();
         let (mut sender, mut receiver) = (link.sender(), link.receiver());
         (0..2).for_each(|_| sender.send());
@@ -462,7 +462,7 @@ fn leaving_fails_without_wake() {
 /// that waits for both hears both.
 #[test]
 fn two_wakers_wake_one_sleeper() {
-    bounded(4, || {
+    bounded(3, || {
         let link = Link::new();
         let (mut sender, mut receiver) = (link.sender(), link.receiver());
         (0..2).for_each(|_| sender.send());

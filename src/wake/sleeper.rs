@@ -22,6 +22,8 @@ pub(crate) struct Sleeper {
     /// Both processes are registered for `membarrier`.
     may_be_hot: bool,
     is_hot: bool,
+    /// Our state word says that we sleep.
+    is_asleep: bool,
     /// The position in the ring, in bytes, after the last sleep. `None` until it is known.
     awake_since: Option<u64>,
 }
@@ -30,7 +32,8 @@ impl Sleeper {
     /// Returns a sleeper whose state word is at `state` of our segment and whose bell is at `bell` of the peer's.
     pub(crate) fn new(state: usize, bell: usize) -> Self {
         let (epoch, eager, awake_since) = (0, 0, Some(0));
-        Self { state, bell, epoch, eager, may_be_hot: false, is_hot: false, awake_since }
+        let (may_be_hot, is_hot, is_asleep) = (false, false, false);
+        Self { state, bell, epoch, eager, may_be_hot, is_hot, is_asleep, awake_since }
     }
 
     /// Allows the sleeper to be hot: both processes are registered for `membarrier`.
@@ -44,10 +47,11 @@ impl Sleeper {
         self.eager = if is_eager { state::EAGER } else { 0 };
     }
 
-    /// Takes in the position in the ring, in bytes. After many bytes without a sleep the sleeper is hot.
+    /// Takes in the position in the ring, in bytes. After many bytes without a sleep the sleeper is hot. A half that has
+    /// armed is not, until it says that it is awake: it may go on with other messages, and sleeps on the socket then.
     #[inline(always)]
     pub(crate) fn progress(&mut self, own: &impl OwnWords, position: u64) {
-        if !self.is_hot && self.may_be_hot {
+        if !self.is_hot && self.may_be_hot && !self.is_asleep {
             let since = *self.awake_since.get_or_insert(position);
             if position.wrapping_sub(since) >= HOT_AFTER {
                 self.is_hot = true;
@@ -88,12 +92,14 @@ impl Sleeper {
     fn store_asleep(&mut self, own: &impl OwnWords, how: u64) -> bool {
         self.epoch = self.epoch.wrapping_add(1);
         self.awake_since = None;
+        self.is_asleep = true;
         own.store(self.state, self.epoch << 3 | how, Ordering::Relaxed);
         std::mem::take(&mut self.is_hot)
     }
 
     /// Says that we are awake again.
     pub(crate) fn unpark(&mut self, own: &impl OwnWords) {
+        self.is_asleep = false;
         own.store(self.state, state::AWAKE, Ordering::Relaxed);
     }
 

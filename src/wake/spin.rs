@@ -115,6 +115,9 @@ impl Polling {
     /// A poll at `now` has found nothing. Returns whether to poll on; else the caller sleeps. `is_dear`: a sleep costs
     /// more than polling in vain, so no wait sleeps at once.
     pub(crate) fn goes_on(&mut self, now: Instant, is_dear: bool) -> bool {
+        if self.is_never() {
+            return false;
+        }
         let since = *self.since.get_or_insert(now);
         let polls = self.policy.polls() || is_dear;
         let goes_on = polls && now - since < self.policy.limit();

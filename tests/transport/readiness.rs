@@ -94,6 +94,19 @@ fn what_came_before_the_descriptor_was_asked_for_is_found_by_looking() {
 }
 
 #[test]
+fn room_for_a_long_message_is_told_of_behind_many_short_ones() {
+    let (mut near, mut far) = pair(Options::new().ring_capacity(1 << 20).loan_slots(1));
+    let mut events = Loop::new(&near, false);
+    let long = vec![7; 2 << 20];
+    assert_eq!(fill(&mut near, &long), 1, "the peer lends one slot");
+    // So many that a half which is awake would be hot.
+    (0..200).for_each(|_| near.try_send(&[1; 1000]).unwrap());
+    assert_eq!(drain(&mut far).len(), 201);
+    assert!(events.sleep(LONG), "the room is missed");
+    near.try_send(&long).unwrap();
+}
+
+#[test]
 fn long_messages_wake_and_their_segments_do_not_spin() {
     for edge in [false, true] {
         let (mut near, mut far) = pair(Options::new());

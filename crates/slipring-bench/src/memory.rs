@@ -133,10 +133,7 @@ impl Mapping {
     ///
     /// # Safety
     /// - No other code, in either process, reads or writes the range while the slice lives.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the caller's protocol gives the range to one side at a time"
-    )]
+    #[expect(clippy::mut_from_ref, reason = "one side at a time has the range")]
     pub unsafe fn bytes_mut(&self, range: Range<usize>) -> &mut [u8] {
         assert!(self.writable, "a read-only mapping has no bytes to write");
         assert!(range.start <= range.end && range.end <= self.len, "bytes outside of the mapping");

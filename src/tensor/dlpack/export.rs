@@ -57,8 +57,8 @@ where
 }
 
 /// Exports memory of a GPU as [`export`] does. `owner` keeps the memory, and nothing here touches it.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-pub(crate) fn export_on<O: Send + 'static>(
+#[doc(hidden)]
+pub fn export_on<O: Send + 'static>(
     device: DLDevice,
     owner: O,
     (start, len): (u64, usize),

@@ -27,7 +27,7 @@ mod tensor;
 pub use abi::DLManagedTensorVersioned;
 #[doc(hidden)]
 pub use abi::{DLDataType, DLDevice, DLPackVersion, DLTensor};
-#[cfg_attr(not(feature = "cuda"), allow(unused_imports))]
-pub(crate) use export::export_on;
+#[doc(hidden)]
+pub use export::export_on;
 pub use export::{export, export_raw};
 pub use import::Imported;

@@ -2,9 +2,11 @@
 
 use loom::thread;
 
-use super::{CAPACITY, DEADLOCK, Link, Receiver, bounded};
+use super::{CAPACITY, DEADLOCK, Link, RECEIVER_STATE, Receiver, bounded};
+use crate::shm::PeerWords;
 use crate::sync::{Edge, failure_without};
 use crate::wake::interrupts::{interruptible, set_interrupted};
+use crate::wake::state;
 
 impl Link {
     /// Returns a receiver that has been awake for long enough.
@@ -56,6 +58,21 @@ fn a_hot_receiver_fails_without_interrupt() {
 #[test]
 fn a_receiver_that_was_hot_fails_without_wake() {
     assert!(failure_without(Edge::Wake, second_sleep).contains(DEADLOCK));
+}
+
+#[test]
+fn a_half_that_has_armed_is_not_hot() {
+    loom::model(|| {
+        let link = Link::new();
+        let mut half = link.hot_receiver().data;
+        let own = &link.receiving;
+        assert!(half.arm(own));
+        (1..4).for_each(|turn| half.progress(own, (turn * CAPACITY) << 20));
+        assert_eq!(own.load(RECEIVER_STATE) & 7, state::ARMED);
+        half.unpark(own);
+        (4..6).for_each(|turn| half.progress(own, (turn * CAPACITY) << 20));
+        assert_eq!(own.load(RECEIVER_STATE), state::HOT);
+    });
 }
 
 /// An event loop that is hot when it arms.

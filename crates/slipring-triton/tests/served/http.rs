@@ -99,6 +99,9 @@ impl Drop for Served {
     }
 }
 
+/// How long a response may take. A debug build beside other tests writes megabytes of JSON in seconds.
+const ANSWER: Duration = Duration::from_secs(3 * HANG.as_secs());
+
 /// A connection that stays open.
 pub struct Client {
     stream: TcpStream,
@@ -110,7 +113,7 @@ impl Client {
     pub fn new(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream.set_read_timeout(Some(ANSWER)).unwrap();
         stream.set_write_timeout(Some(HANG)).unwrap();
         Self { stream, received: Vec::new() }
     }
@@ -220,7 +223,7 @@ impl Client {
     pub fn is_silent(&mut self, during: Duration) -> bool {
         self.stream.set_read_timeout(Some(during)).unwrap();
         let nothing = self.stream.peek(&mut [0]).is_err() && self.received.is_empty();
-        self.stream.set_read_timeout(Some(HANG)).unwrap();
+        self.stream.set_read_timeout(Some(ANSWER)).unwrap();
         nothing
     }
 }
