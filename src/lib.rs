@@ -1,52 +1,54 @@
-//! Low-latency IPC between processes of one Linux machine.
+//! Messages and tensors between processes of one Linux machine.
 //!
 //! Two processes meet over a Unix socket, check each other's credentials, and exchange sealed shared memory. From then
-//! on they move messages through lock-free rings: without system calls, without a daemon, and without copies except
-//! those that the caller asks for. A peer may lie or die at any moment. Then its own link ends with an error that says
-//! how, and every other link goes on.
+//! on they hand data over through lock-free rings. Between two awake processes there is no system call and no daemon,
+//! and a tensor is never copied. A peer may lie or die at any moment: its own link ends with an error that says how,
+//! and all other links go on.
 //!
-//! # Messages
+//! # Two programs
+//!
+//! The first receives a message and tensors:
 //!
 //! ```no_run
-//! # fn serve() -> slipring::Result<()> {
 //! use slipring::Context;
 //!
-//! let context = Context::new()?;
-//! let mut listener = context.listen("camera")?; // abstract socket @camera
-//! let mut link = listener.accept()?;
-//! while let Some(message) = link.recv()? {
-//!     println!("{} bytes", message.len());
+//! fn main() -> slipring::Result<()> {
+//!     let context = Context::new()?;
+//!     let mut listener = context.listen("@frames")?; // an abstract socket
+//!     let mut link = listener.accept()?;
+//!     let message = link.recv()?.unwrap_or_default();
+//!     println!("message: {}", String::from_utf8_lossy(&message));
+//!     while let Some(frame) = link.recv_tensor()? { // None: the peer closed the link
+//!         let mut sum = 0;
+//!         frame.for_each_chunk::<u8>(|bytes| {
+//!             sum += bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+//!         })?;
+//!         println!("{} tensor {:?}, sum {sum}", frame.dtype(), frame.shape().dims());
+//!     }
+//!     Ok(())
 //! }
-//! # Ok(())
-//! # }
 //! ```
 //!
-//! ```no_run
-//! # fn produce() -> slipring::Result<()> {
-//! # use slipring::Context;
-//! let context = Context::new()?;
-//! let mut link = context.connect("camera")?;
-//! link.send(b"hello")?;
-//! link.close()?; // what was sent before is delivered
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! # Tensors
-//!
-//! The sender writes a tensor where the receiver reads it (`docs/tensors.md`):
+//! The second sends them. The receiver reads each tensor where the sender has written it:
 //!
 //! ```no_run
-//! # fn film() -> slipring::Result<()> {
 //! use slipring::Context;
+//! use std::time::{Duration, Instant};
 //!
-//! let context = Context::new()?;
-//! let mut link = context.connect("camera")?;
-//! let mut frame = context.alloc::<u8>([1, 1080, 1920, 3])?; // a slice of shared memory, ours until it is sent
-//! frame.fill(128);
-//! link.send_tensor(frame)?; // 6 MB, handed over by 50 bytes
-//! # Ok(())
-//! # }
+//! fn main() -> slipring::Result<()> {
+//!     let context = Context::new()?;
+//!     let deadline = Instant::now() + Duration::from_secs(10);
+//!     let mut link = context.connect_retry("@frames", deadline)?;
+//!     link.send(b"two frames follow")?;
+//!     for brightness in [1, 2] {
+//!         let mut frame = context.alloc::<u8>([1080, 1920, 3])?; // a slice of shared memory
+//!         frame.fill(brightness);
+//!         link.send_tensor(frame)?; // 6 MB, handed over by about 50 bytes
+//!     }
+//!     link.close()?; // delivers what was sent
+//!     println!("sent");
+//!     Ok(())
+//! }
 //! ```
 //!
 //! # The path of a message
@@ -82,9 +84,22 @@
 //! not read or write an object that holds shared memory ([`Reservation`], [`Batch`], [`Received`], [`Bytes`],
 //! [`TensorMut`], [`Tensor`]): the child does not have the memory.
 //!
+//! # Features
+//!
+//! All are off by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `tokio` | async connections, listeners, and a byte stream |
+//! | `mio` | connections and listeners as event sources |
+//! | `cuda` | tensors in GPU memory |
+//! | `commit` | committed buffers: a service maps its clients' memory once, and executes by id |
+//!
 //! [`Registry`]: region::Registry
 //! [`Lease`]: region::Lease
 //! [`Bytes`]: message::Bytes
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("slipring needs Linux: memfd seals, SCM_RIGHTS over abstract sockets, futexes");

@@ -527,26 +527,3 @@ fn after<T: std::str::FromStr<Err: std::fmt::Debug>>(said: &str, text: &str) -> 
     let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
     rest[..end].parse().unwrap()
 }
-
-/// README's first screen, with another name for the camera.
-#[test]
-fn the_first_screen_runs() {
-    let camera = &unique_name();
-    let seen = thread::scope(|scope| {
-        let server = scope.spawn(move || -> slipring::Result<Vec<usize>> {
-            let mut seen = Vec::new();
-            let context = Context::new()?;
-            let mut listener = context.listen(camera)?;
-            let mut link = listener.accept()?;
-            while let Some(message) = link.recv()? {
-                seen.push(message.len());
-            }
-            Ok(seen)
-        });
-        let mut link = connect(camera);
-        link.send(b"hello").unwrap();
-        link.close().unwrap();
-        server.join().unwrap().unwrap()
-    });
-    assert_eq!(seen, [5]);
-}

@@ -6,6 +6,59 @@ use crate::Outcome;
 use crate::results::{FloorFigure, Results};
 use crate::units::{digits, short_time, size};
 
+/// Returns one row for each `MODE:BYTES` of the setting `rows`, in words.
+pub fn summary(results: &Results<FloorFigure>, request: &Request) -> Outcome<String> {
+    let rows = request.values("rows").ok_or("a table summary needs rows=MODE:BYTES,...")?;
+    let mut table = Markdown::new(["", "slipring", "the machine", "ratio"]);
+    for row in rows {
+        let (mode, bytes) = row.split_once(':').ok_or_else(|| format!("{row}: no size"))?;
+        let bytes: usize = bytes.parse()?;
+        let mine = |figure: &&FloorFigure| {
+            figure.mode == mode && figure.bytes == bytes && request.admits("state", &figure.state)
+        };
+        let figure =
+            results.figures.iter().find(mine).ok_or_else(|| format!("{row}: no figure"))?;
+        let (floor, floor_ns) = (figure.floor.as_deref().zip(figure.floor_ns))
+            .ok_or_else(|| format!("{row}: no floor"))?;
+        table.push(vec![
+            format!("{}, {}", size(bytes), subject(mode)),
+            time(figure),
+            format!("{}: {}", machine(floor), short_time(floor_ns)),
+            figure.ratio.map_or("–".into(), |ratio| format!("{} ×", digits(ratio))),
+        ]);
+    }
+    table.lines()
+}
+
+/// Returns the words for a mode.
+fn subject(mode: &str) -> &str {
+    match mode {
+        "direct" => "there and back, both sides awake",
+        "inplace" => "written and read in place, there and back",
+        "copy" => "copied in and out, there and back",
+        "blocking" | "blocking-uds" => "there and back, both sides asleep",
+        "tensor" => "tensor handed over and back",
+        "tensor-fill" => "fresh tensor filled and summed, there and back",
+        "stream" => "one way, one by one",
+        "stream-batch" => "one way, in batches",
+        "connect" => "connect and first echo",
+        "tokio" => "there and back on tokio",
+        other => other,
+    }
+}
+
+/// Returns the words for a floor.
+fn machine(floor: &str) -> &str {
+    match floor {
+        "line-ro" => "a cache line each way",
+        "rotate" => "plain shared buffers",
+        "ring" => "a bare ring",
+        "uds" | "socket" => "a Unix socket",
+        "tokio-uds" => "a Unix socket on tokio",
+        other => other,
+    }
+}
+
 /// Returns one row for each mode, size and state.
 pub fn table(results: &Results<FloorFigure>, request: &Request) -> Outcome<String> {
     let mut table = Markdown::new(["mode", "size", "CPUs", "median", "p99", "floor", "ratio"]);
@@ -116,6 +169,15 @@ mod tests {
         assert!(table(&all, &request("floors a.csv modes=direct sizes=8 state=near")).is_ok());
         assert!(table(&all, &request("floors a.csv state=far")).is_err());
         assert!(Request::parse("floors a.csv stat=far").is_err());
+    }
+
+    #[test]
+    fn a_summary_says_in_words_what_it_compares() {
+        let all = results(&[DIRECT, LINE]);
+        let table = summary(&all, &request("summary a.csv state=near rows=direct:8")).unwrap();
+        let row = "| 8 B, there and back, both sides awake | 150 ns | a cache line each way: 128 ns | 1.17 × |";
+        assert_eq!(table.lines().last(), Some(row));
+        assert!(summary(&all, &request("summary a.csv state=near rows=direct:48")).is_err());
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! | `busy` | several of `ping_pong`, beside more and more loops | a mode at a size | `modes`, `sizes`, `state` |
 //! | `pairs` | one of `ping_pong --pairs` | a mode | `modes` |
 //! | `rivals` | one of `bench-rivals` | a system, with a column a size | `measure`, `state`, `systems`, `sizes` |
+//! | `summary` | one of `ping_pong` | a mode at a size, in words, beside its floor | `rows`, `state` |
 //! | `summary` | one of `bench-rivals` | a measure at a size, with a column a system | `rows`, `systems`, `state` |
 //!
 //! All figures but throughputs are times and ratios of times: lower is better.
@@ -80,6 +81,9 @@ fn table(request: &Request) -> Outcome<String> {
         }
         "pairs" => pairs::table(&Results::read(request.file()?)?, request),
         "rivals" => rivals::table(&Results::read(request.file()?)?, request),
+        "summary" if Source::of(request.file()?)? == Source::Floors => {
+            floors::summary(&Results::read(request.file()?)?, request)
+        }
         "summary" => rivals::summary(&Results::read(request.file()?)?, request),
         other => Err(format!(
             "no table {other:?}, there are: machine, floors, busy, pairs, rivals, summary"
