@@ -13,7 +13,6 @@
 //! 3. An accepting side tells a peer why it refuses it, and ends the socket.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -90,7 +89,7 @@ impl Theirs {
         let extents = hello.extents();
         let (len, control) = (extents.segment_len(), extents.control);
         let segment = PeerSegment::attach(fd, len, control, rules.prefault)?;
-        let peer = Peer { credentials, pidfd: pidfd.map(Arc::new) };
+        let peer = Peer::new(credentials, pidfd);
         Ok(Self { hello, segment, peer })
     }
 }

@@ -51,11 +51,19 @@ pub struct Credentials {
 /// ```
 #[derive(Debug)]
 pub struct Peer {
-    pub(crate) credentials: Credentials,
-    pub(crate) pidfd: Option<Arc<OwnedFd>>,
+    credentials: Credentials,
+    pidfd: Option<Arc<OwnedFd>>,
 }
 
 impl Peer {
+    pub(crate) fn new(credentials: Credentials, pidfd: Option<OwnedFd>) -> Self {
+        Self { credentials, pidfd: pidfd.map(Arc::new) }
+    }
+
+    pub(crate) fn credentials(&self) -> Credentials {
+        self.credentials
+    }
+
     /// Returns the process id, or `None` if the peer is outside of this process's pid namespace.
     pub fn pid(&self) -> Option<u32> {
         self.credentials.pid

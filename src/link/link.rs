@@ -266,7 +266,13 @@ fn waitv_works() -> bool {
 
 /// The loans that a peer has returned, for the pool. It keeps the peer's mapping alive, not the link.
 #[derive(Debug)]
-pub(crate) struct Returns(pub(crate) PeerMapping);
+pub(crate) struct Returns(PeerMapping);
+
+impl Returns {
+    pub(crate) fn new(peer: PeerMapping) -> Self {
+        Self(peer)
+    }
+}
 
 impl Borrower for Returns {
     fn returned(&self, slot: u32) -> u64 {

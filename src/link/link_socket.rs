@@ -88,7 +88,7 @@ impl LinkSocket {
 
     /// Returns the credentials of the peer.
     pub(crate) fn credentials(&self) -> Credentials {
-        self.link.identity.credentials
+        self.link.identity.credentials()
     }
 
     pub(crate) fn is_alive(&self) -> bool {

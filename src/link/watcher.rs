@@ -9,7 +9,7 @@
 //! 3. Its drop stops and joins the thread. A forked child has no such thread, and its drop does nothing.
 
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -73,12 +73,12 @@ impl Watcher {
     pub(crate) fn watch(&self, link: &Arc<Link>) -> Result<()> {
         let key = key(link);
         self.shared.registry.enter(link.borrower, link.clone());
-        let add = |fd: &OwnedFd, key, events: EventFlags| {
+        let add = |fd: BorrowedFd<'_>, key, events: EventFlags| {
             let data = EventData::new_u64(key);
             epoll::add(&self.shared.epoll, fd, data, events | EventFlags::ET)
         };
-        let mut added = add(&link.socket, key, EventFlags::RDHUP);
-        if let (Ok(()), Some(pidfd)) = (added, &link.identity.pidfd) {
+        let mut added = add(link.socket.as_fd(), key, EventFlags::RDHUP);
+        if let (Ok(()), Some(pidfd)) = (added, link.identity.pidfd()) {
             added = add(pidfd, key + 1, EventFlags::IN);
         }
         added.map_err(|errno| {
@@ -148,7 +148,7 @@ impl Shared {
     fn forget(&self, gone: Option<Arc<Link>>) {
         if let Some(link) = gone {
             let _ = epoll::delete(&self.epoll, &link.socket);
-            if let Some(pidfd) = &link.identity.pidfd {
+            if let Some(pidfd) = link.identity.pidfd() {
                 let _ = epoll::delete(&self.epoll, pidfd);
             }
         }

@@ -43,7 +43,7 @@ pub(super) fn establish(
         peer_pool_limit: theirs.hello.pool_limit,
     };
     let peer = theirs.segment.mapping().clone();
-    let borrower = env.pool().open(Arc::new(Returns(peer.clone())), theirs.hello.loan_slots);
+    let borrower = env.pool().open(Arc::new(Returns::new(peer.clone())), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
     socket::stop_pidfds(&socket);
     let control_socket = ControlSocket::new(options.peer_pool_limit, options.prefault);
