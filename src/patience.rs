@@ -1,17 +1,20 @@
-//! How long an operation waits.
+//! The time that an operation waits.
+//!
+//! 1. A patience of `None` never sleeps.
+//! 2. A deadline is a point of the monotonic clock.
 
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, TryRecvError};
 
-/// The moment after `timeout`, or one that nobody lives to see.
+/// Returns the point in time after `timeout`, or in a hundred years if the clock cannot hold it.
 pub(crate) fn after(timeout: Duration) -> Instant {
     const LIFETIME: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 100);
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or(now + LIFETIME)
 }
 
-/// How long to wait for a message.
+/// The time to wait for a message.
 #[derive(Clone, Copy)]
 pub(crate) enum RecvPatience {
     None,
@@ -19,20 +22,25 @@ pub(crate) enum RecvPatience {
     Forever,
 }
 
-/// How long to wait for room.
+/// The time to wait for room.
 #[derive(Clone, Copy)]
 pub(crate) enum SendPatience {
     None,
     Until(Instant),
-    /// The connection's send timeout, taken when waiting begins.
+    /// The connection's send timeout, from the start of the wait.
     Default,
 }
 
-/// How long whoever does not wait may be kept by a peer that has packets taken.
+/// The longest time that a peer can hold an operation that does not wait, by packets for it to take.
 const MOMENT: Duration = Duration::from_millis(100);
 
 impl RecvPatience {
-    /// Whether there is time left for somebody who began to look at `start`.
+    /// Checks that time is left for an operation that began at `start`.
+    ///
+    /// # Errors
+    ///
+    /// - [`TryRecvError::Empty`]: the operation does not wait.
+    /// - [`ErrorKind::TimedOut`]: the deadline has passed.
     pub(crate) fn check(self, start: Instant) -> Result<(), TryRecvError> {
         match self {
             Self::None if start.elapsed() >= MOMENT => Err(TryRecvError::Empty),

@@ -1,9 +1,8 @@
-//! Fences, orderings, and what threads share: those of the standard library, or of loom when the
-//! models run.
+//! Fences, orderings, atomics and locks: those of the standard library, or of loom when the models run.
 //!
-//! Every ordering that carries a promise, between two processes or between two threads of one, has a
-//! name here ([`Edge`]). In a build with `--cfg slipring_loom` an edge can be weakened at run time, so
-//! that each model is seen to fail without it; in every other build an edge is a constant.
+//! 1. Every ordering on which other code relies, between processes or threads, has a name here: [`Edge`].
+//! 2. In a build with `--cfg slipring_loom` a test can weaken one edge at run time, and shows that a model fails
+//!    without it. In every other build an edge is a constant.
 
 #[cfg(not(slipring_loom))]
 use core::sync::atomic::fence;
@@ -19,59 +18,59 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(slipring_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-/// An ordering that somebody else relies on. The tables of them are in `docs/memory-model.md`.
+/// An ordering on which other code relies. `docs/memory-model.md` has the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Edge {
     /// The writer's store of a record's header makes the record visible.
     Publish,
-    /// The reader's fence after it saw a header.
+    /// The reader's fence after it loaded a header.
     Peek,
-    /// The reader's store of its position gives the bytes before it back.
+    /// The reader's store of its position releases the bytes before it.
     Release,
     /// The writer's fence after it loaded the reader's position.
     Reuse,
-    /// The sleeper's barrier between saying that it sleeps and its last look.
+    /// The sleeper's barrier between the store of its state and its last look.
     Park,
-    /// The waker's barrier between making something visible and looking for sleepers.
+    /// The waker's barrier between making something visible and the load of the state.
     Wake,
-    /// The interrupt of the waker's CPU by a sleeper that was hot.
+    /// The interrupt of the waker's CPU by a hot sleeper.
     Interrupt,
-    /// The sender's store of how much of a long message is there.
+    /// The sender's store of the written bytes of a long message.
     Fill,
-    /// The reader's fence after it loaded that.
+    /// The reader's fence after it loaded the written bytes.
     Follow,
     /// The borrower's store of a loan's generation gives the block back.
     Return,
-    /// The lender's fence after it saw a returned generation.
+    /// The lender's fence after it loaded a returned generation.
     Reclaim,
-    /// The watcher's store of how a link stands.
+    /// A thread's store of a link's health.
     End,
-    /// A half's load of it.
+    /// A half's load of a link's health.
     Ended,
-    /// A half asks how its link stands, and then looks at what has come.
+    /// A half loads the health, and then checks what has come.
     LastLook,
-    /// Why a link failed is known before it is said to have failed.
+    /// A thread stores the reason of a failure before the health says that the link failed.
     Reason,
-    /// A link whose user is gone says so, and then its loans are counted.
+    /// A thread notes the end of a session, and then counts its loans.
     Retire,
     /// A loan counts as returned by its own generation only.
     Generation,
-    /// A command is in the queue, and then the loop is told.
+    /// A handle puts a command into the queue, and then notifies the loop.
     Post,
-    /// The loop forgets that it was told, and then takes the queue.
+    /// The loop clears the notification, and then takes the queue.
     Take,
-    /// A loop asks whether handles are left, and then whether they have asked for something.
+    /// A loop checks whether handles are left, and then whether they left commands.
     Abandon,
 }
 
 impl Edge {
-    /// The ordering of this edge's store.
+    /// Returns the ordering of this edge's store.
     #[inline(always)]
     pub(crate) fn store(self) -> Ordering {
         if self.weakened() { Ordering::Relaxed } else { Ordering::Release }
     }
 
-    /// The fence of this edge, after a relaxed load. Read-only mappings define no stronger load.
+    /// Issues the fence of this edge, after a relaxed load. Read-only mappings define no stronger load.
     #[inline(always)]
     pub(crate) fn acquire(self) {
         if !self.weakened() {
@@ -79,7 +78,7 @@ impl Edge {
         }
     }
 
-    /// The full barrier of this edge.
+    /// Issues the full barrier of this edge.
     #[inline(always)]
     pub(crate) fn barrier(self) {
         if !self.weakened() {
@@ -87,13 +86,13 @@ impl Edge {
         }
     }
 
-    /// The ordering of this edge's load.
+    /// Returns the ordering of this edge's load.
     #[inline(always)]
     pub(crate) fn load(self) -> Ordering {
         if self.weakened() { Ordering::Relaxed } else { Ordering::Acquire }
     }
 
-    /// Does one thing after the other. Weakened: the other way around.
+    /// Runs `first`, then `second`. A weakened edge runs them in the other order.
     #[inline(always)]
     pub(crate) fn sequence<A, B>(
         self,
@@ -102,7 +101,7 @@ impl Edge {
     ) -> (A, B) {
         if self.weakened() {
             let late = second();
-            // What is no atomic of loom's gives nobody else a turn.
+            // Code without loom's atomics lets no other thread run.
             #[cfg(slipring_loom)]
             loom::thread::yield_now();
             (first(), late)
@@ -120,7 +119,7 @@ impl Edge {
         }
     }
 
-    /// Whether a check holds. Weakened: it is not made.
+    /// Returns whether a check holds. A weakened edge does not check.
     #[inline(always)]
     pub(crate) fn check(self, holds: bool) -> bool {
         holds || self.weakened()
@@ -144,7 +143,7 @@ std::thread_local! {
     static WEAKENED: core::cell::Cell<Option<Edge>> = const { core::cell::Cell::new(None) };
 }
 
-/// Runs `model` with `edge` weakened, which must make it fail, and gives what it said.
+/// Runs `model` with `edge` weakened, which must make it fail. Returns the message of its panic.
 #[cfg(all(test, slipring_loom))]
 pub(crate) fn failure_without(edge: Edge, model: fn()) -> String {
     WEAKENED.set(Some(edge));

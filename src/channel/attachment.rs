@@ -183,6 +183,7 @@ pub(super) fn borrow(
     let lender = segments.find(session, descriptor.segment)?.clone();
     let (offset, len) = descriptor.range_in(lender.segment.len() as u64)?;
     let LoanDescriptor { slot, generation, .. } = *descriptor;
+    session.keep_loan(slot);
     Ok(LentRange { lender, offset, len, generation, slot })
 }
 

@@ -26,7 +26,7 @@ use crate::patience::after;
 use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;
-use crate::shm::{Area, Mapping, PeerMapping};
+use crate::shm::{Area, Mapping, PeerMapping, PeerWords};
 use crate::wake::{Attention, Sleeper, Waker};
 
 impl From<Full> for TrySendError {
@@ -301,6 +301,12 @@ impl Sender {
     /// The longest message of this connection, in bytes.
     pub fn max_message(&self) -> u64 {
         self.session.link.terms.max_message
+    }
+
+    /// Returns the bytes of this half's ring that the peer has not given back, at most the whole ring.
+    pub(crate) fn unread(&self) -> u64 {
+        let read = self.link.peer.load(layout::POSITION);
+        self.producer.written().wrapping_sub(read).min(self.link.terms.own.ring)
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {

@@ -1,4 +1,7 @@
 //! The address of a listener, and its written form.
+//!
+//! 1. An address has 1 to 107 bytes without NUL, the room of `sun_path`.
+//! 2. A text with a slash is a path, every other text an abstract name. A printed UTF-8 address parses back.
 
 use std::ffi::OsStr;
 use std::fmt;

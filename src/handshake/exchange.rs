@@ -7,11 +7,12 @@
 //!   check, attach ◀──────────────── Hello, credentials, segment fd
 //! ```
 //!
-//! The segment of a side is the same for every peer. So a listener makes its own while it waits, and a connecting side
-//! before it connects. Nothing is made for a peer before its Hello is found valid: a peer that fails costs no segment.
+//! 1. A side's segment does not depend on the peer. A listener makes it while it waits, a connecting side before it
+//!    connects.
+//! 2. A peer whose Hello is invalid costs no segment.
+//! 3. An accepting side tells a peer why it refuses it, and ends the socket.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -25,17 +26,17 @@ use crate::handshake::policy::PeerPolicy;
 use crate::handshake::socket::{self, Incoming, Received};
 use crate::shm::{Area, Backing, Mapping, PeerSegment, Segment};
 
-/// What a context asks of every peer.
+/// The rules of a context for every handshake.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub(crate) policy: &'a PeerPolicy,
-    /// Map the peer's segment with all of its pages.
+    /// Whether this side maps all pages of the peer's segment at once.
     pub(crate) prefault: bool,
-    /// The connecting side may poll for the answer before it sleeps.
+    /// Whether the connecting side may poll for the answer before it sleeps.
     pub(crate) polls: bool,
 }
 
-/// Our side of a link that is about to be made, or ready for the next one.
+/// This side of a link to be made.
 #[derive(Debug)]
 pub(crate) struct Ours {
     pub(crate) hello: Hello,
@@ -45,7 +46,7 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    /// Makes the segment that this Hello describes.
+    /// Returns the side with the segment that this Hello describes.
     pub(crate) fn create(hello: Hello, backing: Backing) -> Result<Self> {
         let extents = hello.extents();
         let segment = Segment::create(extents.segment_len(), extents.control, backing)?;
@@ -58,7 +59,7 @@ impl Ours {
         let packet = Packet::Hello(self.hello).encode();
         match socket::send(socket, &packet, &[self.fd.as_fd()]) {
             Ok(true) => Ok(()),
-            // The queue of a new socket holds one packet; a peer's end of a socketpair may not.
+            // The queue of a new socket has room for a packet. A peer may have filled that of a socketpair.
             Ok(false) => Err(Error::os("sendmsg", Errno::AGAIN)),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(ErrorKind::PeerClosed.into()),
             Err(errno) => Err(Error::os("sendmsg", errno)),
@@ -66,7 +67,7 @@ impl Ours {
     }
 }
 
-/// What a peer's Hello brought, judged and attached.
+/// The peer's side of a link: its Hello, checked, and its segment, attached.
 pub(crate) struct Theirs {
     pub(crate) hello: Hello,
     pub(crate) segment: PeerSegment,
@@ -74,7 +75,7 @@ pub(crate) struct Theirs {
 }
 
 impl Theirs {
-    fn judge(rules: Rules<'_>, mut packet: Received<PACKET>) -> Result<Self> {
+    fn check(rules: Rules<'_>, mut packet: Received<PACKET>) -> Result<Self> {
         let credentials = packet.credentials.ok_or(Fault::NoCredentials)?;
         let hello = match Packet::decode(&packet.bytes[..packet.len])? {
             Packet::Hello(hello) => hello,
@@ -88,26 +89,26 @@ impl Theirs {
         let extents = hello.extents();
         let (len, control) = (extents.segment_len(), extents.control);
         let segment = PeerSegment::attach(fd, len, control, rules.prefault)?;
-        let peer = Peer { credentials, pidfd: pidfd.map(Arc::new) };
+        let peer = Peer::new(credentials, pidfd);
         Ok(Self { hello, segment, peer })
     }
 }
 
-/// The process that sent a packet with a pid, of which the kernel may have given a descriptor.
+/// Returns a descriptor of the process that sent a packet, from the kernel if it passed one, or by pid.
 fn sender_of(given: Option<Result<OwnedFd, Errno>>, pid: Option<u32>) -> Result<Option<OwnedFd>> {
     match given {
         Some(Ok(pidfd)) => Ok(Some(pidfd)),
-        // It has ended; its pid may be another process's by now. Source: `pidfd_prepare` of Linux 6.5
-        // to 6.16; later kernels give a descriptor of a process that has ended, too.
+        // The process has ended, and its pid may be another process's. Source: `pidfd_prepare` of Linux 6.5 to 6.16.
+        // Later kernels pass a descriptor of an ended process.
         Some(Err(Errno::INVAL | Errno::SRCH | Errno::NOENT)) => Err(ErrorKind::PeerDied.into()),
-        // Without a descriptor its death could go unseen.
+        // Without a descriptor this side could miss the death of the process.
         Some(Err(errno)) => Err(Error::os("SCM_PIDFD", errno)),
         None => open_pidfd(pid),
     }
 }
 
-/// For kernels without `SCM_PIDFD` (before 6.5): the process that has the pid now, which is the
-/// sender unless it died and its pid was used again in the microseconds since.
+/// Returns a descriptor of the process with this pid, for kernels without `SCM_PIDFD` (before 6.5). It is another
+/// process than the sender only if the sender died and the kernel reused its pid within microseconds.
 fn open_pidfd(pid: Option<u32>) -> Result<Option<OwnedFd>> {
     let pid = pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
     match pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty())) {
@@ -118,11 +119,11 @@ fn open_pidfd(pid: Option<u32>) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// How long the connecting side looks for the answer before it sleeps: an accepting side that waits
-/// in `accept` takes about 60 µs, and a wake-up another 15.
-const LOOK: Duration = Duration::from_micros(100);
+/// How long the connecting side polls for the answer before it sleeps. A listener that waits in `accept` takes about 60
+/// µs and a wake-up another 15 µs.
+const POLL: Duration = Duration::from_micros(100);
 
-/// The connecting side, over a connected socket. `meanwhile` runs while the listener makes its answer.
+/// Runs the connecting side over a connected socket. `meanwhile` runs while the listener makes its answer.
 pub(crate) fn connect(
     rules: Rules<'_>,
     socket: &Socket,
@@ -133,7 +134,7 @@ pub(crate) fn connect(
     let start = Instant::now();
     socket::receive_credentials(socket)?;
     if let Err(error) = ours.introduce(socket) {
-        // A listener that refused us before it heard our Hello has said why.
+        // A listener that refused this side before its Hello has sent the reason.
         return match socket::receive::<PACKET>(socket) {
             Ok(Incoming::Packet(packet)) => {
                 Err(Packet::decode(&packet.bytes[..packet.len]).err().unwrap_or(error))
@@ -146,7 +147,7 @@ pub(crate) fn connect(
         match socket::receive::<PACKET>(socket)? {
             Incoming::Packet(packet) => break packet,
             Incoming::End => return Err(ErrorKind::PeerClosed.into()),
-            Incoming::Nothing if rules.polls && start.elapsed() < LOOK => {}
+            Incoming::Nothing if rules.polls && start.elapsed() < POLL => {}
             Incoming::Nothing => {
                 if !socket::wait_readable(socket, Some(deadline))? {
                     return Err(ErrorKind::TimedOut { after: since.elapsed() }.into());
@@ -154,23 +155,23 @@ pub(crate) fn connect(
             }
         }
     };
-    let theirs = Theirs::judge(rules, packet);
+    let theirs = Theirs::check(rules, packet);
     if theirs.is_err() {
         socket::end(socket);
     }
     theirs
 }
 
-/// A look at a peer that has connected.
+/// The state of a peer that has connected.
 pub(crate) enum Offer {
-    /// It has not said Hello yet.
+    /// Its Hello has not come.
     Silent,
-    /// Its Hello was answered.
+    /// This side answered its Hello.
     Accepted(Box<(Ours, Theirs)>),
 }
 
-/// The accepting side: checks the peer's Hello if it has come, and answers with the side that `ours` returns. A peer that
-/// is not accepted is told why.
+/// Runs the accepting side: checks the peer's Hello if it has come, and answers with the side that `ours` returns.
+/// Tells a peer that it refuses why.
 pub(crate) fn accept(
     rules: Rules<'_>,
     socket: &OwnedFd,
@@ -182,7 +183,7 @@ pub(crate) fn accept(
         Ok(Incoming::End) => return Err(ErrorKind::PeerClosed.into()),
         Err(error) => return Err(refuse(socket, error)),
     };
-    let answer = Theirs::judge(rules, packet).and_then(|theirs| {
+    let answer = Theirs::check(rules, packet).and_then(|theirs| {
         let ours = ours()?;
         ours.introduce(socket)?;
         Ok((ours, theirs))
@@ -193,7 +194,7 @@ pub(crate) fn accept(
     }
 }
 
-/// Tells a peer why it is not accepted.
+/// Tells a peer why this side refuses it, and ends the socket. Returns the error.
 pub(crate) fn refuse(socket: &OwnedFd, error: Error) -> Error {
     let reason = match error.kind() {
         ErrorKind::PeerNotAdmitted { .. } => Refusal::NotAdmitted,
@@ -202,9 +203,9 @@ pub(crate) fn refuse(socket: &OwnedFd, error: Error) -> Error {
         ErrorKind::PeerClosed | ErrorKind::PeerDied | ErrorKind::RefusedByPeer(_) => return error,
         _ => Refusal::NoResources,
     };
-    // A peer that does not listen to reasons loses only them.
+    // A peer that cannot take the packet loses only the reason.
     let _ = socket::send(socket, &refusal(reason), &[]);
-    // A forked child of ours may hold the socket, too.
+    // A forked child of this process may hold the socket too.
     socket::end(socket);
     error
 }
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sender_that_has_ended_is_not_taken_for_whoever_has_its_pid_now() {
+    fn a_sender_that_has_ended_is_not_taken_for_the_process_that_has_its_pid_now() {
         let own = Some(std::process::id());
         for errno in [Errno::INVAL, Errno::SRCH, Errno::NOENT] {
             let error = sender_of(Some(Err(errno)), own).unwrap_err();
@@ -222,7 +223,7 @@ mod tests {
         }
         let error = sender_of(Some(Err(Errno::MFILE)), own).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { .. }));
-        // A kernel that has no word for it names the process by its pid.
+        // Without a descriptor from the kernel, the pid names the process.
         assert!(sender_of(None, own).unwrap().is_some());
         assert!(sender_of(None, None).unwrap().is_none());
     }

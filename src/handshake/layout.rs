@@ -1,41 +1,41 @@
-//! The control section of a link's segment: where each word stands.
+//! The control section of a link's segment: the offset of each word, in bytes.
 //!
 //! ```text
 //!   0x040  receiver state  whether this side's receiver sleeps, or is gone
 //!   0x048  sender state    whether this side's sender sleeps
 //!   0x080  data bell       rung for the peer's receiver, after a record was published
 //!   0x088  room bell       rung for the peer's sender, after room or a loan was given back
-//!   0x0c0  released        whether this side holds nothing of the peer's, and never will
+//!   0x0c0  released        whether this side has ended and holds no loan of the peer's
 //!   0x100  (zero)
 //!   0x200  position        how far this side has read the peer's ring
 //!   0x300  filled          how much is there of the long message that this side writes
 //!  0x1000  returns         a word for each loan slot: the generation returned last
 //! ```
 //!
-//! Every word is 64 bits, native order, written by the segment's creator alone. What different
-//! threads write on the hot path stands in different lines.
+//! 1. Every word has 64 bits in native order. The segment's creator alone writes it.
+//! 2. Words that different threads write on the hot path lie in different lines.
 
-/// The reader's position in the peer's ring, in bytes. Written by the receiver; seen late by up to
-/// an eighth of the ring while records wait. No other word is within 128 bytes of it: whoever times how long it
-/// takes to come has not had it fetched with a neighbour.
+/// The reader's position in the peer's ring, in bytes. The receiver writes it, up to an eighth of the ring late while
+/// records wait. No other word lies within 128 bytes, so that a sender that times the load has not fetched the line
+/// with a neighbour.
 pub(crate) const POSITION: usize = 0x200;
-/// The receiver's parking word.
+/// The receiver's state word. The receiver writes it, and the peer's sender loads it.
 pub(crate) const RECEIVER_STATE: usize = 0x040;
-/// The sender's parking word.
+/// The sender's state word. The sender writes it, and the peer's receiver loads it.
 pub(crate) const SENDER_STATE: usize = 0x048;
-/// Rung by our sender.
+/// Counts wake-ups of the peer's receiver. This side's sender adds to it.
 pub(crate) const DATA_BELL: usize = 0x080;
-/// Rung by our receiver, and by whoever returns a loan.
+/// Counts wake-ups of the peer's sender. This side's receiver, and each thread that returns a loan, adds to it.
 pub(crate) const ROOM_BELL: usize = 0x088;
-/// Not zero: this side is gone in order and holds nothing that the peer has lent, taken or not. Written once, by
-/// whoever lets go of the link last.
+/// Not zero: this side has ended in order and holds no loan of the peer's. The thread that drops the session writes it
+/// once.
 pub(crate) const RELEASED: usize = 0x0c0;
-/// Bytes that are there of the long message that comes next; see `ahead.rs`. Written by the sender.
+/// Bytes that are written of the long message that comes next. The sender writes it; the reader copies along.
 pub(crate) const FILLED: usize = 0x300;
-/// Generations of returned loans.
+/// The generation last returned, a word for each loan slot. Threads that return loans write it.
 pub(crate) const RETURNS: usize = 0x1000;
 
-/// Bytes of a control section with `slots` loan slots: whole pages of up to 64 KiB.
+/// Returns the bytes of a control section with `slots` loan slots: whole pages.
 pub(crate) fn len(slots: u32) -> u64 {
     let page = crate::shm::page_size() as u64;
     (RETURNS as u64 + 8 * u64::from(slots)).next_multiple_of(page)

@@ -1,7 +1,8 @@
-//! The meeting of two processes: addresses, sockets, the first packets, and who is admitted.
+//! The handshake of two processes: addresses, sockets, the first packets, and the policy that admits peers.
 //!
-//! [`packet`] is pure: bytes in, values out. [`exchange`] has the system calls. A descriptor that a peer sends is
-//! [`untrusted`]: closing it can take long, so other threads do that.
+//! 1. [`packet`] is pure: bytes in, values out. [`exchange`] and [`socket`] make the system calls.
+//! 2. A descriptor that a peer sends is [`untrusted`]: its `close` can take long, so threads of their own do it.
+//! 3. [`layout`] names each word of the segment that the handshake passes on.
 
 pub(crate) mod address;
 pub(crate) mod exchange;

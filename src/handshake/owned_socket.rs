@@ -1,4 +1,8 @@
-//! The socket of a peer, closed with care.
+//! The socket of a peer, whose close never blocks its thread.
+//!
+//! 1. The drop takes packets without descriptors from the queue. If descriptors are left, a thread of
+//!    [`untrusted`](super::untrusted) closes the socket.
+//! 2. A forked child only closes its own descriptor.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,15 +11,15 @@ use crate::handshake::socket;
 use crate::handshake::untrusted::discard;
 use crate::shm::fork::Generation;
 
-/// Packets that are taken from a socket before it is closed elsewhere.
+/// Packets that a drop takes from a socket before it hands the socket to a closing thread.
 const PACKETS: usize = 4096;
 
 /// A socket towards a peer.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    /// There until the drop.
+    /// `Some` until the drop.
     fd: Option<OwnedFd>,
-    /// `None` where that cannot be told; then it is just closed.
+    /// `None` if the process cannot tell a fork. Then the drop only closes the socket.
     generation: Option<Generation>,
 }
 
@@ -43,11 +47,11 @@ impl AsFd for Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         let Some(fd) = self.fd.take() else { return };
-        // A forked child has another handle of its parent's socket, and just closes it.
+        // A forked child has another descriptor of its parent's socket.
         if !self.generation.is_some_and(|generation| generation.is_current()) {
             return;
         }
-        // Nothing more can come. What has come without descriptors is taken, as an honest peer's last packets are.
+        // After this nothing can come. An honest peer's last packets have no descriptors.
         socket::end(&fd);
         for _ in 0..PACKETS {
             if !socket::holds_unread(&fd) {

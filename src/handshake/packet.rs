@@ -1,8 +1,9 @@
-//! What two processes tell each other when they meet: packets, and the judgement of them. No I/O.
+//! The packets on a link's socket, and their checks. No I/O.
 //!
-//! Every packet on a link's socket is [`PACKET`] bytes long, little-endian; `docs/wire.md` has the
-//! bytes. The connecting side says Hello first, with the descriptor of its segment; the accepting
-//! side answers with its own Hello and descriptor, or with a Refusal.
+//! 1. Every packet is [`PACKET`] bytes long and little-endian; `docs/wire.md` has the bytes.
+//! 2. The connecting side sends its Hello first, with the descriptor of its segment. The accepting side answers with
+//!    its own Hello and descriptor, or with a Refusal.
+//! 3. [`Packet::decode`] checks every field that this side uses, and never panics.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -29,17 +30,17 @@ const RETIRE: u16 = 4;
 const WAKE: u16 = 5;
 const DESCRIPTORS: u16 = 6;
 
-/// The sender of this Hello issues `membarrier(GLOBAL_EXPEDITED)` before it sleeps.
+/// A flag of Hello: its sender issues `membarrier(GLOBAL_EXPEDITED)` before it sleeps.
 const ISSUES_MEMBARRIER: u32 = 1;
 
-/// The segment that comes along is sealed against writing.
+/// A flag of a segment packet: the segment is sealed against writing.
 const FROZEN: u32 = 1;
 
-/// `numa_node` where the node is not known.
+/// The `numa_node` of a side that does not know its node.
 const NO_NODE: u32 = u32::MAX;
 
-/// Byte 0: bytes of a pointer; byte 1: 1 little-endian, 2 big-endian; byte 2: log2 of the page
-/// size; byte 3: log2 of the line that records are rounded to.
+/// Returns the architecture word. Byte 0: bytes of a pointer; byte 1: 1 little-endian, 2 big-endian; byte 2: log2 of
+/// the page size; byte 3: log2 of the line that records are rounded to.
 pub(crate) fn architecture() -> u32 {
     let endianness = if cfg!(target_endian = "little") { 1 } else { 2 };
     let line = crate::ring::LINE.trailing_zeros();
@@ -104,24 +105,24 @@ struct DescriptorsBody {
     rest: [u8; 104],
 }
 
-/// Why an event loop of the peer is woken.
+/// The reason to wake an event loop of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A record was published.
+    /// This side published a record.
     Data = 1,
-    /// Room, or a loan, was given back.
+    /// This side gave room or a loan back.
     Room = 2,
 }
 
-/// One side's terms.
+/// The terms of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) issues_membarrier: bool,
-    /// Bytes of the control section of the segment that comes along; the ring follows it.
+    /// Bytes of the control section of the segment sent with this Hello. The ring follows it.
     pub(crate) control_len: u64,
     /// Bytes of the ring.
     pub(crate) ring_capacity: u64,
-    /// Loans that this side can return at a time.
+    /// Loans that this side can hold at a time.
     pub(crate) loan_slots: u32,
     /// The node of the thread that made this side's segment.
     pub(crate) numa_node: Option<u32>,
@@ -142,24 +143,24 @@ impl Hello {
     }
 }
 
-/// A packet that came over a socket, judged.
+/// A packet, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packet {
     Hello(Hello),
-    /// A pool segment comes along.
+    /// Passes a pool segment.
     Segment {
         segment: u32,
         len: u64,
-        /// Nobody can write it.
+        /// The segment is sealed against writing.
         frozen: bool,
     },
-    /// A pool segment will not be named again.
+    /// Ends the use of a pool segment: no later record names it.
     Retire {
         segment: u32,
     },
-    /// The receiver has armed its socket, and there is something to look at.
+    /// Wakes a half that sleeps on its socket.
     Wake(Reason),
-    /// Descriptors of the user's come along.
+    /// Passes descriptors of the user's.
     Descriptors {
         /// The number of the first one.
         first: u64,
@@ -169,7 +170,7 @@ pub(crate) enum Packet {
 }
 
 impl Packet {
-    /// Descriptors that come along.
+    /// Returns the number of descriptors that travel with this packet.
     pub(crate) fn descriptors(&self) -> usize {
         match self {
             Self::Hello(_) | Self::Segment { .. } => 1,
@@ -178,7 +179,7 @@ impl Packet {
         }
     }
 
-    /// The fault of a peer that sent this packet where another kind was due.
+    /// Returns the fault of a peer that sent this packet where another kind was due.
     pub(crate) fn out_of_place(&self) -> Fault {
         let kind = match self {
             Self::Hello(_) => HELLO,
@@ -209,12 +210,13 @@ impl Packet {
         }
     }
 
-    /// Judges a packet. The number of descriptors that came is the caller's to compare.
+    /// Checks and returns a packet. The caller compares the number of descriptors that came.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Fault`] with the field that cannot be.
-    /// - [`ErrorKind::NoCommonVersion`], [`ErrorKind::RefusedByPeer`].
+    /// - [`ErrorKind::Fault`]: a field has an impossible value.
+    /// - [`ErrorKind::NoCommonVersion`]: both sides speak different versions.
+    /// - [`ErrorKind::RefusedByPeer`]: the packet is a Refusal.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let length = Fault::PacketLength { len: bytes.len(), expected: PACKET };
         if bytes.len() != PACKET {
@@ -228,11 +230,11 @@ impl Packet {
         let packet = match head.kind.get() {
             HELLO => {
                 let body = HelloBody::read_from_bytes(body).map_err(|_| length)?;
-                Self::Hello(judge_hello(&body)?)
+                Self::Hello(check_hello(&body)?)
             }
             REFUSAL => {
                 let body = RefusalBody::read_from_bytes(body).map_err(|_| length)?;
-                return Err(judge_refusal(&body));
+                return Err(refusal_of(&body));
             }
             SEGMENT => {
                 let body = SegmentBody::read_from_bytes(body).map_err(|_| length)?;
@@ -271,7 +273,7 @@ impl Packet {
     }
 }
 
-/// A refusal, to send instead of a Hello.
+/// Returns a Refusal, to send instead of a Hello.
 pub(crate) fn refusal(reason: Refusal) -> [u8; PACKET] {
     let code = match reason {
         Refusal::NotAdmitted => 1,
@@ -325,7 +327,7 @@ fn must_be(field: &'static str, value: u64, must: u64) -> Result<()> {
     if value == must { Ok(()) } else { Err(Fault::Field { field, value }.into()) }
 }
 
-fn judge_versions(min: U16, max: U16) -> Result<()> {
+fn check_versions(min: U16, max: U16) -> Result<()> {
     let theirs = (min.get(), max.get());
     if theirs.0 > theirs.1 {
         return Err(Fault::Field { field: "version_min", value: theirs.0.into() }.into());
@@ -336,8 +338,8 @@ fn judge_versions(min: U16, max: U16) -> Result<()> {
     Ok(())
 }
 
-fn judge_refusal(body: &RefusalBody) -> Error {
-    if let Err(error) = judge_versions(body.version_min, body.version_max) {
+fn refusal_of(body: &RefusalBody) -> Error {
+    if let Err(error) = check_versions(body.version_min, body.version_max) {
         return error;
     }
     let reason = match body.code.get() {
@@ -350,10 +352,10 @@ fn judge_refusal(body: &RefusalBody) -> Error {
     ErrorKind::RefusedByPeer(reason).into()
 }
 
-fn judge_hello(body: &HelloBody) -> Result<Hello> {
+fn check_hello(body: &HelloBody) -> Result<Hello> {
     let lie = |field, value| Err(Fault::Field { field, value }.into());
-    // Versions first: what else stands in the Hello depends on them.
-    judge_versions(body.version_min, body.version_max)?;
+    // Versions come first: the other fields depend on them.
+    check_versions(body.version_min, body.version_max)?;
     let (ours, theirs) = (architecture(), body.architecture.get());
     if ours != theirs {
         return Err(Fault::Architecture { ours, theirs }.into());
@@ -426,7 +428,7 @@ mod tests {
 
     type Honest = fn(u64) -> bool;
 
-    /// Every field of a Hello that is judged: name, offset and length in bytes, and which other
+    /// Every field of a Hello that `decode` checks: name, offset and length in bytes, and which other
     /// values than the test's are no lies.
     const FIELDS: [(&str, usize, usize, Honest); 15] = [
         ("magic", 0, 8, |_| false),

@@ -1,4 +1,7 @@
-//! Who is on the other side.
+//! The process on the other side of a link, as the kernel describes it.
+//!
+//! 1. Credentials are those of the process that sent the Hello.
+//! 2. A pidfd names that process as long as it is open, even after another process has its pid.
 
 use std::fs::read_link;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +10,19 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What the kernel vouches for about a process.
+/// The ids of a process, for which the kernel vouches.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use slipring::options::PeerPolicy;
+/// use slipring::peer::Credentials;
+///
+/// let root_only = |peer: &Credentials| peer.uid == 0;
+/// let policy = PeerPolicy::Custom(Arc::new(root_only));
+/// # let _ = policy;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Credentials {
@@ -20,47 +35,69 @@ pub struct Credentials {
 }
 
 /// The peer of a connection, as the kernel described the sender of its Hello.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut listener = context.listen(&address)?;
+/// let accepted = std::thread::spawn(move || listener.accept());
+/// let link = context.connect(&address)?;
+/// assert_eq!(link.peer().pid(), Some(std::process::id())); // both ends are in this process
+/// # drop(accepted.join().unwrap()?);
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Peer {
-    pub(crate) credentials: Credentials,
-    pub(crate) pidfd: Option<Arc<OwnedFd>>,
+    credentials: Credentials,
+    pidfd: Option<Arc<OwnedFd>>,
 }
 
 impl Peer {
-    /// The process id, or `None` if the peer is outside of this process's pid namespace.
+    pub(crate) fn new(credentials: Credentials, pidfd: Option<OwnedFd>) -> Self {
+        Self { credentials, pidfd: pidfd.map(Arc::new) }
+    }
+
+    pub(crate) fn credentials(&self) -> Credentials {
+        self.credentials
+    }
+
+    /// Returns the process id, or `None` if the peer is outside of this process's pid namespace.
     pub fn pid(&self) -> Option<u32> {
         self.credentials.pid
     }
 
-    /// The effective user id.
+    /// Returns the effective user id.
     pub fn uid(&self) -> u32 {
         self.credentials.uid
     }
 
-    /// The effective group id.
+    /// Returns the effective group id.
     pub fn gid(&self) -> u32 {
         self.credentials.gid
     }
 
-    /// A descriptor of the peer's process, which no reuse of its pid can confuse. `None` where the
-    /// kernel is older than 5.3, or than 6.5 and the peer in another pid namespace.
+    /// Returns a descriptor of the peer's process, which stays true when the kernel reuses the pid. Returns `None` if
+    /// the kernel is older than Linux 5.3, or older than Linux 6.5 and the peer in another pid namespace.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(|pidfd| pidfd.as_fd())
     }
 
-    /// That descriptor, also for when the link is over.
+    /// Returns the descriptor for use after the link has ended.
     pub(crate) fn life(&self) -> Option<Arc<OwnedFd>> {
         self.pidfd.clone()
     }
 
-    /// The first namespace of these, as `/proc/pid/ns` names them, that this process and the peer each have for
-    /// themselves. `None`: there is none, or `/proc` does not tell.
+    /// Returns the first of these namespaces, as `/proc/pid/ns` names them, that the peer does not share with this
+    /// process. Returns `None` if there is none, or `/proc` does not show it.
     pub(crate) fn other_namespace(&self, of: &[&'static str]) -> Option<&'static str> {
         let Some(pid) = self.credentials.pid else {
-            // The kernel gives no pid of a process whose namespace is neither ours nor within it (`pid_vnr`).
+            // The kernel reports no pid of a process outside of this pid namespace and those within it (`pid_vnr`).
             return of.iter().copied().find(|name| *name == "pid");
         };
-        // Another namespace's `/proc` has other processes under our numbers.
+        // The `/proc` of another pid namespace shows other processes under these pids.
         if read_link("/proc/self").ok()? != Path::new(&std::process::id().to_string()) {
             return None;
         }
@@ -70,19 +107,19 @@ impl Peer {
             matches!((ours, theirs), (Ok(ours), Ok(theirs)) if ours != theirs)
         };
         let other = of.iter().find(differs).copied()?;
-        // Once it has ended, its number may be another process's.
+        // After the peer has ended, its pid may be another process's.
         let lives = self.pidfd().is_some_and(|pidfd| !has_ended(pidfd));
         lives.then_some(other)
     }
 }
 
-/// Whether the process of a pidfd has ended, its descriptors closed and its memory given up.
+/// Returns whether the process of a pidfd has ended, with its descriptors closed and its memory released.
 ///
-/// The kernel tells so when the whole process is gone (`exit_notify` in `kernel/exit.c`), after it has closed
-/// its files and done what that put off.
+/// The kernel makes a pidfd readable in `exit_notify` (`kernel/exit.c`), after it has closed the files of the process
+/// and run the work that this deferred.
 pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut asked = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-    // Interrupted, or out of memory: it is asked again.
+    // After an error (a signal, no memory) the caller asks once more.
     matches!(poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(ready) if ready > 0)
 }
 
@@ -93,7 +130,7 @@ mod tests {
 
     const BOTH: [&str; 2] = ["pid", "ipc"];
 
-    /// A peer with this pid, and this process's life.
+    /// Returns a peer with this pid and a pidfd of this process.
     fn peer(pid: Option<u32>) -> Peer {
         let pidfd = pidfd_open(getpid(), PidfdFlags::empty()).ok().map(Arc::new);
         Peer { credentials: Credentials { pid, uid: 0, gid: 0 }, pidfd }
@@ -102,7 +139,7 @@ mod tests {
     #[test]
     fn a_namespace_is_another_one_only_where_that_is_seen() {
         assert_eq!(peer(Some(std::process::id())).other_namespace(&BOTH), None);
-        // No number of a process (`PID_MAX_LIMIT` is 2²²): nothing can be read of it.
+        // No process has this pid (`PID_MAX_LIMIT` is 2²²), so `/proc` has no entry.
         assert_eq!(peer(Some(u32::MAX / 2)).other_namespace(&BOTH), None);
         assert_eq!(peer(None).other_namespace(&BOTH), Some("pid"));
         assert_eq!(peer(None).other_namespace(&["ipc"]), None);

@@ -1,4 +1,7 @@
-//! Which peers are admitted.
+//! The policy that admits peers.
+//!
+//! 1. The policy sees only what the kernel vouches for.
+//! 2. A custom function that panics admits nobody.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +9,20 @@ use std::sync::Arc;
 use crate::error::{ErrorKind, Result, contain};
 use crate::handshake::peer::Credentials;
 
-/// Which peers are admitted.
+/// The peers that a context admits, on both sides of a handshake.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use slipring::options::PeerPolicy;
+/// use slipring::{Context, Options};
+///
+/// let friends = [0, 1000];
+/// let policy = PeerPolicy::Custom(Arc::new(move |peer| friends.contains(&peer.uid)));
+/// let context = Context::with_options(Options::new().peer_policy(policy))?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum PeerPolicy {
@@ -14,9 +30,8 @@ pub enum PeerPolicy {
     SameUser,
     /// Every peer that can reach the socket.
     Anyone,
-    /// Peers that the function admits. It sees what the kernel vouches for, and is asked twice:
-    /// about who made the socket, before any descriptor leaves, and about who sent the Hello. Where it
-    /// panics the peer is not admitted.
+    /// Peers that the function admits. It runs twice a handshake: for the process that made the socket, before any
+    /// descriptor leaves, and for the process that sent the Hello. A function that panics does not admit the peer.
     Custom(Arc<dyn Fn(&Credentials) -> bool + Send + Sync>),
 }
 

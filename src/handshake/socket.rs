@@ -1,8 +1,9 @@
-//! The bootstrap socket: every call that touches one, with EINTR, short reads, truncation and
-//! close-on-exec dealt with here.
+//! The calls on a link's socket.
 //!
-//! Receiving goes through `recvmsg` of libc: the credentials of a process outside of our pid
-//! namespace have pid 0, and a `SCM_PIDFD` that is not understood would be a lost descriptor.
+//! 1. EINTR, short reads, truncation and close-on-exec end here.
+//! 2. No call waits, except those that say so.
+//! 3. Receiving uses `recvmsg` of libc. rustix does not return pid 0, which credentials of a process outside of this
+//!    pid namespace have, and would lose the descriptor of a `SCM_PIDFD`.
 
 #![allow(unsafe_code)]
 
@@ -27,14 +28,14 @@ use crate::handshake::untrusted::UntrustedFds;
 const SO_PASSPIDFD: libc::c_int = 76;
 const SCM_PIDFD: libc::c_int = 4;
 
-/// Words of a buffer for credentials, a pidfd and [`MOST`] descriptors, each behind a header of 16 bytes. There is room
-/// for all that a packet can carry: those that find none are closed by whoever receives, and a `close` can wait
+/// Words of a buffer for credentials, a pidfd and [`MOST`] descriptors, each behind a header of 16 bytes. It has room
+/// for all that a packet can carry: the kernel closes the rest on the receiving thread, and a `close` can block
 /// ([`UntrustedFds`]).
 const CONTROL: usize = (16 + 16 + 16 + 8 + 16 + 4 * MOST).div_ceil(8);
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// A new socket.
+/// Returns a new socket.
 pub(crate) fn open() -> Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
         .map_err(|errno| Error::os("socket", errno))
@@ -49,25 +50,24 @@ pub(crate) fn connect(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), 
     rustix::io::retry_on_intr(|| rustix::net::connect(socket, address))
 }
 
-/// The next pending connection. `None`: there is none.
+/// Returns the next pending connection, or `None` if there is none.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     loop {
         match rustix::net::accept_with(listener, FLAGS) {
             Ok(socket) => return Ok(Some(socket)),
             Err(Errno::AGAIN) => return Ok(None),
-            // The peer went away between connecting and now.
+            // The peer went away after it connected.
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(errno) => return Err(Error::os("accept4", errno)),
         }
     }
 }
 
-/// Makes a socket that somebody else opened fit for a link.
+/// Sets up a socket that other code opened for a link.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Address`]: it is no `SOCK_SEQPACKET` Unix socket, or listens although it
-/// must not (or the reverse).
+/// [`ErrorKind::Address`]: the descriptor is no `SOCK_SEQPACKET` Unix socket, or does not listen as `listening` says.
 pub(crate) fn adopt(socket: &OwnedFd, listening: bool) -> Result<()> {
     let fits = rustix::net::sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
         && rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
@@ -80,7 +80,7 @@ pub(crate) fn adopt(socket: &OwnedFd, listening: bool) -> Result<()> {
         .map_err(|errno| Error::os("F_SETFD", errno))
 }
 
-/// Asks the kernel to say with each packet who sent it.
+/// Asks the kernel for the credentials of each packet's sender.
 pub(crate) fn receive_credentials(socket: &OwnedFd) -> Result<()> {
     rustix::net::sockopt::set_socket_passcred(socket, true)
         .map_err(|errno| Error::os("SO_PASSCRED", errno))?;
@@ -102,7 +102,7 @@ fn set_pass_pidfd(socket: &OwnedFd, on: libc::c_int) {
     };
 }
 
-/// Who made the other end of a connected socket (not: who holds it now).
+/// Returns the process that made the other end of a connected socket. Another process may hold that end now.
 pub(crate) fn maker(socket: &OwnedFd) -> Result<Credentials> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -120,15 +120,16 @@ pub(crate) fn maker(socket: &OwnedFd) -> Result<Credentials> {
         return Err(Error::os("SO_PEERCRED", io::Error::last_os_error()));
     }
     // SAFETY: zero is a valid `ucred`, and the kernel wrote nothing else.
-    Ok(judge(unsafe { credentials.assume_init() }))
+    Ok(credentials_of(unsafe { credentials.assume_init() }))
 }
 
-fn judge(credentials: libc::ucred) -> Credentials {
+fn credentials_of(credentials: libc::ucred) -> Credentials {
     let pid = u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0);
     Credentials { pid, uid: credentials.uid, gid: credentials.gid }
 }
 
-/// Sends one packet with [`MOST`] descriptors at most, and who we are. `false`: the queue is full.
+/// Sends one packet with at most [`MOST`] descriptors and this process's credentials. Returns `false` if the queue is
+/// full.
 pub(crate) fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool, Errno> {
     const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1));
     let mut space = [MaybeUninit::uninit(); SPACE];
@@ -155,41 +156,41 @@ pub(crate) fn send(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) -> R
     }
 }
 
-/// One packet, with what came along.
+/// One packet, with its control messages.
 #[derive(Debug)]
 pub(crate) struct Received<const N: usize> {
     pub(crate) bytes: [u8; N],
     pub(crate) len: usize,
     pub(crate) descriptors: UntrustedFds,
     pub(crate) credentials: Option<Credentials>,
-    /// The sender's process, or why the kernel could not open it.
+    /// A descriptor of the sender's process, or the kernel's error.
     pub(crate) pidfd: Option<Result<OwnedFd, Errno>>,
-    /// The packet, or what came along, was cut short.
+    /// The kernel cut the packet or its control messages short.
     cut: bool,
 }
 
 impl<const N: usize> Received<N> {
-    /// That neither the packet nor what came along was cut short.
+    /// Checks that the kernel cut neither the packet nor its control messages short.
     ///
     /// # Errors
     ///
-    /// - [`Fault::Truncated`]: it was.
-    /// - [`ErrorKind::DescriptorLimit`]: it was, because this process may open no more.
+    /// - [`Fault::Truncated`]: the kernel did.
+    /// - [`ErrorKind::DescriptorLimit`]: the kernel did, because this process may open no more descriptors.
     pub(crate) fn is_whole(&self, socket: &OwnedFd) -> Result<()> {
         if !self.cut {
             return Ok(());
         }
-        // The descriptors that did arrive are still open: is there room for one more?
+        // The descriptors that arrived are open. This call shows whether one more can be.
         rustix::io::fcntl_dupfd_cloexec(socket, 3).map_err(|errno| Error::os("recvmsg", errno))?;
         Err(Fault::Truncated.into())
     }
 }
 
-/// What a look at a socket gives.
+/// The result of receiving without waiting.
 #[derive(Debug)]
 pub(crate) enum Incoming<const N: usize> {
     Packet(Received<N>),
-    /// Nothing now.
+    /// The queue is empty.
     Nothing,
     /// The other end is closed.
     End,
@@ -199,8 +200,7 @@ pub(crate) enum Incoming<const N: usize> {
 ///
 /// # Errors
 ///
-/// - [`Fault::Truncated`]: the packet, or what came along, was cut short.
-/// - [`ErrorKind::DescriptorLimit`]: it was cut short because this process may open no more.
+/// As [`Received::is_whole`].
 pub(crate) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
     let incoming = receive_cut(socket)?;
     if let Incoming::Packet(packet) = &incoming {
@@ -209,7 +209,7 @@ pub(crate) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
     Ok(incoming)
 }
 
-/// As [`receive`]. Whether the packet [is whole](Received::is_whole) is the caller's to ask.
+/// Receives as [`receive`] does. The caller asks whether the packet [is whole](Received::is_whole).
 pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
     let mut received = Received {
         bytes: [0; N],
@@ -242,8 +242,8 @@ pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            // A peer that closed with packets unread leaves this error once; what it sent, or the
-            // end, comes with the next call.
+            // A peer that closed with packets unread leaves ECONNRESET once. The next call returns what it sent, or the
+            // end.
             Some(libc::EINTR | libc::ECONNRESET) => {}
             Some(libc::EAGAIN) => return Ok(Incoming::Nothing),
             _ => return Err(Error::os("recvmsg", error)),
@@ -252,12 +252,13 @@ pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N
     received.len = len;
     collect(&header, &mut received);
     received.cut = header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
-    // An empty packet is one, too: it has a sender.
+    // An empty packet has a sender, the end has none.
     let nothing = len == 0 && received.credentials.is_none();
     Ok(if nothing { Incoming::End } else { Incoming::Packet(received) })
 }
 
-/// Copies the next packet's bytes and leaves it where it is. `None`: there is none.
+/// Copies the next packet's bytes and leaves the packet in the queue. Returns its length, or `None` if there is no
+/// packet.
 pub(crate) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     rustix::io::retry_on_intr(|| rustix::net::recv(socket, &mut *bytes, flags))
@@ -265,22 +266,22 @@ pub(crate) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
         .map(|(_, len)| len)
 }
 
-/// Whether something lies in a socket's queue, be it an empty packet. The socket is shut down for reading.
+/// Returns whether a packet, perhaps an empty one, is in the queue of a socket that is shut down for reading.
 pub(crate) fn holds_unread(socket: &OwnedFd) -> bool {
-    // Then each packet brings at least its sender's credentials, which find no room.
+    // With this option each packet has at least its sender's credentials, for which there is no room.
     let _ = rustix::net::sockopt::set_socket_passcred(socket, true);
     peek_bare(socket).is_some_and(|(len, cut)| len > 0 || cut)
 }
 
-/// Whether descriptors come with the next packet of a socket's queue.
+/// Returns whether the next packet of a socket's queue has descriptors.
 pub(crate) fn next_brings_descriptors(socket: &OwnedFd) -> bool {
-    // Then nothing else does.
+    // Without these options descriptors are the only control messages.
     let _ = rustix::net::sockopt::set_socket_passcred(socket, false);
     set_pass_pidfd(socket, 0);
     peek_bare(socket).is_some_and(|(_, cut)| cut)
 }
 
-/// Looks at the next packet with no room for what comes along: its length, up to a byte, and whether anything does.
+/// Peeks at the next packet with no room for control messages. Returns its length, at most 1, and whether it has any.
 fn peek_bare(socket: &OwnedFd) -> Option<(usize, bool)> {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let (mut byte, mut none) = ([0; 1], RecvAncillaryBuffer::default());
@@ -289,17 +290,17 @@ fn peek_bare(socket: &OwnedFd) -> Option<(usize, bool)> {
     Some((seen.bytes, seen.flags.contains(ReturnFlags::CTRUNC)))
 }
 
-/// Takes the next packet of a socket's queue, with which no descriptors come.
+/// Drops the next packet of a socket's queue, which has no descriptors.
 pub(crate) fn skip(socket: &OwnedFd) {
     let _ = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
 }
 
-/// Ends the asking for a descriptor of each sender's process, once that is known.
+/// Ends the request for a descriptor of each sender's process.
 pub(crate) fn stop_pidfds(socket: &OwnedFd) {
     set_pass_pidfd(socket, 0);
 }
 
-/// Takes the control messages into owned values.
+/// Moves the control messages into owned values.
 fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
     // SAFETY: `header` describes the control buffer that the kernel has just filled.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -325,7 +326,7 @@ fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
             (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if len >= size_of::<libc::ucred>() => {
                 // SAFETY: the kernel wrote a whole `ucred` there, perhaps unaligned.
                 let credentials = unsafe { data.cast::<libc::ucred>().read_unaligned() };
-                received.credentials = Some(judge(credentials));
+                received.credentials = Some(credentials_of(credentials));
             }
             _ => {}
         }
@@ -334,8 +335,7 @@ fn collect<const N: usize>(header: &libc::msghdr, received: &mut Received<N>) {
     }
 }
 
-/// The descriptor at `index` of a message's data. The kernel writes an error number where it could
-/// not open one.
+/// Returns the descriptor at `index` of a message's data, or the error number that the kernel wrote in its place.
 fn take_descriptor(data: *const u8, index: usize) -> Result<OwnedFd, Errno> {
     let at = data.cast::<libc::c_int>().wrapping_add(index);
     // SAFETY: the caller has checked that the message is that long.
@@ -347,12 +347,12 @@ fn take_descriptor(data: *const u8, index: usize) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Waits until a socket can be read (or its end is seen). `false`: the deadline passed.
+/// Waits until a socket is readable or has ended. Returns `false` if the deadline passed.
 pub(crate) fn wait_readable(socket: impl AsFd, deadline: Option<Instant>) -> Result<bool> {
     wait(socket, PollFlags::IN, deadline)
 }
 
-/// Waits until a socket has room for a packet (or its end is seen). `false`: the deadline passed.
+/// Waits until a socket has room for a packet or has ended. Returns `false` if the deadline passed.
 pub(crate) fn wait_writable(socket: impl AsFd, deadline: Instant) -> Result<bool> {
     wait(socket, PollFlags::OUT, Some(deadline))
 }
@@ -373,13 +373,12 @@ fn wait(socket: impl AsFd, events: PollFlags, deadline: Option<Instant>) -> Resu
     }
 }
 
-/// Makes a socket readable for whoever sleeps on it: the peer is dead. What it had sent can still be
-/// read.
+/// Ends a socket whose peer is dead: it becomes readable, which wakes its sleepers. Packets in the queue stay readable.
 pub(crate) fn end(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
-/// Tells the peer that this side is done with the link. Errors have nobody left to hear them.
+/// Tells the peer that this side has ended the link. Errors are dropped, as the link is over.
 pub(crate) fn shutdown(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
 }

@@ -1,9 +1,13 @@
-//! What a peer has a hand in and this process closes: its socket, and the descriptors that it sent.
+//! Descriptors that a peer controls: its socket, and those that it sent. This process closes them on threads of their
+//! own.
 //!
-//! The last `close` of a descriptor can wait as long as somebody else likes: of a TCP socket with
-//! `SO_LINGER` for a reader, of a file for the server of its filesystem. A socket's last `close` closes what
-//! lies unread in its queue, and so on. A listener must not wait there, nor a thread that serves other links.
-//! So nothing of the kind is closed where it is met: a few threads [do](discard), which nobody waits for.
+//! The last `close` of a descriptor can block for as long as the peer likes. A TCP socket with `SO_LINGER` waits for
+//! its reader, a file for the server of its filesystem. The last `close` of a Unix socket closes the descriptors in its
+//! queue.
+//!
+//! 1. A listener, and a thread that serves links, never closes such a descriptor. They [hand it over](discard).
+//! 2. At most four threads close, and end when no descriptor is left.
+//! 3. At most a quarter of the descriptors that this process may open wait for these threads.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,13 +17,13 @@ use rustix::fs::FileType;
 
 use crate::shm::fork::Generation;
 
-/// Threads that close at a time.
+/// Closing threads at a time.
 const THREADS: usize = 4;
 
-/// The largest memory whose last `close` is no matter, in bytes: freeing a GiB takes half a second.
+/// The largest memory, in bytes, that any thread may close: freeing a GiB takes half a second.
 const SMALL: u64 = 16 << 20;
 
-/// What came along with a packet: descriptors of whatever the peer likes.
+/// The descriptors that came with a packet. The peer chose what they are.
 #[derive(Debug, Default)]
 pub(crate) struct UntrustedFds(Vec<OwnedFd>);
 
@@ -39,25 +43,37 @@ impl UntrustedFds {
 
 impl Drop for UntrustedFds {
     fn drop(&mut self) {
-        // All at once: a packet can bring 253.
-        self.0.retain(|fd| !is_tame(fd));
+        // One call takes the queue's lock once: a packet can bring 253 descriptors.
+        self.0.retain(|fd| !closes_fast(fd));
         discard(std::mem::take(&mut self.0));
     }
 }
 
-/// One of them.
+/// One descriptor that a peer sent.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn read(sent: slipring::seam::UntrustedFd) -> std::io::Result<()> {
+/// use std::os::fd::OwnedFd;
+///
+/// let file = std::fs::File::from(OwnedFd::from(sent)); // from here on the caller closes it
+/// # drop(file);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct UntrustedFd(Option<OwnedFd>);
 
 impl AsFd for UntrustedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_ref().expect("there until it is taken").as_fd()
+        self.0.as_ref().expect("present until it is taken").as_fd()
     }
 }
 
 impl From<UntrustedFd> for OwnedFd {
-    fn from(mut foreign: UntrustedFd) -> Self {
-        foreign.0.take().expect("there until it is taken")
+    fn from(mut untrusted: UntrustedFd) -> Self {
+        untrusted.0.take().expect("present until it is taken")
     }
 }
 
@@ -67,27 +83,27 @@ impl Drop for UntrustedFd {
     }
 }
 
-/// Whether its last `close` takes no time: a small memfd.
-fn is_tame(fd: &OwnedFd) -> bool {
+/// Returns whether the last `close` takes no time: the descriptor is a small memfd.
+fn closes_fast(fd: &OwnedFd) -> bool {
     rustix::fs::fcntl_get_seals(fd).is_ok()
         && rustix::fs::fstat(fd)
             .is_ok_and(|stat| stat.st_blocks.unsigned_abs().saturating_mul(512) <= SMALL)
 }
 
-/// What waits to be closed, and how many threads are at it.
+/// The queue of the closing threads.
 struct Closing {
     waiting: VecDeque<OwnedFd>,
     threads: usize,
-    /// The process that these threads are of.
+    /// The process that has these threads.
     generation: Option<u64>,
 }
 
-/// The threads that close.
+/// The closing threads.
 struct Closers(Mutex<Closing>);
 
 static CLOSERS: Closers = Closers::new();
 
-/// Closes descriptors on threads that nobody waits for.
+/// Hands descriptors to the closing threads.
 pub(super) fn discard(fds: Vec<OwnedFd>) {
     if !fds.is_empty() {
         CLOSERS.take(fds);
@@ -100,11 +116,11 @@ impl Closers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Closing> {
-        // A panic under the lock would be a bug of ours, and every step leaves the queue whole.
+        // Only a bug of this crate panics under the lock, and each step leaves the queue whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The queue, in this process. `None`: a thread of a parent's had it at a fork, and has it for ever.
+    /// Returns the locked queue, or `None` if a thread of the parent process held the lock at a fork.
     fn lock_if_alive(&self) -> Option<MutexGuard<'_, Closing>> {
         for _ in 0..1000 {
             match self.0.try_lock() {
@@ -116,17 +132,15 @@ impl Closers {
         None
     }
 
-    /// Takes over descriptors.
-    ///
-    /// Of those that wait there are a quarter at most of the descriptors that this process may open. Where peers
-    /// keep all threads waiting and have filled that, or there can be no thread, the caller closes the rest.
+    /// Takes over descriptors. If the queue is full because peers block all threads, or no thread can start, the caller
+    /// closes the rest.
     fn take(&'static self, fds: Vec<OwnedFd>) {
-        fds.iter().for_each(calm);
+        fds.iter().for_each(stop_lingering);
         let (Some(mut closing), Ok(now)) = (self.lock_if_alive(), Generation::current()) else {
             return;
         };
         if closing.generation != Some(now.number()) {
-            // A parent's threads are not here, and what waited for them is the parent's to close, too.
+            // A fork copies no threads, and the parent closes what waits for its own.
             closing.threads = 0;
             closing.generation = Some(now.number());
         }
@@ -146,7 +160,7 @@ impl Closers {
         }
     }
 
-    /// Starts a thread, which is counted already.
+    /// Starts a thread, which the queue has counted.
     fn start(&'static self) {
         let thread = std::thread::Builder::new().name("slipring-close".into()).stack_size(64 << 10);
         if thread.spawn(|| self.close()).is_ok() {
@@ -160,10 +174,10 @@ impl Closers {
         drop(rest);
     }
 
-    /// The life of a thread: it ends when nothing is left.
+    /// Runs a closing thread until no descriptor is left.
     fn close(&self) {
         loop {
-            // Whoever started this thread had the lock in this process.
+            // The thread that started this one held the lock in this process, so no fork has left it locked.
             let mut closing = self.lock();
             let Some(fd) = closing.waiting.pop_front() else {
                 closing.threads -= 1;
@@ -175,8 +189,8 @@ impl Closers {
     }
 }
 
-/// A socket does not linger.
-fn calm(fd: &OwnedFd) {
+/// Sets a socket not to linger.
+fn stop_lingering(fd: &OwnedFd) {
     let is_socket = |fd: &OwnedFd| {
         rustix::fs::fstat(fd)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
@@ -206,7 +220,7 @@ mod tests {
             closing.threads += 1;
             closers.start();
         }
-        // Longer than anybody tries who does not wait.
+        // Longer than `lock_if_alive` tries.
         std::thread::sleep(Duration::from_millis(50));
         drop(closing);
         for mut end in ends {

@@ -1,7 +1,12 @@
-//! What a peer sends on the socket after the handshake: pool segments, and wake-ups.
+//! The receiving side of a link's socket after the handshake: pool segments, descriptors of the user's, and wake-ups.
 //!
-//! Segments are taken from the socket when a record names one that is not known, or when an event
-//! loop of ours is about to sleep on the socket. Both halves of a link may do so, from two threads.
+//! The control socket owns the table of the peer's segments, and counts the wake-ups that may come.
+//!
+//! 1. A half reads the socket when a record names an unknown segment, or before an event loop sleeps on the socket.
+//!    Both halves may, from two threads, under one lock.
+//! 2. One call reads at most [`PACKETS`] packets, so a peer that sends without end does not hold a thread.
+//! 3. A wake-up that no half has announced by [`ControlSocket::expect`] is a fault of the peer.
+//! 4. Bytes and number of a peer's segments have limits, and so has the number of all peers' segments together.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,19 +25,19 @@ use crate::link::passed::PassedDescriptors;
 use crate::pool::FrozenBlock;
 use crate::shm::{Frozen, PeerMapping, PeerSegment, page_size};
 
-/// Segments of one peer that a side keeps mapped at most. Part of the wire format.
+/// The most segments of one peer that a side maps. Part of the wire format.
 pub(crate) const SEGMENTS: usize = 1024;
 
-/// Segments that all peers of this process together have mapped here at most: a quarter of what the
-/// kernel grants a process by default (`vm.max_map_count`).
+/// The most segments of all peers together that this process maps: a quarter of the mappings that a process may have by
+/// default (`vm.max_map_count`).
 const ALL_SEGMENTS: usize = 16384;
 
-/// Segments that are mapped now, and those of them that are frozen, each of which holds a descriptor.
+/// Mapped segments, and the frozen ones among them, each of which holds a descriptor.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 static FROZEN: AtomicUsize = AtomicUsize::new(0);
 
-/// One of [`ALL_SEGMENTS`], and one of the descriptors that peers may have this process hold: a quarter of
-/// what it may open. It lives as long as the mapping does, whoever uses that.
+/// The count of one mapping: one of [`ALL_SEGMENTS`], and if frozen one of the descriptors that frozen segments may
+/// hold, a quarter of those that this process may open. It lives as long as the mapping.
 #[derive(Debug)]
 struct Counted {
     frozen: bool,
@@ -41,7 +46,7 @@ struct Counted {
 impl Counted {
     fn new(len: u64, frozen: bool) -> Result<Self> {
         let counted = Self { frozen };
-        // Dropped, it counts back.
+        // Its drop subtracts.
         let mapped = MAPPED.fetch_add(1, Ordering::Relaxed);
         let held = FROZEN.fetch_add(usize::from(frozen), Ordering::Relaxed);
         if mapped >= ALL_SEGMENTS {
@@ -76,41 +81,40 @@ impl PoolSegment {
         self.mapped.mapping()
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.mapped.len()
     }
 }
 
-/// Packets read at a time at most: four times as many as a writer may leave untold of. A peer that
-/// sends more keeps this side reading for ever.
+/// The most packets that one call reads: four times as many as a writer may send without a record that announces them.
 const PACKETS: usize = 128;
 
-/// Bytes of segments taken in at a time at most, in multiples of what may be mapped: counting the
-/// pages of a GiB takes some 10 ms.
+/// The most bytes of segments that one call maps, in multiples of the limit: counting the pages of a GiB takes some 10
+/// ms.
 const LIMITS: u64 = 4;
 
 /// Wake-ups that a sleep of the receiving half can bring: from the peer's sender.
 pub(crate) const DATA_WAKES: u32 = 1;
 
-/// Wake-ups that a sleep of the sending half can bring: from the peer's receiver, once more when
-/// that is dropped, and from whoever returns a loan there.
+/// Wake-ups that a sleep of the sending half can bring: from the peer's receiver, from its drop, and from a thread of
+/// the peer's that returns a loan.
 pub(crate) const ROOM_WAKES: u32 = 3;
 
-/// Wake-ups that may be under way, from sleeps that ended otherwise.
+/// The most wake-ups that may be under way, from sleeps that ended for other reasons.
 const LATE_WAKES: u32 = 64;
 
-/// Which halves were woken.
+/// The halves that a wake-up has reached.
 #[derive(Debug, Default)]
 struct Woken {
     data: bool,
     room: bool,
 }
 
-/// So many times somebody who looks for data and finds nothing leaves a wake-up for room on the socket,
-/// which keeps it readable: whoever shares the descriptor looks for room in between. Fewer are enough
-/// for a loop that looks for both before it sleeps; more would keep one busy that has lost interest.
+/// How often a poll for data leaves a wake-up for room on the socket. The socket stays readable meanwhile, so another
+/// user of the descriptor polls for room. A loop that polls for both before it sleeps needs fewer; more would keep a
+/// loop busy that does not want room.
 const LEFT: u32 = 3;
 
 /// Memory of a peer that its records name.
@@ -118,12 +122,12 @@ const LEFT: u32 = 3;
 pub(crate) enum Arrived {
     /// Blocks of it are on loan.
     Pool(Arc<PoolSegment>),
-    /// Nobody writes it any more.
+    /// The segment is sealed against writing.
     Frozen(Arc<FrozenBlock>),
 }
 
 impl Arrived {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Pool(segment) => segment.len() as u64,
@@ -138,22 +142,22 @@ pub(crate) struct ControlSocket {
     /// Bytes of all segments.
     bytes: u64,
     limit: u64,
-    /// Bytes of the segments that were taken in at a time.
+    /// Bytes of the segments that the current call has mapped.
     window: u64,
     prefault: bool,
-    /// Wake-ups that may come.
+    /// Announced wake-ups that have not come.
     wakes: u32,
-    /// Halves whose wake-ups were taken, by either half, and that have not heard of it yet.
+    /// Halves whose wake-up either half took, and that have not asked for it yet.
     woken: Woken,
-    /// How many more times a wake-up for room is left on the socket.
+    /// How often polls for data still leave a wake-up for room.
     room_left: u32,
-    /// Segments that were retired, for those who remember one without the table.
+    /// The number of retired segments, for caches of segments.
     retires: Arc<AtomicU32>,
     passed: PassedDescriptors,
 }
 
 impl ControlSocket {
-    /// A table for `limit` bytes of segments.
+    /// Returns a table for `limit` bytes of segments.
     pub(crate) fn new(limit: u64, prefault: bool) -> Self {
         Self {
             segments: HashMap::new(),
@@ -169,28 +173,28 @@ impl ControlSocket {
         }
     }
 
-    /// Counts the segments that were retired.
+    /// Returns the counter of retired segments.
     pub(crate) fn retires(&self) -> Arc<AtomicU32> {
         self.retires.clone()
     }
 
-    /// A record's segments are looked for from now on: together they may not be long to take in.
+    /// Starts the count of bytes mapped for one record.
     pub(crate) fn open_window(&mut self) {
         self.window = 0;
     }
 
-    /// The pool segment with this number. Reads the socket if it is not known yet: the peer sends a
-    /// segment before it publishes a record that names it.
+    /// Returns the pool segment with this number. Reads the socket if the table lacks it: the peer sends a segment
+    /// before it publishes a record that names it.
     #[inline]
     pub(crate) fn segment(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<PoolSegment>> {
         match self.arrived(socket, segment)? {
             Arrived::Pool(mapped) => Ok(mapped),
-            // Nothing of it is lent.
+            // A frozen segment has no blocks to lend.
             Arrived::Frozen(_) => Err(Fault::UnknownSegment { segment }.into()),
         }
     }
 
-    /// The frozen segment with this number, in the same way.
+    /// Returns the frozen segment with this number, as [`segment`](Self::segment) does.
     pub(crate) fn frozen(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arc<FrozenBlock>> {
         match self.arrived(socket, segment)? {
             Arrived::Frozen(frozen) => Ok(frozen),
@@ -198,13 +202,13 @@ impl ControlSocket {
         }
     }
 
-    /// From now on up to `limit` descriptors of the user's may wait to be taken.
+    /// Sets how many descriptors of the user's may wait.
     pub(crate) fn admit_descriptors(&mut self, limit: usize) {
         self.passed.admit(limit);
     }
 
-    /// Where descriptors of the user's are admitted: takes in what has come, since no record may ever name them. True:
-    /// more may be there.
+    /// Reads the socket if descriptors of the user's are admitted, as no record may ever name those that have come.
+    /// Returns whether packets may be left.
     pub(crate) fn take_in(&mut self, socket: &OwnedFd) -> Result<bool> {
         if !self.passed.is_open() {
             return Ok(false);
@@ -218,8 +222,8 @@ impl ControlSocket {
         Ok(true)
     }
 
-    /// The user's descriptors that a record names. Reads the socket if they are not known yet: the peer
-    /// sends them before it publishes the record.
+    /// Returns the user's descriptors that a record names. Reads the socket if they have not come: the peer sends them
+    /// before it publishes the record.
     pub(crate) fn descriptors(
         &mut self,
         socket: &OwnedFd,
@@ -236,7 +240,7 @@ impl ControlSocket {
         self.passed.take(first, count)
     }
 
-    /// Takes the next packet. `false`: there is none.
+    /// Takes the next packet. Returns `false` if there is none.
     fn take_one(&mut self, socket: &OwnedFd) -> Result<bool> {
         match socket::receive_cut::<PACKET>(socket)? {
             Incoming::Packet(packet) => self.admit(packet, socket).map(|()| true),
@@ -255,42 +259,42 @@ impl ControlSocket {
         found.ok_or(Fault::UnknownSegment { segment }.into())
     }
 
-    /// A half of ours is about to sleep on the socket, which brings so many wake-ups at most.
+    /// Announces wake-ups: a half of this side is about to sleep on the socket, which brings at most `wakes`.
     pub(crate) fn expect(&mut self, wakes: u32) {
         self.wakes = (self.wakes + wakes).min(LATE_WAKES);
     }
 
-    /// Whether so many wake-ups may be under way that no more may be expected before they are
-    /// [taken](Self::take_late).
+    /// Returns whether so many wake-ups may be under way that the caller must [take](Self::take_late) them before the
+    /// next sleep.
     pub(crate) fn is_crowded(&self) -> bool {
         self.wakes + DATA_WAKES + ROOM_WAKES > LATE_WAKES
     }
 
-    /// Takes everything that has come. What was expected until now and is still under way is little: a
-    /// peer's half sends one wake-up before it looks for the next sleep.
+    /// Takes all packets. Few of the announced wake-ups are still under way: a peer's half sends one before it checks
+    /// for the next sleep.
     pub(crate) fn take_late(&mut self, socket: &OwnedFd) -> Result<()> {
         self.take(socket)?;
         self.wakes = self.wakes.min(LATE_WAKES / 2);
         Ok(())
     }
 
-    /// Somebody waits for room until the socket can be read.
+    /// Notes that a thread waits for room until the socket is readable.
     pub(crate) fn want_room(&mut self) {
         self.room_left = LEFT;
     }
 
-    /// Somebody was told that there is no data, and may sleep now.
+    /// Notes that a poll for data found nothing, and its thread may sleep.
     pub(crate) fn told_of_nothing(&mut self) {
         self.room_left = self.room_left.saturating_sub(1);
     }
 
-    /// Takes everything that has come on the socket.
+    /// Takes all packets.
     pub(crate) fn take(&mut self, socket: &OwnedFd) -> Result<()> {
         self.take_until(socket, || false)
     }
 
-    /// As [`take`](Self::take), for somebody who looks for data, while another may wait for the same
-    /// socket to be readable for room: leaves a wake-up for that where it is, a few times.
+    /// Takes packets for a poll for data. Another thread may wait for the same socket to be readable for room, so a few
+    /// of these calls leave a wake-up for room in the queue.
     pub(crate) fn take_for_data(&mut self, socket: &OwnedFd) -> Result<()> {
         if self.room_left == 0 {
             return self.take(socket);
@@ -298,13 +302,12 @@ impl ControlSocket {
         self.take_until(socket, || !is_next(socket, |packet| packet != Packet::Wake(Reason::Room)))
     }
 
-    /// As [`take`](Self::take), for somebody who looks for room: leaves a wake-up for data, and what
-    /// comes behind it, where they are.
+    /// Takes packets for a poll for room. Leaves a wake-up for data, and the packets behind it, in the queue.
     pub(crate) fn take_for_room(&mut self, socket: &OwnedFd) -> Result<()> {
         self.take_until(socket, || !is_next(socket, |packet| packet != Packet::Wake(Reason::Data)))
     }
 
-    /// Takes packets until there are none, or `stop` says so.
+    /// Takes packets until there are none, or `stop` returns true.
     fn take_until(&mut self, socket: &OwnedFd, mut stop: impl FnMut() -> bool) -> Result<()> {
         self.window = 0;
         for _ in 0..PACKETS {
@@ -315,44 +318,44 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Whether a wake-up for data was taken since this was asked last.
+    /// Returns whether a wake-up for data was taken after the last call.
     pub(crate) fn data_woken(&mut self) -> bool {
         std::mem::take(&mut self.woken.data)
     }
 
-    /// The same, without taking note of it.
+    /// Returns what [`data_woken`](Self::data_woken) will return.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_data_woken(&self) -> bool {
         self.woken.data
     }
 
-    /// The same of a wake-up for room.
+    /// Returns whether a wake-up for room was taken after the last call.
     pub(crate) fn room_woken(&mut self) -> bool {
         std::mem::take(&mut self.woken.room)
     }
 
-    /// Takes in one packet.
+    /// Checks and handles one packet.
     fn admit(&mut self, mut packet: Received<PACKET>, socket: &OwnedFd) -> Result<()> {
         let whole = packet.is_whole(socket);
-        let judged = Packet::decode(&packet.bytes[..packet.len]);
-        if let (Ok(Packet::Descriptors { first, count }), Err(error)) = (&judged, &whole)
+        let decoded = Packet::decode(&packet.bytes[..packet.len]);
+        if let (Ok(Packet::Descriptors { first, count }), Err(error)) = (&decoded, &whole)
             && matches!(error.kind(), ErrorKind::DescriptorLimit { .. })
         {
-            // Whoever asks for those that are missing hears of it.
+            // The half that asks for the missing ones gets the error.
             return Ok(self.passed.add(*first, *count as usize, packet.descriptors)?);
         }
         whole?;
-        let judged = judged?;
-        let (count, expected) = (packet.descriptors.len(), judged.descriptors());
+        let packet_kind = decoded?;
+        let (count, expected) = (packet.descriptors.len(), packet_kind.descriptors());
         if count != expected {
             return Err(Fault::DescriptorCount { count, expected }.into());
         }
-        if let Packet::Descriptors { first, .. } = judged
+        if let Packet::Descriptors { first, .. } = packet_kind
             && self.passed.is_open()
         {
             return Ok(self.passed.add(first, count, packet.descriptors)?);
         }
-        match (judged, packet.descriptors.pop()) {
+        match (packet_kind, packet.descriptors.pop()) {
             (Packet::Segment { segment, len, frozen }, Some(fd)) => {
                 self.map(segment, len, fd, frozen)
             }
@@ -405,8 +408,8 @@ impl ControlSocket {
     }
 }
 
-/// Whether there is a packet, which stays where it is, and it is one to take. One that cannot be is
-/// taken, too: that tells what is wrong with it.
+/// Returns whether there is a packet to take, and leaves it in the queue. An impossible packet is to be taken: that
+/// reports its fault.
 fn is_next(socket: &OwnedFd, take: impl Fn(Packet) -> bool) -> bool {
     let mut bytes = [0; PACKET];
     match socket::peek(socket, &mut bytes) {

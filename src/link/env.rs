@@ -1,4 +1,7 @@
-//! What a link needs of the context that made it.
+//! The environment of a context's links: options of halves, the pool, and the watcher.
+//!
+//! 1. The first link starts the watcher.
+//! 2. Links share the environment and keep it alive after their context.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,13 +19,13 @@ pub(crate) struct ChannelOptions {
     pub(crate) inline_max: u64,
     pub(crate) send_timeout: Duration,
     pub(crate) spin: Spin,
-    /// Bytes that may be set aside while something else is waited for.
+    /// Bytes of messages that a receiver may set aside.
     pub(crate) backlog_limit: usize,
     /// Bytes of writes that may wait for room in a reactor.
     pub(crate) write_limit: usize,
 }
 
-/// What the links of a context share.
+/// The pool, the watcher and the options that the links of a context share.
 #[derive(Debug)]
 pub(crate) struct LinkEnv {
     options: ChannelOptions,
@@ -47,11 +50,12 @@ impl LinkEnv {
         &self.pool
     }
 
-    /// Watches a link. The first one starts the thread that does.
+    /// Watches a link. The first one starts the watcher.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit), [`ErrorKind::Os`](crate::ErrorKind::Os).
+    /// - [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit): this process may open no more descriptors.
+    /// - [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel refused a call.
     pub(crate) fn watch(&self, link: &Arc<Link>) -> Result<()> {
         let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         match &*watcher {
@@ -60,7 +64,7 @@ impl LinkEnv {
         }
     }
 
-    /// The user of a link is gone.
+    /// Notes that the session of a link is over.
     pub(crate) fn retire(&self, link: &Arc<Link>) {
         if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
             watcher.retire(link);

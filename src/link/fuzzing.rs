@@ -1,4 +1,4 @@
-//! What fuzz targets reach of the packets.
+//! The entry of fuzz targets to the packets.
 
 use crate::error::ErrorKind;
 use crate::handshake::packet::PACKET;
@@ -6,14 +6,14 @@ use crate::handshake::packet::Packet;
 use crate::handshake::packet::refusal;
 use crate::link::link::Extents;
 
-/// Judges a packet, whatever it is. One that passes is written again as it was read.
+/// Decodes any bytes. A packet that decodes must encode to the same bytes.
 pub fn packet(bytes: &[u8]) {
     match Packet::decode(bytes) {
         Ok(packet) => {
             let again = packet.encode();
             assert_eq!((again.len(), bytes.len()), (PACKET, PACKET));
             assert_eq!(Packet::decode(&again).unwrap(), packet);
-            // A Hello's versions are the writer's own. What stands behind the others is not looked at.
+            // A Hello's versions are the writer's own. `decode` ignores the bytes behind the other bodies.
             let looked_at = match packet {
                 Packet::Hello(hello) => {
                     let len = hello.control_len + hello.ring_capacity;

@@ -1,11 +1,13 @@
-//! How a link stands: the word that only rises, why the link failed, and whether its user is gone.
+//! The health of a link: a word that only rises, the reason of a failure, and whether its session is over.
 //!
 //! ```text
 //!   alive ──▶ hung up ──▶ dead ──▶ failed
 //! ```
 //!
-//! Any thread may raise it: the watcher, who sees the end of the peer; a half, which finds the peer at
-//! fault. No I/O: whoever raises it wakes those who sleep on the word.
+//! 1. Any thread may raise the word: the watcher when it sees the end of the peer, a half when it finds the peer at
+//!    fault.
+//! 2. This object does no I/O. The thread that raises the word wakes the threads that sleep on it.
+//! 3. The first reason of a failure counts. It is known before the word says that the link failed.
 
 use std::sync::OnceLock;
 
@@ -14,7 +16,7 @@ use crossbeam_utils::CachePadded;
 use crate::error::ErrorKind;
 use crate::sync::{AtomicBool, AtomicU32, Edge, Ordering};
 
-/// How a link stands.
+/// The health of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
     Alive = 0,
@@ -22,16 +24,16 @@ pub(crate) enum Health {
     HungUp = 1,
     /// The peer's process has ended.
     Dead = 2,
-    /// The link was ended from this side, because of what the peer wrote or what we lack.
+    /// This side ended the link, because of a fault of the peer or what this process lacks.
     Failed = 3,
 }
 
 #[derive(Debug)]
 pub(crate) struct HealthWord {
-    /// Threads that sleep on a bell of the peer's sleep on this word too.
+    /// The word. Threads that sleep on a bell of the peer's sleep on it too.
     health: CachePadded<AtomicU32>,
     failure: OnceLock<ErrorKind>,
-    /// The user is gone: only the watcher holds the link.
+    /// The session is over: only the watcher holds the link.
     retired: AtomicBool,
 }
 
@@ -44,7 +46,7 @@ impl HealthWord {
         }
     }
 
-    /// The word to sleep on, while it is [`Health::Alive`].
+    /// Returns the word to sleep on, while it is [`Health::Alive`].
     #[inline(always)]
     pub(crate) fn word(&self) -> &AtomicU32 {
         &self.health
@@ -56,7 +58,7 @@ impl HealthWord {
     }
 
     pub(crate) fn health(&self) -> Health {
-        // Pairs with `raise`: whatever the peer published before its end was seen is visible.
+        // Pairs with `raise`: everything that the peer published before its end is visible.
         match self.health.load(Edge::Ended.load()) {
             0 => Health::Alive,
             1 => Health::HungUp,
@@ -65,14 +67,14 @@ impl HealthWord {
         }
     }
 
-    /// How the link stands, and what a look finds after that: what was published before the end was
-    /// seen is visible after it was seen.
+    /// Returns the health, and then what `look` finds. If the health shows the end, `look` sees everything that the
+    /// peer published before its end.
     #[inline]
     pub(crate) fn before<T>(&self, look: impl FnOnce() -> T) -> (Health, T) {
         Edge::LastLook.sequence(|| self.health(), look)
     }
 
-    /// The link stands so from now on, or worse. Sleepers are to be woken after it.
+    /// Raises the word to `health`, if it is lower. The caller then wakes the sleepers.
     pub(crate) fn raise(&self, health: Health) {
         let health = health as u32;
         let update = |now| (now < health).then_some(health);
@@ -80,24 +82,24 @@ impl HealthWord {
         let _ = self.health.fetch_update(Edge::End.store(), Ordering::Relaxed, update);
     }
 
-    /// The link has failed. Gives why: the first reason counts.
+    /// Notes that the link has failed. Returns the reason, which is the first one given.
     pub(crate) fn fail(&self, kind: &ErrorKind) -> &ErrorKind {
         let why = || self.failure.get_or_init(|| kind.clone());
         Edge::Reason.sequence(why, || self.raise(Health::Failed)).0
     }
 
-    /// Why the link failed, if it did.
+    /// Returns the reason if the link failed.
     pub(crate) fn failure(&self) -> Option<&ErrorKind> {
         if self.health() == Health::Failed { self.failure.get() } else { None }
     }
 
-    /// Says that the user is gone.
+    /// Notes that the session is over.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the user is gone. The pool's lock, which both sides pass in between, orders this with
-    /// the account.
+    /// Returns whether the session is over. The pool's lock, which both threads pass in between, orders this with the
+    /// account.
     pub(crate) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }

@@ -1,6 +1,9 @@
-//! A link: what both halves of a connection, and the loans taken from it, share.
+//! A link: the mappings, the socket and the health that both halves of a connection and its loans share.
+//!
+//! 1. The link ends once: the health word rises, then the link wakes its sleepers.
+//! 2. A thread that sleeps on a bell of the peer's also sleeps on the health word, so the end of the link wakes it.
+//! 3. Each error after the end has the reason of the end.
 
-use crate::handshake::layout::Extents;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,6 +14,7 @@ use rustix::thread::futex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::layout;
+use crate::handshake::layout::Extents;
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::Packet;
 use crate::handshake::packet::Reason;
@@ -22,16 +26,16 @@ use crate::link::health::HealthWord;
 use crate::pool::{Borrower, BorrowerId};
 use crate::shm::{Mapping, PeerMapping, PeerWords};
 
-/// What both sides agreed on.
+/// The terms of a link, from both Hellos.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     /// The longest message in bytes, both ways.
     pub(crate) max_message: u64,
-    /// Bytes of our control section and ring.
+    /// Bytes of this side's control section and ring.
     pub(crate) own: Extents,
-    /// Bytes of the peer's.
+    /// Bytes of the peer's control section and ring.
     pub(crate) peer: Extents,
-    /// Bytes of our pool that the peer maps at most.
+    /// The most bytes of this side's pool that the peer maps.
     pub(crate) peer_pool_limit: u64,
 }
 
@@ -48,9 +52,9 @@ pub(crate) struct Link {
     pub(crate) borrower: BorrowerId,
     pub(crate) health_word: HealthWord,
     control_socket: Mutex<ControlSocket>,
-    /// Segments of the peer that were retired.
+    /// The number of segments that the peer has retired.
     pub(crate) retires: Arc<AtomicU32>,
-    /// Somebody sleeps on the socket: whoever finds nothing arms before it says so.
+    /// A thread sleeps on the socket: a half that finds nothing arms it before it returns.
     by_descriptor: AtomicBool,
 }
 
@@ -79,28 +83,28 @@ impl Link {
         }
     }
 
-    /// What comes on the socket.
+    /// Returns the receiving side of the socket, locked.
     pub(crate) fn control_socket(&self) -> MutexGuard<'_, ControlSocket> {
-        // A panic under the lock would be a bug of ours, and every step leaves the table whole.
+        // Only a bug of this crate panics under the lock, and each step leaves the table whole.
         self.control_socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on somebody sleeps on the socket.
+    /// Notes that a thread sleeps on the socket.
     pub(crate) fn use_descriptor(&self) {
         self.by_descriptor.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody sleeps on the socket.
+    /// Returns whether a thread sleeps on the socket.
     pub(crate) fn by_descriptor(&self) -> bool {
         self.by_descriptor.load(Ordering::Relaxed)
     }
 
-    /// Sends a packet. `false`: the socket's queue is full.
+    /// Sends a packet. Returns `false` if the socket's queue is full.
     pub(crate) fn post(&self, packet: &Packet, fds: &[BorrowedFd<'_>]) -> Result<bool> {
         match socket::send(&self.socket, &packet.encode(), fds) {
             Ok(sent) => Ok(sent),
             Err(Errno::PIPE | Errno::CONNRESET) => {
-                // It reads no packets any more, so it is done with the link.
+                // The peer reads no more packets, so it has ended the link.
                 self.hang_up();
                 Err(self.end())
             }
@@ -108,13 +112,13 @@ impl Link {
         }
     }
 
-    /// Wakes the peer's event loop, which sleeps on its socket.
+    /// Wakes the peer's event loop that sleeps on its socket.
     #[cold]
     pub(crate) fn call(&self, reason: Reason) {
         match socket::send(&self.socket, &Packet::Wake(reason).encode(), &[]) {
-            // A full queue can be read already, and whoever is gone needs no waking.
+            // A full queue is readable, and a peer that is gone needs no wake-up.
             Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => {}
-            // It would sleep for ever; the end of the link wakes it.
+            // The peer would sleep for ever. The end of the link wakes it.
             Err(errno) if self.is_alive() => drop(self.fail(Error::os("sendmsg", errno))),
             Err(_) => {}
         }
@@ -129,29 +133,29 @@ impl Link {
         self.health_word.health()
     }
 
-    /// Wakes whoever sleeps on this link, because it is no longer alive.
+    /// Wakes all threads that sleep on this link, which has ended.
     fn rouse(&self) {
-        // In models it is no futex.
+        // In loom models the word is no futex.
         #[cfg(not(slipring_loom))]
         let _ = futex::wake(self.health_word.word(), futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
-    /// The peer's end of the socket is closed.
+    /// Notes that the peer's end of the socket is closed.
     pub(crate) fn hang_up(&self) {
         self.health_word.raise(Health::HungUp);
         self.rouse();
     }
 
-    /// The peer's process has ended.
+    /// Notes that the peer's process has ended.
     pub(crate) fn die(&self) {
         self.health_word.raise(Health::Dead);
         self.rouse();
-        // A forked child of the peer's may hold the other end, so this one must say it.
+        // A forked child of the peer's may hold the other end open.
         socket::end(&self.socket);
     }
 
-    /// Ends the link from this side. Every later use of it gives the same answer, once what the
-    /// peer had sent in order before is received.
+    /// Ends the link from this side. Each later operation returns this error, after the receiver has returned the
+    /// messages that the peer sent before.
     #[cold]
     pub(crate) fn fail(&self, error: impl Into<Error>) -> Error {
         let error = error.into();
@@ -161,7 +165,7 @@ impl Link {
         if kind == error.kind() { error } else { kind.clone().into() }
     }
 
-    /// The error of a link that is not alive, for somebody who has nothing left to receive.
+    /// Returns the error of a link that has ended, when nothing is left to receive.
     #[cold]
     pub(crate) fn end(&self) -> Error {
         match self.health_word.failure() {
@@ -171,13 +175,13 @@ impl Link {
         }
     }
 
-    /// Whether the peer's receiver said that it will look no more.
+    /// Returns whether the peer's receiver has left.
     pub(crate) fn peer_left(&self) -> bool {
         crate::wake::is_gone(self.peer.load(layout::RECEIVER_STATE))
     }
 
-    /// Sleeps while the bell's low half is `value` and the link is alive. Returns early on signals
-    /// and for no reason: the caller looks again.
+    /// Sleeps while the bell's low half is `value` and the link is alive. May return early: the caller checks what it
+    /// waits for.
     pub(crate) fn sleep(&self, bell: usize, value: u32, deadline: Option<Instant>) -> Result<()> {
         static WAITV: OnceLock<bool> = OnceLock::new();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -208,8 +212,8 @@ impl Link {
         woken(futex::waitv(&waits, flags, until.as_ref(), clock).map(drop), "futex_waitv")
     }
 
-    /// For kernels without `futex_waitv` (before 5.16): the end of the peer is seen by waking up
-    /// every now and then.
+    /// Sleeps on the bell alone, for kernels without `futex_waitv` (before 5.16). The thread wakes every 25 ms to check
+    /// the health.
     fn sleep_on_bell(
         &self,
         bell: usize,
@@ -224,7 +228,7 @@ impl Link {
         woken(slept, "futex wait")
     }
 
-    /// Wakes the peer's thread that sleeps on a bell of ours, which was rung.
+    /// Wakes the peer's thread that sleeps on a bell of this side, after the caller added to the bell.
     #[cold]
     pub(crate) fn wake(&self, bell: usize) {
         let _ = futex::wake(self.own.futex(bell), futex::Flags::empty(), i32::MAX as u32);
@@ -248,7 +252,7 @@ fn monotonic_after(left: std::time::Duration) -> futex::Timespec {
     }
 }
 
-/// Whether the kernel (5.16) and the sandbox know `futex_waitv`.
+/// Returns whether the kernel (5.16) and the sandbox allow `futex_waitv`.
 fn waitv_works() -> bool {
     let word = AtomicU32::new(1);
     let mut wait = futex::Wait::new();
@@ -256,13 +260,19 @@ fn waitv_works() -> bool {
     wait.flags = futex::WaitFlags::SIZE_U32 | futex::WaitFlags::PRIVATE;
     let clock = rustix::thread::ClockId::Monotonic;
     let flags = futex::WaitvFlags::empty();
-    // The word is not what it is said to be, so a kernel that knows the call says EAGAIN.
+    // The word differs from the expected value, so a kernel with the call returns EAGAIN.
     futex::waitv(&[wait], flags, None, clock) == Err(Errno::AGAIN)
 }
 
-/// How the pool learns what a peer has returned. It keeps the peer's mapping, not the link.
+/// The loans that a peer has returned, for the pool. It keeps the peer's mapping alive, not the link.
 #[derive(Debug)]
-pub(crate) struct Returns(pub(crate) PeerMapping);
+pub(crate) struct Returns(PeerMapping);
+
+impl Returns {
+    pub(crate) fn new(peer: PeerMapping) -> Self {
+        Self(peer)
+    }
+}
 
 impl Borrower for Returns {
     fn returned(&self, slot: u32) -> u64 {

@@ -1,4 +1,7 @@
-//! The socket of a link, which wakes its halves when they are armed.
+//! The socket of a link, for event loops and runtimes.
+//!
+//! 1. A handle keeps the link alive, but not its session.
+//! 2. A half that finds nothing arms the socket once [`LinkSocket::use_descriptor`] was called.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -13,6 +16,20 @@ use crate::wake::Spin;
 use crate::wake::SpinPolicy;
 
 /// The socket of a link, which wakes its halves when they are armed.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::seam::LinkSocket;
+/// use std::os::fd::{AsFd, AsRawFd};
+///
+/// fn watch(socket: &LinkSocket) -> i32 {
+///     socket.use_descriptor(); // from now on a poll that finds nothing arms the socket
+///     assert_eq!(socket.as_fd().as_raw_fd(), socket.as_raw_fd());
+///     socket.as_raw_fd()
+/// }
+/// # let _ = watch;
+/// ```
 #[derive(Debug, Clone)]
 pub struct LinkSocket {
     link: Arc<Link>,
@@ -25,7 +42,7 @@ impl LinkSocket {
         Self { link, spin }
     }
 
-    /// From now on somebody sleeps on it.
+    /// Notes that a thread sleeps on the socket: a half that finds nothing arms it.
     pub fn use_descriptor(&self) {
         self.link.use_descriptor();
     }
@@ -35,7 +52,7 @@ impl LinkSocket {
         SpinPolicy::new(self.spin)
     }
 
-    /// Whether no `fork` lies between the caller and the link's process.
+    /// Returns whether the caller is in the link's process, and not in a fork of it.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_here(&self) -> bool {
         self.link.own.generation().is_current()
@@ -46,8 +63,8 @@ impl LinkSocket {
         &self.link.identity
     }
 
-    /// A half is about to say once more that it sleeps on the socket: takes the wake-ups of earlier
-    /// sleeps if they may be many. True: one of them was for the receiving half, which may sleep.
+    /// Takes the wake-ups of earlier sleeps if they may be many, before a half announces the next sleep. Returns
+    /// whether one of them was for the receiving half, which may sleep.
     pub(crate) fn make_way(&self) -> Result<bool> {
         let mut control_socket = self.link.control_socket();
         if !control_socket.is_crowded() {
@@ -59,8 +76,8 @@ impl LinkSocket {
         taken.map(|()| woken).map_err(|error| self.link.fail(error))
     }
 
-    /// Something may have come: takes in descriptors, where any are admitted, that no record may ever name. True: more may
-    /// be there. The caller looks at the receiving half next, whether it was woken or not.
+    /// Reads the socket if descriptors are admitted, as no record may ever name those that have come. Returns whether
+    /// more may be there. The caller polls the receiving half next in any case.
     pub(crate) fn take_in(&self) -> bool {
         if !self.is_alive() {
             return false;
@@ -69,27 +86,27 @@ impl LinkSocket {
         taken.map_err(|error| self.link.fail(error)).unwrap_or(false)
     }
 
-    /// What the kernel vouches for about the peer.
+    /// Returns the credentials of the peer.
     pub(crate) fn credentials(&self) -> Credentials {
-        self.link.identity.credentials
+        self.link.identity.credentials()
     }
 
     pub(crate) fn is_alive(&self) -> bool {
         self.link.is_alive()
     }
 
-    /// The kernel says that the peer's end is closed.
+    /// Notes that the peer's end of the socket is closed.
     pub(crate) fn hang_up(&self) {
         self.link.hang_up();
     }
 
-    /// Whether a wake-up for the sending half was taken, which it has not heard of.
+    /// Returns whether a wake-up for the sending half was taken after the last call.
     #[cfg(feature = "tokio")]
     pub(crate) fn room_woken(&self) -> bool {
         self.link.control_socket().room_woken()
     }
 
-    /// Whether a wake-up for the receiving half was taken; it hears of that when it arms.
+    /// Returns whether a wake-up for the receiving half was taken that it has not asked for.
     #[cfg(feature = "tokio")]
     pub(crate) fn data_woken(&self) -> bool {
         self.link.control_socket().is_data_woken()

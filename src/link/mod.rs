@@ -1,8 +1,9 @@
-//! What two processes share after the handshake: two mappings, a socket, and the end of either side.
+//! A link of two processes after the handshake: two mappings, a socket, and the end of either side.
 //!
-//! A [`Link`](link::Link) lives as long as a half, a loan or the peer needs it. A [`Session`](session::Session) is its
-//! use by this process: when the last half and loan are gone, the peer is told. One thread a context, the
-//! [`watcher`], sees the end of peers.
+//! 1. A [`Link`](link::Link) lives as long as a half, a loan or the peer needs it.
+//! 2. A [`Session`](session::Session) is its use by this process. When the last half and loan are gone, the session
+//!    tells the peer.
+//! 3. One thread a context, the [`watcher`], sees the end of peers.
 
 pub(crate) mod control_socket;
 pub(crate) mod env;

@@ -1,15 +1,15 @@
-//! Descriptors of the user's that travel over the socket beside a record that names them.
+//! Descriptors of the user's that travel over the socket, beside a record that names them.
 //!
 //! ```text
 //!   numbers  0 ........ base ............................ next
-//!            taken,     │ held: came, nobody has asked yet │ still to come
-//!            or dropped │                                  │
+//!            taken,     │ held: came, no record asked yet │ still to come
+//!            or dropped │                                 │
 //! ```
 //!
 //! 1. Numbers count up, and each packet starts where the last one ended.
 //! 2. A record names a range. Taking it drops what lies before: descriptors of records that were never sent.
-//! 3. What this process had no room for is missing, and whoever asks for it hears so. The link goes on.
-//!    Of the room that there is for all links, one may take twice what it leaves to the others.
+//! 3. A descriptor for which this process had no room is missing. The record that names it fails, and the link goes on.
+//!    One link may take twice the room that it leaves to the others.
 //! 4. A side that has not [admitted](PassedDescriptors::admit) descriptors takes none.
 
 use std::collections::VecDeque;
@@ -37,9 +37,10 @@ struct Held {
 struct Counted;
 
 impl Held {
-    /// Beside so many that wait already, its link's own and all links'. `None`: there is no room, and it is closed.
+    /// Returns the descriptor, held beside `own` others of its link. Closes it and returns `None` if `room`, which all
+    /// links share, has none left.
     fn new(fd: UntrustedFd, own: usize, room: u64) -> Option<Self> {
-        // Dropped, it counts back.
+        // Its drop subtracts.
         let (held, counted) = (HELD.fetch_add(1, Ordering::Relaxed), Counted);
         let left = room.saturating_sub(held as u64);
         ((own as u64) < left.saturating_mul(SHARE)).then_some(Self { fd, _counted: counted })
@@ -60,26 +61,26 @@ fn limit() -> u64 {
 /// The descriptors that came over one link.
 #[derive(Debug, Default)]
 pub(crate) struct PassedDescriptors {
-    /// How many may be held.
+    /// The most descriptors that may wait.
     limit: usize,
-    /// The number of the next one to come.
+    /// The number of the next descriptor to come.
     next: u64,
-    /// Those before it. `None`: there was no room for it.
+    /// The descriptors before it. `None`: there was no room for this one.
     held: VecDeque<Option<Held>>,
 }
 
 impl PassedDescriptors {
-    /// From now on up to `limit` descriptors may wait to be taken.
+    /// Sets how many descriptors may wait.
     pub(crate) fn admit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Whether any are taken.
+    /// Returns whether this side admits descriptors.
     pub(crate) fn is_open(&self) -> bool {
         self.limit > 0
     }
 
-    /// A packet brought those from `first` on; `came` may lack the last ones.
+    /// Adds the `count` descriptors of a packet, from number `first` on. `came` may lack the last ones.
     ///
     /// # Errors
     ///
@@ -100,7 +101,7 @@ impl PassedDescriptors {
         if held > self.limit {
             return Err(Fault::HeldDescriptors { count: held, limit: self.limit });
         }
-        // They come off the end.
+        // `pop` returns the last one first.
         let missing = count.saturating_sub(came.len());
         let start = self.held.len();
         self.held.extend((0..missing).map(|_| None));
@@ -116,7 +117,7 @@ impl PassedDescriptors {
         Ok(())
     }
 
-    /// Whether all before `end` have come.
+    /// Returns whether all before `end` have come.
     pub(crate) fn reaches(&self, end: u64) -> bool {
         end <= self.next
     }
@@ -125,7 +126,7 @@ impl PassedDescriptors {
     ///
     /// # Errors
     ///
-    /// - [`Fault::UnknownDescriptors`]: they were taken before, or never came.
+    /// - [`Fault::UnknownDescriptors`]: a record took them, or they never came.
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
     pub(crate) fn take(&mut self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
         let base = self.next - self.held.len() as u64;
@@ -133,7 +134,7 @@ impl PassedDescriptors {
         if end.is_none() || first < base {
             return Err(Fault::UnknownDescriptors { first, count }.into());
         }
-        // No more than there are.
+        // `first` is at most `next`, so these are no more than there are.
         self.held.drain(..(first - base) as usize);
         let taken = self.held.drain(..count).map(|held| Some(held?.fd));
         let taken: Option<Vec<UntrustedFd>> = taken.collect();
@@ -162,7 +163,7 @@ mod tests {
         passed.add(0, 3, some(3)).unwrap();
         passed.add(3, 2, some(2)).unwrap();
         assert!(passed.reaches(5) && !passed.reaches(6));
-        // The first one belonged to a record that was never sent.
+        // The first one belongs to a record that its sender never published.
         assert_eq!(passed.take(1, 3).unwrap().len(), 3);
         for first in [0, 1, 3] {
             assert_eq!(*passed.take(first, 1).unwrap_err().kind(), unknown(first, 1));
@@ -203,7 +204,7 @@ mod tests {
             }
             own
         };
-        // Those of other tests count, too.
+        // Descriptors of other tests count too.
         let room = 90 + HELD.load(Ordering::Relaxed) as u64;
         let (first, second, third) = (fill(room), fill(room), fill(room));
         assert!(

@@ -1,14 +1,15 @@
-//! The links of a context, and when each of them may be let go: its user is gone and holds nothing that the
-//! peer may still read, or the peer's process is gone. No I/O.
+//! The registry of a context's links. It drops a link when its session is over and the peer reads none of its loans, or
+//! when the peer's process has ended. No I/O.
 //!
-//! | | user there | user gone, loans out | user gone, no loans |
+//! | | session | no session, loans out | no session, no loans |
 //! |---|---|---|---|
-//! | peer there | kept | kept | let go |
-//! | socket hung up | kept: the user asks | let go | let go |
-//! | process ended | let go | let go | let go |
+//! | peer lives | kept | kept | dropped |
+//! | socket hung up | kept: the session asks | dropped | dropped |
+//! | process ended | dropped | dropped | dropped |
 //!
-//! A link that is let go has no account with the pool. Whoever comes last of the user's going and the
-//! peer's finds the other one told.
+//! 1. A dropped link has no account with the pool.
+//! 2. The later of two threads, one that ends the session and one that sees the end of the peer, sees what the other
+//!    wrote.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -28,36 +29,36 @@ impl<L> LinkRegistry<L> {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<L>>> {
-        // A panic under the lock would be a bug of ours, and every step leaves the table whole.
+        // Only a bug of this crate panics under the lock, and each step leaves the table whole.
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a link, by the number of its account.
+    /// Enters a link under the number of its account.
     pub(crate) fn enter(&self, borrower: BorrowerId, link: Arc<L>) {
         self.lock().insert(borrower.number(), link);
     }
 
-    /// The link with this number.
+    /// Returns the link with this number.
     pub(crate) fn find(&self, number: u64) -> Option<Arc<L>> {
         self.lock().get(&number).cloned()
     }
 
-    /// The link could not be watched.
+    /// Removes a link that could not be watched.
     pub(crate) fn strike(&self, borrower: BorrowerId) {
         self.lock().remove(&borrower.number());
     }
 
-    /// The user of a link is gone. Gives the link if it is let go.
+    /// Notes that the session of a link is over. Returns the link if the registry drops it.
     pub(crate) fn retire(&self, borrower: BorrowerId, health_word: &HealthWord) -> Option<Arc<L>> {
-        // Whoever closes the account after the look at the loans sees this, and whoever closes it
-        // before leaves none.
+        // A thread that closes the account after the count sees the end of the session. One that closes it before
+        // leaves no loans.
         let (say, count) = (|| health_word.retire(), || self.pool.settle(borrower));
         let ((), loans) = Edge::Retire.sequence(say, count);
         if loans == 0 { self.let_go(borrower) } else { None }
     }
 
-    /// The peer's end of a link is closed, or its process gone: its blocks are free. Gives the link if it
-    /// is let go.
+    /// Frees a peer's blocks: its end of the link is closed, or its process has ended. Returns the link if the registry
+    /// drops it.
     pub(crate) fn ended(
         &self,
         borrower: BorrowerId,

@@ -1,7 +1,11 @@
-//! A session: the use of a link by this process.
+//! A session: the use of a link by this process, from the handshake to the drop of the last half or loan.
+//!
+//! 1. Each half and each loan kept by this process holds the session.
+//! 2. The drop of the session tells the peer that this side has ended and holds no loan.
+//! 3. A loan is returned once, by one store, from any thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::handshake::layout;
 use crate::handshake::packet::Reason;
@@ -12,25 +16,27 @@ use crate::shm::OwnWords;
 use crate::sync::Edge;
 use crate::wake::{Attention, Waker};
 
-/// What the user of a link holds: while a half or a loan lives, the peer may expect answers. When
-/// the last of them is dropped, the peer is told, and our own loans end when it has gone, too.
+/// The use of a link by this process.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) link: Arc<Link>,
     pub(crate) env: Arc<LinkEnv>,
     /// Wakes the peer's sender when a loan was returned, from any thread.
     room: Mutex<Waker>,
-    /// The user vouches that the peer leaves alone what it has lent.
+    /// Whether the user vouches that the peer does not write to blocks on loan.
     trusted: AtomicBool,
+    /// For each loan slot of this side, whether this process keeps the loan in it. Made for the first such loan.
+    kept: OnceLock<Box<[AtomicBool]>>,
 }
 
 impl Session {
     pub(crate) fn new(link: Arc<Link>, env: Arc<LinkEnv>) -> Self {
         let room = Waker::new(layout::SENDER_STATE, layout::ROOM_BELL);
-        Self { link, env, room: Mutex::new(room), trusted: AtomicBool::new(false) }
+        let (trusted, kept) = (AtomicBool::new(false), OnceLock::new());
+        Self { link, env, room: Mutex::new(room), trusted, kept }
     }
 
-    /// The user vouches that the peer leaves alone what it has lent.
+    /// Notes that the user vouches that the peer does not write to blocks on loan.
     pub(crate) fn trust(&self) {
         self.trusted.store(true, Ordering::Relaxed);
     }
@@ -40,20 +46,38 @@ impl Session {
         self.trusted.load(Ordering::Relaxed)
     }
 
-    /// Returns a loan of the peer's: its block may be used again.
+    /// Notes that this process keeps the peer's loan in a slot of this side.
+    #[inline]
+    pub(crate) fn keep_loan(&self, slot: u32) {
+        let slots = self.link.terms.own.loan_slots;
+        let kept = self.kept.get_or_init(|| (0..slots).map(|_| AtomicBool::new(false)).collect());
+        kept[slot as usize].store(true, Ordering::Relaxed);
+    }
+
+    /// Returns how many loans of the peer's this process keeps.
+    pub(crate) fn kept_loans(&self) -> u64 {
+        let kept = self.kept.get().into_iter().flatten();
+        kept.filter(|kept| kept.load(Ordering::Relaxed)).count() as u64
+    }
+
+    /// Returns a loan to the peer, which may then reuse the block.
     pub(crate) fn return_loan(&self, slot: u32, generation: u64) {
         let link = &*self.link;
         if !link.own.generation().is_current() {
             return;
         }
+        if let Some(kept) = self.kept.get() {
+            // The store below orders this before the peer's next loan in the slot.
+            kept[slot as usize].store(false, Ordering::Relaxed);
+        }
         let word = layout::RETURNS + 8 * slot as usize;
-        // Pairs with Account::reclaim: our loads of the block are done.
+        // Pairs with Account::reclaim: this process's loads of the block are done.
         link.own.store(word, generation, Edge::Return.store());
         if !crate::wake::is_asleep(&link.peer, layout::SENDER_STATE) {
             return;
         }
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-        // A parking word that cannot be is the sender's loss alone; the next look at data says so.
+        // An impossible state word costs only the peer's sender its wake-up. The receiving half reports the fault.
         match room.look(&link.own, &link.peer) {
             Ok(Some(Attention::Wake)) => link.wake(room.bell()),
             Ok(Some(Attention::Call)) => link.call(Reason::Room),
@@ -65,7 +89,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.link.own.generation().is_current() {
-            // No half and no loan is left: what was never taken is nobody's. The peer looks once it finds us gone.
+            // No half and no loan is left, so nobody will read what was not received. The peer loads the word when it
+            // sees the end of this side.
             self.link.own.store(layout::RELEASED, 1, Edge::Return.store());
             socket::shutdown(&self.link.socket);
             self.env.retire(&self.link);

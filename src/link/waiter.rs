@@ -1,4 +1,9 @@
 //! Waiting for the peer: a half polls for a while, then sleeps.
+//!
+//! The waiter owns the half's sleeper and its spin policy.
+//!
+//! 1. A wait ends when what it waits for is there, when the link ends, or at its deadline.
+//! 2. After a wait the state word says that the half is awake.
 
 use std::time::{Duration, Instant};
 
@@ -6,22 +11,22 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::link::link::Link;
 use crate::wake::{Sleeper, Spin, SpinPolicy};
 
-/// Looks without reading the clock: about a microsecond.
-const LOOKS: u32 = 1000;
+/// Polls before the first reading of the clock: about a microsecond.
+const POLLS: u32 = 1000;
 
-/// Looks between two readings of the clock.
-const LOOKS_A_READING: u32 = 64;
+/// Polls between two readings of the clock.
+const POLLS_A_READING: u32 = 64;
 
-/// How one half of a connection waits for one thing.
+/// The waits of one half of a connection, for messages or for room.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     sleeper: Sleeper,
     spin: SpinPolicy,
-    /// When the wait began. A message that comes piece by piece is one wait.
+    /// The start of the wait. A message that comes piece by piece is one wait.
     began: Instant,
     /// Pieces of a long message are coming.
     is_coming: bool,
-    /// How often the waiter went to sleep.
+    /// The number of sleeps.
     pub(crate) sleeps: u64,
 }
 
@@ -42,49 +47,49 @@ impl Waiter {
         !self.spin.is_never()
     }
 
-    /// A poll has found something within about a microsecond.
+    /// Notes that a poll found something within about a microsecond.
     #[inline(always)]
     pub(crate) fn caught(&mut self) {
         self.spin.caught();
     }
 
-    /// Takes in this half's position in its ring; see [`Sleeper::progress`].
+    /// Passes this half's position in its ring to [`Sleeper::progress`].
     #[inline(always)]
     pub(crate) fn progress(&mut self, link: &Link, position: u64) {
         self.sleeper.progress(&link.own, position);
     }
 
-    /// Sets whether the peer wakes this half already for a long message that is being written.
+    /// Sets whether the peer wakes this half for a long message as soon as it writes the first part.
     pub(crate) fn set_eager(&mut self, is_eager: bool) {
         self.sleeper.set_eager(is_eager);
         self.is_coming = false;
     }
 
-    /// The message that this half waits for has begun to come. From now on it sleeps until all of it is there.
+    /// Notes that the awaited message has begun to come. The half then sleeps until all of it is there.
     pub(crate) fn comes(&mut self) {
         self.sleeper.set_eager(false);
         self.is_coming = true;
     }
 
-    /// Says that this half is about to sleep on the socket; see [`Sleeper::arm`].
+    /// Announces that this half is about to sleep on the socket. Returns what [`Sleeper::arm`] returns.
     #[must_use]
     pub(crate) fn arm(&mut self, link: &Link) -> bool {
         self.sleeps += 1;
         self.sleeper.arm(&link.own)
     }
 
-    /// Says that this half is awake again.
+    /// Announces that this half is awake.
     pub(crate) fn disarm(&mut self, link: &Link) {
         self.sleeper.unpark(&link.own);
     }
 
-    /// Says that this half never waits again.
+    /// Announces that this half has ended.
     pub(crate) fn leave(&mut self, link: &Link) {
         self.sleeper.leave(&link.own);
     }
 
-    /// Waits until `ready`, or until the link is no longer alive. With a `slice`, for events that
-    /// nobody rings for, it also returns after polling or sleeping for so long.
+    /// Waits until `ready` returns true or the link ends. With a `slice`, for events without a bell, also returns after
+    /// polling or sleeping for this long.
     ///
     /// # Errors
     ///
@@ -99,7 +104,7 @@ impl Waiter {
         let mut ready = || ready() || !link.is_alive();
         let polls = self.spin.polls();
         if polls {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if ready() {
                     self.spin.caught();
                     return Ok(());
@@ -117,7 +122,7 @@ impl Waiter {
         };
         let mut now = start;
         while polls && now - start < self.spin.limit() {
-            for _ in 0..LOOKS_A_READING {
+            for _ in 0..POLLS_A_READING {
                 if ready() {
                     self.spin.caught();
                     return Ok(());

@@ -1,14 +1,15 @@
-//! The end of peers, seen by a thread that sleeps until one ends.
+//! The watcher: a thread that sleeps until a peer ends.
 //!
-//! Two things can end: the peer's side of the socket (it closed, or its last process died) and the
-//! peer's process (a forked child may hold the socket open after it). Each link has both watched,
-//! edge-triggered, so data on the socket wakes nobody and an end is told once.
+//! Two things can end: the peer's side of the socket (the peer closed it, or its last process died), and the peer's
+//! process (its forked child may hold the socket open).
 //!
-//! The watcher holds every link of its context, also those whose user is gone while the peer still
-//! reads what it was lent.
+//! 1. The thread watches both of each link, edge-triggered. So data on the socket does not wake it, and an end wakes it
+//!    once.
+//! 2. The watcher holds every link of its context, also one without a session, while the peer reads its loans.
+//! 3. Its drop stops and joins the thread. A forked child has no such thread, and its drop does nothing.
 
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -38,7 +39,7 @@ struct Shared {
     registry: LinkRegistry<Link>,
 }
 
-/// The key of a link's socket; the odd one after it is its process's.
+/// Returns the key of a link's socket. The odd key after it is that of the peer's process.
 fn key(link: &Link) -> u64 {
     link.borrower.number() * 2
 }
@@ -68,16 +69,16 @@ impl Watcher {
         Ok(Self { shared, thread: Some(thread), generation })
     }
 
-    /// Watches a link from now on.
+    /// Enters a link and watches it.
     pub(crate) fn watch(&self, link: &Arc<Link>) -> Result<()> {
         let key = key(link);
         self.shared.registry.enter(link.borrower, link.clone());
-        let add = |fd: &OwnedFd, key, events: EventFlags| {
+        let add = |fd: BorrowedFd<'_>, key, events: EventFlags| {
             let data = EventData::new_u64(key);
             epoll::add(&self.shared.epoll, fd, data, events | EventFlags::ET)
         };
-        let mut added = add(&link.socket, key, EventFlags::RDHUP);
-        if let (Ok(()), Some(pidfd)) = (added, &link.identity.pidfd) {
+        let mut added = add(link.socket.as_fd(), key, EventFlags::RDHUP);
+        if let (Ok(()), Some(pidfd)) = (added, link.identity.pidfd()) {
             added = add(pidfd, key + 1, EventFlags::IN);
         }
         added.map_err(|errno| {
@@ -86,7 +87,7 @@ impl Watcher {
         })
     }
 
-    /// The user of a link is gone: lets go of it unless the peer still reads what it was lent.
+    /// Notes that the session of a link is over. Drops the link unless the peer reads its loans.
     pub(crate) fn retire(&self, link: &Arc<Link>) {
         let gone = self.shared.registry.retire(link.borrower, &link.health_word);
         self.shared.forget(gone);
@@ -98,7 +99,7 @@ impl Drop for Watcher {
         // A forked child has no such thread, and shares the descriptors with its parent.
         let Some(thread) = self.thread.take() else { return };
         if !self.generation.is_current() {
-            // Its handle now names whatever thread of the child's has the same stack.
+            // In the child, the handle may name another thread with the same stack.
             std::mem::forget(thread);
             return;
         }
@@ -116,7 +117,7 @@ impl Shared {
             let ready = match epoll::wait(&self.epoll, &mut events, None) {
                 Ok((ready, _)) => ready,
                 Err(Errno::INTR) => continue,
-                // Cannot happen with descriptors of our own; without them nothing can be watched.
+                // Does not happen with open descriptors of this process.
                 Err(_) => return,
             };
             for event in ready {
@@ -131,7 +132,7 @@ impl Shared {
         }
     }
 
-    /// Something of a link has ended: its blocks are free, and it need not be watched.
+    /// Handles the end of a peer's socket or process.
     fn ended(&self, link: &Arc<Link>, key: u64, flags: EventFlags) {
         if key & 1 == 1 {
             link.die();
@@ -143,11 +144,11 @@ impl Shared {
         self.forget(self.registry.ended(link.borrower, &link.health_word, key & 1 == 1));
     }
 
-    /// A link that was let go is not watched.
+    /// Stops watching a link that the registry dropped.
     fn forget(&self, gone: Option<Arc<Link>>) {
         if let Some(link) = gone {
             let _ = epoll::delete(&self.epoll, &link.socket);
-            if let Some(pidfd) = &link.identity.pidfd {
+            if let Some(pidfd) = link.identity.pidfd() {
                 let _ = epoll::delete(&self.epoll, pidfd);
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::error::Fault;
 use crate::ring::cursor::{ConsumerCursor, LINE};
-use crate::ring::header::Header;
+use crate::ring::header::{Header, Kind};
 use crate::shm::{OwnWords, PeerRing, PeerWords};
 use crate::sync::Edge;
 
@@ -94,6 +94,25 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
     #[inline(always)]
     pub(crate) fn position(&self) -> u64 {
         self.cursor.position()
+    }
+
+    /// Returns the ring bytes of the records that are published and not yet released. It visits each of them.
+    pub(crate) fn unread(&self) -> u64 {
+        let start = self.cursor.position();
+        let mut cursor = self.cursor.clone();
+        loop {
+            let word = self.peer.load(cursor.position());
+            // As in `peek`.
+            Edge::Peek.acquire();
+            let unread = cursor.position().wrapping_sub(start);
+            match cursor.judge(word) {
+                Ok(Some(header)) if unread <= self.mask && header.kind() != Kind::Close => {
+                    cursor.release(header);
+                }
+                // The end, or a lie, which the receiver meets when it comes there.
+                _ => return unread.min(self.mask + 1),
+            }
+        }
     }
 
     /// Returns whether a word stands at the position, checked or not. The cheapest poll.

@@ -229,7 +229,7 @@ impl ProducerCursor {
 }
 
 /// The reader's end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ConsumerCursor {
     capacity: u64,
     /// The start of the next record.

@@ -1,4 +1,10 @@
-//! A connection: both halves, and requests with their responses.
+//! A connection: both halves of a link, and requests with their responses.
+//!
+//! The connection owns one sender and one receiver, which share one session.
+//!
+//! 1. [`Connection::split`] and [`Connection::join`] move the halves and change nothing else.
+//! 2. A request's id is in flight from [`Connection::submit`] until its response is returned or abandoned.
+//! 3. A close ends the link in order: the peer receives everything that was sent before.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,8 +33,7 @@ use crate::shm::{Area, Bytes};
 
 /// A link to another process: messages with boundaries, in order, both ways.
 ///
-/// Most of what can be done with a connection is documented at its halves, [`Sender`] and
-/// [`Receiver`].
+/// The halves, [`Sender`] and [`Receiver`], document most operations of a connection.
 ///
 /// # Examples
 ///
@@ -58,27 +63,92 @@ pub struct Connection {
     receiver: Receiver,
 }
 
-/// Shows the peer and the numbers of messages.
+/// Shows the peer and the numbers of messages on one line.
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (peer, stats) = (self.peer(), self.stats());
+        let peer = self.peer();
         f.debug_struct("Connection")
             .field("peer_pid", &peer.pid())
             .field("peer_uid", &peer.uid())
-            .field("sent", &stats.sent.messages)
-            .field("received", &stats.received.messages)
+            .field("sent", &self.sender.stats().messages)
+            .field("received", &self.receiver.stats().messages)
             .finish_non_exhaustive()
     }
 }
 
-/// What both halves of a connection have done.
+/// The counters of a connection's halves, and how much is queued, lent and held now.
+///
+/// The peer publishes its position after an eighth of the ring, or when it finds the ring empty. So
+/// [`send_queue`](Self::send_queue) is up to an eighth of the ring too high.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut listener = context.listen(&address)?;
+/// let accepted = std::thread::spawn(move || listener.accept());
+/// let mut near = context.connect(&address)?;
+/// let mut far = accepted.join().unwrap()?;
+///
+/// near.send(b"waits in the ring")?;
+/// let stats = near.stats();
+/// assert_eq!((stats.sent.messages, stats.send_queue), (1, 64)); // a record takes whole lines
+/// assert_eq!(far.stats().recv_queue, 64);
+///
+/// let mut frame = context.alloc::<u8>([1080, 1920])?;
+/// frame.fill(128);
+/// near.send_tensor(frame)?;
+/// far.recv()?;
+/// let frame = far.recv_tensor()?;
+/// assert_eq!((near.stats().loans_out, far.stats().loans_held), (1, 1));
+/// assert!(near.stats().pool_bytes >= 1080 * 1920);
+/// drop(frame);
+/// assert_eq!((near.stats().loans_out, far.stats().loans_held), (0, 0));
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The sending half.
+    /// The counters of the sending half.
     pub sent: SendStats,
-    /// The receiving half.
+    /// The counters of the receiving half.
     pub received: RecvStats,
+    /// Bytes of this side's ring that the peer has not given back: 0 to
+    /// [`Options::ring_capacity`](crate::Options::ring_capacity). A record takes whole lines of 64 bytes, unless a
+    /// batch packs it.
+    pub send_queue: u64,
+    /// Bytes of the peer's ring that wait to be received: 0 to the peer's capacity. [`Connection::stats`] visits each
+    /// of these records.
+    pub recv_queue: u64,
+    /// Blocks of this process's pool that the peer has not returned: long messages and tensors, also those that the
+    /// peer has not received. 0 after a `fork`, in the child.
+    pub loans_out: u64,
+    /// Blocks of the peer's pool that tensors of this process hold.
+    pub loans_held: u64,
+    /// Bytes of the context's pool, which all connections of the context share, that count for
+    /// [`Options::pool_quota`](crate::Options::pool_quota). 0 after a `fork`, in the child.
+    pub pool_bytes: u64,
+}
+
+impl Stats {
+    /// Returns what the two halves of one connection tell.
+    pub(crate) fn of(sender: &Sender, receiver: &Receiver) -> Self {
+        let session = sender.session();
+        let (link, pool) = (&session.link, session.env.pool());
+        // The lock of a forked child's copy of the pool may be held for ever.
+        let is_here = link.own.generation().is_current();
+        Self {
+            sent: sender.stats(),
+            received: receiver.stats(),
+            send_queue: sender.unread(),
+            recv_queue: receiver.unread(),
+            loans_out: if is_here { pool.settle(link.borrower) as u64 } else { 0 },
+            loans_held: session.kept_loans(),
+            pool_bytes: if is_here { pool.used() } else { 0 },
+        }
+    }
 }
 
 impl Connection {
@@ -87,12 +157,16 @@ impl Connection {
         Self { sender: Sender::new(session.clone(), ring), receiver: Receiver::new(session) }
     }
 
-    /// Both halves, for two threads.
+    /// Returns both halves, for two threads.
     pub fn split(self) -> (Sender, Receiver) {
         (self.sender, self.receiver)
     }
 
-    /// The halves of one connection, joined again. `Err` gives back halves that are not.
+    /// Returns the connection of two halves.
+    ///
+    /// # Errors
+    ///
+    /// Both halves, if they belong to different connections.
     #[expect(clippy::result_large_err, reason = "halves live where their thread keeps them")]
     pub fn join(sender: Sender, receiver: Receiver) -> Result<Self, (Sender, Receiver)> {
         if Arc::ptr_eq(sender.session(), receiver.session()) {
@@ -102,50 +176,52 @@ impl Connection {
         }
     }
 
-    /// The sending half.
+    /// Returns the sending half.
     pub fn sender(&mut self) -> &mut Sender {
         &mut self.sender
     }
 
-    /// The receiving half.
+    /// Returns the receiving half.
     pub fn receiver(&mut self) -> &mut Receiver {
         &mut self.receiver
     }
 
-    /// Who is on the other side, as the kernel vouched for when the connection was made.
+    /// Returns the process on the other side, as the kernel described it when the connection was made.
     pub fn peer(&self) -> &Peer {
         &self.link().identity
     }
 
-    /// What this side has done.
+    /// Returns the counters of this side, and how much is queued, lent and held now.
     pub fn stats(&self) -> Stats {
-        Stats { sent: self.sender.stats(), received: self.receiver.stats() }
+        Stats::of(&self.sender, &self.receiver)
     }
 
-    /// The longest message in bytes: the smaller of both sides' limits.
+    /// Returns the length of the longest message in bytes: the smaller of both sides' limits.
     pub fn max_message(&self) -> u64 {
         self.sender.max_message()
     }
 
-    /// Ends the connection in order. What was sent before is delivered, also when this process ends
-    /// right after. Dropping does the same without telling of errors.
+    /// Ends the connection in order. The peer receives all messages sent before, even if this process ends right after.
+    /// Dropping the connection does the same and reports no error.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::PeerDied`], [`ErrorKind::Fault`]: what was sent last may not be received.
+    /// - [`ErrorKind::PeerDied`]: the peer may not have received the last messages.
+    /// - [`ErrorKind::Fault`]: the peer broke the protocol, and may not have received the last messages.
+    /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the connection.
     pub fn close(self) -> Result<()> {
         self.link().own.generation().check()?;
         if self.link().is_alive() {
             return Ok(());
         }
         let error = self.link().end();
-        // A peer that closed first, in order, is no reason to complain.
+        // A peer that closed first, in order, is no error.
         if *error.kind() == ErrorKind::PeerClosed { Ok(()) } else { Err(error) }
     }
 
-    /// Makes a request and waits for its response, for as long as
-    /// [`Options::send_timeout`](crate::Options::send_timeout) allows. Other messages that come
-    /// meanwhile are set aside for [`recv`](Self::recv) and [`recv_request`](Self::recv_request).
+    /// Sends a request and waits for its response, at most for
+    /// [`Options::send_timeout`](crate::Options::send_timeout). The connection sets aside other messages that come
+    /// meanwhile, for [`recv`](Self::recv) and [`recv_request`](Self::recv_request).
     ///
     /// # Examples
     ///
@@ -171,9 +247,9 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::TimedOut`]: a response that comes later is dropped.
-    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: none will come.
-    /// - [`ErrorKind::BacklogFull`]: too much else came first; receive it.
+    /// - [`ErrorKind::TimedOut`]: no response came in time. The connection drops one that comes later.
+    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: no response will come.
+    /// - [`ErrorKind::BacklogFull`]: other messages fill the backlog; receive them first.
     /// - Otherwise as [`Sender::send`].
     pub fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         self.call_deadline(request, self.default_deadline())
@@ -193,7 +269,7 @@ impl Connection {
         response
     }
 
-    /// Makes a request without waiting for its response; several may be in flight.
+    /// Sends a request without waiting for its response. Several requests may be in flight.
     ///
     /// # Errors
     ///
@@ -217,8 +293,7 @@ impl Connection {
     /// # Errors
     ///
     /// - [`ErrorKind::UnknownRequest`]: no such request is in flight.
-    /// - [`ErrorKind::TimedOut`]: the request stays in flight; wait again, or
-    ///   [`abandon`](Self::abandon) it.
+    /// - [`ErrorKind::TimedOut`]: the request stays in flight; wait once more, or [`abandon`](Self::abandon) it.
     /// - Otherwise as [`call`](Self::call).
     pub fn wait(&mut self, request: RequestId) -> Result<Vec<u8>> {
         self.wait_deadline(request, self.default_deadline())
@@ -233,7 +308,7 @@ impl Connection {
         self.receiver.response(request, deadline)
     }
 
-    /// Says that nobody will wait for this response: it is dropped when it comes.
+    /// Abandons a request: the connection drops its response when it comes.
     pub fn abandon(&mut self, request: RequestId) {
         self.receiver.abandon(request);
     }
@@ -242,12 +317,12 @@ impl Connection {
         after(self.sender.session().env.options().send_timeout)
     }
 
-    /// The socket that wakes an armed half.
+    /// Returns the socket that wakes an armed half.
     pub(crate) fn socket(&self) -> LinkSocket {
         LinkSocket::new(self.link().clone(), self.sender.session().env.options().spin)
     }
 
-    /// Bytes that may be set aside, and bytes of writes that may wait for room.
+    /// Returns the bytes of messages that may be set aside, and the bytes of writes that may wait for room.
     pub(crate) fn limits(&self) -> (usize, usize) {
         let options = &self.sender.session().env.options();
         (options.backlog_limit, options.write_limit)
@@ -260,20 +335,20 @@ impl Connection {
 
 /// For event loops, level-triggered or edge-triggered.
 ///
-/// Ask for the descriptor first, then look: only from the first call on does finding nothing make the
-/// descriptor tell of what comes. Whoever sleeps on a descriptor that it asked for after it looked can
-/// miss what came in between.
+/// 1. Ask for the descriptor before the first poll. A thread that asks for it after its poll, and then sleeps, can miss
+///    a message that came in between.
+/// 2. Before each sleep, call [`try_recv`](Connection::try_recv) (or another `try_` form) until it returns
+///    [`Empty`](TryRecvError::Empty). If a message had no room, call [`try_send`](Connection::try_send) until it
+///    returns
+///    [`Full`](TrySendError::Full).
+/// 3. The descriptor then becomes readable when there is a message to receive, room to send, or the end of the
+///    connection. It never becomes writable. Each time it is readable, repeat step 2.
 ///
-/// Whoever has this descriptor looks before it sleeps: [`try_recv`](Connection::try_recv) (or another
-/// `try_` form) until it says [`Empty`](TryRecvError::Empty), and where there was no room for a message,
-/// [`try_send`](Connection::try_send) until it says [`Full`](TrySendError::Full). From then on the
-/// descriptor becomes readable when there is something to receive, room to send, or an end of the
-/// connection; never writable. Do the same each time it is readable, and before the first sleep.
+/// Room is room in the ring, or a block that the peer returned. If a message is `Full` because other peers hold all
+/// blocks of the pool, the descriptor does not report when that ends; send the message later.
 ///
-/// Room means room in the ring, and blocks that the peer returns. A message that is `Full` because
-/// other peers hold what the pool may have is not told of; try it again later.
-///
-/// From the first call on, finding nothing costs system calls: it is meant for a sleep.
+/// After the first call of `as_fd`, each `try_` form that finds nothing makes system calls, for a caller that is about
+/// to sleep.
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link().use_descriptor();
@@ -281,7 +356,7 @@ impl AsFd for Connection {
     }
 }
 
-/// The halves' operations, for a connection that one thread uses.
+/// Operations of the halves, for a connection that one thread uses.
 impl Connection {
     /// See [`Sender::send`].
     ///

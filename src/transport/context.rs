@@ -1,7 +1,11 @@
-//! A context: options, the pool, the watcher, and the making of connections.
+//! A context: it listens, connects, and makes every connection of its options and pool.
+//!
+//! The context owns one [`Core`], which its listeners and the links' environment share with it.
+//!
+//! 1. A clone is another handle of the same context.
+//! 2. No descriptor of this side leaves before the peer policy has admitted the process that made the other end.
+//! 3. A forked child's handle makes no connection.
 
-use crate::handshake::exchange;
-use crate::transport::core::Core;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,24 +16,25 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::address::Address;
+use crate::handshake::exchange;
 use crate::handshake::exchange::Offer;
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::socket;
 use crate::patience::after;
 use crate::pool::Pool;
 use crate::transport::connection::Connection;
+use crate::transport::core::Core;
 use crate::transport::listener::Listener;
 use crate::transport::options::Options;
 use crate::wake::SpinPolicy;
 
-/// How long to wait before connecting again to an address on which nobody listens.
+/// The pause before the next attempt, while nobody listens on an address or its queue is full.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// Where connections come from: options, a pool of blocks, and one thread that watches for the end
-/// of peers (started with the first connection, asleep until then).
+/// The options, the pool of blocks and the watcher thread that all connections of one context share.
 ///
-/// Cloning gives another handle of the same context. Connections go on after their context was
-/// dropped.
+/// The first connection starts the watcher, which sleeps until a peer ends. A clone is another handle of the same
+/// context. Connections outlive their context.
 ///
 /// # Examples
 ///
@@ -46,7 +51,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context with default options.
+    /// Returns a context with default options.
     ///
     /// # Errors
     ///
@@ -55,24 +60,30 @@ impl Context {
         Self::with_options(Options::default())
     }
 
-    /// A context with these options.
+    /// Returns a context with these options.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::InvalidOption`] names the option, its value, and what it may be.
+    /// - [`ErrorKind::InvalidOption`]: an option has a value that it may not have. The error names all three.
     /// - [`ErrorKind::Os`]: the kernel is older than Linux 5.1.
     pub fn with_options(options: Options) -> Result<Self> {
         options.check()?;
         Ok(Self { core: Arc::new(Core::new(options)?) })
     }
 
-    /// Raises this process's limit on descriptors (`RLIMIT_NOFILE`) as far as it may, and gives it: a
-    /// link takes two. Errors name the limit where it is met
-    /// ([`ErrorKind::DescriptorLimit`]).
+    /// Raises this process's limit on descriptors (`RLIMIT_NOFILE`) to its hard limit, and returns that limit. A link
+    /// takes two descriptors; [`ErrorKind::DescriptorLimit`] names the limit that an operation met.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// assert!(slipring::Context::raise_descriptor_limit()? > 0);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`]: the kernel refused.
+    /// [`ErrorKind::Os`]: the kernel refused the new limit.
     pub fn raise_descriptor_limit() -> Result<u64> {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -85,8 +96,11 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Address`], [`ErrorKind::AddressInUse`].
-    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::Os`].
+    /// - [`ErrorKind::Address`]: the text is no address.
+    /// - [`ErrorKind::AddressInUse`]: another socket has the address.
+    /// - [`ErrorKind::DescriptorLimit`]: this process may open no more descriptors.
+    /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the context.
+    /// - [`ErrorKind::Os`]: the kernel refused a call.
     pub fn listen<A>(&self, address: A) -> Result<Listener>
     where
         A: TryInto<Address>,
@@ -96,29 +110,32 @@ impl Context {
         Listener::bind(self.core.clone(), address.try_into()?)
     }
 
-    /// Listens on a `SOCK_SEQPACKET` Unix socket that already listens: inherited from a service
-    /// manager, say.
+    /// Listens on a `SOCK_SEQPACKET` Unix socket that already listens, such as one that a service manager passed.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Address`]: the descriptor is something else.
+    /// - [`ErrorKind::Address`]: the descriptor is no such socket.
+    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::Forked`], [`ErrorKind::Os`]: as [`listen`](Self::listen).
     pub fn listen_on(&self, socket: OwnedFd) -> Result<Listener> {
         self.core.generation().check()?;
         socket::adopt(&socket, true)?;
         Listener::adopt(self.core.clone(), socket)
     }
 
-    /// Connects to a listener. Waits for its Hello for as long as
-    /// [`Options::handshake_timeout`] allows.
+    /// Connects to a listener. Waits for its Hello at most for [`Options::handshake_timeout`].
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Address`], [`ErrorKind::NobodyListens`].
-    /// - [`ErrorKind::TimedOut`]: the listener did not answer.
-    /// - [`ErrorKind::PeerNotAdmitted`], [`ErrorKind::RefusedByPeer`],
-    ///   [`ErrorKind::NoCommonVersion`], [`ErrorKind::Fault`].
-    /// - [`ErrorKind::PeerClosed`]: the listener went away.
-    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`], [`ErrorKind::Os`].
+    /// - [`ErrorKind::Address`]: the text is no address.
+    /// - [`ErrorKind::NobodyListens`]: no socket listens on the address.
+    /// - [`ErrorKind::TimedOut`]: the listener did not answer in time.
+    /// - [`ErrorKind::PeerNotAdmitted`]: this side's peer policy does not admit the listener.
+    /// - [`ErrorKind::RefusedByPeer`]: the listener refused this side.
+    /// - [`ErrorKind::NoCommonVersion`], [`ErrorKind::Fault`]: the listener's Hello does not fit.
+    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: the listener went away.
+    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`]: this process lacks what a link needs.
+    /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the context.
+    /// - [`ErrorKind::Os`]: the kernel refused a call.
     pub fn connect<A>(&self, address: A) -> Result<Connection>
     where
         A: TryInto<Address>,
@@ -127,7 +144,7 @@ impl Context {
         self.connect_deadline(address, after(self.core.options().handshake_timeout))
     }
 
-    /// As [`connect`](Self::connect), until `deadline`.
+    /// Connects as [`connect`](Self::connect) does, until `deadline`.
     ///
     /// # Errors
     ///
@@ -142,7 +159,8 @@ impl Context {
         self.connect_to(&address, deadline)
     }
 
-    /// As [`connect_deadline`](Self::connect_deadline), but tries again while nobody listens.
+    /// Connects as [`connect_deadline`](Self::connect_deadline) does, and retries every few milliseconds while nobody
+    /// listens.
     ///
     /// # Errors
     ///
@@ -167,8 +185,8 @@ impl Context {
         }
     }
 
-    /// Connects over a connected `SOCK_SEQPACKET` Unix socket (one end of a `socketpair`, say)
-    /// whose other end [accepts](Self::accept_socket).
+    /// Connects over a connected `SOCK_SEQPACKET` Unix socket, such as one end of a `socketpair`. The other end
+    /// [accepts](Self::accept_socket).
     ///
     /// # Errors
     ///
@@ -182,8 +200,7 @@ impl Context {
         self.core.connect(socket, self.core.take_ours()?, (Instant::now(), deadline))
     }
 
-    /// Accepts over a connected `SOCK_SEQPACKET` Unix socket whose other end
-    /// [connects](Self::connect_socket).
+    /// Accepts over a connected `SOCK_SEQPACKET` Unix socket. The other end [connects](Self::connect_socket).
     ///
     /// # Errors
     ///
@@ -210,8 +227,8 @@ impl Context {
         }
     }
 
-    /// Gives memory of the pool that is not in use back to the system. Returns its bytes. A peer
-    /// that has mapped it lets go of it when it is next sent memory that is new to it.
+    /// Gives unused memory of the pool back to the system. Returns its bytes. A peer unmaps the memory when this side
+    /// next sends it memory that it has not mapped.
     pub fn trim(&self) -> u64 {
         if self.core.generation().is_current() { self.core.pool().trim() } else { 0 }
     }
@@ -224,12 +241,12 @@ impl Context {
         self.core.pool()
     }
 
-    /// Bytes that the pool holds.
+    /// Returns the bytes that count for [`Options::pool_quota`].
     pub fn pool_bytes(&self) -> u64 {
         if self.core.generation().is_current() { self.core.pool().used() } else { 0 }
     }
 
-    /// How long a loop of this context watches before it sleeps.
+    /// Returns how long a loop of this context polls before it sleeps.
     pub(crate) fn spin(&self) -> SpinPolicy {
         SpinPolicy::new(self.core.options().spin)
     }
@@ -237,7 +254,7 @@ impl Context {
     fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {
         let start = Instant::now();
         let target = address.to_socket_address()?;
-        // Made first, so that the listener finds the Hello when it wakes up.
+        // This side comes first, so that the listener finds the Hello when it wakes up.
         let ours = self.core.take_ours()?;
         let socket = match self.reach(address, &target, (start, deadline)) {
             Ok(socket) => socket,
@@ -249,7 +266,7 @@ impl Context {
         self.core.connect(socket, ours, (start, deadline))
     }
 
-    /// A socket that is connected to a listener that the peer policy admits.
+    /// Returns a socket connected to a listener that the peer policy admits.
     fn reach(
         &self,
         address: &Address,
@@ -272,7 +289,7 @@ impl Context {
                 Err(errno) => return Err(Error::os("connect", errno)),
             }
         };
-        // Before any descriptor leaves: who listens here.
+        // The policy checks the listener before any descriptor leaves.
         self.core.options().peer_policy.check(&socket::maker(&socket)?)?;
         Ok(socket)
     }

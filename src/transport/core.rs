@@ -1,4 +1,8 @@
-//! What a context, its listeners and its connections share.
+//! What a context and its listeners share: the options, the environment of links, and a spare side.
+//!
+//! 1. The spare is this side of one future link. A listener makes it while it waits, a connecting context while the
+//!    listener answers.
+//! 2. A spare that no link took stays for the next one.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,17 +27,19 @@ use crate::wake::{self, Spin};
 pub(super) struct Core {
     options: Options,
     env: Arc<LinkEnv>,
-    /// This side of the next link, made while nobody waited for it.
+    /// This side of the next link, if it is made.
     spare: Mutex<Option<Ours>>,
-    /// This context has connected before: it is likely to do so again.
+    /// Whether this context has connected. Such a context is likely to connect once more.
     has_connected: AtomicBool,
     generation: Generation,
 }
 
 impl Core {
+    /// Returns the core of a new context.
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel has no `MADV_WIPEONFORK`.
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel is older than Linux 5.1.
     pub(super) fn new(options: Options) -> Result<Self> {
         let env = Arc::new(LinkEnv::new(options.channel(), Pool::new(options.pool())));
         let generation = Generation::current()?;
@@ -63,7 +69,7 @@ impl Core {
         times: (Instant, Instant),
     ) -> Result<Connection> {
         let meanwhile = || {
-            // A context that connects for the second time uses the time until the listener answers.
+            // From the second connect on, the context uses the time until the listener answers.
             if self.has_connected.swap(true, Ordering::Relaxed) {
                 self.prepare();
             }
@@ -72,7 +78,7 @@ impl Core {
         self.establish(socket, (ours, theirs))
     }
 
-    /// Accepts a peer over a connected socket, if it has said Hello.
+    /// Accepts a peer over a connected socket, if its Hello has come.
     pub(super) fn accept(&self, socket: &OwnedFd) -> Result<Offer> {
         exchange::accept(self.rules(), socket, || self.take_ours())
     }
@@ -88,7 +94,7 @@ impl Core {
         spare.map_or_else(|| self.make_ours(), Ok)
     }
 
-    /// Keeps this side of a link that was not made for the next one.
+    /// Keeps the side of a link that did not come about, for the next one.
     pub(super) fn keep_ours(&self, ours: Ours) {
         *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(ours);
     }

@@ -1,4 +1,7 @@
-//! A connection from a handshake that has succeeded.
+//! The connection of a handshake that has succeeded.
+//!
+//! The function owns nothing. If the watcher cannot watch the link, the function closes the account that it opened with
+//! the pool.
 
 use std::sync::Arc;
 
@@ -14,7 +17,7 @@ use crate::transport::connection::Connection;
 use crate::transport::options::{Numa, Options};
 use crate::wake;
 
-/// Makes the connection.
+/// Returns the connection of a handshake's two sides.
 ///
 /// # Errors
 ///
@@ -30,7 +33,7 @@ pub(super) fn establish(
     if let (Numa::Receiver, Some(node)) = (options.numa, theirs.hello.numa_node)
         && let Err(error) = mapping.bind_to_node(node)
     {
-        // A wish, of a node that only the peer vouches for.
+        // Only the peer vouches for the node, and the link works without it.
         tracing::debug!(error = format_args!("{error:#}"), node, "the ring stays where it is");
     }
     let terms = Terms {
@@ -40,7 +43,7 @@ pub(super) fn establish(
         peer_pool_limit: theirs.hello.pool_limit,
     };
     let peer = theirs.segment.mapping().clone();
-    let borrower = env.pool().open(Arc::new(Returns(peer.clone())), theirs.hello.loan_slots);
+    let borrower = env.pool().open(Arc::new(Returns::new(peer.clone())), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
     socket::stop_pidfds(&socket);
     let control_socket = ControlSocket::new(options.peer_pool_limit, options.prefault);

@@ -1,7 +1,12 @@
-//! A listener: accepts peers, and survives all of them.
+//! A listener: it accepts peers, and no peer can end it.
+//!
+//! The listener owns the listening socket, the peers whose Hello has not come, and an epoll instance that watches both.
+//!
+//! 1. A peer that lies, stays silent or dies fails its own handshake alone.
+//! 2. At most `half_open_limit` peers are half-open. One more, and the listener drops the oldest.
+//! 3. One descriptor is held in reserve, so that the listener can turn a peer away when this process may open no more.
+//! 4. The listener removes the path of its socket on drop, while its own socket is there.
 
-use crate::handshake::exchange;
-use crate::transport::core::Core;
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,34 +21,47 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::address::Address;
+use crate::handshake::exchange;
 use crate::handshake::exchange::Offer;
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::socket;
 use crate::patience::after;
 use crate::shm::fork::Generation;
 use crate::transport::connection::Connection;
+use crate::transport::core::Core;
 
 /// The key of the listening socket; half-open peers have others.
 const LISTENER: u64 = u64::MAX;
 
-/// How long peers are taken from the socket's queue at a time: one that lies can cost as much as counting the
-/// pages of a GiB, some 10 ms, and a reactor has links beside the listener.
+/// How long the listener takes peers from the socket's queue at a time. A peer that lies can cost some 10 ms, for
+/// counting the pages of a GiB, and a reactor has links beside the listener.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Peers that the socket's queue holds, about.
+/// Peers that the socket's queue holds: the backlog of `listen`.
 const QUEUE: usize = 4096;
 
-/// Peers taken from the socket's queue before the half-open ones are looked at again.
+/// Peers that the listener takes from the socket's queue before it checks the half-open ones.
 const BURST: usize = 64;
 
-/// How long whoever cannot even turn a peer away waits before it tries again: the peer stays at the head
-/// of the queue, and is told of at once.
+/// The pause before the next attempt, while the listener can neither accept a peer nor turn it away. The peer stays at
+/// the head of the queue, so the socket stays readable.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
-/// Looks at what has come, after the deadline.
+/// Rounds after the deadline in which the listener takes what has come.
 const LATE: u32 = 4;
 
-/// What a listener has seen.
+/// Counts of the peers that a listener has met.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Address, Context};
+///
+/// let mut listener = Context::new()?.listen(Address::fresh())?;
+/// assert!(listener.try_accept()?.is_none());
+/// assert_eq!(listener.stats().accepted, 0);
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerStats {
@@ -51,25 +69,39 @@ pub struct ListenerStats {
     pub accepted: u64,
     /// Peers that were refused, or broke the protocol.
     pub refused: u64,
-    /// Peers that said no Hello in time, or were dropped for newer ones.
+    /// Peers whose Hello did not come in time, or that the listener dropped for newer ones.
     pub silent: u64,
 }
 
 /// Accepts connections on an address.
 ///
-/// Whatever peers do, a listener goes on: one that lies, stays silent or dies fails its own
-/// handshake. Only what this process lacks itself (descriptors, memory) is an error of
-/// [`accept`](Self::accept), and even then the next call goes on.
+/// No peer can end a listener: a peer that lies, stays silent or dies fails its own handshake. An error of
+/// [`accept`](Self::accept) says what this process lacks (descriptors, memory), and the next call goes on.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut listener = context.listen(&address)?;
+/// let client = std::thread::spawn(move || context.connect(&address));
+/// let link = listener.accept()?;
+/// assert_eq!(link.peer().pid(), Some(std::process::id()));
+/// assert_eq!(listener.stats().accepted, 1);
+/// client.join().unwrap()?.close()?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     core: Arc<Core>,
     address: Option<Address>,
     socket: OwnedFd,
     epoll: OwnedFd,
-    /// Peers that have not said Hello, oldest first.
+    /// Peers whose Hello has not come, oldest first.
     half_open: VecDeque<HalfOpen>,
     next_key: u64,
-    /// Given up for a moment to turn a peer away when no descriptor is left.
+    /// Closed for a moment to turn a peer away when no descriptor is left.
     reserve: Option<OwnedFd>,
     /// The peer at the head of the queue could neither be accepted nor turned away.
     stuck: bool,
@@ -92,7 +124,7 @@ impl Listener {
         let mut socket = socket::open()?;
         let mut bound = socket::bind_and_listen(&socket, &target);
         if bound == Err(Errno::ADDRINUSE) && address.as_path().is_some_and(is_stale) {
-            // What a process that died has left behind.
+            // A process that died left the socket file behind.
             socket = socket::open()?;
             let removed = address.as_path().map(std::fs::remove_file);
             bound = match removed {
@@ -115,7 +147,7 @@ impl Listener {
     }
 
     pub(super) fn adopt(core: Arc<Core>, socket: OwnedFd) -> Result<Self> {
-        // Accepted sockets get what the listening one has, so no Hello comes without credentials.
+        // Accepted sockets inherit the option, so no Hello comes without credentials.
         socket::receive_credentials(&socket)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
             .map_err(|errno| Error::os("epoll_create1", errno))?;
@@ -138,12 +170,12 @@ impl Listener {
         })
     }
 
-    /// The address, unless the socket was inherited.
+    /// Returns the address, or `None` if the socket was inherited.
     pub fn address(&self) -> Option<&Address> {
         self.address.as_ref()
     }
 
-    /// What this listener has seen.
+    /// Returns the counts of this listener.
     pub fn stats(&self) -> ListenerStats {
         self.stats
     }
@@ -152,8 +184,9 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`], [`ErrorKind::Os`]: this process
-    /// lacks what the next connection needs. The peer was turned away; the listener goes on.
+    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`], [`ErrorKind::Os`]: this process lacks what the
+    ///   next connection needs. The listener turned the peer away, and goes on.
+    /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the listener.
     pub fn accept(&mut self) -> Result<Connection> {
         loop {
             if let Some(connection) = self.accept_until(None)? {
@@ -162,11 +195,12 @@ impl Listener {
         }
     }
 
-    /// As [`accept`](Self::accept), until `deadline`.
+    /// Accepts as [`accept`](Self::accept) does, until `deadline`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TimedOut`], and as [`accept`](Self::accept).
+    /// - [`ErrorKind::TimedOut`]: no peer came in time.
+    /// - Otherwise as [`accept`](Self::accept).
     pub fn accept_deadline(&mut self, deadline: Instant) -> Result<Connection> {
         let start = Instant::now();
         match self.accept_until(Some(deadline))? {
@@ -175,7 +209,7 @@ impl Listener {
         }
     }
 
-    /// As [`accept`](Self::accept), but does not wait. `None`: no peer is ready.
+    /// Accepts as [`accept`](Self::accept) does, but does not wait. Returns `None` if no peer is ready.
     ///
     /// # Errors
     ///
@@ -203,9 +237,9 @@ impl Listener {
             let idle = keys.is_empty();
             for key in keys {
                 let connected =
-                    if key == LISTENER { self.take_new() } else { self.look_again(key) };
+                    if key == LISTENER { self.take_new() } else { self.check_again(key) };
                 if connected.is_err() && self.stuck && key == LISTENER {
-                    // Whoever waits and tries again would do so at once, for ever.
+                    // The caller that waits for the socket would call at once, for ever.
                     let now = Instant::now();
                     let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
                     std::thread::sleep(left.map_or(PAUSE, |left| left.min(PAUSE)));
@@ -216,40 +250,40 @@ impl Listener {
                 }
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                // Whoever waits for an edge needs to know that nothing is left; liars without end must
-                // not keep it from its deadline.
+                // A caller that waits for an edge must empty the queue, but endless liars must not keep it past its
+                // deadline.
                 late += 1;
                 if idle {
                     return Ok(None);
                 }
                 if late == LATE {
-                    self.tell_again();
+                    self.rearm();
                     return Ok(None);
                 }
             }
         }
     }
 
-    /// Peers may be left: whoever waits for an edge gets one.
-    fn tell_again(&self) {
+    /// Causes an edge of the epoll instance, as peers may be left in the queue.
+    fn rearm(&self) {
         let _ = epoll::delete(&self.epoll, &self.socket);
-        // There was room for it a moment ago. A listener that is not told of says so by its user's deadline.
+        // The entry had room a moment ago. Without it, `accept` finds peers by its deadline.
         let data = EventData::new_u64(LISTENER);
         let _ = epoll::add(&self.epoll, &self.socket, data, EventFlags::IN);
     }
 
-    /// Whether no `fork` lies between the caller and the listener's process.
+    /// Returns whether the caller is in the listener's process, and not in a fork of it.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_here(&self) -> bool {
         self.generation.is_current()
     }
 
-    /// When the first of the peers that are silent yet is to be dropped.
+    /// Returns when the listener drops the oldest half-open peer.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.half_open.front().map(|peer| peer.deadline)
     }
 
-    /// Takes peers from the socket's queue, until one of them has said Hello already.
+    /// Takes peers from the socket's queue until one connects.
     fn take_new(&mut self) -> Result<Option<Connection>> {
         let start = Instant::now();
         for _ in 0..BURST {
@@ -276,29 +310,29 @@ impl Listener {
                 self.note(&exchange::refuse(&peer, error));
                 continue;
             }
-            match self.look(peer)? {
-                Look::Connected(connection) => return Ok(Some(*connection)),
-                Look::Silent(peer) => self.keep(peer)?,
-                Look::Over => {}
+            match self.check(peer)? {
+                Checked::Connected(connection) => return Ok(Some(*connection)),
+                Checked::Silent(peer) => self.keep(peer)?,
+                Checked::Over => {}
             }
         }
         Ok(None)
     }
 
-    /// A half-open peer has something to say.
-    fn look_again(&mut self, key: u64) -> Result<Option<Connection>> {
+    /// Checks a half-open peer whose socket is readable.
+    fn check_again(&mut self, key: u64) -> Result<Option<Connection>> {
         let Some(at) = self.half_open.iter().position(|peer| peer.key == key) else {
             return Ok(None);
         };
         let Some(HalfOpen { socket, deadline, .. }) = self.half_open.remove(at) else {
             return Ok(None);
         };
-        // The socket lives on in its connection, and this table is done with it.
+        // The socket lives on in its connection.
         let _ = epoll::delete(&self.epoll, &socket);
-        match self.look(socket)? {
-            Look::Connected(connection) => Ok(Some(*connection)),
-            Look::Over => Ok(None),
-            Look::Silent(socket) => {
+        match self.check(socket)? {
+            Checked::Connected(connection) => Ok(Some(*connection)),
+            Checked::Over => Ok(None),
+            Checked::Silent(socket) => {
                 let events = EventFlags::IN;
                 epoll::add(&self.epoll, &socket, EventData::new_u64(key), events)
                     .map_err(|errno| Error::os("epoll_ctl", errno))?;
@@ -308,25 +342,26 @@ impl Listener {
         }
     }
 
-    fn look(&mut self, socket: Socket) -> Result<Look> {
+    /// Accepts a peer if its Hello has come.
+    fn check(&mut self, socket: Socket) -> Result<Checked> {
         let answer = match self.core.accept(&socket) {
-            Ok(Offer::Silent) => return Ok(Look::Silent(socket)),
+            Ok(Offer::Silent) => return Ok(Checked::Silent(socket)),
             Ok(Offer::Accepted(sides)) => self.core.establish(socket, *sides),
             Err(error) => Err(error),
         };
         match answer {
             Ok(connection) => {
                 self.stats.accepted += 1;
-                Ok(Look::Connected(Box::new(connection)))
+                Ok(Checked::Connected(Box::new(connection)))
             }
             Err(error) => {
                 self.note(&error);
                 match error.kind() {
-                    // What we lack ourselves is for our user to know.
+                    // The caller hears what this process lacks.
                     ErrorKind::DescriptorLimit { .. }
                     | ErrorKind::OutOfMemory { .. }
                     | ErrorKind::Os { .. } => Err(error),
-                    _ => Ok(Look::Over),
+                    _ => Ok(Checked::Over),
                 }
             }
         }
@@ -337,7 +372,7 @@ impl Listener {
         tracing::debug!(error = format_args!("{error:#}"), "a peer was not accepted");
     }
 
-    /// Keeps a peer that has not said Hello. One too many, and the oldest is dropped.
+    /// Keeps a peer whose Hello has not come. Drops the oldest if there are too many.
     fn keep(&mut self, socket: Socket) -> Result<()> {
         if self.half_open.len() >= self.core.options().half_open_limit {
             self.drop_oldest();
@@ -365,8 +400,8 @@ impl Listener {
         }
     }
 
-    /// No descriptor is left for the peer at the head of the queue: takes it with the one held in
-    /// reserve and hangs up, or it would be told of again at once, for ever. `false`: it is still there.
+    /// Takes the peer at the head of the queue with the descriptor held in reserve, and hangs up: no other descriptor
+    /// is left for it, and it would keep the socket readable. Returns `false` if the peer is still there.
     fn turn_away(&mut self) -> bool {
         if self.reserve.take().is_none() {
             self.reserve = reserve_descriptor(&self.socket);
@@ -379,14 +414,14 @@ impl Listener {
         gone
     }
 
-    /// Whether the next look will meet the same peer, which can be neither accepted nor turned away now.
+    /// Returns whether the peer at the head of the queue can now neither be accepted nor turned away.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck
     }
 }
 
-/// What a look at a half-open peer gives.
-enum Look {
+/// A half-open peer after a check.
+enum Checked {
     Connected(Box<Connection>),
     Silent(Socket),
     /// Refused, or gone.
@@ -397,14 +432,14 @@ fn reserve_descriptor(any: &OwnedFd) -> Option<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(any, 3).ok()
 }
 
-/// The file at a path, if it is a socket: device and inode.
+/// Returns device and inode of the file at a path, if it is a socket.
 fn socket_at(path: &Path) -> Option<(u64, u64)> {
     let file = std::fs::symlink_metadata(path).ok()?;
     file.file_type().is_socket().then(|| (file.dev(), file.ino()))
 }
 
-/// Whether a path holds a socket on which nobody listens. A file of another kind refuses connections
-/// just so, and is none of our business.
+/// Returns whether a path holds a socket on which nobody listens. A file of another kind refuses connections too, and
+/// is not the listener's to remove.
 fn is_stale(path: &Path) -> bool {
     if socket_at(path).is_none() {
         return false;
@@ -421,8 +456,8 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
 }
 
 impl AsFd for Listener {
-    /// Readable when [`try_accept`](Listener::try_accept) has something to do. Call it then, and
-    /// now and then besides, so that silent peers are dropped in time.
+    /// Returns a descriptor that is readable when [`try_accept`](Listener::try_accept) has something to do. Call it
+    /// then, and now and then besides, so that the listener drops silent peers in time.
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -432,7 +467,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let path = self.path.take().filter(|_| self.generation.is_current());
         if self.generation.is_current() {
-            // Closed with the listening socket, what they have sent would be closed here, too.
+            // The kernel would close the descriptors that waiting peers have sent on this thread, with the socket.
             let mut left = 0;
             while left < QUEUE && matches!(socket::accept(self.socket.as_fd()), Ok(Some(_))) {
                 left += 1;

@@ -1,13 +1,14 @@
-//! The public face of a link: contexts, listeners, connections.
+//! The public face of a link: contexts, listeners, connections, and their options.
 //!
 //! A [`Context`] makes [`Listener`]s and connects; a [`Connection`] is one outbox, written by its
-//! [`Sender`](crate::Sender), and one inbox, read by its [`Receiver`](crate::Receiver). Each side owns one segment per link:
+//! [`Sender`](crate::Sender), and one inbox, read by its [`Receiver`](crate::Receiver). Each side owns one segment per
+//! link:
 //!
 //! ```text
 //!        our segment                                 the peer's segment
 //!   ┌───────────────────────┐                    ┌───────────────────────┐
 //!   │ control: our position │◀─ reads ─ peer     │ control: its position │
-//!   │   parking, bells,     │                    │   parking, bells,     │
+//!   │   state words, bells, │                    │   state words, bells, │
 //!   │   returned loans      │                    │   returned loans      │
 //!   ├───────────────────────┤                    ├───────────────────────┤
 //!   │ ring: our outbox      │═ read by the peer  │ ring: our inbox       │
@@ -15,8 +16,9 @@
 //!     only we write                                only the peer writes
 //! ```
 //!
-//! After the handshake the socket carries descriptors of pool segments and of the user's, wake-ups, and the end of the
-//! peer. It carries no data.
+//! 1. Only its creator writes a segment.
+//! 2. After the handshake the socket carries descriptors of pool segments and of the user's, wake-ups, and the end of
+//!    the peer. It carries no messages.
 
 mod connection;
 mod context;

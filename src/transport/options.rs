@@ -1,4 +1,7 @@
-//! What a context can be told.
+//! The options of a context.
+//!
+//! 1. Every option has a default.
+//! 2. A context checks its options once, when it is made.
 
 use std::time::Duration;
 
@@ -9,11 +12,21 @@ use crate::pool::PoolOptions;
 use crate::shm::{Backing, page_size};
 use crate::wake::Spin;
 
-/// On which NUMA node the memory of this side's rings lies.
+/// The NUMA node on which the memory of this side's rings lies.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::options::Numa;
+/// use slipring::{Context, Options};
+///
+/// let context = Context::with_options(Options::new().numa(Numa::Receiver))?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Numa {
-    /// Where the kernel puts it: the node of the thread that connects or accepts.
+    /// The node of the thread that connects or accepts, which the kernel chooses by itself.
     Local,
     /// The node that the receiver named in its Hello.
     Receiver,
@@ -21,11 +34,11 @@ pub enum Numa {
     Node(u32),
 }
 
-/// Source: `docs/lab/2026-11-23-pool-footprint.md`. While both CPUs share a cache, a round trip of 64 KiB takes longer in
-/// half as much and in twice as much.
+/// The default of [`Options::pool_footprint`], in bytes. Source: `docs/lab/2026-11-23-pool-footprint.md`: while both
+/// CPUs share a cache, a round trip of 64 KiB takes longer with half as much and with twice as much.
 const POOL_FOOTPRINT: u64 = 2 << 20;
 
-/// Source: the same page.
+/// The default of [`Options::pool_far_footprint`], in bytes. Source: the same page.
 const POOL_FAR_FOOTPRINT: u64 = 32 << 20;
 
 /// Options of a [`Context`](crate::Context); every one has a default.
@@ -101,7 +114,7 @@ impl Options {
 }
 
 impl Options {
-    /// The defaults.
+    /// Returns the default options.
     pub fn new() -> Self {
         Self::default()
     }
@@ -114,7 +127,7 @@ impl Options {
         self
     }
 
-    /// The longest message in bytes, both ways. Default 1 GiB. The smaller of both sides counts.
+    /// The longest message in bytes, both ways. Default 1 GiB. The smaller value of both sides counts.
     pub fn max_message(mut self, bytes: u64) -> Self {
         self.max_message = bytes;
         self
@@ -127,7 +140,7 @@ impl Options {
         self
     }
 
-    /// How many blocks one peer may lend us at once, 1 to 65536. Default 256; peers use 1024 at most.
+    /// Blocks that one peer may lend this side at once: 1 to 65536. Default 256. A peer uses at most 1024.
     pub fn loan_slots(mut self, slots: u32) -> Self {
         self.loan_slots = slots;
         self
@@ -143,8 +156,8 @@ impl Options {
     /// Bytes of each block size that rotate while the peer's CPU shares a cache with this side's. Default 2 MiB.
     ///
     /// The pool hands out the block of a size that was unused for longest, because lines that a receiver has just read
-    /// are slow to write. At least four blocks rotate, up to twice these bytes together; messages longer than half of the
-    /// footprint always travel in the same block. More blocks than rotate exist only while receivers hold them.
+    /// are slow to write. At least four blocks rotate, up to twice these bytes together; messages longer than half of
+    /// the footprint always travel in the same block. More blocks than rotate exist only while receivers hold them.
     /// `docs/tuning.md` has the figures.
     pub fn pool_footprint(mut self, bytes: u64) -> Self {
         self.pool_footprint = bytes;
@@ -166,22 +179,20 @@ impl Options {
         self
     }
 
-    /// Bytes of messages that may be set aside while something else is waited for (a response).
-    /// Default 1 MiB.
+    /// Bytes of messages that a receiver may set aside while it waits for something else (a response). Default 1 MiB.
     pub fn backlog_limit(mut self, bytes: usize) -> Self {
         self.backlog_limit = bytes;
         self
     }
 
-    /// Bytes of writes of one [`Link`](crate::Link) that may wait for room: its peer may be slow, or
-    /// never read. Default 64 MiB; one write always may wait.
+    /// Bytes of writes of one [`Link`](crate::Link) that may wait for room, while its peer is slow or does not read.
+    /// Default 64 MiB. One write of any length may wait.
     pub fn write_limit(mut self, bytes: usize) -> Self {
         self.write_limit = bytes;
         self
     }
 
-    /// How many peers may have connected to a listener without having said Hello. Default 64; when
-    /// one more comes, the oldest is dropped.
+    /// Peers of one listener whose Hello may be due. Default 64. When one more connects, the listener drops the oldest.
     pub fn half_open_limit(mut self, peers: usize) -> Self {
         self.half_open_limit = peers;
         self
@@ -193,8 +204,7 @@ impl Options {
         self
     }
 
-    /// How long operations without a deadline of their own wait for room, and calls for their
-    /// response. Default 30 s.
+    /// How long operations without a deadline wait for room, and calls for their response. Default 30 s.
     pub fn send_timeout(mut self, timeout: Duration) -> Self {
         self.send_timeout = timeout;
         self
@@ -206,27 +216,27 @@ impl Options {
         self
     }
 
-    /// Which peers are admitted. Default [`PeerPolicy::SameUser`].
+    /// The peers that listeners admit, and the listeners that this side connects to. Default [`PeerPolicy::SameUser`].
     pub fn peer_policy(mut self, policy: PeerPolicy) -> Self {
         self.peer_policy = policy;
         self
     }
 
-    /// Ask for huge pages for rings and pool (`madvise`). Default no. Does nothing where the system
-    /// has none for shared memory (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
+    /// Whether rings and pool ask for huge pages (`madvise`). Default no. The option has no effect where the system has
+    /// no huge pages for shared memory (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
     pub fn huge_pages(mut self, yes: bool) -> Self {
         self.huge_pages = yes;
         self
     }
 
-    /// Map every page of rings and pool when they are made, rather than on first touch. Default no:
-    /// it costs about 250 µs a MiB.
+    /// Whether this side maps every page of rings and pool when it makes them, rather than on first touch. Default no:
+    /// mapping costs about 250 µs a MiB.
     pub fn prefault(mut self, yes: bool) -> Self {
         self.prefault = yes;
         self
     }
 
-    /// Where the memory of this side's rings lies. Default [`Numa::Local`].
+    /// The NUMA node of the memory of this side's rings. Default [`Numa::Local`].
     pub fn numa(mut self, numa: Numa) -> Self {
         self.numa = numa;
         self

@@ -1,4 +1,7 @@
 //! The barrier of a thread that is about to sleep.
+//!
+//! 1. The thread always issues a full fence.
+//! 2. A thread that was hot also has the kernel issue one on each waker's CPU.
 
 use std::sync::OnceLock;
 
@@ -6,8 +9,8 @@ use rustix::thread::MembarrierCommand;
 
 use crate::sync::Edge;
 
-/// Whether this process can issue `membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED)` (Linux 4.16), and is
-/// registered to be interrupted by it.
+/// Returns whether this process can issue `membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED)` (Linux 4.16), and is
+/// registered for its interrupts.
 pub(crate) fn is_registered() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
@@ -16,12 +19,12 @@ pub(crate) fn is_registered() -> bool {
     })
 }
 
-/// The barrier between saying that we sleep and the last look at what we wait for.
+/// Issues the barrier between the store of a sleeper's state and its last look.
 ///
-/// `was_hot`: one of those to whom we said so may issue no fence (see [`Sleeper`](super::Sleeper)). The system call
-/// then issues one on every CPU that runs a registered process. It takes some 12 µs beside one running peer.
+/// If the sleeper `was_hot`, its waker may issue no fence (see [`Sleeper`](super::Sleeper)). The system call then
+/// issues one on every CPU that runs a registered process. It takes some 12 µs beside one running peer.
 pub(crate) fn before_last_look(was_hot: bool) {
-    // Pairs with Waker::look: a waker that misses our state is seen by our last look.
+    // Pairs with Waker::look: if the waker misses the state, the last look sees what it made visible.
     Edge::Park.barrier();
     if was_hot {
         Edge::Interrupt.run(interrupt);

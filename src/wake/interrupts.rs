@@ -44,7 +44,7 @@ pub(super) fn interruptible(program: impl FnOnce()) {
     INTERRUPTS.served.notify_all();
 }
 
-/// An interrupt may meet the thread here.
+/// Marks a point at which an interrupt may meet the thread.
 pub(super) fn point() {
     if !IS_INTERRUPTED.get() {
         return;
@@ -57,7 +57,7 @@ pub(super) fn point() {
     }
 }
 
-/// The call.
+/// Models the system call.
 pub(super) fn interrupt() {
     let mut cpu = INTERRUPTS.cpu.lock().unwrap();
     cpu.requested += 1;

@@ -1,6 +1,6 @@
-//! Sleeping until the peer has done something, without a system call of the peer while we are awake.
+//! Sleep and wake-up across processes. The waker makes no system call while the sleeper is awake.
 //!
-//! Two words for each reason to sleep, each in its writer's segment:
+//! Each reason to sleep has two words, each in its writer's segment:
 //!
 //! ```text
 //!   sleeper's segment                     waker's segment
@@ -12,8 +12,8 @@
 //!          3 gone (never comes back)
 //! ```
 //!
-//! *Parked* is a thread that sleeps on the bell; *armed* is an event loop that sleeps on the link's
-//! socket and is woken by a packet. An *eager* sleeper is rung already for a long message that is being written.
+//! A *parked* thread sleeps on the bell. An *armed* event loop sleeps on the link's socket, and a packet wakes it. The
+//! waker rings an *eager* sleeper for the first part of a long message.
 //!
 //! | sleeper                          | waker                                |
 //! |----------------------------------|--------------------------------------|
@@ -35,8 +35,8 @@
 //! messages says that it is *hot*. While the waker finds it hot, the waker issues no fence. Before a hot sleeper
 //! sleeps, it has the kernel issue one on the waker's CPU: `membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED)`.
 //!
-//! 5. A waker loads the state once without a fence. Only if it finds the sleeper hot, that is all. Else it fences and
-//!    loads the state a second time: the first load may have been early.
+//! 5. A waker loads the state once without a fence, and returns if the sleeper is hot. Else it fences and loads the
+//!    state a second time: the first load may have been early.
 //! 6. A sleeper is hot only if both processes are registered for `membarrier`; each side's Hello says so.
 
 mod barrier;

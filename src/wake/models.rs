@@ -1,11 +1,11 @@
-//! loom models of parking: no wake-up is lost.
+//! loom models of sleep and wake-up: no wake-up is lost.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
 //! They run [`Sleeper`], [`Waker`] and the ring's ends as they ship, over [`LoomWords`]; the loop
-//! around a sleep is that of `transport/wait.rs`. The futex is modelled by what the kernel promises:
+//! around a sleep is that of `link/waiter.rs`. The futex is modelled by what the kernel promises:
 //! it compares the bell and queues the sleeper under a lock that the waker takes, too. A sleeper
 //! that nobody wakes is a deadlock, which loom reports.
 //!
@@ -36,7 +36,7 @@ const RECEIVER_STATE: usize = 8;
 const ROOM_BELL: usize = 16;
 const RETURNED: usize = 24;
 
-/// What loom says of threads that all sleep.
+/// The message of loom when all threads sleep.
 const DEADLOCK: &str = "deadlock";
 
 /// A record of one line.
@@ -44,7 +44,7 @@ fn header() -> Header {
     Header::new(Kind::Message, 0)
 }
 
-/// What the kernel does for those who sleep on one bell.
+/// The kernel's queue of threads that sleep on one bell.
 #[derive(Default)]
 struct Futex {
     queue: Mutex<()>,
@@ -79,7 +79,7 @@ impl Socket {
         self.arrived.notify_all();
     }
 
-    /// Takes what has come. True: there was something.
+    /// Takes what has come. Returns whether there was something.
     fn take(&self) -> bool {
         std::mem::take(&mut *self.packets.lock().unwrap()) > 0
     }
@@ -93,7 +93,7 @@ impl Socket {
     }
 }
 
-/// What both sides see of a link.
+/// The words of a link that both sides see.
 #[derive(Clone)]
 struct Link {
     /// The sender's segment.
@@ -137,7 +137,7 @@ impl Link {
     }
 }
 
-/// The loop of `Waiter::wait`, behind its watching.
+/// The loop of `Waiter::wait`, after its polls.
 fn wait(
     sleeper: &mut Sleeper,
     own: &LoomWords,
@@ -413,7 +413,7 @@ fn a_reactor_fails_without_wake() {
     assert!(failure_without(Edge::Wake, armed_together).contains(DEADLOCK));
 }
 
-/// A wake-up that is taken in vain, or comes late, is asked for anew.
+/// A half asks once more for a wake-up that it took in vain, or that came late.
 #[test]
 fn every_arming_is_answered() {
     bounded(6, || {

@@ -1,4 +1,8 @@
 //! The sleeping side of one reason to sleep.
+//!
+//! 1. Each sleep has its own epoch, so a waker can tell two sleeps apart.
+//! 2. Between the store of the state and the sleep lies one last look, behind the barrier.
+//! 3. A sleeper is hot after [`HOT_AFTER`] bytes of its ring without a sleep.
 
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering};
@@ -12,7 +16,7 @@ const HOT_AFTER: u64 = 64 << 10;
 /// The sleeping side of one reason to sleep.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
-    /// Our state word in our segment, in bytes.
+    /// The state word in this side's segment, in bytes.
     state: usize,
     /// The bell in the peer's segment, in bytes.
     bell: usize,
@@ -29,7 +33,8 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Returns a sleeper whose state word is at `state` of our segment and whose bell is at `bell` of the peer's.
+    /// Returns a sleeper whose state word is at `state` of this side's segment and whose bell is at `bell` of the
+    /// peer's.
     pub(crate) fn new(state: usize, bell: usize) -> Self {
         let (epoch, eager, awake_since) = (0, 0, Some(0));
         let (may_be_hot, is_hot, is_asleep) = (false, false, false);
@@ -42,7 +47,7 @@ impl Sleeper {
         self
     }
 
-    /// Sets whether the waker rings already for a long message that is being written.
+    /// Sets whether the waker rings for the first part of a long message.
     pub(crate) fn set_eager(&mut self, is_eager: bool) {
         self.eager = if is_eager { state::EAGER } else { 0 };
     }
@@ -60,7 +65,7 @@ impl Sleeper {
         }
     }
 
-    /// Says that we sleep. The caller looks once more at what it waits for, and then sleeps for as long as the bell's
+    /// Stores that this side sleeps. The caller checks once more what it waits for, and then sleeps while the bell's
     /// low half is the value returned.
     fn park(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> u32 {
         let bell = peer.load(self.bell) as u32;
@@ -69,8 +74,8 @@ impl Sleeper {
         bell
     }
 
-    /// Says that we sleep, looks once more, and sleeps by `sleep` for as long as the bell's low half is the value that
-    /// `sleep` is given. Returns `None` if the last look found something.
+    /// Stores that this side sleeps, checks `ready` once more, and calls `sleep`, which sleeps while the bell's low
+    /// half is its argument. Returns `None` if the last look found something.
     pub(crate) fn sleep<T>(
         &mut self,
         own: &impl OwnWords,
@@ -82,8 +87,9 @@ impl Sleeper {
         if ready() { None } else { Some(sleep(bell)) }
     }
 
-    /// Says that we are about to sleep on the link's socket. Returns whether this sleeper was hot. The caller passes
-    /// [`before_last_look`], once for any number of sleepers, and looks once more.
+    /// Stores that this side is about to sleep on the link's socket. Returns whether this sleeper was hot. The caller
+    /// passes
+    /// [`before_last_look`], once for any number of sleepers, and checks once more.
     #[must_use]
     pub(crate) fn arm(&mut self, own: &impl OwnWords) -> bool {
         self.store_asleep(own, state::ARMED)
@@ -97,13 +103,13 @@ impl Sleeper {
         std::mem::take(&mut self.is_hot)
     }
 
-    /// Says that we are awake again.
+    /// Stores that this side is awake.
     pub(crate) fn unpark(&mut self, own: &impl OwnWords) {
         self.is_asleep = false;
         own.store(self.state, state::AWAKE, Ordering::Relaxed);
     }
 
-    /// Says that we will never look again.
+    /// Stores that this side has ended.
     pub(crate) fn leave(&mut self, own: &impl OwnWords) {
         own.store(self.state, state::GONE, Edge::Publish.store());
     }

@@ -1,15 +1,29 @@
-//! How long a waiter polls before it sleeps.
+//! The time that a waiter polls before it sleeps.
+//!
+//! 1. [`Spin`] is the user's choice, [`SpinPolicy`] what a waiter makes of it.
+//! 2. Only [`Spin::Adaptive`] learns: each wait that polled in vain makes the next polls rarer.
 
 use std::time::{Duration, Instant};
 
-/// How long a waiter polls before it sleeps.
+/// The time that a waiter polls before it sleeps.
 ///
 /// Waking a sleeper costs its peer a system call and both sides about 10 µs (30 to 50 µs in a virtual machine whose
 /// CPU is idle). Polling costs a CPU.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::options::Spin;
+/// use slipring::{Context, Options};
+/// use std::time::Duration;
+///
+/// let context = Context::with_options(Options::new().spin(Spin::For(Duration::from_micros(50))))?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Spin {
-    /// Poll for up to `max`, but rarely where polling lately was in vain.
+    /// Poll for up to `max`, but rarely if the latest polls found nothing.
     Adaptive {
         /// The longest time to poll.
         max: Duration,
@@ -26,7 +40,7 @@ pub enum Spin {
 /// and so on up to 127. So polling in vain takes a small part of the time where it never pays.
 const MOST_FAILURES: u32 = 8;
 
-/// Whether and how long a waiter polls before it sleeps, as [`Spin`] says and as it has paid.
+/// A [`Spin`], and how often the latest polls found something.
 #[derive(Debug, Clone)]
 pub(crate) struct SpinPolicy {
     /// How long to poll.
@@ -67,13 +81,13 @@ impl SpinPolicy {
         self.limit
     }
 
-    /// A wait polled with success.
+    /// Notes that a wait polled with success.
     #[inline(always)]
     pub(crate) fn caught(&mut self) {
         self.failures = self.failures.saturating_sub(1);
     }
 
-    /// A wait slept, after it polled in vain or at once.
+    /// Notes that a wait slept, after it polled in vain or at once.
     pub(crate) fn slept(&mut self) {
         if self.skip > 0 {
             self.skip -= 1;
@@ -88,7 +102,7 @@ impl SpinPolicy {
 #[derive(Debug, Clone)]
 pub(crate) struct Polling {
     policy: SpinPolicy,
-    /// When the wait began.
+    /// The start of the wait.
     since: Option<Instant>,
     gave_up: bool,
 }
@@ -112,8 +126,8 @@ impl Polling {
         sleeps
     }
 
-    /// A poll at `now` has found nothing. Returns whether to poll on; else the caller sleeps. `is_dear`: a sleep costs
-    /// more than polling in vain, so no wait sleeps at once.
+    /// Notes that a poll at `now` found nothing. Returns whether to poll on; else the caller sleeps. `is_dear`: a sleep
+    /// costs more than polling in vain, so no wait sleeps at once.
     pub(crate) fn goes_on(&mut self, now: Instant, is_dear: bool) -> bool {
         if self.is_never() {
             return false;
@@ -125,7 +139,7 @@ impl Polling {
         goes_on
     }
 
-    /// A poll has found something, or a sleep has ended.
+    /// Notes that a poll found something, or a sleep ended.
     #[inline]
     pub(crate) fn end(&mut self) {
         let waited = self.since.take().is_some();
@@ -136,7 +150,7 @@ impl Polling {
         }
     }
 
-    /// The wait is not one to learn from.
+    /// Drops the wait without learning from it.
     pub(crate) fn forget(&mut self) {
         self.since = None;
         self.gave_up = false;
@@ -245,7 +259,7 @@ mod tests {
         assert_eq!(polling.policy.failures, 1);
         wait(&mut polling, MAX / 2);
         assert_eq!(polling.policy.failures, 0);
-        // A wait that nobody waited for teaches nothing.
+        // A wait that `forget` dropped teaches nothing.
         polling.end();
         polling.goes_on(now, false);
         polling.goes_on(now + 2 * MAX, false);

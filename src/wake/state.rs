@@ -1,4 +1,6 @@
-//! The state word of a sleeper.
+//! The values of a sleeper's state word, and its load by the waker.
+//!
+//! The low three bits are the state, the others the epoch of the sleep.
 
 use crate::shm::PeerWords;
 use crate::sync::{Edge, Ordering, compiler_fence};
@@ -11,23 +13,23 @@ pub(super) const HOT: u64 = 4;
 pub(super) const PARKED: u64 = 1;
 /// Asleep on the link's socket.
 pub(super) const ARMED: u64 = 2;
-/// Beside [`PARKED`]: to be rung for a long message that is being written.
+/// A bit beside [`PARKED`]: the waker rings for the first part of a long message.
 pub(super) const EAGER: u64 = 4;
-/// Never looks again.
+/// The sleeper has ended.
 pub(super) const GONE: u64 = 3;
 
-/// Loads the state word at `at`, ordered behind what the caller has made visible before.
+/// Loads and returns the state word at `at`, after everything that the caller made visible before.
 #[inline(always)]
 pub(super) fn load(peer: &impl PeerWords, at: usize) -> u64 {
-    // A sleeper that we find hot interrupts this CPU before its next last look. That is the barrier.
+    // A hot sleeper interrupts this CPU before its next last look. The interrupt is the barrier.
     compiler_fence(Ordering::SeqCst);
     #[cfg(all(test, slipring_loom))]
     crate::wake::interrupts::point();
     if peer.load(at) == HOT {
         return HOT;
     }
-    // The first load may have been early. Pairs with before_last_look: a sleeper whose last look misses our store is
-    // seen asleep by the second load.
+    // The first load may have been early. Pairs with before_last_look: if the sleeper's last look
+    // misses the store, the second load finds it asleep.
     Edge::Wake.barrier();
     peer.load(at)
 }
@@ -38,7 +40,7 @@ pub(crate) fn is_asleep(peer: &impl PeerWords, at: usize) -> bool {
     matches!(load(peer, at) & 3, PARKED | ARMED)
 }
 
-/// Returns whether a state word says that its side never looks again.
+/// Returns whether a state word says that its side has ended.
 pub(crate) fn is_gone(state: u64) -> bool {
     state == GONE
 }

@@ -1,17 +1,20 @@
 //! The waking side of one reason to sleep.
+//!
+//! 1. The waker wakes each epoch of a sleeper once.
+//! 2. An impossible state word is a fault of the peer.
 
 use crate::error::Fault;
 use crate::shm::{OwnWords, PeerWords};
 use crate::wake::state::{self, load};
 
-/// How a waker wakes its peer.
+/// The way in which a waker wakes its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attention {
-    /// The peer sleeps: wake it by the futex at the bell, which was rung.
+    /// The peer sleeps on the bell, to which the waker has added: wake its futex.
     Wake,
     /// The peer sleeps on its socket: send it a packet.
     Call,
-    /// The peer never looks again.
+    /// The peer has ended.
     Gone,
 }
 
@@ -20,20 +23,21 @@ pub(crate) enum Attention {
 pub(crate) struct Waker {
     /// The peer's state word in its segment, in bytes.
     state: usize,
-    /// The bell in our segment, in bytes.
+    /// The bell in this side's segment, in bytes.
     bell: usize,
     /// The state that was last attended to.
     attended: u64,
 }
 
 impl Waker {
-    /// Returns a waker for the state word at `state` of the peer's segment, with its bell at `bell` of ours.
+    /// Returns a waker for the state word at `state` of the peer's segment, with its bell at `bell` of this
+    /// side's.
     pub(crate) fn new(state: usize, bell: usize) -> Self {
         Self { state, bell, attended: state::AWAKE }
     }
 
-    /// Looks for a sleeper, after something was made visible to it. Returns `None` on the hot path: the peer is awake,
-    /// or was already rung.
+    /// Checks for a sleeper, after the caller made something visible to it. Returns `None` on the hot path: the peer is
+    /// awake, or the waker has rung for this epoch.
     ///
     /// # Errors
     ///
@@ -51,8 +55,8 @@ impl Waker {
         }
     }
 
-    /// Looks for an eager sleeper, after something was written of a long message. Returns whether the sleeper was rung.
-    /// It is not rung again for this epoch.
+    /// Checks for an eager sleeper, after the caller wrote a part of a long message. Returns whether the waker rang for
+    /// it. The waker rings once an epoch.
     pub(crate) fn look_ahead(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> bool {
         let state = load(peer, self.state);
         state != self.attended
@@ -76,13 +80,13 @@ impl Waker {
                 self.attended = state;
                 Ok(None)
             }
-            // Not attended: every later look answers the same.
+            // Not attended: every later check returns the same.
             _ if state == state::GONE => Ok(Some(Attention::Gone)),
             _ => Err(Fault::Parking { value: state }),
         }
     }
 
-    /// Returns the bell's place in our segment, in bytes.
+    /// Returns the bell's offset in this side's segment, in bytes.
     pub(crate) fn bell(&self) -> usize {
         self.bell
     }

@@ -763,3 +763,68 @@ fn an_idle_link_takes_72_kib_and_2_descriptors_a_side() {
     });
     assert!(other.wait().success());
 }
+
+#[test]
+fn stats_tell_what_is_queued_lent_and_held() {
+    let context = Context::with_options(Options::new().ring_capacity(16 << 10)).unwrap();
+    let (mut near, mut far) = pair_of(&context, &context);
+    let queues = |near: &Connection, far: &Connection| {
+        assert_eq!((near.stats().recv_queue, far.stats().send_queue), (0, 0));
+        (near.stats().send_queue, far.stats().recv_queue)
+    };
+    let loans = |near: &Connection, far: &Connection| {
+        assert_eq!((near.stats().loans_held, far.stats().loans_out), (0, 0));
+        (near.stats().loans_out, far.stats().loans_held)
+    };
+    assert_eq!((queues(&near, &far), loans(&near, &far)), ((0, 0), (0, 0)));
+    assert_eq!(near.stats().pool_bytes, context.pool_bytes());
+
+    // Records that stand alone, and a batch that packs three.
+    near.send(b"short").unwrap();
+    near.send(&[1; 1000]).unwrap();
+    let mut batch = near.batch().unwrap();
+    for _ in 0..3 {
+        batch.push(&[2; 40]).unwrap();
+    }
+    batch.publish().unwrap();
+    let (sent, waits) = queues(&near, &far);
+    assert_eq!(sent, waits);
+    assert!(sent >= 5 + 1000 + 3 * 40, "{sent}");
+    (0..5).for_each(|_| assert!(far.recv_deadline(soon()).unwrap().is_some()));
+    assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
+    assert_eq!(queues(&near, &far), (0, 0));
+
+    // A full ring, whose records run over its end.
+    while near.try_send(&[3; 100]).is_ok() {}
+    let (sent, waits) = queues(&near, &far);
+    assert_eq!(sent, waits);
+    assert!((14 << 10..=16 << 10).contains(&sent), "{sent}");
+    while far.try_recv().is_ok() {}
+    assert_eq!(queues(&near, &far), (0, 0));
+
+    // The pool: a long message is on loan until it is received, a tensor until it is dropped.
+    near.send(&vec![4; 100_000]).unwrap();
+    assert_eq!(loans(&near, &far), (1, 0));
+    far.recv_deadline(soon()).unwrap();
+    assert_eq!(loans(&near, &far), (0, 0));
+    let held: Vec<_> = (1..=3)
+        .map(|count| {
+            near.send_tensor(context.alloc::<u8>([100_000]).unwrap()).unwrap();
+            let held = far.recv_tensor().unwrap().unwrap();
+            assert_eq!(loans(&near, &far), (count, count));
+            held
+        })
+        .collect();
+    let pool_bytes = near.stats().pool_bytes;
+    assert!(pool_bytes >= 300_000 && pool_bytes == context.pool_bytes(), "{pool_bytes}");
+    drop(held);
+    assert_eq!(loans(&near, &far), (0, 0));
+
+    // What was sent before the end still waits.
+    near.send(b"last").unwrap();
+    near.close().unwrap();
+    assert_eq!(far.stats().recv_queue, 64);
+    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"last");
+    assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+    assert_eq!(far.stats().recv_queue, 0);
+}

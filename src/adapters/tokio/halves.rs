@@ -142,6 +142,10 @@ impl AsyncSender {
         self.inner.stats()
     }
 
+    pub(super) fn half(&self) -> &crate::Sender {
+        &self.inner
+    }
+
     pub(super) fn into_inner(self) -> crate::Sender {
         self.inner
     }
@@ -235,6 +239,10 @@ impl AsyncReceiver {
         let armed = self.inner.arm();
         self.shared.pass_room();
         armed
+    }
+
+    pub(super) fn half(&self) -> &crate::Receiver {
+        &self.inner
     }
 
     pub(super) fn inner(&mut self) -> &mut crate::Receiver {

@@ -285,9 +285,9 @@ impl AsyncConnection {
         self.sender.peer()
     }
 
-    /// What this side has done.
+    /// Returns what [`Connection::stats`](crate::Connection::stats) returns.
     pub fn stats(&self) -> Stats {
-        Stats { sent: self.sender.stats(), received: self.receiver.stats() }
+        Stats::of(self.sender.half(), self.receiver.half())
     }
 
     /// Ends the connection in order, as [`crate::Connection::close`]. It does not wait.

@@ -255,6 +255,11 @@ impl Receiver {
         RecvStats { sleeps: self.inbox.data.sleeps, ..self.inbox.stats }
     }
 
+    /// Returns the bytes of the peer's ring that wait to be received.
+    pub(crate) fn unread(&self) -> u64 {
+        self.inbox.consumer.unread()
+    }
+
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.inbox.session
     }

@@ -1,4 +1,4 @@
-//! A receiver that is rung already for what is only under way.
+//! A receiver for which the sender rings while a record is under way.
 
 use loom::thread;
 
