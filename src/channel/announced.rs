@@ -75,7 +75,7 @@ impl AnnouncedSegments {
     }
 
     /// A record has told of all packets.
-    pub(crate) fn announced(&mut self) {
+    pub(crate) fn packets_announced(&mut self) {
         self.unannounced = 0;
     }
 

@@ -165,7 +165,7 @@ fn attach(
     if descriptor.slot != NO_SLOT {
         return Ok(Attachment::Lent(borrow(session, segments, descriptor)?));
     }
-    descriptor.judge_place()?;
+    descriptor.check_offset()?;
     let link = &session.link;
     let memory = link.control_socket().frozen(&link.socket, descriptor.segment)?;
     let (offset, len) = descriptor.range_in(memory.memory().len() as u64)?;
@@ -179,7 +179,7 @@ pub(super) fn borrow(
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,
 ) -> Result<LentRange> {
-    descriptor.judge(u64::MAX, session.link.terms.own.loan_slots)?;
+    descriptor.check(u64::MAX, session.link.terms.own.loan_slots)?;
     let lender = segments.find(session, descriptor.segment)?.clone();
     let (offset, len) = descriptor.range_in(lender.segment.len() as u64)?;
     let LoanDescriptor { slot, generation, .. } = *descriptor;

@@ -32,11 +32,11 @@ pub(crate) struct Backlog {
 
 impl KeptMessage {
     /// Bytes that it counts.
-    fn weight(&self) -> usize {
+    fn size(&self) -> usize {
         self.body.len() + self.attachments.len() * PINNED + OVERHEAD
     }
 
-    fn is_parcel(&self) -> bool {
+    fn is_tensors(&self) -> bool {
         self.kind == MessageKind::Tensors
     }
 }
@@ -70,8 +70,8 @@ impl Backlog {
     }
 
     pub(crate) fn push(&mut self, kept: KeptMessage) {
-        self.bytes += kept.weight();
-        self.tensors += usize::from(kept.is_parcel());
+        self.bytes += kept.size();
+        self.tensors += usize::from(kept.is_tensors());
         self.kept.push_back(kept);
     }
 
@@ -79,8 +79,8 @@ impl Backlog {
     pub(crate) fn take(&mut self, wanted: impl Fn(&MessageKind) -> bool) -> Option<KeptMessage> {
         let at = self.kept.iter().position(|kept| wanted(&kept.kind))?;
         let kept = self.kept.remove(at)?;
-        self.bytes -= kept.weight();
-        self.tensors -= usize::from(kept.is_parcel());
+        self.bytes -= kept.size();
+        self.tensors -= usize::from(kept.is_tensors());
         Some(kept)
     }
 }

@@ -25,13 +25,13 @@ use crate::wake::{Attention, Sleeper, Waker};
 
 mod arming;
 mod loans;
-mod parcels;
 mod pipelined;
 mod rare;
 pub(crate) mod receiver;
+mod tensors;
 
 /// Looks at the ring before anything else is considered: about a microsecond.
-const LOOKS: u32 = 1000;
+const POLLS: u32 = 1000;
 
 /// So many messages without a pause are a stream: the reader then lets the writer get ahead before
 /// it looks again, since each look takes the line away that the writer is writing.
@@ -88,7 +88,7 @@ pub(crate) enum Flow {
 
 /// The record at the ring's position, judged.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Head {
+pub(crate) struct RecordHead {
     pub(crate) header: Header,
     /// Start of the message behind the envelope, in bytes from the segment's start.
     pub(crate) offset: usize,
@@ -135,27 +135,30 @@ impl Inbox {
 
     /// The record at the ring's position, judged.
     #[inline(always)]
-    pub(crate) fn head(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
-        self.look(patience);
-        self.other_head(patience)
+    pub(crate) fn head(
+        &mut self,
+        patience: RecvPatience,
+    ) -> Result<Option<RecordHead>, TryRecvError> {
+        self.poll(patience);
+        self.next_head(patience)
     }
 
-    /// As [`other_head`](Self::other_head), out of the way of plain messages.
+    /// As [`next_head`](Self::next_head), out of the way of plain messages.
     #[inline(never)]
     pub(crate) fn rare_head(
         &mut self,
         patience: RecvPatience,
-    ) -> Result<Option<Head>, TryRecvError> {
-        self.other_head(patience)
+    ) -> Result<Option<RecordHead>, TryRecvError> {
+        self.next_head(patience)
     }
 
     /// The next record, if it is a plain message, in the ring or in the pool, and comes within about a microsecond.
     /// `None`: [`rare_head`](Self::rare_head) says what there is.
     #[inline(always)]
-    pub(crate) fn plain(&mut self, patience: RecvPatience) -> Option<Head> {
-        let word = self.look(patience)?;
+    pub(crate) fn plain(&mut self, patience: RecvPatience) -> Option<RecordHead> {
+        let word = self.poll(patience)?;
         if let Some(Record { header, offset }) = self.consumer.plain(word, self.plain_max) {
-            return Some(Head { header, offset, len: header.len() as usize });
+            return Some(RecordHead { header, offset, len: header.len() as usize });
         }
         let header = Header::POOLED_MESSAGE;
         let is_pooled = word == header.to_word() && self.find_pooled();
@@ -165,19 +168,19 @@ impl Inbox {
     /// The word at the ring's position, which it watches for about a microsecond. `None`: something else is to
     /// be looked at first.
     #[inline(always)]
-    pub(crate) fn look(&mut self, patience: RecvPatience) -> Option<u64> {
+    pub(crate) fn poll(&mut self, patience: RecvPatience) -> Option<u64> {
         if !self.generation.is_current() || self.flow != Flow::Open || self.lent.is_some() {
             return None;
         }
         match self.consumer.word() {
-            0 => Some(self.watch(patience)),
+            0 => Some(self.poll_briefly(patience)),
             word => Some(word),
         }
     }
 
     /// The record at the ring's position, whatever it is, judged.
     #[inline(always)]
-    fn other_head(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
+    fn next_head(&mut self, patience: RecvPatience) -> Result<Option<RecordHead>, TryRecvError> {
         self.generation.check()?;
         if self.flow != Flow::Open && !self.resume(patience) {
             return self.over(patience);
@@ -191,23 +194,23 @@ impl Inbox {
             Ok(None) => self.await_record(patience)?,
             Err(fault) => return Err(self.fail(fault).into()),
         };
-        self.judge(record, patience)
+        self.check_record(record, patience)
     }
 
     /// Watches the ring for about a microsecond, in which an awake peer answers: the word that came, or 0.
     #[inline(always)]
-    fn watch(&mut self, patience: RecvPatience) -> u64 {
+    fn poll_briefly(&mut self, patience: RecvPatience) -> u64 {
         if matches!(patience, RecvPatience::None) || !self.data.polls() {
             return 0;
         }
-        self.tell_position();
+        self.publish_position();
         if self.stats.messages - self.caught_up >= BURST {
             for _ in 0..BACKOFF {
                 std::hint::spin_loop();
             }
         }
         self.caught_up = self.stats.messages;
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if self.is_long {
                 self.consumer.touch();
             }
@@ -223,7 +226,7 @@ impl Inbox {
     /// Waits for a record as long as `patience` says.
     #[cold]
     pub(crate) fn await_record(&mut self, patience: RecvPatience) -> Result<Record, TryRecvError> {
-        self.tell_position();
+        self.publish_position();
         loop {
             let Self { link, consumer, .. } = &*self;
             let (health, next) = link.health_word.before(|| consumer.peek());
@@ -272,11 +275,11 @@ impl Inbox {
 
     /// The answer once nothing more is to come; and of an armed half, as long as nothing comes.
     #[cold]
-    fn over(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
+    fn over(&mut self, patience: RecvPatience) -> Result<Option<RecordHead>, TryRecvError> {
         match self.flow {
             Flow::Open | Flow::Armed => {
                 let record = self.await_record(patience)?;
-                self.judge(record, patience)
+                self.check_record(record, patience)
             }
             Flow::Closed => Ok(None),
             Flow::Failed => Err(self.link.end().into()),
@@ -301,7 +304,7 @@ impl Inbox {
 
     /// Tells the peer's sender how far we are, because there is nothing left to read.
     #[inline(always)]
-    pub(crate) fn tell_position(&mut self) {
+    pub(crate) fn publish_position(&mut self) {
         if self.consumer.publish() {
             self.offer_room();
             self.data.progress(&self.link, self.consumer.position());
@@ -332,52 +335,52 @@ impl Inbox {
 
     /// Judges what a record says of itself.
     #[inline(always)]
-    pub(crate) fn judge(
+    pub(crate) fn check_record(
         &mut self,
         record: Record,
         patience: RecvPatience,
-    ) -> Result<Option<Head>, TryRecvError> {
+    ) -> Result<Option<RecordHead>, TryRecvError> {
         let Record { header, offset } = record;
         if header.is_plain() && header.len() <= self.max_message {
-            return Ok(Some(Head { header, offset, len: header.len() as usize }));
+            return Ok(Some(RecordHead { header, offset, len: header.len() as usize }));
         }
-        if header.kind() == Kind::Parcel {
-            self.judge_parcel(header).map_err(|fault| self.fail(fault))?;
-            return Ok(Some(Head { header, offset, len: header.len() as usize }));
+        if header.kind() == Kind::Tensors {
+            self.check_tensors(header).map_err(|fault| self.fail(fault))?;
+            return Ok(Some(RecordHead { header, offset, len: header.len() as usize }));
         }
-        self.judge_rare(record, patience)
+        self.check_rare(record, patience)
     }
 
     /// What the record at the ring's position is.
-    pub(crate) fn kind(&self, head: &Head) -> MessageKind {
+    pub(crate) fn kind(&self, head: &RecordHead) -> MessageKind {
         match head.header.kind() {
             Kind::Request => MessageKind::Request(self.id),
             Kind::Response => MessageKind::Response(self.id),
-            Kind::Parcel => MessageKind::Tensors,
+            Kind::Tensors => MessageKind::Tensors,
             _ => MessageKind::Message,
         }
     }
 
     #[inline(always)]
-    pub(crate) fn bytes(&self, head: &Head) -> Bytes<'_> {
+    pub(crate) fn bytes(&self, head: &RecordHead) -> Bytes<'_> {
         match &self.lent {
             None => self.link.peer.bytes(head.offset, head.len),
             Some(lent) => {
-                let lender = self.segments.at_hand(lent.segment).expect("until it is released");
-                lender.segment.mapping().bytes(lent.offset as usize, head.len)
+                let cached = self.segments.get(lent.segment).expect("until it is released");
+                cached.segment.mapping().bytes(lent.offset as usize, head.len)
             }
         }
     }
 
     /// Copies the message at the ring's position out, and gives its record back. Gives its length in bytes.
     #[inline(always)]
-    pub(crate) fn copy_out(&mut self, head: &Head, message: &mut Vec<u8>) -> usize {
+    pub(crate) fn copy_out(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> usize {
         self.copy_rest(head, message, 0)
     }
 
     /// Gives the record at the ring's position back, with its loan.
     #[inline(always)]
-    pub(crate) fn release(&mut self, head: &Head) {
+    pub(crate) fn release(&mut self, head: &RecordHead) {
         // Most are none, which nothing is stored for.
         if let Some(LoanDescriptor { slot, generation, .. }) = self.lent {
             self.lent = None;

@@ -86,7 +86,7 @@ impl LoanDescriptor {
     }
 
     /// Judges what can be judged without the segment. `max` is the length of the longest message.
-    pub(crate) fn judge(&self, max: u64, slots: u32) -> Result<(), Fault> {
+    pub(crate) fn check(&self, max: u64, slots: u32) -> Result<(), Fault> {
         let Self { slot, len, .. } = *self;
         if len > max {
             return Err(Fault::MessageLength { len, max });
@@ -94,7 +94,7 @@ impl LoanDescriptor {
         if slot >= slots {
             return Err(Fault::LoanSlot { slot: slot.into(), slots: slots.into() });
         }
-        self.judge_place()
+        self.check_offset()
     }
 
     /// The range, if it lies inside of a segment of `capacity` bytes.
@@ -108,7 +108,7 @@ impl LoanDescriptor {
     }
 
     /// Judges where the range starts.
-    pub(crate) fn judge_place(&self) -> Result<(), Fault> {
+    pub(crate) fn check_offset(&self) -> Result<(), Fault> {
         if !self.offset.is_multiple_of(ALIGNMENT) {
             return Err(Fault::Field { field: "pooled.offset", value: self.offset });
         }

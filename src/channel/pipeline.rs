@@ -40,7 +40,7 @@ pub(crate) fn told(peer: &impl PeerWords, word: usize) -> u64 {
 /// Of what whoever waits wants a copy: of messages without an id, of those with one, or of none.
 pub(crate) type Wanted = Option<u64>;
 pub(crate) const MESSAGES: Wanted = Some(0);
-pub(crate) const LETTERS: Wanted = Some(BEHIND_ID);
+pub(crate) const REQUESTS: Wanted = Some(BEHIND_ID);
 
 /// What is copied of a message before it is one.
 #[derive(Debug, Default)]

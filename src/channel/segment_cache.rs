@@ -8,7 +8,7 @@ use crate::link::control_socket::PoolSegment;
 use crate::link::session::Session;
 
 /// So many segments are at hand: blocks of 1 MiB have one each, and a far footprint has 32 of them.
-const AT_HAND: usize = 32;
+const CAPACITY: usize = 32;
 
 /// A segment of a peer's pool, and the link over which it lends: what all loans from it share.
 #[derive(Debug)]
@@ -27,23 +27,23 @@ pub(crate) struct SegmentCache {
 }
 
 impl SegmentCache {
-    /// The lender with this segment, if it is at hand, retired or not.
+    /// The cached with this segment, if it is at hand, retired or not.
     #[inline(always)]
-    pub(crate) fn at_hand(&self, number: u32) -> Option<&Arc<CachedSegment>> {
-        match self.known.get(number as usize % AT_HAND)? {
-            Some((known, lender)) if *known == number => Some(lender),
+    pub(crate) fn get(&self, number: u32) -> Option<&Arc<CachedSegment>> {
+        match self.known.get(number as usize % CAPACITY)? {
+            Some((known, cached)) if *known == number => Some(cached),
             _ => None,
         }
     }
 
-    /// The lender with this segment, if that is at hand and no segment was retired since.
+    /// The cached with this segment, if that is at hand and no segment was retired since.
     #[inline(always)]
     pub(crate) fn current(&self, session: &Session, number: u32) -> Option<&Arc<CachedSegment>> {
         let retires = session.link.retires.load(Ordering::Relaxed);
-        self.at_hand(number).filter(|_| retires == self.retires)
+        self.get(number).filter(|_| retires == self.retires)
     }
 
-    /// The lender with this segment.
+    /// The cached with this segment.
     #[inline(always)]
     pub(crate) fn find(
         &mut self,
@@ -53,11 +53,11 @@ impl SegmentCache {
         if self.current(session, number).is_none() {
             self.look_up(session, number)?;
         }
-        Ok(self.at_hand(number).expect("just looked up"))
+        Ok(self.get(number).expect("just looked up"))
     }
 
     /// Lets go of all if any segment was retired: it may be one of these.
-    pub(crate) fn let_go(&mut self, retires: u32) {
+    pub(crate) fn forget_retired(&mut self, retires: u32) {
         if retires != self.retires {
             self.known.clear();
             self.retires = retires;
@@ -72,10 +72,10 @@ impl SegmentCache {
         // What is retired from here on is found out next time.
         let retires = link.retires.load(Ordering::Relaxed);
         drop(control_socket);
-        self.let_go(retires);
-        let lender = CachedSegment { session: session.clone(), segment: segment? };
-        self.known.resize(AT_HAND, None);
-        self.known[number as usize % AT_HAND] = Some((number, Arc::new(lender)));
+        self.forget_retired(retires);
+        let cached = CachedSegment { session: session.clone(), segment: segment? };
+        self.known.resize(CAPACITY, None);
+        self.known[number as usize % CAPACITY] = Some((number, Arc::new(cached)));
         Ok(())
     }
 }

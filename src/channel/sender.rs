@@ -62,7 +62,7 @@ pub struct Sender {
     session: Arc<Session>,
     /// The longest message that travels in the ring, in bytes.
     inline_max: usize,
-    sent: AnnouncedSegments,
+    announced: AnnouncedSegments,
     /// Descriptors of the user's that were sent.
     passed: u64,
     /// The slot of the next loan that is sent by itself.
@@ -115,7 +115,7 @@ impl Sender {
             data: Waker::new(layout::RECEIVER_STATE, layout::DATA_BELL),
             room: Waiter::new(sleeper, options.spin),
             inline_max: inline_max as usize,
-            sent: AnnouncedSegments::default(),
+            announced: AnnouncedSegments::default(),
             passed: 0,
             promise: None,
             ready: session.env.pool().ready(link.borrower),
@@ -142,7 +142,7 @@ impl Sender {
     /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]: the pool could not grow.
     #[inline(always)]
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
-        self.put(PLAIN, message, SendPatience::Default).map_err(spent)
+        self.put(PLAIN, message, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`send`](Self::send), but waits for room until `deadline`.
@@ -151,7 +151,7 @@ impl Sender {
     ///
     /// As [`send`](Self::send).
     pub fn send_deadline(&mut self, message: &[u8], deadline: Instant) -> Result<()> {
-        self.put(PLAIN, message, SendPatience::Until(deadline)).map_err(spent)
+        self.put(PLAIN, message, SendPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`send`](Self::send), but does not wait.
@@ -168,7 +168,7 @@ impl Sender {
     /// Sends a request with an id that the response will carry.
     pub(crate) fn send_request(&mut self, id: u64, body: &[u8], deadline: Instant) -> Result<()> {
         let envelope = Envelope { kind: Kind::Request, id: Some(id) };
-        self.put(envelope, body, SendPatience::Until(deadline)).map_err(spent)
+        self.put(envelope, body, SendPatience::Until(deadline)).map_err(into_error)
     }
 
     /// Sends the response to a request that [`Receiver::recv_request`](crate::Receiver::recv_request)
@@ -179,7 +179,7 @@ impl Sender {
     /// As [`send`](Self::send).
     pub fn respond(&mut self, request: crate::channel::RequestId, body: &[u8]) -> Result<()> {
         let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
-        self.put(envelope, body, SendPatience::Default).map_err(spent)
+        self.put(envelope, body, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`respond`](Self::respond), but does not wait.
@@ -204,7 +204,7 @@ impl Sender {
     ///
     /// As [`send`](Self::send).
     pub fn trigger(&mut self, token: Token) -> Result<()> {
-        self.put_trigger(token, SendPatience::Default).map_err(spent)
+        self.put_trigger(token, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`trigger`](Self::trigger), but does not wait.
@@ -248,7 +248,7 @@ impl Sender {
     /// As [`send`](Self::send).
     #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>> {
-        self.reserve_with(len, SendPatience::Default).map_err(spent)
+        self.reserve_with(len, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`reserve`](Self::reserve), but waits for room until `deadline`.
@@ -257,7 +257,7 @@ impl Sender {
     ///
     /// As [`send`](Self::send).
     pub fn reserve_deadline(&mut self, len: usize, deadline: Instant) -> Result<Reservation<'_>> {
-        self.reserve_with(len, SendPatience::Until(deadline)).map_err(spent)
+        self.reserve_with(len, SendPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`reserve`](Self::reserve), but does not wait.
@@ -531,7 +531,7 @@ impl Drop for Sender {
 }
 
 /// The error of an operation that waited.
-pub(crate) fn spent(error: TrySendError) -> Error {
+pub(crate) fn into_error(error: TrySendError) -> Error {
     match error {
         TrySendError::Failed(error) => error.waiting_for_room(),
         // Waiting operations end by their deadline instead.

@@ -18,10 +18,10 @@ use crate::channel::backlog::Backlog;
 use crate::channel::backlog::KeptMessage;
 use crate::channel::backlog::PINNED;
 use crate::channel::calls::Calls;
-use crate::channel::inbox::Head;
 use crate::channel::inbox::Inbox;
-use crate::channel::pipeline::LETTERS;
+use crate::channel::inbox::RecordHead;
 use crate::channel::pipeline::MESSAGES;
+use crate::channel::pipeline::REQUESTS;
 use crate::channel::pipeline::Wanted;
 pub use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
@@ -64,7 +64,7 @@ impl Receiver {
     /// - [`ErrorKind::BacklogFull`]: too many requests or responses stand before the next message.
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
-        Ok(self.take(&mut message, RecvPatience::Forever).map_err(spent)?.map(|_| message))
+        Ok(self.take(&mut message, RecvPatience::Forever).map_err(into_error)?.map(|_| message))
     }
 
     /// As [`recv`](Self::recv), but waits only until `deadline`.
@@ -74,7 +74,10 @@ impl Receiver {
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
-        Ok(self.take(&mut message, RecvPatience::Until(deadline)).map_err(spent)?.map(|_| message))
+        Ok(self
+            .take(&mut message, RecvPatience::Until(deadline))
+            .map_err(into_error)?
+            .map(|_| message))
     }
 
     /// As [`recv`](Self::recv), but does not wait.
@@ -96,7 +99,7 @@ impl Receiver {
     /// As [`recv`](Self::recv).
     #[inline(always)]
     pub fn recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>> {
-        self.take(message, RecvPatience::Forever).map_err(spent)
+        self.take(message, RecvPatience::Forever).map_err(into_error)
     }
 
     /// As [`recv_into`](Self::recv_into), but waits only until `deadline`.
@@ -109,7 +112,7 @@ impl Receiver {
         message: &mut Vec<u8>,
         deadline: Instant,
     ) -> Result<Option<usize>> {
-        self.take(message, RecvPatience::Until(deadline)).map_err(spent)
+        self.take(message, RecvPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`recv_into`](Self::recv_into), but does not wait.
@@ -133,7 +136,7 @@ impl Receiver {
     /// As [`recv`](Self::recv).
     #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Received<'_>>> {
-        self.peek_with(RecvPatience::Forever).map_err(spent)
+        self.peek_with(RecvPatience::Forever).map_err(into_error)
     }
 
     /// As [`peek`](Self::peek), but waits only until `deadline`.
@@ -142,7 +145,7 @@ impl Receiver {
     ///
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn peek_deadline(&mut self, deadline: Instant) -> Result<Option<Received<'_>>> {
-        self.peek_with(RecvPatience::Until(deadline)).map_err(spent)
+        self.peek_with(RecvPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`peek`](Self::peek), but does not wait.
@@ -185,7 +188,7 @@ impl Receiver {
     ///
     /// As [`recv`](Self::recv).
     pub fn recv_request(&mut self) -> Result<Option<Request>> {
-        self.request(RecvPatience::Forever).map_err(spent)
+        self.request(RecvPatience::Forever).map_err(into_error)
     }
 
     /// As [`recv_request`](Self::recv_request), but waits only until `deadline`.
@@ -194,7 +197,7 @@ impl Receiver {
     ///
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn recv_request_deadline(&mut self, deadline: Instant) -> Result<Option<Request>> {
-        self.request(RecvPatience::Until(deadline)).map_err(spent)
+        self.request(RecvPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`recv_request`](Self::recv_request), but does not wait.
@@ -208,7 +211,7 @@ impl Receiver {
 
     fn request(&mut self, patience: RecvPatience) -> Result<Option<Request>, TryRecvError> {
         let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
-        let kept = self.kept(wanted, patience, LETTERS)?;
+        let kept = self.kept(wanted, patience, REQUESTS)?;
         Ok(kept.and_then(|KeptMessage { kind, body, .. }| match kind {
             MessageKind::Request(id) => Some(Request { id, body }),
             _ => None,
@@ -217,7 +220,7 @@ impl Receiver {
 
     /// Receives the response to a request.
     pub(crate) fn response(&mut self, id: RequestId, deadline: Instant) -> Result<Vec<u8>> {
-        let response = self.response_with(id, RecvPatience::Until(deadline)).map_err(spent)?;
+        let response = self.response_with(id, RecvPatience::Until(deadline)).map_err(into_error)?;
         response.ok_or_else(|| ErrorKind::PeerClosed.into())
     }
 
@@ -231,7 +234,7 @@ impl Receiver {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Response(id);
-        let kept = self.kept(wanted, patience, LETTERS)?;
+        let kept = self.kept(wanted, patience, REQUESTS)?;
         if kept.is_some() {
             self.calls.finish(id);
         }
@@ -299,7 +302,8 @@ impl Receiver {
         }
         loop {
             let mut body = Vec::new();
-            let Some((head, copied)) = self.inbox.letter_head(patience, copies, &mut body)? else {
+            let Some((head, copied)) = self.inbox.head_for_copy(patience, copies, &mut body)?
+            else {
                 return Ok(None);
             };
             let kind = self.inbox.kind(&head);
@@ -327,18 +331,18 @@ impl Receiver {
     /// Gives the next parcel to `open`: its description, and what came with it. Where `open` fails the link
     /// ends.
     #[inline]
-    pub(crate) fn parcel<T>(
+    pub(crate) fn open_tensors<T>(
         &mut self,
         patience: RecvPatience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
         if !self.backlog.has_tensors()
             && let Some(head) = self.inbox.head(patience)?
-            && head.header.kind() == Kind::Parcel
+            && head.header.kind() == Kind::Tensors
         {
             return Ok(Some(self.inbox.open(&head, open)?));
         }
-        self.parcel_set_aside(patience, open)
+        self.open_set_aside(patience, open)
     }
 
     /// From now on what the peer lends is taken to stand still.
@@ -347,18 +351,18 @@ impl Receiver {
     }
 
     #[cold]
-    fn parcel_set_aside<T>(
+    fn open_set_aside<T>(
         &mut self,
         patience: RecvPatience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
         let wanted = |kind: &MessageKind| *kind == MessageKind::Tensors;
         let Some(kept) = self.kept(wanted, patience, None)? else { return Ok(None) };
-        Ok(Some(self.open_letter(kept, open)?))
+        Ok(Some(self.open_kept(kept, open)?))
     }
 
     /// Gives a parcel that was set aside to `open`.
-    pub(crate) fn open_letter<T>(
+    pub(crate) fn open_kept<T>(
         &mut self,
         kept: KeptMessage,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
@@ -389,7 +393,7 @@ impl Receiver {
 }
 
 /// The error of an operation that waited.
-fn spent(error: TryRecvError) -> Error {
+fn into_error(error: TryRecvError) -> Error {
     match error {
         TryRecvError::Failed(error) => error,
         // Waiting operations end by their deadline instead.
@@ -401,7 +405,7 @@ fn spent(error: TryRecvError) -> Error {
 /// [`release`](Self::release), it is still the next one.
 #[derive(Debug)]
 pub struct Received<'a> {
-    pub(crate) head: Head,
+    pub(crate) head: RecordHead,
     pub(crate) receiver: &'a mut Receiver,
 }
 
@@ -419,7 +423,7 @@ impl Received<'_> {
     }
 
     /// Bytes that it counts where it is set aside.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.head.len + self.head.header.attachments() * PINNED
     }
 
@@ -440,7 +444,7 @@ impl Received<'_> {
         self,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
-        if self.head.header.kind() == Kind::Parcel {
+        if self.head.header.kind() == Kind::Tensors {
             return self.receiver.inbox.open(&self.head, open).map(Some);
         }
         self.release().map(|()| None)
@@ -456,7 +460,7 @@ impl Received<'_> {
         match self.head.header.kind() {
             Kind::Response => self.receiver.settle_response()?,
             // What came with it goes back.
-            Kind::Parcel => return self.receiver.inbox.keep(&self.head).map(drop),
+            Kind::Tensors => return self.receiver.inbox.keep(&self.head).map(drop),
             _ => {}
         }
         self.receiver.inbox.release(&self.head);
@@ -469,7 +473,7 @@ impl Received<'_> {
 pub(crate) enum SetAside<T> {
     Message(MessageKind, Vec<u8>),
     /// A parcel, opened. Its description was `len` bytes long.
-    Parcel {
+    Tensors {
         opened: T,
         len: usize,
     },
@@ -518,8 +522,8 @@ impl Receiver {
 
     /// Tells the peer how far this half has read: nothing more is there.
     #[inline(always)]
-    pub(crate) fn rest(&mut self) {
-        self.inbox.tell_position();
+    pub(crate) fn publish_position(&mut self) {
+        self.inbox.publish_position();
     }
 
     /// From now on triggers are given out like messages: [`Received::token`] tells them apart.
@@ -529,7 +533,7 @@ impl Receiver {
 
     /// What was set aside before, oldest first; a response only if it was asked for. Parcels are given to
     /// `open`; where that fails the link ends.
-    pub(crate) fn pop_letter<T>(
+    pub(crate) fn pop_kept<T>(
         &mut self,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<SetAside<T>>> {
@@ -537,8 +541,8 @@ impl Receiver {
         match kept.kind {
             MessageKind::Tensors => {
                 let len = kept.body.len() + kept.attachments.len() * PINNED;
-                let opened = self.open_letter(kept, open)?;
-                return Ok(Some(SetAside::Parcel { opened, len }));
+                let opened = self.open_kept(kept, open)?;
+                return Ok(Some(SetAside::Tensors { opened, len }));
             }
             MessageKind::Response(id) => self.calls.finish(id),
             _ => {}

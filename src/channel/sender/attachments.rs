@@ -127,7 +127,7 @@ impl Sender {
         patience: SendPatience,
         (free, needed): (u64, u64),
     ) -> Result<(), TrySendError> {
-        let header = self.parcel(attachments.len(), description.len())?;
+        let header = self.tensors_header(attachments.len(), description.len())?;
         let Some(deadline) = self.deadline(patience) else {
             if self.link.peer_left() {
                 return Err(Error::from(ErrorKind::PeerClosed).into());
@@ -150,7 +150,7 @@ impl Sender {
 
     /// The header of a parcel.
     #[inline]
-    fn parcel(&self, attachments: usize, description: usize) -> Result<Header> {
+    fn tensors_header(&self, attachments: usize, description: usize) -> Result<Header> {
         let len = attachments * pooled::LEN + description;
         let max = crate::ring::largest_payload(self.link.terms.own.ring).min(LONGEST);
         if attachments > ATTACHMENTS {
@@ -161,7 +161,7 @@ impl Sender {
             let kind = ErrorKind::MessageTooLarge { len: len as u64, max };
             return Err(kind.into());
         }
-        Ok(Header::parcel(attachments as u8, len as u32))
+        Ok(Header::tensors(attachments as u8, len as u32))
     }
 
     #[inline]
@@ -170,8 +170,8 @@ impl Sender {
         attachments: &mut [OutgoingAttachment<'_>],
         description: &[u8],
     ) -> Result<(), TrySendError> {
-        let header = self.parcel(attachments.len(), description.len())?;
-        let offset = match self.room_for_parcel(header, attachments) {
+        let header = self.tensors_header(attachments.len(), description.len())?;
+        let offset = match self.room_for_tensors(header, attachments) {
             Ok(offset) => offset,
             Err(error) => {
                 give_back(attachments);
@@ -190,7 +190,7 @@ impl Sender {
         rest.copy_from_slice(description);
         let mut bytes = 0;
         for (to, attachment) in table.chunks_exact_mut(pooled::LEN).zip(&mut *attachments) {
-            let Some(descriptor) = self.enclose(attachment) else {
+            let Some(descriptor) = self.lend_attachment(attachment) else {
                 give_back(attachments);
                 return Err(self.lacks_slots(header.len()));
             };
@@ -217,10 +217,10 @@ impl Sender {
         [a, b, c, d]: [u64; SINGLE],
         len: usize,
     ) -> Result<bool, TrySendError> {
-        let header = Header::parcel(1, (pooled::LEN + len) as u32);
+        let header = Header::tensors(1, (pooled::LEN + len) as u32);
         self.check()?;
         let Ok(Ok(offset)) = self.producer.reserve(header) else { return Ok(false) };
-        if !self.sent.knows(place.0) {
+        if !self.announced.knows(place.0) {
             return Ok(false);
         }
         let Some(promise) = self.promise.take().or_else(|| self.ask_promise()) else {
@@ -257,7 +257,7 @@ impl Sender {
 
     /// Room for a parcel, with all that publishing it will need.
     #[inline]
-    fn room_for_parcel(
+    fn room_for_tensors(
         &mut self,
         header: Header,
         attachments: &mut [OutgoingAttachment<'_>],
@@ -291,7 +291,7 @@ impl Sender {
     fn offer_all(&mut self, attachments: &[OutgoingAttachment<'_>]) -> Result<Offered> {
         for attachment in attachments {
             let segment = attachment.segment(&self.session)?;
-            if !self.sent.knows(segment) {
+            if !self.announced.knows(segment) {
                 let needed: Result<Vec<u32>> =
                     attachments.iter().map(|each| each.segment(&self.session)).collect();
                 let offered = self.offer(segment, &needed?)?;
@@ -306,7 +306,10 @@ impl Sender {
     /// Lends what is enclosed. `None`: no slot is free, which happens to a parcel of one loan, and where the
     /// account was closed.
     #[inline]
-    fn enclose(&mut self, attachment: &mut OutgoingAttachment<'_>) -> Option<LoanDescriptor> {
+    fn lend_attachment(
+        &mut self,
+        attachment: &mut OutgoingAttachment<'_>,
+    ) -> Option<LoanDescriptor> {
         let Session { link, env, .. } = &*self.session;
         let (pool, to) = (&env.pool(), link.borrower);
         if let OutgoingAttachment::Copy { bytes, block: Some(block) } = attachment {
@@ -316,7 +319,7 @@ impl Sender {
         if let OutgoingAttachment::Frozen { memory, offset, len } = attachment {
             // It has one, since it was offered.
             let segment = memory.number_in(pool).ok()?;
-            self.sent.name(segment, self.producer.written());
+            self.announced.name(segment, self.producer.written());
             return Some(LoanDescriptor::frozen(segment, *offset as u64, *len as u64));
         }
         let mut lend = || match attachment {

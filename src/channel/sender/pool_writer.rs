@@ -149,11 +149,11 @@ impl Sender {
     /// Makes sure that the peer knows a segment beside those that `needed` names.
     #[inline]
     pub(crate) fn offer(&mut self, segment: u32, needed: &[u32]) -> Result<Offered> {
-        if self.sent.knows(segment) {
+        if self.announced.knows(segment) {
             return Ok(Offered::Known);
         }
         let reader = self.producer.read().map_err(|fault| self.link.fail(fault))?;
-        self.sent.offer(&self.session, segment, reader, needed)
+        self.announced.offer(&self.session, segment, reader, needed)
     }
 
     /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.
@@ -162,7 +162,7 @@ impl Sender {
         let header = Header::new(Kind::Packets, 0);
         self.room_in_ring(header, SendPatience::None)?;
         self.producer.publish(header);
-        self.sent.announced();
+        self.announced.packets_announced();
         self.announce()?;
         Ok(())
     }

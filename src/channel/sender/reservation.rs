@@ -2,7 +2,7 @@
 
 use crate::channel::envelope::PLAIN;
 use crate::channel::sender::Sender;
-use crate::channel::sender::spent;
+use crate::channel::sender::into_error;
 use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::patience::after;
@@ -219,7 +219,7 @@ impl Batch<'_> {
             self.sender.await_room(needed, deadline)?;
             match self.place(len) {
                 Err(TrySendError::Full { needed: still, .. }) => needed = still,
-                answer => return answer.map_err(spent),
+                answer => return answer.map_err(into_error),
             }
         }
     }

@@ -5,7 +5,7 @@ use crate::channel::attachment::Origin;
 use crate::channel::attachment::{Attachment, Claims, LONGEST, LentRange, SHORT, SINGLE, borrow};
 use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::receiver::Receiver;
-use crate::channel::inbox::{Head, Inbox};
+use crate::channel::inbox::{Inbox, RecordHead};
 use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor, NO_SLOT};
 use crate::channel::message::MessageKind;
 use crate::error::{Fault, Result, TryRecvError};
@@ -17,7 +17,7 @@ use crate::shm::Bytes;
 /// registers: nearly every parcel is one, and bytes that go through memory in several widths wait for each
 /// other.
 pub(crate) struct Single {
-    head: Head,
+    head: RecordHead,
     loan: LoanDescriptor,
     /// In little-endian words; what lies behind its length means nothing.
     pub(crate) description: [u64; SINGLE],
@@ -46,7 +46,7 @@ impl Receiver {
         }
         let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
         const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
-        if head.header.kind() != Kind::Parcel
+        if head.header.kind() != Kind::Tensors
             || head.header.attachments() != 1
             || !LENS.contains(&head.len)
         {
@@ -77,10 +77,10 @@ impl Receiver {
 
 impl Inbox {
     /// Judges a parcel's header.
-    pub(crate) fn judge_parcel(&self, header: Header) -> Result<(), Fault> {
+    pub(crate) fn check_tensors(&self, header: Header) -> Result<(), Fault> {
         let table = (header.attachments() * pooled::LEN) as u64;
         let is_bounded = (table..=LONGEST).contains(&header.len());
-        if header.version() != Header::PARCEL_VERSION || !is_bounded {
+        if header.version() != Header::TENSORS_VERSION || !is_bounded {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
         Ok(())
@@ -91,7 +91,7 @@ impl Inbox {
     #[inline]
     pub(crate) fn open<T>(
         &mut self,
-        head: &Head,
+        head: &RecordHead,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<T> {
         let (mut short, mut long) = ([0; SHORT], Vec::new());
@@ -115,21 +115,21 @@ impl Inbox {
         self.discard(head.header);
         if table.chunks_exact(pooled::LEN).any(LoanDescriptor::is_frozen) {
             // The sender can have these mappings retired once it knows that the record was read.
-            self.tell_position();
+            self.publish_position();
         }
         Ok(opened)
     }
 
     /// The bytes from a record's payload on, up to the end of the line behind its header at least.
     #[inline(always)]
-    fn line(&self, head: &Head) -> Bytes<'_> {
+    fn line(&self, head: &RecordHead) -> Bytes<'_> {
         self.link.peer.bytes(head.offset, pooled::LEN + 8 * SINGLE)
     }
 
     /// Takes the record at the ring's position out.
     pub(crate) fn kept(
         &mut self,
-        head: &Head,
+        head: &RecordHead,
         kind: MessageKind,
         (mut body, copied): (Vec<u8>, usize),
     ) -> Result<KeptMessage> {
@@ -142,7 +142,7 @@ impl Inbox {
     }
 
     /// Sets the parcel at the ring's position aside: its description, and what came with it.
-    pub(crate) fn keep(&mut self, head: &Head) -> Result<(Vec<u8>, Vec<Attachment>)> {
+    pub(crate) fn keep(&mut self, head: &RecordHead) -> Result<(Vec<u8>, Vec<Attachment>)> {
         let count = head.header.attachments();
         self.open(head, |description, claims| {
             let attachments: Result<_> = (0..count).map(|_| claims.claim()).collect();
