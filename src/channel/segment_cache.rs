@@ -31,7 +31,7 @@ pub(crate) struct SegmentCache {
 }
 
 impl SegmentCache {
-    /// The cached with this segment, if it is at hand, retired or not.
+    /// Returns the segment if it is cached, retired or not.
     #[inline(always)]
     pub(crate) fn get(&self, number: u32) -> Option<&Arc<CachedSegment>> {
         match self.entries.get(number as usize % CAPACITY)? {
@@ -40,14 +40,19 @@ impl SegmentCache {
         }
     }
 
-    /// The cached with this segment, if that is at hand and no segment was retired since.
+    /// Returns the segment if it is cached and the peer has retired none after that.
     #[inline(always)]
     pub(crate) fn current(&self, session: &Session, number: u32) -> Option<&Arc<CachedSegment>> {
         let retires = session.link.retires.load(Ordering::Relaxed);
         self.get(number).filter(|_| retires == self.retires)
     }
 
-    /// The cached with this segment.
+    /// Returns the segment, from the control socket if it is not cached.
+    ///
+    /// # Errors
+    ///
+    /// - [`Fault`](crate::error::Fault): the peer has announced no such segment.
+    /// - This process has no memory to map it.
     #[inline(always)]
     pub(crate) fn find(
         &mut self,
