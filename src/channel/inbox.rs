@@ -1,4 +1,9 @@
-//! The reading end of a link: records, judged; waiting for them; giving them back.
+//! The inbox: the reader's end of a ring. It finds the next record, checks it, waits for it, and releases it.
+//!
+//! 1. Each header and each descriptor is read once and checked before it is used.
+//! 2. `lent` is set only while a checked descriptor's segment is cached, and only for the record at the ring's position.
+//! 3. A fault sets `flow` to `Failed`: this half reads nothing that the peer writes afterwards.
+//! 4. Before it waits, the inbox publishes its position, so that a sender without room goes on.
 
 use std::sync::Arc;
 
@@ -30,17 +35,17 @@ mod rare;
 pub(crate) mod receiver;
 mod tensors;
 
-/// Looks at the ring before anything else is considered: about a microsecond.
+/// Polls of the ring before anything else is considered: about a microsecond.
 const POLLS: u32 = 1000;
 
-/// So many messages without a pause are a stream: the reader then lets the writer get ahead before
-/// it looks again, since each look takes the line away that the writer is writing.
+/// The count of messages without a pause that makes a stream. In a stream the reader pauses before it polls, because each
+/// poll takes away the cache line that the writer is writing.
 const BURST: u64 = 4;
 
-/// How long that is, in spin hints of some 15 ns. Source: `ping_pong --modes stream`.
+/// The length of that pause, in spin hints of some 15 ns. Source: `ping_pong --modes stream`.
 const BACKOFF: u32 = 8;
 
-/// What a receiving half reads from.
+/// The reader's end of a ring, and its state between records.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     consumer: Consumer<Mapping, PeerMapping>,
@@ -49,7 +54,7 @@ pub(crate) struct Inbox {
     generation: Generation,
     link: Arc<Link>,
     session: Arc<Session>,
-    /// The judged descriptor of the record at the ring's position, if it is a pooled one. Its segment is at hand.
+    /// The checked descriptor of the record at the ring's position, if it is a pooled one. Its segment is cached.
     lent: Option<LoanDescriptor>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
@@ -63,12 +68,12 @@ pub(crate) struct Inbox {
     /// Messages that had been received when there was last nothing to receive.
     caught_up: u64,
     flow: Flow,
-    /// Whoever reads takes triggers, too.
+    /// The caller takes triggers like messages.
     takes_triggers: bool,
     segments: SegmentCache,
-    /// Elsewhere: what every message needs stays close together.
+    /// Boxed, so that the fields that every message needs stay close together.
     ahead: Box<CopyAhead>,
-    /// Made when something is first kept there.
+    /// Made on its first use.
     extension: Option<Arc<ExtensionSlot>>,
     stats: RecvStats,
 }
@@ -86,7 +91,7 @@ pub(crate) enum Flow {
     Failed,
 }
 
-/// The record at the ring's position, judged.
+/// The record at the ring's position, checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RecordHead {
     pub(crate) header: Header,
@@ -133,7 +138,7 @@ impl Inbox {
         }
     }
 
-    /// The record at the ring's position, judged.
+    /// Returns the record at the ring's position, checked.
     #[inline(always)]
     pub(crate) fn head(
         &mut self,
@@ -178,7 +183,7 @@ impl Inbox {
         }
     }
 
-    /// The record at the ring's position, whatever it is, judged.
+    /// Returns the record at the ring's position, of any kind, checked.
     #[inline(always)]
     fn next_head(&mut self, patience: RecvPatience) -> Result<Option<RecordHead>, TryRecvError> {
         self.generation.check()?;
@@ -186,7 +191,7 @@ impl Inbox {
             return self.over(patience);
         }
         if self.lent.is_some() {
-            // Looked at and not released: what stands there now is judged anew.
+            // The caller peeked at the record and did not release it. It is checked once more.
             self.lent = None;
         }
         let record = match self.consumer.peek() {
@@ -302,7 +307,7 @@ impl Inbox {
         }
     }
 
-    /// Tells the peer's sender how far we are, because there is nothing left to read.
+    /// Publishes the position for the peer's sender, because nothing is left to read.
     #[inline(always)]
     pub(crate) fn publish_position(&mut self) {
         if self.consumer.publish() {
@@ -311,9 +316,7 @@ impl Inbox {
         }
     }
 
-    /// Looks whether the peer's sender sleeps for want of room.
-    ///
-    /// A state that cannot be ends the link: a message at hand is the last one.
+    /// Wakes the peer's sender if it sleeps because there was no room. An invalid state of the sender ends the link.
     #[inline(always)]
     pub(crate) fn offer_room(&mut self) {
         match self.room.look(&self.link.own, &self.link.peer) {
@@ -333,7 +336,7 @@ impl Inbox {
         self.stats.wakes += 1;
     }
 
-    /// Judges what a record says of itself.
+    /// Checks a record's header.
     #[inline(always)]
     pub(crate) fn check_record(
         &mut self,
@@ -351,7 +354,7 @@ impl Inbox {
         self.check_rare(record, patience)
     }
 
-    /// What the record at the ring's position is.
+    /// Returns the kind of the record at the ring's position.
     pub(crate) fn kind(&self, head: &RecordHead) -> MessageKind {
         match head.header.kind() {
             Kind::Request => MessageKind::Request(self.id),
@@ -372,16 +375,16 @@ impl Inbox {
         }
     }
 
-    /// Copies the message at the ring's position out, and gives its record back. Gives its length in bytes.
+    /// Copies the message at the ring's position out, and releases its record. Returns its length in bytes.
     #[inline(always)]
     pub(crate) fn copy_out(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> usize {
         self.copy_rest(head, message, 0)
     }
 
-    /// Gives the record at the ring's position back, with its loan.
+    /// Releases the record at the ring's position, with its loan.
     #[inline(always)]
     pub(crate) fn release(&mut self, head: &RecordHead) {
-        // Most are none, which nothing is stored for.
+        // Most records have no loan, and then nothing is stored.
         if let Some(LoanDescriptor { slot, generation, .. }) = self.lent {
             self.lent = None;
             self.stats.pooled += 1;
@@ -392,7 +395,7 @@ impl Inbox {
         self.discard(head.header);
     }
 
-    /// Gives a record back.
+    /// Releases a record.
     #[inline(always)]
     pub(crate) fn discard(&mut self, header: Header) {
         self.is_long = header.len() > SHORT;
@@ -407,7 +410,7 @@ impl Drop for Inbox {
         let link = &self.link;
         if link.own.generation().is_current() {
             self.data.leave(link);
-            // A sender that sleeps for want of room waits in vain.
+            // A sender that sleeps because there was no room would not wake up otherwise.
             self.room = Waker::new(layout::SENDER_STATE, layout::ROOM_BELL);
             self.offer_room();
         }

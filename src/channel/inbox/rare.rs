@@ -1,5 +1,4 @@
-//! Records that are no plain messages in the ring: tokens, packets that wait, requests and responses, and
-//! messages in the pool.
+//! The slow path of the inbox: triggers, packets, requests, responses, and messages whose segment is not cached.
 
 use crate::channel::loan_descriptor::{self as pooled};
 use std::sync::atomic::Ordering;
@@ -14,7 +13,7 @@ use crate::error::{Fault, Result};
 use crate::patience::RecvPatience;
 use crate::ring::{Header, Kind, Record};
 
-/// Tokens in a row that are taken from a peer which was given none.
+/// The most triggers in a row from a peer that was given no token.
 const TOKENS: u32 = 1 << 16;
 
 impl Inbox {

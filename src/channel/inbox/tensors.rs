@@ -1,4 +1,4 @@
-//! Parcels that arrive: records with attachments.
+//! Tensors records as the inbox receives them: records with attachments.
 
 use crate::channel::attachment::Origin;
 
@@ -13,9 +13,8 @@ use crate::patience::RecvPatience;
 use crate::ring::{Header, Kind};
 use crate::shm::Bytes;
 
-/// A parcel with one loan and a short description, which lies in one line with its header. Taken apart in
-/// registers: nearly every parcel is one, and bytes that go through memory in several widths wait for each
-/// other.
+/// A tensors record with one loan and a short description. Nearly every tensors record is one, so the receiver takes it
+/// apart in registers: bytes that go through memory in several widths wait for each other.
 pub(crate) struct Single {
     head: RecordHead,
     loan: LoanDescriptor,
@@ -34,8 +33,8 @@ impl Single {
 }
 
 impl Receiver {
-    /// Looks for a single parcel at the ring's position, which stays there. `None`: there is something else, or
-    /// nothing; the general way says what.
+    /// Returns the single tensor at the ring's position, and leaves the record there. `None`: the record is another one,
+    /// or there is none, and [`open_tensors`](Self::open_tensors) finds out.
     #[inline(always)]
     pub(crate) fn single(
         &mut self,
@@ -62,7 +61,7 @@ impl Receiver {
         Ok((loan.slot != NO_SLOT).then_some(Single { head, loan, description, len }))
     }
 
-    /// Takes the loan of a single parcel that was judged, and gives the record back.
+    /// Takes the loan of a single tensor, and releases the record.
     #[inline(always)]
     pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange> {
         let inbox = &mut self.inbox;
@@ -76,7 +75,7 @@ impl Receiver {
 }
 
 impl Inbox {
-    /// Judges a parcel's header.
+    /// Checks the header of a tensors record.
     pub(crate) fn check_tensors(&self, header: Header) -> Result<(), Fault> {
         let table = (header.attachments() * pooled::LEN) as u64;
         let is_bounded = (table..=LONGEST).contains(&header.len());
@@ -86,7 +85,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Gives the parcel at the ring's position to `open`, and then back. Where `open` fails, or leaves an
+    /// Calls `open` with the tensors record at the ring's position, and releases the record. If `open` fails or leaves an
     /// attachment, the link ends.
     #[inline]
     pub(crate) fn open<T>(
@@ -141,7 +140,7 @@ impl Inbox {
         Ok(KeptMessage { kind, body, attachments: Vec::new() })
     }
 
-    /// Sets the parcel at the ring's position aside: its description, and what came with it.
+    /// Takes the tensors record at the ring's position out: its description and its attachments.
     pub(crate) fn keep(&mut self, head: &RecordHead) -> Result<(Vec<u8>, Vec<Attachment>)> {
         let count = head.header.attachments();
         self.open(head, |description, claims| {

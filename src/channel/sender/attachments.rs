@@ -1,8 +1,8 @@
-//! Parcels as they are sent: what is enclosed, and what must be there before one is published.
+//! The sender of tensors records, with their attachments.
 //!
-//! Whatever may be lacking is looked for in this order: room in the ring, loan slots, memory for copies,
-//! segments that the peer knows. Copies are made when all of it is there; where something is not, nothing
-//! is held, so that whoever waits keeps nobody else from going on.
+//! 1. The sender acquires in this order: room in the ring, loan slots, memory for copies, announced segments.
+//! 2. It copies only when it has all of them.
+//! 3. While it waits for one of them it holds none, so it blocks no other sender.
 
 use crate::channel::loan_descriptor::{self as pooled};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Pool, Promise, Shar
 use crate::ring::Header;
 use crate::shm::Bytes;
 
-/// Attachments of one parcel at most.
+/// The most attachments of one record.
 const ATTACHMENTS: usize = 255;
 
-/// Memory that goes with a parcel. What is lent is lent once the parcel was published.
+/// Memory that goes with a tensors record. Lending takes effect when the record is published.
 #[derive(Debug)]
 pub(crate) enum OutgoingAttachment<'a> {
     /// To one receiver: it is nobody else's any more.
@@ -103,7 +103,7 @@ impl Sender {
         let _ = self.session.link.fail(fault);
     }
 
-    /// Sends a parcel. Where it cannot be sent now, the enclosures are as they were.
+    /// Sends a tensors record. If it fails, the attachments stay as they were.
     #[inline]
     pub(crate) fn post(
         &mut self,
@@ -148,7 +148,7 @@ impl Sender {
         }
     }
 
-    /// The header of a parcel.
+    /// Returns the header of a tensors record.
     #[inline]
     fn tensors_header(&self, attachments: usize, description: usize) -> Result<Header> {
         let len = attachments * pooled::LEN + description;
@@ -255,7 +255,7 @@ impl Sender {
         }
     }
 
-    /// Room for a parcel, with all that publishing it will need.
+    /// Acquires room for a tensors record, with all that its publication needs.
     #[inline]
     fn room_for_tensors(
         &mut self,
@@ -374,7 +374,7 @@ fn lacking(spent: Exhausted, attachments: &[OutgoingAttachment<'_>]) -> TrySendE
     TrySendError::Full { free: spent.quota.saturating_sub(spent.used), needed }
 }
 
-/// Nothing is held by a parcel that waits.
+/// Returns the blocks for copies: a sender that waits holds none.
 fn give_back(attachments: &mut [OutgoingAttachment<'_>]) {
     for attachment in attachments {
         if let OutgoingAttachment::Copy { block, .. } = attachment {
