@@ -6,8 +6,8 @@ use crate::error::{Fault, Result};
 use crate::ring::{Header, Record};
 
 impl Inbox {
-    /// Looks for a message in the pool, in a segment that is at hand, at the ring's position. False: nothing was done,
-    /// and [`rare_head`](Self::rare_head) says what there is.
+    /// Finds a pooled message in a cached segment at the ring's position. Returns `false` if there is none, and changes
+    /// nothing then; [`rare_head`](Self::rare_head) finds the cause.
     #[inline(never)]
     pub(crate) fn find_pooled(&mut self) -> bool {
         let header = Header::POOLED_MESSAGE;
@@ -29,7 +29,7 @@ impl Inbox {
         RecordHead { header, offset, len: self.lent.as_ref().map_or(0, |lent| lent.len as usize) }
     }
 
-    /// A private copy of the descriptor behind `envelope` bytes of a record's payload, judged without its segment.
+    /// A private copy of the descriptor behind `envelope` bytes of a record's payload, checked without its segment.
     #[inline(always)]
     pub(crate) fn descriptor(
         &self,

@@ -1,4 +1,4 @@
-//! Long messages: the sender's way through the pool.
+//! The sender's way through the pool, for messages longer than `inline_max`.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ impl Sender {
         envelope: Envelope,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        // A reservation that was forgotten holds its block no longer.
+        // A leaked reservation left its block here.
         self.pooled.block.put_back();
         let room = self.find_room_in_pool(len, envelope, patience);
         if room.is_err() {
@@ -111,7 +111,7 @@ impl Sender {
             match self.offer(self.pooled.block.segment(), &[])? {
                 Offered::Known => return Ok(()),
                 Offered::NoRoom => {
-                    // Whoever waits holds nothing that others need.
+                    // A sender that waits holds no block that another sender could need.
                     self.pooled.block.put_back();
                     return Err(full(len));
                 }
