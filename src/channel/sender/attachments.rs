@@ -32,7 +32,7 @@ pub(crate) enum OutgoingAttachment<'a> {
     /// To one receiver: it is nobody else's any more.
     Block(&'a mut Block),
     Shared(&'a SharedBlock),
-    /// As that, without bytes that anybody reads: whoever gets it gives it back when something is over.
+    /// A shared block whose bytes nobody reads: the receiver returns it to say that it is done.
     Ticket(SharedBlock),
     /// The offset is a multiple of 64.
     Frozen {
@@ -40,7 +40,7 @@ pub(crate) enum OutgoingAttachment<'a> {
         offset: usize,
         len: usize,
     },
-    /// Copied into a block, which is there while the parcel is being published.
+    /// Copied into a block, which is there while the record is being published.
     Copy {
         bytes: Bytes<'a>,
         block: Option<Block>,
@@ -205,7 +205,7 @@ impl Sender {
         Ok(self.note_distance()?)
     }
 
-    /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put
+    /// Sends a tensors record of one loan, with a description of `len` bytes in little-endian words. Nothing is put
     /// together in memory: words wait for bytes that were just written. The loan is entered, by `enter`, once
     /// the peer can see it: it has the slot that was promised then. False: something is lacking, and the
     /// [general way](Self::post) finds out what.
@@ -303,7 +303,7 @@ impl Sender {
         Ok(Offered::Known)
     }
 
-    /// Lends what is enclosed. `None`: no slot is free, which happens to a parcel of one loan, and where the
+    /// Lends an attachment. `None`: no slot is free, which happens to a record of one loan, and where the
     /// account was closed.
     #[inline]
     fn lend_attachment(
