@@ -1,4 +1,9 @@
-//! The segments of our pool that a peer has been sent.
+//! The announced segments: those of our pool whose descriptors the peer has received or will receive.
+//!
+//! 1. A record names a segment only after the segment's packet is on the socket.
+//! 2. The announced segments of a peer together stay within the limit that the peer gave in the handshake.
+//! 3. A segment is retired only when the peer holds no loan in it and has passed the last record that names it.
+//! 4. After at most 32 packets a record tells the peer to read its socket.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,52 +14,53 @@ use crate::link::control_socket::SEGMENTS;
 use crate::link::link::Link;
 use crate::link::session::Session;
 
-/// Packets that are posted at most before a record says so: far fewer than a socket's queue holds, as
-/// the reader takes them only when a record makes it.
+/// The most packets on the socket of which no record has told. The peer reads its socket only when a record says so,
+/// so the number is far below what a socket's queue holds (`docs/wire.md`, packets record).
 const UNANNOUNCED: u32 = 32;
 
-/// A segment that the peer has been sent.
+/// An announced segment.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     /// Its length in bytes.
     len: u64,
-    /// Where the last record starts that names it without a loan: a position in the ring. As long as the
-    /// reader has not passed it, it may meet the record after a Retire that was sent later.
+    /// The ring position of the last record that names the segment without a loan. Until the reader has passed it, the
+    /// reader could take a later Retire packet first.
     named: Option<u64>,
 }
 
 impl Sent {
-    /// Whether a reader that is at `reader` may still come upon its number.
+    /// Returns whether a reader at position `reader` has yet to read a record that names the segment.
     fn is_due(&self, reader: u64) -> bool {
-        // Both lie within a ring's length of each other, wherever the count wraps around.
+        // Both positions lie within a ring's length of each other, so the difference is right where they wrap around.
         self.named.is_some_and(|named| reader.wrapping_sub(named).wrapping_sub(1) > u64::MAX / 2)
     }
 }
 
-/// What the peer has been sent, and what it has been told of that.
+/// The segments that one peer knows, and the packets that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct AnnouncedSegments {
-    /// By number, in the order in which the pool made them.
+    /// By number. Numbers count up, so the oldest comes first.
     segments: BTreeMap<u32, Sent>,
-    /// The one that was asked for last.
+    /// The known segment of the latest query.
     last: Option<u32>,
-    /// Packets on the socket of which no record has told. A record that names a segment does not count:
-    /// a reader that knows the segment from before need not look at its socket.
+    /// Packets on the socket of which no packets record has told. A record that names a segment does not count: a reader
+    /// that has the segment in its cache does not read its socket.
     unannounced: u32,
 }
 
-/// Whether a block's segment can be named.
+/// Whether a record may name a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offered {
+    /// The peer knows the segment.
     Known,
-    /// The socket's queue is full, or the peer holds blocks of everything that it maps.
+    /// The socket's queue is full, or the peer holds loans in all segments that it maps.
     NoRoom,
-    /// A record must tell of the packets first.
+    /// A packets record must come first.
     Unannounced,
 }
 
 impl AnnouncedSegments {
-    /// Whether the peer knows a segment.
+    /// Returns whether the peer knows a segment.
     #[inline]
     pub(crate) fn knows(&mut self, segment: u32) -> bool {
         if self.last == Some(segment) {
@@ -67,20 +73,25 @@ impl AnnouncedSegments {
         known
     }
 
-    /// A record that starts at `position` of the ring names a segment of which nothing is lent.
+    /// Notes that the record at ring position `position` names a segment without a loan.
     pub(crate) fn name(&mut self, segment: u32, position: u64) {
         if let Some(sent) = self.segments.get_mut(&segment) {
             sent.named = Some(position);
         }
     }
 
-    /// A record has told of all packets.
-    pub(crate) fn announced(&mut self) {
+    /// Notes that a record has told of all packets.
+    pub(crate) fn packets_announced(&mut self) {
         self.unannounced = 0;
     }
 
-    /// Makes sure that the peer, whose reader is at `reader`, knows a segment beside those that `needed`
-    /// names.
+    /// Announces a segment to the peer, whose reader is at position `reader`, and keeps the segments in `needed`. Where
+    /// the peer's limit leaves no room, idle segments are retired first.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::PoolExhausted`]: the segment and those in `needed` together exceed the peer's limit.
+    /// - Otherwise the socket's.
     #[cold]
     pub(crate) fn offer(
         &mut self,
@@ -90,7 +101,7 @@ impl AnnouncedSegments {
         needed: &[u32],
     ) -> Result<Offered> {
         let Session { link, env, .. } = session;
-        // What the pool has dropped since is room for what comes.
+        // Segments that the pool has dropped make room first.
         let dropped = self.without(reader, |segment| env.pool().holds(segment));
         let retired = self.retire(link, &dropped, |_| false)?;
         if retired != Offered::Known {
@@ -109,7 +120,7 @@ impl AnnouncedSegments {
                 let used = self.bytes();
                 return Err(ErrorKind::PoolExhausted { needed: together, used, quota }.into());
             }
-            // So is what the peer has returned wholly; it is sent anew when it is needed again.
+            // Segments without loans make room next. They are announced anew when a record needs them.
             let lent = env.pool().lent_to(link.borrower);
             let stays = |segment| lent.contains(&segment) || needed.contains(&segment);
             let idle = self.without(reader, stays);
@@ -128,7 +139,7 @@ impl AnnouncedSegments {
         Ok(sent)
     }
 
-    /// Tells the peer that it need not map these any more, until there is `enough` room.
+    /// Retires segments one by one until there is `enough` room. The peer may unmap them.
     fn retire(
         &mut self,
         link: &Link,
@@ -161,13 +172,13 @@ impl AnnouncedSegments {
         Ok(Offered::Known)
     }
 
-    /// Those that need not stay, as far as the reader's position says.
+    /// Returns the segments that need not stay and that no unread record names.
     fn without(&self, reader: u64, stays: impl Fn(u32) -> bool) -> Vec<u32> {
         let idle = self.segments.iter().filter(|(_, sent)| !sent.is_due(reader));
         idle.map(|(number, _)| *number).filter(|number| !stays(*number)).collect()
     }
 
-    /// Never more than the peer's limit.
+    /// Returns the bytes of all announced segments, which the peer's limit bounds.
     fn bytes(&self) -> u64 {
         self.segments.values().map(|sent| sent.len).sum()
     }

@@ -1,13 +1,14 @@
-//! Parcels: records that describe memory, and enclose it without a copy. How they are received; `enclosure`
-//! sends them.
+//! The attachments of a tensors record on the receiver's side: memory that comes with it without a copy. The sender's
+//! side is `sender::attachments`.
 //!
 //! ```text
 //!   header: kind, attachments, version │ attachment … │ description
 //!                                        32 bytes each
 //! ```
 //!
-//! What the description says is not this layer's matter: it hands out a private copy of it, and the
-//! attachments in their order.
+//! 1. Attachments are claimed in their order, each once, and all of them; otherwise the link ends.
+//! 2. A claimed loan goes back to its sender when its [`LentRange`] is dropped, and only then.
+//! 3. This file does not interpret the description: the `tensor` module reads a private copy of it.
 
 use crate::channel::loan_descriptor::{self as pooled};
 use std::sync::Arc;
@@ -24,14 +25,14 @@ use crate::link::session::Session;
 use crate::pool::FrozenBlock;
 use crate::shm::Bytes;
 
-/// The longest payload of a parcel, in bytes, however large the ring is: 1024 tensors with names. Part of the
-/// wire format.
+/// The longest payload of a tensors record, in bytes, however large the ring is: room for 1024 tensors with names. Part
+/// of the wire format.
 pub(crate) const LONGEST: u64 = 1 << 20;
 
-/// Payloads up to so many bytes are put together on the stack.
+/// The longest payload that is assembled on the stack, in bytes. Longer ones take a heap allocation.
 pub(crate) const SHORT: usize = 64;
 
-/// Memory that came with a parcel. Dropped, it goes back to the sender if it was lent.
+/// Memory that came with a tensors record: a loan, or a range of a frozen segment.
 #[derive(Debug)]
 pub(crate) enum Attachment {
     Lent(LentRange),
@@ -39,7 +40,7 @@ pub(crate) enum Attachment {
 }
 
 impl Attachment {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -49,10 +50,10 @@ impl Attachment {
     }
 }
 
-/// A range of a peer's pool, on loan to us.
+/// A range of a peer's pool that is lent to this process. Dropping it returns the loan.
 #[derive(Debug)]
 pub struct LentRange {
-    lender: Arc<CachedSegment>,
+    segment: Arc<CachedSegment>,
     offset: usize,
     len: usize,
     generation: u64,
@@ -60,52 +61,54 @@ pub struct LentRange {
 }
 
 impl LentRange {
-    /// Whether the user vouches that the peer leaves these bytes alone.
+    /// Returns whether the caller vouches that the peer does not change these bytes.
     #[inline(always)]
     pub(crate) fn is_trusted(&self) -> bool {
-        self.lender.session.is_trusted()
+        self.segment.session.is_trusted()
     }
 
-    /// Whether the process that has lent it has ended.
+    /// Returns whether the process that has lent it has ended.
     pub(crate) fn lender_ended(&self) -> bool {
-        let link = &self.lender.session.link;
-        // Nobody asks the kernel while the watcher has seen nothing.
+        let link = &self.segment.session.link;
+        // While the watcher sees the link alive, no system call is needed.
         !link.is_alive() && link.identity.pidfd().is_none_or(has_ended)
     }
 
-    /// Who has lent it.
+    /// Returns the process that has lent it.
     pub(crate) fn lender(&self) -> &Peer {
-        &self.lender.session.link.identity
+        &self.segment.session.link.identity
     }
 
-    /// The bytes, which the peer can change at any moment.
+    /// Returns a view of the bytes, which the peer can change at any moment.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> Bytes<'_> {
-        self.lender.segment.mapping().bytes(self.offset, self.len)
+        self.segment.segment.mapping().bytes(self.offset, self.len)
     }
 }
 
 impl Drop for LentRange {
     #[inline]
     fn drop(&mut self) {
-        self.lender.session.return_loan(self.slot, self.generation);
+        self.segment.session.return_loan(self.slot, self.generation);
     }
 }
 
-/// The attachments of a parcel that is being opened, each to be taken once.
+/// The attachments of a tensors record that is being opened.
 pub(crate) struct Claims<'a> {
     pub(super) origin: Origin<'a>,
     pub(super) extension: &'a mut Option<Arc<ExtensionSlot>>,
 }
 
+/// The place that attachments are claimed from.
 pub(super) enum Origin<'a> {
-    /// Of the record at the ring's position.
+    /// The record at the ring's position: `table` holds the descriptors that are left.
     Ring { session: &'a Arc<Session>, segments: &'a mut SegmentCache, table: &'a [u8] },
-    /// Of a parcel that was set aside.
+    /// A record in the backlog, whose attachments were claimed when it was set aside.
     Kept(std::vec::IntoIter<Attachment>),
 }
 
 impl<'a> Claims<'a> {
+    /// Returns the attachments of a record that was set aside.
     pub(crate) fn kept(
         attachments: Vec<Attachment>,
         extension: &'a mut Option<Arc<ExtensionSlot>>,
@@ -113,17 +116,17 @@ impl<'a> Claims<'a> {
         Self { origin: Origin::Kept(attachments.into_iter()), extension }
     }
 
-    /// What the receiving half keeps, for what was claimed.
+    /// Returns the receiver's extension slot, which is made on the first call.
     pub(crate) fn extension(&mut self) -> Arc<ExtensionSlot> {
         self.extension.get_or_insert_default().clone()
     }
 
-    /// The next attachment.
+    /// Claims the next attachment.
     ///
     /// # Errors
     ///
-    /// - [`Fault`]: there is none, or it cannot be.
-    /// - What this process lacks to map it.
+    /// - [`Fault`]: there is none, or its descriptor is wrong.
+    /// - This process has no memory to map it.
     #[inline]
     pub(crate) fn claim(&mut self) -> Result<Attachment> {
         let next = match &mut self.origin {
@@ -139,7 +142,7 @@ impl<'a> Claims<'a> {
         next.ok_or_else(|| Fault::Tensor(TensorFault::Count { count: 1, expected: 0 }).into())
     }
 
-    /// How many are left.
+    /// Returns the count of attachments that are not claimed.
     pub(crate) fn left(&self) -> usize {
         match &self.origin {
             Origin::Ring { table, .. } => table.len() / pooled::LEN,
@@ -147,7 +150,11 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// All attachments were taken.
+    /// Checks that all attachments are claimed.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: some are left.
     pub(crate) fn finish(&self) -> Result<()> {
         match self.left() {
             0 => Ok(()),
@@ -156,6 +163,7 @@ impl<'a> Claims<'a> {
     }
 }
 
+/// Returns the memory that a descriptor names.
 #[inline]
 fn attach(
     session: &Arc<Session>,
@@ -165,27 +173,27 @@ fn attach(
     if descriptor.slot != NO_SLOT {
         return Ok(Attachment::Lent(borrow(session, segments, descriptor)?));
     }
-    descriptor.judge_place()?;
+    descriptor.check_offset()?;
     let link = &session.link;
     let memory = link.control_socket().frozen(&link.socket, descriptor.segment)?;
     let (offset, len) = descriptor.range_in(memory.memory().len() as u64)?;
     Ok(Attachment::Frozen { memory, offset, len })
 }
 
-/// A range of the peer's pool.
+/// Returns the range of the peer's pool that a descriptor names.
 #[inline(always)]
 pub(super) fn borrow(
     session: &Arc<Session>,
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,
 ) -> Result<LentRange> {
-    descriptor.judge(u64::MAX, session.link.terms.own.loan_slots)?;
-    let lender = segments.find(session, descriptor.segment)?.clone();
-    let (offset, len) = descriptor.range_in(lender.segment.len() as u64)?;
+    descriptor.check(u64::MAX, session.link.terms.own.loan_slots)?;
+    let segment = segments.find(session, descriptor.segment)?.clone();
+    let (offset, len) = descriptor.range_in(segment.segment.len() as u64)?;
     let LoanDescriptor { slot, generation, .. } = *descriptor;
     session.keep_loan(slot);
-    Ok(LentRange { lender, offset, len, generation, slot })
+    Ok(LentRange { segment, offset, len, generation, slot })
 }
 
-/// Words of a description that a single parcel has at most.
+/// The longest description of a record with a single loan that both sides handle in registers, in words of 8 bytes.
 pub(crate) const SINGLE: usize = 4;

@@ -1,4 +1,7 @@
-//! What was received while something else was waited for.
+//! The backlog: messages that the receiver took out of the ring while the caller waited for another kind.
+//!
+//! 1. Messages of one kind stay in the order in which they came.
+//! 2. The sum of their sizes stays within `Options::backlog_limit`, except that one message always fits.
 
 use std::collections::VecDeque;
 
@@ -6,59 +9,65 @@ use crate::channel::attachment::Attachment;
 use crate::channel::message::MessageKind;
 use crate::error::{ErrorKind, Result};
 
-/// A message set aside, copied.
+/// A message in the backlog, copied.
 #[derive(Debug)]
 pub(crate) struct KeptMessage {
     pub(crate) kind: MessageKind,
     pub(crate) body: Vec<u8>,
-    /// What came with it.
+    /// The memory that came with it.
     pub(crate) attachments: Vec<Attachment>,
 }
 
-/// Bytes that each attachment counts: it keeps a page of the sender's at least, and maybe a mapping.
+/// The size of an attachment in the backlog, in bytes: it pins at least one page of the sender's pool.
 pub(crate) const PINNED: usize = 4096;
 
-/// Bytes that a letter counts besides its body.
+/// The size of a message in the backlog beside its body and attachments, in bytes.
 const OVERHEAD: usize = size_of::<KeptMessage>();
 
+/// The messages that were set aside, oldest first.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     kept: VecDeque<KeptMessage>,
     bytes: usize,
     limit: usize,
-    /// Letters that are parcels.
+    /// The count of messages that carry tensors.
     tensors: usize,
 }
 
 impl KeptMessage {
-    /// Bytes that it counts.
-    fn weight(&self) -> usize {
+    /// Returns the size that counts against the limit, in bytes.
+    fn size(&self) -> usize {
         self.body.len() + self.attachments.len() * PINNED + OVERHEAD
     }
 
-    fn is_parcel(&self) -> bool {
+    fn is_tensors(&self) -> bool {
         self.kind == MessageKind::Tensors
     }
 }
 
 impl Backlog {
-    /// A backlog for `limit` bytes.
+    /// Returns an empty backlog of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self { kept: VecDeque::new(), bytes: 0, limit, tensors: 0 }
     }
 
+    /// Returns whether no message was set aside.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// Whether parcels were set aside.
+    /// Returns whether a message with tensors was set aside.
     #[inline(always)]
     pub(crate) fn has_tensors(&self) -> bool {
         self.tensors > 0
     }
 
-    /// Whether a letter with `len` bytes may be set aside. One always may.
+    /// Checks that a message of `len` bytes may be set aside. An empty backlog takes any message.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BacklogFull`]: the message would exceed the limit.
     pub(crate) fn admit(&self, len: usize) -> Result<()> {
         let full = self.bytes.saturating_add(len).saturating_add(OVERHEAD) > self.limit;
         if full && !self.kept.is_empty() {
@@ -69,18 +78,19 @@ impl Backlog {
         Ok(())
     }
 
+    /// Sets a message aside. [`admit`](Self::admit) has allowed it.
     pub(crate) fn push(&mut self, kept: KeptMessage) {
-        self.bytes += kept.weight();
-        self.tensors += usize::from(kept.is_parcel());
+        self.bytes += kept.size();
+        self.tensors += usize::from(kept.is_tensors());
         self.kept.push_back(kept);
     }
 
-    /// The oldest letter of the wanted kind.
+    /// Takes the oldest message of a wanted kind out.
     pub(crate) fn take(&mut self, wanted: impl Fn(&MessageKind) -> bool) -> Option<KeptMessage> {
         let at = self.kept.iter().position(|kept| wanted(&kept.kind))?;
         let kept = self.kept.remove(at)?;
-        self.bytes -= kept.weight();
-        self.tensors -= usize::from(kept.is_parcel());
+        self.bytes -= kept.size();
+        self.tensors -= usize::from(kept.is_tensors());
         Some(kept)
     }
 }

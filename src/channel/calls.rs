@@ -1,32 +1,42 @@
-//! Requests in flight: which responses may come. No I/O.
+//! The requests in flight on one connection, and so the responses that may come. No I/O.
+//!
+//! ```text
+//!   make ──► made ──answered──► answered ──finish──► (gone)
+//!              └──abandon──► abandoned ──answered──► (gone)
+//! ```
+//!
+//! 1. An id is used once. The first id is 1.
+//! 2. At most 4096 requests are made or abandoned at a time.
+//! 3. A response whose id is neither made nor abandoned is the peer's fault.
 
 use std::collections::HashSet;
 
 use crate::channel::message::RequestId;
 use crate::error::{ErrorKind, Fault, Result};
 
-/// Requests that may wait for their response at once.
+/// The most requests that may wait for their responses at a time. A peer that never answers makes this side remember
+/// no more than these ids.
 const LIMIT: usize = 4096;
 
 /// The requests of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    /// Ids are never used twice; the first is 1.
+    /// The last id that was used.
     last: u64,
-    /// Made, and somebody will ask for the response.
+    /// Requests whose response has not come and is wanted.
     made: HashSet<u64>,
-    /// Made, and nobody will.
+    /// Requests whose response has not come and is not wanted.
     abandoned: HashSet<u64>,
-    /// Answered, the response set aside.
+    /// Requests whose response lies in the backlog.
     answered: HashSet<u64>,
 }
 
 impl Calls {
-    /// A fresh id.
+    /// Returns a fresh id.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CallsInFlight`]: too many requests wait for their response.
+    /// [`ErrorKind::CallsInFlight`]: 4096 requests wait for their responses.
     pub(crate) fn make(&mut self) -> Result<RequestId> {
         let calls = self.made.len() + self.abandoned.len();
         if calls >= LIMIT {
@@ -37,24 +47,24 @@ impl Calls {
         Ok(RequestId(self.last))
     }
 
-    /// The request was never sent.
+    /// Forgets a request that was not sent.
     pub(crate) fn unmake(&mut self, id: RequestId) {
         self.made.remove(&id.0);
     }
 
-    /// Nobody will ask for the response any more.
+    /// Marks a request whose response is not wanted.
     pub(crate) fn abandon(&mut self, id: RequestId) {
         if self.made.remove(&id.0) {
             self.abandoned.insert(id.0);
         }
     }
 
-    /// Whether the response may be asked for.
+    /// Returns whether the caller may wait for the response.
     pub(crate) fn is_made(&self, id: RequestId) -> bool {
         self.made.contains(&id.0) || self.answered.contains(&id.0)
     }
 
-    /// A response came. `false`: nobody wants it.
+    /// Records that the response has come. Returns `false` if it is not wanted.
     ///
     /// # Errors
     ///
@@ -70,7 +80,7 @@ impl Calls {
         }
     }
 
-    /// The response was given to the user.
+    /// Forgets a request whose response went to the caller.
     pub(crate) fn finish(&mut self, id: RequestId) {
         self.answered.remove(&id.0);
     }

@@ -1,4 +1,9 @@
-//! The reading end of a link: records, judged; waiting for them; giving them back.
+//! The inbox: the reader's end of a ring. It finds the next record, checks it, waits for it, and releases it.
+//!
+//! 1. Each header and each descriptor is read once and checked before it is used.
+//! 2. `lent` is set only while a checked descriptor's segment is cached, and only for the record at the ring's position.
+//! 3. A fault sets `flow` to `Failed`: this half reads nothing that the peer writes afterwards.
+//! 4. Before it waits, the inbox publishes its position, so that a sender without room goes on.
 
 use std::sync::Arc;
 
@@ -25,22 +30,22 @@ use crate::wake::{Attention, Sleeper, Waker};
 
 mod arming;
 mod loans;
-mod parcels;
 mod pipelined;
 mod rare;
 pub(crate) mod receiver;
+mod tensors;
 
-/// Looks at the ring before anything else is considered: about a microsecond.
-const LOOKS: u32 = 1000;
+/// Polls of the ring before anything else is considered: about a microsecond.
+const POLLS: u32 = 1000;
 
-/// So many messages without a pause are a stream: the reader then lets the writer get ahead before
-/// it looks again, since each look takes the line away that the writer is writing.
+/// The count of messages without a pause that makes a stream. In a stream the reader pauses before it polls, because each
+/// poll takes away the cache line that the writer is writing.
 const BURST: u64 = 4;
 
-/// How long that is, in spin hints of some 15 ns. Source: `ping_pong --modes stream`.
+/// The length of that pause, in spin hints of some 15 ns. Source: `ping_pong --modes stream`.
 const BACKOFF: u32 = 8;
 
-/// What a receiving half reads from.
+/// The reader's end of a ring, and its state between records.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     consumer: Consumer<Mapping, PeerMapping>,
@@ -49,7 +54,7 @@ pub(crate) struct Inbox {
     generation: Generation,
     link: Arc<Link>,
     session: Arc<Session>,
-    /// The judged descriptor of the record at the ring's position, if it is a pooled one. Its segment is at hand.
+    /// The checked descriptor of the record at the ring's position, if it is a pooled one. Its segment is cached.
     lent: Option<LoanDescriptor>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
@@ -63,12 +68,12 @@ pub(crate) struct Inbox {
     /// Messages that had been received when there was last nothing to receive.
     caught_up: u64,
     flow: Flow,
-    /// Whoever reads takes triggers, too.
+    /// The caller takes triggers like messages.
     takes_triggers: bool,
     segments: SegmentCache,
-    /// Elsewhere: what every message needs stays close together.
+    /// Boxed, so that the fields that every message needs stay close together.
     ahead: Box<CopyAhead>,
-    /// Made when something is first kept there.
+    /// Made on its first use.
     extension: Option<Arc<ExtensionSlot>>,
     stats: RecvStats,
 }
@@ -86,9 +91,9 @@ pub(crate) enum Flow {
     Failed,
 }
 
-/// The record at the ring's position, judged.
+/// The record at the ring's position, checked.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Head {
+pub(crate) struct RecordHead {
     pub(crate) header: Header,
     /// Start of the message behind the envelope, in bytes from the segment's start.
     pub(crate) offset: usize,
@@ -133,29 +138,32 @@ impl Inbox {
         }
     }
 
-    /// The record at the ring's position, judged.
+    /// Returns the record at the ring's position, checked.
     #[inline(always)]
-    pub(crate) fn head(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
-        self.look(patience);
-        self.other_head(patience)
+    pub(crate) fn head(
+        &mut self,
+        patience: RecvPatience,
+    ) -> Result<Option<RecordHead>, TryRecvError> {
+        self.poll(patience);
+        self.next_head(patience)
     }
 
-    /// As [`other_head`](Self::other_head), out of the way of plain messages.
+    /// As [`next_head`](Self::next_head), out of the way of plain messages.
     #[inline(never)]
     pub(crate) fn rare_head(
         &mut self,
         patience: RecvPatience,
-    ) -> Result<Option<Head>, TryRecvError> {
-        self.other_head(patience)
+    ) -> Result<Option<RecordHead>, TryRecvError> {
+        self.next_head(patience)
     }
 
     /// The next record, if it is a plain message, in the ring or in the pool, and comes within about a microsecond.
     /// `None`: [`rare_head`](Self::rare_head) says what there is.
     #[inline(always)]
-    pub(crate) fn plain(&mut self, patience: RecvPatience) -> Option<Head> {
-        let word = self.look(patience)?;
+    pub(crate) fn plain(&mut self, patience: RecvPatience) -> Option<RecordHead> {
+        let word = self.poll(patience)?;
         if let Some(Record { header, offset }) = self.consumer.plain(word, self.plain_max) {
-            return Some(Head { header, offset, len: header.len() as usize });
+            return Some(RecordHead { header, offset, len: header.len() as usize });
         }
         let header = Header::POOLED_MESSAGE;
         let is_pooled = word == header.to_word() && self.find_pooled();
@@ -165,25 +173,25 @@ impl Inbox {
     /// The word at the ring's position, which it watches for about a microsecond. `None`: something else is to
     /// be looked at first.
     #[inline(always)]
-    pub(crate) fn look(&mut self, patience: RecvPatience) -> Option<u64> {
+    pub(crate) fn poll(&mut self, patience: RecvPatience) -> Option<u64> {
         if !self.generation.is_current() || self.flow != Flow::Open || self.lent.is_some() {
             return None;
         }
         match self.consumer.word() {
-            0 => Some(self.watch(patience)),
+            0 => Some(self.poll_briefly(patience)),
             word => Some(word),
         }
     }
 
-    /// The record at the ring's position, whatever it is, judged.
+    /// Returns the record at the ring's position, of any kind, checked.
     #[inline(always)]
-    fn other_head(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
+    fn next_head(&mut self, patience: RecvPatience) -> Result<Option<RecordHead>, TryRecvError> {
         self.generation.check()?;
         if self.flow != Flow::Open && !self.resume(patience) {
             return self.over(patience);
         }
         if self.lent.is_some() {
-            // Looked at and not released: what stands there now is judged anew.
+            // The caller peeked at the record and did not release it. It is checked once more.
             self.lent = None;
         }
         let record = match self.consumer.peek() {
@@ -191,23 +199,23 @@ impl Inbox {
             Ok(None) => self.await_record(patience)?,
             Err(fault) => return Err(self.fail(fault).into()),
         };
-        self.judge(record, patience)
+        self.check_record(record, patience)
     }
 
     /// Watches the ring for about a microsecond, in which an awake peer answers: the word that came, or 0.
     #[inline(always)]
-    fn watch(&mut self, patience: RecvPatience) -> u64 {
+    fn poll_briefly(&mut self, patience: RecvPatience) -> u64 {
         if matches!(patience, RecvPatience::None) || !self.data.polls() {
             return 0;
         }
-        self.tell_position();
+        self.publish_position();
         if self.stats.messages - self.caught_up >= BURST {
             for _ in 0..BACKOFF {
                 std::hint::spin_loop();
             }
         }
         self.caught_up = self.stats.messages;
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if self.is_long {
                 self.consumer.touch();
             }
@@ -223,7 +231,7 @@ impl Inbox {
     /// Waits for a record as long as `patience` says.
     #[cold]
     pub(crate) fn await_record(&mut self, patience: RecvPatience) -> Result<Record, TryRecvError> {
-        self.tell_position();
+        self.publish_position();
         loop {
             let Self { link, consumer, .. } = &*self;
             let (health, next) = link.health_word.before(|| consumer.peek());
@@ -272,11 +280,11 @@ impl Inbox {
 
     /// The answer once nothing more is to come; and of an armed half, as long as nothing comes.
     #[cold]
-    fn over(&mut self, patience: RecvPatience) -> Result<Option<Head>, TryRecvError> {
+    fn over(&mut self, patience: RecvPatience) -> Result<Option<RecordHead>, TryRecvError> {
         match self.flow {
             Flow::Open | Flow::Armed => {
                 let record = self.await_record(patience)?;
-                self.judge(record, patience)
+                self.check_record(record, patience)
             }
             Flow::Closed => Ok(None),
             Flow::Failed => Err(self.link.end().into()),
@@ -299,18 +307,16 @@ impl Inbox {
         }
     }
 
-    /// Tells the peer's sender how far we are, because there is nothing left to read.
+    /// Publishes the position for the peer's sender, because nothing is left to read.
     #[inline(always)]
-    pub(crate) fn tell_position(&mut self) {
+    pub(crate) fn publish_position(&mut self) {
         if self.consumer.publish() {
             self.offer_room();
             self.data.progress(&self.link, self.consumer.position());
         }
     }
 
-    /// Looks whether the peer's sender sleeps for want of room.
-    ///
-    /// A state that cannot be ends the link: a message at hand is the last one.
+    /// Wakes the peer's sender if it sleeps because there was no room. An invalid state of the sender ends the link.
     #[inline(always)]
     pub(crate) fn offer_room(&mut self) {
         match self.room.look(&self.link.own, &self.link.peer) {
@@ -330,55 +336,55 @@ impl Inbox {
         self.stats.wakes += 1;
     }
 
-    /// Judges what a record says of itself.
+    /// Checks a record's header.
     #[inline(always)]
-    pub(crate) fn judge(
+    pub(crate) fn check_record(
         &mut self,
         record: Record,
         patience: RecvPatience,
-    ) -> Result<Option<Head>, TryRecvError> {
+    ) -> Result<Option<RecordHead>, TryRecvError> {
         let Record { header, offset } = record;
         if header.is_plain() && header.len() <= self.max_message {
-            return Ok(Some(Head { header, offset, len: header.len() as usize }));
+            return Ok(Some(RecordHead { header, offset, len: header.len() as usize }));
         }
-        if header.kind() == Kind::Parcel {
-            self.judge_parcel(header).map_err(|fault| self.fail(fault))?;
-            return Ok(Some(Head { header, offset, len: header.len() as usize }));
+        if header.kind() == Kind::Tensors {
+            self.check_tensors(header).map_err(|fault| self.fail(fault))?;
+            return Ok(Some(RecordHead { header, offset, len: header.len() as usize }));
         }
-        self.judge_rare(record, patience)
+        self.check_rare(record, patience)
     }
 
-    /// What the record at the ring's position is.
-    pub(crate) fn kind(&self, head: &Head) -> MessageKind {
+    /// Returns the kind of the record at the ring's position.
+    pub(crate) fn kind(&self, head: &RecordHead) -> MessageKind {
         match head.header.kind() {
             Kind::Request => MessageKind::Request(self.id),
             Kind::Response => MessageKind::Response(self.id),
-            Kind::Parcel => MessageKind::Tensors,
+            Kind::Tensors => MessageKind::Tensors,
             _ => MessageKind::Message,
         }
     }
 
     #[inline(always)]
-    pub(crate) fn bytes(&self, head: &Head) -> Bytes<'_> {
+    pub(crate) fn bytes(&self, head: &RecordHead) -> Bytes<'_> {
         match &self.lent {
             None => self.link.peer.bytes(head.offset, head.len),
             Some(lent) => {
-                let lender = self.segments.at_hand(lent.segment).expect("until it is released");
-                lender.segment.mapping().bytes(lent.offset as usize, head.len)
+                let cached = self.segments.get(lent.segment).expect("until it is released");
+                cached.segment.mapping().bytes(lent.offset as usize, head.len)
             }
         }
     }
 
-    /// Copies the message at the ring's position out, and gives its record back. Gives its length in bytes.
+    /// Copies the message at the ring's position out, and releases its record. Returns its length in bytes.
     #[inline(always)]
-    pub(crate) fn copy_out(&mut self, head: &Head, message: &mut Vec<u8>) -> usize {
+    pub(crate) fn copy_out(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> usize {
         self.copy_rest(head, message, 0)
     }
 
-    /// Gives the record at the ring's position back, with its loan.
+    /// Releases the record at the ring's position, with its loan.
     #[inline(always)]
-    pub(crate) fn release(&mut self, head: &Head) {
-        // Most are none, which nothing is stored for.
+    pub(crate) fn release(&mut self, head: &RecordHead) {
+        // Most records have no loan, and then nothing is stored.
         if let Some(LoanDescriptor { slot, generation, .. }) = self.lent {
             self.lent = None;
             self.stats.pooled += 1;
@@ -389,7 +395,7 @@ impl Inbox {
         self.discard(head.header);
     }
 
-    /// Gives a record back.
+    /// Releases a record.
     #[inline(always)]
     pub(crate) fn discard(&mut self, header: Header) {
         self.is_long = header.len() > SHORT;
@@ -404,7 +410,7 @@ impl Drop for Inbox {
         let link = &self.link;
         if link.own.generation().is_current() {
             self.data.leave(link);
-            // A sender that sleeps for want of room waits in vain.
+            // A sender that sleeps because there was no room would not wake up otherwise.
             self.room = Waker::new(layout::SENDER_STATE, layout::ROOM_BELL);
             self.offer_room();
         }

@@ -1,7 +1,8 @@
-//! Kinds of messages, and requests.
+//! The kinds of messages, and requests with their ids.
 
-/// Names a request of one connection. A response under an id that was not asked for, or was answered
-/// before, ends the connection at the other side.
+/// The id of a request on one connection.
+///
+/// A response ends the connection at the side that receives it, unless exactly one request with its id waits there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(pub(crate) u64);
 
@@ -11,22 +12,22 @@ impl std::fmt::Display for RequestId {
     }
 }
 
-/// A request that a peer made. Answer it with [`Sender::respond`](crate::Sender::respond).
+/// A request of the peer. [`Sender::respond`](crate::Sender::respond) answers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// What the response must carry.
+    /// The id that the response must carry.
     pub id: RequestId,
     /// The request's bytes.
     pub body: Vec<u8>,
 }
 
-/// What a received message is.
+/// The kind of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageKind {
     /// A plain message.
     Message,
-    /// A request, to be answered under this id.
+    /// A request. Its response carries this id.
     Request(RequestId),
     /// The response to the request with this id.
     Response(RequestId),

@@ -1,7 +1,14 @@
-//! The two directions of a link: what a sender puts into its ring and pool, and what a receiver takes out.
+//! One direction of a link: a [`Sender`] in one process, and the [`Receiver`] of its messages in the other.
 //!
-//! A [`Sender`] writes short messages into its ring ([`sender`]), and long ones into blocks of the pool
-//! (`sender::pool_writer`). A [`Receiver`] reads through its [`inbox`], which checks every record before it uses it.
+//! ```text
+//!   Sender ── short message ──► ring ───────────────────► Inbox ──► Receiver
+//!          └─ long message ──► pool block ◄─ descriptor ─┘  │
+//!                              in the ring                  └──► Backlog (messages of other kinds)
+//! ```
+//!
+//! 1. A `Sender` writes its own ring and its own pool. The peer maps both read-only.
+//! 2. The [`inbox`] copies each record's header and descriptor once and checks the copy before it uses it.
+//! 3. A record that cannot be right ends this link with a fault, and no other link.
 
 pub(crate) mod announced;
 pub(crate) mod attachment;

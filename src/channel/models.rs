@@ -1,11 +1,11 @@
-//! loom models of the end of a link: whoever sleeps wakes up, what was published before is delivered, and
-//! nothing of the link stays; and of long messages that are copied out while they are copied in.
+//! loom models of the end of a link and of the pipelined copy. At the end of a link each sleeper wakes up, each record
+//! that was published before is delivered, and nothing of the link stays.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
-//! They run [`HealthWord`], [`LinkRegistry`], the pool and parking as they ship; the loop around them is that of
+//! They run [`HealthWord`], [`LinkRegistry`], the pool and `wake` as they ship; the loop around them is that of
 //! `Inbox::await_record` and `Waiter::wait`. `futex_waitv` is modelled by what the kernel promises: it compares
 //! both words and queues the sleeper under locks that the wakers take, too. That a peer's end comes
 //! after all that the peer has done is the kernel's matter: in a model one thread is the peer, and
@@ -45,7 +45,7 @@ struct Link {
     own: LoomWords,
     peer: LoomWords,
     health_word: Arc<HealthWord>,
-    /// Those who sleep on the bell and on the standing's word.
+    /// The threads that sleep on the bell and on the health word.
     queue: Arc<(Mutex<()>, Condvar)>,
 }
 

@@ -1,57 +1,68 @@
-//! Long messages that are copied out while they are still being copied in.
+//! The pipelined copy: the receiver copies a long message out of the pool while the sender still copies it in.
 //!
-//! One after the other, the two copies take twice as long. So whoever copies a long message into the pool writes its
-//! descriptor where the next record's payload will stand, and tells, piece by piece, how much of it is there; whoever
-//! waits for a copy takes that already. The record alone makes it a message: what was copied counts if the record
-//! names the same loan, and is forgotten otherwise.
+//! ```text
+//!   sender     descriptor │ piece 1 │ piece 2 │ … │ piece n │ told = 0 │ publish
+//!   told                  0         16 KiB    …
+//!   receiver              (polls)   │ copies piece 1 │ copies piece 2 │ …      │ takes the record, copies the rest
+//! ```
+//!
+//! Both copies overlap, so a long message takes about as long as one of them.
+//!
+//! 1. The sender writes the descriptor where the next record's payload will stand, and writes the word [`told`] after
+//!    each piece: the bytes that are complete, and [`BEHIND_ID`].
+//! 2. Only the record makes a message. The receiver keeps the bytes that it copied ahead if the record names the same
+//!    loan, and discards them otherwise.
+//! 3. The word is 0 whenever a record is published, so it never tells of a message that the ring already holds.
 
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::shm::{OwnWords, PeerWords};
 use crate::sync::Edge;
 
-/// Bytes from one telling to the next. Source: `trip-copied` of `bench-rivals`; `docs/performance.md` has figures.
+/// Bytes of a piece: the sender writes the word after each one. Source: `trip-copied` of `bench-rivals`; `docs/performance.md` has figures.
 pub(super) const PIECE: usize = 16 << 10;
 
-/// Shorter messages are copied at once.
+/// The shortest message that is pipelined, in bytes. A shorter one is copied as a whole.
 pub(super) const LONG: usize = 2 * PIECE;
 
-/// Bytes that are copied between two looks at the clock: some 50 µs.
+/// Bytes that the receiver copies between two checks of its deadline: about 50 µs.
 pub(super) const STEP: usize = 256 << 10;
 
-/// Set where an id stands in front of the descriptor. Bytes that are told of are a multiple of 64.
+/// The bit of the word which says that an id stands in front of the descriptor. The count of bytes is a multiple of
+/// 64, so the bit is free.
 pub(super) const BEHIND_ID: u64 = 1;
 
-/// Tells that so many bytes of the next message are there, of one with an id or without; 0: nothing is told.
+/// Writes the word: `told` is the count of complete bytes of the next message, with [`BEHIND_ID`] where an id stands
+/// in front of its descriptor. 0: no message is under way.
 #[inline(always)]
 pub(crate) fn tell(own: &impl OwnWords, word: usize, told: u64) {
-    // Pairs with `told`: the descriptor, and these bytes.
+    // Pairs with `told`: the descriptor and the counted bytes become visible.
     own.store(word, told, Edge::Fill.store());
 }
 
-/// What the peer tells.
+/// Returns the peer's word.
 #[inline(always)]
 pub(crate) fn told(peer: &impl PeerWords, word: usize) -> u64 {
     let told = peer.load(word);
-    // Pairs with `tell`; and the record in front of the one that is told of is there, if there was one.
+    // Pairs with `tell`: the descriptor and the counted bytes are visible, and so is each record in front of them.
     Edge::Follow.acquire();
     told
 }
 
-/// Of what whoever waits wants a copy: of messages without an id, of those with one, or of none.
+/// The messages of which a waiting receiver wants a copy: those without an id, those with one, or none.
 pub(crate) type Wanted = Option<u64>;
 pub(crate) const MESSAGES: Wanted = Some(0);
-pub(crate) const LETTERS: Wanted = Some(BEHIND_ID);
+pub(crate) const REQUESTS: Wanted = Some(BEHIND_ID);
 
-/// What is copied of a message before it is one.
+/// The bytes that a waiting receiver has copied of a message whose record is not published yet.
 #[derive(Debug, Default)]
 pub(crate) struct CopyAhead {
     pub(super) wanted: Wanted,
-    /// Where it goes.
+    /// The buffer that they go to.
     pub(super) buffer: Vec<u8>,
-    /// The message that it is of.
+    /// The descriptor of the message.
     pub(super) descriptor: Option<LoanDescriptor>,
-    /// Bytes of it that are there.
+    /// The count of bytes that are copied.
     pub(super) copied: usize,
-    /// What the peer told last.
+    /// The peer's word at the last copy.
     pub(super) told: u64,
 }

@@ -1,9 +1,10 @@
-//! Where the next record of a link shows, for a loop that polls many links.
+//! The readiness of one link, for an event loop that polls many.
 
 use crate::shm::{PeerMapping, PeerWords};
 
-/// The word in which the next record will show, apart from everything else of its link: many of
-/// them are looked at in turn.
+/// The word in which the header of a link's next record will appear.
+///
+/// An event loop keeps one for each link, next to each other, so that a poll of all links touches no other state.
 #[derive(Debug, Clone)]
 pub(crate) struct Watch {
     peer: PeerMapping,
@@ -11,18 +12,18 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Returns a watch of the word at `header` of the peer's segment, in bytes.
+    /// Returns a watch of the word at `header`, in bytes from the start of the peer's segment.
     pub(crate) fn new(peer: PeerMapping, header: usize) -> Self {
         Self { peer, header }
     }
 
-    /// Watches the word at `header` from now on.
+    /// Moves the watch to the word at `header`, in bytes from the start of the peer's segment.
     #[inline(always)]
     pub(crate) fn move_to(&mut self, header: usize) {
         self.header = header;
     }
 
-    /// Whether something stands there, judged or not.
+    /// Returns whether the word is not zero. The receiver checks its value later.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
         self.peer.load(self.header) != 0

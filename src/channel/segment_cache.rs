@@ -1,4 +1,8 @@
-//! Where a receiving half finds what its peer lends from: the segments of its last loans, without a lock.
+//! The segment cache: the peer's pool segments that a receiver has used last, found without a lock.
+//!
+//! 1. A cached segment stays mapped at least as long as its entry, whether the peer has retired it or not.
+//! 2. [`SegmentCache::current`] returns an entry only if no segment was retired after the entry was made.
+//! 3. A segment that is not cached is looked up in the control socket, under its lock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,43 +11,48 @@ use crate::error::Result;
 use crate::link::control_socket::PoolSegment;
 use crate::link::session::Session;
 
-/// So many segments are at hand: blocks of 1 MiB have one each, and a far footprint has 32 of them.
-const AT_HAND: usize = 32;
+/// The most cached segments. A far footprint is 32 MiB, and blocks of 1 MiB have a segment each, so it has 32 of them.
+const CAPACITY: usize = 32;
 
-/// A segment of a peer's pool, and the link over which it lends: what all loans from it share.
+/// A segment of a peer's pool and the session of its link, which all loans from the segment share.
 #[derive(Debug)]
 pub(crate) struct CachedSegment {
     pub(crate) session: Arc<Session>,
     pub(crate) segment: Arc<PoolSegment>,
 }
 
-/// The lenders of the last loans.
+/// The segments that a receiver has used last.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentCache {
-    /// By the low bits of their segments' numbers, which count up. Empty before the first loan.
-    known: Vec<Option<(u32, Arc<CachedSegment>)>>,
-    /// How many segments had been retired when these were found.
+    /// By the low bits of the segments' numbers, which count up. Empty before the first loan.
+    entries: Vec<Option<(u32, Arc<CachedSegment>)>>,
+    /// The link's count of retired segments when the entries were made.
     retires: u32,
 }
 
 impl SegmentCache {
-    /// The lender with this segment, if it is at hand, retired or not.
+    /// Returns the segment if it is cached, retired or not.
     #[inline(always)]
-    pub(crate) fn at_hand(&self, number: u32) -> Option<&Arc<CachedSegment>> {
-        match self.known.get(number as usize % AT_HAND)? {
-            Some((known, lender)) if *known == number => Some(lender),
+    pub(crate) fn get(&self, number: u32) -> Option<&Arc<CachedSegment>> {
+        match self.entries.get(number as usize % CAPACITY)? {
+            Some((key, cached)) if *key == number => Some(cached),
             _ => None,
         }
     }
 
-    /// The lender with this segment, if that is at hand and no segment was retired since.
+    /// Returns the segment if it is cached and the peer has retired none after that.
     #[inline(always)]
     pub(crate) fn current(&self, session: &Session, number: u32) -> Option<&Arc<CachedSegment>> {
         let retires = session.link.retires.load(Ordering::Relaxed);
-        self.at_hand(number).filter(|_| retires == self.retires)
+        self.get(number).filter(|_| retires == self.retires)
     }
 
-    /// The lender with this segment.
+    /// Returns the segment, from the control socket if it is not cached.
+    ///
+    /// # Errors
+    ///
+    /// - [`Fault`](crate::error::Fault): the peer has announced no such segment.
+    /// - This process has no memory to map it.
     #[inline(always)]
     pub(crate) fn find(
         &mut self,
@@ -53,13 +62,13 @@ impl SegmentCache {
         if self.current(session, number).is_none() {
             self.look_up(session, number)?;
         }
-        Ok(self.at_hand(number).expect("just looked up"))
+        Ok(self.get(number).expect("look_up has entered it"))
     }
 
-    /// Lets go of all if any segment was retired: it may be one of these.
-    pub(crate) fn let_go(&mut self, retires: u32) {
+    /// Drops all entries if the link's count of retired segments, `retires`, has changed: one of them may be retired.
+    pub(crate) fn forget_retired(&mut self, retires: u32) {
         if retires != self.retires {
-            self.known.clear();
+            self.entries.clear();
             self.retires = retires;
         }
     }
@@ -69,13 +78,13 @@ impl SegmentCache {
         let link = &session.link;
         let mut control_socket = link.control_socket();
         let segment = control_socket.segment(&link.socket, number);
-        // What is retired from here on is found out next time.
+        // Read under the lock: a segment that is retired later changes the count, and `current` sees it.
         let retires = link.retires.load(Ordering::Relaxed);
         drop(control_socket);
-        self.let_go(retires);
-        let lender = CachedSegment { session: session.clone(), segment: segment? };
-        self.known.resize(AT_HAND, None);
-        self.known[number as usize % AT_HAND] = Some((number, Arc::new(lender)));
+        self.forget_retired(retires);
+        let cached = CachedSegment { session: session.clone(), segment: segment? };
+        self.entries.resize(CAPACITY, None);
+        self.entries[number as usize % CAPACITY] = Some((number, Arc::new(cached)));
         Ok(())
     }
 }

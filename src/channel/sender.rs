@@ -1,4 +1,10 @@
-//! The sending half of a connection.
+//! The sender: the sending half of a connection. It owns the writer's end of a ring, a room in the pool for the message
+//! that is being written, and the loan slot of the next one.
+//!
+//! 1. A message becomes visible by one store of its header, after all its bytes.
+//! 2. An operation that fails sends nothing, and holds no block and no slot that another sender could need.
+//! 3. After each publication the sender checks whether the receiver sleeps, and wakes it if so.
+//! 4. At most one reservation or batch exists at a time: it borrows the sender.
 
 use crate::channel::stats::SendStats;
 use crate::patience::SendPatience;
@@ -42,16 +48,34 @@ mod pipelined;
 mod pool_writer;
 pub(crate) mod reservation;
 
-/// A block for one message, and where its descriptor goes in the ring.
+/// The block of one message, and the offset of its descriptor in the ring, in bytes.
 #[derive(Debug)]
 pub(crate) struct PoolRoom {
     pub(crate) block: Block,
     pub(crate) offset: usize,
 }
 
-/// The sending half of a [`Connection`](crate::Connection): one thread's at a time.
+/// The sending half of a [`Connection`](crate::Connection), which one thread uses at a time.
 ///
-/// Dropping it tells the receiver that nothing follows; what was sent before is delivered.
+/// Dropping it tells the receiver that nothing follows. The receiver still gets each message that was sent.
+///
+/// # Examples
+///
+/// ```
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = context.listen(&address)?;
+/// # let far = std::thread::spawn(move || listener.accept());
+/// # let near = context.connect(&address)?;
+/// # let mut far = far.join().unwrap()?;
+/// let (mut sender, _receiver) = near.split();
+/// sender.send(b"hello")?;
+/// drop(sender);
+///
+/// assert_eq!(far.recv()?.as_deref(), Some(&b"hello"[..]));
+/// assert_eq!(far.recv()?, None);
+/// # Ok::<(), slipring::Error>(())
+/// ```
 pub struct Sender {
     producer: Producer<Mapping, PeerMapping>,
     ring: Area,
@@ -62,27 +86,27 @@ pub struct Sender {
     session: Arc<Session>,
     /// The longest message that travels in the ring, in bytes.
     inline_max: usize,
-    sent: AnnouncedSegments,
-    /// Descriptors of the user's that were sent.
+    announced: AnnouncedSegments,
+    /// The count of the caller's descriptors that were sent.
     passed: u64,
     /// The slot of the next loan that is sent by itself.
     promise: Option<Promise>,
-    /// Where the pool lays the block of the next message in it, and what it has laid there.
+    /// The pool's ready block for this peer, and the block that the pool has prepared there.
     ready: Option<Ready>,
     prepared: Option<Prepared>,
-    /// The room of the message in the pool that is being written. It stays where it is, as its parts are written
-    /// and read in several widths.
+    /// The room of the pooled message that is being written. It is never moved: its parts are written and read in
+    /// several widths, and a move would wait for the stores.
     pooled: PoolRoom,
     /// The batch that is being written.
     batch: BatchSlot,
     /// Bytes of the messages in it.
     batch_bytes: u64,
-    /// The peer's receiver said that it will look no more.
+    /// The peer's receiver has left.
     gone: bool,
     stats: SendStats,
 }
 
-/// Shows the number of messages.
+/// Shows the count of messages.
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender").field("sent", &self.stats.messages).finish_non_exhaustive()
@@ -115,7 +139,7 @@ impl Sender {
             data: Waker::new(layout::RECEIVER_STATE, layout::DATA_BELL),
             room: Waiter::new(sleeper, options.spin),
             inline_max: inline_max as usize,
-            sent: AnnouncedSegments::default(),
+            announced: AnnouncedSegments::default(),
             passed: 0,
             promise: None,
             ready: session.env.pool().ready(link.borrower),
@@ -136,13 +160,16 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::MessageTooLarge`], [`ErrorKind::TimedOut`]: nothing was sent.
-    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: nobody will receive it.
+    /// - [`ErrorKind::MessageTooLarge`]: the message exceeds [`max_message`](Self::max_message). Nothing was sent.
+    /// - [`ErrorKind::TimedOut`]: no room came in time. Nothing was sent.
+    /// - [`ErrorKind::PoolExhausted`]: the pool or the peer's limit is smaller than the message. Nothing was sent.
+    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: the receiver is gone.
+    /// - [`ErrorKind::Forked`]: the process that made the connection is the parent of this one.
     /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
     /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]: the pool could not grow.
     #[inline(always)]
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
-        self.put(PLAIN, message, SendPatience::Default).map_err(spent)
+        self.put(PLAIN, message, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`send`](Self::send), but waits for room until `deadline`.
@@ -151,14 +178,14 @@ impl Sender {
     ///
     /// As [`send`](Self::send).
     pub fn send_deadline(&mut self, message: &[u8], deadline: Instant) -> Result<()> {
-        self.put(PLAIN, message, SendPatience::Until(deadline)).map_err(spent)
+        self.put(PLAIN, message, SendPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`send`](Self::send), but does not wait.
     ///
     /// # Errors
     ///
-    /// - [`TrySendError::Full`]: nothing was sent.
+    /// - [`TrySendError::Full`]: there is no room now. Nothing was sent.
     /// - [`TrySendError::Failed`]: as [`send`](Self::send).
     #[inline(always)]
     pub fn try_send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
@@ -168,18 +195,17 @@ impl Sender {
     /// Sends a request with an id that the response will carry.
     pub(crate) fn send_request(&mut self, id: u64, body: &[u8], deadline: Instant) -> Result<()> {
         let envelope = Envelope { kind: Kind::Request, id: Some(id) };
-        self.put(envelope, body, SendPatience::Until(deadline)).map_err(spent)
+        self.put(envelope, body, SendPatience::Until(deadline)).map_err(into_error)
     }
 
-    /// Sends the response to a request that [`Receiver::recv_request`](crate::Receiver::recv_request)
-    /// gave.
+    /// Sends the response to a request that [`Receiver::recv_request`](crate::Receiver::recv_request) returned.
     ///
     /// # Errors
     ///
     /// As [`send`](Self::send).
     pub fn respond(&mut self, request: crate::channel::RequestId, body: &[u8]) -> Result<()> {
         let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
-        self.put(envelope, body, SendPatience::Default).map_err(spent)
+        self.put(envelope, body, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`respond`](Self::respond), but does not wait.
@@ -197,14 +223,14 @@ impl Sender {
     }
 
     /// Runs the function that the peer's reactor has registered under a token; see
-    /// [`Link::register`](crate::Link::register). Waits for room as [`send`](Self::send) does. A token
-    /// that means nothing there does nothing.
+    /// [`Link::register`](crate::Link::register). Waits for room as [`send`](Self::send) does. A token that is not
+    /// registered there has no effect.
     ///
     /// # Errors
     ///
     /// As [`send`](Self::send).
     pub fn trigger(&mut self, token: Token) -> Result<()> {
-        self.put_trigger(token, SendPatience::Default).map_err(spent)
+        self.put_trigger(token, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`trigger`](Self::trigger), but does not wait.
@@ -227,7 +253,7 @@ impl Sender {
         Ok(self.announce()?)
     }
 
-    /// Sends a request if there is room.
+    /// Sends a request and does not wait.
     pub(crate) fn try_request(
         &mut self,
         id: crate::channel::RequestId,
@@ -237,18 +263,18 @@ impl Sender {
         self.put(envelope, body, SendPatience::None)
     }
 
-    /// Room for a message of `len` bytes, to be written in place and then
-    /// [published](Reservation::publish). Waits for room as [`send`](Self::send) does.
+    /// Returns room for a message of `len` bytes, which the caller writes in place and then
+    /// [publishes](Reservation::publish). Waits for room as [`send`](Self::send) does.
     ///
-    /// The bytes start at a multiple of 8, of 64 when the message is longer than
-    /// [`Options::inline_max`](crate::Options::inline_max), and hold whatever was there before.
+    /// The bytes start at a multiple of 8, or of 64 if the message is longer than
+    /// [`Options::inline_max`](crate::Options::inline_max). Their first values are arbitrary.
     ///
     /// # Errors
     ///
     /// As [`send`](Self::send).
     #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>> {
-        self.reserve_with(len, SendPatience::Default).map_err(spent)
+        self.reserve_with(len, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`reserve`](Self::reserve), but waits for room until `deadline`.
@@ -257,7 +283,7 @@ impl Sender {
     ///
     /// As [`send`](Self::send).
     pub fn reserve_deadline(&mut self, len: usize, deadline: Instant) -> Result<Reservation<'_>> {
-        self.reserve_with(len, SendPatience::Until(deadline)).map_err(spent)
+        self.reserve_with(len, SendPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`reserve`](Self::reserve), but does not wait.
@@ -273,13 +299,19 @@ impl Sender {
     ///
     /// # Examples
     ///
-    /// ```no_run
-    /// # let mut sender: slipring::Sender = unimplemented!();
-    /// let mut batch = sender.batch()?;
+    /// ```
+    /// # use slipring::{Address, Context};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let mut far = far.join().unwrap()?;
+    /// let mut batch = near.sender().batch()?;
     /// for reading in [1u64, 2, 3] {
     ///     batch.push(&reading.to_le_bytes())?;
     /// }
     /// batch.publish()?;
+    /// assert_eq!(far.recv()?, Some(1u64.to_le_bytes().to_vec()));
     /// # Ok::<(), slipring::Error>(())
     /// ```
     ///
@@ -293,12 +325,12 @@ impl Sender {
         Ok(Batch { sender: self })
     }
 
-    /// What this half has done.
+    /// Returns the counters of this sender.
     pub fn stats(&self) -> SendStats {
         SendStats { sleeps: self.room.sleeps, ..self.stats }
     }
 
-    /// The longest message of this connection, in bytes.
+    /// Returns the longest message of this connection, in bytes.
     pub fn max_message(&self) -> u64 {
         self.session.link.terms.max_message
     }
@@ -313,7 +345,7 @@ impl Sender {
         &self.session
     }
 
-    /// Whether this half can still be used.
+    /// Checks that this sender can be used.
     #[inline(always)]
     pub(crate) fn check(&self) -> Result<()> {
         let link = &*self.link;
@@ -321,7 +353,7 @@ impl Sender {
         if link.is_alive() && !self.gone { Ok(()) } else { Err(self.over()) }
     }
 
-    /// Why nothing can be sent any more.
+    /// Returns the reason why this sender cannot be used.
     #[cold]
     fn over(&self) -> Error {
         if self.gone && self.link.health() != Health::Failed {
@@ -352,8 +384,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends a plain message right behind its header, if there is room for it for which nothing is to be done first:
-    /// mostly so where its record is as long as the one before, as all are of up to 56 bytes.
+    /// Sends a short plain message if there is room right behind the last record, without a wrap or a load of the
+    /// reader's position. Returns `false` if there is not.
     #[inline(always)]
     fn put_beside(&mut self, header: Header, message: &[u8]) -> Result<bool> {
         let Some(room) = self.producer.beside(message.len() as u32) else { return Ok(false) };
@@ -383,8 +415,8 @@ impl Sender {
         Ok(Reservation { offset, header, next, len, sender: self })
     }
 
-    /// Writes an envelope and a short message into the ring. What shares the polled line with the
-    /// header is written last.
+    /// Writes an envelope and a short message into the ring. The bytes in the header's cache line, which the receiver
+    /// polls, are written last.
     #[inline(always)]
     pub(crate) fn write(&mut self, offset: usize, envelope: Envelope, message: &[u8]) {
         self.ring.put(offset + envelope.len(), message);
@@ -398,7 +430,7 @@ impl Sender {
         }
     }
 
-    /// As [`finish`](Self::finish), of a message that was reserved. `next`: as in [`Reservation`].
+    /// Publishes a reserved message as [`finish`](Self::finish) does. `next` is that of [`Reservation`].
     #[inline(always)]
     pub(crate) fn finish_message(&mut self, header: Header, next: u64) -> Result<()> {
         if next == 0 {
@@ -409,14 +441,14 @@ impl Sender {
         self.published(header.len() as usize)
     }
 
-    /// Publishes a record and looks whether the receiver sleeps.
+    /// Publishes a record and wakes the receiver if it sleeps.
     #[inline(always)]
     pub(crate) fn finish(&mut self, header: Header, bytes: usize) -> Result<()> {
         self.producer.publish(header);
         self.published(bytes)
     }
 
-    /// Counts a message that was published, and looks whether the receiver sleeps.
+    /// Counts a published message and wakes the receiver if it sleeps.
     #[inline(always)]
     fn published(&mut self, bytes: usize) -> Result<()> {
         self.stats.messages += 1;
@@ -424,6 +456,7 @@ impl Sender {
         self.announce()
     }
 
+    /// Wakes the receiver if it sleeps.
     #[inline(always)]
     pub(crate) fn announce(&mut self) -> Result<()> {
         let link = &*self.link;
@@ -447,7 +480,7 @@ impl Sender {
                 self.session.link.call(Reason::Data);
                 Ok(())
             }
-            // It may have read this message before it left; the next one nobody will.
+            // The receiver may have read this message before it left. It reads none that follows.
             Attention::Gone => {
                 self.gone = true;
                 Ok(())
@@ -455,7 +488,7 @@ impl Sender {
         }
     }
 
-    /// Room for a record, and where its payload goes.
+    /// Returns the offset of a record's payload in the ring, in bytes, once there is room.
     #[inline(always)]
     pub(crate) fn room_in_ring(
         &mut self,
@@ -466,7 +499,7 @@ impl Sender {
         self.find_room(header, patience)
     }
 
-    /// The same, of a half that can be used.
+    /// Finds room as [`room_in_ring`](Self::room_in_ring) does. The caller has checked the sender.
     #[inline(always)]
     fn find_room(&mut self, header: Header, patience: SendPatience) -> Result<usize, TrySendError> {
         self.room.progress(&self.link, self.producer.written());
@@ -485,17 +518,17 @@ impl Sender {
         patience: SendPatience,
     ) -> Result<usize, TrySendError> {
         let deadline = self.deadline(patience);
-        let mut looks = 0;
+        let mut attempts = 0;
         loop {
             match deadline {
                 Some(deadline) => self.await_room(full.needed, deadline)?,
-                None if looks == 0 && self.link.by_descriptor() => self.arm()?,
+                None if attempts == 0 && self.link.by_descriptor() => self.arm()?,
                 None if self.link.peer_left() => {
                     return Err(Error::from(ErrorKind::PeerClosed).into());
                 }
                 None => return Err(full.into()),
             }
-            looks += 1;
+            attempts += 1;
             match self.producer.reserve(header) {
                 Ok(Ok(offset)) => return Ok(offset),
                 Ok(Err(still)) => full = still,
@@ -515,7 +548,7 @@ impl Sender {
         if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
     }
 
-    /// Reads the clock, so not before there is something to wait for.
+    /// Returns the deadline of a wait. It reads the clock, so an operation calls it only when it has to wait.
     pub(crate) fn deadline(&self, patience: SendPatience) -> Option<Instant> {
         match patience {
             SendPatience::None => None,
@@ -529,18 +562,18 @@ impl Drop for Sender {
     fn drop(&mut self) {
         if self.check().is_ok() {
             self.producer.close();
-            // Whoever is gone needs no waking.
+            // A receiver that is gone needs no wake-up.
             let _ = self.announce();
             self.room.leave(&self.session.link);
         }
     }
 }
 
-/// The error of an operation that waited.
-pub(crate) fn spent(error: TrySendError) -> Error {
+/// Returns the error of an operation that waited.
+pub(crate) fn into_error(error: TrySendError) -> Error {
     match error {
         TrySendError::Failed(error) => error.waiting_for_room(),
-        // Waiting operations end by their deadline instead.
+        // An operation that waits ends by its deadline, so this arm is not reached.
         TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
     }
 }

@@ -1,14 +1,23 @@
-//! Tokens: how a process names a function of its own towards a peer.
+//! A token: the name of a function that a peer may trigger.
 
-/// Names a function that one side of a link has registered, for the other side to trigger. It is
-/// made by [`Link::register`](crate::Link::register) and handed over in a message, as its `u32`.
+/// The name of a function that one side of a link has registered and the other side may trigger.
 ///
-/// A token means something only on the link it was registered for.
+/// [`Link::register`](crate::Link::register) makes it. A message carries it to the peer as a `u32`. A token is valid
+/// on the link that it was registered for, and on no other.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::message::Token;
+///
+/// let token = Token::from(7);
+/// assert_eq!(u32::from(token), 7);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(u32);
 
 impl Token {
-    /// Bytes of a token in a record.
+    /// The length of a token in a record, in bytes.
     pub(crate) const LEN: usize = 4;
 }
 

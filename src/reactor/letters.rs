@@ -66,7 +66,7 @@ impl Letters {
 fn len(letter: &Letter) -> usize {
     let len = match letter {
         SetAside::Message(_, body) => body.len(),
-        SetAside::Parcel { len, .. } => *len,
+        SetAside::Tensors { len, .. } => *len,
     };
     len + OVERHEAD
 }

@@ -99,7 +99,7 @@ impl Served {
                 return (count + 1, Outcome::More);
             }
             if !self.receiver.is_ready() && self.letters.is_empty() {
-                self.receiver.rest();
+                self.receiver.publish_position();
                 return (count + 1, Outcome::Caught);
             }
         }
@@ -127,7 +127,7 @@ impl Served {
             received.finish_trigger(known != Some(false));
             return if known.is_some() { Step::Served } else { panicked() };
         }
-        let (kind, len) = (received.kind(), received.weight());
+        let (kind, len) = (received.kind(), received.size());
         // What is behind something that was set aside is not served before it, but for responses.
         let is_next = self.letters.is_empty() || matches!(kind, MessageKind::Response(_));
         let set_aside = !self.wants.calls.is_empty() && self.letters.admits(len);
@@ -142,7 +142,7 @@ impl Served {
                     _ => Step::Served,
                 },
                 Ok(opened) => {
-                    self.letters.push(SetAside::Parcel { opened, len });
+                    self.letters.push(SetAside::Tensors { opened, len });
                     Step::Served
                 }
                 Err(error) => self.over(Err(error)),
@@ -184,11 +184,11 @@ impl Served {
                 let offered = self.wants.offer(&self.link, kind, Bytes::of(&body));
                 (offered, SetAside::Message(kind, body))
             }
-            SetAside::Parcel { opened, len } => {
+            SetAside::Tensors { opened, len } => {
                 match self.wants.offer_tensors(&self.link, opened) {
                     Ok(Offered::Panicked) => return panicked(),
                     Ok(_) => return Step::Served,
-                    Err(opened) => (Offered::Unwanted, SetAside::Parcel { opened, len }),
+                    Err(opened) => (Offered::Unwanted, SetAside::Tensors { opened, len }),
                 }
             }
         };

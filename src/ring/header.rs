@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     /// Packets wait on the socket. There is no payload.
     Packets = 6,
     /// The description of tensors, whose memory is attached.
-    Parcel = 7,
+    Tensors = 7,
 }
 
 /// The kinds of records that may have a payload, as bits.
@@ -79,13 +79,13 @@ impl Header {
     pub(crate) const POOLED_MESSAGE: Self = Self(Kind::Message as u64 | POOLED | 32 << 32);
 
     /// The version of the descriptions that this library writes.
-    pub(crate) const PARCEL_VERSION: u8 = 1;
+    pub(crate) const TENSORS_VERSION: u8 = 1;
 
     /// Returns the header of a message of tensors.
     #[inline(always)]
-    pub(crate) fn parcel(attachments: u8, len: u32) -> Self {
-        let version = u64::from(Self::PARCEL_VERSION) << VERSION;
-        Self(Self::new(Kind::Parcel, len).0 | u64::from(attachments) << ATTACHMENTS | version)
+    pub(crate) fn tensors(attachments: u8, len: u32) -> Self {
+        let version = u64::from(Self::TENSORS_VERSION) << VERSION;
+        Self(Self::new(Kind::Tensors, len).0 | u64::from(attachments) << ATTACHMENTS | version)
     }
 
     /// Returns the header of a record that was reserved with this one and got a shorter payload. It keeps the
@@ -139,9 +139,9 @@ impl Header {
     }
 
     fn from_rare(word: u64) -> Result<Self, Fault> {
-        const PARCEL: u64 = KNOWN & !POOLED | 0xFF << ATTACHMENTS | 0xFF << VERSION;
-        let is_parcel = word & 0xFF == Kind::Parcel as u64 && word & !PARCEL == 0;
-        if is_parcel || word == Kind::Close as u64 {
+        const TENSORS: u64 = KNOWN & !POOLED | 0xFF << ATTACHMENTS | 0xFF << VERSION;
+        let is_tensors = word & 0xFF == Kind::Tensors as u64 && word & !TENSORS == 0;
+        if is_tensors || word == Kind::Close as u64 {
             Ok(Self(word))
         } else {
             Err(Fault::RecordHeader { header: word })
@@ -157,7 +157,7 @@ impl Header {
             3 => Kind::Response,
             5 => Kind::Trigger,
             6 => Kind::Packets,
-            7 => Kind::Parcel,
+            7 => Kind::Tensors,
             _ => Kind::Close,
         }
     }
@@ -242,12 +242,15 @@ mod tests {
             assert!(Header::from_word(1 | 1 << bit).is_err(), "bit {bit} must be zero");
             assert!(Header::plain_from_word(1 | 1 << bit).is_none(), "bit {bit}");
         }
-        let parcel = Header::parcel(3, 100);
-        assert_eq!(Header::from_word(parcel.to_word()), Ok(parcel));
-        assert_eq!((parcel.kind(), parcel.attachments(), parcel.version()), (Kind::Parcel, 3, 1));
-        assert!(Header::from_word(parcel.to_word() | POOLED).is_err());
+        let tensors = Header::tensors(3, 100);
+        assert_eq!(Header::from_word(tensors.to_word()), Ok(tensors));
+        assert_eq!(
+            (tensors.kind(), tensors.attachments(), tensors.version()),
+            (Kind::Tensors, 3, 1)
+        );
+        assert!(Header::from_word(tensors.to_word() | POOLED).is_err());
         for bit in 11..16 {
-            assert!(Header::from_word(parcel.to_word() | 1 << bit).is_err(), "bit {bit}");
+            assert!(Header::from_word(tensors.to_word() | 1 << bit).is_err(), "bit {bit}");
         }
         for kind in (8..=255).chain([0]) {
             assert!(Header::from_word(kind | 8 << 32).is_err(), "kind {kind} is none");

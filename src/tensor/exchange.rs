@@ -303,7 +303,7 @@ impl Receiver {
     ///
     /// As [`recv`](Self::recv).
     pub fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
-        self.parcel(RecvPatience::Forever, open_set).map_err(into_recv_error)
+        self.open_tensors(RecvPatience::Forever, open_set).map_err(into_recv_error)
     }
 
     /// Receives a set as [`recv_tensors`](Self::recv_tensors) does. It waits until `deadline`.
@@ -312,7 +312,7 @@ impl Receiver {
     ///
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn recv_tensors_deadline(&mut self, deadline: Instant) -> Result<Option<TensorSet>> {
-        self.parcel(RecvPatience::Until(deadline), open_set).map_err(into_recv_error)
+        self.open_tensors(RecvPatience::Until(deadline), open_set).map_err(into_recv_error)
     }
 
     /// Receives a set as [`recv_tensors`](Self::recv_tensors) does. It does not wait.
@@ -321,12 +321,12 @@ impl Receiver {
     ///
     /// As [`try_recv`](Self::try_recv).
     pub fn try_recv_tensors(&mut self) -> Result<Option<TensorSet>, TryRecvError> {
-        self.parcel(RecvPatience::None, open_set)
+        self.open_tensors(RecvPatience::None, open_set)
     }
 
     /// Returns the oldest message that was set aside. If its tensors are impossible the link ends.
     pub(crate) fn pop_set_aside(&mut self) -> Result<Option<SetAside<TensorSet>>> {
-        self.pop_letter(open_set)
+        self.pop_kept(open_set)
     }
 
     /// Receives a tensor by the shortest path, which serves nearly every tensor. Returns `None` if this one
@@ -350,9 +350,9 @@ impl Receiver {
     #[cold]
     fn take_tensor(&mut self, patience: RecvPatience) -> Result<Option<Tensor>, TryRecvError> {
         let mut tensor = None;
-        match self
-            .parcel(patience, |description, claims| open_one(description, claims, &mut tensor))?
-        {
+        match self.open_tensors(patience, |description, claims| {
+            open_one(description, claims, &mut tensor)
+        })? {
             Some(1) | None => Ok(tensor),
             Some(count) => Err(Error::from(TensorFault::Count { count, expected: 1 }).into()),
         }

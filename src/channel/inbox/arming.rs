@@ -1,4 +1,4 @@
-//! An inbox that is about to sleep on the link's socket.
+//! Arming an inbox before its caller sleeps on the link's socket.
 
 use crate::channel::inbox::{Flow, Inbox};
 use crate::error::Result;
@@ -30,13 +30,13 @@ impl Inbox {
         Ok(self.is_ready())
     }
 
-    /// Whether there is something to look at, or the link is over.
+    /// Returns whether a record has come or the link is over.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.consumer.is_ready() || !self.link.is_alive()
     }
 
-    /// Awake again, if this half was about to sleep on the socket.
+    /// Publishes that this half is awake, if it was armed.
     pub(crate) fn disarm(&mut self) {
         if self.flow == Flow::Armed {
             self.flow = Flow::Open;

@@ -1,21 +1,21 @@
 //! Messages that lie in the peer's pool.
 
-use crate::channel::inbox::{Head, Inbox};
+use crate::channel::inbox::{Inbox, RecordHead};
 use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor};
 use crate::error::{Fault, Result};
 use crate::ring::{Header, Record};
 
 impl Inbox {
-    /// Looks for a message in the pool, in a segment that is at hand, at the ring's position. False: nothing was done,
-    /// and [`rare_head`](Self::rare_head) says what there is.
+    /// Finds a pooled message in a cached segment at the ring's position. Returns `false` if there is none, and changes
+    /// nothing then; [`rare_head`](Self::rare_head) finds the cause.
     #[inline(never)]
     pub(crate) fn find_pooled(&mut self) -> bool {
         let header = Header::POOLED_MESSAGE;
         let record = Record { header, offset: self.consumer.payload(header) };
         let Ok(descriptor) = self.descriptor(record, 0) else { return false };
-        let lender = self.segments.current(&self.session, descriptor.segment);
+        let cached = self.segments.current(&self.session, descriptor.segment);
         let is_found =
-            lender.is_some_and(|lender| descriptor.range_in(lender.segment.len() as u64).is_ok());
+            cached.is_some_and(|cached| descriptor.range_in(cached.segment.len() as u64).is_ok());
         if is_found {
             self.lent = Some(descriptor);
         }
@@ -24,12 +24,12 @@ impl Inbox {
 
     /// The message that is on loan.
     #[inline(always)]
-    pub(crate) fn pooled_head(&self, Record { header, offset }: Record) -> Head {
+    pub(crate) fn pooled_head(&self, Record { header, offset }: Record) -> RecordHead {
         // Taken from where it stays: what a result carries is put together in memory.
-        Head { header, offset, len: self.lent.as_ref().map_or(0, |lent| lent.len as usize) }
+        RecordHead { header, offset, len: self.lent.as_ref().map_or(0, |lent| lent.len as usize) }
     }
 
-    /// A private copy of the descriptor behind `envelope` bytes of a record's payload, judged without its segment.
+    /// A private copy of the descriptor behind `envelope` bytes of a record's payload, checked without its segment.
     #[inline(always)]
     pub(crate) fn descriptor(
         &self,
@@ -40,15 +40,15 @@ impl Inbox {
         let words = self.link.peer.bytes(record.offset + envelope, pooled::LEN).words();
         let words = words.ok_or(Fault::RecordHeader { header: record.header.to_word() })?;
         let descriptor = LoanDescriptor::of_words(words);
-        descriptor.judge(terms.max_message, terms.own.loan_slots)?;
+        descriptor.check(terms.max_message, terms.own.loan_slots)?;
         Ok(descriptor)
     }
 
     /// Borrows a range of the peer's pool.
     #[inline(always)]
     pub(crate) fn borrow(&mut self, descriptor: LoanDescriptor) -> Result<()> {
-        let lender = self.segments.find(&self.session, descriptor.segment)?;
-        descriptor.range_in(lender.segment.len() as u64)?;
+        let cached = self.segments.find(&self.session, descriptor.segment)?;
+        descriptor.range_in(cached.segment.len() as u64)?;
         self.lent = Some(descriptor);
         Ok(())
     }

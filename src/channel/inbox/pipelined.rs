@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::channel::inbox::{Head, Inbox};
+use crate::channel::inbox::{Inbox, RecordHead};
 use crate::channel::pipeline::{BEHIND_ID, CopyAhead, STEP, Wanted, told};
 use crate::error::TryRecvError;
 use crate::handshake::layout;
@@ -17,7 +17,7 @@ impl Inbox {
         patience: RecvPatience,
         wanted: Wanted,
         buffer: &mut Vec<u8>,
-    ) -> Result<Option<(Head, usize)>, TryRecvError> {
+    ) -> Result<Option<(RecordHead, usize)>, TryRecvError> {
         if wanted.is_none() || matches!(patience, RecvPatience::None) || !self.data.may_poll() {
             return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
         }
@@ -36,13 +36,13 @@ impl Inbox {
     }
 
     /// The same for somebody who has not looked yet.
-    pub(crate) fn letter_head(
+    pub(crate) fn head_for_copy(
         &mut self,
         patience: RecvPatience,
         wanted: Wanted,
         buffer: &mut Vec<u8>,
-    ) -> Result<Option<(Head, usize)>, TryRecvError> {
-        if self.look(patience).is_some_and(|word| word != 0) {
+    ) -> Result<Option<(RecordHead, usize)>, TryRecvError> {
+        if self.poll(patience).is_some_and(|word| word != 0) {
             return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
         }
         self.head_ahead(patience, wanted, buffer)
@@ -87,8 +87,8 @@ impl Inbox {
         }
         let Self { ahead, segments, session, .. } = self;
         let descriptor = ahead.descriptor.as_ref()?;
-        let lender = segments.current(session, descriptor.segment)?;
-        let (offset, len) = descriptor.range_in(lender.segment.len() as u64).ok()?;
+        let cached = segments.current(session, descriptor.segment)?;
+        let (offset, len) = descriptor.range_in(cached.segment.len() as u64).ok()?;
         let all = usize::try_from(told & !63).unwrap_or(len).min(len);
         let end = all.min(ahead.copied + STEP);
         if end <= ahead.copied {
@@ -101,14 +101,19 @@ impl Inbox {
             ahead.buffer.resize(end.max(ahead.buffer.len()), 0);
         }
         let out = &mut ahead.buffer[ahead.copied..end];
-        lender.segment.mapping().bytes(offset + ahead.copied, out.len()).copy_to(out);
+        cached.segment.mapping().bytes(offset + ahead.copied, out.len()).copy_to(out);
         ahead.copied = end;
         Some(end == all)
     }
 
     /// Copies the rest of the message at the ring's position, and gives its record back. Gives its length in bytes.
     #[inline(always)]
-    pub(crate) fn copy_rest(&mut self, head: &Head, message: &mut Vec<u8>, copied: usize) -> usize {
+    pub(crate) fn copy_rest(
+        &mut self,
+        head: &RecordHead,
+        message: &mut Vec<u8>,
+        copied: usize,
+    ) -> usize {
         if message.len() != head.len {
             message.resize(head.len, 0);
         }

@@ -1,29 +1,28 @@
-//! Records that are no plain messages in the ring: tokens, packets that wait, requests and responses, and
-//! messages in the pool.
+//! The slow path of the inbox: triggers, packets, requests, responses, and messages whose segment is not cached.
 
 use crate::channel::loan_descriptor::{self as pooled};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::channel::inbox::Flow;
-use crate::channel::inbox::Head;
 use crate::channel::inbox::Inbox;
+use crate::channel::inbox::RecordHead;
 use crate::channel::message::RequestId;
 use crate::error::TryRecvError;
 use crate::error::{Fault, Result};
 use crate::patience::RecvPatience;
 use crate::ring::{Header, Kind, Record};
 
-/// Tokens in a row that are taken from a peer which was given none.
+/// The most triggers in a row from a peer that was given no token.
 const TOKENS: u32 = 1 << 16;
 
 impl Inbox {
     #[cold]
-    pub(crate) fn judge_rare(
+    pub(crate) fn check_rare(
         &mut self,
         mut record: Record,
         patience: RecvPatience,
-    ) -> Result<Option<Head>, TryRecvError> {
+    ) -> Result<Option<RecordHead>, TryRecvError> {
         let (mut start, mut tokens) = (None, 0);
         loop {
             match record.header.kind() {
@@ -34,7 +33,7 @@ impl Inbox {
                 Kind::Trigger if self.takes_triggers => {
                     let offset = record.offset;
                     self.token(record).map_err(|fault| self.fail(fault))?;
-                    return Ok(Some(Head { header: record.header, offset, len: 4 }));
+                    return Ok(Some(RecordHead { header: record.header, offset, len: 4 }));
                 }
                 Kind::Trigger => {
                     self.token(record).map_err(|fault| self.fail(fault))?;
@@ -54,11 +53,11 @@ impl Inbox {
                     patience.check(start)?;
                     record = self.await_record(patience)?;
                 }
-                Kind::Parcel => return self.judge(record, patience),
+                Kind::Tensors => return self.check_record(record, patience),
                 // Also for want of our own memory or descriptors: what came with the record is lost.
                 _ => {
                     return Ok(Some(
-                        self.judge_envelope(record).map_err(|error| self.fail(error))?,
+                        self.check_envelope(record).map_err(|error| self.fail(error))?,
                     ));
                 }
             }
@@ -83,11 +82,11 @@ impl Inbox {
         }
         let mut control_socket = self.link.control_socket();
         control_socket.take(&self.link.socket)?;
-        self.segments.let_go(self.link.retires.load(Ordering::Relaxed));
+        self.segments.forget_retired(self.link.retires.load(Ordering::Relaxed));
         Ok(())
     }
 
-    fn judge_envelope(&mut self, record: Record) -> Result<Head> {
+    fn check_envelope(&mut self, record: Record) -> Result<RecordHead> {
         let header = record.header;
         let payload = self.link.peer.bytes(record.offset, header.len() as usize);
         let envelope = if header.kind() == Kind::Message { 0 } else { 8 };
@@ -106,7 +105,7 @@ impl Inbox {
             if len as u64 > max {
                 return Err(Fault::MessageLength { len: len as u64, max }.into());
             }
-            return Ok(Head { header, offset, len });
+            return Ok(RecordHead { header, offset, len });
         }
         let descriptor = self.descriptor(record, envelope)?;
         self.open_window_for(descriptor.segment);

@@ -1,4 +1,8 @@
-//! The receiving half of a connection.
+//! The receiver: the receiving half of a connection. It owns the inbox, the backlog and the requests in flight.
+//!
+//! 1. A receive of one kind of message sets messages of other kinds aside, in the backlog, within its limit.
+//! 2. A message that is only peeked at stays the next one.
+//! 3. A response is accepted only for a request in flight; any other ends the link.
 
 use crate::channel::inbox::Flow;
 use crate::channel::message::MessageKind;
@@ -18,10 +22,10 @@ use crate::channel::backlog::Backlog;
 use crate::channel::backlog::KeptMessage;
 use crate::channel::backlog::PINNED;
 use crate::channel::calls::Calls;
-use crate::channel::inbox::Head;
 use crate::channel::inbox::Inbox;
-use crate::channel::pipeline::LETTERS;
+use crate::channel::inbox::RecordHead;
 use crate::channel::pipeline::MESSAGES;
+use crate::channel::pipeline::REQUESTS;
 use crate::channel::pipeline::Wanted;
 pub use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,17 +34,35 @@ use crate::patience::RecvPatience;
 use crate::ring::Kind;
 use crate::shm::Bytes;
 
-/// The receiving half of a [`Connection`](crate::Connection): one thread's at a time.
+/// The receiving half of a [`Connection`](crate::Connection), which one thread uses at a time.
 ///
-/// Dropping it tells the sender that nobody looks any more. Long messages that were not received stay
-/// in the sender's pool until the sending half of this side is dropped, too.
+/// Dropping it tells the peer's sender that no message will be received. Long messages that are left keep their blocks
+/// of the peer's pool until the [`Sender`](crate::Sender) of this side is dropped, too.
+///
+/// # Examples
+///
+/// ```
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = context.listen(&address)?;
+/// # let far = std::thread::spawn(move || listener.accept());
+/// # let mut near = context.connect(&address)?;
+/// # let far = far.join().unwrap()?;
+/// let (_sender, mut receiver) = far.split();
+/// near.send(b"hello")?;
+/// drop(near);
+///
+/// assert_eq!(receiver.recv()?.as_deref(), Some(&b"hello"[..]));
+/// assert_eq!(receiver.recv()?, None);
+/// # Ok::<(), slipring::Error>(())
+/// ```
 pub struct Receiver {
     pub(crate) inbox: Inbox,
     pub(crate) backlog: Backlog,
     pub(crate) calls: Calls,
 }
 
-/// Shows the number of messages.
+/// Shows the count of messages.
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver").field("received", &self.stats().messages).finish_non_exhaustive()
@@ -53,18 +75,18 @@ impl Receiver {
         Self { inbox: Inbox::new(session), backlog, calls: Calls::default() }
     }
 
-    /// Receives the next message. `None`: the peer has finished in order, and everything it sent
-    /// was received. Waits for as long as the peer lives and is silent.
+    /// Receives the next message. `None`: the peer has closed in order, and each message that it sent was received.
+    /// Waits as long as the peer lives and is silent.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::PeerDied`]: the peer ended without closing; everything it had published was
-    ///   received.
+    /// - [`ErrorKind::PeerDied`]: the peer ended without closing, and each message that it published was received.
     /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
-    /// - [`ErrorKind::BacklogFull`]: too many requests or responses stand before the next message.
+    /// - [`ErrorKind::BacklogFull`]: too many requests, responses or tensors stand before the next message.
+    /// - [`ErrorKind::Forked`]: the process that made the connection is the parent of this one.
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
-        Ok(self.take(&mut message, RecvPatience::Forever).map_err(spent)?.map(|_| message))
+        Ok(self.take(&mut message, RecvPatience::Forever).map_err(into_error)?.map(|_| message))
     }
 
     /// As [`recv`](Self::recv), but waits only until `deadline`.
@@ -74,7 +96,10 @@ impl Receiver {
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
-        Ok(self.take(&mut message, RecvPatience::Until(deadline)).map_err(spent)?.map(|_| message))
+        Ok(self
+            .take(&mut message, RecvPatience::Until(deadline))
+            .map_err(into_error)?
+            .map(|_| message))
     }
 
     /// As [`recv`](Self::recv), but does not wait.
@@ -88,15 +113,15 @@ impl Receiver {
         Ok(self.take(&mut message, RecvPatience::None)?.map(|_| message))
     }
 
-    /// As [`recv`](Self::recv), into a buffer that is reused: `message` is replaced, and its length
-    /// returned. Where there is none, or an error, it may be empty.
+    /// Receives as [`recv`](Self::recv) does, into a buffer that the caller reuses. Replaces `message` and returns its
+    /// length in bytes. Without a message, `message` may be empty afterwards.
     ///
     /// # Errors
     ///
     /// As [`recv`](Self::recv).
     #[inline(always)]
     pub fn recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>> {
-        self.take(message, RecvPatience::Forever).map_err(spent)
+        self.take(message, RecvPatience::Forever).map_err(into_error)
     }
 
     /// As [`recv_into`](Self::recv_into), but waits only until `deadline`.
@@ -109,7 +134,7 @@ impl Receiver {
         message: &mut Vec<u8>,
         deadline: Instant,
     ) -> Result<Option<usize>> {
-        self.take(message, RecvPatience::Until(deadline)).map_err(spent)
+        self.take(message, RecvPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`recv_into`](Self::recv_into), but does not wait.
@@ -122,18 +147,17 @@ impl Receiver {
         self.take(message, RecvPatience::None)
     }
 
-    /// Looks at the next thing in the ring where it lies, without a copy. It stays there until it
-    /// is [released](Received::release). Waits as [`recv`](Self::recv) does.
+    /// Returns the next message in the ring, of any kind, without a copy. It stays the next one until it is
+    /// [released](Received::release). Waits as [`recv`](Self::recv) does.
     ///
-    /// This shows what the ring holds next, of any kind; not what was set aside while waiting for
-    /// something else.
+    /// It does not return messages that were set aside during a wait for another kind.
     ///
     /// # Errors
     ///
     /// As [`recv`](Self::recv).
     #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Received<'_>>> {
-        self.peek_with(RecvPatience::Forever).map_err(spent)
+        self.peek_with(RecvPatience::Forever).map_err(into_error)
     }
 
     /// As [`peek`](Self::peek), but waits only until `deadline`.
@@ -142,7 +166,7 @@ impl Receiver {
     ///
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn peek_deadline(&mut self, deadline: Instant) -> Result<Option<Received<'_>>> {
-        self.peek_with(RecvPatience::Until(deadline)).map_err(spent)
+        self.peek_with(RecvPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`peek`](Self::peek), but does not wait.
@@ -155,8 +179,8 @@ impl Receiver {
         self.peek_with(RecvPatience::None)
     }
 
-    /// Gives what has arrived, up to `max` messages, to `each`, where it lies; releases each after
-    /// its turn, and with it the tensors that it may have ([`MessageKind::Tensors`]). Does not wait. Returns how many there were.
+    /// Calls `each` with up to `max` messages that have arrived, in place and without a copy, and releases each one
+    /// after its call. Tensors go back unopened ([`MessageKind::Tensors`]). Does not wait. Returns the count of messages.
     ///
     /// # Errors
     ///
@@ -179,13 +203,13 @@ impl Receiver {
         Ok(max)
     }
 
-    /// Receives the next request. `None`: the peer has finished in order.
+    /// Receives the next request. `None`: the peer has closed in order.
     ///
     /// # Errors
     ///
     /// As [`recv`](Self::recv).
     pub fn recv_request(&mut self) -> Result<Option<Request>> {
-        self.request(RecvPatience::Forever).map_err(spent)
+        self.request(RecvPatience::Forever).map_err(into_error)
     }
 
     /// As [`recv_request`](Self::recv_request), but waits only until `deadline`.
@@ -194,7 +218,7 @@ impl Receiver {
     ///
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn recv_request_deadline(&mut self, deadline: Instant) -> Result<Option<Request>> {
-        self.request(RecvPatience::Until(deadline)).map_err(spent)
+        self.request(RecvPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`recv_request`](Self::recv_request), but does not wait.
@@ -208,7 +232,7 @@ impl Receiver {
 
     fn request(&mut self, patience: RecvPatience) -> Result<Option<Request>, TryRecvError> {
         let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
-        let kept = self.kept(wanted, patience, LETTERS)?;
+        let kept = self.kept(wanted, patience, REQUESTS)?;
         Ok(kept.and_then(|KeptMessage { kind, body, .. }| match kind {
             MessageKind::Request(id) => Some(Request { id, body }),
             _ => None,
@@ -217,7 +241,7 @@ impl Receiver {
 
     /// Receives the response to a request.
     pub(crate) fn response(&mut self, id: RequestId, deadline: Instant) -> Result<Vec<u8>> {
-        let response = self.response_with(id, RecvPatience::Until(deadline)).map_err(spent)?;
+        let response = self.response_with(id, RecvPatience::Until(deadline)).map_err(into_error)?;
         response.ok_or_else(|| ErrorKind::PeerClosed.into())
     }
 
@@ -231,7 +255,7 @@ impl Receiver {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Response(id);
-        let kept = self.kept(wanted, patience, LETTERS)?;
+        let kept = self.kept(wanted, patience, REQUESTS)?;
         if kept.is_some() {
             self.calls.finish(id);
         }
@@ -242,7 +266,7 @@ impl Receiver {
         &mut self.calls
     }
 
-    /// Nobody will ask for the response any more; if it is set aside, it goes.
+    /// Marks a response as not wanted, and drops it if it was set aside.
     pub(crate) fn abandon(&mut self, id: RequestId) {
         self.calls.abandon(id);
         if self.backlog.take(|kind| *kind == MessageKind::Response(id)).is_some() {
@@ -250,7 +274,7 @@ impl Receiver {
         }
     }
 
-    /// What this half has done.
+    /// Returns the counters of this receiver.
     pub fn stats(&self) -> RecvStats {
         RecvStats { sleeps: self.inbox.data.sleeps, ..self.inbox.stats }
     }
@@ -291,7 +315,7 @@ impl Receiver {
         }))
     }
 
-    /// The next thing of the wanted kind; what comes before it is set aside.
+    /// Returns the next message of the wanted kind, and sets those before it aside.
     #[cold]
     fn kept(
         &mut self,
@@ -304,7 +328,8 @@ impl Receiver {
         }
         loop {
             let mut body = Vec::new();
-            let Some((head, copied)) = self.inbox.letter_head(patience, copies, &mut body)? else {
+            let Some((head, copied)) = self.inbox.head_for_copy(patience, copies, &mut body)?
+            else {
                 return Ok(None);
             };
             let kind = self.inbox.kind(&head);
@@ -319,7 +344,7 @@ impl Receiver {
             if let MessageKind::Response(id) = kept.kind
                 && !self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?
             {
-                // Nobody waits for it any more.
+                // The response is not wanted.
                 continue;
             }
             if wanted(&kept.kind) {
@@ -329,41 +354,40 @@ impl Receiver {
         }
     }
 
-    /// Gives the next parcel to `open`: its description, and what came with it. Where `open` fails the link
-    /// ends.
+    /// Calls `open` with the description and the attachments of the next tensors record. If `open` fails, the link ends.
     #[inline]
-    pub(crate) fn parcel<T>(
+    pub(crate) fn open_tensors<T>(
         &mut self,
         patience: RecvPatience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
         if !self.backlog.has_tensors()
             && let Some(head) = self.inbox.head(patience)?
-            && head.header.kind() == Kind::Parcel
+            && head.header.kind() == Kind::Tensors
         {
             return Ok(Some(self.inbox.open(&head, open)?));
         }
-        self.parcel_set_aside(patience, open)
+        self.open_set_aside(patience, open)
     }
 
-    /// From now on what the peer lends is taken to stand still.
+    /// Treats the memory that the peer lends as memory that it does not change.
     pub(crate) fn trust(&mut self) {
         self.inbox.session.trust();
     }
 
     #[cold]
-    fn parcel_set_aside<T>(
+    fn open_set_aside<T>(
         &mut self,
         patience: RecvPatience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
         let wanted = |kind: &MessageKind| *kind == MessageKind::Tensors;
         let Some(kept) = self.kept(wanted, patience, None)? else { return Ok(None) };
-        Ok(Some(self.open_letter(kept, open)?))
+        Ok(Some(self.open_kept(kept, open)?))
     }
 
-    /// Gives a parcel that was set aside to `open`.
-    pub(crate) fn open_letter<T>(
+    /// Calls `open` with a tensors record that was set aside.
+    pub(crate) fn open_kept<T>(
         &mut self,
         kept: KeptMessage,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
@@ -383,7 +407,7 @@ impl Receiver {
         Ok(head.map(|head| Received { head, receiver: self }))
     }
 
-    /// The response at the ring's position was taken by looking at it.
+    /// Settles the response at the ring's position, which the caller has read in place.
     #[cold]
     fn settle_response(&mut self) -> Result<()> {
         let id = self.inbox.id;
@@ -393,65 +417,84 @@ impl Receiver {
     }
 }
 
-/// The error of an operation that waited.
-fn spent(error: TryRecvError) -> Error {
+/// Returns the error of an operation that waited.
+fn into_error(error: TryRecvError) -> Error {
     match error {
         TryRecvError::Failed(error) => error,
-        // Waiting operations end by their deadline instead.
+        // An operation that waits ends by its deadline, so this arm is not reached.
         TryRecvError::Empty => ErrorKind::TimedOut { after: std::time::Duration::ZERO }.into(),
     }
 }
 
-/// A received message where it lies, in the sender's memory. Dropped without
-/// [`release`](Self::release), it is still the next one.
+/// A received message in the sender's memory, without a copy.
+///
+/// Dropped without [`release`](Self::release), it stays the next message.
+///
+/// # Examples
+///
+/// ```
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = context.listen(&address)?;
+/// # let far = std::thread::spawn(move || listener.accept());
+/// # let mut near = context.connect(&address)?;
+/// # let mut far = far.join().unwrap()?;
+/// near.send(b"hello")?;
+///
+/// let received = far.peek()?.expect("the peer has not closed");
+/// assert_eq!(received.len(), 5);
+/// assert_eq!(received.bytes().to_vec(), b"hello");
+/// received.release()?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Received<'a> {
-    pub(crate) head: Head,
+    pub(crate) head: RecordHead,
     pub(crate) receiver: &'a mut Receiver,
 }
 
 impl Received<'_> {
-    /// The message's bytes, to copy out or to read in place.
+    /// Returns a view of the message's bytes.
     #[inline(always)]
     pub fn bytes(&self) -> Bytes<'_> {
         self.receiver.inbox.bytes(&self.head)
     }
 
-    /// The message's length in bytes.
+    /// Returns the message's length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.head.len
     }
 
-    /// Bytes that it counts where it is set aside.
-    pub(crate) fn weight(&self) -> usize {
+    /// Returns its size in the backlog, in bytes.
+    pub(crate) fn size(&self) -> usize {
         self.head.len + self.head.header.attachments() * PINNED
     }
 
-    /// Whether the message has no bytes.
+    /// Returns whether the message has no bytes.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.head.len == 0
     }
 
-    /// What the message is.
+    /// Returns the message's kind.
     #[inline(always)]
     pub fn kind(&self) -> MessageKind {
         self.receiver.inbox.kind(&self.head)
     }
 
-    /// Gives a parcel to `open`, and then back. `None`: it is something else, and was released.
+    /// Calls `open` with a tensors record and releases it. `None`: the record is of another kind, and is released.
     pub(crate) fn open<T>(
         self,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
-        if self.head.header.kind() == Kind::Parcel {
+        if self.head.header.kind() == Kind::Tensors {
             return self.receiver.inbox.open(&self.head, open).map(Some);
         }
         self.release().map(|()| None)
     }
 
-    /// Gives the message's memory back to the sender.
+    /// Returns the message's memory to the sender.
     ///
     /// # Errors
     ///
@@ -460,8 +503,8 @@ impl Received<'_> {
     pub fn release(self) -> Result<()> {
         match self.head.header.kind() {
             Kind::Response => self.receiver.settle_response()?,
-            // What came with it goes back.
-            Kind::Parcel => return self.receiver.inbox.keep(&self.head).map(drop),
+            // The attachments go back with their record.
+            Kind::Tensors => return self.receiver.inbox.keep(&self.head).map(drop),
             _ => {}
         }
         self.receiver.inbox.release(&self.head);
@@ -469,32 +512,32 @@ impl Received<'_> {
     }
 }
 
-/// What was set aside, copied.
+/// A message that was set aside.
 #[derive(Debug)]
 pub(crate) enum SetAside<T> {
     Message(MessageKind, Vec<u8>),
-    /// A parcel, opened. Its description was `len` bytes long.
-    Parcel {
+    /// Tensors, opened. The record had size `len` in the backlog, in bytes.
+    Tensors {
         opened: T,
         len: usize,
     },
 }
 
 impl Receiver {
-    /// Whether there is something to look at, or the link is over.
+    /// Returns whether a record has come or the link is over.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.inbox.is_ready()
     }
 
-    /// About to sleep on the socket. True: there is something to look at.
+    /// Arms this half before the caller sleeps on the socket. Returns `true` if a record has come meanwhile.
     #[cfg(feature = "tokio")]
     pub(crate) fn arm(&mut self) -> Result<bool> {
         self.inbox.arm()
     }
 
-    /// Says that this half sleeps on the socket, and leaves the rest to the caller: a heavy barrier,
-    /// once for any number of halves, and one more look.
+    /// Publishes that this half sleeps on the socket. The caller issues one barrier for any number of halves, and then
+    /// checks each once more.
     pub(crate) fn doze(&mut self) -> bool {
         let Inbox { flow, data, link, .. } = &mut self.inbox;
         if *flow != Flow::Open {
@@ -505,12 +548,12 @@ impl Receiver {
         data.arm(link)
     }
 
-    /// Awake again.
+    /// Publishes that this half is awake.
     pub(crate) fn wake(&mut self) {
         self.inbox.disarm();
     }
 
-    /// Where the next record will show.
+    /// Returns a watch of the next record's header.
     pub(crate) fn watch(&self) -> Watch {
         Watch::new(self.inbox.link.peer.clone(), self.inbox.consumer.next_header())
     }
@@ -521,20 +564,19 @@ impl Receiver {
         watch.move_to(self.inbox.consumer.next_header());
     }
 
-    /// Tells the peer how far this half has read: nothing more is there.
+    /// Publishes the position up to which this half has read.
     #[inline(always)]
-    pub(crate) fn rest(&mut self) {
-        self.inbox.tell_position();
+    pub(crate) fn publish_position(&mut self) {
+        self.inbox.publish_position();
     }
 
-    /// From now on triggers are given out like messages: [`Received::token`] tells them apart.
+    /// Makes triggers appear like messages. [`Received::token`] tells them apart.
     pub(crate) fn take_triggers(&mut self) {
         self.inbox.takes_triggers = true;
     }
 
-    /// What was set aside before, oldest first; a response only if it was asked for. Parcels are given to
-    /// `open`; where that fails the link ends.
-    pub(crate) fn pop_letter<T>(
+    /// Takes the oldest message out of the backlog, and calls `open` with tensors. If `open` fails, the link ends.
+    pub(crate) fn pop_kept<T>(
         &mut self,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<SetAside<T>>> {
@@ -542,8 +584,8 @@ impl Receiver {
         match kept.kind {
             MessageKind::Tensors => {
                 let len = kept.body.len() + kept.attachments.len() * PINNED;
-                let opened = self.open_letter(kept, open)?;
-                return Ok(Some(SetAside::Parcel { opened, len }));
+                let opened = self.open_kept(kept, open)?;
+                return Ok(Some(SetAside::Tensors { opened, len }));
             }
             MessageKind::Response(id) => self.calls.finish(id),
             _ => {}
@@ -561,7 +603,7 @@ impl Receiver {
         self.calls.make()
     }
 
-    /// The request was never sent.
+    /// Forgets a request that was not sent.
     pub(crate) fn cancel_call(&mut self, id: RequestId) {
         self.calls.unmake(id);
     }
@@ -573,7 +615,7 @@ impl Receiver {
 }
 
 impl Received<'_> {
-    /// The token that the peer triggers, if this is no message.
+    /// Returns the token that the peer triggers, if this is a trigger.
     #[inline(always)]
     pub(crate) fn token(&self) -> Option<Token> {
         if self.head.header.kind() == Kind::Trigger { self.read_token() } else { None }
@@ -585,7 +627,7 @@ impl Received<'_> {
         Some(u32::from_le_bytes(token).into())
     }
 
-    /// Gives a trigger back. `known`: it does something here.
+    /// Releases a trigger. `known`: its token is registered here.
     #[inline(always)]
     pub(crate) fn finish_trigger(self, known: bool) {
         let inbox = &mut self.receiver.inbox;
@@ -595,7 +637,7 @@ impl Received<'_> {
 }
 
 impl Receiver {
-    /// Ends the connection, because of what the peer sent.
+    /// Ends the connection because the peer is at fault.
     #[doc(hidden)]
     pub fn fail(&mut self, fault: Fault) -> Error {
         self.inbox.fail(fault)

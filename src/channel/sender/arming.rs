@@ -27,8 +27,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Says that this half sleeps on the socket, and leaves the rest to the caller: a heavy barrier,
-    /// and one more look.
+    /// Publishes that this half sleeps on the socket. The caller issues the barrier and checks once more.
     pub(crate) fn doze(&mut self) -> bool {
         self.link.control_socket().expect(ROOM_WAKES);
         self.room.arm(&self.link)
@@ -46,7 +45,7 @@ impl Sender {
         self.link.is_alive()
     }
 
-    /// Awake again.
+    /// Publishes that this half is awake.
     pub(crate) fn rouse(&mut self) {
         self.room.disarm(&self.link);
     }

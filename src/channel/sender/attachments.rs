@@ -1,8 +1,8 @@
-//! Parcels as they are sent: what is enclosed, and what must be there before one is published.
+//! The sender of tensors records, with their attachments.
 //!
-//! Whatever may be lacking is looked for in this order: room in the ring, loan slots, memory for copies,
-//! segments that the peer knows. Copies are made when all of it is there; where something is not, nothing
-//! is held, so that whoever waits keeps nobody else from going on.
+//! 1. The sender acquires in this order: room in the ring, loan slots, memory for copies, announced segments.
+//! 2. It copies only when it has all of them.
+//! 3. While it waits for one of them it holds none, so it blocks no other sender.
 
 use crate::channel::loan_descriptor::{self as pooled};
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Pool, Promise, Shar
 use crate::ring::Header;
 use crate::shm::Bytes;
 
-/// Attachments of one parcel at most.
+/// The most attachments of one record.
 const ATTACHMENTS: usize = 255;
 
-/// Memory that goes with a parcel. What is lent is lent once the parcel was published.
+/// Memory that goes with a tensors record. Lending takes effect when the record is published.
 #[derive(Debug)]
 pub(crate) enum OutgoingAttachment<'a> {
     /// To one receiver: it is nobody else's any more.
     Block(&'a mut Block),
     Shared(&'a SharedBlock),
-    /// As that, without bytes that anybody reads: whoever gets it gives it back when something is over.
+    /// A shared block whose bytes nobody reads: the receiver returns it to say that it is done.
     Ticket(SharedBlock),
     /// The offset is a multiple of 64.
     Frozen {
@@ -40,7 +40,7 @@ pub(crate) enum OutgoingAttachment<'a> {
         offset: usize,
         len: usize,
     },
-    /// Copied into a block, which is there while the parcel is being published.
+    /// Copied into a block, which is there while the record is being published.
     Copy {
         bytes: Bytes<'a>,
         block: Option<Block>,
@@ -103,7 +103,7 @@ impl Sender {
         let _ = self.session.link.fail(fault);
     }
 
-    /// Sends a parcel. Where it cannot be sent now, the enclosures are as they were.
+    /// Sends a tensors record. If it fails, the attachments stay as they were.
     #[inline]
     pub(crate) fn post(
         &mut self,
@@ -127,7 +127,7 @@ impl Sender {
         patience: SendPatience,
         (free, needed): (u64, u64),
     ) -> Result<(), TrySendError> {
-        let header = self.parcel(attachments.len(), description.len())?;
+        let header = self.tensors_header(attachments.len(), description.len())?;
         let Some(deadline) = self.deadline(patience) else {
             if self.link.peer_left() {
                 return Err(Error::from(ErrorKind::PeerClosed).into());
@@ -148,9 +148,9 @@ impl Sender {
         }
     }
 
-    /// The header of a parcel.
+    /// Returns the header of a tensors record.
     #[inline]
-    fn parcel(&self, attachments: usize, description: usize) -> Result<Header> {
+    fn tensors_header(&self, attachments: usize, description: usize) -> Result<Header> {
         let len = attachments * pooled::LEN + description;
         let max = crate::ring::largest_payload(self.link.terms.own.ring).min(LONGEST);
         if attachments > ATTACHMENTS {
@@ -161,7 +161,7 @@ impl Sender {
             let kind = ErrorKind::MessageTooLarge { len: len as u64, max };
             return Err(kind.into());
         }
-        Ok(Header::parcel(attachments as u8, len as u32))
+        Ok(Header::tensors(attachments as u8, len as u32))
     }
 
     #[inline]
@@ -170,8 +170,8 @@ impl Sender {
         attachments: &mut [OutgoingAttachment<'_>],
         description: &[u8],
     ) -> Result<(), TrySendError> {
-        let header = self.parcel(attachments.len(), description.len())?;
-        let offset = match self.room_for_parcel(header, attachments) {
+        let header = self.tensors_header(attachments.len(), description.len())?;
+        let offset = match self.room_for_tensors(header, attachments) {
             Ok(offset) => offset,
             Err(error) => {
                 give_back(attachments);
@@ -190,7 +190,7 @@ impl Sender {
         rest.copy_from_slice(description);
         let mut bytes = 0;
         for (to, attachment) in table.chunks_exact_mut(pooled::LEN).zip(&mut *attachments) {
-            let Some(descriptor) = self.enclose(attachment) else {
+            let Some(descriptor) = self.lend_attachment(attachment) else {
                 give_back(attachments);
                 return Err(self.lacks_slots(header.len()));
             };
@@ -205,7 +205,7 @@ impl Sender {
         Ok(self.note_distance()?)
     }
 
-    /// Sends a parcel of one loan, with a description of `len` bytes in little-endian words. Nothing is put
+    /// Sends a tensors record of one loan, with a description of `len` bytes in little-endian words. Nothing is put
     /// together in memory: words wait for bytes that were just written. The loan is entered, by `enter`, once
     /// the peer can see it: it has the slot that was promised then. False: something is lacking, and the
     /// [general way](Self::post) finds out what.
@@ -217,10 +217,10 @@ impl Sender {
         [a, b, c, d]: [u64; SINGLE],
         len: usize,
     ) -> Result<bool, TrySendError> {
-        let header = Header::parcel(1, (pooled::LEN + len) as u32);
+        let header = Header::tensors(1, (pooled::LEN + len) as u32);
         self.check()?;
         let Ok(Ok(offset)) = self.producer.reserve(header) else { return Ok(false) };
-        if !self.sent.knows(place.0) {
+        if !self.announced.knows(place.0) {
             return Ok(false);
         }
         let Some(promise) = self.promise.take().or_else(|| self.ask_promise()) else {
@@ -255,9 +255,9 @@ impl Sender {
         }
     }
 
-    /// Room for a parcel, with all that publishing it will need.
+    /// Acquires room for a tensors record, with all that its publication needs.
     #[inline]
-    fn room_for_parcel(
+    fn room_for_tensors(
         &mut self,
         header: Header,
         attachments: &mut [OutgoingAttachment<'_>],
@@ -291,7 +291,7 @@ impl Sender {
     fn offer_all(&mut self, attachments: &[OutgoingAttachment<'_>]) -> Result<Offered> {
         for attachment in attachments {
             let segment = attachment.segment(&self.session)?;
-            if !self.sent.knows(segment) {
+            if !self.announced.knows(segment) {
                 let needed: Result<Vec<u32>> =
                     attachments.iter().map(|each| each.segment(&self.session)).collect();
                 let offered = self.offer(segment, &needed?)?;
@@ -303,10 +303,13 @@ impl Sender {
         Ok(Offered::Known)
     }
 
-    /// Lends what is enclosed. `None`: no slot is free, which happens to a parcel of one loan, and where the
+    /// Lends an attachment. `None`: no slot is free, which happens to a record of one loan, and where the
     /// account was closed.
     #[inline]
-    fn enclose(&mut self, attachment: &mut OutgoingAttachment<'_>) -> Option<LoanDescriptor> {
+    fn lend_attachment(
+        &mut self,
+        attachment: &mut OutgoingAttachment<'_>,
+    ) -> Option<LoanDescriptor> {
         let Session { link, env, .. } = &*self.session;
         let (pool, to) = (&env.pool(), link.borrower);
         if let OutgoingAttachment::Copy { bytes, block: Some(block) } = attachment {
@@ -316,7 +319,7 @@ impl Sender {
         if let OutgoingAttachment::Frozen { memory, offset, len } = attachment {
             // It has one, since it was offered.
             let segment = memory.number_in(pool).ok()?;
-            self.sent.name(segment, self.producer.written());
+            self.announced.name(segment, self.producer.written());
             return Some(LoanDescriptor::frozen(segment, *offset as u64, *len as u64));
         }
         let mut lend = || match attachment {
@@ -371,7 +374,7 @@ fn lacking(spent: Exhausted, attachments: &[OutgoingAttachment<'_>]) -> TrySendE
     TrySendError::Full { free: spent.quota.saturating_sub(spent.used), needed }
 }
 
-/// Nothing is held by a parcel that waits.
+/// Returns the blocks for copies: a sender that waits holds none.
 fn give_back(attachments: &mut [OutgoingAttachment<'_>]) {
     for attachment in attachments {
         if let OutgoingAttachment::Copy { block, .. } = attachment {

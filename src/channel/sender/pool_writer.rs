@@ -1,4 +1,4 @@
-//! Long messages: the sender's way through the pool.
+//! The sender's way through the pool, for messages longer than `inline_max`.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ impl Sender {
         envelope: Envelope,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        // A reservation that was forgotten holds its block no longer.
+        // A leaked reservation left its block here.
         self.pooled.block.put_back();
         let room = self.find_room_in_pool(len, envelope, patience);
         if room.is_err() {
@@ -111,7 +111,7 @@ impl Sender {
             match self.offer(self.pooled.block.segment(), &[])? {
                 Offered::Known => return Ok(()),
                 Offered::NoRoom => {
-                    // Whoever waits holds nothing that others need.
+                    // A sender that waits holds no block that another sender could need.
                     self.pooled.block.put_back();
                     return Err(full(len));
                 }
@@ -149,11 +149,11 @@ impl Sender {
     /// Makes sure that the peer knows a segment beside those that `needed` names.
     #[inline]
     pub(crate) fn offer(&mut self, segment: u32, needed: &[u32]) -> Result<Offered> {
-        if self.sent.knows(segment) {
+        if self.announced.knows(segment) {
             return Ok(Offered::Known);
         }
         let reader = self.producer.read().map_err(|fault| self.link.fail(fault))?;
-        self.sent.offer(&self.session, segment, reader, needed)
+        self.announced.offer(&self.session, segment, reader, needed)
     }
 
     /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.
@@ -162,7 +162,7 @@ impl Sender {
         let header = Header::new(Kind::Packets, 0);
         self.room_in_ring(header, SendPatience::None)?;
         self.producer.publish(header);
-        self.sent.announced();
+        self.announced.packets_announced();
         self.announce()?;
         Ok(())
     }

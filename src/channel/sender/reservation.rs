@@ -1,39 +1,61 @@
-//! Room for messages that are written in place: one by one, or in a batch.
+//! Messages that the caller writes in place: a [`Reservation`] for one, a [`Batch`] for several.
+//!
+//! 1. Dropped without `publish`, each sends nothing. A block of the pool goes back.
+//! 2. A batch fits into the ring as a whole and becomes visible by one store, that of its first header.
 
 use crate::channel::envelope::PLAIN;
 use crate::channel::sender::Sender;
-use crate::channel::sender::spent;
+use crate::channel::sender::into_error;
 use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::patience::after;
 use crate::ring::{Full, Header, Kind, batch_limit};
 
-/// The offset of a reservation whose room is not in the ring.
+/// The offset of a reservation whose room is in the pool.
 pub(crate) const POOLED: usize = usize::MAX;
 
-/// Room for one message, written in place. Dropped without [`publish`](Self::publish), it sends
-/// nothing.
+/// Room for one message, which the caller writes in place.
+///
+/// Dropped without [`publish`](Self::publish), it sends nothing.
+///
+/// # Examples
+///
+/// ```
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = context.listen(&address)?;
+/// # let far = std::thread::spawn(move || listener.accept());
+/// # let mut near = context.connect(&address)?;
+/// # let mut far = far.join().unwrap()?;
+/// let mut room = near.reserve(8)?;
+/// room.copy_from_slice(&7u64.to_le_bytes());
+/// room.publish()?;
+///
+/// assert_eq!(far.recv()?, Some(7u64.to_le_bytes().to_vec()));
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a reservation sends nothing before it is published"]
 pub struct Reservation<'a> {
-    /// Start of the payload in the ring's data section, in bytes, or [`POOLED`]. A message in the pool
-    /// has its room in the sender, so that this type stays small enough for registers.
+    /// The start of the payload in the ring's data section, in bytes, or [`POOLED`]. A pooled message has its room in
+    /// the sender, so that this type fits into registers.
     pub(crate) offset: usize,
-    /// The header of the record that was reserved, if it lies in the ring.
+    /// The header of the reserved record, if it lies in the ring.
     pub(crate) header: Header,
-    /// Where the next record will start, as [`Beside`](crate::ring::Beside) says. 0: that is to be found out.
+    /// The start of the next record, as [`Beside`](crate::ring::Beside) says. 0: not known yet.
     pub(crate) next: u64,
     pub(crate) len: usize,
     pub(crate) sender: &'a mut Sender,
 }
 
 impl Reservation<'_> {
-    /// Makes the message visible to the receiver, and wakes it if it sleeps. Whether the peer lives was
-    /// looked at when the room was reserved.
+    /// Makes the message visible to the receiver, and wakes the receiver if it sleeps. It does not wait, and does not
+    /// check whether the peer lives: reserving has done so.
     ///
     /// # Errors
     ///
-    /// As [`Sender::send`], but there is no more waiting.
+    /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
+    /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: the peer left, and the message lay in the pool.
     #[inline(always)]
     pub fn publish(self) -> Result<()> {
         if self.offset == POOLED {
@@ -61,8 +83,8 @@ impl Reservation<'_> {
     }
 }
 
-// What follows takes a reservation's parts: one whose address is taken is kept in memory, whose stores
-// stand before those of the message in the processor's queue.
+// These functions take a reservation's parts, not the reservation: taking its address would put it into memory, and its
+// stores would stand before the message's in the processor's queue.
 
 fn publish_pooled(sender: &mut Sender, len: usize) -> Result<()> {
     if sender.pooled.block.is_held() { sender.finish_pooled(PLAIN, len) } else { Ok(()) }
@@ -112,8 +134,29 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Messages that become visible together. Dropped without [`publish`](Self::publish), it sends
-/// nothing.
+/// Messages that become visible to the receiver together.
+///
+/// Dropped without [`publish`](Self::publish), it sends nothing.
+///
+/// # Examples
+///
+/// ```
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = context.listen(&address)?;
+/// # let far = std::thread::spawn(move || listener.accept());
+/// # let mut near = context.connect(&address)?;
+/// # let mut far = far.join().unwrap()?;
+/// let mut batch = near.batch()?;
+/// batch.push(b"one")?;
+/// batch.reserve(3)?.copy_from_slice(b"two");
+/// assert_eq!(batch.len(), 2);
+/// batch.publish()?;
+///
+/// assert_eq!(far.recv()?.as_deref(), Some(&b"one"[..]));
+/// assert_eq!(far.recv()?.as_deref(), Some(&b"two"[..]));
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a batch sends nothing before it is published"]
 pub struct Batch<'a> {
@@ -126,8 +169,8 @@ impl Batch<'_> {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::BatchTooLarge`]: the batch could not fit into an empty ring. It is as it was.
-    /// - [`ErrorKind::MessageTooLarge`]: only shorter messages travel in batches.
+    /// - [`ErrorKind::BatchTooLarge`]: the batch would not fit into an empty ring. It stays as it was.
+    /// - [`ErrorKind::MessageTooLarge`]: the message is longer than `inline_max`. The batch stays as it was.
     /// - Otherwise as [`Sender::send`].
     pub fn push(&mut self, message: &[u8]) -> Result<()> {
         let offset = self.await_place(message.len())?;
@@ -139,7 +182,8 @@ impl Batch<'_> {
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`]: the batch is as it was. Publish it, or wait.
+    /// - [`TrySendError::Full`]: there is no room now. The batch stays as it was; publish it, or wait.
+    /// - [`TrySendError::Failed`]: as [`push`](Self::push).
     #[inline(always)]
     pub fn try_push(&mut self, message: &[u8]) -> Result<(), TrySendError> {
         let offset = self.place(message.len())?;
@@ -147,8 +191,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Adds a message of `len` bytes, to be written in place before the batch is published; until
-    /// then it holds whatever was there before. Waits as [`push`](Self::push) does.
+    /// Adds a message of `len` bytes and returns them, for the caller to write before it publishes the batch. Their
+    /// first values are arbitrary. Waits as [`push`](Self::push) does.
     ///
     /// # Errors
     ///
@@ -172,14 +216,15 @@ impl Batch<'_> {
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`]: the batch is as it was. Publish it, or wait.
+    /// - [`TrySendError::Full`]: there is no room now. The batch stays as it was; publish it, or wait.
+    /// - [`TrySendError::Failed`]: as [`push`](Self::push).
     #[inline(always)]
     pub fn try_reserve(&mut self, len: usize) -> Result<&mut [u8], TrySendError> {
         let offset = self.place(len)?;
         Ok(self.sender.ring.bytes_mut(offset, len))
     }
 
-    /// Room for one more message: where it goes in the ring's data section.
+    /// Adds a message of `len` bytes and returns its offset in the ring's data section.
     #[inline(always)]
     fn place(&mut self, len: usize) -> Result<usize, TrySendError> {
         let Sender { producer, batch, batch_bytes, inline_max, .. } = &mut *self.sender;
@@ -219,26 +264,26 @@ impl Batch<'_> {
             self.sender.await_room(needed, deadline)?;
             match self.place(len) {
                 Err(TrySendError::Full { needed: still, .. }) => needed = still,
-                answer => return answer.map_err(spent),
+                answer => return answer.map_err(into_error),
             }
         }
     }
 
-    /// Messages in this batch.
+    /// Returns the count of messages in this batch.
     pub fn len(&self) -> usize {
         self.sender.batch.count() as usize
     }
 
-    /// Whether there is no message in this batch.
+    /// Returns whether this batch has no message.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes all messages visible to the receiver at once, and wakes it if it sleeps.
+    /// Makes all messages visible to the receiver at once, and wakes the receiver if it sleeps. It does not wait.
     ///
     /// # Errors
     ///
-    /// As [`Sender::send`], but there is no more waiting.
+    /// [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
     #[inline(always)]
     pub fn publish(self) -> Result<()> {
         if self.is_empty() {

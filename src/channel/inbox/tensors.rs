@@ -1,11 +1,11 @@
-//! Parcels that arrive: records with attachments.
+//! Tensors records as the inbox receives them: records with attachments.
 
 use crate::channel::attachment::Origin;
 
 use crate::channel::attachment::{Attachment, Claims, LONGEST, LentRange, SHORT, SINGLE, borrow};
 use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::receiver::Receiver;
-use crate::channel::inbox::{Head, Inbox};
+use crate::channel::inbox::{Inbox, RecordHead};
 use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor, NO_SLOT};
 use crate::channel::message::MessageKind;
 use crate::error::{Fault, Result, TryRecvError};
@@ -13,11 +13,10 @@ use crate::patience::RecvPatience;
 use crate::ring::{Header, Kind};
 use crate::shm::Bytes;
 
-/// A parcel with one loan and a short description, which lies in one line with its header. Taken apart in
-/// registers: nearly every parcel is one, and bytes that go through memory in several widths wait for each
-/// other.
+/// A tensors record with one loan and a short description. Nearly every tensors record is one, so the receiver takes it
+/// apart in registers: bytes that go through memory in several widths wait for each other.
 pub(crate) struct Single {
-    head: Head,
+    head: RecordHead,
     loan: LoanDescriptor,
     /// In little-endian words; what lies behind its length means nothing.
     pub(crate) description: [u64; SINGLE],
@@ -34,8 +33,8 @@ impl Single {
 }
 
 impl Receiver {
-    /// Looks for a single parcel at the ring's position, which stays there. `None`: there is something else, or
-    /// nothing; the general way says what.
+    /// Returns the single tensor at the ring's position, and leaves the record there. `None`: the record is another one,
+    /// or there is none, and [`open_tensors`](Self::open_tensors) finds out.
     #[inline(always)]
     pub(crate) fn single(
         &mut self,
@@ -46,7 +45,7 @@ impl Receiver {
         }
         let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
         const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
-        if head.header.kind() != Kind::Parcel
+        if head.header.kind() != Kind::Tensors
             || head.header.attachments() != 1
             || !LENS.contains(&head.len)
         {
@@ -62,7 +61,7 @@ impl Receiver {
         Ok((loan.slot != NO_SLOT).then_some(Single { head, loan, description, len }))
     }
 
-    /// Takes the loan of a single parcel that was judged, and gives the record back.
+    /// Takes the loan of a single tensor, and releases the record.
     #[inline(always)]
     pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange> {
         let inbox = &mut self.inbox;
@@ -76,22 +75,22 @@ impl Receiver {
 }
 
 impl Inbox {
-    /// Judges a parcel's header.
-    pub(crate) fn judge_parcel(&self, header: Header) -> Result<(), Fault> {
+    /// Checks the header of a tensors record.
+    pub(crate) fn check_tensors(&self, header: Header) -> Result<(), Fault> {
         let table = (header.attachments() * pooled::LEN) as u64;
         let is_bounded = (table..=LONGEST).contains(&header.len());
-        if header.version() != Header::PARCEL_VERSION || !is_bounded {
+        if header.version() != Header::TENSORS_VERSION || !is_bounded {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
         Ok(())
     }
 
-    /// Gives the parcel at the ring's position to `open`, and then back. Where `open` fails, or leaves an
+    /// Calls `open` with the tensors record at the ring's position, and releases the record. If `open` fails or leaves an
     /// attachment, the link ends.
     #[inline]
     pub(crate) fn open<T>(
         &mut self,
-        head: &Head,
+        head: &RecordHead,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<T> {
         let (mut short, mut long) = ([0; SHORT], Vec::new());
@@ -115,21 +114,21 @@ impl Inbox {
         self.discard(head.header);
         if table.chunks_exact(pooled::LEN).any(LoanDescriptor::is_frozen) {
             // The sender can have these mappings retired once it knows that the record was read.
-            self.tell_position();
+            self.publish_position();
         }
         Ok(opened)
     }
 
     /// The bytes from a record's payload on, up to the end of the line behind its header at least.
     #[inline(always)]
-    fn line(&self, head: &Head) -> Bytes<'_> {
+    fn line(&self, head: &RecordHead) -> Bytes<'_> {
         self.link.peer.bytes(head.offset, pooled::LEN + 8 * SINGLE)
     }
 
     /// Takes the record at the ring's position out.
     pub(crate) fn kept(
         &mut self,
-        head: &Head,
+        head: &RecordHead,
         kind: MessageKind,
         (mut body, copied): (Vec<u8>, usize),
     ) -> Result<KeptMessage> {
@@ -141,8 +140,8 @@ impl Inbox {
         Ok(KeptMessage { kind, body, attachments: Vec::new() })
     }
 
-    /// Sets the parcel at the ring's position aside: its description, and what came with it.
-    pub(crate) fn keep(&mut self, head: &Head) -> Result<(Vec<u8>, Vec<Attachment>)> {
+    /// Takes the tensors record at the ring's position out: its description and its attachments.
+    pub(crate) fn keep(&mut self, head: &RecordHead) -> Result<(Vec<u8>, Vec<Attachment>)> {
         let count = head.header.attachments();
         self.open(head, |description, claims| {
             let attachments: Result<_> = (0..count).map(|_| claims.claim()).collect();
