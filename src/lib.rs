@@ -150,7 +150,8 @@ pub mod message {
     pub use crate::transport::{MessageKind, Request, RequestId, Token};
 }
 
-/// Counters of connections and listeners.
+/// Counters of connections, listeners, links and reactors.
 pub mod stats {
+    pub use crate::reactor::{LinkStats, ReactorStats};
     pub use crate::transport::{ListenerStats, RecvStats, SendStats, Stats};
 }

@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
-//! They run [`Queue`] as it ships. The loop's `eventfd` is modelled by what the kernel promises: a write ends
+//! They run [`CommandQueue`] as it ships. The loop's `eventfd` is modelled by what the kernel promises: a write ends
 //! a sleep that is under way, or the next one. The handles are counted as `Arc` counts them.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-use crate::reactor::queue::Queue;
+use crate::reactor::command_queue::CommandQueue;
 use crate::sync::{AtomicU32, Edge, Ordering, failure_without};
 
 /// What loom says of threads that all sleep.
@@ -41,13 +41,13 @@ impl Bell {
 
 /// What handles and the loop share.
 struct Shared {
-    queue: Queue<u32>,
+    queue: CommandQueue<u32>,
     bell: Bell,
 }
 
 impl Shared {
     fn new() -> Arc<Self> {
-        Arc::new(Self { queue: Queue::new(), bell: Bell::default() })
+        Arc::new(Self { queue: CommandQueue::new(), bell: Bell::default() })
     }
 
     /// `Shared::post` of a thread that is no loop's.

@@ -12,7 +12,7 @@ use crate::transport::Token;
 
 /// What tokens of one link name.
 #[derive(Debug)]
-pub(super) struct Table<F> {
+pub(super) struct TokenTable<F> {
     slots: Vec<Slot<F>>,
     free: Vec<u16>,
 }
@@ -26,13 +26,13 @@ struct Slot<F> {
     registered: bool,
 }
 
-impl<F> Default for Table<F> {
+impl<F> Default for TokenTable<F> {
     fn default() -> Self {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<F> Table<F> {
+impl<F> TokenTable<F> {
     /// Enters a function. It comes back where 65536 are registered, or spent.
     pub(super) fn register(&mut self, function: F) -> Result<Token, F> {
         let index = match self.free.pop() {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_token_names_one_registration_for_ever() {
-        let mut table = Table::default();
+        let mut table = TokenTable::default();
         let first = table.register("a").unwrap();
         let second = table.register("b").unwrap();
         assert_eq!(table.take(first), Some("a"));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn generations_run_out_safely() {
-        let mut table = Table::default();
+        let mut table = TokenTable::default();
         let mut seen = std::collections::HashSet::new();
         for turn in 0..200_000 {
             let token = table.register(turn).unwrap();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_full_table_says_so() {
-        let mut table = Table::default();
+        let mut table = TokenTable::default();
         let tokens: Vec<_> = (0..1 << 16).map(|value| table.register(value).unwrap()).collect();
         assert_eq!(table.register(9), Err(9));
         table.unregister(tokens[7]).unwrap();
