@@ -134,10 +134,10 @@ mod wake;
 /// sides write, and what a receiver keeps of a peer's GPU memory. It may change in any release.
 #[doc(hidden)]
 pub mod seam {
+    pub use crate::channel::{ExtensionSlot, LentRange};
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;
     pub use crate::shm::create_common;
-    pub use crate::channel::{ExtensionSlot, LentRange};
 }
 
 #[cfg(feature = "tokio")]
@@ -176,10 +176,10 @@ pub mod message {
     pub use crate::shm::{Bytes, BytesMut};
 }
 
-/// Counters of connections and listeners.
+/// Counters of connections, listeners, links and reactors.
 pub mod stats {
-    pub use crate::channel::RecvStats;
-    pub use crate::channel::SendStats;
+    pub use crate::channel::{RecvStats, SendStats};
+    pub use crate::reactor::{LinkStats, ReactorStats};
     pub use crate::transport::ListenerStats;
     pub use crate::transport::Stats;
 }

@@ -1,4 +1,4 @@
-//! `event::Source` of mio, for connections and listeners.
+//! `event::Source` of mio for connections and listeners.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -39,14 +39,46 @@ macro_rules! source {
 }
 
 source! {
-    /// Readable when there is something to receive, room to send, or an end; whatever the interest.
-    /// The rules are those of `AsFd for Connection`: register first, then look, until there is
-    /// nothing.
+    /// The connection is readable when there is a message to receive, room to send, or an end, whatever the interest.
+    /// The rules are those of `AsFd for Connection`: register the connection first, then receive until it is empty.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mio::{Events, Interest, Poll, Token};
+    /// use slipring::error::TryRecvError;
+    /// use slipring::{Address, Context};
+    ///
+    /// let address = Address::fresh();
+    /// let context = Context::new()?;
+    /// let mut listener = context.listen(&address)?;
+    /// let peer = std::thread::spawn(move || {
+    ///     let mut peer = listener.accept()?;
+    ///     peer.send(b"hello")?;
+    ///     peer.recv()
+    /// });
+    ///
+    /// let mut connection = context.connect(&address)?;
+    /// let mut poll = Poll::new()?;
+    /// poll.registry().register(&mut connection, Token(0), Interest::READABLE)?;
+    /// let mut events = Events::with_capacity(8);
+    /// let message = loop {
+    ///     match connection.try_recv() {
+    ///         Ok(message) => break message,
+    ///         Err(TryRecvError::Empty) => poll.poll(&mut events, None)?,
+    ///         Err(TryRecvError::Failed(error)) => return Err(error.into()),
+    ///     }
+    /// };
+    /// assert_eq!(message.as_deref(), Some(&b"hello"[..]));
+    /// connection.close()?;
+    /// peer.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Connection
 }
 
 source! {
-    /// Readable when [`try_accept`](Listener::try_accept) has something to do. Call it until it gives
+    /// The listener is readable when [`try_accept`](Listener::try_accept) has something to do. Call it until it returns
     /// `None`.
     Listener
 }

@@ -1,142 +1,171 @@
-//! The loop: turns over hot links, events of the others, and sleep.
+//! The loop: it polls links, takes the events of the others, executes the commands of handles, and sleeps.
 
+use std::fmt;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventFlags};
+use rustix::io::Errno;
 
-use crate::error::{ErrorKind, Result};
-use crate::reactor::commands::Command;
-use crate::reactor::doors::Doors;
-use crate::reactor::handle::{Owner, Reactor};
-use crate::reactor::hot::HotSet;
-use crate::reactor::links::Links;
-use crate::reactor::served::{Mode, Outcome};
-use crate::reactor::shared::Shared;
+use crate::error::{Error, ErrorKind, Result, contain};
+use crate::reactor::active_link::{ActiveLink, Flushed, Outcome};
+use crate::reactor::command::Command;
+use crate::reactor::handle::{Handles, Reactor};
+use crate::reactor::link::Link;
+use crate::reactor::link_table::LinkTable;
+use crate::reactor::listeners::ListenerSet;
+use crate::reactor::mailbox::Mailbox;
+use crate::reactor::ready_set::ReadySet;
+use crate::reactor::totals::Totals;
 use crate::transport::Context;
-use crate::wake::Polling;
+use crate::wake::{Polling, before_last_look};
 
-/// Messages and triggers of one link in one turn: no other link waits for more than these. Source:
-/// `ping_pong --modes noisy`, where 4 leave no trace near, and 32 double a round trip.
+/// The most messages and triggers of one link in one turn. Source: `ping_pong --modes noisy`, where 4 do not change the
+/// round trip of another link and 32 double it.
 const SHARE: usize = 4;
 
-/// Writes that waited for room of one link in one turn.
+/// The most waiting writes of one link that the loop sends in one turn.
 const WRITES: usize = 32;
 
-/// The work between two ticks, in looks at a header: some microseconds. A message counts as 16.
+/// The work between two ticks, in polls of a header: some microseconds. A message counts as 16 polls.
 const TICK: usize = 1024;
 
 /// The polled links that a loop arms for less than a wake-up costs. Arming one takes some 0.2 µs.
 const FEW: usize = 64;
 
-/// How long the loop polls links without asking for events. The system call takes some 0.4 µs.
+/// How long the loop polls links without asking epoll for events. The system call takes some 0.4 µs.
 const EVENTS_EVERY: Duration = Duration::from_micros(50);
 
-/// How long at most the loop sleeps while writes wait: room in the pool that others give back is not
-/// told of.
+/// The longest sleep while writes wait. No event reports that another process has returned a block of the pool.
 const ROOM_EVERY: Duration = Duration::from_millis(10);
 
-/// A reactor inside of your own thread or loop: serves links when it is told to.
+/// A timeout beyond every wait.
+const LONG: Timespec = Timespec { tv_sec: 1 << 30, tv_nsec: 0 };
+
+/// A reactor inside of the caller's own thread or event loop. It serves links when the caller tells it to.
 ///
-/// Either [`run`](Self::run) it on a thread of yours, or wait for its descriptor (`AsFd`) beside your
-/// others and call [`poll_once`](Self::poll_once) until it answers 0.
+/// Either [`run`](Self::run) it on a thread, or wait for its descriptor (`AsFd`) beside others and call
+/// [`poll_once`](Self::poll_once) until that returns 0.
 ///
 /// Dropping it closes every link in order.
 ///
 /// # Examples
 ///
 /// ```
-/// use slipring::{Context, EventLoop};
+/// use slipring::{Address, Context, EventLoop};
 ///
+/// let address = Address::fresh();
 /// let context = Context::new()?;
 /// let mut events = EventLoop::new(&context)?;
 /// let reactor = events.reactor(); // adopts connections, from any thread
-/// while events.poll_once(1000)? > 0 {}
-/// // Now sleep until `events.as_fd()` is readable, for `events.timeout()` at most.
+/// let serving = reactor.clone();
+/// reactor.accept_with(context.listen(&address)?, move |accepted| {
+///     if let Ok(link) = accepted.and_then(|connection| serving.adopt(connection)) {
+///         link.on_message(|link, message| link.write(message.to_vec()));
+///     }
+///     std::ops::ControlFlow::Continue(())
+/// })?;
+///
+/// let client = std::thread::spawn(move || {
+///     let mut client = context.connect(&address)?;
+///     client.send(b"hello")?;
+///     client.recv()
+/// });
+/// while !client.is_finished() {
+///     while events.poll_once(1000)? > 0 {}
+///     // A loop of the caller's now sleeps until `events.as_fd()` is readable, or `events.timeout()` has passed.
+///     std::thread::yield_now();
+/// }
+/// assert_eq!(client.join().unwrap()?.as_deref(), Some(&b"hello"[..]));
 /// # Ok::<(), slipring::Error>(())
 /// ```
 pub struct EventLoop {
-    pub(super) shared: Arc<Shared>,
-    pub(super) links: Links,
-    pub(super) doors: Doors,
-    pub(super) hot: HotSet,
-    /// Links that were woken up for since the last sleep.
-    pub(super) woken: usize,
-    /// Where in the hot set the last sweep stopped.
+    mailbox: Arc<Mailbox<Command>>,
+    totals: Arc<Totals>,
+    handles: Handles,
+    links: LinkTable,
+    listeners: ListenerSet,
+    ready: ReadySet,
+    /// The index in the ready set at which the last sweep stopped.
     stopped_at: usize,
-    /// Places of links with writes that wait for room.
-    pub(super) flushing: Vec<usize>,
-    pub(super) polling: Polling,
-    /// Work since the last tick, in looks at a header.
+    /// The places of links with writes that wait for room.
+    flushing: Vec<usize>,
+    polling: Polling,
+    /// The work since the last tick, in polls of a header.
     work: usize,
     last_events: Instant,
-    /// Nothing has come for as long as the loop watches.
+    /// Whether the loop has polled in vain for as long as it polls.
     idle: bool,
-    owner: Weak<Owner>,
-    pub(super) stopped: bool,
+    /// Whether a handle has ended the reactor.
+    stopped: bool,
 }
 
-impl std::fmt::Debug for EventLoop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// Shows the number of links.
+impl fmt::Debug for EventLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EventLoop").field("links", &self.links.len()).finish_non_exhaustive()
     }
 }
 
 impl EventLoop {
-    /// A loop without links.
+    /// Returns a loop without links.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit),
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os).
+    /// - [`ErrorKind::DescriptorLimit`]: the process has no descriptor left.
+    /// - [`ErrorKind::Os`]: the kernel refuses a descriptor.
     pub fn new(context: &Context) -> Result<Self> {
         Ok(Self {
-            shared: Shared::new()?,
-            links: Links::default(),
-            doors: Doors::default(),
-            hot: HotSet::default(),
-            woken: 0,
+            mailbox: Mailbox::new()?,
+            totals: Arc::default(),
+            handles: Handles::default(),
+            links: LinkTable::default(),
+            listeners: ListenerSet::default(),
+            ready: ReadySet::default(),
             stopped_at: 0,
             flushing: Vec::new(),
             polling: Polling::new(context.spin()),
             work: 0,
             last_events: Instant::now(),
             idle: false,
-            owner: Weak::new(),
             stopped: false,
         })
     }
 
-    /// A handle.
+    /// Returns a handle of the reactor.
     pub fn reactor(&mut self) -> Reactor {
-        Reactor::new(&mut self.owner, &self.shared)
+        self.handles.handle(&self.mailbox, &self.totals)
     }
 
-    /// Serves links, and sleeps where there is nothing to do, until [`Reactor::shutdown`]; or until no
-    /// handle is left and the last link and listener are gone.
+    /// Serves links, and sleeps when there is nothing to do. Returns after [`Reactor::shutdown`], or when no handle, no
+    /// link and no listener is left.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked), [`ErrorKind::Os`](crate::ErrorKind::Os).
+    /// - [`ErrorKind::Forked`]: the caller is a forked child.
+    /// - [`ErrorKind::Os`]: the kernel returns no events.
     pub fn run(&mut self) -> Result<()> {
         self.run_until(|| false)
     }
 
-    /// As [`run`](Self::run), also until `done` answers true; it is asked once a turn.
+    /// Runs as [`run`](Self::run) does, and returns also when `done` returns true. The loop calls `done` once a turn.
     ///
     /// # Errors
     ///
     /// As [`run`](Self::run).
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<()> {
-        self.shared.generation().check()?;
-        let _turn = self.shared.enter();
+        self.mailbox.generation().check()?;
+        let _turn = self.mailbox.enter();
         self.polling.forget();
         while !self.is_finished() && !done() {
             if self.turn(usize::MAX)? > 0 {
                 self.polling.end();
             }
-            if std::mem::take(&mut self.idle) && self.fall_asleep() {
+            if std::mem::take(&mut self.idle) && self.arm_all() {
+                self.totals.count_sleep();
                 self.take_events(self.timeout())?;
                 self.polling.end();
             }
@@ -144,58 +173,58 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Serves what has come, up to about `budget` messages, without waiting. Gives how much was done.
-    /// After 0 whoever has the descriptor may sleep on it, for [`timeout`](Self::timeout) at most.
+    /// Serves up to about `budget` messages without waiting. Returns the amount of work done. After 0 the caller may
+    /// sleep on the descriptor, for [`timeout`](Self::timeout) at most.
     ///
     /// # Errors
     ///
     /// As [`run`](Self::run).
     pub fn poll_once(&mut self, budget: usize) -> Result<usize> {
-        self.shared.generation().check()?;
-        let _turn = self.shared.enter();
+        self.mailbox.generation().check()?;
+        let _turn = self.mailbox.enter();
         let mut done = self.turn(budget.max(1))?;
         if done == 0 {
             done = self.take_events(Some(Duration::ZERO))?;
         }
-        if done == 0 && !self.fall_asleep() {
+        if done == 0 && !self.arm_all() {
             done = 1;
         }
-        // Whoever asks decides how long to wait.
+        // The caller decides how long to poll.
         self.polling.forget();
         Ok(done)
     }
 
-    /// How long whoever sleeps on the descriptor may do so. `None`: until it is readable.
+    /// Returns how long the caller may sleep on the descriptor. `None`: until it is readable.
     pub fn timeout(&self) -> Option<Duration> {
         let room = (!self.flushing.is_empty()).then_some(ROOM_EVERY);
-        self.doors.timeout().into_iter().chain(room).min()
+        self.listeners.timeout().into_iter().chain(room).min()
     }
 
     fn is_finished(&self) -> bool {
-        let unused = self.links.len() == 0 && self.doors.is_empty();
-        self.stopped || unused && self.shared.is_abandoned(|| self.owner.strong_count() == 0)
+        let unused = self.links.len() == 0 && self.listeners.is_empty();
+        self.stopped || unused && self.mailbox.is_abandoned(|| self.handles.is_empty())
     }
 
-    /// Looks at everything once. Gives how much was done.
+    /// Polls everything once. Returns the amount of work done.
     fn turn(&mut self, budget: usize) -> Result<usize> {
         let mut done = 0;
-        if self.shared.is_pending() {
-            done += self.obey()?;
+        if self.mailbox.is_pending() {
+            done += self.execute_commands();
         }
         done += self.sweep(budget);
         if !self.flushing.is_empty() {
             done += self.flush();
         }
-        self.work += 1 + self.hot.len() + 16 * done;
+        self.work += 1 + self.ready.len() + 16 * done;
         if self.work >= TICK {
-            done += self.pass_tick(done == 0)?;
+            done += self.tick(done == 0)?;
         }
         self.idle |= done == 0 && !self.is_sleep_dear() && self.polling.sleeps_at_once();
         Ok(done)
     }
 
-    /// What need not be looked at in every turn.
-    fn pass_tick(&mut self, is_silent: bool) -> Result<usize> {
+    /// Does what need not be done in every turn.
+    fn tick(&mut self, is_silent: bool) -> Result<usize> {
         let now = Instant::now();
         self.work = 0;
         let mut done = 0;
@@ -211,141 +240,322 @@ impl EventLoop {
         Ok(done)
     }
 
-    /// Returns whether to fall asleep takes longer than a wait is worth: each polled link is armed for it, and then
-    /// woken for.
+    /// Returns whether falling asleep takes longer than a wait is worth: each polled link is armed for it, and then woken
+    /// for.
     fn is_sleep_dear(&self) -> bool {
-        self.hot.len() > FEW && !self.polling.is_never()
+        self.ready.len() > FEW && !self.polling.is_never()
     }
 
-    /// Serves the hot links that have something, from where it stopped when the budget was used up.
+    /// Serves the polled links that are ready. A sweep that used up its budget goes on in the next turn.
     fn sweep(&mut self, budget: usize) -> usize {
-        if self.hot.begin_turn() {
-            let cooling = self.hot.cooling();
-            self.arm(&cooling, Mode::Armed, false);
+        if self.ready.begin_turn() {
+            let idle = self.ready.idle_places();
+            self.arm(&idle, false);
         }
-        let (mut done, mut at) = (0, std::mem::take(&mut self.stopped_at));
-        if at >= self.hot.len() {
-            at = 0;
+        let (mut done, mut from) = (0, std::mem::take(&mut self.stopped_at));
+        if from >= self.ready.len() {
+            from = 0;
         }
-        while let Some(ready) = self.hot.next_ready(at) {
+        while let Some(index) = self.ready.next_ready(from) {
             if done >= budget {
-                self.stopped_at = ready;
+                self.stopped_at = index;
                 break;
             }
-            let hot = self.hot.see(ready);
-            let place = hot.place;
-            at = ready + 1;
-            let Some(served) = self.links.get(place) else { continue };
-            if served.link.is_changing() {
+            let (place, watch) = self.ready.touch(index);
+            from = index + 1;
+            let Some(active) = self.links.get(place) else { continue };
+            if active.link().is_changing() {
                 continue;
             }
-            let (count, outcome) = served.serve(SHARE.min(budget - done), &self.shared);
-            served.receiver.advance(&mut hot.watch);
+            let (count, outcome) = active.serve(SHARE.min(budget - done), &self.mailbox);
+            active.advance(watch);
             done += count.max(1);
-            // Where its place is taken by another one, that is looked at in the next turn.
+            // A link that moves to this index is polled in the next turn.
             self.conclude(place, outcome);
         }
         done
     }
 
-    /// Serves one link, hot or not.
-    pub(super) fn serve(&mut self, place: usize) {
-        let Some(served) = self.links.get(place) else { return };
-        if served.link.is_changing() {
-            self.shared.post(Command::Look(served.link.clone()));
+    /// Serves one link, polled or not.
+    fn serve(&mut self, place: usize) {
+        let Some(active) = self.links.get(place) else { return };
+        if active.link().is_changing() {
+            Command::Poll(active.link().clone()).post(&self.mailbox);
             return;
         }
-        if served.mode.is_armed() {
-            served.mode = Mode::Hot;
-            served.receiver.wake();
-        }
-        let (_, outcome) = served.serve(SHARE, &self.shared);
+        active.disarm();
+        let (_, outcome) = active.serve(SHARE, &self.mailbox);
         self.conclude(place, outcome);
-        self.warm(place);
+        if let Some(watch) = self.links.get(place).and_then(|active| active.watch()) {
+            self.ready.insert(watch, place);
+        }
     }
 
-    /// Serves one link, on whose socket something may have come.
-    pub(super) fn look(&mut self, place: usize) {
-        let Some(served) = self.links.get(place) else { return };
-        if served.socket.take_in() {
-            self.shared.post(Command::Look(served.link.clone()));
-        }
+    /// Serves one link, whose socket may hold packets.
+    fn poll(&mut self, place: usize) {
+        let Some(active) = self.links.get(place) else { return };
+        active.take_packets();
         self.serve(place);
     }
 
-    /// What follows from a link's turn.
+    /// Does what follows from a link's turn.
     fn conclude(&mut self, place: usize, outcome: Outcome) {
         match outcome {
-            Outcome::Caught | Outcome::More => {
-                if let Some(served) = self.links.get(place)
-                    && !served.is_watched()
-                {
-                    self.shared.post(Command::Look(served.link.clone()));
-                }
-            }
+            Outcome::Served => {}
             Outcome::Stalled => {
-                self.hot.remove(place);
-                if let Some(served) = self.links.get(place) {
-                    served.mode = Mode::Stalled;
+                self.ready.remove(place);
+                if let Some(active) = self.links.get(place) {
+                    active.stall();
                 }
             }
-            Outcome::Over(result) => self.end(place, result, None),
+            Outcome::Ended(result) => self.end(place, result, None),
         }
     }
 
-    /// A link that is not stalled is hot, and watched where its next record will show.
-    pub(super) fn warm(&mut self, place: usize) {
-        let Some(served) = self.links.get(place) else { return };
-        if served.mode == Mode::Hot {
-            self.hot.insert(served.watch(), place);
+    /// Takes events, and waits up to `timeout` for the first one. Returns the amount of work done.
+    fn take_events(&mut self, timeout: Option<Duration>) -> Result<usize> {
+        let mut events = [MaybeUninit::<Event>::uninit(); 128];
+        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(LONG));
+        let ready = match epoll::wait(&*self.mailbox, &mut events, timeout.as_ref()) {
+            Ok((ready, _)) => ready,
+            Err(Errno::INTR) => return Ok(0),
+            Err(errno) => return Err(Error::os("epoll_wait", errno)),
+        };
+        let mut done = 0;
+        for event in ready.iter() {
+            let (key, flags) = (event.data.u64(), event.flags);
+            if Mailbox::<Command>::is_bell(key) {
+                continue;
+            }
+            if let Some(place) = self.links.place(key) {
+                done += 1;
+                let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+                let active = self.links.get(place);
+                if active.is_some_and(|active| active.take_event(flags.intersects(ends))) {
+                    self.poll(place);
+                }
+            } else if self.listeners.accept(key, &*self.mailbox) {
+                done += 1;
+            }
         }
+        self.listeners.pass_time(&*self.mailbox);
+        Ok(done)
     }
 
-    /// Sends what waits for room. Gives how many writes were done.
-    pub(super) fn flush(&mut self) -> usize {
+    /// Arms every link and every sending half that waits for room. Returns whether the loop may sleep.
+    fn arm_all(&mut self) -> bool {
+        let mut was_hot = false;
+        for place in &self.flushing {
+            if let Some(active) = self.links.get(*place) {
+                was_hot |= active.arm_writes();
+            }
+        }
+        let places = self.ready.places();
+        let armed = self.arm(&places, was_hot);
+        let flushed = if self.flushing.is_empty() { 0 } else { self.flush() };
+        armed && flushed == 0 && !self.mailbox.is_pending()
+    }
+
+    /// Arms the links at `places`, with one barrier. `was_hot`: a sending half that is armed before was hot. Returns
+    /// `false` if one of the links has something. The loop goes on to poll that link.
+    fn arm(&mut self, places: &[usize], mut was_hot: bool) -> bool {
+        for place in places {
+            if let Some(active) = self.links.get(*place) {
+                was_hot |= active.begin_arm();
+            }
+        }
+        if !places.is_empty() || !self.flushing.is_empty() {
+            before_last_look(was_hot);
+        }
+        let mut all_armed = true;
+        for place in places {
+            let Some(active) = self.links.get(*place) else { continue };
+            if active.finish_arm() {
+                self.ready.remove(*place);
+            } else {
+                all_armed = false;
+            }
+        }
+        all_armed
+    }
+
+    /// Sends the writes that wait for room. Returns how many.
+    fn flush(&mut self) -> usize {
         let mut done = 0;
         for place in std::mem::take(&mut self.flushing) {
-            let Some(served) = self.links.get(place) else { continue };
-            done += served.flush(WRITES);
-            let (waiting, closing) = {
-                let outgoing = served.link.outgoing();
-                (outgoing.is_waiting(), outgoing.is_closing())
-            };
-            served.flushing = waiting;
-            if waiting {
-                self.flushing.push(place);
-            } else if closing {
-                self.end(place, Ok(()), Some(ErrorKind::LinkClosed));
+            let Some(active) = self.links.get(place) else { continue };
+            let (count, flushed) = active.flush(WRITES);
+            done += count;
+            match flushed {
+                Flushed::Waiting => self.flushing.push(place),
+                Flushed::Empty => {}
+                Flushed::Closing => self.end(place, Ok(()), Some(ErrorKind::LinkClosed)),
             }
         }
         done
     }
 
-    pub(super) fn end(&mut self, place: usize, result: Result<()>, by_us: Option<ErrorKind>) {
-        let Some(served) = self.links.remove(place) else { return };
-        self.hot.remove(place);
+    /// Executes the commands of handles. Returns how many.
+    fn execute_commands(&mut self) -> usize {
+        let commands = self.mailbox.take();
+        let count = commands.len();
+        for command in commands {
+            if self.stopped {
+                command.refuse(&ErrorKind::ReactorStopped);
+            } else {
+                self.execute(command);
+            }
+        }
+        if self.stopped {
+            self.refuse_all();
+        }
+        count
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Adopt { link, receiver, socket, deferred_limit } => {
+                self.totals.insert(&link);
+                let active = ActiveLink::new(link, *receiver, socket, deferred_limit);
+                let place = self.links.insert(active);
+                self.serve(place);
+            }
+            Command::Accept { key, listener, accept } => {
+                self.listeners.push(key, *listener, accept);
+            }
+            Command::OnMessage(link, callback) => {
+                link.end_change();
+                self.change(&link, |active| active.on_message(callback));
+            }
+            Command::OnTensors(link, callback) => {
+                link.end_change();
+                self.change(&link, |active| active.on_tensors(callback));
+            }
+            Command::OnClosed(link, callback) => match self.links.find(&link) {
+                Some(active) => active.on_closed(callback),
+                None => drop(contain(|| callback(&link, link.end_result()))),
+            },
+            Command::Read(link, callback) => {
+                if self.links.find(&link).is_some() {
+                    self.change(&link, |active| active.read(callback));
+                } else {
+                    contain(|| callback(&link, link.read_after_end()));
+                }
+            }
+            Command::Call(link, request, callback) => {
+                let mut called = None;
+                if self.links.find(&link).is_some() {
+                    self.change(&link, |active| called = active.call(request, callback));
+                } else {
+                    called = contain(|| callback(&link, Err(link.end_error())));
+                }
+                if called.is_none() {
+                    self.end_panicked(&link);
+                }
+            }
+            Command::Written(link, callback, result) => {
+                if contain(|| callback(&link, result)).is_none() {
+                    self.end_panicked(&link);
+                }
+            }
+            Command::Closed(link, callback, result) => {
+                contain(|| callback(&link, result));
+            }
+            Command::Poll(link) => {
+                if let Some(place) = self.links.place(link.key()) {
+                    self.poll(place);
+                }
+            }
+            Command::Flush(link) => {
+                if let Some(place) = self.links.place(link.key())
+                    && self.links.get(place).is_some_and(ActiveLink::begin_flushing)
+                {
+                    self.flushing.push(place);
+                }
+            }
+            Command::Close(link) => {
+                if let Some(place) = self.links.place(link.key())
+                    && link.writes().close()
+                {
+                    self.end(place, Ok(()), Some(ErrorKind::LinkClosed));
+                }
+            }
+            Command::Abort(link, error) => {
+                if let Some(place) = self.links.place(link.key()) {
+                    let result = error.map_or(Ok(()), Err);
+                    self.end(place, result, Some(ErrorKind::LinkClosed));
+                }
+            }
+            Command::Run(work) => {
+                // A panic of deferred work concerns no link.
+                contain(work);
+            }
+            Command::Nudge => {}
+            Command::Shutdown => {
+                self.stopped = true;
+                self.end_all();
+            }
+        }
+    }
+
+    /// Changes the callbacks of a link, and serves the link if it was stalled.
+    fn change(&mut self, link: &Link, change: impl FnOnce(&mut ActiveLink)) {
+        let Some(place) = self.links.place(link.key()) else { return };
+        let Some(active) = self.links.get(place) else { return };
+        change(active);
+        if active.unstall() {
+            self.serve(place);
+        }
+    }
+
+    fn end_panicked(&mut self, link: &Link) {
+        if let Some(place) = self.links.place(link.key()) {
+            self.end(place, Err(ErrorKind::CallbackPanicked.into()), None);
+        }
+    }
+
+    fn end(&mut self, place: usize, result: Result<()>, by_us: Option<ErrorKind>) {
+        let Some(active) = self.links.remove(place) else { return };
+        self.ready.remove(place);
         self.flushing.retain(|flushing| *flushing != place);
-        let _ = epoll::delete(&self.shared.epoll, &served.socket);
-        served.end(result, by_us);
+        let _ = epoll::delete(&*self.mailbox, &active);
+        let link = active.link().clone();
+        active.end(result, by_us);
+        self.totals.remove(&link);
+    }
+
+    /// Closes every link and listener.
+    fn end_all(&mut self) {
+        self.listeners.close(&*self.mailbox);
+        for place in 0..self.links.places() {
+            self.end(place, Ok(()), Some(ErrorKind::ReactorStopped));
+        }
+    }
+
+    /// Ends the mailbox, and refuses the commands in it.
+    fn refuse_all(&mut self) {
+        for command in self.mailbox.stop() {
+            command.refuse(&ErrorKind::ReactorStopped);
+        }
     }
 }
 
-/// Readable when there is something to do. Call [`poll_once`](EventLoop::poll_once) until it answers 0
-/// before each sleep, the first one included.
+/// Readable when there is something to do. Call [`poll_once`](EventLoop::poll_once) until it returns 0 before each sleep,
+/// the first one included.
 impl AsFd for EventLoop {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.epoll.as_fd()
+        (*self.mailbox).as_fd()
     }
 }
 
 impl Drop for EventLoop {
     fn drop(&mut self) {
         // A forked child shares the descriptors with its parent, and has none of its links.
-        if !self.shared.generation().is_current() {
+        if !self.mailbox.generation().is_current() {
             return;
         }
-        let shared = self.shared.clone();
-        let _turn = shared.enter();
+        let mailbox = self.mailbox.clone();
+        let _turn = mailbox.enter();
         self.end_all();
         self.refuse_all();
     }

@@ -1,22 +1,25 @@
 //! The handle of a reactor.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::EventFlags;
 
 use crate::error::{Error, Result};
-use crate::reactor::commands::{Accepting, Adopted, Command};
+use crate::reactor::command::Command;
 use crate::reactor::event_loop::EventLoop;
 use crate::reactor::link::Link;
-use crate::reactor::shared::Shared;
+use crate::reactor::mailbox::Mailbox;
+use crate::reactor::stats::ReactorStats;
+use crate::reactor::totals::Totals;
 use crate::transport::Connection;
 use crate::transport::Context;
 use crate::transport::Listener;
 
-/// Serves any number of connections on one thread: this is its handle, for every thread.
+/// The handle of a reactor, which serves any number of connections on one thread. Any thread may use it.
 ///
-/// Cloning gives another handle of the same reactor.
+/// Cloning returns another handle of the same reactor.
 ///
 /// # Examples
 ///
@@ -39,45 +42,61 @@ use crate::transport::Listener;
 /// assert_eq!(client.recv()?.as_deref(), Some(&b"hello"[..]));
 /// # Ok::<(), slipring::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Reactor {
     owner: Arc<Owner>,
 }
 
-/// What all handles share: the loop is nudged when the last of them goes.
-#[derive(Debug)]
-pub(super) struct Owner {
-    shared: Arc<Shared>,
+/// The part that all handles share. The end of the last handle wakes the loop.
+struct Owner {
+    mailbox: Arc<Mailbox<Command>>,
+    totals: Arc<Totals>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.post(Command::Nudge);
+        Command::Nudge.post(&self.mailbox);
+    }
+}
+
+/// The loop's view of its handles.
+#[derive(Default)]
+pub(super) struct Handles {
+    owner: Weak<Owner>,
+}
+
+impl Handles {
+    /// Returns a handle.
+    pub(super) fn handle(
+        &mut self,
+        mailbox: &Arc<Mailbox<Command>>,
+        totals: &Arc<Totals>,
+    ) -> Reactor {
+        let owner = self.owner.upgrade().unwrap_or_else(|| {
+            let owner = Owner { mailbox: mailbox.clone(), totals: totals.clone() };
+            let owner = Arc::new(owner);
+            self.owner = Arc::downgrade(&owner);
+            owner
+        });
+        Reactor { owner }
+    }
+
+    /// Returns whether no handle is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.owner.strong_count() == 0
     }
 }
 
 impl Reactor {
-    /// A handle beside those of `owner`, if there are some.
-    pub(super) fn new(owner: &mut Weak<Owner>, shared: &Arc<Shared>) -> Self {
-        let owner = owner.upgrade().unwrap_or_else(|| {
-            let fresh = Arc::new(Owner { shared: shared.clone() });
-            *owner = Arc::downgrade(&fresh);
-            fresh
-        });
-        Self { owner }
-    }
-
-    /// Starts a thread (`slipring-reactor`) that serves links. It ends with
-    /// [`shutdown`](Self::shutdown), and when no handle of the reactor is left and its last link and
-    /// listener are gone.
+    /// Starts a thread, `slipring-reactor`, that serves links. It ends at [`shutdown`](Self::shutdown), or when no
+    /// handle, no link and no listener of the reactor is left.
     ///
-    /// How long it watches before it sleeps is the context's
-    /// [`Options::spin`](crate::Options::spin).
+    /// [`Options::spin`](crate::Options::spin) of the context says how long the thread polls before it sleeps.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit),
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os).
+    /// - [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit): the process has no descriptor left.
+    /// - [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel refuses the thread or a descriptor.
     pub fn spawn(context: &Context) -> Result<Self> {
         let mut events = EventLoop::new(context)?;
         let reactor = events.reactor();
@@ -93,59 +112,95 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Serves a connection from now on.
+    /// Serves a connection from now on. Returns the handle of its link.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more;
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    /// - [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more descriptor.
+    /// - [`ErrorKind::Forked`](crate::ErrorKind::Forked): the caller is a forked child.
     pub fn adopt(&self, connection: Connection) -> Result<Link> {
-        let shared = &self.owner.shared;
-        shared.generation().check()?;
+        let mailbox = &self.owner.mailbox;
+        mailbox.generation().check()?;
         let socket = connection.socket();
         let credentials = socket.credentials();
-        let key = shared.key();
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&shared.epoll, &socket, EventData::new_u64(key), events)
-            .map_err(|errno| Error::os("epoll_ctl", errno))?;
-        let (set_aside, writes) = connection.limits();
+        let key = mailbox.watch(&socket, events)?;
+        let (deferred_limit, write_limit) = connection.limits();
         let (sender, receiver) = connection.split();
-        let link = Link::new(shared.clone(), key, credentials, sender, writes);
-        let adopted = Adopted { link: link.clone(), receiver, socket, set_aside };
-        shared.post(Command::Adopt(Box::new(adopted)));
+        let link = Link::new(mailbox.clone(), key, credentials, sender, write_limit);
+        let receiver = Box::new(receiver);
+        Command::Adopt { link: link.clone(), receiver, socket, deferred_limit }.post(mailbox);
         Ok(link)
     }
 
-    /// Accepts connections on the reactor's thread and gives each to `accept`, or why there is none,
-    /// until it answers `Break`.
+    /// Accepts connections on the reactor's thread. The thread hands each connection, or the error, to `accept`, until
+    /// `accept` returns `Break`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more;
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    /// - [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more descriptor.
+    /// - [`ErrorKind::Forked`](crate::ErrorKind::Forked): the caller is a forked child.
     pub fn accept_with(
         &self,
         listener: Listener,
         accept: impl FnMut(Result<Connection>) -> ControlFlow<()> + Send + 'static,
     ) -> Result<()> {
-        let shared = &self.owner.shared;
-        shared.generation().check()?;
-        let key = shared.key();
-        epoll::add(&shared.epoll, &listener, EventData::new_u64(key), EventFlags::IN)
-            .map_err(|errno| Error::os("epoll_ctl", errno))?;
-        let accepting = Accepting { key, listener, accept: Box::new(accept) };
-        shared.post(Command::Accept(Box::new(accepting)));
+        let mailbox = &self.owner.mailbox;
+        mailbox.generation().check()?;
+        let key = mailbox.watch(&listener, EventFlags::IN)?;
+        let (listener, accept) = (Box::new(listener), Box::new(accept));
+        Command::Accept { key, listener, accept }.post(mailbox);
         Ok(())
     }
 
     /// Runs `work` on the reactor's thread, soon.
     pub fn defer(&self, work: impl FnOnce() + Send + 'static) {
-        self.owner.shared.post(Command::Run(Box::new(work)));
+        Command::Run(Box::new(work)).post(&self.owner.mailbox);
     }
 
-    /// Ends the reactor: every link is closed in order, without the writes that still wait for room,
-    /// and [`EventLoop::run`] returns. Does not wait for it.
+    /// Ends the reactor. It closes every link in order, drops the writes that wait for room, and
+    /// [`EventLoop::run`] returns. The caller does not wait for it.
     pub fn shutdown(&self) {
-        self.owner.shared.post(Command::Shutdown);
+        Command::Shutdown.post(&self.owner.mailbox);
+    }
+
+    /// Returns the sums of the counters of the reactor's links. A link counts from when the loop adopts it. After a
+    /// fork, the child's counters are zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::{Address, Context, Reactor};
+    ///
+    /// let address = Address::fresh();
+    /// let context = Context::new()?;
+    /// let reactor = Reactor::spawn(&context)?;
+    /// let serving = reactor.clone();
+    /// reactor.accept_with(context.listen(&address)?, move |accepted| {
+    ///     if let Ok(link) = accepted.and_then(|connection| serving.adopt(connection)) {
+    ///         link.on_message(|link, message| link.write(message.to_vec()));
+    ///     }
+    ///     std::ops::ControlFlow::Continue(())
+    /// })?;
+    ///
+    /// let mut client = context.connect(&address)?;
+    /// client.send(b"hello")?;
+    /// assert_eq!(client.recv()?.as_deref(), Some(&b"hello"[..]));
+    /// let stats = reactor.stats();
+    /// assert_eq!((stats.links, stats.messages_sent, stats.bytes_sent), (1, 1, 5));
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn stats(&self) -> ReactorStats {
+        if !self.owner.mailbox.generation().is_current() {
+            return ReactorStats::default();
+        }
+        self.owner.totals.stats()
+    }
+}
+
+/// Shows the number of links.
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor").field("links", &self.stats().links).finish_non_exhaustive()
     }
 }

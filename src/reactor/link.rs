@@ -1,10 +1,11 @@
 //! The handle of a link that a reactor serves.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::channel::MessageKind;
+use crate::channel::RecvStats;
 use crate::channel::RequestId;
 use crate::channel::Sender;
 use crate::channel::Token;
@@ -12,116 +13,151 @@ use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result, contain};
 use crate::handshake::Credentials;
 use crate::handshake::UntrustedFd;
-use crate::reactor::commands::{Command, TokenFn, WriteFn};
-use crate::reactor::outgoing::{Outgoing, Remains, Submitted, What};
-use crate::reactor::shared::Shared;
-use crate::reactor::table::Table;
-use crate::shm::Bytes;
+use crate::reactor::command::{CallFn, Command, TokenFn, WriteFn};
+use crate::reactor::mailbox::Mailbox;
+use crate::reactor::message::Message;
+use crate::reactor::stats::{LinkStats, ReceiveCounters};
+use crate::reactor::token_table::TokenTable;
+use crate::reactor::write_queue::{Payload, Submitted, Write, WriteQueue};
+use crate::tensor::{Outgoing, Tensor, TensorSet};
 
-/// A connection that a [`Reactor`](crate::Reactor) serves: what comes is given to callbacks on the
-/// reactor's thread, what goes may be written from any thread.
+/// A connection that a [`Reactor`](crate::Reactor) serves. The reactor's thread hands received messages to callbacks, and
+/// any thread may write.
 ///
-/// Cloning gives another handle of the same link. The link lives until it is [closed](Self::close)
-/// from either side, whoever holds handles. A callback may do with it whatever any other code may,
-/// closing included. A callback that panics ends its link, and nothing else.
+/// Cloning returns another handle of the same link. The link lives until one side [closes](Self::close) it, whether or
+/// not handles are left. A callback may do with the link all that other code may do, closing included. A callback
+/// that panics ends its link, and nothing else.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::{Address, Context, Reactor};
+///
+/// let address = Address::fresh();
+/// let context = Context::new()?;
+/// let mut listener = context.listen(&address)?;
+/// let server = std::thread::spawn(move || {
+///     let mut peer = listener.accept()?;
+///     let request = peer.recv_request()?.expect("a request");
+///     peer.respond(request.id, &request.body.to_ascii_uppercase())
+/// });
+///
+/// let reactor = Reactor::spawn(&context)?;
+/// let link = reactor.adopt(context.connect(&address)?)?;
+/// let (sender, receiver) = std::sync::mpsc::channel();
+/// link.call_with(b"hello", move |_, response| {
+///     let _ = sender.send(response);
+/// });
+/// assert_eq!(receiver.recv().unwrap()?, b"HELLO");
+/// server.join().unwrap()?;
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Link {
-    inner: Arc<Inner>,
+    core: Arc<LinkCore>,
 }
 
-struct Inner {
+struct LinkCore {
     key: u64,
-    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox<Command>>,
     credentials: Credentials,
     max_message: u64,
-    outgoing: Mutex<Outgoing>,
-    tokens: Mutex<Table<TokenFn>>,
+    writes: Mutex<WriteQueue<WriteFn>>,
+    tokens: Mutex<TokenTable<TokenFn>>,
     stale_tokens: AtomicU64,
-    /// Message callbacks that are on their way to the loop: the next message is for the last of them.
-    changes: AtomicUsize,
-    over: OnceLock<ErrorKind>,
-}
-
-/// A message that was received, where it lies. See [`Link::on_message`].
-#[derive(Debug, Clone, Copy)]
-pub struct Message<'a> {
-    kind: MessageKind,
-    bytes: Bytes<'a>,
-}
-
-impl<'a> Message<'a> {
-    pub(super) fn new(kind: MessageKind, bytes: Bytes<'a>) -> Self {
-        Self { kind, bytes }
-    }
-
-    /// Whether it is a plain message or a request, to be [answered](Link::respond).
-    pub fn kind(&self) -> MessageKind {
-        self.kind
-    }
-
-    /// The message's bytes, to copy out or to read in place.
-    pub fn bytes(&self) -> Bytes<'a> {
-        self.bytes
-    }
-
-    /// The message's length in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether the message has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// A copy of the message.
-    pub fn to_vec(&self) -> Vec<u8> {
-        self.bytes.to_vec()
-    }
+    received: ReceiveCounters,
+    /// Commands on their way to the loop that set a callback for messages or tensors. The next message is for the last
+    /// such callback.
+    pending_changes: AtomicUsize,
+    /// Why the link ended, after its end.
+    ended: OnceLock<ErrorKind>,
 }
 
 impl Link {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        mailbox: Arc<Mailbox<Command>>,
         key: u64,
         credentials: Credentials,
         sender: Sender,
         write_limit: usize,
     ) -> Self {
         let max_message = sender.max_message();
-        let inner = Inner {
+        let core = LinkCore {
             key,
-            shared,
+            mailbox,
             credentials,
             max_message,
-            outgoing: Mutex::new(Outgoing::new(sender, write_limit)),
+            writes: Mutex::new(WriteQueue::new(sender, write_limit)),
             tokens: Mutex::default(),
             stale_tokens: AtomicU64::new(0),
-            changes: AtomicUsize::new(0),
-            over: OnceLock::new(),
+            received: ReceiveCounters::default(),
+            pending_changes: AtomicUsize::new(0),
+            ended: OnceLock::new(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { core: Arc::new(core) }
     }
 
-    /// Gives every message and request from now on to `callback`, in order, where it lies. It replaces
-    /// an earlier one, also from inside of it.
+    /// Sets the callback that gets every later message and request, in order and in the peer's memory. It replaces an
+    /// earlier one, also from inside that one.
     ///
-    /// Messages wait in the ring as long as there is neither this nor a pending
-    /// [read](Self::read_with), which comes first. Tensors are for [`on_tensors`](Self::on_tensors).
+    /// Messages wait in the ring while the link has neither such a callback nor a pending [read](Self::read_with). A
+    /// pending read comes first. Tensors go to [`on_tensors`](Self::on_tensors).
     pub fn on_message(&self, callback: impl FnMut(&Link, Message<'_>) + Send + 'static) {
-        self.change();
+        self.begin_change();
         self.post(Command::OnMessage(self.clone(), Box::new(callback)));
     }
 
-    /// Calls `callback` once when the link is over, after every other callback of it: `Ok` if it was
-    /// closed in order by either side, and everything that came before was received. It replaces an
-    /// earlier one.
+    /// Sets the callback that gets the tensors of every later message that has some, in order with the messages
+    /// that [`on_message`](Self::on_message) gets. It replaces an earlier one, also from inside that one.
+    ///
+    /// The callback owns the set. Dropping the set, on any thread, returns the loans in it to the peer.
+    ///
+    /// While the link has no such callback, tensors wait in the ring, and the messages behind them wait too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::{Address, Context, Reactor, Tensor};
+    ///
+    /// let address = Address::fresh();
+    /// let context = Context::new()?;
+    /// let reactor = Reactor::spawn(&context)?;
+    /// let serving = reactor.clone();
+    /// reactor.accept_with(context.listen(&address)?, move |accepted| {
+    ///     if let Ok(link) = accepted.and_then(|connection| serving.adopt(connection)) {
+    ///         link.on_tensors(|link, inputs| {
+    ///             let values = inputs.get("values").and_then(|values| values.to_vec::<f32>().ok());
+    ///             let sum: f32 = values.unwrap_or_default().iter().sum();
+    ///             link.write_tensor(Tensor::from_slice([], &[sum]).unwrap());
+    ///         });
+    ///     }
+    ///     std::ops::ControlFlow::Continue(())
+    /// })?;
+    ///
+    /// let mut client = context.connect(&address)?;
+    /// let mut values = context.alloc::<f32>([1000])?;
+    /// values.fill(0.5);
+    /// let mut inputs = slipring::TensorSet::new();
+    /// inputs.insert("values", values.share()?)?;
+    /// client.send_tensors(&inputs)?;
+    /// let sum = client.recv_tensor()?.expect("an answer");
+    /// assert_eq!(sum.to_vec::<f32>()?, [500.0]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn on_tensors(&self, callback: impl FnMut(&Link, TensorSet) + Send + 'static) {
+        self.begin_change();
+        self.post(Command::OnTensors(self.clone(), Box::new(callback)));
+    }
+
+    /// Sets the callback that the loop calls once, after every other callback of the link, when the link has ended. It
+    /// gets `Ok` if either side closed the link in order and the loop received every message before that. It replaces
+    /// an earlier one.
     pub fn on_closed(&self, callback: impl FnOnce(&Link, Result<()>) + Send + 'static) {
         self.post(Command::OnClosed(self.clone(), Box::new(callback)));
     }
 
-    /// Gives the next message to `callback`; several such reads get a message each, in order. `None`:
-    /// the peer has closed in order.
+    /// Hands the next message to `callback`. Several such reads get one message each, in order. `None` says that the
+    /// peer has closed the link in order.
     pub fn read_with(
         &self,
         callback: impl FnOnce(&Link, Result<Option<Vec<u8>>>) + Send + 'static,
@@ -129,46 +165,7 @@ impl Link {
         self.post(Command::Read(self.clone(), Box::new(callback)));
     }
 
-    /// Sends a message, at once or as soon as there is room, in order, and then calls `callback`:
-    /// with an error if it was not sent.
-    pub fn write_with(
-        &self,
-        message: impl Into<Vec<u8>>,
-        callback: impl FnOnce(&Link, Result<()>) + Send + 'static,
-    ) {
-        self.put(What::Message, message.into(), Some(Box::new(callback)));
-    }
-
-    /// As [`write_with`](Self::write_with), for somebody who learns of failures by
-    /// [`on_closed`](Self::on_closed): a write that cannot be sent, or may not even wait
-    /// ([`Options::write_limit`](crate::Options::write_limit)), ends the link.
-    pub fn write(&self, message: impl Into<Vec<u8>>) {
-        self.put(What::Message, message.into(), None);
-    }
-
-    /// Bytes of the writes that wait for room.
-    pub fn waiting_bytes(&self) -> usize {
-        if self.is_here() { self.outgoing().bytes() } else { 0 }
-    }
-
-    /// Sends a message if there is room and nothing else waits for it. The cheapest way.
-    ///
-    /// # Errors
-    ///
-    /// - [`TrySendError::Full`]: nothing was sent.
-    /// - [`TrySendError::Failed`]: as [`Sender::send`](crate::Sender::send), and
-    ///   [`ErrorKind::LinkClosed`].
-    #[inline]
-    pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
-        self.try_with(message.len(), |sender| sender.try_send(message))
-    }
-
-    /// Answers a request, as [`write`](Self::write).
-    pub fn respond(&self, request: RequestId, body: impl Into<Vec<u8>>) {
-        self.put(What::Response(request), body.into(), None);
-    }
-
-    /// Makes a request, and gives the response to `callback`.
+    /// Makes a request, and hands the response to `callback`.
     pub fn call_with(
         &self,
         request: impl Into<Vec<u8>>,
@@ -177,60 +174,192 @@ impl Link {
         self.post(Command::Call(self.clone(), request.into(), Box::new(callback)));
     }
 
-    /// Registers a function for this link's peer to trigger: hand it the token in a message.
+    /// Sends a message if there is room and no write waits. This is the cheapest way to send.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::TokensSpent`]: 65536 tokens of this link are registered, or spent.
-    /// - What the link ended with, if it is over.
+    /// - [`TrySendError::Full`]: the link sent nothing.
+    /// - [`TrySendError::Failed`]: as [`Sender::send`](crate::Sender::send), and
+    ///   [`ErrorKind::LinkClosed`].
+    #[inline]
+    pub fn try_send(&self, message: &[u8]) -> Result<(), TrySendError> {
+        self.try_with(message.len(), |sender| sender.try_send(message))
+    }
+
+    /// Sends a tensor if there is room and no write waits. [`Sender::send_tensor`](crate::Sender::send_tensor) says
+    /// which tensors the link hands over and which it copies.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
+    pub fn try_send_tensor(&self, tensor: &Tensor) -> Result<(), TrySendError> {
+        self.try_with(tensor.byte_len(), |sender| sender.try_send_tensor(tensor))
+    }
+
+    /// Sends a set of tensors in one message, as [`try_send_tensor`](Self::try_send_tensor) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send), and as [`Sender::send_tensors`](crate::Sender::send_tensors).
+    pub fn try_send_tensors(&self, tensors: &TensorSet) -> Result<(), TrySendError> {
+        let needed =
+            tensors.iter().fold(0usize, |sum, (_, tensor)| sum.saturating_add(tensor.byte_len()));
+        self.try_with(needed, |sender| sender.try_send_tensors(tensors))
+    }
+
+    /// Sends a message, at once or as soon as there is room. Writes leave in order.
+    ///
+    /// A write that fails, or that may not wait ([`Options::write_limit`](crate::Options::write_limit)), ends the link:
+    /// [`on_closed`](Self::on_closed) gets the error. [`write_with`](Self::write_with) reports the error of each write.
+    pub fn write(&self, message: impl Into<Vec<u8>>) {
+        self.put(Payload::Message, message.into(), None);
+    }
+
+    /// Sends a message as [`write`](Self::write) does, and then calls `callback`: with an error if the link did not send
+    /// the message.
+    pub fn write_with(
+        &self,
+        message: impl Into<Vec<u8>>,
+        callback: impl FnOnce(&Link, Result<()>) + Send + 'static,
+    ) {
+        self.put(Payload::Message, message.into(), Some(Box::new(callback)));
+    }
+
+    /// Sends a tensor, at once or as soon as there is room, in order with the other [writes](Self::write). While the
+    /// write waits it keeps the tensor's memory. A waiting `&Tensor` that another peer lent is copied.
+    ///
+    /// The write waits for room in the pool, too. A write whose private bytes exceed the limit ends the link as in
+    /// [`write`](Self::write).
+    pub fn write_tensor<'a>(&self, tensor: impl Into<Outgoing<'a>>) {
+        self.put(Payload::Tensor(Box::new(tensor.into())), Vec::new(), None);
+    }
+
+    /// Sends a tensor as [`write_tensor`](Self::write_tensor) does, and then calls `callback`: with an error if the link
+    /// did not send the tensor.
+    pub fn write_tensor_with<'a>(
+        &self,
+        tensor: impl Into<Outgoing<'a>>,
+        callback: impl FnOnce(&Link, Result<()>) + Send + 'static,
+    ) {
+        let payload = Payload::Tensor(Box::new(tensor.into()));
+        self.put(payload, Vec::new(), Some(Box::new(callback)));
+    }
+
+    /// Sends a set of tensors in one message, as [`write_tensor`](Self::write_tensor) does.
+    pub fn write_tensors(&self, tensors: TensorSet) {
+        self.put(Payload::Tensors(tensors), Vec::new(), None);
+    }
+
+    /// Sends a set of tensors as [`write_tensors`](Self::write_tensors) does, and then calls `callback`: with an error
+    /// if the link did not send the tensors.
+    pub fn write_tensors_with(
+        &self,
+        tensors: TensorSet,
+        callback: impl FnOnce(&Link, Result<()>) + Send + 'static,
+    ) {
+        self.put(Payload::Tensors(tensors), Vec::new(), Some(Box::new(callback)));
+    }
+
+    /// Sends the response to a request, as [`write`](Self::write) sends a message.
+    pub fn respond(&self, request: RequestId, body: impl Into<Vec<u8>>) {
+        self.put(Payload::Response(request), body.into(), None);
+    }
+
+    /// Registers a function for the peer to trigger. Send the peer the token in a message.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::TokensSpent`]: 65536 tokens of this link are registered or spent.
+    /// - After the end of the link, the error that it ended with.
     pub fn register(&self, function: impl FnMut(&Link) + Send + 'static) -> Result<Token> {
-        self.inner.shared.generation().check()?;
+        self.core.mailbox.generation().check()?;
         let function = Box::new(function);
         let mut tokens = self.tokens();
-        let answer = match self.inner.over.get() {
+        let answer = match self.core.ended.get() {
             Some(kind) => Err((kind.clone(), function as TokenFn)),
             None => tokens.register(function).map_err(|back| (ErrorKind::TokensSpent, back)),
         };
-        // The function is dropped without the lock: it may hold handles of this link.
+        // The function may hold handles of this link, so it is dropped without the lock.
         drop(tokens);
         answer.map_err(|(kind, _)| kind.into())
     }
 
-    /// Takes a token back: from now on it means nothing. `false`: it meant nothing before.
+    /// Makes a token name nothing. Returns `false` if it named nothing before.
     pub fn unregister(&self, token: Token) -> bool {
         if !self.is_here() {
             return false;
         }
         let function = self.tokens().unregister(token);
-        // Dropped without the lock: it may hold handles of this link.
+        // The function may hold handles of this link, so it is dropped without the lock.
         function.is_some()
     }
 
-    /// Runs the function that the peer has registered under a token, in order with the messages.
+    /// Has the peer run the function that it registered under a token, in order with the messages.
     pub fn trigger(&self, token: Token) {
-        self.put(What::Trigger(token), Vec::new(), None);
+        self.put(Payload::Trigger(token), Vec::new(), None);
     }
 
-    /// Tokens that the peer triggered and that did nothing: stale, or invented.
+    /// Returns the number of tokens that the peer triggered and that name no function here.
     pub fn stale_tokens(&self) -> u64 {
-        self.inner.stale_tokens.load(Ordering::Relaxed)
+        self.core.stale_tokens.load(Ordering::Relaxed)
     }
 
-    /// Ends the link in order, after the writes that wait. What was sent is delivered. It takes as long as
-    /// the peer does to make room for them.
+    /// Returns the bytes of the writes that wait for room.
+    pub fn waiting_bytes(&self) -> usize {
+        if self.is_here() { self.writes().waiting_bytes() } else { 0 }
+    }
+
+    /// Returns the counters of the link. After a fork, the child's are zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::{Address, Context, Reactor};
+    ///
+    /// let address = Address::fresh();
+    /// let context = Context::new()?;
+    /// let mut listener = context.listen(&address)?;
+    /// let peer = std::thread::spawn(move || listener.accept());
+    /// let reactor = Reactor::spawn(&context)?;
+    /// let link = reactor.adopt(context.connect(&address)?)?;
+    /// let mut peer = peer.join().unwrap()?;
+    ///
+    /// link.try_send(b"hello").unwrap();
+    /// assert_eq!(peer.recv()?.as_deref(), Some(&b"hello"[..]));
+    /// let stats = link.stats();
+    /// assert_eq!((stats.sent.messages, stats.sent.bytes), (1, 5));
+    /// assert_eq!(stats.waiting_writes, 0);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn stats(&self) -> LinkStats {
+        let mut stats = LinkStats::default();
+        if self.is_here() {
+            let writes = self.writes();
+            stats.sent = writes.stats();
+            stats.waiting_writes = writes.waiting() as u64;
+            stats.waiting_bytes = writes.waiting_bytes() as u64;
+            drop(writes);
+            self.core.received.fill(&mut stats);
+            stats.stale_tokens = self.stale_tokens();
+        }
+        stats
+    }
+
+    /// Closes the link in order, after the writes that wait. The peer receives every message that the link sent. Closing
+    /// takes as long as the peer takes to make room for the writes.
     pub fn close(&self) {
         if self.is_here() {
-            self.outgoing().close();
+            self.writes().close();
         }
         self.post(Command::Close(self.clone()));
     }
 
-    /// Ends the link in order, at once: the writes that wait get an error.
+    /// Closes the link in order, at once. The completions of writes that wait get an error.
     pub fn abort(&self) {
         self.post(Command::Abort(self.clone(), None));
     }
 
-    /// Ends the link, because of what the peer sent.
+    /// Ends the link because of a fault in a message of the peer.
     #[doc(hidden)]
     pub fn fail(&self, error: Error) {
         self.post(Command::Abort(self.clone(), Some(error)));
@@ -239,103 +368,108 @@ impl Link {
     /// As [`Sender::take_descriptors`].
     #[doc(hidden)]
     pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
-        self.outgoing().take_descriptors(first, count)
+        self.writes().take_descriptors(first, count)
     }
 
-    /// Whether the link is not over yet.
+    /// Returns whether the link has not ended.
     pub fn is_open(&self) -> bool {
-        self.inner.over.get().is_none()
+        self.core.ended.get().is_none()
     }
 
-    /// Who is on the other side, as the kernel vouched for when the connection was made.
+    /// Returns the peer's credentials, as the kernel recorded them when the peers connected.
     pub fn credentials(&self) -> Credentials {
-        self.inner.credentials
+        self.core.credentials
     }
 
-    /// The longest message in bytes: the smaller of both sides' limits.
+    /// Returns the longest message in bytes: the smaller of both sides' limits.
     pub fn max_message(&self) -> u64 {
-        self.inner.max_message
+        self.core.max_message
     }
 
-    /// Whether a message callback is on its way to the loop.
+    /// Returns whether a callback for messages or tensors is on its way to the loop.
     #[inline]
     pub(super) fn is_changing(&self) -> bool {
-        self.inner.changes.load(Ordering::Relaxed) > 0
+        self.core.pending_changes.load(Ordering::Relaxed) > 0
     }
 
-    /// A message callback is about to be on its way to the loop.
-    pub(super) fn change(&self) {
-        self.inner.changes.fetch_add(1, Ordering::Relaxed);
+    fn begin_change(&self) {
+        self.core.pending_changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A message callback has arrived.
-    pub(super) fn changed(&self) {
-        self.inner.changes.fetch_sub(1, Ordering::Relaxed);
+    /// Notes that a callback for messages or tensors has arrived at the loop.
+    pub(super) fn end_change(&self) {
+        self.core.pending_changes.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn key(&self) -> u64 {
-        self.inner.key
+        self.core.key
     }
 
-    pub(super) fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
-        // Nothing panics under the lock but a bug of ours, and every step leaves the queue whole.
-        self.inner.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn writes(&self) -> MutexGuard<'_, WriteQueue<WriteFn>> {
+        // Nothing panics under the lock unless the library has a bug, and each step leaves the queue whole.
+        self.core.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tokens(&self) -> MutexGuard<'_, Table<TokenFn>> {
-        self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tokens(&self) -> MutexGuard<'_, TokenTable<TokenFn>> {
+        self.core.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the process that has the link: in a forked child some thread of the parent's may
-    /// have held a lock for ever.
+    /// Returns whether this process has the link. In a forked child a lock may be held for ever by a thread of the
+    /// parent.
     fn is_here(&self) -> bool {
-        self.inner.shared.generation().is_current()
+        self.core.mailbox.generation().is_current()
     }
 
     /// Sends at once, or not at all.
     #[inline]
-    pub(super) fn try_with(
+    fn try_with(
         &self,
         needed: usize,
         send: impl FnOnce(&mut Sender) -> Result<(), TrySendError>,
     ) -> Result<(), TrySendError> {
-        self.inner.shared.generation().check()?;
-        let answer = self.outgoing().try_with(needed, send);
-        self.explain(answer)
+        self.core.mailbox.generation().check()?;
+        let answer = self.writes().try_with(needed, send);
+        match answer {
+            Err(TrySendError::Failed(error)) => {
+                self.poll_after_failure();
+                Err(self.explain(error).into())
+            }
+            answer => answer,
+        }
     }
 
-    /// Writes at once, or later.
-    pub(super) fn put(&self, what: What<'_>, body: Vec<u8>, done: Option<WriteFn>) {
+    /// Sends at once, or as soon as there is room.
+    fn put(&self, payload: Payload<'_>, body: Vec<u8>, done: Option<WriteFn>) {
         if !self.is_here() {
             if let Some(done) = done {
-                self.guard(|| done(self, Err(ErrorKind::Forked.into())));
+                contain(|| done(self, Err(ErrorKind::Forked.into())));
             }
             return;
         }
-        let mut what = Some(what);
-        let submitted = self.outgoing().submit(&mut what, body, done);
-        // Memory that is not needed any more goes back before the completion is called.
-        drop(what);
+        let mut payload = Some(payload);
+        let submitted = self.writes().submit(&mut payload, body, done);
+        // The payload's memory is free before the completion runs.
+        drop(payload);
         self.settle(submitted);
     }
 
     pub(super) fn post(&self, command: Command) {
-        self.inner.shared.post(command);
+        command.post(&self.core.mailbox);
     }
 
-    /// Sees to a write that was tried.
-    pub(super) fn settle(&self, submitted: Submitted) {
+    /// Has the loop do what follows from the answer to a write.
+    pub(super) fn settle(&self, submitted: Submitted<WriteFn>) {
         if let Submitted::Done(_, Err(_)) = &submitted {
-            self.suspect();
+            self.poll_after_failure();
         }
         match submitted {
             Submitted::Done(Some(done), result) => {
-                let result = result.map_err(|error| self.reason(error));
+                let result = result.map_err(|error| self.explain(error));
                 self.post(Command::Written(self.clone(), done, result));
             }
-            // Nobody else would learn that something is missing.
+            // The write has no completion, so the end of the link reports that it failed.
             Submitted::Done(None, Err(error))
-                if !says_an_end(error.kind()) && self.outgoing().is_alive() =>
+                if !is_end(error.kind()) && self.writes().is_alive() =>
             {
                 self.post(Command::Abort(self.clone(), Some(error)));
             }
@@ -344,88 +478,73 @@ impl Link {
         }
     }
 
-    fn explain(&self, answer: Result<(), TrySendError>) -> Result<(), TrySendError> {
-        match answer {
-            Err(TrySendError::Failed(error)) => {
-                self.suspect();
-                Err(self.reason(error).into())
-            }
-            answer => answer,
-        }
-    }
-
-    /// A write has failed. If that ended the link, no event tells the loop of it.
+    /// Has the loop poll the link after a failed write. If the failure ended the link, no event reports it.
     #[cold]
-    pub(super) fn suspect(&self) {
+    pub(super) fn poll_after_failure(&self) {
         if self.is_open() {
-            self.post(Command::Look(self.clone()));
+            self.post(Command::Poll(self.clone()));
         }
     }
 
-    /// What a link that is over ended with says more than that it is over.
-    fn reason(&self, error: Error) -> Error {
-        match self.inner.over.get() {
+    /// Returns the error that the link ended with, if `error` says only that it ended.
+    fn explain(&self, error: Error) -> Error {
+        match self.core.ended.get() {
             Some(kind) if *error.kind() == ErrorKind::LinkClosed => kind.clone().into(),
             _ => error,
         }
     }
 
-    /// Why nothing can be done with the link any more.
-    pub(super) fn over(&self) -> Error {
-        self.inner.over.get().cloned().unwrap_or(ErrorKind::LinkClosed).into()
+    /// Returns the error that the link ended with.
+    pub(super) fn end_error(&self) -> Error {
+        self.core.ended.get().cloned().unwrap_or(ErrorKind::LinkClosed).into()
     }
 
-    /// What a read of a link that is over gets: nothing, if the peer has closed in order.
-    pub(super) fn nothing_to_read(&self) -> Result<Option<Vec<u8>>> {
-        let error = self.over();
+    /// Returns the result of a read after the end: nothing if the peer closed the link in order.
+    pub(super) fn read_after_end(&self) -> Result<Option<Vec<u8>>> {
+        let error = self.end_error();
         if *error.kind() == ErrorKind::PeerClosed { Ok(None) } else { Err(error) }
     }
 
-    /// What an `on_closed` of a link that is over gets.
-    pub(super) fn ended(&self) -> Result<()> {
-        let error = self.over();
+    /// Returns the result that a last callback gets that was set after the end.
+    pub(super) fn end_result(&self) -> Result<()> {
+        let error = self.end_error();
         match error.kind() {
             ErrorKind::PeerClosed | ErrorKind::LinkClosed => Ok(()),
             _ => Err(error),
         }
     }
 
-    /// Drops what a user gave, which may panic.
-    pub(super) fn discard<T>(&self, given: T) {
-        self.guard(|| drop(given));
+    /// Publishes the counts of the receiver.
+    #[inline(always)]
+    pub(super) fn publish_received(&self, stats: &RecvStats) {
+        self.core.received.publish(stats);
     }
 
-    /// Runs a callback. `None`: it panicked.
-    #[inline]
-    pub(super) fn guard<T>(&self, callback: impl FnOnce() -> T) -> Option<T> {
-        contain(callback)
-    }
-
-    /// Runs the function under a token. `Some`: whether there is one. `None`: it panicked.
+    /// Runs the function under a token. Returns whether there is one, or `None` if it panicked.
     pub(super) fn run(&self, token: Token) -> Option<bool> {
         let Some(mut function) = self.tokens().take(token) else {
-            self.inner.stale_tokens.fetch_add(1, Ordering::Relaxed);
+            self.core.stale_tokens.fetch_add(1, Ordering::Relaxed);
             return Some(false);
         };
-        let ran = self.guard(|| function(self));
-        let gone =
+        let ran = contain(|| function(self));
+        let removed =
             if ran.is_some() { self.tokens().put_back(token, function) } else { Some(function) };
-        self.discard(gone);
+        contain(|| drop(removed));
         ran.map(|()| true)
     }
 
-    /// The link is over: from now on everything answers `kind`.
+    /// Ends the link with `kind`, unless it has ended. The caller completes what remains.
     pub(super) fn end(&self, kind: ErrorKind) -> Remains {
-        let kind = self.inner.over.get_or_init(|| kind).clone();
-        let (sender, writes) = self.outgoing().end();
+        let kind = self.core.ended.get_or_init(|| kind).clone();
+        let (sender, writes) = self.writes().end();
         let tokens = std::mem::take(&mut *self.tokens());
-        self.discard(tokens);
-        Remains { link: self.clone(), kind, sender, writes, calls: Vec::new() }
+        contain(|| drop(tokens));
+        Remains { link: self.clone(), kind, sender, writes }
     }
 }
 
-/// Whether a link with this error is over, or about to be found so behind what has come.
-fn says_an_end(kind: &ErrorKind) -> bool {
+/// Returns whether a link with this error has ended, or ends as soon as the loop has received what came before.
+fn is_end(kind: &ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::PeerClosed
@@ -438,11 +557,37 @@ fn says_an_end(kind: &ErrorKind) -> bool {
     )
 }
 
+/// Shows the peer's process, and why the link ended if it has.
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
-            .field("key", &self.inner.key)
-            .field("over", &self.inner.over)
-            .finish()
+        let mut shown = f.debug_struct("Link");
+        shown.field("peer_pid", &self.core.credentials.pid);
+        if let Some(kind) = self.core.ended.get() {
+            shown.field("ended", kind);
+        }
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// What an ended link leaves behind: its sender, and writes with completions.
+pub(super) struct Remains {
+    link: Link,
+    kind: ErrorKind,
+    sender: Option<Sender>,
+    writes: VecDeque<Write<WriteFn>>,
+}
+
+impl Remains {
+    /// Closes the link for the peer, and calls the completions of its writes and `calls`.
+    pub(super) fn complete(self, calls: Vec<CallFn>) {
+        let Self { link, kind, sender, writes } = self;
+        drop(sender);
+        let error = || Error::from(kind.clone());
+        for write in writes {
+            link.settle(Submitted::Done(write.into_done(), Err(error())));
+        }
+        for call in calls {
+            contain(|| call(&link, Err(error())));
+        }
     }
 }

@@ -1,36 +1,48 @@
-//! Many links on one thread: callbacks, tokens, and sleeping until one of them has something.
+//! Many links on one thread: callbacks, tokens, and one sleep for all of them.
 //!
 //! ```text
-//!   Reactor, Link ── commands, writes ──▶ Shared ──▶ EventLoop ──▶ callbacks
-//!     any thread                                       one thread
-//!                                                      │ hot links: the next header of each, in turn
-//!                                                      │ armed links: epoll over their sockets
+//!   Reactor, Link ── commands ──▶ Mailbox ──▶ EventLoop ──▶ callbacks
+//!     any thread ── writes ─────▶ ring          one thread
+//!                                               │ polled links: the next header of each, in turn
+//!                                               │ armed links: epoll over their sockets
 //! ```
 //!
-//! A link is *hot* while it has lately brought something: its next header is looked at in every turn,
-//! which costs a load. A link that is silent, or one of too many, is *armed*: its peer sends a packet
-//! with the next message. Before the loop sleeps it arms all of them, with one barrier.
+//! The loop *polls* a link that has lately received something: each turn loads its next header. A link that stays silent is
+//! *armed*: its peer sends a packet with the next message. Before the loop sleeps it arms every link, with one barrier.
+//!
+//! | file | has |
+//! |---|---|
+//! | `handle`, `link` | the handles, which any thread uses |
+//! | `command`, `mailbox`, `command_queue` | the way from the handles to the loop |
+//! | `write_queue` | a link's sending half, and the writes that wait for room |
+//! | `event_loop` | the loop |
+//! | `active_link`, `interest`, `deferred` | a link's receiving half, its callbacks, and messages set aside for them |
+//! | `link_table`, `ready_set`, `listeners` | the links by place and key, the polled links, the listeners |
+//! | `token_table` | the functions that a peer may trigger |
+//! | `stats`, `totals` | the counters |
 
-mod commands;
-mod doors;
+mod active_link;
+mod command;
+mod command_queue;
+mod deferred;
 mod event_loop;
-mod events;
 mod handle;
-mod hot;
-mod letters;
+mod interest;
 mod link;
-mod links;
+mod link_table;
+mod listeners;
+mod mailbox;
+mod message;
 #[cfg(all(test, slipring_loom))]
 mod models;
-mod obey;
-mod outgoing;
-mod queue;
-mod served;
-mod shared;
-mod table;
-mod tensors;
-mod wants;
+mod ready_set;
+mod stats;
+mod token_table;
+mod totals;
+mod write_queue;
 
 pub use event_loop::EventLoop;
 pub use handle::Reactor;
-pub use link::{Link, Message};
+pub use link::Link;
+pub use message::Message;
+pub use stats::{LinkStats, ReactorStats};

@@ -1,21 +1,21 @@
-//! loom models of a loop's queue: what handles ask for is done, refused, or given back.
+//! loom models of a command queue: each command is executed, refused, or returned.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg slipring_loom" cargo test --release --lib models
 //! ```
 //!
-//! They run [`Queue`] as it ships. The loop's `eventfd` is modelled by what the kernel promises: a write ends
-//! a sleep that is under way, or the next one. The handles are counted as `Arc` counts them.
+//! The models run [`CommandQueue`] as it ships. A model of the loop's `eventfd` keeps the kernel's promise: a write ends
+//! the current sleep, or the next one. The handles are counted as `Arc` counts them.
 
 use std::sync::Arc;
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-use crate::reactor::queue::Queue;
+use crate::reactor::command_queue::CommandQueue;
 use crate::sync::{AtomicU32, Edge, Ordering, failure_without};
 
-/// What loom says of threads that all sleep.
+/// Loom's word for threads that all sleep.
 const DEADLOCK: &str = "deadlock";
 
 /// The descriptor that wakes the loop.
@@ -39,18 +39,18 @@ impl Bell {
     }
 }
 
-/// What handles and the loop share.
-struct Shared {
-    queue: Queue<u32>,
+/// The part of a loop that its handles reach.
+struct Mailbox {
+    queue: CommandQueue<u32>,
     bell: Bell,
 }
 
-impl Shared {
+impl Mailbox {
     fn new() -> Arc<Self> {
-        Arc::new(Self { queue: Queue::new(), bell: Bell::default() })
+        Arc::new(Self { queue: CommandQueue::new(), bell: Bell::default() })
     }
 
-    /// `Shared::post` of a thread that is no loop's.
+    /// `Mailbox::send` on a thread that runs no loop.
     fn post(&self, command: u32) -> Result<(), u32> {
         if self.queue.push(command)? {
             self.bell.ring();
@@ -59,10 +59,10 @@ impl Shared {
     }
 }
 
-/// Two threads ask for something each, of a loop that sleeps when there is nothing.
+/// Two threads send a command each to a loop that sleeps when it has none.
 fn posts() {
     loom::model(|| {
-        let shared = Shared::new();
+        let shared = Mailbox::new();
         let posting = [1, 2].map(|command| {
             let shared = shared.clone();
             thread::spawn(move || assert_eq!(shared.post(command), Ok(())))
@@ -95,10 +95,10 @@ fn a_post_fails_where_the_queue_is_taken_first() {
     assert!(failure_without(Edge::Take, posts).contains(DEADLOCK));
 }
 
-/// The last handle asks for something and goes; the loop ends when no handle is left.
+/// The last handle sends a command and goes. The loop ends when no handle is left.
 fn last_handle() {
     loom::model(|| {
-        let (shared, handles) = (Shared::new(), Arc::new(AtomicU32::new(1)));
+        let (shared, handles) = (Mailbox::new(), Arc::new(AtomicU32::new(1)));
         let going = {
             let (shared, handles) = (shared.clone(), handles.clone());
             thread::spawn(move || {
@@ -130,11 +130,11 @@ fn a_last_handle_fails_where_the_flag_is_looked_at_first() {
     assert!(failure_without(Edge::Abandon, last_handle).contains("the last handle"));
 }
 
-/// A loop that stops while it is asked: every command is taken, left, or given back, once.
+/// A loop stops while handles send: each command is taken, left, or returned, once.
 #[test]
 fn a_loop_that_stops_loses_no_command() {
     loom::model(|| {
-        let shared = Shared::new();
+        let shared = Mailbox::new();
         let posting = [1, 2].map(|command| {
             let shared = shared.clone();
             thread::spawn(move || shared.post(command).err())

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adapters::tokio::shared::{Shared, watch_until};
+use crate::adapters::tokio::shared::{LinkWaits, watch_until};
 use crate::channel::RecvStats;
 use crate::channel::Request;
 use crate::channel::RequestId;
@@ -15,23 +15,23 @@ use crate::tensor::Outgoing;
 use crate::wake::{Polling, SpinPolicy};
 use crate::{ErrorKind, Result, Tensor, TensorSet};
 
-/// How long to sleep at a time for what nobody tells of: blocks that other peers hold.
+/// The longest sleep for room. No event reports that another process has returned a block of the pool.
 pub(super) const SLICE: Duration = Duration::from_millis(5);
 
-/// The sending half of an [`AsyncConnection`](super::AsyncConnection). Dropping it tells the receiver that
-/// nothing follows.
+/// The sending half of an [`AsyncConnection`](super::AsyncConnection), from
+/// [`AsyncConnection::split`](super::AsyncConnection::split). Dropping it tells the receiver that nothing follows.
 #[derive(Debug)]
 pub struct AsyncSender {
     inner: crate::Sender,
-    shared: Arc<Shared>,
+    shared: Arc<LinkWaits>,
 }
 
 impl AsyncSender {
-    pub(super) fn new(inner: crate::Sender, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(inner: crate::Sender, shared: Arc<LinkWaits>) -> Self {
         Self { inner, shared }
     }
 
-    /// Sends a message; waits for room.
+    /// Sends a message, and waits for room.
     ///
     /// # Errors
     ///
@@ -49,8 +49,8 @@ impl AsyncSender {
         self.put(|sender| sender.try_respond(request, body)).await
     }
 
-    /// Sends a tensor; waits for room. Dropped, it has handed over nothing; a
-    /// [`TensorMut`](crate::TensorMut) that was given to it is gone then, and its memory back in the pool.
+    /// Sends a tensor, and waits for room. A dropped future has sent nothing. Its [`TensorMut`](crate::TensorMut) is
+    /// dropped with it, and the pool has the memory.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl AsyncSender {
         self.put(|sender| sender.try_put_tensor(&mut tensor)).await
     }
 
-    /// Sends a set of tensors in one message; waits for room.
+    /// Sends a set of tensors in one message, and waits for room.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl AsyncSender {
                 Err(TrySendError::Failed(error)) => return Err(error),
                 Err(TrySendError::Full { .. }) => self.arm()?,
             }
-            // Armed, it looks once more.
+            // Room that came before the sender was armed makes no event.
             match attempt(&mut self.inner) {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Failed(error)) => return Err(error),
@@ -96,7 +96,7 @@ impl AsyncSender {
         }
     }
 
-    /// Sends the first `len` of the parts' bytes as one message, if there is room.
+    /// Sends the first `len` bytes of the parts as one message. Returns whether there was room.
     pub(super) fn try_send_parts(&mut self, parts: &[IoSlice<'_>], len: usize) -> Result<bool> {
         let sent = match parts {
             [part] => self.inner.try_send(&part[..len]),
@@ -117,7 +117,7 @@ impl AsyncSender {
         }
     }
 
-    /// Makes sure that room is told of.
+    /// Has the peer send a packet when there is room.
     pub(super) fn arm(&mut self) -> Result<()> {
         let armed = self.inner.arm();
         self.shared.pass_data();
@@ -128,16 +128,16 @@ impl AsyncSender {
         usize::try_from(self.inner.max_message()).unwrap_or(usize::MAX)
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<LinkWaits> {
         &self.shared
     }
 
-    /// Who is on the other side.
+    /// Returns the peer.
     pub fn peer(&self) -> &Peer {
         self.shared.socket().peer()
     }
 
-    /// What this half has done.
+    /// Returns the counters of this half.
     pub fn stats(&self) -> SendStats {
         self.inner.stats()
     }
@@ -155,16 +155,16 @@ impl AsyncSender {
 #[derive(Debug)]
 pub struct AsyncReceiver {
     inner: crate::Receiver,
-    shared: Arc<Shared>,
+    shared: Arc<LinkWaits>,
     polling: Polling,
 }
 
 impl AsyncReceiver {
-    pub(super) fn new(inner: crate::Receiver, shared: Arc<Shared>, spin: SpinPolicy) -> Self {
+    pub(super) fn new(inner: crate::Receiver, shared: Arc<LinkWaits>, spin: SpinPolicy) -> Self {
         Self { inner, shared, polling: Polling::new(spin) }
     }
 
-    /// Receives the next message. `None`: the peer has finished in order.
+    /// Receives the next message. Returns `None` if the peer has closed in order.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl AsyncReceiver {
         self.get(crate::Receiver::try_recv).await
     }
 
-    /// Receives the next request. `None`: the peer has finished in order.
+    /// Receives the next request. Returns `None` if the peer has closed in order.
     ///
     /// # Errors
     ///
@@ -182,8 +182,8 @@ impl AsyncReceiver {
         self.get(crate::Receiver::try_recv_request).await
     }
 
-    /// Receives the next tensor. `None`: the peer has finished in order. Other messages that come before it
-    /// are kept for later.
+    /// Receives the next tensor. Returns `None` if the peer has closed in order. The receiver keeps other messages that come
+    /// before the tensor for later.
     ///
     /// # Errors
     ///
@@ -192,8 +192,8 @@ impl AsyncReceiver {
         self.get(crate::Receiver::try_recv_tensor).await
     }
 
-    /// Receives the tensors of the next message that has some. `None`: the peer has finished in order. Other
-    /// messages that come before it are kept for later.
+    /// Receives the tensors of the next message that has some. Returns `None` if the peer has closed in order. The receiver
+    /// keeps other messages that come before it for later.
     ///
     /// # Errors
     ///
@@ -234,7 +234,7 @@ impl AsyncReceiver {
         Ok(())
     }
 
-    /// Makes sure that what comes is told of. True: there is something already.
+    /// Has the peer send a packet with the next message. Returns whether there is a message already.
     pub(super) fn arm(&mut self) -> Result<bool> {
         let armed = self.inner.arm();
         self.shared.pass_room();
@@ -249,7 +249,7 @@ impl AsyncReceiver {
         &mut self.inner
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<LinkWaits> {
         &self.shared
     }
 
@@ -265,7 +265,7 @@ impl AsyncReceiver {
         self.inner.give_up(id);
     }
 
-    /// What this half has done.
+    /// Returns the counters of this half.
     pub fn stats(&self) -> RecvStats {
         self.inner.stats()
     }

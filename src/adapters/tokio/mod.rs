@@ -1,11 +1,11 @@
 //! Async connections for tokio (feature `tokio`).
 //!
-//! [`AsyncListener`], [`AsyncConnection`] and its halves are those of the crate, with waiting replaced by
-//! `await`. A waiting half looks at its ring for a while, letting other tasks run in between
-//! ([`Options::spin`](crate::Options::spin) says for how long), then sleeps on the link's socket.
-//! Every future here is cancel-safe: dropped, it has received and sent nothing, or everything.
+//! [`AsyncListener`], [`AsyncConnection`] and its halves do what the crate's own types do, and `await` where those block. A
+//! waiting half polls its ring for as long as [`Options::spin`](crate::Options::spin) says, and lets other tasks run
+//! between two polls. Then it sleeps on the link's socket.
+//! Every future here is cancel-safe: a dropped future has received and sent either nothing or everything.
 //!
-//! [`AsyncStream`] is a byte stream over a connection, for what speaks to sockets.
+//! [`AsyncStream`] is a byte stream over a connection, for code that expects a socket.
 //!
 //! The runtime needs its I/O and time drivers (`enable_all`).
 //!
@@ -41,7 +41,7 @@ mod halves;
 mod shared;
 mod stream;
 
-use crate::adapters::tokio::shared::{Listening, Shared, Watched};
+use crate::adapters::tokio::shared::{LinkWaits, Listening, Watched};
 use crate::channel::Request;
 use crate::channel::RequestId;
 use crate::handshake::Peer;
@@ -85,7 +85,7 @@ impl AsyncListener {
                 Ok(None) => {}
                 Err(error) => {
                     if listener.is_stuck() {
-                        // Whoever tries again at once would keep from running who could mend it.
+                        // A caller that retries at once would starve the task that can free a descriptor.
                         ::tokio::time::sleep(crate::transport::ACCEPT_PAUSE).await;
                     }
                     return Err(error);
@@ -96,7 +96,7 @@ impl AsyncListener {
         }
     }
 
-    /// The listener itself.
+    /// Returns the listener.
     pub fn get_ref(&self) -> &crate::Listener {
         &self.inner.get_ref().0
     }
@@ -122,7 +122,7 @@ impl AsyncConnection {
     pub fn new(connection: crate::Connection) -> Result<Self> {
         let socket = connection.socket();
         let spin = socket.spin();
-        let shared = Shared::new(socket)?;
+        let shared = LinkWaits::new(socket)?;
         let (sender, receiver) = connection.split();
         Ok(Self {
             sender: AsyncSender::new(sender, shared.clone()),
@@ -148,17 +148,17 @@ impl AsyncConnection {
         Self::new(connected?)
     }
 
-    /// Both halves, for two tasks.
+    /// Returns both halves, for two tasks.
     pub fn split(self) -> (AsyncSender, AsyncReceiver) {
         (self.sender, self.receiver)
     }
 
-    /// A byte stream over this connection.
+    /// Returns a byte stream over this connection.
     pub fn into_stream(self) -> AsyncStream {
         AsyncStream::new(self.sender, self.receiver)
     }
 
-    /// Sends a message; waits for room.
+    /// Sends a message, and waits for room.
     ///
     /// # Errors
     ///
@@ -209,8 +209,8 @@ impl AsyncConnection {
         self.sender.respond(request, body).await
     }
 
-    /// Sends a tensor; waits for room. Dropped, it has handed over nothing; a
-    /// [`TensorMut`](crate::TensorMut) that was given to it is gone then, and its memory back in the pool.
+    /// Sends a tensor, and waits for room. A dropped future has sent nothing. Its [`TensorMut`](crate::TensorMut) is
+    /// dropped with it, and the pool has the memory.
     ///
     /// # Examples
     ///
@@ -251,7 +251,7 @@ impl AsyncConnection {
         self.sender.send_tensor(tensor).await
     }
 
-    /// Sends a set of tensors in one message; waits for room.
+    /// Sends a set of tensors in one message, and waits for room.
     ///
     /// # Errors
     ///
@@ -260,8 +260,8 @@ impl AsyncConnection {
         self.sender.send_tensors(tensors).await
     }
 
-    /// Receives the next tensor. `None`: the peer has finished in order. Other messages that come before it
-    /// are kept for later.
+    /// Receives the next tensor. Returns `None` if the peer has closed in order. The receiver keeps other messages that come
+    /// before the tensor for later.
     ///
     /// # Errors
     ///
@@ -270,8 +270,8 @@ impl AsyncConnection {
         self.receiver.recv_tensor().await
     }
 
-    /// Receives the tensors of the next message that has some. `None`: the peer has finished in order. Other
-    /// messages that come before it are kept for later.
+    /// Receives the tensors of the next message that has some. Returns `None` if the peer has closed in order. The receiver
+    /// keeps other messages that come before it for later.
     ///
     /// # Errors
     ///
@@ -280,7 +280,7 @@ impl AsyncConnection {
         self.receiver.recv_tensors().await
     }
 
-    /// Who is on the other side.
+    /// Returns the peer.
     pub fn peer(&self) -> &Peer {
         self.sender.peer()
     }
@@ -301,7 +301,7 @@ impl AsyncConnection {
     }
 }
 
-/// A request that waits for its response; given up when dropped.
+/// A request that waits for its response. Dropping it gives the response up.
 struct Call<'a> {
     receiver: &'a mut AsyncReceiver,
     id: Option<RequestId>,

@@ -1,5 +1,4 @@
-//! What is watched on a runtime: listeners; and what both halves of a connection share, the socket and
-//! who waits for which wake-up.
+//! Descriptors on a runtime: a listener's, and the socket that both halves of a connection wait on.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +19,7 @@ use crate::link::LinkSocket;
 use crate::wake::Polling;
 use crate::{Error, Result};
 
-/// A listener, as its one descriptor.
+/// A listener, which has one descriptor.
 #[derive(Debug)]
 pub(super) struct Listening(pub(super) crate::Listener);
 
@@ -30,9 +29,9 @@ impl AsRawFd for Listening {
     }
 }
 
-/// What knows which process it belongs to.
+/// A descriptor that knows its process.
 pub(super) trait Owned: AsRawFd {
-    /// Whether no `fork` lies between the caller and that process.
+    /// Returns whether the caller is in that process, and not in a forked child.
     fn is_here(&self) -> bool;
 }
 
@@ -48,19 +47,19 @@ impl Owned for LinkSocket {
     }
 }
 
-/// What a runtime watches. A forked child has the runtime's `epoll` from its parent: a drop there would
-/// end the watch of the parent, so it does nothing.
+/// A descriptor that a runtime watches. A forked child shares the runtime's `epoll` with its parent. A drop in the child
+/// would end the parent's watch, so it does nothing.
 #[derive(Debug)]
 pub(super) struct Watched<T: Owned>(ManuallyDrop<AsyncFd<T>>);
 
 impl<T: Owned> Watched<T> {
-    /// Watches on the current runtime.
+    /// Watches a descriptor on the current runtime.
     ///
     /// # Safety
     ///
-    /// - The descriptor of `watched` is the same one, and open, for as long as it lives.
+    /// - `watched` keeps one descriptor, and keeps it open, for as long as it lives.
     unsafe fn new(watched: T) -> Result<Self> {
-        // SAFETY: the caller promises what this asks for.
+        // SAFETY: the caller promises that `watched` keeps its descriptor open.
         let watched = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) };
         let watched = watched.map_err(|error| Error::os("epoll_ctl", error.into_parts().1));
         watched.map(|watched| Self(ManuallyDrop::new(watched)))
@@ -84,7 +83,7 @@ impl<T: Owned> DerefMut for Watched<T> {
 impl<T: Owned> Drop for Watched<T> {
     fn drop(&mut self) {
         if self.0.get_ref().is_here() {
-            // SAFETY: this is the one drop, and nobody uses it afterwards.
+            // SAFETY: this is the only drop, and no code uses the value after it.
             unsafe { ManuallyDrop::drop(&mut self.0) };
         }
     }
@@ -92,20 +91,20 @@ impl<T: Owned> Drop for Watched<T> {
 
 /// Watches a listener on the current runtime.
 pub(super) fn watch(listener: crate::Listener) -> Result<Watched<Listening>> {
-    // SAFETY: a listener has one descriptor, which is open for as long as it lives.
+    // SAFETY: a listener keeps its one descriptor open for as long as it lives.
     unsafe { Watched::new(Listening(listener)) }
 }
 
-/// Whoever of the two halves takes a packet from the socket may take the other's wake-up; it then
-/// notifies the other.
+/// The socket of a link, and the halves that wait on it. The half that reads a packet from the socket may read the other
+/// half's wake-up. It then notifies the other half.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct LinkWaits {
     socket: Watched<LinkSocket>,
     data: Notify,
     room: Notify,
 }
 
-impl Shared {
+impl LinkWaits {
     pub(super) fn new(socket: LinkSocket) -> Result<Arc<Self>> {
         // SAFETY: a `LinkSocket` holds its link, which keeps one socket open for as long as it lives.
         let socket = unsafe { Watched::new(socket) }?;
@@ -116,14 +115,14 @@ impl Shared {
         self.socket.get_ref()
     }
 
-    /// The receiving half has taken what had come.
+    /// Passes on a wake-up for the sending half that the receiving half has read.
     pub(super) fn pass_room(&self) {
         if self.socket().room_woken() {
             self.room.notify_one();
         }
     }
 
-    /// The sending half has taken what had come.
+    /// Passes on a wake-up for the receiving half that the sending half has read.
     pub(super) fn pass_data(&self) {
         if self.socket().data_woken() {
             self.data.notify_one();
@@ -145,7 +144,7 @@ impl Shared {
         let mut notified = pin!(notify.notified());
         poll_fn(|context| {
             if let Poll::Ready(ready) = readable.as_mut().poll(context) {
-                // Before the socket is emptied: what comes after that is told anew.
+                // The socket is read after this, so a packet that comes later is an event of its own.
                 ready.map_err(|error| Error::os("epoll_wait", error))?.clear_ready();
                 return Poll::Ready(Ok(()));
             }
@@ -155,7 +154,7 @@ impl Shared {
     }
 }
 
-/// Looks until `ready`, letting other tasks run between looks. `false`: it has looked for long enough.
+/// Polls until `ready`, and lets other tasks run between two polls. Returns `false` if it has polled for long enough.
 pub(super) async fn watch_until(polling: &mut Polling, mut ready: impl FnMut() -> bool) -> bool {
     if polling.is_never() {
         return ready();

@@ -20,21 +20,49 @@ const LONGEST: usize = 256 << 10;
 
 type Sleep = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
-/// A byte stream over an [`AsyncConnection`](super::AsyncConnection): each write is a message (a vectored one,
-/// too), reads take them apart. What speaks to a socket by `AsyncRead` and `AsyncWrite` speaks to it.
+/// A byte stream over an [`AsyncConnection`](super::AsyncConnection), for code that expects a socket with `AsyncRead` and
+/// `AsyncWrite`. Each write, vectored or not, sends one message. Reads return the bytes of the messages in order.
 ///
-/// Shutting it down ends its writing; the other side then reads the end. Dropping it ends both
-/// directions in order; a peer that died gives `ConnectionReset`, one that sends tensors `InvalidData`.
+/// `shutdown` ends the writing direction, and the peer then reads the end. Dropping the stream ends both directions in
+/// order. After the death of the peer a read returns `ConnectionReset`. A tensor from the peer returns `InvalidData`.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// use slipring::tokio::{AsyncConnection, AsyncListener};
+/// use slipring::{Address, Context};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// let context = Context::new()?;
+/// let address = Address::fresh();
+/// let mut listener = AsyncListener::new(context.listen(&address)?)?;
+/// let server = tokio::spawn(async move {
+///     let mut stream = listener.accept().await?.into_stream();
+///     stream.write_all(b"hello").await?;
+///     stream.shutdown().await?;
+///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+/// });
+///
+/// let mut stream = AsyncConnection::connect(&context, address).await?.into_stream();
+/// let mut text = String::new();
+/// stream.read_to_string(&mut text).await?;
+/// assert_eq!(text, "hello");
+/// server.await.unwrap().unwrap();
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 pub struct AsyncStream {
     sender: Option<AsyncSender>,
     receiver: AsyncReceiver,
-    /// Bytes of the next message that were read.
+    /// The bytes of the next message that the caller has read.
     read: usize,
     reading: Wait,
     writing: Wait,
 }
 
-/// Where a direction stands in its waiting: it watches, with other tasks in between, then sleeps.
+/// The wait of one direction: it polls, with other tasks in between, and then sleeps.
 struct Wait {
     polling: Polling,
     sleep: Option<Sleep>,
@@ -45,7 +73,7 @@ impl Wait {
         Self { polling: Polling::new(spin), sleep: None }
     }
 
-    /// Whether it need not sleep any more.
+    /// Polls the sleep. Returns `Ready` if there is none or it has ended.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         if let Some(sleep) = &mut self.sleep {
             let woken = ready!(sleep.as_mut().poll(context));
@@ -55,8 +83,7 @@ impl Wait {
         Poll::Ready(Ok(()))
     }
 
-    /// Nothing was there. True: look again soon, which was arranged. False: it has watched for long
-    /// enough.
+    /// A poll has found nothing. Returns whether the task polls on, and wakes it if so.
     fn looks_again(&mut self, context: &mut Context<'_>) -> bool {
         if self.polling.is_never() {
             return false;
@@ -72,7 +99,7 @@ impl Wait {
         self.sleep = Some(Box::pin(sleep));
     }
 
-    /// Something was there.
+    /// A poll has found something.
     fn is_over(&mut self) {
         self.polling.end();
     }
@@ -91,7 +118,7 @@ impl AsyncStream {
         Self { sender: Some(sender), receiver, read: 0, reading, writing }
     }
 
-    /// Who is on the other side.
+    /// Returns the peer.
     pub fn peer(&self) -> &Peer {
         self.receiver.shared().socket().peer()
     }
@@ -107,7 +134,7 @@ impl AsyncRead for AsyncStream {
         loop {
             ready!(this.reading.poll(context)).map_err(io::Error::other)?;
             match this.receiver.inner().try_peek() {
-                // What is no bytes stays where it is.
+                // A tensor stays in the ring.
                 Ok(Some(received)) if received.kind() == MessageKind::Tensors => {
                     let what = "a tensor was sent to a stream of bytes";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, what)));
@@ -180,14 +207,14 @@ impl AsyncWrite for AsyncStream {
                     return Poll::Pending;
                 }
                 sender.arm().map_err(to_io)?;
-                // Armed, it looks once more.
+                // Room that came before the sender was armed makes no event.
                 armed = true;
                 continue;
             }
             armed = false;
             let shared = sender.shared().clone();
             this.writing.sleep(async move {
-                // Blocks that other peers hold are not told of.
+                // No event reports a block that another process returns.
                 tokio::time::timeout(SLICE, shared.sleep_for_room()).await.unwrap_or(Ok(()))
             });
         }

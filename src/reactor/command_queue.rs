@@ -1,41 +1,40 @@
-//! What handles on any thread have asked of one loop, in order. No I/O.
+//! The commands of the handles to one loop, in order. No I/O.
 //!
 //! | handle | loop |
 //! |---|---|
-//! | push under the lock | clear the flag |
-//! | set the flag; where it was clear, ring | take all under the lock |
+//! | pushes under the lock | clears the flag |
+//! | sets the flag; if it was clear, rings | takes all commands under the lock |
 //!
-//! 1. Whoever finds the flag set relies on a loop that has yet to clear it, and takes the queue after that.
-//! 2. What is pushed was taken, or is left when the loop stops, or comes back: nothing is lost.
-//! 3. A loop that finds no handle and then no flag has done all that the handles asked for.
+//! 1. A handle that finds the flag set relies on a loop that has yet to clear it and takes the queue after that.
+//! 2. Each pushed command is taken once, remains for [`stop`](CommandQueue::stop), or returns to its handle.
+//! 3. A loop that finds no handle, and then no flag, has taken every command.
 
 use std::sync::PoisonError;
 
 use crate::sync::{AtomicBool, Edge, Mutex, Ordering};
 
 #[derive(Debug)]
-pub(super) struct Queue<T> {
-    posted: Mutex<Posted<T>>,
-    /// There may be something.
+pub(super) struct CommandQueue<C> {
+    posted: Mutex<Posted<C>>,
+    /// Whether the queue may hold a command. The handles set it, the loop clears it.
     pending: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Posted<T> {
-    waiting: Vec<T>,
-    /// The loop is gone.
+struct Posted<C> {
+    waiting: Vec<C>,
+    /// Whether the loop has ended.
     stopped: bool,
 }
 
-impl<T> Queue<T> {
+impl<C> CommandQueue<C> {
     pub(super) fn new() -> Self {
         let posted = Posted { waiting: Vec::new(), stopped: false };
         Self { posted: Mutex::new(posted), pending: AtomicBool::new(false) }
     }
 
-    /// Adds something to do. True: the loop may not know, and must be rung. A loop that is gone gives it
-    /// back.
-    pub(super) fn push(&self, command: T) -> Result<bool, T> {
+    /// Adds a command. Returns whether the caller must ring the loop, or the command if the loop has ended.
+    pub(super) fn push(&self, command: C) -> Result<bool, C> {
         let push = || {
             let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
             if posted.stopped {
@@ -44,21 +43,21 @@ impl<T> Queue<T> {
             posted.waiting.push(command);
             Ok(())
         };
-        // Pairs with `take`: whoever finds the flag set relies on a loop that has yet to clear it.
+        // Pairs with `take`: a handle that finds the flag set relies on a loop that has yet to clear it.
         let tell = || self.pending.swap(true, Ordering::SeqCst);
         let (pushed, told) = Edge::Post.sequence(push, tell);
         pushed.map(|()| !told)
     }
 
-    /// Whether there may be something.
+    /// Returns whether the queue may hold a command.
     #[inline(always)]
     pub(super) fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Everything that was pushed.
-    pub(super) fn take(&self) -> Vec<T> {
-        // Cleared first: what is pushed after the queue was taken sets it again.
+    /// Takes every pushed command.
+    pub(super) fn take(&self) -> Vec<C> {
+        // The flag is cleared first: a push that follows the take sets it once more.
         let clear = || self.pending.swap(false, Ordering::SeqCst);
         let take = || {
             let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,11 +66,11 @@ impl<T> Queue<T> {
         Edge::Take.sequence(clear, take).1
     }
 
-    /// Whether nobody is left who could ask for something, and nothing is left that was asked for. The
-    /// last handle may have pushed something right before it went.
+    /// Returns whether no handle is left, as `nobody` says, and no command either. The last handle may push a command
+    /// right before it goes.
     pub(super) fn is_abandoned(&self, nobody: impl FnOnce() -> bool) -> bool {
         let flag = || {
-            // Pairs with the end of the last handle: what it pushed is visible.
+            // Pairs with the end of the last handle: its commands are visible.
             Edge::Abandon.acquire();
             !self.is_pending()
         };
@@ -79,8 +78,8 @@ impl<T> Queue<T> {
         nobody && nothing
     }
 
-    /// The loop is gone; gives what was left.
-    pub(super) fn stop(&self) -> Vec<T> {
+    /// Ends the queue: it admits no further command. Returns the commands that it held.
+    pub(super) fn stop(&self) -> Vec<C> {
         let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
         posted.stopped = true;
         std::mem::take(&mut posted.waiting)

@@ -1,39 +1,39 @@
-//! Tokens of one link: which function each of them names. No I/O.
+//! The functions of one link that its peer may trigger, by token. No I/O.
 //!
 //! ```text
 //!   bit  0             16                31
 //!        │ slot        │ generation      │
 //! ```
 //!
-//! Each use of a slot has a generation of its own, 1 to 65535; a slot whose generations are spent is
-//! never used again. So a token names one registration for ever.
+//! Each registration in a slot has its own generation, 1 to 65535. A slot whose generations are spent stays empty. So a
+//! token names one registration for ever.
 
 use crate::channel::Token;
 
-/// What tokens of one link name.
+/// The functions of one link, by token.
 #[derive(Debug)]
-pub(super) struct Table<F> {
+pub(super) struct TokenTable<F> {
     slots: Vec<Slot<F>>,
     free: Vec<u16>,
 }
 
 #[derive(Debug)]
 struct Slot<F> {
-    /// Of the function in it, or of the next one.
+    /// The generation of the registered function, or of the next one.
     generation: u16,
-    /// `None`: free, spent, or running.
+    /// `None` while the slot is free or spent, or its function runs.
     function: Option<F>,
     registered: bool,
 }
 
-impl<F> Default for Table<F> {
+impl<F> Default for TokenTable<F> {
     fn default() -> Self {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<F> Table<F> {
-    /// Enters a function. It comes back where 65536 are registered, or spent.
+impl<F> TokenTable<F> {
+    /// Registers a function. Returns the function if 65536 slots are registered or spent.
     pub(super) fn register(&mut self, function: F) -> Result<Token, F> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -49,7 +49,7 @@ impl<F> Table<F> {
         Ok(Token::from(u32::from(slot.generation) << 16 | u32::from(index)))
     }
 
-    /// Forgets a function, and gives it unless it is running. `None`: the token names nothing.
+    /// Removes a function. Returns it unless it runs, or `None` if the token names nothing.
     pub(super) fn unregister(&mut self, token: Token) -> Option<Option<F>> {
         let slot = self.slot(token)?;
         let function = slot.function.take();
@@ -62,12 +62,12 @@ impl<F> Table<F> {
         Some(function)
     }
 
-    /// The function, to be run and [put back](Self::put_back). `None`: the token names nothing.
+    /// Takes a function to run it and [put it back](Self::put_back). Returns `None` if the token names nothing.
     pub(super) fn take(&mut self, token: Token) -> Option<F> {
         self.slot(token)?.function.take()
     }
 
-    /// Gives a function back after its run; it comes back if it was unregistered meanwhile.
+    /// Puts a function back after its run. Returns the function if it was unregistered meanwhile.
     pub(super) fn put_back(&mut self, token: Token, function: F) -> Option<F> {
         match self.slot(token) {
             Some(slot) => {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_token_names_one_registration_for_ever() {
-        let mut table = Table::default();
+        let mut table = TokenTable::default();
         let first = table.register("a").unwrap();
         let second = table.register("b").unwrap();
         assert_eq!(table.take(first), Some("a"));
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn generations_run_out_safely() {
-        let mut table = Table::default();
+        let mut table = TokenTable::default();
         let mut seen = std::collections::HashSet::new();
         for turn in 0..200_000 {
             let token = table.register(turn).unwrap();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_full_table_says_so() {
-        let mut table = Table::default();
+        let mut table = TokenTable::default();
         let tokens: Vec<_> = (0..1 << 16).map(|value| table.register(value).unwrap()).collect();
         assert_eq!(table.register(9), Err(9));
         table.unregister(tokens[7]).unwrap();

@@ -1,0 +1,448 @@
+//! The loop's side of a link: its receiving half, and the dispatch of received messages to callbacks.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::channel::MessageKind;
+use crate::channel::Receiver;
+use crate::channel::RequestId;
+use crate::channel::SetAside;
+use crate::channel::Watch;
+use crate::error::TryRecvError;
+use crate::error::{Error, ErrorKind, Result, contain};
+use crate::link::LinkSocket;
+use crate::reactor::command::{CallFn, ClosedFn, Command, MessageFn, ReadFn, TensorsFn};
+use crate::reactor::deferred::DeferredMessages;
+use crate::reactor::interest::{InterestSet, Offered};
+use crate::reactor::link::Link;
+use crate::reactor::mailbox::Mailbox;
+use crate::reactor::write_queue::{Payload, Submitted};
+use crate::shm::Bytes;
+
+/// How the loop learns that a link has something.
+///
+/// ```text
+///            silent, or the loop sleeps
+///   Polled ─────────────────────────────▶ Armed
+///     │  ▲◀───────────────────────────────  │
+///     │  │       event of its socket
+///     │  └── a callback arrives
+///     ▼
+///   Stalled: a message waits that no callback wants
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// The loop polls the link's next header in every turn.
+    Polled,
+    /// The peer sends a packet with the next message.
+    Armed,
+    /// A message waits that no callback wants.
+    Stalled,
+}
+
+/// How a turn of a link ended.
+pub(super) enum Outcome {
+    /// The link goes on. Its next header shows whether more has come.
+    Served,
+    /// A message waits that no callback wants.
+    Stalled,
+    /// The link has ended.
+    Ended(Result<()>),
+}
+
+/// What follows from a flush.
+pub(super) enum Flushed {
+    /// Writes wait.
+    Waiting,
+    /// No write waits.
+    Empty,
+    /// No write waits, and the link closes.
+    Closing,
+}
+
+/// How the dispatch of one message or trigger ended.
+enum Dispatch {
+    Served,
+    Unwanted,
+    Empty,
+    Ended(Result<()>),
+}
+
+fn panicked() -> Dispatch {
+    Dispatch::Ended(Err(ErrorKind::CallbackPanicked.into()))
+}
+
+/// The loop's side of a link.
+pub(super) struct ActiveLink {
+    link: Link,
+    receiver: Receiver,
+    socket: LinkSocket,
+    mode: Mode,
+    /// Whether the loop flushes the link's writes, which wait for room.
+    flushing: bool,
+    deferred: DeferredMessages,
+    interest: InterestSet,
+}
+
+impl ActiveLink {
+    pub(super) fn new(
+        link: Link,
+        mut receiver: Receiver,
+        socket: LinkSocket,
+        deferred_limit: usize,
+    ) -> Self {
+        let deferred = DeferredMessages::of(&mut receiver, deferred_limit);
+        receiver.take_triggers();
+        let (mode, interest) = (Mode::Polled, InterestSet::default());
+        Self { link, receiver, socket, mode, flushing: false, deferred, interest }
+    }
+
+    #[inline(always)]
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Returns where the next record of the link shows, if the loop polls the link.
+    pub(super) fn watch(&self) -> Option<Watch> {
+        (self.mode == Mode::Polled).then(|| self.receiver.watch())
+    }
+
+    /// Moves a watch to the next record.
+    #[inline(always)]
+    pub(super) fn advance(&self, watch: &mut Watch) {
+        self.receiver.advance(watch);
+    }
+
+    /// Polls the link from now on, if its peer sends a packet with the next message.
+    pub(super) fn disarm(&mut self) {
+        if self.mode == Mode::Armed {
+            self.mode = Mode::Polled;
+            self.receiver.wake();
+        }
+    }
+
+    /// Does not poll the link until a callback arrives.
+    pub(super) fn stall(&mut self) {
+        self.mode = Mode::Stalled;
+    }
+
+    /// Polls the link from now on, if it was stalled. Returns whether it was.
+    pub(super) fn unstall(&mut self) -> bool {
+        let was_stalled = self.mode == Mode::Stalled;
+        if was_stalled {
+            self.mode = Mode::Polled;
+        }
+        was_stalled
+    }
+
+    /// Says to the peer that the link is armed. Returns whether the receiver was hot. The caller passes
+    /// [`before_last_look`](crate::wake::before_last_look), and then [`finish_arm`](Self::finish_arm).
+    #[must_use]
+    pub(super) fn begin_arm(&mut self) -> bool {
+        self.drain_packets();
+        self.receiver.doze()
+    }
+
+    /// Checks the link once more after [`begin_arm`](Self::begin_arm). Returns whether the link is armed. Otherwise the
+    /// link has something, and the loop goes on to poll it.
+    pub(super) fn finish_arm(&mut self) -> bool {
+        if !self.receiver.is_ready() {
+            self.mode = Mode::Armed;
+            return true;
+        }
+        self.receiver.wake();
+        if !self.socket.is_alive() {
+            // No header shows that a link has ended.
+            self.post_poll();
+        }
+        false
+    }
+
+    /// Says to the peer that the sending half sleeps until there is room. Returns whether that half was hot. The caller
+    /// passes [`before_last_look`](crate::wake::before_last_look), and flushes once more.
+    #[must_use]
+    pub(super) fn arm_writes(&mut self) -> bool {
+        self.drain_packets();
+        self.link.writes().arm()
+    }
+
+    /// Takes the wake-up packets of earlier sleeps if they may be many: the loop may have slept often since it last
+    /// asked epoll for events. A packet that is taken here makes no event.
+    fn drain_packets(&self) {
+        if self.socket.make_way().unwrap_or(true) {
+            self.post_poll();
+        }
+    }
+
+    /// Takes an event of the link's socket. Returns whether the loop serves the link for it.
+    pub(super) fn take_event(&mut self, hung_up: bool) -> bool {
+        if hung_up {
+            self.socket.hang_up();
+        }
+        self.mode != Mode::Stalled || !self.socket.is_alive()
+    }
+
+    /// Takes in what the socket holds. If it may hold more, the loop polls the link in the next turn, too.
+    pub(super) fn take_packets(&mut self) {
+        if self.socket.take_in() {
+            self.post_poll();
+        }
+    }
+
+    fn post_poll(&self) {
+        self.link.post(Command::Poll(self.link.clone()));
+    }
+
+    /// Dispatches up to `budget` messages and triggers, fewer if a callback has sent the loop a command. Returns how
+    /// many, too.
+    pub(super) fn serve(&mut self, budget: usize, mailbox: &Mailbox<Command>) -> (usize, Outcome) {
+        let (mut count, mut outcome) = (0, Outcome::Served);
+        while count < budget {
+            match self.dispatch_next() {
+                Dispatch::Served => count += 1,
+                Dispatch::Empty => break,
+                Dispatch::Unwanted => {
+                    outcome = Outcome::Stalled;
+                    break;
+                }
+                Dispatch::Ended(result) => {
+                    outcome = Outcome::Ended(result);
+                    break;
+                }
+            }
+            if mailbox.is_pending() {
+                break;
+            }
+            if !self.receiver.is_ready() && self.deferred.is_empty() {
+                self.receiver.publish_position();
+                break;
+            }
+        }
+        if count > 0 {
+            self.link.publish_received(&self.receiver.stats());
+        }
+        if matches!(outcome, Outcome::Served) && !self.is_shown_by_header() {
+            self.post_poll();
+        }
+        (count, outcome)
+    }
+
+    /// Dispatches the next message or trigger.
+    #[inline]
+    fn dispatch_next(&mut self) -> Dispatch {
+        if !self.deferred.is_empty() {
+            let dispatched = self.dispatch_deferred();
+            // A response may come behind messages that no callback wants.
+            if !matches!(dispatched, Dispatch::Unwanted) || !self.interest.has_calls() {
+                return dispatched;
+            }
+        }
+        let received = match self.receiver.try_peek() {
+            Ok(Some(received)) => received,
+            Ok(None) => return self.end_of_input(Ok(())),
+            Err(TryRecvError::Empty) => return Dispatch::Empty,
+            Err(TryRecvError::Failed(error)) => return self.end_of_input(Err(error)),
+        };
+        if let Some(token) = received.token() {
+            let known = self.link.run(token);
+            received.finish_trigger(known != Some(false));
+            return if known.is_some() { Dispatch::Served } else { panicked() };
+        }
+        let (kind, len) = (received.kind(), received.size());
+        // A message behind deferred ones waits for them. A response passes them.
+        let is_next = self.deferred.is_empty() || matches!(kind, MessageKind::Response(_));
+        let may_defer = self.interest.has_calls() && self.deferred.admits(len);
+        if kind == MessageKind::Tensors {
+            let wanted = is_next && self.interest.has_tensors();
+            if !wanted && !may_defer {
+                return self.keep_unwanted();
+            }
+            return match received.into_tensors() {
+                Ok(tensors) if wanted => match self.interest.offer_tensors(&self.link, tensors) {
+                    Ok(Offered::Panicked) => panicked(),
+                    _ => Dispatch::Served,
+                },
+                Ok(opened) => {
+                    self.deferred.push(SetAside::Tensors { opened, len });
+                    Dispatch::Served
+                }
+                Err(error) => self.end_of_input(Err(error)),
+            };
+        }
+        let offered = if is_next {
+            self.interest.offer(&self.link, kind, received.bytes())
+        } else {
+            Offered::Unwanted
+        };
+        match offered {
+            Offered::Taken => {}
+            Offered::Unwanted if may_defer => {
+                self.deferred.push_message(kind, received.bytes().to_vec());
+            }
+            Offered::Unwanted => return self.keep_unwanted(),
+            Offered::Panicked => return panicked(),
+        }
+        match received.release() {
+            Ok(()) => Dispatch::Served,
+            Err(error) => self.end_of_input(Err(error)),
+        }
+    }
+
+    /// Leaves the next message in the ring.
+    #[cold]
+    fn keep_unwanted(&mut self) -> Dispatch {
+        if !self.socket.is_alive() {
+            self.interest.fail_calls(&self.link);
+        }
+        Dispatch::Unwanted
+    }
+
+    /// Dispatches the first deferred message.
+    #[cold]
+    fn dispatch_deferred(&mut self) -> Dispatch {
+        let Some(message) = self.deferred.pop() else { return Dispatch::Empty };
+        let (offered, message) = match message {
+            SetAside::Message(kind, body) => {
+                let offered = self.interest.offer(&self.link, kind, Bytes::of(&body));
+                (offered, SetAside::Message(kind, body))
+            }
+            SetAside::Tensors { opened, len } => {
+                match self.interest.offer_tensors(&self.link, opened) {
+                    Ok(Offered::Panicked) => return panicked(),
+                    Ok(_) => return Dispatch::Served,
+                    Err(opened) => (Offered::Unwanted, SetAside::Tensors { opened, len }),
+                }
+            }
+        };
+        match offered {
+            Offered::Taken => Dispatch::Served,
+            Offered::Unwanted => {
+                self.deferred.push_front(message);
+                Dispatch::Unwanted
+            }
+            Offered::Panicked => panicked(),
+        }
+    }
+
+    /// The ring holds nothing more. The link ends after the deferred messages.
+    #[cold]
+    fn end_of_input(&mut self, result: Result<()>) -> Dispatch {
+        if self.deferred.is_empty() {
+            return Dispatch::Ended(result);
+        }
+        self.interest.fail_calls(&self.link);
+        Dispatch::Unwanted
+    }
+
+    /// Returns whether the next header shows all work that the link has.
+    fn is_shown_by_header(&self) -> bool {
+        let has_deferred = !self.deferred.is_empty() && !self.interest.has_calls();
+        !has_deferred && self.socket.is_alive()
+    }
+
+    pub(super) fn on_message(&mut self, callback: MessageFn) {
+        self.interest.set_message(callback);
+    }
+
+    pub(super) fn on_tensors(&mut self, callback: TensorsFn) {
+        self.interest.set_tensors(callback);
+    }
+
+    pub(super) fn on_closed(&mut self, callback: ClosedFn) {
+        self.interest.set_closed(callback);
+    }
+
+    pub(super) fn read(&mut self, callback: ReadFn) {
+        self.interest.push_read(callback);
+    }
+
+    /// Makes a request. Returns `None` if a callback panicked.
+    pub(super) fn call(&mut self, request: Vec<u8>, callback: CallFn) -> Option<()> {
+        let id = match self.receiver.start_call() {
+            Ok(id) => id,
+            Err(error) => return contain(|| callback(&self.link, Err(error))),
+        };
+        self.interest.insert_call(id, callback);
+        let submitted = self.link.writes().submit(&mut Some(Payload::Request(id)), request, None);
+        match submitted {
+            Submitted::Done(_, Err(error)) => {
+                self.link.poll_after_failure();
+                self.cancel_call(id, error)
+            }
+            submitted => {
+                self.link.settle(submitted);
+                Some(())
+            }
+        }
+    }
+
+    /// Cancels the call of a request that the link did not send: no response can come. Returns `None` if its callback
+    /// panicked.
+    fn cancel_call(&mut self, id: RequestId, error: Error) -> Option<()> {
+        self.receiver.cancel_call(id);
+        match self.interest.remove_call(id) {
+            Some(callback) => contain(|| callback(&self.link, Err(error))),
+            None => Some(()),
+        }
+    }
+
+    /// Begins to flush. Returns `false` if the loop flushes the link's writes already.
+    pub(super) fn begin_flushing(&mut self) -> bool {
+        !std::mem::replace(&mut self.flushing, true)
+    }
+
+    /// Sends up to `budget` of the writes that wait for room. Returns how many, and what follows.
+    pub(super) fn flush(&mut self, budget: usize) -> (usize, Flushed) {
+        let mut count = 0;
+        while count < budget && self.flush_one() {
+            count += 1;
+        }
+        let writes = self.link.writes();
+        let flushed = match (writes.waiting(), writes.is_closing()) {
+            (0, true) => Flushed::Closing,
+            (0, false) => Flushed::Empty,
+            _ => Flushed::Waiting,
+        };
+        self.flushing = matches!(flushed, Flushed::Waiting);
+        (count, flushed)
+    }
+
+    /// Sends the first write that waits for room. Returns `false` if none waits or there is no room.
+    fn flush_one(&mut self) -> bool {
+        let flushed = self.link.writes().flush_one();
+        let Some((write, result)) = flushed else { return false };
+        match (write.request(), result) {
+            (Some(id), Err(error)) => {
+                self.link.poll_after_failure();
+                if self.cancel_call(id, error).is_none() {
+                    let error = ErrorKind::CallbackPanicked.into();
+                    self.link.post(Command::Abort(self.link.clone(), Some(error)));
+                }
+            }
+            // The completion stands behind those of writes that were sent at once.
+            (_, result) => self.link.settle(Submitted::Done(write.into_done(), result)),
+        }
+        true
+    }
+
+    /// Ends the link: closes it for the peer, and calls every callback that waits. `by_us` says why, if this side ended
+    /// it.
+    pub(super) fn end(self, result: Result<()>, by_us: Option<ErrorKind>) {
+        let Self { link, receiver, deferred, mut interest, .. } = self;
+        let kind = match &result {
+            Err(error) => error.kind().clone(),
+            Ok(()) => by_us.unwrap_or(ErrorKind::PeerClosed),
+        };
+        link.publish_received(&receiver.stats());
+        let remains = link.end(kind);
+        drop((deferred, receiver));
+        interest.end_reads(&link);
+        remains.complete(interest.take_calls());
+        interest.close(&link, result);
+    }
+}
+
+impl AsFd for ActiveLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

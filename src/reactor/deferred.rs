@@ -1,0 +1,75 @@
+//! The messages of a link that the loop has taken out of the ring and not yet dispatched.
+//!
+//! They come from two sources: the connection held them back before the reactor adopted it, or they stood before the
+//! response of a call that waits.
+
+use std::collections::VecDeque;
+
+use crate::channel::MessageKind;
+use crate::channel::Receiver;
+use crate::channel::SetAside;
+use crate::tensor::TensorSet;
+
+/// A message, or tensors with their loans.
+pub(super) type Deferred = SetAside<TensorSet>;
+
+/// The bytes that a deferred message counts besides its body.
+const OVERHEAD: usize = size_of::<Deferred>();
+
+/// Deferred messages, in order.
+pub(super) struct DeferredMessages {
+    queue: VecDeque<Deferred>,
+    bytes: usize,
+    /// The most bytes.
+    limit: usize,
+}
+
+impl DeferredMessages {
+    /// Takes over the messages that the connection holds back. `limit` is the most bytes.
+    pub(super) fn of(receiver: &mut Receiver, limit: usize) -> Self {
+        let mut deferred = Self { queue: VecDeque::new(), bytes: 0, limit };
+        // A message that cannot be opened ends the link. The next poll of the ring returns the error.
+        while let Ok(Some(message)) = receiver.pop_set_aside() {
+            deferred.push(message);
+        }
+        deferred
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Returns whether a message of `len` bytes fits. An empty queue admits any message.
+    pub(super) fn admits(&self, len: usize) -> bool {
+        self.queue.is_empty() || self.bytes + len + OVERHEAD <= self.limit
+    }
+
+    pub(super) fn push(&mut self, message: Deferred) {
+        self.bytes += cost(&message);
+        self.queue.push_back(message);
+    }
+
+    pub(super) fn push_message(&mut self, kind: MessageKind, body: Vec<u8>) {
+        self.push(SetAside::Message(kind, body));
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Deferred> {
+        let message = self.queue.pop_front()?;
+        self.bytes -= cost(&message);
+        Some(message)
+    }
+
+    /// Makes `message` the first one.
+    pub(super) fn push_front(&mut self, message: Deferred) {
+        self.bytes += cost(&message);
+        self.queue.push_front(message);
+    }
+}
+
+fn cost(message: &Deferred) -> usize {
+    let len = match message {
+        SetAside::Message(_, body) => body.len(),
+        SetAside::Tensors { len, .. } => *len,
+    };
+    len + OVERHEAD
+}

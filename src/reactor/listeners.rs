@@ -1,0 +1,128 @@
+//! The listeners of a loop.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::error::contain;
+use crate::reactor::command::AcceptFn;
+use crate::transport::ACCEPT_PAUSE;
+use crate::transport::Listener;
+
+/// The most connections that one listener accepts in one turn.
+const ACCEPTS: usize = 16;
+
+/// A listener, and the callback that takes its connections.
+struct Accepting {
+    key: u64,
+    listener: Listener,
+    accept: AcceptFn,
+    /// Until then epoll does not watch the listener: it can neither accept nor reject the peer at the head of its
+    /// queue.
+    paused_until: Option<Instant>,
+}
+
+/// The listeners of a loop.
+#[derive(Default)]
+pub(super) struct ListenerSet {
+    listeners: Vec<Accepting>,
+}
+
+impl ListenerSet {
+    pub(super) fn push(&mut self, key: u64, listener: Listener, accept: AcceptFn) {
+        self.listeners.push(Accepting { key, listener, accept, paused_until: None });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.listeners.is_empty()
+    }
+
+    /// Returns the time until a pause ends, or a silent peer is to be dropped.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        let silent = self.listeners.iter().filter_map(|each| each.listener.next_deadline());
+        let paused = self.listeners.iter().filter_map(|each| each.paused_until);
+        let first = silent.chain(paused).min();
+        first.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Accepts connections of the listener with this key. Returns whether there is such a listener.
+    pub(super) fn accept(&mut self, key: u64, epoll: impl AsFd) -> bool {
+        let Some(at) = self.listeners.iter().position(|each| each.key == key) else {
+            return false;
+        };
+        for _ in 0..ACCEPTS {
+            let Accepting { listener, accept, .. } = &mut self.listeners[at];
+            let accepted = match listener.try_accept() {
+                Ok(Some(connection)) => Ok(connection),
+                Ok(None) => break,
+                Err(error) => Err(error),
+            };
+            let failed = accepted.is_err();
+            // A panic costs this connection, and the listener goes on.
+            let answer = contain(|| accept(accepted));
+            if answer.is_some_and(|answer| answer.is_break()) {
+                let ended = self.listeners.swap_remove(at);
+                let _ = epoll::delete(&epoll, &ended.listener);
+                contain(|| drop(ended));
+                break;
+            }
+            if failed {
+                self.listeners[at].pause_if_stuck(&epoll);
+                break;
+            }
+        }
+        true
+    }
+
+    /// Watches the listeners whose pause is over, and drops peers that have connected and stay silent.
+    pub(super) fn pass_time(&mut self, epoll: impl AsFd) {
+        if self.listeners.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for each in &mut self.listeners {
+            each.resume(now, &epoll);
+        }
+        let is_late = |each: &&Accepting| {
+            each.listener.next_deadline().is_some_and(|deadline| deadline <= now)
+        };
+        let late: Vec<u64> = self.listeners.iter().filter(is_late).map(|each| each.key).collect();
+        for key in late {
+            self.accept(key, &epoll);
+        }
+    }
+
+    /// Closes every listener.
+    pub(super) fn close(&mut self, epoll: impl AsFd) {
+        for ended in self.listeners.drain(..) {
+            let _ = epoll::delete(&epoll, &ended.listener);
+            contain(|| drop(ended));
+        }
+    }
+}
+
+impl Accepting {
+    /// Stops watching a stuck listener for a while: epoll would report it in every turn.
+    fn pause_if_stuck(&mut self, epoll: impl AsFd) {
+        if self.listener.is_stuck() && self.paused_until.is_none() {
+            let data = EventData::new_u64(self.key);
+            if epoll::modify(epoll, &self.listener, data, EventFlags::empty()).is_ok() {
+                self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    /// Watches the listener if its pause is over at `now`.
+    fn resume(&mut self, now: Instant, epoll: impl AsFd) {
+        let Some(until) = self.paused_until else { return };
+        if now < until {
+            return;
+        }
+        let data = EventData::new_u64(self.key);
+        self.paused_until = match epoll::modify(epoll, &self.listener, data, EventFlags::IN) {
+            Ok(()) => None,
+            Err(_) => Some(now + ACCEPT_PAUSE / 2),
+        };
+    }
+}

@@ -1,0 +1,251 @@
+//! The sending half of a link, and the writes that wait for room.
+
+use std::collections::VecDeque;
+
+use crate::channel::RequestId;
+use crate::channel::SendStats;
+use crate::channel::Sender;
+use crate::channel::Token;
+use crate::error::TrySendError;
+use crate::error::{Error, ErrorKind, Result};
+use crate::handshake::UntrustedFd;
+use crate::tensor::{self, TensorSet};
+
+/// The bytes that a write that waits counts besides its body.
+const OVERHEAD: usize = 64;
+
+/// What a write sends, besides its body.
+#[derive(Debug)]
+pub(super) enum Payload<'a> {
+    Message,
+    Request(RequestId),
+    Response(RequestId),
+    Trigger(Token),
+    Tensor(Box<tensor::Outgoing<'a>>),
+    Tensors(TensorSet),
+}
+
+impl Payload<'_> {
+    /// Makes the payload fit to wait: copies the tensor that it borrows.
+    fn into_owned(self) -> Payload<'static> {
+        match self {
+            Self::Message => Payload::Message,
+            Self::Request(id) => Payload::Request(id),
+            Self::Response(id) => Payload::Response(id),
+            Self::Trigger(token) => Payload::Trigger(token),
+            Self::Tensor(tensor) => Payload::Tensor(Box::new(tensor.into_owned())),
+            Self::Tensors(tensors) => Payload::Tensors(tensors),
+        }
+    }
+
+    /// Returns the private bytes that the payload takes while it waits.
+    fn private_len(&self) -> usize {
+        match self {
+            Self::Tensor(tensor) => tensor.private_len(),
+            Self::Tensors(tensors) => tensors.private_len(),
+            Self::Message | Self::Request(_) | Self::Response(_) | Self::Trigger(_) => 0,
+        }
+    }
+
+    /// Sends the payload at once, or leaves it as it was.
+    fn try_send(&mut self, sender: &mut Sender, body: &[u8]) -> Result<(), TrySendError> {
+        match self {
+            Self::Message => sender.try_send(body),
+            Self::Request(id) => sender.try_request(*id, body),
+            Self::Response(id) => sender.try_respond(*id, body),
+            Self::Trigger(token) => sender.try_trigger(*token),
+            Self::Tensor(tensor) => sender.try_put_tensor(tensor),
+            Self::Tensors(tensors) => sender.try_send_tensors(tensors),
+        }
+    }
+}
+
+/// A write that waits for room. `D` is its completion.
+pub(super) struct Write<D> {
+    payload: Payload<'static>,
+    body: Vec<u8>,
+    done: Option<D>,
+    /// The bytes that it counts.
+    bytes: usize,
+}
+
+impl<D> Write<D> {
+    /// Returns the request that the write sends, if it sends one.
+    pub(super) fn request(&self) -> Option<RequestId> {
+        if let Payload::Request(id) = self.payload { Some(id) } else { None }
+    }
+
+    /// Drops the payload and returns the completion: memory of tensors is free before the completion runs.
+    pub(super) fn into_done(self) -> Option<D> {
+        self.done
+    }
+}
+
+/// The answer to a write.
+pub(super) enum Submitted<D> {
+    /// The write is done, with this result. The caller calls its completion.
+    Done(Option<D>, Result<()>),
+    /// The write waits, and is the first that does.
+    First,
+    /// The write waits behind others.
+    Behind,
+}
+
+/// The sending half of a link, and the writes that wait for room. Any thread may write, one at a time. No callback runs
+/// under the lock that guards the queue.
+pub(super) struct WriteQueue<D> {
+    /// `None` after the end of the link.
+    sender: Option<Sender>,
+    /// The counts of the sender when the link ended.
+    last_stats: SendStats,
+    waiting: VecDeque<Write<D>>,
+    /// The bytes that the waiting writes count.
+    bytes: usize,
+    /// The most of these bytes.
+    limit: usize,
+    /// Whether the queue takes no further write. The link ends after the waiting ones.
+    closing: bool,
+    /// Whether the sender has said that it sleeps on the socket.
+    armed: bool,
+}
+
+impl<D> WriteQueue<D> {
+    pub(super) fn new(sender: Sender, limit: usize) -> Self {
+        Self {
+            sender: Some(sender),
+            last_stats: SendStats::default(),
+            waiting: VecDeque::new(),
+            bytes: 0,
+            limit,
+            closing: false,
+            armed: false,
+        }
+    }
+
+    /// Sends at once, or not at all.
+    pub(super) fn try_with(
+        &mut self,
+        needed: usize,
+        send: impl FnOnce(&mut Sender) -> Result<(), TrySendError>,
+    ) -> Result<(), TrySendError> {
+        if !self.waiting.is_empty() {
+            return Err(TrySendError::Full { free: 0, needed: needed as u64 });
+        }
+        match &mut self.sender {
+            Some(sender) if !self.closing => send(sender),
+            _ => Err(Error::from(ErrorKind::LinkClosed).into()),
+        }
+    }
+
+    /// Sends at once, or takes the payload to send it later. The caller drops a payload that remains without the lock.
+    pub(super) fn submit(
+        &mut self,
+        remaining: &mut Option<Payload<'_>>,
+        body: Vec<u8>,
+        done: Option<D>,
+    ) -> Submitted<D> {
+        let Some(payload) = remaining else { return Submitted::Done(done, Ok(())) };
+        match self.try_with(body.len(), |sender| payload.try_send(sender, &body)) {
+            Ok(()) => return Submitted::Done(done, Ok(())),
+            Err(TrySendError::Failed(error)) => return Submitted::Done(done, Err(error)),
+            Err(TrySendError::Full { .. }) if self.closing => {
+                return Submitted::Done(done, Err(ErrorKind::LinkClosed.into()));
+            }
+            Err(TrySendError::Full { .. }) => {}
+        }
+        let cost = OVERHEAD.saturating_add(body.len()).saturating_add(payload.private_len());
+        let (bytes, limit) = (self.bytes.saturating_add(cost), self.limit);
+        if bytes > limit && !self.waiting.is_empty() {
+            return Submitted::Done(done, Err(ErrorKind::WritesFull { bytes, limit }.into()));
+        }
+        self.bytes = bytes;
+        if let Some(payload) = remaining.take() {
+            let payload = payload.into_owned();
+            self.waiting.push_back(Write { payload, body, done, bytes: cost });
+        }
+        if self.waiting.len() == 1 { Submitted::First } else { Submitted::Behind }
+    }
+
+    /// Sends the first write that waits, if there is room. Returns the write and its result.
+    pub(super) fn flush_one(&mut self) -> Option<(Write<D>, Result<()>)> {
+        let mut write = self.waiting.pop_front()?;
+        let sent = match &mut self.sender {
+            Some(sender) => write.payload.try_send(sender, &write.body),
+            None => Err(Error::from(ErrorKind::LinkClosed).into()),
+        };
+        let result = match sent {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Failed(error)) => Err(error),
+            Err(TrySendError::Full { .. }) => {
+                self.waiting.push_front(write);
+                return None;
+            }
+        };
+        self.disarm();
+        self.bytes -= write.bytes;
+        Some((write, result))
+    }
+
+    /// As [`Sender::take_descriptors`].
+    pub(super) fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
+        let sender = self.sender.as_ref().ok_or(ErrorKind::LinkClosed)?;
+        sender.take_descriptors(first, count)
+    }
+
+    /// Returns whether the sender has seen no end of the link. The loop learns of an end that the peer caused after the
+    /// messages before it.
+    pub(super) fn is_alive(&self) -> bool {
+        self.sender.as_ref().is_some_and(Sender::is_alive)
+    }
+
+    /// Returns the counts of the sender.
+    pub(super) fn stats(&self) -> SendStats {
+        self.sender.as_ref().map_or(self.last_stats, Sender::stats)
+    }
+
+    /// Returns the bytes that the waiting writes count.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the number of writes that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Admits no further write. Returns whether none waits.
+    pub(super) fn close(&mut self) -> bool {
+        self.closing = true;
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// Says to the peer that the sender sleeps on the socket until there is room. Returns whether the sender was hot.
+    /// The caller passes [`before_last_look`](crate::wake::before_last_look), and tries once more.
+    #[must_use]
+    pub(super) fn arm(&mut self) -> bool {
+        let Some(sender) = &mut self.sender else { return false };
+        self.armed = true;
+        sender.doze()
+    }
+
+    fn disarm(&mut self) {
+        if let Some(sender) = &mut self.sender
+            && self.armed
+        {
+            self.armed = false;
+            sender.rouse();
+        }
+    }
+
+    /// Ends the queue. Returns what the caller drops and completes without the lock.
+    pub(super) fn end(&mut self) -> (Option<Sender>, VecDeque<Write<D>>) {
+        self.last_stats = self.stats();
+        self.closing = true;
+        self.bytes = 0;
+        (self.sender.take(), std::mem::take(&mut self.waiting))
+    }
+}
