@@ -38,13 +38,6 @@ mod tensors;
 /// Polls of the ring before anything else is considered: about a microsecond.
 const POLLS: u32 = 1000;
 
-/// The count of messages without a pause that makes a stream. In a stream the reader pauses before it polls, because each
-/// poll takes away the cache line that the writer is writing.
-const BURST: u64 = 4;
-
-/// The length of that pause, in spin hints of some 15 ns. Source: `ping_pong --modes stream`.
-const BACKOFF: u32 = 8;
-
 /// The reader's end of a ring, and its state between records.
 #[derive(Debug)]
 pub(crate) struct Inbox {
@@ -65,8 +58,6 @@ pub(crate) struct Inbox {
     /// The last record was longer than its header's line: so is the next one, mostly, and its second line is to
     /// come together with the first. Fetched afterwards it took 0.1 of a round trip near, 0.2 far.
     is_long: bool,
-    /// Messages that had been received when there was last nothing to receive.
-    caught_up: u64,
     flow: Flow,
     /// The caller takes triggers like messages.
     takes_triggers: bool,
@@ -125,7 +116,6 @@ impl Inbox {
             max_message: link.terms.max_message,
             plain_max: link.terms.max_message.min(largest_payload(peer.ring)),
             is_long: false,
-            caught_up: 0,
             flow: Flow::Open,
             takes_triggers: false,
             segments: SegmentCache::default(),
@@ -209,12 +199,6 @@ impl Inbox {
             return 0;
         }
         self.publish_position();
-        if self.stats.messages - self.caught_up >= BURST {
-            for _ in 0..BACKOFF {
-                std::hint::spin_loop();
-            }
-        }
-        self.caught_up = self.stats.messages;
         for _ in 0..POLLS {
             if self.is_long {
                 self.consumer.touch();
@@ -379,6 +363,24 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn copy_out(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> usize {
         self.copy_rest(head, message, 0)
+    }
+
+    /// Copies the message at the ring's position out from byte `copied` on, and releases its record. Returns its length in
+    /// bytes.
+    #[inline(always)]
+    pub(crate) fn copy_rest(
+        &mut self,
+        head: &RecordHead,
+        message: &mut Vec<u8>,
+        copied: usize,
+    ) -> usize {
+        if message.len() != head.len {
+            message.resize(head.len, 0);
+        }
+        let rest = self.bytes(head).slice(copied, head.len - copied);
+        rest.copy_to(&mut message[copied..]);
+        self.release(head);
+        head.len
     }
 
     /// Releases the record at the ring's position, with its loan.

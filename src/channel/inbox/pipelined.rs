@@ -105,21 +105,4 @@ impl Inbox {
         ahead.copied = end;
         Some(end == all)
     }
-
-    /// Copies the rest of the message at the ring's position, and gives its record back. Gives its length in bytes.
-    #[inline(always)]
-    pub(crate) fn copy_rest(
-        &mut self,
-        head: &RecordHead,
-        message: &mut Vec<u8>,
-        copied: usize,
-    ) -> usize {
-        if message.len() != head.len {
-            message.resize(head.len, 0);
-        }
-        let rest = self.bytes(head).slice(copied, head.len - copied);
-        rest.copy_to(&mut message[copied..]);
-        self.release(head);
-        head.len
-    }
 }

@@ -79,7 +79,7 @@ impl<'a> OutgoingAttachment<'a> {
             Self::Block(block) => block.segment(),
             Self::Shared(block) => block.segment(),
             Self::Ticket(block) => block.segment(),
-            Self::Frozen { memory, .. } => memory.number_in(&session.env.pool())?,
+            Self::Frozen { memory, .. } => memory.number_in(session.env.pool())?,
             Self::Copy { block, .. } => block.as_ref().map_or(u32::MAX, Block::segment),
         })
     }
@@ -88,7 +88,7 @@ impl<'a> OutgoingAttachment<'a> {
 impl Sender {
     /// The pool that this half lends from.
     pub(crate) fn pool(&self) -> &Pool {
-        &self.session.env.pool()
+        self.session.env.pool()
     }
 
     /// Who borrows from it, by its account and as the kernel knows it.
@@ -233,7 +233,7 @@ impl Sender {
         self.producer.publish(header);
         let announced = self.announce();
         let Session { link, env, .. } = &*self.session;
-        self.promise = enter(&env.pool(), link.borrower, promise);
+        self.promise = enter(env.pool(), link.borrower, promise);
         self.stats.tensors += 1;
         self.stats.bytes += bytes as u64;
         announced?;
@@ -278,7 +278,7 @@ impl Sender {
                 }
                 return Err(full);
             }
-            take_blocks(&env.pool(), attachments)?;
+            take_blocks(env.pool(), attachments)?;
             match self.offer_all(attachments)? {
                 Offered::Known => return Ok(offset),
                 Offered::NoRoom => return Err(full),
@@ -311,7 +311,7 @@ impl Sender {
         attachment: &mut OutgoingAttachment<'_>,
     ) -> Option<LoanDescriptor> {
         let Session { link, env, .. } = &*self.session;
-        let (pool, to) = (&env.pool(), link.borrower);
+        let (pool, to) = (env.pool(), link.borrower);
         if let OutgoingAttachment::Copy { bytes, block: Some(block) } = attachment {
             bytes.copy_to(block.bytes_mut());
         }
