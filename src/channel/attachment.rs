@@ -10,17 +10,14 @@
 //! 2. A claimed loan goes back to its sender when its [`LentRange`] is dropped, and only then.
 //! 3. This file does not interpret the description: the `tensor` module reads a private copy of it.
 
-use crate::channel::loan_descriptor::{self as pooled};
+use crate::channel::loan_descriptor as pooled;
 use std::sync::Arc;
 
 use crate::channel::extension::ExtensionSlot;
-use crate::channel::loan_descriptor::LoanDescriptor;
-use crate::channel::loan_descriptor::NO_SLOT;
-use crate::channel::segment_cache::CachedSegment;
-use crate::channel::segment_cache::SegmentCache;
+use crate::channel::loan_descriptor::{LoanDescriptor, NO_SLOT};
+use crate::channel::segment_cache::{CachedSegment, SegmentCache};
 use crate::error::{Fault, Result, TensorFault};
-use crate::handshake::peer::Peer;
-use crate::handshake::peer::has_ended;
+use crate::handshake::peer::{Peer, has_ended};
 use crate::link::session::Session;
 use crate::pool::FrozenBlock;
 use crate::shm::Bytes;

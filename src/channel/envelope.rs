@@ -1,6 +1,6 @@
 //! The envelope of a record: its kind, and the id that stands between the header and the user's bytes.
 
-use crate::channel::loan_descriptor::{self as pooled};
+use crate::channel::loan_descriptor as pooled;
 use crate::ring::{Header, Kind};
 
 /// The kind of a record, and the id in front of the user's bytes.

@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use crate::channel::extension::ExtensionSlot;
 use crate::channel::loan_descriptor::LoanDescriptor;
-use crate::channel::message::MessageKind;
-use crate::channel::message::RequestId;
+use crate::channel::message::{MessageKind, RequestId};
 use crate::channel::pipeline::CopyAhead;
 use crate::channel::segment_cache::SegmentCache;
 use crate::channel::stats::RecvStats;
-use crate::error::TryRecvError;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, TryRecvError};
 use crate::handshake::layout;
 use crate::handshake::packet::Reason;
 use crate::link::health::Health;

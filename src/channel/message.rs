@@ -31,6 +31,6 @@ pub enum MessageKind {
     Request(RequestId),
     /// The response to the request with this id.
     Response(RequestId),
-    /// Tensors; see [`Receiver::recv_tensors`].
+    /// Tensors; see [`Receiver::recv_tensors`](crate::Receiver::recv_tensors).
     Tensors,
 }

@@ -18,11 +18,9 @@ use std::sync::Arc;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-use crate::channel::pipeline::tell;
-use crate::channel::pipeline::told;
+use crate::channel::pipeline::{tell, told};
 use crate::error::ErrorKind;
-use crate::link::health::Health;
-use crate::link::health::HealthWord;
+use crate::link::health::{Health, HealthWord};
 use crate::link::registry::LinkRegistry;
 use crate::pool::{Borrower, Pool, PoolOptions};
 use crate::ring::{Consumer, Header, Kind, Producer};

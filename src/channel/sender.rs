@@ -14,11 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::channel::announced::AnnouncedSegments;
-use crate::channel::envelope::Envelope;
-use crate::channel::envelope::PLAIN;
-use crate::channel::sender::reservation::Batch;
-use crate::channel::sender::reservation::POOLED;
-use crate::channel::sender::reservation::Reservation;
+use crate::channel::envelope::{Envelope, PLAIN};
+use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
 use crate::channel::token::Token;
 pub use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result};

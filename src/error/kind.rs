@@ -1,8 +1,7 @@
 //! The error type, its kinds, and the conversions into it.
 
-use std::fmt;
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use crate::error::{
     CommitFault, CudaFault, DescriptorFault, DlpackFault, Fault, RegionFault, TensorFault,

@@ -14,12 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::error::{ErrorKind, Fault, Result};
-use crate::handshake::packet::PACKET;
-use crate::handshake::packet::Packet;
-use crate::handshake::packet::Reason;
+use crate::handshake::packet::{PACKET, Packet, Reason};
 use crate::handshake::socket;
-use crate::handshake::socket::Incoming;
-use crate::handshake::socket::Received;
+use crate::handshake::socket::{Incoming, Received};
 use crate::handshake::untrusted::UntrustedFd;
 use crate::link::passed::PassedDescriptors;
 use crate::pool::FrozenBlock;

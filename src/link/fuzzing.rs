@@ -1,9 +1,7 @@
 //! The entry of fuzz targets to the packets.
 
 use crate::error::ErrorKind;
-use crate::handshake::packet::PACKET;
-use crate::handshake::packet::Packet;
-use crate::handshake::packet::refusal;
+use crate::handshake::packet::{PACKET, Packet, refusal};
 use crate::link::link::Extents;
 
 /// Decodes any bytes. A packet that decodes must encode to the same bytes.

@@ -13,16 +13,13 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::handshake::layout;
 use crate::handshake::layout::Extents;
 use crate::handshake::owned_socket::Socket;
-use crate::handshake::packet::Packet;
-use crate::handshake::packet::Reason;
+use crate::handshake::packet::{Packet, Reason};
 use crate::handshake::peer::Peer;
-use crate::handshake::socket;
+use crate::handshake::{layout, socket};
 use crate::link::control_socket::ControlSocket;
-use crate::link::health::Health;
-use crate::link::health::HealthWord;
+use crate::link::health::{Health, HealthWord};
 use crate::pool::{Borrower, BorrowerId};
 use crate::shm::{Mapping, PeerMapping, PeerWords};
 

@@ -16,8 +16,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{ErrorKind, Fault, Result};
-use crate::handshake::untrusted::UntrustedFd;
-use crate::handshake::untrusted::UntrustedFds;
+use crate::handshake::untrusted::{UntrustedFd, UntrustedFds};
 
 /// Descriptors that wait to be taken, of all links: half of those that this process may open at most.
 static HELD: AtomicUsize = AtomicUsize::new(0);

@@ -7,9 +7,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::handshake::layout;
 use crate::handshake::packet::Reason;
-use crate::handshake::socket;
+use crate::handshake::{layout, socket};
 use crate::link::env::LinkEnv;
 use crate::link::link::Link;
 use crate::shm::OwnWords;

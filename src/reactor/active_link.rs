@@ -2,13 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::channel::MessageKind;
-use crate::channel::Receiver;
-use crate::channel::RequestId;
-use crate::channel::SetAside;
-use crate::channel::Watch;
-use crate::error::TryRecvError;
-use crate::error::{Error, ErrorKind, Result, contain};
+use crate::channel::{MessageKind, Receiver, RequestId, SetAside, Watch};
+use crate::error::{Error, ErrorKind, Result, TryRecvError, contain};
 use crate::link::LinkSocket;
 use crate::reactor::command::{CallFn, ClosedFn, Command, MessageFn, ReadFn, TensorsFn};
 use crate::reactor::deferred::DeferredMessages;

@@ -10,8 +10,7 @@ use crate::reactor::link::Link;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::message::Message;
 use crate::tensor::TensorSet;
-use crate::transport::Connection;
-use crate::transport::Listener;
+use crate::transport::{Connection, Listener};
 
 pub(super) type MessageFn = Box<dyn FnMut(&Link, Message<'_>) + Send>;
 pub(super) type TensorsFn = Box<dyn FnMut(&Link, TensorSet) + Send>;

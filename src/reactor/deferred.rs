@@ -5,9 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::channel::MessageKind;
-use crate::channel::Receiver;
-use crate::channel::SetAside;
+use crate::channel::{MessageKind, Receiver, SetAside};
 use crate::tensor::TensorSet;
 
 /// A message, or tensors with their loans.

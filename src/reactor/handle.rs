@@ -13,9 +13,7 @@ use crate::reactor::link::Link;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::stats::ReactorStats;
 use crate::reactor::totals::Totals;
-use crate::transport::Connection;
-use crate::transport::Context;
-use crate::transport::Listener;
+use crate::transport::{Connection, Context, Listener};
 
 /// The handle of a reactor, which serves any number of connections on one thread. Any thread may use it.
 ///

@@ -2,8 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::channel::MessageKind;
-use crate::channel::RequestId;
+use crate::channel::{MessageKind, RequestId};
 use crate::error::{ErrorKind, Result, contain};
 use crate::reactor::command::{CallFn, ClosedFn, Command, MessageFn, ReadFn, TensorsFn};
 use crate::reactor::link::Link;

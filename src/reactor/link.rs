@@ -5,14 +5,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::channel::RecvStats;
-use crate::channel::RequestId;
-use crate::channel::Sender;
-use crate::channel::Token;
-use crate::error::TrySendError;
-use crate::error::{Error, ErrorKind, Result, contain};
-use crate::handshake::Credentials;
-use crate::handshake::UntrustedFd;
+use crate::channel::{RecvStats, RequestId, Sender, Token};
+use crate::error::{Error, ErrorKind, Result, TrySendError, contain};
+use crate::handshake::{Credentials, UntrustedFd};
 use crate::reactor::command::{CallFn, Command, TokenFn, WriteFn};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::message::Message;

@@ -7,8 +7,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::error::contain;
 use crate::reactor::command::AcceptFn;
-use crate::transport::ACCEPT_PAUSE;
-use crate::transport::Listener;
+use crate::transport::{ACCEPT_PAUSE, Listener};
 
 /// The most connections that one listener accepts in one turn.
 const ACCEPTS: usize = 16;

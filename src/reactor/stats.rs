@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::channel::RecvStats;
-use crate::channel::SendStats;
+use crate::channel::{RecvStats, SendStats};
 
 /// The counters of a [`Link`](crate::Link), from [`Link::stats`](crate::Link::stats).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,12 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::channel::RequestId;
-use crate::channel::SendStats;
-use crate::channel::Sender;
-use crate::channel::Token;
-use crate::error::TrySendError;
-use crate::error::{Error, ErrorKind, Result};
+use crate::channel::{RequestId, SendStats, Sender, Token};
+use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::handshake::UntrustedFd;
 use crate::tensor::{self, TensorSet};
 

@@ -5,9 +5,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
 
-use crate::error::Result;
-use crate::error::TryRecvError;
-use crate::error::TrySendError;
+use crate::error::{Result, TryRecvError, TrySendError};
 use crate::tensor::outgoing::Outgoing;
 use crate::tensor::set::TensorSet;
 use crate::tensor::view::Tensor;

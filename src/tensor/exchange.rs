@@ -3,19 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::channel::Attachment;
-use crate::channel::Claims;
-use crate::channel::LentRange;
-use crate::channel::OutgoingAttachment;
-use crate::channel::Received;
-use crate::channel::Receiver;
-use crate::channel::Sender;
-use crate::channel::SetAside;
-use crate::error::TryRecvError;
-use crate::error::TrySendError;
-use crate::error::{Error, ErrorKind, Fault, Result, TensorFault};
-use crate::patience::RecvPatience;
-use crate::patience::SendPatience;
+use crate::channel::{
+    Attachment, Claims, LentRange, OutgoingAttachment, Received, Receiver, Sender, SetAside,
+};
+use crate::error::{Error, ErrorKind, Fault, Result, TensorFault, TryRecvError, TrySendError};
+use crate::patience::{RecvPatience, SendPatience};
 use crate::pool::{BorrowerId, Pool, Promise};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{self, Descriptor, Location};

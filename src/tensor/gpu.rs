@@ -14,9 +14,7 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::channel::ExtensionSlot;
-use crate::channel::LentRange;
-use crate::channel::Sender;
+use crate::channel::{ExtensionSlot, LentRange, Sender};
 use crate::error::{Error, GpuUuid, Result, TensorFault};
 use crate::handshake::has_ended;
 use crate::pool::{BorrowerId, Pool, SharedBlock, Users};

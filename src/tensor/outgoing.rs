@@ -1,7 +1,6 @@
 //! The argument of a send, and the description of a message of tensors.
 
-use crate::channel::OutgoingAttachment;
-use crate::channel::Sender;
+use crate::channel::{OutgoingAttachment, Sender};
 use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::pool::{Block, Pool};
 use crate::shm::Bytes;

@@ -16,10 +16,9 @@ use rustix::process::{Resource, Rlimit};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::address::Address;
-use crate::handshake::exchange;
 use crate::handshake::exchange::Offer;
 use crate::handshake::owned_socket::Socket;
-use crate::handshake::socket;
+use crate::handshake::{exchange, socket};
 use crate::patience::after;
 use crate::pool::Pool;
 use crate::transport::connection::Connection;

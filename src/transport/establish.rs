@@ -14,8 +14,7 @@ use crate::link::env::LinkEnv;
 use crate::link::link::{Link, Returns, Terms};
 use crate::link::session::Session;
 use crate::transport::connection::Connection;
-use crate::transport::options::Numa;
-use crate::transport::options::Options;
+use crate::transport::options::{Numa, Options};
 use crate::wake;
 
 /// Returns the connection of a handshake's two sides.

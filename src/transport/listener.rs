@@ -21,10 +21,9 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::address::Address;
-use crate::handshake::exchange;
 use crate::handshake::exchange::Offer;
 use crate::handshake::owned_socket::Socket;
-use crate::handshake::socket;
+use crate::handshake::{exchange, socket};
 use crate::patience::after;
 use crate::shm::fork::Generation;
 use crate::transport::connection::Connection;

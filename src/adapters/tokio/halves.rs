@@ -5,10 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::tokio::shared::{LinkWaits, watch_until};
-use crate::channel::RecvStats;
-use crate::channel::Request;
-use crate::channel::RequestId;
-use crate::channel::SendStats;
+use crate::channel::{RecvStats, Request, RequestId, SendStats};
 use crate::error::{TryRecvError, TrySendError};
 use crate::handshake::Peer;
 use crate::tensor::Outgoing;

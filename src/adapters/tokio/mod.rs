@@ -42,8 +42,7 @@ mod shared;
 mod stream;
 
 use crate::adapters::tokio::shared::{LinkWaits, Listening, Watched};
-use crate::channel::Request;
-use crate::channel::RequestId;
+use crate::channel::{Request, RequestId};
 use crate::handshake::Peer;
 use crate::tensor::Outgoing;
 use crate::transport::Stats;

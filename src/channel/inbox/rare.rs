@@ -1,15 +1,12 @@
 //! The slow path of the inbox: triggers, packets, requests, responses, and messages whose segment is not cached.
 
-use crate::channel::loan_descriptor::{self as pooled};
+use crate::channel::loan_descriptor as pooled;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::channel::inbox::Flow;
-use crate::channel::inbox::Inbox;
-use crate::channel::inbox::RecordHead;
+use crate::channel::inbox::{Flow, Inbox, RecordHead};
 use crate::channel::message::RequestId;
-use crate::error::TryRecvError;
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, TryRecvError};
 use crate::patience::RecvPatience;
 use crate::ring::{Header, Kind, Record};
 

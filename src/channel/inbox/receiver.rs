@@ -5,9 +5,7 @@
 //! 3. A response is accepted only for a request in flight; any other ends the link.
 
 use crate::channel::inbox::Flow;
-use crate::channel::message::MessageKind;
-use crate::channel::message::Request;
-use crate::channel::message::RequestId;
+use crate::channel::message::{MessageKind, Request, RequestId};
 use crate::channel::readiness::Watch;
 use crate::channel::stats::RecvStats;
 use crate::channel::token::Token;
@@ -18,15 +16,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::channel::attachment::Claims;
-use crate::channel::backlog::Backlog;
-use crate::channel::backlog::KeptMessage;
-use crate::channel::backlog::PINNED;
+use crate::channel::backlog::{Backlog, KeptMessage, PINNED};
 use crate::channel::calls::Calls;
-use crate::channel::inbox::Inbox;
-use crate::channel::inbox::RecordHead;
-use crate::channel::pipeline::MESSAGES;
-use crate::channel::pipeline::REQUESTS;
-use crate::channel::pipeline::Wanted;
+use crate::channel::inbox::{Inbox, RecordHead};
+use crate::channel::pipeline::{MESSAGES, REQUESTS, Wanted};
 pub use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::session::Session;

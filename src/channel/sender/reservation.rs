@@ -4,10 +4,8 @@
 //! 2. A batch fits into the ring as a whole and becomes visible by one store, that of its first header.
 
 use crate::channel::envelope::PLAIN;
-use crate::channel::sender::Sender;
-use crate::channel::sender::into_error;
-use crate::error::TrySendError;
-use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::channel::sender::{Sender, into_error};
+use crate::error::{Error, ErrorKind, Fault, Result, TrySendError};
 use crate::patience::after;
 use crate::ring::{Full, Header, Kind, batch_limit};
 

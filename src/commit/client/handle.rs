@@ -9,8 +9,7 @@ use crate::commit::client::state::{Pending, Reply};
 use crate::commit::wire::message::{self, Request};
 use crate::error::{Error, Result};
 use crate::handshake::Address;
-use crate::transport::Connection;
-use crate::transport::Context;
+use crate::transport::{Connection, Context};
 
 /// The largest number of sessions of a model, unless [`Client::max_sessions`] sets another.
 const SESSIONS: u32 = 16;

@@ -8,14 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::channel::MessageKind;
-use crate::channel::Receiver;
-use crate::channel::Sender;
+use crate::channel::{MessageKind, Receiver, Sender};
 use crate::commit::client::state::{ClientState, Pending, Reply, SessionKey};
 use crate::commit::wire::message::{self, Answer, Passed, Request};
-use crate::error::TryRecvError;
-use crate::error::TrySendError;
-use crate::error::{CommitFault, Error, ErrorKind, Fault, Result};
+use crate::error::{CommitFault, Error, ErrorKind, Fault, Result, TryRecvError, TrySendError};
 use crate::link::LinkSocket;
 use crate::shm::Bytes;
 use crate::shm::fork::Generation;

@@ -11,8 +11,7 @@ use crate::commit::server::service::Service;
 use crate::commit::server::tally::{ServerStats, Tally};
 use crate::error::{Error, Result};
 use crate::reactor::{EventLoop, Reactor};
-use crate::transport::Context;
-use crate::transport::Listener;
+use crate::transport::{Context, Listener};
 
 /// Runs a [`Service`] for any number of clients. Dropping the server ends it: executions that run and requests that
 /// wait are finished, and every client's link is closed in order.
