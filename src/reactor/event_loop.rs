@@ -219,7 +219,7 @@ impl EventLoop {
         if self.work >= TICK {
             done += self.tick(done == 0)?;
         }
-        self.idle |= done == 0 && !self.is_sleep_dear() && self.polling.sleeps_at_once();
+        self.idle |= done == 0 && self.polling.sleeps_at_once(self.is_sleep_dear());
         Ok(done)
     }
 
@@ -243,7 +243,7 @@ impl EventLoop {
     /// Returns whether falling asleep takes longer than a wait is worth: each polled link is armed for it, and then woken
     /// for.
     fn is_sleep_dear(&self) -> bool {
-        self.ready.len() > FEW && !self.polling.is_never()
+        self.ready.len() > FEW
     }
 
     /// Serves the polled links that are ready. A sweep that used up its budget goes on in the next turn.

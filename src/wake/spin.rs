@@ -102,14 +102,16 @@ impl SpinPolicy {
 #[derive(Debug, Clone)]
 pub(crate) struct Polling {
     policy: SpinPolicy,
-    /// The start of the wait.
+    /// The start of the wait, once the clock was read.
     since: Option<Instant>,
+    /// A poll of this wait has found nothing.
+    waits: bool,
     gave_up: bool,
 }
 
 impl Polling {
     pub(crate) fn new(policy: SpinPolicy) -> Self {
-        Self { policy, since: None, gave_up: false }
+        Self { policy, since: None, waits: false, gave_up: false }
     }
 
     /// Returns whether no wait ever polls.
@@ -118,20 +120,23 @@ impl Polling {
         self.policy.is_never()
     }
 
-    /// A poll has found nothing. Returns whether the caller sleeps at once.
+    /// Notes that a poll found nothing, without reading the clock. Returns whether the caller sleeps at once. `is_dear`: a
+    /// sleep costs more than polling in vain, so no wait sleeps at once unless none ever polls.
     #[inline(always)]
-    pub(crate) fn sleeps_at_once(&mut self) -> bool {
-        let sleeps = !self.policy.polls();
+    pub(crate) fn sleeps_at_once(&mut self, is_dear: bool) -> bool {
+        self.waits = true;
+        let sleeps = self.is_never() || !is_dear && !self.policy.polls();
         self.gave_up |= sleeps;
         sleeps
     }
 
-    /// Notes that a poll at `now` found nothing. Returns whether to poll on; else the caller sleeps. `is_dear`: a sleep
-    /// costs more than polling in vain, so no wait sleeps at once.
+    /// Notes that a poll at `now` found nothing. Returns whether to poll on; else the caller sleeps. `is_dear`: as in
+    /// [`sleeps_at_once`](Self::sleeps_at_once).
     pub(crate) fn goes_on(&mut self, now: Instant, is_dear: bool) -> bool {
         if self.is_never() {
             return false;
         }
+        self.waits = true;
         let since = *self.since.get_or_insert(now);
         let polls = self.policy.polls() || is_dear;
         let goes_on = polls && now - since < self.policy.limit();
@@ -142,7 +147,8 @@ impl Polling {
     /// Notes that a poll found something, or a sleep ended.
     #[inline]
     pub(crate) fn end(&mut self) {
-        let waited = self.since.take().is_some();
+        self.since = None;
+        let waited = std::mem::take(&mut self.waits);
         if std::mem::take(&mut self.gave_up) {
             self.policy.slept();
         } else if waited {
@@ -153,6 +159,7 @@ impl Polling {
     /// Drops the wait without learning from it.
     pub(crate) fn forget(&mut self) {
         self.since = None;
+        self.waits = false;
         self.gave_up = false;
     }
 }
@@ -240,10 +247,19 @@ mod tests {
         let mut polling = Polling::new(adaptive());
         polls_in_vain(&mut polling.policy, 4);
         let skip = polling.policy.skip;
-        assert!(skip > 0 && polling.sleeps_at_once());
+        assert!(skip > 0 && !polling.sleeps_at_once(true) && polling.sleeps_at_once(false));
         polling.end();
         assert_eq!(polling.policy.skip, skip - 1);
         assert!(polling.goes_on(Instant::now(), true), "a dear sleep is polled against");
+    }
+
+    #[test]
+    fn a_wait_that_ends_before_the_clock_is_read_has_paid() {
+        let mut polling = Polling::new(adaptive());
+        polling.policy.slept();
+        assert!(!polling.sleeps_at_once(false));
+        polling.end();
+        assert_eq!(polling.policy.failures, 0);
     }
 
     #[test]
