@@ -161,7 +161,7 @@ fn a_producer_goes_on_when_its_consumer_was_killed() {
         producer.says("the peer died");
         let second = Example::start("consumer", &format!("--name {name} --count 1000"));
         assert!(second.succeeds().contains("that is enough, 1000 tensors were received"));
-        producer.says("the peer closed the connection");
+        producer.says("the peer has closed the connection");
         let said = producer.kill();
         let starts: Vec<&str> = said.lines().filter(|line| line.contains("reads from")).collect();
         assert_eq!(starts.len(), 2, "{said}");

@@ -85,7 +85,7 @@ fn the_programs_of_the_readme_print_what_it_says() {
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     for name in ["model", "camera"] {
         let line =
-            format!("cargo new {name} && cd {name} && cargo add slipring --path ../slipring");
+            format!("cargo new {name} && (cd {name} && cargo add slipring --path ../slipring)");
         assert!(readme.contains(&line), "{line}");
     }
     let programs = blocks(&readme, "rust");

@@ -131,9 +131,11 @@ impl Waiter {
             }
             now = Instant::now();
             if passed(now) {
+                self.spin.slept();
                 return timed_out(now);
             }
             if slice.is_some_and(|slice| now - start >= slice) {
+                self.spin.slept();
                 return Ok(());
             }
         }

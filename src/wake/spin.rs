@@ -45,6 +45,7 @@ const MOST_FAILURES: u32 = 8;
 pub(crate) struct SpinPolicy {
     /// How long to poll.
     limit: Duration,
+    is_never: bool,
     is_adaptive: bool,
     /// Waits that polled in vain, less those that polled with success.
     failures: u32,
@@ -60,13 +61,14 @@ impl SpinPolicy {
             Spin::Never => (Duration::ZERO, false),
             Spin::Forever => (Duration::MAX, false),
         };
-        Self { limit, is_adaptive, failures: 0, skip: 0 }
+        let is_never = spin == Spin::Never;
+        Self { limit, is_never, is_adaptive, failures: 0, skip: 0 }
     }
 
     /// Returns whether no wait ever polls.
     #[inline(always)]
     pub(crate) fn is_never(&self) -> bool {
-        self.limit.is_zero()
+        self.is_never
     }
 
     /// Returns whether the next wait polls.
@@ -153,6 +155,14 @@ impl Polling {
             self.policy.slept();
         } else if waited {
             self.policy.caught();
+        }
+    }
+
+    /// Ends a wait that was given up, if there is one: it polled in vain.
+    pub(crate) fn abandon(&mut self) {
+        if self.waits {
+            self.gave_up = true;
+            self.end();
         }
     }
 

@@ -26,7 +26,7 @@ fn assert_mostly_asleep(start: Instant, before: Duration) {
 
 #[test]
 fn deadlines_in_vain_are_slept_through() {
-    // As a rule it would watch for two seconds.
+    // Polling lasts longer than the deadline.
     let spin = Spin::Adaptive { max: Duration::from_secs(10) };
     let (mut near, _far) = crate::support::pair(Options::new().spin(spin));
     let (start, before) = (Instant::now(), computed());
@@ -43,7 +43,7 @@ fn futures_dropped_in_vain_are_slept_through() {
     use slipring::tokio::AsyncConnection;
     use tokio::runtime::Builder;
 
-    // As a rule it would watch for 50 ms.
+    // Polling lasts longer than the timeout.
     let spin = Spin::Adaptive { max: Duration::from_millis(250) };
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let (near, _far) = crate::support::pair(Options::new().spin(spin));

@@ -209,6 +209,8 @@ impl AsyncReceiver {
         &mut self,
         mut attempt: impl FnMut(&mut crate::Receiver) -> Result<Option<T>, TryRecvError>,
     ) -> Result<Option<T>> {
+        // A future that was dropped leaves its wait behind.
+        self.polling.abandon();
         loop {
             match attempt(&mut self.inner) {
                 Ok(received) => {

@@ -131,21 +131,23 @@ impl LinkWaits {
 
     /// Sleeps until there may be something to receive.
     pub(super) async fn sleep_for_data(&self) -> Result<()> {
-        self.sleep(&self.data).await
+        self.sleep(&self.data, &self.room).await
     }
 
     /// Sleeps until there may be room.
     pub(super) async fn sleep_for_room(&self) -> Result<()> {
-        self.sleep(&self.room).await
+        self.sleep(&self.room, &self.data).await
     }
 
-    async fn sleep(&self, notify: &Notify) -> Result<()> {
+    async fn sleep(&self, notify: &Notify, other: &Notify) -> Result<()> {
         let mut readable = pin!(self.socket.readable());
         let mut notified = pin!(notify.notified());
         poll_fn(|context| {
             if let Poll::Ready(ready) = readable.as_mut().poll(context) {
-                // The socket is read after this, so a packet that comes later is an event of its own.
                 ready.map_err(|error| Error::os("epoll_wait", error))?.clear_ready();
+                // This half may find what it waits for without reading the socket, on which the other half's wake-up may
+                // lie. The other half looks for itself.
+                other.notify_one();
                 return Poll::Ready(Ok(()));
             }
             notified.as_mut().poll(context).map(Ok)
