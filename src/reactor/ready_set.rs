@@ -2,9 +2,10 @@
 
 use crate::channel::Watch;
 
-/// The loop arms a link after this many polls in vain. They take about as long as the wake-up that arming costs, some
-/// 5 µs. So a link costs at most twice what the better of polling and arming would cost.
-const IN_VAIN: u64 = 8192;
+/// A link that was polled so often in vain is armed. With one polled link that takes some 200 µs. It has to be longer than
+/// the loop leaves events alone, twice: else two loops that find each other's messages among their events arm the link
+/// again after each one, and a round trip takes 50 µs (`ping_pong --modes quiet`).
+const IN_VAIN: u64 = 32768;
 
 /// The loop arms links once in this many turns, so that many links share one barrier.
 const TURNS: u64 = 1024;
