@@ -213,7 +213,7 @@ pub fn is_alone() -> bool {
 }
 
 fn is_path_of(path: &str, test: &str) -> bool {
-    path.rsplit("::").next() == Some(test)
+    path == test || path.rsplit("::").next() == Some(test)
 }
 
 impl Drop for Other {
