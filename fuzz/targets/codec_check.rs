@@ -5,8 +5,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use slipring::{DType, Shape};
 use slipring::tensor::{BytesElements, Element};
+use slipring::{DType, Shape};
 
 fuzz_target!(|input: &[u8]| {
     let [code, rank, rest @ ..] = input else { return };

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
 use raw::{Hello, Lent, RawPeer};
-use slipring::{Connection, Context, Listener, Options, Tensor, TensorSet};
 use slipring::message::Token;
 use slipring::options::Spin;
+use slipring::{Connection, Context, Listener, Options, Tensor, TensorSet};
 
 /// How long anything may take.
 const HANG: Duration = Duration::from_secs(5);
@@ -97,8 +97,12 @@ fn step(
     peer: &mut RawPeer,
     held: &mut Held,
 ) -> bool {
-    let failed = |error: slipring::error::TryRecvError| matches!(error, slipring::error::TryRecvError::Failed(_));
-    let unsent = |error: slipring::error::TrySendError| matches!(error, slipring::error::TrySendError::Failed(_));
+    let failed = |error: slipring::error::TryRecvError| {
+        matches!(error, slipring::error::TryRecvError::Failed(_))
+    };
+    let unsent = |error: slipring::error::TrySendError| {
+        matches!(error, slipring::error::TrySendError::Failed(_))
+    };
     match script.byte() % 16 {
         0 => {
             let slot = usize::from(script.byte()) % (CONTROL.len() + SLOTS);

@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use slipring::{Address, Connection, Context, EventLoop, Link, Listener, Options, Tensor};
 use slipring::message::Bytes;
 use slipring::options::Spin;
+use slipring::{Address, Connection, Context, EventLoop, Link, Listener, Options, Tensor};
 
 use super::{Kind, System};
 use crate::Outcome;
