@@ -2,7 +2,6 @@
 
 use crate::error::ErrorKind;
 use crate::handshake::packet::{PACKET, Packet, refusal};
-use crate::link::link::Extents;
 
 /// Decodes any bytes. A packet that decodes must encode to the same bytes.
 pub fn packet(bytes: &[u8]) {

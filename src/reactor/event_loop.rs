@@ -159,7 +159,7 @@ impl EventLoop {
     pub fn run_until(&mut self, mut done: impl FnMut() -> bool) -> Result<()> {
         self.mailbox.generation().check()?;
         let _turn = self.mailbox.enter();
-        self.polling.forget();
+        self.polling.abandon();
         while !self.is_finished() && !done() {
             if self.turn(usize::MAX)? > 0 {
                 self.polling.end();

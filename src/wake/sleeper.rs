@@ -67,7 +67,7 @@ impl Sleeper {
 
     /// Stores that this side sleeps. The caller checks once more what it waits for, and then sleeps while the bell's
     /// low half is the value returned.
-    fn park(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> u32 {
+    pub(crate) fn park(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> u32 {
         let bell = peer.load(self.bell) as u32;
         let was_hot = self.store_asleep(own, self.eager | state::PARKED);
         before_last_look(was_hot);
