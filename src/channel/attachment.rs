@@ -10,10 +10,10 @@
 //! 2. A claimed loan goes back to its sender when its [`LentRange`] is dropped, and only then.
 //! 3. This file does not interpret the description: the `tensor` module reads a private copy of it.
 
-use crate::channel::loan_descriptor as pooled;
 use std::sync::Arc;
 
 use crate::channel::extension::ExtensionSlot;
+use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::{LoanDescriptor, NO_SLOT};
 use crate::channel::segment_cache::{CachedSegment, SegmentCache};
 use crate::error::{Fault, Result, TensorFault};

@@ -6,9 +6,6 @@
 //! 3. After each publication the sender checks whether the receiver sleeps, and wakes it if so.
 //! 4. At most one reservation or batch exists at a time: it borrows the sender.
 
-use crate::channel::stats::SendStats;
-use crate::patience::SendPatience;
-use crate::pool::Block;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::channel::announced::AnnouncedSegments;
 use crate::channel::envelope::{Envelope, PLAIN};
 use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
+use crate::channel::stats::SendStats;
 use crate::channel::token::Token;
 pub use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,7 +23,9 @@ use crate::link::health::Health;
 use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::link::waiter::Waiter;
+use crate::patience::SendPatience;
 use crate::patience::after;
+use crate::pool::Block;
 use crate::pool::{Prepared, Promise, Ready};
 use crate::ring::{BESIDE, BatchSlot, Beside, Full, Header, Kind, Producer, largest_payload};
 use crate::shm::fork::Generation;

@@ -39,7 +39,7 @@ impl Block {
         self.piece.is_some()
     }
 
-    /// Gives it back to the pool, unless it is on loan.
+    /// Returns the block to the pool, unless it is on loan.
     pub(crate) fn put_back(&mut self) {
         if let Some(piece) = self.piece.take() {
             // A forked child has only a copy of the tables and must not wait for their lock.

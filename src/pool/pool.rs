@@ -329,7 +329,7 @@ impl Pool {
         FrozenDraft::create(self, len)
     }
 
-    /// Gives frozen memory a number.
+    /// Numbers frozen memory.
     pub(super) fn name_frozen(&self, frozen: &Arc<FrozenBlock>) -> Result<u32> {
         self.lock().name_frozen(frozen)
     }

@@ -438,7 +438,7 @@ impl Tables {
         Ok(number)
     }
 
-    /// Gives frozen memory a number.
+    /// Numbers frozen memory.
     pub(super) fn name_frozen(&mut self, frozen: &Arc<FrozenBlock>) -> Result<u32> {
         self.frozen.retain(|_, frozen| frozen.strong_count() > 0);
         let number = self.next_number()?;

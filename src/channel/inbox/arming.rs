@@ -6,8 +6,8 @@ use crate::link::control_socket::DATA_WAKES;
 use crate::wake::before_last_look;
 
 impl Inbox {
-    /// About to sleep on the socket: takes what has come there, says so to the peer, and looks once
-    /// more. True: there is something to receive, or the link is over.
+    /// Reads the socket, announces to the peer that this half sleeps on it, and checks the ring once more. Returns `true`
+    /// if a record has come or the link is over.
     pub(crate) fn arm(&mut self) -> Result<bool> {
         let mut control_socket = self.link.control_socket();
         let taken = if self.link.by_descriptor() {
@@ -19,7 +19,7 @@ impl Inbox {
             drop(control_socket);
             return Err(self.fail(error));
         }
-        // One wake-up comes for each time that this half says so.
+        // The peer sends one wake-up for each announcement.
         let woken = control_socket.data_woken();
         if self.flow != Flow::Armed || woken {
             control_socket.expect(DATA_WAKES);

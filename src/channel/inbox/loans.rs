@@ -22,14 +22,14 @@ impl Inbox {
         is_found
     }
 
-    /// The message that is on loan.
+    /// Returns the head of the borrowed message.
     #[inline(always)]
     pub(crate) fn pooled_head(&self, Record { header, offset }: Record) -> RecordHead {
-        // Taken from where it stays: what a result carries is put together in memory.
+        // Read from its field: a value in a `Result` would pass through memory.
         RecordHead { header, offset, len: self.lent.as_ref().map_or(0, |lent| lent.len as usize) }
     }
 
-    /// A private copy of the descriptor behind `envelope` bytes of a record's payload, checked without its segment.
+    /// Returns a private copy of the descriptor behind `envelope` bytes of a record's payload, checked without its segment.
     #[inline(always)]
     pub(crate) fn descriptor(
         &self,
@@ -53,7 +53,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// A record names one segment only.
+    /// Allows one new segment to be read from the socket, if this one is not cached. A record names one segment.
     #[inline(always)]
     pub(crate) fn open_window_for(&mut self, segment: u32) {
         if self.segments.current(&self.session, segment).is_none() {

@@ -10,8 +10,7 @@ use crate::patience::RecvPatience;
 use crate::ring::{Header, Record};
 
 impl Inbox {
-    /// As [`head`](Self::head), for somebody who wants a copy in `buffer`. Gives, too, how many bytes of it are there
-    /// already.
+    /// As [`head`](Self::head), for a caller that wants a copy in `buffer`. Also returns how many bytes are copied already.
     pub(crate) fn head_ahead(
         &mut self,
         patience: RecvPatience,
@@ -35,7 +34,7 @@ impl Inbox {
         Ok(head?.map(|head| (head, copied)))
     }
 
-    /// The same for somebody who has not looked yet.
+    /// As [`head_ahead`](Self::head_ahead), and polls first.
     pub(crate) fn head_for_copy(
         &mut self,
         patience: RecvPatience,
@@ -48,8 +47,8 @@ impl Inbox {
         self.head_ahead(patience, wanted, buffer)
     }
 
-    /// Copies what the peer tells of, while nothing stands at the ring's position. Where nothing comes of it, or time
-    /// is up, nothing more is copied ahead in this wait.
+    /// Copies the bytes that the peer announces, as long as no record has come. Stops copying ahead for this wait if the
+    /// announcement is of no use, or at the deadline.
     #[cold]
     pub(crate) fn copy_ahead(&mut self, patience: RecvPatience) {
         let told = told(&self.link.peer, layout::FILLED);
@@ -57,7 +56,7 @@ impl Inbox {
         let before = self.ahead.copied;
         loop {
             if self.consumer.is_ready() {
-                // What is told may be of another record.
+                // The announcement may belong to another record.
                 return;
             }
             let Some(is_all) = self.copy_step(told) else { break };
@@ -74,7 +73,7 @@ impl Inbox {
         }
     }
 
-    /// Copies some of what is told of: whether that was all of it. `None`: there is nothing of it to copy.
+    /// Copies up to [`STEP`] of the announced bytes. Returns whether these were all. `None`: there is nothing to copy.
     fn copy_step(&mut self, told: u64) -> Option<bool> {
         if self.ahead.wanted != Some(told & BEHIND_ID) {
             return None;
@@ -82,7 +81,7 @@ impl Inbox {
         if self.ahead.descriptor.is_none() {
             let header = Header::POOLED_MESSAGE;
             let record = Record { header, offset: self.consumer.payload(header) };
-            // What cannot be is found out when it is a message.
+            // A descriptor that is not valid is a fault once its record has come.
             self.ahead.descriptor = self.descriptor(record, 8 * (told & BEHIND_ID) as usize).ok();
         }
         let Self { ahead, segments, session, .. } = self;
@@ -95,7 +94,7 @@ impl Inbox {
             return None;
         }
         if ahead.buffer.len() != len {
-            // No more is touched than is copied.
+            // Only the copied bytes of the buffer are touched.
             ahead.buffer.truncate(len);
             ahead.buffer.reserve_exact(len - ahead.buffer.len());
             ahead.buffer.resize(end.max(ahead.buffer.len()), 0);

@@ -1,10 +1,10 @@
 //! The slow path of the inbox: triggers, packets, requests, responses, and messages whose segment is not cached.
 
-use crate::channel::loan_descriptor as pooled;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::channel::inbox::{Flow, Inbox, RecordHead};
+use crate::channel::loan_descriptor as pooled;
 use crate::channel::message::RequestId;
 use crate::error::{Fault, Result, TryRecvError};
 use crate::patience::RecvPatience;
@@ -14,6 +14,7 @@ use crate::ring::{Header, Kind, Record};
 const TOKENS: u32 = 1 << 16;
 
 impl Inbox {
+    /// Checks a record that is no plain message. Acts on triggers and packets, and waits for the record after them.
     #[cold]
     pub(crate) fn check_rare(
         &mut self,
@@ -46,12 +47,12 @@ impl Inbox {
                     let start = *start.get_or_insert_with(Instant::now);
                     self.take_packets(record.header).map_err(|error| self.fail(error))?;
                     self.discard(record.header);
-                    // Taking them takes time.
+                    // Reading the socket takes time.
                     patience.check(start)?;
                     record = self.await_record(patience)?;
                 }
                 Kind::Tensors => return self.check_record(record, patience),
-                // Also for want of our own memory or descriptors: what came with the record is lost.
+                // A lack of our own memory or descriptors ends the link, too: the record's contents are lost.
                 _ => {
                     return Ok(Some(
                         self.check_envelope(record).map_err(|error| self.fail(error))?,
@@ -61,7 +62,7 @@ impl Inbox {
         }
     }
 
-    /// The token in a record that triggers one.
+    /// Returns the token of a trigger.
     pub(crate) fn token(&self, record: Record) -> Result<u32, Fault> {
         let header = record.header;
         if header.is_pooled() || header.len() != 4 {
@@ -72,7 +73,7 @@ impl Inbox {
         Ok(u32::from_le_bytes(token))
     }
 
-    /// The peer says that packets wait on the socket: it can send no more before they are taken.
+    /// Reads the socket. The peer sends no more packets until this side has read the ones that wait.
     fn take_packets(&mut self, header: Header) -> Result<()> {
         if header.is_pooled() || header.len() != 0 {
             return Err(Fault::RecordHeader { header: header.to_word() }.into());
@@ -83,6 +84,7 @@ impl Inbox {
         Ok(())
     }
 
+    /// Checks a request, a response, or a message in the pool.
     fn check_envelope(&mut self, record: Record) -> Result<RecordHead> {
         let header = record.header;
         let payload = self.link.peer.bytes(record.offset, header.len() as usize);

@@ -4,13 +4,6 @@
 //! 2. A message that is only peeked at stays the next one.
 //! 3. A response is accepted only for a request in flight; any other ends the link.
 
-use crate::channel::inbox::Flow;
-use crate::channel::message::{MessageKind, Request, RequestId};
-use crate::channel::readiness::Watch;
-use crate::channel::stats::RecvStats;
-use crate::channel::token::Token;
-use crate::error::Fault;
-use crate::link::control_socket::DATA_WAKES;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,10 +11,17 @@ use std::time::Instant;
 use crate::channel::attachment::Claims;
 use crate::channel::backlog::{Backlog, KeptMessage, PINNED};
 use crate::channel::calls::Calls;
+use crate::channel::inbox::Flow;
 use crate::channel::inbox::{Inbox, RecordHead};
+use crate::channel::message::{MessageKind, Request, RequestId};
 use crate::channel::pipeline::{MESSAGES, REQUESTS, Wanted};
+use crate::channel::readiness::Watch;
+use crate::channel::stats::RecvStats;
+use crate::channel::token::Token;
+use crate::error::Fault;
 pub use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
+use crate::link::control_socket::DATA_WAKES;
 use crate::link::session::Session;
 use crate::patience::RecvPatience;
 use crate::ring::Kind;

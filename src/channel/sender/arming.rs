@@ -9,8 +9,8 @@ use crate::patience::after;
 use crate::wake::before_last_look;
 
 impl Sender {
-    /// About to sleep on the socket until there is room: takes what has come there and says so to the
-    /// peer. The caller looks once more.
+    /// Reads the socket, and announces to the peer that this half sleeps on it until there is room. The caller checks for
+    /// room once more.
     pub(crate) fn arm(&mut self) -> Result<()> {
         let link = &*self.link;
         let mut control_socket = link.control_socket();
@@ -33,14 +33,14 @@ impl Sender {
         self.room.arm(&self.link)
     }
 
-    /// When an operation that waits as long as [`Options::send_timeout`](crate::Options::send_timeout) allows
-    /// gives up.
+    /// Returns the deadline of an operation that starts now and waits for
+    /// [`Options::send_timeout`](crate::Options::send_timeout).
     #[doc(hidden)]
     pub fn default_deadline(&self) -> Instant {
         after(self.session.env.options().send_timeout)
     }
 
-    /// Whether nothing has ended the link yet.
+    /// Returns whether the link has not ended.
     pub(crate) fn is_alive(&self) -> bool {
         self.link.is_alive()
     }

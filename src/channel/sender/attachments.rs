@@ -4,12 +4,12 @@
 //! 2. It copies only when it has all of them.
 //! 3. While it waits for one of them it holds none, so it blocks no other sender.
 
-use crate::channel::loan_descriptor as pooled;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::channel::announced::Offered;
 use crate::channel::attachment::{LONGEST, SHORT, SINGLE};
+use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
 use crate::error::{Error, ErrorKind, Result, TensorFault, TrySendError};

@@ -1,4 +1,4 @@
-//! Descriptors of the user's, which a sender passes over the link's socket.
+//! Descriptors that the user passes to the peer over the link's socket.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -10,15 +10,15 @@ use crate::handshake::socket;
 use crate::handshake::untrusted::UntrustedFd;
 
 impl Sender {
-    /// Sends descriptors, for a record that follows to name. Gives the number of the first one; the others
-    /// count on from there. Waits for room on the socket until `deadline`.
+    /// Sends descriptors, which a later record names. Waits for room on the socket until `deadline`. Returns the number of
+    /// the first descriptor; the others have the numbers after it.
     ///
-    /// After an error some may have been sent. The next record that names any drops those before.
+    /// After an error some descriptors may have been sent. The peer drops them when a later record names others.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::TimedOut`]: the peer has not looked at its socket for long.
-    /// - [`ErrorKind::DescriptorLimit`]: too many of this user's are on their way.
+    /// - [`ErrorKind::TimedOut`]: the peer did not read its socket before the deadline.
+    /// - [`ErrorKind::DescriptorLimit`]: too many descriptors of this user are in flight.
     /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`].
     #[doc(hidden)]
     pub fn pass(&mut self, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<u64> {
@@ -37,23 +37,23 @@ impl Sender {
         Ok(number)
     }
 
-    /// Descriptors that were sent.
+    /// Returns how many descriptors were sent.
     #[doc(hidden)]
     pub fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// From now on up to `limit` descriptors of the peer's may wait to be taken.
+    /// Lets up to `limit` descriptors of the peer wait until they are taken.
     #[doc(hidden)]
     pub fn admit_descriptors(&self, limit: usize) {
         self.link.control_socket().admit_descriptors(limit);
     }
 
-    /// Takes descriptors that a record of the peer's names; those before them are dropped.
+    /// Returns the descriptors that a record of the peer names, and drops the ones before them.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Fault`]: there are none of these numbers. The connection is over.
+    /// - [`ErrorKind::Fault`]: the peer sent no descriptors with these numbers. The connection ends.
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
     #[doc(hidden)]
     pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {

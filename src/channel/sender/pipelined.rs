@@ -7,7 +7,7 @@ use crate::channel::sender::Sender;
 use crate::handshake::layout;
 
 impl Sender {
-    /// Copies a message into the block that there is for it.
+    /// Copies a message into its block. The receiver of a long message is told after each piece.
     pub(crate) fn fill(&mut self, envelope: Envelope, message: &[u8]) {
         let tells = message.len() >= LONG && self.write_payload(envelope, message.len());
         if !tells {
@@ -25,11 +25,11 @@ impl Sender {
                 is_rung = is_rung || self.announce_ahead();
             }
         }
-        // Before the record is published, and so before the next message's descriptor is written.
+        // The record is published after this, and the next message's descriptor is written after the record.
         tell(&self.link.own, layout::FILLED, 0);
     }
 
-    /// Wakes a receiver that sleeps and wants to know what is under way. False: there is none.
+    /// Wakes a receiver that is asleep and eager. Returns `false` if there is none.
     fn announce_ahead(&mut self) -> bool {
         let link = &*self.link;
         let is_rung = self.data.look_ahead(&link.own, &link.peer);
@@ -40,7 +40,7 @@ impl Sender {
         is_rung
     }
 
-    /// Writes the payload of the record to come where it will stand. False: there is no slot for the loan.
+    /// Writes the payload of the coming record to its place in the ring. Returns `false` if no loan slot is free.
     fn write_payload(&mut self, envelope: Envelope, len: usize) -> bool {
         if self.promise.is_none() {
             self.promise = self.ask_promise();

@@ -12,15 +12,15 @@ use crate::patience::SendPatience;
 use crate::pool::Lacking;
 use crate::ring::{Header, Kind};
 
-/// How long to sleep at a time while waiting for what nobody rings for: blocks that other peers
-/// hold, or room on the socket.
+/// The longest sleep while a sender waits for events without a bell: blocks that other peers return, and room on the
+/// socket.
 const SLICE: Duration = Duration::from_millis(5);
 
-/// A sender measures how far its peer is after one loan in so many: often enough to notice soon that a thread has moved,
-/// seldom enough that the measuring is no part of the time (`ping_pong --modes tensor`).
+/// A sender measures the distance of its peer once in this many loans. It then notices soon that a thread has moved, and
+/// the measuring does not show in `ping_pong --modes tensor`.
 const DISTANCE_EVERY: u64 = 16;
 
-/// Nothing of the peer's is free for `len` bytes.
+/// Returns the error for `len` bytes that no slot or block is free for.
 fn full(len: usize) -> TrySendError {
     TrySendError::Full { free: 0, needed: len as u64 }
 }
@@ -39,8 +39,8 @@ impl Sender {
         Ok(())
     }
 
-    /// A block for `len` bytes, with all that publishing it will need: a segment that the peer
-    /// knows, a loan slot, and a record in the ring.
+    /// Reserves a block for `len` bytes, and everything that its publication needs: a segment that the peer knows, a loan
+    /// slot, and a record in the ring.
     #[inline(always)]
     pub(crate) fn room_in_pool(
         &mut self,
@@ -97,7 +97,7 @@ impl Sender {
         loop {
             self.pooled.offset = self.room_in_ring(header, SendPatience::None)?;
             let block = &mut self.pooled.block;
-            // There is a slot for it if one is promised.
+            // A ready block needs a promised slot.
             let is_ready = match (self.prepared.take(), &self.ready, &self.promise) {
                 (Some(prepared), Some(ready), Some(_)) if prepared.is_for(len) => {
                     block.take_ready(ready, prepared, len)
@@ -122,13 +122,13 @@ impl Sender {
         }
     }
 
-    /// Asks the pool for a block for `len` bytes. False: it is to be asked again.
+    /// Asks the pool for a block for `len` bytes. Returns `false` if the caller must ask once more.
     #[cold]
     fn ask_block(&mut self, len: usize) -> Result<bool, TrySendError> {
         let Session { link, env, .. } = &*self.session;
         match env.pool().alloc_for(len, link.borrower)? {
             Ok(block) => self.pooled.block = block,
-            // This half is the only one that lends to this peer: a slot that is free stays free.
+            // Only this half lends to this peer, so a slot that it gives up stays free.
             Err(Lacking::Slot) if self.promise.is_some() => {
                 self.renounce();
                 return Ok(false);
@@ -145,7 +145,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// Makes sure that the peer knows a segment beside those that `needed` names.
+    /// Announces a segment to the peer if the peer does not know it. The segments in `needed` stay announced.
     #[inline]
     pub(crate) fn offer(&mut self, segment: u32, needed: &[u32]) -> Result<Offered> {
         if self.announced.knows(segment) {
@@ -155,7 +155,7 @@ impl Sender {
         self.announced.offer(&self.session, segment, reader, needed)
     }
 
-    /// Tells the reader that packets wait for it on the socket: it may have no other reason to look.
+    /// Sends a record that makes the reader read its socket.
     #[cold]
     pub(crate) fn announce_packets(&mut self) -> Result<(), TrySendError> {
         let header = Header::new(Kind::Packets, 0);
@@ -170,7 +170,7 @@ impl Sender {
     pub(crate) fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
         let Self { room, session, .. } = self;
         let Session { link, env, .. } = &**session;
-        // Others hold what is lacking, or the peer does: then it rings, whichever loan it returns.
+        // The peer rings for each loan that it returns. Nobody rings for the blocks of other peers.
         let oldest = env.pool().oldest_loan(link.borrower);
         let waited = room.wait(link, Some(deadline), Some(SLICE), || {
             oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
@@ -185,13 +185,13 @@ impl Sender {
         if self.session.link.peer_left() { Err(ErrorKind::PeerClosed.into()) } else { Ok(()) }
     }
 
-    /// Publishes the block's descriptor, and enters the loan.
+    /// Publishes the block's descriptor, and enters the loan into the peer's account.
     pub(crate) fn finish_pooled(&mut self, envelope: Envelope, len: usize) -> Result<()> {
         let place = self.pooled.block.place();
         let promise = self.promise.take().or_else(|| self.ask_promise());
         let Some((promise, place)) = promise.zip(place) else {
             self.pooled.block.put_back();
-            // The account closes when the peer ends.
+            // The account is closed, so the peer has ended.
             return Err(self.link.end());
         };
         let descriptor = LoanDescriptor::new(&promise.loan(place), len as u64).to_words();
@@ -203,21 +203,21 @@ impl Sender {
         let Session { link, env, .. } = &*self.session;
         let block = &mut self.pooled.block;
         (self.promise, self.prepared) = env.pool().enter_and_prepare(block, link.borrower, promise);
-        // If the account was closed meanwhile the peer has left, perhaps with this message.
+        // An account that closed in between belongs to a peer that has ended, perhaps after it read this message.
         self.pooled.block.put_back();
         announced?;
         self.note_distance()
     }
 
-    /// Measures now and then how far the peer is. The caller has just lent it something: only the pool needs the distance.
+    /// Measures the distance of the peer after one loan in [`DISTANCE_EVERY`]. Only the pool needs the distance.
     #[inline(always)]
     pub(crate) fn note_distance(&mut self) -> Result<()> {
         let lent = self.stats.pooled + self.stats.tensors;
         if lent.is_multiple_of(DISTANCE_EVERY) { self.measure_distance() } else { Ok(()) }
     }
 
-    /// Times the load of the peer's position. The peer stores it when it has read everything and waits, so the line lies in
-    /// the nearest cache of the peer's core. The lines of a loan may lie anywhere.
+    /// Times the load of the peer's position. The peer stores its position last before it waits, so the line lies in the
+    /// nearest cache of the peer's core. The lines of a loan may lie anywhere.
     #[cold]
     fn measure_distance(&mut self) -> Result<()> {
         match self.producer.time_position() {

@@ -81,7 +81,7 @@ impl Waiting {
         Ok(Self { words: floor.words, bells: floor.bells, epoll })
     }
 
-    /// Gives the stamps to `take`, each with its link, until an error.
+    /// Passes each stamp and its link to `take`, until an error.
     fn run(self, mut take: impl FnMut(usize, u64)) -> Outcome<()> {
         let mut events = [MaybeUninit::<Event>::uninit(); 128];
         while !self.bells.is_empty() {
