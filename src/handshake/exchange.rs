@@ -88,7 +88,8 @@ impl Theirs {
         let pidfd = sender_of(packet.pidfd.take(), credentials.pid)?;
         let extents = hello.extents();
         let (len, control) = (extents.segment_len(), extents.control);
-        let segment = PeerSegment::attach(fd, len, control, rules.prefault)?;
+        let segment = PeerSegment::attach(&fd, len, control, rules.prefault)?;
+        fd.close_mapped();
         let peer = Peer::new(credentials, pidfd);
         Ok(Self { hello, segment, peer })
     }
@@ -123,7 +124,7 @@ fn open_pidfd(pid: Option<u32>) -> Result<Option<OwnedFd>> {
 /// µs and a wake-up another 15 µs.
 const POLL: Duration = Duration::from_micros(100);
 
-/// Runs the connecting side over a connected socket. `meanwhile` runs while the listener makes its answer.
+/// Runs the connecting side over a connected socket that [receives credentials](socket::receive_credentials). `meanwhile` runs while the listener makes its answer.
 pub(crate) fn connect(
     rules: Rules<'_>,
     socket: &Socket,
@@ -132,7 +133,6 @@ pub(crate) fn connect(
     meanwhile: impl FnOnce(),
 ) -> Result<Theirs> {
     let start = Instant::now();
-    socket::receive_credentials(socket)?;
     if let Err(error) = ours.introduce(socket) {
         // A listener that refused this side before its Hello has sent the reason.
         return match socket::receive::<PACKET>(socket) {

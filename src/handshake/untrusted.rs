@@ -65,6 +65,13 @@ impl Drop for UntrustedFds {
 #[derive(Debug)]
 pub struct UntrustedFd(Option<OwnedFd>);
 
+impl UntrustedFd {
+    /// Closes the descriptor of memory that this process has mapped. This takes no time: the mapping keeps the memory.
+    pub(crate) fn close_mapped(self) {
+        drop(OwnedFd::from(self));
+    }
+}
+
 impl AsFd for UntrustedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_ref().expect("present until it is taken").as_fd()

@@ -396,7 +396,8 @@ impl ControlSocket {
         let arrived = if frozen {
             Arrived::Frozen(FrozenBlock::foreign(Frozen::attach(fd, whole)?, counted))
         } else {
-            let mapped = PeerSegment::attach(fd, whole, whole, self.prefault)?;
+            let mapped = PeerSegment::attach(&fd, whole, whole, self.prefault)?;
+            fd.close_mapped();
             Arrived::Pool(Arc::new(PoolSegment { mapped, _counted: counted }))
         };
         self.segments.insert(segment, arrived);

@@ -91,8 +91,9 @@ impl Drop for Session {
             // No half and no loan is left, so nobody will read what was not received. The peer loads the word when it
             // sees the end of this side.
             self.link.own.store(layout::RELEASED, 1, Edge::Return.store());
-            socket::shutdown(&self.link.socket);
+            // First, so that the watcher does not wake for the end of a link that this side has dropped.
             self.env.retire(&self.link);
+            socket::shutdown(&self.link.socket);
         }
     }
 }

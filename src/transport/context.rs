@@ -193,6 +193,7 @@ impl Context {
     pub fn connect_socket(&self, socket: OwnedFd) -> Result<Connection> {
         self.core.generation().check()?;
         socket::adopt(&socket, false)?;
+        socket::receive_credentials(&socket)?;
         let socket = Socket::new(socket);
         self.core.options().peer_policy.check(&socket::maker(&socket)?)?;
         let deadline = after(self.core.options().handshake_timeout);
@@ -274,6 +275,8 @@ impl Context {
     ) -> Result<Socket> {
         let socket = loop {
             let socket = Socket::new(socket::open()?);
+            // Between the connect and the Hello the listener would find this side silent.
+            socket::receive_credentials(&socket)?;
             match socket::connect(&socket, target) {
                 Ok(()) => break socket,
                 // The listener's queue is full.

@@ -302,9 +302,7 @@ impl Listener {
             };
             self.stuck = false;
             let policy = &self.core.options().peer_policy;
-            let admitted = socket::maker(&peer)
-                .and_then(|maker| policy.check(&maker))
-                .and_then(|()| socket::receive_credentials(&peer));
+            let admitted = socket::maker(&peer).and_then(|maker| policy.check(&maker));
             if let Err(error) = admitted {
                 self.note(&exchange::refuse(&peer, error));
                 continue;
