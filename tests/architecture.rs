@@ -79,10 +79,10 @@ const IMPORTS: [(&str, &[&str]); 18] = [
 const CIRCLE: usize = 3;
 
 /// Circles that are larger: the folder, and how many files. A number here may only fall.
-const CIRCLES: [(&str, usize); 2] = [("src/cuda", 11), ("src/pool", 8)];
+const CIRCLES: [(&str, usize); 1] = [("src/cuda", 11)];
 
 /// Fields that other files of their folder see. The number may only fall.
-const SHARED_FIELDS: usize = 59;
+const SHARED_FIELDS: usize = 57;
 
 /// The files that may hold `unsafe`. A new name here is a design decision.
 const UNSAFE: [&str; 20] = [

@@ -76,7 +76,7 @@ impl<'a> OutgoingAttachment<'a> {
             Self::Block(block) => block.segment(),
             Self::Shared(block) => block.segment(),
             Self::Ticket(block) => block.segment(),
-            Self::Frozen { memory, .. } => memory.number_in(session.env.pool())?,
+            Self::Frozen { memory, .. } => session.env.pool().number_of(memory)?,
             Self::Copy { block, .. } => block.as_ref().map_or(u32::MAX, Block::segment),
         })
     }
@@ -315,7 +315,7 @@ impl Sender {
         let len = attachment.len() as u64;
         if let OutgoingAttachment::Frozen { memory, offset, len } = attachment {
             // It has one, since it was offered.
-            let segment = memory.number_in(pool).ok()?;
+            let segment = pool.number_of(memory).ok()?;
             self.announced.name(segment, self.producer.written());
             return Some(LoanDescriptor::frozen(segment, *offset as u64, *len as u64));
         }
