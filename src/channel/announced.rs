@@ -110,7 +110,7 @@ impl AnnouncedSegments {
         let Some((fd, len, frozen)) = env.pool().segment_of(segment)? else {
             return Ok(Offered::NoRoom);
         };
-        let quota = link.terms.peer_pool_limit;
+        let quota = link.terms().peer_pool_limit;
         let fits = |sent: &Self| len <= quota - sent.bytes() && sent.segments.len() < SEGMENTS;
         if len > quota || !fits(self) {
             let beside =
@@ -121,7 +121,7 @@ impl AnnouncedSegments {
                 return Err(ErrorKind::PoolExhausted { needed: together, used, quota }.into());
             }
             // Segments without loans make room next. They are announced anew when a record needs them.
-            let lent = env.pool().lent_to(link.borrower);
+            let lent = env.pool().lent_to(link.borrower());
             let stays = |segment| lent.contains(&segment) || needed.contains(&segment);
             let idle = self.without(reader, stays);
             let retired = self.retire(link, &idle, fits)?;

@@ -68,12 +68,12 @@ impl LentRange {
     pub(crate) fn lender_ended(&self) -> bool {
         let link = &self.segment.session.link;
         // While the watcher sees the link alive, no system call is needed.
-        !link.is_alive() && link.identity.pidfd().is_none_or(has_ended)
+        !link.is_alive() && link.identity().pidfd().is_none_or(has_ended)
     }
 
     /// Returns the process that has lent it.
     pub(crate) fn lender(&self) -> &Peer {
-        &self.segment.session.link.identity
+        self.segment.session.link.identity()
     }
 
     /// Returns a view of the bytes, which the peer can change at any moment.
@@ -172,7 +172,7 @@ fn attach(
     }
     descriptor.check_offset()?;
     let link = &session.link;
-    let memory = link.control_socket().frozen(&link.socket, descriptor.segment)?;
+    let memory = link.control_socket().frozen(link.socket(), descriptor.segment)?;
     let (offset, len) = descriptor.range_in(memory.memory().len() as u64)?;
     Ok(Attachment::Frozen { memory, offset, len })
 }
@@ -184,7 +184,7 @@ pub(super) fn borrow(
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,
 ) -> Result<LentRange> {
-    descriptor.check(u64::MAX, session.link.terms.own.loan_slots)?;
+    descriptor.check(u64::MAX, session.link.terms().own.loan_slots)?;
     let segment = segments.find(session, descriptor.segment)?.clone();
     let (offset, len) = descriptor.range_in(segment.segment.len() as u64)?;
     let LoanDescriptor { slot, generation, .. } = *descriptor;

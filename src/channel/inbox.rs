@@ -93,26 +93,26 @@ pub(crate) struct RecordHead {
 impl Inbox {
     pub(crate) fn new(session: Arc<Session>) -> Self {
         let link = session.link.clone();
-        let peer = link.terms.peer;
+        let peer = link.terms().peer;
         let options = &session.env.options();
         let consumer = Consumer::new(
-            link.own.clone(),
-            link.peer.clone(),
+            link.own().clone(),
+            link.peer().clone(),
             peer.control,
             layout::POSITION,
             peer.ring,
             0,
         );
         let sleeper = Sleeper::new(layout::RECEIVER_STATE, layout::DATA_BELL)
-            .with_interrupts(link.interrupts);
+            .with_interrupts(link.interrupts());
         Self {
             consumer,
             data: Waiter::new(sleeper, options.spin),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             lent: None,
             id: RequestId(0),
-            max_message: link.terms.max_message,
-            plain_max: link.terms.max_message.min(largest_payload(peer.ring)),
+            max_message: link.terms().max_message,
+            plain_max: link.terms().max_message.min(largest_payload(peer.ring)),
             is_long: false,
             flow: Flow::Open,
             takes_triggers: false,
@@ -120,7 +120,7 @@ impl Inbox {
             ahead: Box::default(),
             extension: None,
             stats: RecvStats::default(),
-            generation: *link.own.generation(),
+            generation: *link.own().generation(),
             link,
             session,
         }
@@ -216,7 +216,7 @@ impl Inbox {
         self.publish_position();
         loop {
             let Self { link, consumer, .. } = &*self;
-            let (health, next) = link.health_word.before(|| consumer.peek());
+            let (health, next) = link.health_word().before(|| consumer.peek());
             match next {
                 Ok(Some(record)) => {
                     self.disarm();
@@ -241,7 +241,8 @@ impl Inbox {
                 RecvPatience::Forever => None,
             };
             let Self { data, consumer, link, ahead, .. } = self;
-            let is_told = || ahead.wanted.is_some() && link.peer.load(layout::FILLED) != ahead.told;
+            let is_told =
+                || ahead.wanted.is_some() && link.peer().load(layout::FILLED) != ahead.told;
             data.wait(link, deadline, None, || consumer.is_ready() || is_told())?;
             if ahead.wanted.is_some() && !consumer.is_ready() {
                 self.copy_ahead(patience);
@@ -301,7 +302,7 @@ impl Inbox {
     /// Wakes the peer's sender if it sleeps because there was no room. An invalid state of the sender ends the link.
     #[inline(always)]
     pub(crate) fn offer_room(&mut self) {
-        match self.room.look(&self.link.own, &self.link.peer) {
+        match self.room.look(self.link.own(), self.link.peer()) {
             Ok(None) => {}
             Ok(Some(attention)) => self.attend(attention),
             Err(fault) => drop(self.fail(fault)),
@@ -349,7 +350,7 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn bytes(&self, head: &RecordHead) -> Bytes<'_> {
         match &self.lent {
-            None => self.link.peer.bytes(head.offset, head.len),
+            None => self.link.peer().bytes(head.offset, head.len),
             Some(lent) => {
                 let cached = self.segments.get(lent.segment).expect("until it is released");
                 cached.segment.mapping().bytes(lent.offset as usize, head.len)
@@ -408,7 +409,7 @@ impl Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         let link = &self.link;
-        if link.own.generation().is_current() {
+        if link.own().generation().is_current() {
             self.data.leave(link);
             // A sender that sleeps because there was no room would not wake up otherwise.
             self.room = Waker::new(layout::SENDER_STATE, layout::ROOM_BELL);

@@ -5,7 +5,6 @@
 //! 3. A segment that is not cached is looked up in the control socket, under its lock.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::Result;
 use crate::link::control_socket::PoolSegment;
@@ -43,7 +42,7 @@ impl SegmentCache {
     /// Returns the segment if it is cached and the peer has retired none after that.
     #[inline(always)]
     pub(crate) fn current(&self, session: &Session, number: u32) -> Option<&Arc<CachedSegment>> {
-        let retires = session.link.retires.load(Ordering::Relaxed);
+        let retires = session.link.retires();
         self.get(number).filter(|_| retires == self.retires)
     }
 
@@ -77,9 +76,9 @@ impl SegmentCache {
     fn look_up(&mut self, session: &Arc<Session>, number: u32) -> Result<()> {
         let link = &session.link;
         let mut control_socket = link.control_socket();
-        let segment = control_socket.segment(&link.socket, number);
+        let segment = control_socket.segment(link.socket(), number);
         // Read under the lock: a segment that is retired later changes the count, and `current` sees it.
-        let retires = link.retires.load(Ordering::Relaxed);
+        let retires = link.retires();
         drop(control_socket);
         self.forget_retired(retires);
         let cached = CachedSegment { session: session.clone(), segment: segment? };

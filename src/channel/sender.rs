@@ -113,23 +113,23 @@ impl fmt::Debug for Sender {
 impl Sender {
     pub(crate) fn new(session: Arc<Session>, ring: Area) -> Self {
         let link = session.link.clone();
-        let own = link.terms.own;
+        let own = link.terms().own;
         let options = &session.env.options();
         let producer = Producer::new(
-            link.own.clone(),
-            link.peer.clone(),
+            link.own().clone(),
+            link.peer().clone(),
             own.control,
             layout::POSITION,
             own.ring,
             0,
         );
-        let sleeper =
-            Sleeper::new(layout::SENDER_STATE, layout::ROOM_BELL).with_interrupts(link.interrupts);
+        let sleeper = Sleeper::new(layout::SENDER_STATE, layout::ROOM_BELL)
+            .with_interrupts(link.interrupts());
         let inline_max = options
             .inline_max
             .min(own.ring / 4)
             .min(largest_payload(own.ring) - 8)
-            .min(link.terms.max_message);
+            .min(link.terms().max_message);
         Self {
             producer,
             ring,
@@ -139,14 +139,14 @@ impl Sender {
             announced: AnnouncedSegments::default(),
             passed: 0,
             promise: None,
-            ready: session.env.pool().ready(link.borrower),
+            ready: session.env.pool().ready(link.borrower()),
             prepared: None,
             pooled: PoolRoom { block: session.env.pool().no_block(), offset: 0 },
             batch: BatchSlot::default(),
             batch_bytes: 0,
             gone: false,
             stats: SendStats::default(),
-            generation: *link.own.generation(),
+            generation: *link.own().generation(),
             link,
             session,
         }
@@ -329,13 +329,13 @@ impl Sender {
 
     /// Returns the longest message of this connection, in bytes.
     pub fn max_message(&self) -> u64 {
-        self.session.link.terms.max_message
+        self.session.link.terms().max_message
     }
 
     /// Returns the bytes of this half's ring that the peer has not given back, at most the whole ring.
     pub(crate) fn unread(&self) -> u64 {
-        let read = self.link.peer.load(layout::POSITION);
-        self.producer.written().wrapping_sub(read).min(self.link.terms.own.ring)
+        let read = self.link.peer().load(layout::POSITION);
+        self.producer.written().wrapping_sub(read).min(self.link.terms().own.ring)
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -457,7 +457,7 @@ impl Sender {
     #[inline(always)]
     pub(crate) fn announce(&mut self) -> Result<()> {
         let link = &*self.link;
-        match self.data.look(&link.own, &link.peer) {
+        match self.data.look(link.own(), link.peer()) {
             Ok(None) => Ok(()),
             Ok(Some(attention)) => self.attend(attention),
             Err(fault) => Err(link.fail(fault)),

@@ -9,10 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstreamCaptureMode, CUuuid};
 
-use crate::cuda::closer;
 use crate::cuda::library::{Driver, is_ours};
-use crate::cuda::openings::Openings;
-use crate::cuda::retired::Retired;
 use crate::error::{CudaFault, GpuUuid, Result};
 
 /// A GPU in its primary context, which the CUDA runtime, PyTorch and CuPy use, too. Handles are cheap to
@@ -41,8 +38,6 @@ struct DeviceCore {
     name: String,
     total: u64,
     context: CUcontext,
-    openings: Openings,
-    retired: Retired,
 }
 
 // SAFETY: the driver's handles of contexts may be used by any thread.
@@ -87,7 +82,7 @@ impl Device {
         if ordinal >= count {
             return Err(CudaFault::Ordinal { ordinal, count }.into());
         }
-        // The lock lasts until the device is made: two devices would have two tables of open memory.
+        // The lock lasts until the device is made: handles of one GPU are compared by their `DeviceCore`.
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         devices.retain(|device| device.strong_count() > 0);
         let known = devices.iter().filter_map(Weak::upgrade);
@@ -148,29 +143,8 @@ impl Device {
         Ok(can != 0)
     }
 
-    /// Frees the returned memory of dropped pools, as every operation on a GPU does. Returns the number of
-    /// dropped pools that still have memory on loan, and the number of chunks of any GPU that are still being
-    /// freed or closed.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
-    pub fn trim(&self) -> Result<usize> {
-        self.inner.driver.check_fork()?;
-        Ok(self.inner.retired.sweep() + closer::left())
-    }
-
     pub(super) fn driver(&self) -> &'static Driver {
         self.inner.driver
-    }
-
-    /// Returns the open memory and events of this GPU.
-    pub(super) fn openings(&self) -> &Openings {
-        &self.inner.openings
-    }
-
-    pub(super) fn retired(&self) -> &Retired {
-        &self.inner.retired
     }
 
     pub(super) fn is(&self, other: &Device) -> bool {
@@ -274,8 +248,7 @@ impl DeviceCore {
         // SAFETY: `context` has room for a pointer, and the device is the driver's.
         let code = unsafe { (driver.calls.cuDevicePrimaryCtxRetain)(&mut context, raw) };
         driver.check("cuDevicePrimaryCtxRetain", code)?;
-        let (openings, retired) = (Openings::default(), Retired::default());
-        Ok(Self { driver, ordinal, raw, uuid, name, total, context, openings, retired })
+        Ok(Self { driver, ordinal, raw, uuid, name, total, context })
     }
 }
 

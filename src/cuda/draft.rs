@@ -19,14 +19,18 @@ use crate::tensor::{DType, Element, OnGpu, Shape, Tensor};
 /// See the [module's example](crate::cuda).
 pub struct Draft<T> {
     /// `None` once it is shared.
-    pub(super) hold: Option<Hold>,
-    pub(super) dtype: DType,
-    pub(super) shape: Shape,
-    pub(super) stream: Stream,
-    pub(super) element: PhantomData<T>,
+    hold: Option<Hold>,
+    dtype: DType,
+    shape: Shape,
+    stream: Stream,
+    element: PhantomData<T>,
 }
 
 impl<T: Element> Draft<T> {
+    pub(super) fn new(hold: Hold, dtype: DType, shape: Shape, stream: Stream) -> Self {
+        Self { hold: Some(hold), dtype, shape, stream, element: PhantomData }
+    }
+
     /// Returns the data type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -119,7 +123,7 @@ impl<T: Element> Draft<T> {
         self.stream.check_capture()?;
         self.held().set_ready(&self.stream)?;
         let hold = self.hold.take().expect("there until it is shared");
-        let on = OnGpu::Own(Arc::new(OwnedTensor { hold }));
+        let on = OnGpu::Own(Arc::new(OwnedTensor::new(hold)));
         Ok(Tensor::on_gpu(self.dtype, self.shape, on))
     }
 

@@ -8,12 +8,16 @@ use cudarc::driver::sys::{CUevent, CUevent_flags, CUipcEventHandle};
 
 use crate::cuda::device::Device;
 use crate::cuda::library::{NOT_READY, ends_all};
-use crate::cuda::openings::Opening;
+use crate::cuda::openings::{Opening, Table};
+use crate::cuda::per_gpu::PerGpu;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result};
 
 /// The handle of an event, for other processes.
 pub(super) type EventHandle = [u8; 64];
+
+/// The events that this process has open, and its own that others may open.
+static OPEN: PerGpu<Table<Event>> = PerGpu::new();
 
 /// An event. Its last record covers the work that the stream had got by then.
 pub(super) struct Event {
@@ -43,7 +47,6 @@ impl Event {
         Ok(Self { device: device.clone(), raw, handle: [0; 64] })
     }
 
-    /// Returns an event that other processes can open.
     fn new(device: &Device) -> Result<Self> {
         let (driver, _entered) = (device.driver(), device.enter()?);
         let mut event = Self::make(device, CUevent_flags::CU_EVENT_INTERPROCESS as u32)?;
@@ -55,15 +58,19 @@ impl Event {
         Ok(event)
     }
 
-    /// Returns an event that this process, too, finds by its handle.
-    pub(super) fn of_device(device: &Device) -> Result<Opening<Self>> {
+    /// Returns an event that other processes can open.
+    pub(super) fn exported(device: &Device) -> Result<Opening<Self>> {
         let event = Self::new(device)?;
         // A receiver in this process uses the event itself.
-        device.openings().events.get(event.handle, || Ok(event))
+        OPEN.of(device).get(event.handle, || Ok(event))
     }
 
-    /// Opens another process's event.
-    pub(super) fn open(device: &Device, handle: EventHandle) -> Result<Self> {
+    /// Opens another process's event, unless it is open. In the process that loaded the driver.
+    pub(super) fn open(device: &Device, handle: EventHandle) -> Result<Opening<Self>> {
+        OPEN.of(device).get(handle, || Self::attach(device, handle))
+    }
+
+    fn attach(device: &Device, handle: EventHandle) -> Result<Self> {
         let (driver, _entered) = (device.driver(), device.enter()?);
         let named = CUipcEventHandle { reserved: handle.map(|byte| byte as _) };
         let mut raw = std::ptr::null_mut();

@@ -54,15 +54,15 @@ struct Opened {
 }
 
 /// The loans that go back when everything is closed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[expect(dead_code, reason = "nothing but their ends matters")]
-pub(super) struct Keeps {
+struct Keeps {
     /// The loan of the mapping.
-    pub(super) mapping: Option<LentRange>,
+    mapping: Option<LentRange>,
     /// The loan of the bytes.
-    pub(super) bytes: Option<Arc<GpuLoan>>,
+    bytes: Option<Arc<GpuLoan>>,
     /// A region's memory is in use as long as the region.
-    pub(super) lease: Option<Lease>,
+    lease: Option<Lease>,
 }
 
 impl Imports {
@@ -82,8 +82,7 @@ impl Imports {
             import.memory().holds(place.allocation)?;
             return Ok(import.clone());
         }
-        let table = &device.openings().memory;
-        let opened = match table.get(place.handle, || Memory::open(device, place.handle)) {
+        let opened = match Memory::open(device, place.handle) {
             Ok(opened) => opened,
             Err(error) => {
                 loan.put_mapping(mapping);
@@ -94,7 +93,7 @@ impl Imports {
         // is closed. The loan of the bytes keeps it.
         let is_told = mapping.is_some();
         let bytes = (!is_told).then(|| loan.clone());
-        let import = Import::new(opened, Keeps { mapping, bytes, ..Keeps::default() });
+        let import = Import::new(opened, Keeps { mapping, bytes, lease: None });
         let import = Arc::new(import);
         import.memory().holds(place.allocation)?;
         if !is_told {
@@ -112,7 +111,12 @@ impl Imports {
 }
 
 impl Import {
-    pub(super) fn new(memory: Opening<Memory>, keeps: Keeps) -> Self {
+    /// Returns the allocation of a region, which is in use as long as the region's lease.
+    pub(super) fn of_region(memory: Opening<Memory>, lease: Option<Lease>) -> Self {
+        Self::new(memory, Keeps { mapping: None, bytes: None, lease })
+    }
+
+    fn new(memory: Opening<Memory>, keeps: Keeps) -> Self {
         let (used, events) = Default::default();
         Self { open: Some(Opened { used, events, memory, _keeps: keeps }) }
     }
@@ -136,8 +140,7 @@ impl Import {
         if let Some(event) = events.get(&handle) {
             return Ok(event.clone());
         }
-        let table = &device.openings().events;
-        let event = Arc::new(table.get(handle, || Event::open(device, handle))?);
+        let event = Arc::new(Event::open(device, handle)?);
         if events.len() >= EVENTS {
             events.retain(|_, event| Arc::strong_count(event) > 1);
         }

@@ -7,6 +7,8 @@ use std::fmt;
 use cudarc::driver::sys::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle};
 
 use crate::cuda::device::Device;
+use crate::cuda::openings::{Opening, Table};
+use crate::cuda::per_gpu::PerGpu;
 use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, Result};
 
@@ -22,6 +24,9 @@ const PIECE: usize = 4 << 20;
 /// The handle of an allocation, for other processes.
 pub(super) type MemoryHandle = [u8; 64];
 
+/// The allocations that this process has open, and its own that others may open.
+static OPEN: PerGpu<Table<Memory>> = PerGpu::new();
+
 /// An allocation that is mapped in this process.
 pub(super) struct Memory {
     device: Device,
@@ -32,7 +37,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Allocates `len` bytes, a multiple of [`PAGE`].
-    pub(super) fn new(device: &Device, len: u64) -> Result<Self> {
+    fn new(device: &Device, len: u64) -> Result<Self> {
         let (driver, _entered) = (device.driver(), device.enter()?);
         let mut start = 0;
         // SAFETY: `start` has room for an address, and the device's context is current.
@@ -41,12 +46,26 @@ impl Memory {
         Ok(Self { device: device.clone(), start, len, is_ours: true })
     }
 
-    /// Opens another process's allocation.
+    /// Allocates `len` bytes, a multiple of [`PAGE`], for this process and others. Returns their handle, too.
+    pub(super) fn exported(device: &Device, len: u64) -> Result<(Opening<Self>, MemoryHandle)> {
+        let _entered = device.enter()?;
+        let memory = Self::new(device, len)?;
+        let handle = memory.export()?;
+        // A receiver in this process uses the memory itself.
+        let memory = OPEN.of(device).get(handle, || Ok(memory))?;
+        Ok((memory, handle))
+    }
+
+    /// Opens another process's allocation, unless it is open. In the process that loaded the driver.
     ///
     /// # Errors
     ///
-    /// [`CudaFault::Driver`]: the handle names no allocation.
-    pub(super) fn open(device: &Device, handle: MemoryHandle) -> Result<Self> {
+    /// [`CudaFault::Driver`]: the handle names no allocation. [`CudaFault::Closing`].
+    pub(super) fn open(device: &Device, handle: MemoryHandle) -> Result<Opening<Self>> {
+        OPEN.of(device).get(handle, || Self::attach(device, handle))
+    }
+
+    fn attach(device: &Device, handle: MemoryHandle) -> Result<Self> {
         let (driver, _entered) = (device.driver(), device.enter()?);
         let named = CUipcMemHandle { reserved: handle.map(|byte| byte as _) };
         let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
@@ -61,7 +80,7 @@ impl Memory {
     }
 
     /// Returns the handle for other processes.
-    pub(super) fn export(&self) -> Result<MemoryHandle> {
+    fn export(&self) -> Result<MemoryHandle> {
         let (driver, _entered) = (self.device.driver(), self.device.enter()?);
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: `handle` has room for one, and the memory is an allocation of this process.

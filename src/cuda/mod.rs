@@ -55,6 +55,8 @@ mod ledger;
 mod library;
 mod memory;
 mod openings;
+mod options;
+mod per_gpu;
 mod pool;
 mod region;
 mod retired;
@@ -65,7 +67,8 @@ mod view;
 
 pub use device::Device;
 pub use draft::Draft;
-pub use pool::{Pool, PoolOptions};
+pub use options::PoolOptions;
+pub use pool::Pool;
 pub use region::Region;
 pub use stream::Stream;
 pub use view::GpuView;

@@ -6,25 +6,16 @@ use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::cuda::event::Event;
 use crate::cuda::library::is_ours;
-use crate::cuda::memory::Memory;
 use crate::error::{CudaFault, Result};
 
 /// A handle of the driver's.
 type Handle = [u8; 64];
 
-/// The open memory and events of a GPU, and those of this process that others may open.
-#[derive(Debug, Default)]
-pub(super) struct Openings {
-    pub(super) memory: Table<Memory>,
-    pub(super) events: Table<Event>,
-}
-
 /// The longest wait for a handle that is being closed, which may wait for the GPU.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The handles and their open objects.
+/// The handles of one kind on one GPU, and their open objects. A clone is the same table.
 pub(super) struct Table<V> {
     shared: Arc<OpeningsCore<V>>,
 }
@@ -94,9 +85,9 @@ impl<V> Default for Table<V> {
     }
 }
 
-impl<V> fmt::Debug for Table<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Table({} entries)", self.shared.entries().len())
+impl<V> Clone for Table<V> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
     }
 }
 

@@ -1,13 +1,15 @@
 //! Memory of a GPU for tensors that are sent.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::cuda::closer;
 use crate::cuda::device::Device;
 use crate::cuda::draft::Draft;
 use crate::cuda::library::is_ours;
 use crate::cuda::memory::PAGE;
+use crate::cuda::options::PoolOptions;
+use crate::cuda::retired::Retired;
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, Result, TensorFault};
@@ -15,42 +17,6 @@ use crate::tensor::{DType, Element, Shape, Tensor};
 
 /// The sleep between two checks for returned memory.
 const PAUSE: Duration = Duration::from_micros(100);
-
-/// The options of a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolOptions {
-    /// Bytes that the pool takes from the driver at a time, rounded up to 2 MiB. A longer tensor gets as many
-    /// as it needs. Default: 64 MiB.
-    pub chunk: u64,
-    /// The most bytes that the pool takes. Default: no limit.
-    pub quota: u64,
-}
-
-impl Default for PoolOptions {
-    fn default() -> Self {
-        Self { chunk: 64 << 20, quota: u64::MAX }
-    }
-}
-
-impl PoolOptions {
-    /// Returns the defaults.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the bytes that the pool takes from the driver at a time.
-    pub fn chunk(mut self, bytes: u64) -> Self {
-        self.chunk = bytes;
-        self
-    }
-
-    /// Sets the most bytes that the pool takes.
-    pub fn quota(mut self, bytes: u64) -> Self {
-        self.quota = bytes;
-        self
-    }
-}
 
 /// Memory of a GPU in chunks that other processes open once. A peer that gets one tensor of a chunk can read
 /// and write all of the chunk, because CUDA has no narrower handle. A process that trusts its peers to
@@ -79,6 +45,18 @@ impl Device {
         };
         let options = PoolOptions { chunk: rounded, quota };
         Ok(Pool { store: Arc::new(Store::new(self, options)) })
+    }
+
+    /// Frees the returned memory of dropped pools, as every operation on a GPU does. Returns the number of
+    /// dropped pools that still have memory on loan, and the number of chunks of any GPU that are still being
+    /// freed or closed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Forked`] in a forked child.
+    pub fn trim(&self) -> Result<usize> {
+        self.driver().check_fork()?;
+        Ok(Retired::of(self).sweep() + closer::left())
     }
 }
 
@@ -194,8 +172,10 @@ impl Pool {
     fn make<T: Element>(&self, dtype: DType, shape: Shape, stream: &Stream) -> Result<Draft<T>> {
         stream.check_device(self.device())?;
         let len = shape.len(dtype)?.ok_or(TensorFault::BytesLen)?;
+        self.device().driver().check_fork()?;
+        Retired::of(self.device()).sweep();
         let hold = self.store.hold(len)?;
-        Ok(Draft { hold: Some(hold), dtype, shape, stream: stream.clone(), element: PhantomData })
+        Ok(Draft::new(hold, dtype, shape, stream.clone()))
     }
 }
 
@@ -212,8 +192,8 @@ impl Drop for Pool {
         if !is_ours() {
             return;
         }
-        let device = self.store.device().clone();
-        device.retired().add(self.store.clone());
-        device.retired().sweep();
+        let retired = Retired::of(self.device());
+        retired.add(self.store.clone());
+        retired.sweep();
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::cuda::device::Device;
-use crate::cuda::imports::{Import, Keeps};
+use crate::cuda::imports::Import;
 use crate::cuda::memory::{Area, Memory};
 use crate::cuda::stream::{Stream, Until};
 use crate::cuda::view::GpuView;
@@ -65,9 +65,7 @@ impl Device {
         // The check comes first: a child may find the table locked forever.
         self.driver().check_fork()?;
         let end = offset.checked_add(len).ok_or(TensorFault::Overflow)?;
-        let memory = &self.openings().memory;
-        let memory = memory.get(handle.raw, || Memory::open(self, handle.raw))?;
-        let import = Arc::new(Import::new(memory, Keeps { lease, ..Keeps::default() }));
+        let import = Arc::new(Import::of_region(Memory::open(self, handle.raw)?, lease));
         import.memory().holds(end)?;
         let area = Area { start: import.memory().start() + offset, len: len as usize };
         Ok(Region { device: self.clone(), import, area, stream: OnceLock::new() })

@@ -1,24 +1,32 @@
 //! Dropped pools of which peers still have memory.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::cuda::device::Device;
+use crate::cuda::per_gpu::PerGpu;
 use crate::cuda::store::Store;
 
-/// They stay until everything is back: memory that a process has open is not freed.
-#[derive(Default)]
+static RETIRED: PerGpu<Retired> = PerGpu::new();
+
+/// The dropped pools of one GPU. They stay until everything is back: memory that a process has open is not freed.
+#[derive(Clone, Default)]
 pub(super) struct Retired {
-    stores: Mutex<Vec<Arc<Store>>>,
+    stores: Arc<Mutex<Vec<Arc<Store>>>>,
 }
 
 impl Retired {
+    /// Returns those of a GPU. In the lending process.
+    pub(super) fn of(device: &Device) -> Self {
+        RETIRED.of(device)
+    }
+
     pub(super) fn add(&self, store: Arc<Store>) {
-        self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+        self.stores().push(store);
     }
 
     /// Frees the pools of which everything is back. Returns the number of the others. In the lending process.
     pub(super) fn sweep(&self) -> usize {
-        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stores = self.stores();
         if stores.is_empty() {
             return 0;
         }
@@ -29,11 +37,8 @@ impl Retired {
         drop(gone);
         left
     }
-}
 
-impl fmt::Debug for Retired {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        write!(f, "Retired({} pools)", stores.len())
+    fn stores(&self) -> MutexGuard<'_, Vec<Arc<Store>>> {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

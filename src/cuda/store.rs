@@ -12,7 +12,7 @@ use crate::cuda::ledger::{Ledger, Look, Number, Range};
 use crate::cuda::library::{OUT_OF_MEMORY, is_ours};
 use crate::cuda::memory::{Area, Memory, MemoryHandle, PAGE};
 use crate::cuda::openings::Opening;
-use crate::cuda::pool::PoolOptions;
+use crate::cuda::options::PoolOptions;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
 use crate::tensor::{Fate, GpuBorrower, GpuMemory, GpuParcel, GpuPlace, Ticket};
@@ -104,7 +104,6 @@ impl Store {
     /// Returns a range of `len` bytes. The caller uses its number once.
     fn take(&self, len: u64) -> Result<(Number, Range, u64)> {
         self.device.driver().check_fork()?;
-        self.device.retired().sweep();
         let needed = len.max(1).checked_next_multiple_of(PAGE);
         let needed = needed.filter(|needed| *needed <= self.options.quota);
         let mut books = self.books();
@@ -160,11 +159,7 @@ impl Store {
     }
 
     fn make(&self, size: u64) -> Result<Chunk> {
-        let _entered = self.device.enter()?;
-        let memory = Memory::new(&self.device, size)?;
-        let handle = memory.export()?;
-        // A receiver in this process uses the memory itself.
-        let memory = self.device.openings().memory.get(handle, || Ok(memory))?;
+        let (memory, handle) = Memory::exported(&self.device, size)?;
         Ok(Chunk { memory, handle, exposed: Vec::new() })
     }
 
@@ -243,7 +238,7 @@ impl Books {
         }
         match self.ledger.spare() {
             Some(event) => Ok(event),
-            None => Event::of_device(device),
+            None => Event::exported(device),
         }
     }
 }
@@ -370,7 +365,17 @@ impl fmt::Debug for Hold {
 /// A written range, as a tensor holds it.
 #[derive(Debug)]
 pub(super) struct OwnedTensor {
-    pub(super) hold: Hold,
+    hold: Hold,
+}
+
+impl OwnedTensor {
+    pub(super) fn new(hold: Hold) -> Self {
+        Self { hold }
+    }
+
+    pub(super) fn hold(&self) -> &Hold {
+        &self.hold
+    }
 }
 
 impl GpuMemory for OwnedTensor {

@@ -11,6 +11,7 @@ use crate::cuda::imports::{Import, Imports};
 use crate::cuda::library::{is_ours, is_refusal};
 use crate::cuda::memory::Area;
 use crate::cuda::openings::Opening;
+use crate::cuda::retired::Retired;
 use crate::cuda::store::OwnedTensor;
 use crate::cuda::stream::{Stream, Until};
 use crate::error::{CudaFault, Error, ErrorKind, Result};
@@ -62,7 +63,7 @@ impl Device {
         // The check comes first: a child has none of this.
         let _entered = self.enter()?;
         stream.check_capture()?;
-        self.retired().sweep();
+        Retired::of(self).sweep();
         let Some((uuid, place)) = tensor.gpu().zip(tensor.on()) else {
             return Err(CudaFault::OnHost.into());
         };
@@ -76,8 +77,8 @@ impl Device {
             OnGpu::Own(memory) => {
                 let memory: Arc<dyn Any + Send + Sync> = memory.clone();
                 let shared = memory.downcast::<OwnedTensor>().map_err(|_| CudaFault::OnHost)?;
-                shared.hold.hold_back(stream)?;
-                (shared.hold.area(), Source::Own(shared))
+                shared.hold().hold_back(stream)?;
+                (shared.hold().area(), Source::Own(shared))
             }
             OnGpu::Lent(loan) => {
                 if loan.lender_ended() {
@@ -276,7 +277,7 @@ impl Drop for GpuView {
             return;
         }
         if let Source::Own(shared) = &self.source {
-            return shared.hold.end_behind(&self.stream);
+            return shared.hold().end_behind(&self.stream);
         }
         let _entered = self.stream.device().enter();
         if self.stream.is_capturing() {

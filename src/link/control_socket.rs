@@ -394,7 +394,7 @@ impl ControlSocket {
         };
         let counted = Counted::new(len, frozen)?;
         let arrived = if frozen {
-            Arrived::Frozen(FrozenBlock::foreign(Frozen::attach(fd, whole)?, counted))
+            Arrived::Frozen(FrozenBlock::new(Frozen::attach(fd, whole)?, counted))
         } else {
             let mapped = PeerSegment::attach(&fd, whole, whole, self.prefault)?;
             fd.close_mapped();

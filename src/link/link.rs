@@ -39,18 +39,18 @@ pub(crate) struct Terms {
 /// The state of a link, private to this process.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) own: Mapping,
-    pub(crate) peer: PeerMapping,
-    pub(crate) socket: Socket,
-    pub(crate) identity: Peer,
-    pub(crate) terms: Terms,
+    own: Mapping,
+    peer: PeerMapping,
+    socket: Socket,
+    identity: Peer,
+    terms: Terms,
     /// Both processes are registered for `membarrier`.
-    pub(crate) interrupts: bool,
-    pub(crate) borrower: BorrowerId,
-    pub(crate) health_word: HealthWord,
+    interrupts: bool,
+    borrower: BorrowerId,
+    health_word: HealthWord,
     control_socket: Mutex<ControlSocket>,
     /// The number of segments that the peer has retired.
-    pub(crate) retires: Arc<AtomicU32>,
+    retires: Arc<AtomicU32>,
     /// A thread sleeps on the socket: a half that finds nothing arms it before it returns.
     by_descriptor: AtomicBool,
 }
@@ -78,6 +78,57 @@ impl Link {
             control_socket: Mutex::new(control_socket),
             by_descriptor: AtomicBool::new(false),
         }
+    }
+
+    /// Returns this side's segment.
+    #[inline(always)]
+    pub(crate) fn own(&self) -> &Mapping {
+        &self.own
+    }
+
+    /// Returns the peer's segment.
+    #[inline(always)]
+    pub(crate) fn peer(&self) -> &PeerMapping {
+        &self.peer
+    }
+
+    #[inline(always)]
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Returns who the peer is.
+    #[inline(always)]
+    pub(crate) fn identity(&self) -> &Peer {
+        &self.identity
+    }
+
+    #[inline(always)]
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Returns whether both processes are registered for `membarrier`.
+    #[inline(always)]
+    pub(crate) fn interrupts(&self) -> bool {
+        self.interrupts
+    }
+
+    /// Returns the peer's account with the pool.
+    #[inline(always)]
+    pub(crate) fn borrower(&self) -> BorrowerId {
+        self.borrower
+    }
+
+    #[inline(always)]
+    pub(crate) fn health_word(&self) -> &HealthWord {
+        &self.health_word
+    }
+
+    /// Returns the number of segments that the peer has retired.
+    #[inline(always)]
+    pub(crate) fn retires(&self) -> u32 {
+        self.retires.load(Ordering::Relaxed)
     }
 
     /// Returns the receiving side of the socket, locked.

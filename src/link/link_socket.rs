@@ -55,12 +55,12 @@ impl LinkSocket {
     /// Returns whether the caller is in the link's process, and not in a fork of it.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_here(&self) -> bool {
-        self.link.own.generation().is_current()
+        self.link.own().generation().is_current()
     }
 
     #[cfg(feature = "tokio")]
     pub(crate) fn peer(&self) -> &Peer {
-        &self.link.identity
+        self.link.identity()
     }
 
     /// Takes the wake-ups of earlier sleeps if they may be many, before a half announces the next sleep. Returns
@@ -70,7 +70,7 @@ impl LinkSocket {
         if !control_socket.is_crowded() {
             return Ok(false);
         }
-        let taken = control_socket.take_late(&self.link.socket);
+        let taken = control_socket.take_late(self.link.socket());
         let woken = control_socket.data_woken();
         drop(control_socket);
         taken.map(|()| woken).map_err(|error| self.link.fail(error))
@@ -82,13 +82,13 @@ impl LinkSocket {
         if !self.is_alive() {
             return false;
         }
-        let taken = self.link.control_socket().take_in(&self.link.socket);
+        let taken = self.link.control_socket().take_in(self.link.socket());
         taken.map_err(|error| self.link.fail(error)).unwrap_or(false)
     }
 
     /// Returns the credentials of the peer.
     pub(crate) fn credentials(&self) -> Credentials {
-        self.link.identity.credentials()
+        self.link.identity().credentials()
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -115,12 +115,12 @@ impl LinkSocket {
 
 impl AsFd for LinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link.socket.as_fd()
+        self.link.socket().as_fd()
     }
 }
 
 impl AsRawFd for LinkSocket {
     fn as_raw_fd(&self) -> RawFd {
-        self.link.socket.as_raw_fd()
+        self.link.socket().as_raw_fd()
     }
 }

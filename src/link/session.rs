@@ -48,7 +48,7 @@ impl Session {
     /// Notes that this process keeps the peer's loan in a slot of this side.
     #[inline]
     pub(crate) fn keep_loan(&self, slot: u32) {
-        let slots = self.link.terms.own.loan_slots;
+        let slots = self.link.terms().own.loan_slots;
         let kept = self.kept.get_or_init(|| (0..slots).map(|_| AtomicBool::new(false)).collect());
         kept[slot as usize].store(true, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl Session {
     /// Returns a loan to the peer, which may then reuse the block.
     pub(crate) fn return_loan(&self, slot: u32, generation: u64) {
         let link = &*self.link;
-        if !link.own.generation().is_current() {
+        if !link.own().generation().is_current() {
             return;
         }
         if let Some(kept) = self.kept.get() {
@@ -71,13 +71,13 @@ impl Session {
         }
         let word = layout::RETURNS + 8 * slot as usize;
         // Pairs with Account::reclaim: this process's loads of the block are done.
-        link.own.store(word, generation, Edge::Return.store());
-        if !crate::wake::is_asleep(&link.peer, layout::SENDER_STATE) {
+        link.own().store(word, generation, Edge::Return.store());
+        if !crate::wake::is_asleep(link.peer(), layout::SENDER_STATE) {
             return;
         }
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         // An impossible state word costs only the peer's sender its wake-up. The receiving half reports the fault.
-        match room.look(&link.own, &link.peer) {
+        match room.look(link.own(), link.peer()) {
             Ok(Some(Attention::Wake)) => link.wake(room.bell()),
             Ok(Some(Attention::Call)) => link.call(Reason::Room),
             Ok(_) | Err(_) => {}
@@ -87,13 +87,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.link.own.generation().is_current() {
+        if self.link.own().generation().is_current() {
             // No half and no loan is left, so nobody will read what was not received. The peer loads the word when it
             // sees the end of this side.
-            self.link.own.store(layout::RELEASED, 1, Edge::Return.store());
+            self.link.own().store(layout::RELEASED, 1, Edge::Return.store());
             // First, so that the watcher does not wake for the end of a link that this side has dropped.
             self.env.retire(&self.link);
-            socket::shutdown(&self.link.socket);
+            socket::shutdown(self.link.socket());
         }
     }
 }

@@ -56,7 +56,7 @@ impl Waiter {
     /// Passes this half's position in its ring to [`Sleeper::progress`].
     #[inline(always)]
     pub(crate) fn progress(&mut self, link: &Link, position: u64) {
-        self.sleeper.progress(&link.own, position);
+        self.sleeper.progress(link.own(), position);
     }
 
     /// Sets whether the peer wakes this half for a long message as soon as it writes the first part.
@@ -75,17 +75,17 @@ impl Waiter {
     #[must_use]
     pub(crate) fn arm(&mut self, link: &Link) -> bool {
         self.sleeps += 1;
-        self.sleeper.arm(&link.own)
+        self.sleeper.arm(link.own())
     }
 
     /// Announces that this half is awake.
     pub(crate) fn disarm(&mut self, link: &Link) {
-        self.sleeper.unpark(&link.own);
+        self.sleeper.unpark(link.own());
     }
 
     /// Announces that this half has ended.
     pub(crate) fn leave(&mut self, link: &Link) {
-        self.sleeper.leave(&link.own);
+        self.sleeper.leave(link.own());
     }
 
     /// Waits until `ready` returns true or the link ends. With a `slice`, for events without a bell, also returns after
@@ -142,7 +142,7 @@ impl Waiter {
         self.spin.slept();
         loop {
             let bell = self.sleeper.bell();
-            let slept = self.sleeper.sleep(&link.own, &link.peer, &mut ready, |rung| {
+            let slept = self.sleeper.sleep(link.own(), link.peer(), &mut ready, |rung| {
                 self.sleeps += 1;
                 let slice = slice.map(|slice| start + slice);
                 let until = deadline.into_iter().chain(slice).min();
@@ -153,12 +153,12 @@ impl Waiter {
             if !done && deadline.is_some() {
                 let now = Instant::now();
                 if passed(now) {
-                    self.sleeper.unpark(&link.own);
+                    self.sleeper.unpark(link.own());
                     return timed_out(now);
                 }
             }
             if done || slice.is_some() {
-                self.sleeper.unpark(&link.own);
+                self.sleeper.unpark(link.own());
                 return slept;
             }
         }

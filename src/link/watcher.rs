@@ -41,7 +41,7 @@ struct Shared {
 
 /// Returns the key of a link's socket. The odd key after it is that of the peer's process.
 fn key(link: &Link) -> u64 {
-    link.borrower.number() * 2
+    link.borrower().number() * 2
 }
 
 impl std::fmt::Debug for Shared {
@@ -72,24 +72,24 @@ impl Watcher {
     /// Enters a link and watches it.
     pub(crate) fn watch(&self, link: &Arc<Link>) -> Result<()> {
         let key = key(link);
-        self.shared.registry.enter(link.borrower, link.clone());
+        self.shared.registry.enter(link.borrower(), link.clone());
         let add = |fd: BorrowedFd<'_>, key, events: EventFlags| {
             let data = EventData::new_u64(key);
             epoll::add(&self.shared.epoll, fd, data, events | EventFlags::ET)
         };
-        let mut added = add(link.socket.as_fd(), key, EventFlags::RDHUP);
-        if let (Ok(()), Some(pidfd)) = (added, link.identity.pidfd()) {
+        let mut added = add(link.socket().as_fd(), key, EventFlags::RDHUP);
+        if let (Ok(()), Some(pidfd)) = (added, link.identity().pidfd()) {
             added = add(pidfd, key + 1, EventFlags::IN);
         }
         added.map_err(|errno| {
-            self.shared.registry.strike(link.borrower);
+            self.shared.registry.strike(link.borrower());
             Error::os("epoll_ctl", errno)
         })
     }
 
     /// Notes that the session of a link is over. Drops the link unless the peer reads its loans.
     pub(crate) fn retire(&self, link: &Arc<Link>) {
-        let gone = self.shared.registry.retire(link.borrower, &link.health_word);
+        let gone = self.shared.registry.retire(link.borrower(), link.health_word());
         self.shared.forget(gone);
     }
 }
@@ -141,14 +141,14 @@ impl Shared {
         } else {
             return;
         }
-        self.forget(self.registry.ended(link.borrower, &link.health_word, key & 1 == 1));
+        self.forget(self.registry.ended(link.borrower(), link.health_word(), key & 1 == 1));
     }
 
     /// Stops watching a link that the registry dropped.
     fn forget(&self, gone: Option<Arc<Link>>) {
         if let Some(link) = gone {
-            let _ = epoll::delete(&self.epoll, &link.socket);
-            if let Some(pidfd) = link.identity.pidfd() {
+            let _ = epoll::delete(&self.epoll, link.socket());
+            if let Some(pidfd) = link.identity().pidfd() {
                 let _ = epoll::delete(&self.epoll, pidfd);
             }
         }

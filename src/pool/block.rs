@@ -1,9 +1,9 @@
 //! A block that is being written.
 
-use crate::pool::loans::BoxedPiece;
-use crate::pool::pool::Pool;
+use crate::pool::piece::BoxedPiece;
 use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
+use crate::pool::tables::LockedTables;
 
 /// A block that only this process knows of. Dropping it gives it back to the pool.
 #[derive(Debug)]
@@ -11,17 +11,17 @@ pub(crate) struct Block {
     /// `None` once the block is on loan.
     piece: Option<BoxedPiece>,
     len: usize,
-    pool: Pool,
+    tables: LockedTables,
 }
 
 impl Block {
-    pub(super) fn new(piece: BoxedPiece, len: usize, pool: Pool) -> Self {
-        Self { piece: Some(piece), len, pool }
+    pub(super) fn new(piece: BoxedPiece, len: usize, tables: LockedTables) -> Self {
+        Self { piece: Some(piece), len, tables }
     }
 
     /// Returns a block without memory.
-    pub(super) fn empty(pool: Pool) -> Self {
-        Self { piece: None, len: 0, pool }
+    pub(super) fn empty(tables: LockedTables) -> Self {
+        Self { piece: None, len: 0, tables }
     }
 
     /// Refills an empty block with the ready one, for `len` bytes. Returns whether one was still there.
@@ -44,7 +44,7 @@ impl Block {
         if let Some(piece) = self.piece.take() {
             // A forked child has only a copy of the tables and must not wait for their lock.
             if piece.area.generation().is_current() {
-                self.pool.put_back_unused(piece);
+                self.tables.lock().put_back_unused(piece);
             }
         }
     }
@@ -100,12 +100,13 @@ impl Block {
     /// Ends the writing, so that several borrowers can have the block.
     pub(crate) fn share(mut self) -> Option<SharedBlock> {
         let piece = self.piece.take()?;
-        Some(SharedBlock::new(piece, self.pool.downgrade(), self.len))
+        Some(SharedBlock::new(piece, self.tables.downgrade(), self.len))
     }
 
-    /// Returns whether it belongs to this pool.
-    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
-        self.pool.is(pool)
+    /// Returns whether it belongs to the pool with these tables.
+    #[inline]
+    pub(super) fn is_of(&self, tables: &LockedTables) -> bool {
+        self.tables.is(tables)
     }
 
     /// Returns the bytes that were asked for.

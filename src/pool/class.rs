@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::pool::loans::BoxedPiece;
+use crate::pool::piece::BoxedPiece;
 
 /// The smallest block in bytes: one page on most machines.
 pub(super) const SMALLEST: u64 = 4096;

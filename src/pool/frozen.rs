@@ -4,29 +4,29 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Result;
-use crate::pool::pool::{Exhausted, Pool, WeakPool};
+use crate::pool::tables::{LockedTables, WeakTables};
 use crate::shm::fork::Generation;
-use crate::shm::{Draft, Frozen, page_size};
+use crate::shm::{Draft, Frozen};
 
 /// Bytes that count for a pool's quota as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Charge {
-    pool: WeakPool,
+pub(super) struct Charge {
+    tables: WeakTables,
     len: u64,
     /// The process that made this. A forked child has only a copy of the tables and must not wait for their lock.
     generation: Option<Generation>,
 }
 
 impl Charge {
-    pub(super) fn new(pool: WeakPool, len: u64) -> Self {
-        Self { pool, len, generation: Generation::current().ok() }
+    pub(super) fn new(tables: WeakTables, len: u64) -> Self {
+        Self { tables, len, generation: Generation::current().ok() }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         if self.generation.as_ref().is_some_and(Generation::is_current) {
-            self.pool.discharge(self.len);
+            self.tables.discharge(self.len);
         }
     }
 }
@@ -40,20 +40,13 @@ pub(crate) struct FrozenDraft {
 }
 
 impl FrozenDraft {
-    /// Allocates memory for `len` bytes, all of them zero.
+    /// Allocates `whole` bytes, whole pages that `charge` counts, all of them zero. The caller asked for `len` of them.
     ///
     /// # Errors
     ///
-    /// The outer error is the kernel's, the inner one says that the pool's quota is spent.
-    pub(super) fn create(pool: &Pool, len: usize) -> Result<Result<Self, Exhausted>> {
-        let Some(whole) = len.max(1).checked_next_multiple_of(page_size()) else {
-            return Ok(Err(pool.exhausted(len as u64)));
-        };
-        let charge = match pool.charge(whole as u64) {
-            Ok(charge) => charge,
-            Err(exhausted) => return Ok(Err(exhausted)),
-        };
-        Ok(Ok(Self { draft: Draft::create(whole)?, len, charge }))
+    /// As [`Draft::create`].
+    pub(super) fn create(len: usize, whole: usize, charge: Charge) -> Result<Self> {
+        Ok(Self { draft: Draft::create(whole)?, len, charge })
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
@@ -67,52 +60,53 @@ impl FrozenDraft {
     pub(crate) fn freeze(self) -> Result<Arc<FrozenBlock>> {
         self.draft.generation().check()?;
         let frozen = self.draft.freeze()?;
-        let counts = Box::new(self.charge);
-        Ok(Arc::new(FrozenBlock { frozen, numbers: Mutex::default(), _counts: counts }))
+        Ok(FrozenBlock::new(frozen, self.charge))
     }
 }
 
 /// Memory that nobody writes any more, of this process or of a peer.
 #[derive(Debug)]
 pub(crate) struct FrozenBlock {
-    frozen: Frozen,
+    /// Each pool that has numbered it knows it weakly.
+    frozen: Arc<Frozen>,
     /// The number by which the links of each pool name it.
-    numbers: Mutex<Vec<(WeakPool, u32)>>,
+    numbers: Mutex<Vec<(WeakTables, u32)>>,
     /// The account that it counts for as long as it lives.
     _counts: Box<dyn Debug + Send + Sync>,
 }
 
 impl FrozenBlock {
-    /// Wraps memory of a peer. It counts for no quota of this process, but for the account behind `counts`.
-    pub(crate) fn foreign(frozen: Frozen, counts: impl Debug + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { frozen, numbers: Mutex::default(), _counts: Box::new(counts) })
+    /// Wraps memory that counts for the account behind `counts`: for memory of this process the quota of a pool, for
+    /// memory of a peer the limits of its link.
+    pub(crate) fn new(frozen: Frozen, counts: impl Debug + Send + Sync + 'static) -> Arc<Self> {
+        let (frozen, numbers) = (Arc::new(frozen), Mutex::default());
+        Arc::new(Self { frozen, numbers, _counts: Box::new(counts) })
     }
 
     pub(crate) fn memory(&self) -> &Frozen {
         &self.frozen
     }
 
-    /// Returns its number in a pool, which gives it one at the first call.
+    /// Returns its number in the pool with these tables, which give it one at the first call.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NumbersSpent`](crate::ErrorKind::NumbersSpent)
-    pub(crate) fn number_in(self: &Arc<Self>, pool: &Pool) -> Result<u32> {
+    pub(super) fn number_in(&self, tables: &LockedTables) -> Result<u32> {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, number)) = numbers.iter().find(|(known, _)| known.is(pool)) {
+        if let Some((_, number)) = numbers.iter().find(|(known, _)| known.is(tables)) {
             return Ok(*number);
         }
-        let number = pool.name_frozen(self)?;
-        numbers.push((pool.downgrade(), number));
+        let number = tables.lock().name_frozen(&self.frozen)?;
+        numbers.push((tables.downgrade(), number));
         Ok(number)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::pool::PoolOptions;
-    use crate::shm::Backing;
+    use crate::pool::{Pool, PoolOptions};
+    use crate::shm::{Backing, page_size};
 
     fn pool(quota: u64) -> Pool {
         let backing = Backing::default();
@@ -137,11 +131,11 @@ mod tests {
     fn frozen_memory_keeps_its_number_and_gives_it_to_nobody_else() {
         let pools = [pool(1 << 20), pool(1 << 20)];
         let frozen = pools[0].draft(10).unwrap().unwrap().freeze().unwrap();
-        let number = frozen.number_in(&pools[0]).unwrap();
-        assert_eq!(frozen.number_in(&pools[0]).unwrap(), number);
+        let number = pools[0].number_of(&frozen).unwrap();
+        assert_eq!(pools[0].number_of(&frozen).unwrap(), number);
         let (_, len, is_frozen) = pools[0].segment_of(number).unwrap().unwrap();
         assert_eq!((len, is_frozen), (page_size() as u64, true));
-        frozen.number_in(&pools[1]).unwrap();
+        pools[1].number_of(&frozen).unwrap();
         assert!(pools[0].holds(number));
         drop(frozen);
         assert!(!pools[0].holds(number));

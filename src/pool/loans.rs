@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::pool::piece::BoxedPiece;
 use crate::pool::ready::Ready;
 use crate::pool::shared::SharedPiece;
-use crate::shm::Area;
 use crate::sync::Edge;
 
 /// The most loans of one borrower, however many slots it offers: the pool checks each of them under its lock when it
@@ -28,12 +28,23 @@ pub(crate) trait Borrower: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BorrowerId {
     /// Index of the borrower's account in the pool's table.
-    pub(super) index: usize,
-    pub(super) number: u64,
+    index: usize,
+    number: u64,
 }
 
 impl BorrowerId {
+    pub(super) fn new(index: usize, number: u64) -> Self {
+        Self { index, number }
+    }
+
+    /// Returns the index of the borrower's account in the pool's table.
+    #[inline(always)]
+    pub(super) fn index(self) -> usize {
+        self.index
+    }
+
     /// Returns a number that no other borrower of the pool has.
+    #[inline(always)]
     pub(crate) fn number(self) -> u64 {
         self.number
     }
@@ -50,29 +61,6 @@ pub(crate) struct Loan {
     pub(crate) offset: u64,
     /// The loan's generation: never 0, never used twice with one borrower.
     pub(crate) generation: u64,
-}
-
-/// Which block of which segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BlockHome {
-    /// Index of the segment in the pool's table.
-    pub(super) index: usize,
-    /// The segment's number, never used twice.
-    pub(super) segment: u32,
-    /// Index of the class in the pool's table.
-    pub(super) class: usize,
-    /// Start in the segment, in bytes.
-    pub(super) offset: u64,
-}
-
-/// A block's memory as it moves between the tables: one word.
-pub(super) type BoxedPiece = Box<Piece>;
-
-/// The memory of one block.
-#[derive(Debug)]
-pub(super) struct Piece {
-    pub(super) home: BlockHome,
-    pub(super) area: Area,
 }
 
 /// The block of one loan.

@@ -21,9 +21,11 @@ mod block;
 mod class;
 mod distance;
 mod frozen;
+mod limits;
 mod loans;
 #[cfg(all(test, slipring_loom))]
 mod models;
+mod piece;
 // The folder is named after its chief object.
 #[expect(clippy::module_inception)]
 mod pool;
@@ -35,7 +37,8 @@ mod tables;
 
 pub(crate) use block::Block;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};
+pub(crate) use limits::{Exhausted, Lacking, PoolOptions};
 pub(crate) use loans::{Borrower, BorrowerId, Loan, Promise};
-pub(crate) use pool::{Exhausted, Lacking, Pool, PoolOptions};
+pub(crate) use pool::Pool;
 pub(crate) use ready::{Prepared, Ready};
 pub(crate) use shared::{SharedBlock, Users};

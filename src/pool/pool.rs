@@ -2,64 +2,24 @@
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::pool::block::Block;
 use crate::pool::frozen::{Charge, FrozenBlock, FrozenDraft};
-use crate::pool::loans::{Borrower, BorrowerId, BoxedPiece, Loan, Loaned, OpenLoan, Promise};
+use crate::pool::limits::{Exhausted, Lacking, PoolOptions};
+use crate::pool::loans::{Borrower, BorrowerId, Loan, Loaned, OpenLoan, Promise};
 use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
-use crate::pool::tables::{Named, Tables, Taken, copy_of};
-use crate::shm::Backing;
-use crate::sync::{Mutex, MutexGuard};
-
-/// How much a pool may hold, and how its blocks rotate.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PoolOptions {
-    /// The most bytes of all segments together.
-    pub(crate) quota: u64,
-    /// Bytes of each size class that rotate while peers are near.
-    pub(crate) footprint: u64,
-    /// Bytes of each size class that rotate while peers are far.
-    pub(crate) far_footprint: u64,
-    pub(crate) backing: Backing,
-}
-
-/// The quota has no room for a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Exhausted {
-    pub(crate) needed: u64,
-    pub(crate) used: u64,
-    pub(crate) quota: u64,
-}
-
-impl From<Exhausted> for Error {
-    fn from(exhausted: Exhausted) -> Self {
-        let Exhausted { needed, used, quota } = exhausted;
-        ErrorKind::PoolExhausted { needed, used, quota }.into()
-    }
-}
-
-/// Why the pool has no block for a borrower now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lacking {
-    /// All slots of the borrower are on loan.
-    Slot,
-    Memory(Exhausted),
-}
+use crate::pool::tables::{LockedTables, Named, Tables, Taken, copy_of};
+use crate::shm::page_size;
+use crate::sync::MutexGuard;
 
 /// The blocks that a process lends to its peers. A clone is the same pool.
 #[derive(Clone)]
 pub(crate) struct Pool {
-    tables: Arc<Mutex<Tables>>,
-}
-
-/// A pool that may be gone, and its blocks with it.
-#[derive(Clone)]
-pub(super) struct WeakPool {
-    tables: Weak<Mutex<Tables>>,
+    tables: LockedTables,
 }
 
 impl std::fmt::Debug for Pool {
@@ -68,52 +28,31 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-impl std::fmt::Debug for WeakPool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WeakPool")
-    }
-}
-
-impl WeakPool {
-    pub(super) fn is(&self, pool: &Pool) -> bool {
-        std::ptr::eq(self.tables.as_ptr(), Arc::as_ptr(&pool.tables))
-    }
-
-    /// Subtracts bytes that counted for the quota.
-    pub(super) fn discharge(&self, len: u64) {
-        if let Some(tables) = self.tables.upgrade() {
-            Pool { tables }.lock().discharge(len);
-        }
-    }
-
-    /// Takes back a block that was shared.
-    pub(super) fn put_back(&self, piece: BoxedPiece) {
-        // A forked child has only a copy of the tables and must not wait for their lock.
-        if piece.area.generation().is_current()
-            && let Some(tables) = self.tables.upgrade()
-        {
-            Pool { tables }.lock().put_back(piece);
-        }
-    }
-}
-
 impl Pool {
     pub(crate) fn new(options: PoolOptions) -> Self {
-        Self { tables: Arc::new(Mutex::new(Tables::new(options))) }
+        Self { tables: LockedTables::new(options) }
     }
 
-    pub(super) fn downgrade(&self) -> WeakPool {
-        WeakPool { tables: Arc::downgrade(&self.tables) }
-    }
-
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        // Only a bug of this crate panics under the lock, and each step leaves the tables whole.
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock()
     }
 
     /// Returns whether both are the same pool.
     pub(crate) fn is(&self, other: &Pool) -> bool {
-        Arc::ptr_eq(&self.tables, &other.tables)
+        self.tables.is(&other.tables)
+    }
+
+    /// Returns whether a block is of this pool.
+    #[inline]
+    pub(crate) fn owns(&self, block: &Block) -> bool {
+        block.is_of(&self.tables)
+    }
+
+    /// Returns whether a block that others may hold too is of this pool.
+    #[inline]
+    pub(crate) fn owns_shared(&self, block: &SharedBlock) -> bool {
+        block.is_of(&self.tables)
     }
 
     /// Adds a measurement of how long a line took to come from a peer's core.
@@ -166,7 +105,7 @@ impl Pool {
             match tables.take(len as u64) {
                 Taken::Block(piece) => {
                     unlock(tables);
-                    return Ok(Ok(Block::new(piece, len, self.clone())));
+                    return Ok(Ok(Block::new(piece, len, self.tables.clone())));
                 }
                 Taken::Nothing(exhausted) => {
                     unlock(tables);
@@ -185,23 +124,20 @@ impl Pool {
 
     /// Returns a block without memory, which [`Block::take_ready`] refills.
     pub(crate) fn no_block(&self) -> Block {
-        Block::empty(self.clone())
-    }
-
-    /// Takes back a block that was not on loan.
-    pub(super) fn put_back_unused(&self, piece: BoxedPiece) {
-        self.lock().put_back_unused(piece);
+        Block::empty(self.tables.clone())
     }
 
     /// Lends a block. Returns `None` and leaves the block as it is if the borrower has no free slot or its account is
     /// closed.
     pub(crate) fn lend(&self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
-        self.lock().lend(block, id)
+        let place = block.place()?;
+        self.lock().lend(id, place, || block.take().map(Loaned::Sole))
     }
 
     /// Lends a block that others may hold too. Returns `None` as [`lend`](Self::lend) does.
     pub(crate) fn lend_shared(&self, block: &SharedBlock, id: BorrowerId) -> Option<Loan> {
-        self.lock().lend_shared(block, id)
+        let loaned = || Some(Loaned::Shared(block.shared().clone()));
+        self.lock().lend(id, block.place(), loaned)
     }
 
     /// Reserves a slot for a borrower's next loan. The sender may tell the borrower of the loan before it
@@ -266,15 +202,12 @@ impl Pool {
     /// Returns a copy of the descriptor of a segment, to hand to a borrower, its length in bytes, and whether it is
     /// frozen.
     pub(crate) fn segment_of(&self, segment: u32) -> Result<Option<(OwnedFd, u64, bool)>> {
-        // The lock is free below: the last use of frozen memory may end there, which needs the lock.
+        // The lock is free below: the last use of frozen memory may end there, which unmaps it.
         let named = self.lock().named(segment)?;
         Ok(match named {
             None => None,
             Some(Named::Blocks(fd, len)) => Some((fd, len, false)),
-            Some(Named::Frozen(frozen)) => {
-                let memory = frozen.memory();
-                Some((copy_of(memory.fd())?, memory.len() as u64, true))
-            }
+            Some(Named::Frozen(frozen)) => Some((copy_of(frozen.fd())?, frozen.len() as u64, true)),
         })
     }
 
@@ -326,25 +259,30 @@ impl Pool {
     ///
     /// The outer error is the kernel's, the inner one says that the quota is spent.
     pub(crate) fn draft(&self, len: usize) -> Result<Result<FrozenDraft, Exhausted>> {
-        FrozenDraft::create(self, len)
+        let Some(whole) = len.max(1).checked_next_multiple_of(page_size()) else {
+            return Ok(Err(self.lock().exhausted(len as u64)));
+        };
+        match self.charge(whole as u64) {
+            Ok(charge) => FrozenDraft::create(len, whole, charge).map(Ok),
+            Err(exhausted) => Ok(Err(exhausted)),
+        }
     }
 
-    /// Numbers frozen memory.
-    pub(super) fn name_frozen(&self, frozen: &Arc<FrozenBlock>) -> Result<u32> {
-        self.lock().name_frozen(frozen)
+    /// Returns the number of frozen memory in this pool, which gives it one at the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NumbersSpent`](crate::ErrorKind::NumbersSpent)
+    pub(crate) fn number_of(&self, frozen: &FrozenBlock) -> Result<u32> {
+        frozen.number_in(&self.tables)
     }
 
     /// Counts `len` bytes for the quota.
-    pub(super) fn charge(&self, len: u64) -> Result<Charge, Exhausted> {
+    fn charge(&self, len: u64) -> Result<Charge, Exhausted> {
         let mut tables = self.lock();
         let charged = if tables.charge(len) { Ok(()) } else { Err(tables.exhausted(len)) };
         unlock(tables);
-        charged.map(|()| Charge::new(self.downgrade(), len))
-    }
-
-    /// Returns the error of a request for `needed` bytes.
-    pub(super) fn exhausted(&self, needed: u64) -> Exhausted {
-        self.lock().exhausted(needed)
+        charged.map(|()| Charge::new(self.tables.downgrade(), len))
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crossbeam_utils::atomic::AtomicCell;
 
 use crate::pool::class;
-use crate::pool::loans::BoxedPiece;
+use crate::pool::piece::BoxedPiece;
 
 /// The cell that holds the ready block until the sender takes it, or the pool takes it back.
 #[derive(Clone)]
@@ -64,8 +64,9 @@ mod tests {
 
     use super::*;
     use crate::pool::block::Block;
+    use crate::pool::limits::Lacking;
     use crate::pool::loans::{BorrowerId, Loan, Promise};
-    use crate::pool::pool::{Lacking, Pool};
+    use crate::pool::pool::Pool;
     use crate::pool::support::{Peer, other, pool};
 
     /// A quarter of the footprint of the tests' pool.

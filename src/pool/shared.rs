@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::pool::loans::{BlockHome, BoxedPiece};
-use crate::pool::pool::{Pool, WeakPool};
+use crate::pool::piece::{BlockHome, BoxedPiece};
+use crate::pool::tables::{LockedTables, WeakTables};
 
 /// The memory of a block that nobody writes any more. The last of its users, here or a borrower, gives it back to the
 /// pool.
@@ -14,7 +14,7 @@ pub(super) struct SharedPiece {
     piece: Option<BoxedPiece>,
     home: BlockHome,
     /// Weak: the pool's accounts own this.
-    pool: WeakPool,
+    tables: WeakTables,
     /// Whether a borrower ended before it returned this.
     lost: AtomicBool,
 }
@@ -39,7 +39,7 @@ impl SharedPiece {
 impl Drop for SharedPiece {
     fn drop(&mut self) {
         if let Some(piece) = self.piece.take() {
-            self.pool.put_back(piece);
+            self.tables.put_back(piece);
         }
     }
 }
@@ -63,9 +63,9 @@ pub(crate) struct SharedBlock {
 }
 
 impl SharedBlock {
-    pub(super) fn new(piece: BoxedPiece, pool: WeakPool, len: usize) -> Self {
+    pub(super) fn new(piece: BoxedPiece, tables: WeakTables, len: usize) -> Self {
         let (home, lost) = (piece.home, AtomicBool::new(false));
-        Self { shared: Arc::new(SharedPiece { piece: Some(piece), home, pool, lost }), len }
+        Self { shared: Arc::new(SharedPiece { piece: Some(piece), home, tables, lost }), len }
     }
 
     pub(super) fn shared(&self) -> &Arc<SharedPiece> {
@@ -77,7 +77,7 @@ impl SharedBlock {
         self.shared.home.segment
     }
 
-    /// Returns who else uses it, as of the last [`Pool::look_at`].
+    /// Returns who else uses it, as of the last [`Pool::look_at`](crate::pool::Pool::look_at).
     pub(crate) fn users(&mut self) -> Users {
         match Arc::get_mut(&mut self.shared).map(|shared| *shared.lost.get_mut()) {
             None => Users::Others,
@@ -86,9 +86,10 @@ impl SharedBlock {
         }
     }
 
-    /// Returns whether it belongs to this pool.
-    pub(crate) fn is_of(&self, pool: &Pool) -> bool {
-        self.shared.pool.is(pool)
+    /// Returns whether it belongs to the pool with these tables.
+    #[inline]
+    pub(super) fn is_of(&self, tables: &LockedTables) -> bool {
+        self.shared.tables.is(tables)
     }
 
     /// Returns its segment's number, and its start there in bytes.

@@ -1,22 +1,93 @@
-//! What the pool's lock guards: segments, classes of free blocks, and the accounts of borrowers.
+//! The pool's tables behind their lock: segments, classes of free blocks, and the accounts of borrowers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::pool::block::Block;
 use crate::pool::class::{self, Class};
 use crate::pool::distance::Distance;
-use crate::pool::frozen::FrozenBlock;
-use crate::pool::loans::{
-    Account, BlockHome, Borrower, BorrowerId, BoxedPiece, Loan, Loaned, OpenLoan, Piece, Promise,
-};
-use crate::pool::pool::{Exhausted, PoolOptions};
+use crate::pool::limits::{Exhausted, PoolOptions};
+use crate::pool::loans::{Account, Borrower, BorrowerId, Loan, Loaned, OpenLoan, Promise};
+use crate::pool::piece::{BlockHome, BoxedPiece, Piece};
 use crate::pool::ready::{Prepared, Ready};
-use crate::pool::shared::SharedBlock;
-use crate::shm::{Backing, Segment};
+use crate::shm::{Backing, Frozen, Segment};
+use crate::sync::{Mutex, MutexGuard};
+
+/// The tables behind their lock. A clone is the same tables.
+#[derive(Clone)]
+pub(super) struct LockedTables {
+    tables: Arc<Mutex<Tables>>,
+}
+
+impl LockedTables {
+    pub(super) fn new(options: PoolOptions) -> Self {
+        Self { tables: Arc::new(Mutex::new(Tables::new(options))) }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, Tables> {
+        // Only a bug of this crate panics under the lock, and each step leaves the tables whole.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn downgrade(&self) -> WeakTables {
+        WeakTables { tables: Arc::downgrade(&self.tables) }
+    }
+
+    /// Returns whether both are the same tables.
+    #[inline]
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tables, &other.tables)
+    }
+}
+
+impl std::fmt::Debug for LockedTables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LockedTables")
+    }
+}
+
+/// The tables of a pool that may be gone, and its blocks with it.
+#[derive(Clone)]
+pub(super) struct WeakTables {
+    tables: Weak<Mutex<Tables>>,
+}
+
+impl WeakTables {
+    #[inline]
+    pub(super) fn is(&self, tables: &LockedTables) -> bool {
+        std::ptr::eq(self.tables.as_ptr(), Arc::as_ptr(&tables.tables))
+    }
+
+    fn upgrade(&self) -> Option<LockedTables> {
+        Some(LockedTables { tables: self.tables.upgrade()? })
+    }
+
+    /// Subtracts bytes that counted for the quota.
+    pub(super) fn discharge(&self, len: u64) {
+        if let Some(tables) = self.upgrade() {
+            tables.lock().discharge(len);
+        }
+    }
+
+    /// Takes back a block that was shared.
+    pub(super) fn put_back(&self, piece: BoxedPiece) {
+        // A forked child has only a copy of the tables and must not wait for their lock.
+        if piece.area.generation().is_current()
+            && let Some(tables) = self.upgrade()
+        {
+            tables.lock().put_back(piece);
+        }
+    }
+}
+
+impl std::fmt::Debug for WeakTables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakTables")
+    }
+}
 
 /// The pool's answer to a request for a block.
 pub(super) enum Taken {
@@ -58,7 +129,7 @@ struct BlockSegment {
 pub(super) enum Named {
     /// A copy of the descriptor of a segment of blocks, and its length in bytes.
     Blocks(OwnedFd, u64),
-    Frozen(Arc<FrozenBlock>),
+    Frozen(Arc<Frozen>),
 }
 
 pub(super) struct Tables {
@@ -68,7 +139,7 @@ pub(super) struct Tables {
     /// Number of the next segment.
     next_segment: u32,
     /// Frozen memory that has a number.
-    frozen: BTreeMap<u32, Weak<FrozenBlock>>,
+    frozen: BTreeMap<u32, Weak<Frozen>>,
     classes: Vec<Class>,
     accounts: Vec<Option<Account>>,
     next_borrower: u64,
@@ -105,13 +176,13 @@ impl Tables {
         self.next_borrower += 1;
         let index = free_index(&mut self.accounts);
         self.accounts[index] = Some(Account::new(number, borrower, slots));
-        BorrowerId { index, number }
+        BorrowerId::new(index, number)
     }
 
     /// Closes an account: its loans are over. Returns the borrower, which the caller drops without the lock.
     pub(super) fn close(&mut self, id: BorrowerId) -> Option<Arc<dyn Borrower>> {
         self.account(id)?;
-        let account = self.accounts[id.index].take()?;
+        let account = self.accounts[id.index()].take()?;
         account.recall(None).into_iter().for_each(|piece| self.put_back(piece));
         let borrower = account.borrower();
         for piece in account.close() {
@@ -121,8 +192,8 @@ impl Tables {
     }
 
     fn account(&mut self, id: BorrowerId) -> Option<&mut Account> {
-        let account = self.accounts.get_mut(id.index)?.as_mut()?;
-        (account.number() == id.number).then_some(account)
+        let account = self.accounts.get_mut(id.index())?.as_mut()?;
+        (account.number() == id.number()).then_some(account)
     }
 
     /// Returns whether a borrower has `slots` free slots, if need be after the pool took back what it returned.
@@ -148,22 +219,18 @@ impl Tables {
         }
     }
 
-    /// Lends a block, unless no slot is free.
-    pub(super) fn lend(&mut self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
-        let place = block.place()?;
+    /// Lends the block at `place`, unless no slot is free. `loaned` takes it out of its holder.
+    #[inline]
+    pub(super) fn lend(
+        &mut self,
+        id: BorrowerId,
+        place: (u32, u64),
+        loaned: impl FnOnce() -> Option<Loaned>,
+    ) -> Option<Loan> {
         let account = self.account(id)?;
         let promise = account.promise()?;
         let loan = promise.loan(place);
-        account.enter(promise, Loaned::Sole(block.take()?));
-        Some(loan)
-    }
-
-    /// Lends a block that others may hold too, unless no slot is free.
-    pub(super) fn lend_shared(&mut self, block: &SharedBlock, id: BorrowerId) -> Option<Loan> {
-        let account = self.account(id)?;
-        let promise = account.promise()?;
-        let loan = promise.loan(block.place());
-        account.enter(promise, Loaned::Shared(block.shared().clone()));
+        account.enter(promise, loaned()?);
         Some(loan)
     }
 
@@ -439,7 +506,7 @@ impl Tables {
     }
 
     /// Numbers frozen memory.
-    pub(super) fn name_frozen(&mut self, frozen: &Arc<FrozenBlock>) -> Result<u32> {
+    pub(super) fn name_frozen(&mut self, frozen: &Arc<Frozen>) -> Result<u32> {
         self.frozen.retain(|_, frozen| frozen.strong_count() > 0);
         let number = self.next_number()?;
         self.frozen.insert(number, Arc::downgrade(frozen));

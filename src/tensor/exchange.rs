@@ -150,7 +150,7 @@ impl Sender {
             Sent::Kept(tensor) => self.put_kept(tensor, patience),
             Sent::Owned(tensor) => self.put_kept(tensor, patience),
             Sent::Failed(kind) => Err(Error::from(kind.clone()).into()),
-            Sent::Moved { head, block } if block.is_of(self.pool()) => {
+            Sent::Moved { head, block } if self.pool().owns(block) => {
                 if let Some(place) = block.place() {
                     let place = (place, block.len());
                     let enter = |pool: &Pool, to, promise| pool.enter(block, to, promise);
@@ -171,7 +171,7 @@ impl Sender {
     #[inline]
     fn put_kept(&mut self, tensor: &Tensor, patience: SendPatience) -> Result<(), TrySendError> {
         if let Storage::Shared(block) = &tensor.storage
-            && block.is_of(self.pool())
+            && self.pool().owns_shared(block)
         {
             let enter = |pool: &Pool, to, promise| pool.enter_shared(block, to, promise);
             let place = (block.place(), block.len());

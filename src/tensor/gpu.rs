@@ -184,7 +184,7 @@ impl Ticket {
     /// Returns whether the ticket is for this borrower.
     pub fn is_for(&self, borrower: &GpuBorrower<'_>) -> bool {
         let sender = borrower.sender;
-        self.block.is_of(sender.pool()) && sender.borrower().0 == self.account
+        sender.pool().owns_shared(&self.block) && sender.borrower().0 == self.account
     }
 
     /// Collects returned loans, in the process that lent them. The caller asks [`fate`](Self::fate)

@@ -111,7 +111,9 @@ impl<'a> Described<'a> {
     #[inline]
     pub(super) fn attachment(pool: &Pool, tensor: &'a Tensor) -> Option<OutgoingAttachment<'a>> {
         match &tensor.storage {
-            Storage::Shared(block) if block.is_of(pool) => Some(OutgoingAttachment::Shared(block)),
+            Storage::Shared(block) if pool.owns_shared(block) => {
+                Some(OutgoingAttachment::Shared(block))
+            }
             Storage::Frozen { memory, offset, len } if offset.is_multiple_of(ALIGNMENT) => {
                 Some(OutgoingAttachment::Frozen { memory, offset: *offset, len: *len })
             }

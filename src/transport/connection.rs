@@ -131,13 +131,13 @@ impl Stats {
         let session = sender.session();
         let (link, pool) = (&session.link, session.env.pool());
         // The lock of a forked child's copy of the pool may be held for ever.
-        let is_here = link.own.generation().is_current();
+        let is_here = link.own().generation().is_current();
         Self {
             sent: sender.stats(),
             received: receiver.stats(),
             send_queue: sender.unread(),
             recv_queue: receiver.unread(),
-            loans_out: if is_here { pool.settle(link.borrower) as u64 } else { 0 },
+            loans_out: if is_here { pool.settle(link.borrower()) as u64 } else { 0 },
             loans_held: session.kept_loans(),
             pool_bytes: if is_here { pool.used() } else { 0 },
         }
@@ -181,7 +181,7 @@ impl Connection {
 
     /// Returns the process on the other side, as the kernel described it when the connection was made.
     pub fn peer(&self) -> &Peer {
-        &self.link().identity
+        self.link().identity()
     }
 
     /// Returns the counters of this side, and how much is queued, lent and held now.
@@ -203,7 +203,7 @@ impl Connection {
     /// - [`ErrorKind::Fault`]: the peer broke the protocol, and may not have received the last messages.
     /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the connection.
     pub fn close(self) -> Result<()> {
-        self.link().own.generation().check()?;
+        self.link().own().generation().check()?;
         if self.link().is_alive() {
             return Ok(());
         }
@@ -345,7 +345,7 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link().use_descriptor();
-        self.link().socket.as_fd()
+        self.link().socket().as_fd()
     }
 }
 

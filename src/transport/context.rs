@@ -19,7 +19,6 @@ use crate::handshake::address::Address;
 use crate::handshake::exchange::Offer;
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::{exchange, socket};
-use crate::patience::after;
 use crate::pool::Pool;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
@@ -140,7 +139,7 @@ impl Context {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        self.connect_deadline(address, after(self.core.options().handshake_timeout))
+        self.connect_deadline(address, self.core.options().handshake_deadline())
     }
 
     /// Connects as [`connect`](Self::connect) does, until `deadline`.
@@ -195,8 +194,8 @@ impl Context {
         socket::adopt(&socket, false)?;
         socket::receive_credentials(&socket)?;
         let socket = Socket::new(socket);
-        self.core.options().peer_policy.check(&socket::maker(&socket)?)?;
-        let deadline = after(self.core.options().handshake_timeout);
+        self.core.options().admit(&socket::maker(&socket)?)?;
+        let deadline = self.core.options().handshake_deadline();
         self.core.connect(socket, self.core.take_ours()?, (Instant::now(), deadline))
     }
 
@@ -210,10 +209,10 @@ impl Context {
         socket::adopt(&socket, false)?;
         let socket = Socket::new(socket);
         let maker = socket::maker(&socket)?;
-        let admitted = self.core.options().peer_policy.check(&maker);
+        let admitted = self.core.options().admit(&maker);
         admitted.map_err(|error| exchange::refuse(&socket, error))?;
         let start = Instant::now();
-        let deadline = after(self.core.options().handshake_timeout);
+        let deadline = self.core.options().handshake_deadline();
         socket::receive_credentials(&socket)?;
         loop {
             match self.core.accept(&socket)? {
@@ -248,7 +247,7 @@ impl Context {
 
     /// Returns how long a loop of this context polls before it sleeps.
     pub(crate) fn spin(&self) -> SpinPolicy {
-        SpinPolicy::new(self.core.options().spin)
+        self.core.options().spin_policy()
     }
 
     fn connect_to(&self, address: &Address, deadline: Instant) -> Result<Connection> {
@@ -292,7 +291,7 @@ impl Context {
             }
         };
         // The policy checks the listener before any descriptor leaves.
-        self.core.options().peer_policy.check(&socket::maker(&socket)?)?;
+        self.core.options().admit(&socket::maker(&socket)?)?;
         Ok(socket)
     }
 }

@@ -10,10 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::error::Result;
-use crate::handshake::exchange::{self, Offer, Ours, Rules, Theirs};
-use crate::handshake::layout;
+use crate::handshake::exchange::{self, Offer, Ours, Theirs};
 use crate::handshake::owned_socket::Socket;
-use crate::handshake::packet::Hello;
 use crate::link::env::LinkEnv;
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
@@ -21,7 +19,7 @@ use crate::shm::node_of_caller;
 use crate::transport::connection::Connection;
 use crate::transport::establish::establish;
 use crate::transport::options::Options;
-use crate::wake::{self, Spin};
+use crate::wake;
 
 #[derive(Debug)]
 pub(super) struct Core {
@@ -74,13 +72,13 @@ impl Core {
                 self.prepare();
             }
         };
-        let theirs = exchange::connect(self.rules(), &socket, &ours, times, meanwhile)?;
+        let theirs = exchange::connect(self.options.rules(), &socket, &ours, times, meanwhile)?;
         self.establish(socket, (ours, theirs))
     }
 
     /// Accepts a peer over a connected socket, if its Hello has come.
     pub(super) fn accept(&self, socket: &OwnedFd) -> Result<Offer> {
-        exchange::accept(self.rules(), socket, || self.take_ours())
+        exchange::accept(self.options.rules(), socket, || self.take_ours())
     }
 
     /// Makes the connection of a handshake.
@@ -108,24 +106,7 @@ impl Core {
     }
 
     fn make_ours(&self) -> Result<Ours> {
-        let options = &self.options;
-        let hello = Hello {
-            issues_membarrier: wake::is_registered(),
-            control_len: layout::len(options.loan_slots),
-            ring_capacity: options.ring_capacity,
-            loan_slots: options.loan_slots,
-            numa_node: node_of_caller(),
-            max_message: options.max_message,
-            pool_limit: options.peer_pool_limit,
-        };
-        Ours::create(hello, options.backing())
-    }
-
-    fn rules(&self) -> Rules<'_> {
-        Rules {
-            policy: &self.options.peer_policy,
-            prefault: self.options.prefault,
-            polls: self.options.spin != Spin::Never,
-        }
+        let hello = self.options.hello(wake::is_registered(), node_of_caller());
+        Ours::create(hello, self.options.backing())
     }
 }

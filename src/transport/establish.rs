@@ -9,12 +9,11 @@ use crate::error::Result;
 use crate::handshake::exchange::{Ours, Theirs};
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::socket;
-use crate::link::control_socket::ControlSocket;
 use crate::link::env::LinkEnv;
 use crate::link::link::{Link, Returns, Terms};
 use crate::link::session::Session;
 use crate::transport::connection::Connection;
-use crate::transport::options::{Numa, Options};
+use crate::transport::options::Options;
 use crate::wake;
 
 /// Returns the connection of a handshake's two sides.
@@ -30,7 +29,7 @@ pub(super) fn establish(
     (ours, theirs): (Ours, Theirs),
 ) -> Result<Connection> {
     let Ours { hello, mapping, ring, .. } = ours;
-    if let (Numa::Receiver, Some(node)) = (options.numa, theirs.hello.numa_node)
+    if let Some(node) = options.node_of_receiver(theirs.hello.numa_node)
         && let Err(error) = mapping.bind_to_node(node)
     {
         // Only the peer vouches for the node, and the link works without it.
@@ -46,7 +45,6 @@ pub(super) fn establish(
     let borrower = env.pool().open(Arc::new(Returns::new(peer.clone())), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
     socket::stop_pidfds(&socket);
-    let control_socket = ControlSocket::new(options.peer_pool_limit, options.prefault);
     let link = Link::new(
         (mapping, peer),
         socket,
@@ -54,7 +52,7 @@ pub(super) fn establish(
         terms,
         interrupts,
         borrower,
-        control_socket,
+        options.control_socket(),
     );
     let link = Arc::new(link);
     if let Err(error) = env.watch(&link) {

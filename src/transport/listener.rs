@@ -24,7 +24,6 @@ use crate::handshake::address::Address;
 use crate::handshake::exchange::Offer;
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::{exchange, socket};
-use crate::patience::after;
 use crate::shm::fork::Generation;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
@@ -301,8 +300,8 @@ impl Listener {
                 }
             };
             self.stuck = false;
-            let policy = &self.core.options().peer_policy;
-            let admitted = socket::maker(&peer).and_then(|maker| policy.check(&maker));
+            let options = self.core.options();
+            let admitted = socket::maker(&peer).and_then(|maker| options.admit(&maker));
             if let Err(error) = admitted {
                 self.note(&exchange::refuse(&peer, error));
                 continue;
@@ -371,14 +370,14 @@ impl Listener {
 
     /// Keeps a peer whose Hello has not come. Drops the oldest if there are too many.
     fn keep(&mut self, socket: Socket) -> Result<()> {
-        if self.half_open.len() >= self.core.options().half_open_limit {
+        if self.half_open.len() >= self.core.options().most_half_open() {
             self.drop_oldest();
         }
         let key = self.next_key;
         self.next_key += 1;
         epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN)
             .map_err(|errno| Error::os("epoll_ctl", errno))?;
-        let deadline = after(self.core.options().handshake_timeout);
+        let deadline = self.core.options().handshake_deadline();
         self.half_open.push_back(HalfOpen { key, socket, deadline });
         Ok(())
     }

@@ -3,14 +3,20 @@
 //! 1. Every option has a default.
 //! 2. A context checks its options once, when it is made.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{ErrorKind, Result};
+use crate::handshake::exchange::Rules;
+use crate::handshake::layout;
+use crate::handshake::packet::Hello;
+use crate::handshake::peer::Credentials;
 use crate::handshake::policy::PeerPolicy;
+use crate::link::control_socket::ControlSocket;
 use crate::link::env::ChannelOptions;
+use crate::patience::after;
 use crate::pool::PoolOptions;
 use crate::shm::{Backing, page_size};
-use crate::wake::Spin;
+use crate::wake::{Spin, SpinPolicy};
 
 /// The NUMA node on which the memory of this side's rings lies.
 ///
@@ -55,24 +61,24 @@ const POOL_FAR_FOOTPRINT: u64 = 32 << 20;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub(crate) ring_capacity: u64,
-    pub(crate) max_message: u64,
-    pub(crate) inline_max: u64,
-    pub(crate) loan_slots: u32,
-    pub(crate) pool_quota: u64,
-    pub(crate) pool_footprint: u64,
-    pub(crate) pool_far_footprint: u64,
-    pub(crate) peer_pool_limit: u64,
-    pub(crate) backlog_limit: usize,
-    pub(crate) write_limit: usize,
-    pub(crate) half_open_limit: usize,
-    pub(crate) handshake_timeout: Duration,
-    pub(crate) send_timeout: Duration,
-    pub(crate) spin: Spin,
-    pub(crate) peer_policy: PeerPolicy,
-    pub(crate) huge_pages: bool,
-    pub(crate) prefault: bool,
-    pub(crate) numa: Numa,
+    ring_capacity: u64,
+    max_message: u64,
+    inline_max: u64,
+    loan_slots: u32,
+    pool_quota: u64,
+    pool_footprint: u64,
+    pool_far_footprint: u64,
+    peer_pool_limit: u64,
+    backlog_limit: usize,
+    write_limit: usize,
+    half_open_limit: usize,
+    handshake_timeout: Duration,
+    send_timeout: Duration,
+    spin: Spin,
+    peer_policy: PeerPolicy,
+    huge_pages: bool,
+    prefault: bool,
+    numa: Numa,
 }
 
 impl Default for Options {
@@ -101,6 +107,58 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Returns this side's Hello, for a thread on this node.
+    pub(super) fn hello(&self, issues_membarrier: bool, numa_node: Option<u32>) -> Hello {
+        Hello {
+            issues_membarrier,
+            control_len: layout::len(self.loan_slots),
+            ring_capacity: self.ring_capacity,
+            loan_slots: self.loan_slots,
+            numa_node,
+            max_message: self.max_message,
+            pool_limit: self.peer_pool_limit,
+        }
+    }
+
+    /// Returns what a handshake asks of the peer, and how it waits.
+    pub(super) fn rules(&self) -> Rules<'_> {
+        Rules {
+            policy: &self.peer_policy,
+            prefault: self.prefault,
+            polls: self.spin != Spin::Never,
+        }
+    }
+
+    /// Checks that the policy admits a peer.
+    pub(super) fn admit(&self, peer: &Credentials) -> Result<()> {
+        self.peer_policy.check(peer)
+    }
+
+    /// Returns when a handshake that begins now is late.
+    pub(super) fn handshake_deadline(&self) -> Instant {
+        after(self.handshake_timeout)
+    }
+
+    /// Returns the most peers of one listener whose Hello may be due.
+    pub(super) fn most_half_open(&self) -> usize {
+        self.half_open_limit
+    }
+
+    /// Returns how long a loop polls before it sleeps.
+    pub(super) fn spin_policy(&self) -> SpinPolicy {
+        SpinPolicy::new(self.spin)
+    }
+
+    /// Returns the node to which a link's ring is bound when the handshake is over, if any. The receiver named `theirs`.
+    pub(super) fn node_of_receiver(&self, theirs: Option<u32>) -> Option<u32> {
+        theirs.filter(|_| self.numa == Numa::Receiver)
+    }
+
+    /// Returns the receiving side of a new link's socket.
+    pub(super) fn control_socket(&self) -> ControlSocket {
+        ControlSocket::new(self.peer_pool_limit, self.prefault)
+    }
+
     /// Returns the options of a link's halves.
     pub(super) fn channel(&self) -> ChannelOptions {
         ChannelOptions {

@@ -11,9 +11,9 @@ impl Inbox {
     pub(crate) fn arm(&mut self) -> Result<bool> {
         let mut control_socket = self.link.control_socket();
         let taken = if self.link.by_descriptor() {
-            control_socket.take_for_data(&self.link.socket)
+            control_socket.take_for_data(self.link.socket())
         } else {
-            control_socket.take(&self.link.socket)
+            control_socket.take(self.link.socket())
         };
         if let Err(error) = taken {
             drop(control_socket);

@@ -51,7 +51,7 @@ impl Inbox {
     /// announcement is of no use, or at the deadline.
     #[cold]
     pub(crate) fn copy_ahead(&mut self, patience: RecvPatience) {
-        let told = told(&self.link.peer, layout::FILLED);
+        let told = told(self.link.peer(), layout::FILLED);
         self.ahead.told = told;
         let before = self.ahead.copied;
         loop {

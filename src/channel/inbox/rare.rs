@@ -1,6 +1,5 @@
 //! The slow path of the inbox: triggers, packets, requests, responses, and messages whose segment is not cached.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use crate::channel::inbox::{Flow, Inbox, RecordHead};
@@ -69,7 +68,7 @@ impl Inbox {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
         let mut token = [0; 4];
-        self.link.peer.bytes(record.offset, 4).copy_to(&mut token);
+        self.link.peer().bytes(record.offset, 4).copy_to(&mut token);
         Ok(u32::from_le_bytes(token))
     }
 
@@ -79,15 +78,15 @@ impl Inbox {
             return Err(Fault::RecordHeader { header: header.to_word() }.into());
         }
         let mut control_socket = self.link.control_socket();
-        control_socket.take(&self.link.socket)?;
-        self.segments.forget_retired(self.link.retires.load(Ordering::Relaxed));
+        control_socket.take(self.link.socket())?;
+        self.segments.forget_retired(self.link.retires());
         Ok(())
     }
 
     /// Checks a request, a response, or a message in the pool.
     fn check_envelope(&mut self, record: Record) -> Result<RecordHead> {
         let header = record.header;
-        let payload = self.link.peer.bytes(record.offset, header.len() as usize);
+        let payload = self.link.peer().bytes(record.offset, header.len() as usize);
         let envelope = if header.kind() == Kind::Message { 0 } else { 8 };
         let fixed = envelope + if header.is_pooled() { pooled::LEN } else { 0 };
         if payload.len() < fixed || header.is_pooled() && payload.len() != fixed {
@@ -98,7 +97,7 @@ impl Inbox {
         self.id = RequestId(u64::from_le_bytes(id));
         let offset = record.offset + envelope;
         let link = &self.link;
-        let max = link.terms.max_message;
+        let max = link.terms().max_message;
         if !header.is_pooled() {
             let len = payload.len() - envelope;
             if len as u64 > max {

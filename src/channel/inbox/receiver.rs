@@ -548,7 +548,7 @@ impl Receiver {
 
     /// Returns a watch of the next record's header.
     pub(crate) fn watch(&self) -> Watch {
-        Watch::new(self.inbox.link.peer.clone(), self.inbox.consumer.next_header())
+        Watch::new(self.inbox.link.peer().clone(), self.inbox.consumer.next_header())
     }
 
     /// Moves a watch to the next record.

@@ -100,7 +100,7 @@ impl Inbox {
             long.resize(head.len, 0);
             &mut long[..]
         };
-        self.link.peer.bytes(head.offset, head.len).copy_to(payload);
+        self.link.peer().bytes(head.offset, head.len).copy_to(payload);
         let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
         self.link.control_socket().open_window();
         let mut claims = Claims {
@@ -122,7 +122,7 @@ impl Inbox {
     /// The bytes from a record's payload on, up to the end of the line behind its header at least.
     #[inline(always)]
     fn line(&self, head: &RecordHead) -> Bytes<'_> {
-        self.link.peer.bytes(head.offset, pooled::LEN + 8 * SINGLE)
+        self.link.peer().bytes(head.offset, pooled::LEN + 8 * SINGLE)
     }
 
     /// Takes the record at the ring's position out.

@@ -16,9 +16,9 @@ impl Sender {
         let mut control_socket = link.control_socket();
         let taken = if link.by_descriptor() {
             control_socket.want_room();
-            control_socket.take_for_room(&link.socket)
+            control_socket.take_for_room(link.socket())
         } else {
-            control_socket.take(&link.socket)
+            control_socket.take(link.socket())
         };
         taken.map_err(|error| link.fail(error))?;
         control_socket.room_woken();

@@ -76,7 +76,7 @@ impl<'a> OutgoingAttachment<'a> {
             Self::Block(block) => block.segment(),
             Self::Shared(block) => block.segment(),
             Self::Ticket(block) => block.segment(),
-            Self::Frozen { memory, .. } => memory.number_in(session.env.pool())?,
+            Self::Frozen { memory, .. } => session.env.pool().number_of(memory)?,
             Self::Copy { block, .. } => block.as_ref().map_or(u32::MAX, Block::segment),
         })
     }
@@ -91,7 +91,7 @@ impl Sender {
     /// Who borrows from it, by its account and as the kernel knows it.
     pub(crate) fn borrower(&self) -> (BorrowerId, &Peer) {
         let link = &self.session.link;
-        (link.borrower, &link.identity)
+        (link.borrower(), link.identity())
     }
 
     /// Ends the link as a peer at fault does.
@@ -149,7 +149,7 @@ impl Sender {
     #[inline]
     fn tensors_header(&self, attachments: usize, description: usize) -> Result<Header> {
         let len = attachments * pooled::LEN + description;
-        let max = crate::ring::largest_payload(self.link.terms.own.ring).min(LONGEST);
+        let max = crate::ring::largest_payload(self.link.terms().own.ring).min(LONGEST);
         if attachments > ATTACHMENTS {
             let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
             return Err(fault.into());
@@ -230,7 +230,7 @@ impl Sender {
         self.producer.publish(header);
         let announced = self.announce();
         let Session { link, env, .. } = &*self.session;
-        self.promise = enter(env.pool(), link.borrower, promise);
+        self.promise = enter(env.pool(), link.borrower(), promise);
         self.stats.tensors += 1;
         self.stats.bytes += bytes as u64;
         announced?;
@@ -241,14 +241,14 @@ impl Sender {
     #[cold]
     pub(crate) fn ask_promise(&self) -> Option<Promise> {
         let Session { link, env, .. } = &*self.session;
-        env.pool().promise(link.borrower)
+        env.pool().promise(link.borrower())
     }
 
     /// The slot that was promised is free for whatever comes.
     pub(crate) fn renounce(&mut self) {
         if let Some(promise) = self.promise.take() {
             let Session { link, env, .. } = &*self.session;
-            env.pool().renounce(link.borrower, promise);
+            env.pool().renounce(link.borrower(), promise);
         }
     }
 
@@ -267,8 +267,8 @@ impl Sender {
             let full = TrySendError::Full { free: 0, needed: header.len() };
             let Session { link, env, .. } = &*self.session;
             // One loan finds out by itself, unless a copy would have been made for it by then.
-            if (loans > 1 || copies) && !env.pool().has_slots(link.borrower, loans) {
-                let slots = link.terms.peer.loan_slots as usize;
+            if (loans > 1 || copies) && !env.pool().has_slots(link.borrower(), loans) {
+                let slots = link.terms().peer.loan_slots as usize;
                 if loans > slots {
                     let fault = TensorFault::Count { count: loans, expected: slots };
                     return Err(Error::from(fault).into());
@@ -308,14 +308,14 @@ impl Sender {
         attachment: &mut OutgoingAttachment<'_>,
     ) -> Option<LoanDescriptor> {
         let Session { link, env, .. } = &*self.session;
-        let (pool, to) = (env.pool(), link.borrower);
+        let (pool, to) = (env.pool(), link.borrower());
         if let OutgoingAttachment::Copy { bytes, block: Some(block) } = attachment {
             bytes.copy_to(block.bytes_mut());
         }
         let len = attachment.len() as u64;
         if let OutgoingAttachment::Frozen { memory, offset, len } = attachment {
             // It has one, since it was offered.
-            let segment = memory.number_in(pool).ok()?;
+            let segment = pool.number_of(memory).ok()?;
             self.announced.name(segment, self.producer.written());
             return Some(LoanDescriptor::frozen(segment, *offset as u64, *len as u64));
         }

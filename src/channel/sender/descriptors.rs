@@ -28,7 +28,7 @@ impl Sender {
         for fds in fds.chunks(MOST) {
             let packet = Packet::Descriptors { first: self.passed, count: fds.len() as u32 };
             while !self.link.post(&packet, fds)? {
-                if !socket::wait_writable(&self.link.socket, deadline)? {
+                if !socket::wait_writable(self.link.socket(), deadline)? {
                     return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
                 }
             }
@@ -57,7 +57,7 @@ impl Sender {
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
     #[doc(hidden)]
     pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
-        let taken = self.link.control_socket().descriptors(&self.link.socket, first, count);
+        let taken = self.link.control_socket().descriptors(self.link.socket(), first, count);
         taken.map_err(|error| match error.kind() {
             ErrorKind::DescriptorLimit { .. } => error,
             _ => self.link.fail(error),

@@ -21,18 +21,18 @@ impl Sender {
             self.pooled.block.part_mut(filled, piece.len()).copy_from_slice(piece);
             filled = end;
             if filled < message.len() {
-                tell(&self.link.own, layout::FILLED, filled as u64 | behind);
+                tell(self.link.own(), layout::FILLED, filled as u64 | behind);
                 is_rung = is_rung || self.announce_ahead();
             }
         }
         // The record is published after this, and the next message's descriptor is written after the record.
-        tell(&self.link.own, layout::FILLED, 0);
+        tell(self.link.own(), layout::FILLED, 0);
     }
 
     /// Wakes a receiver that is asleep and eager. Returns `false` if there is none.
     fn announce_ahead(&mut self) -> bool {
         let link = &*self.link;
-        let is_rung = self.data.look_ahead(&link.own, &link.peer);
+        let is_rung = self.data.look_ahead(link.own(), link.peer());
         if is_rung {
             self.stats.wakes += 1;
             self.session.link.wake(self.data.bell());

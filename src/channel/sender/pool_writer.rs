@@ -64,7 +64,7 @@ impl Sender {
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
         self.check()?;
-        let max = self.session.link.terms.max_message;
+        let max = self.session.link.terms().max_message;
         if len as u64 > max {
             return Err(Error::new(ErrorKind::MessageTooLarge { len: len as u64, max }).into());
         }
@@ -126,7 +126,7 @@ impl Sender {
     #[cold]
     fn ask_block(&mut self, len: usize) -> Result<bool, TrySendError> {
         let Session { link, env, .. } = &*self.session;
-        match env.pool().alloc_for(len, link.borrower)? {
+        match env.pool().alloc_for(len, link.borrower())? {
             Ok(block) => self.pooled.block = block,
             // Only this half lends to this peer, so a slot that it gives up stays free.
             Err(Lacking::Slot) if self.promise.is_some() => {
@@ -171,7 +171,7 @@ impl Sender {
         let Self { room, session, .. } = self;
         let Session { link, env, .. } = &**session;
         // The peer rings for each loan that it returns. Nobody rings for the blocks of other peers.
-        let oldest = env.pool().oldest_loan(link.borrower);
+        let oldest = env.pool().oldest_loan(link.borrower());
         let waited = room.wait(link, Some(deadline), Some(SLICE), || {
             oldest.as_ref().is_some_and(|loan| loan.is_returned()) || link.peer_left()
         });
@@ -202,7 +202,8 @@ impl Sender {
         let announced = self.finish(envelope.pooled(), len);
         let Session { link, env, .. } = &*self.session;
         let block = &mut self.pooled.block;
-        (self.promise, self.prepared) = env.pool().enter_and_prepare(block, link.borrower, promise);
+        (self.promise, self.prepared) =
+            env.pool().enter_and_prepare(block, link.borrower(), promise);
         // An account that closed in between belongs to a peer that has ended, perhaps after it read this message.
         self.pooled.block.put_back();
         announced?;
