@@ -71,7 +71,7 @@ pub(crate) struct Inbox {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     Open,
-    /// Nothing has come, and the peer knows that this half sleeps on the socket.
+    /// Nothing had come, and the peer was told that this half sleeps on the socket.
     Armed,
     /// The peer's sender has finished.
     Closed,
@@ -190,7 +190,7 @@ impl Inbox {
         self.check_record(record, patience)
     }
 
-    /// Polls the ring for about a microsecond, in which an awake peer answers. Returns the word that came, or 0.
+    /// Watches the ring for about a microsecond, in which an awake peer answers: the word that came, or 0.
     #[inline(always)]
     fn poll_briefly(&mut self, patience: RecvPatience) -> u64 {
         if matches!(patience, RecvPatience::None) || !self.data.polls() {

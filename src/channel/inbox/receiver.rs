@@ -421,7 +421,7 @@ fn into_error(error: TryRecvError) -> Error {
 
 /// A received message in the sender's memory, without a copy.
 ///
-/// If it is dropped without [`release`](Self::release), the message stays the next one.
+/// Dropped without [`release`](Self::release), it stays the next message.
 ///
 /// # Examples
 ///
