@@ -69,6 +69,9 @@
 //! | [`stats`] | counters |
 //! | [`tensor`] | element types, allocation with choices, BYTES elements, DLPack, trusted peers |
 //! | [`region`] | memory of other processes by name, and the guard against its truncation |
+//! | `tokio` | with this feature: connections, listeners, and a byte stream that tasks await |
+//! | `cuda` | with this feature: tensors in the memory of a GPU |
+//! | `commit` | with this feature: buffers that a service maps once, and executions by id |
 //!
 //! # Threads
 //!

@@ -81,7 +81,7 @@ const CIRCLE: usize = 3;
 /// Fields that other files of their folder see. The number may only fall.
 const SHARED_FIELDS: usize = 46;
 
-/// The files that may hold `unsafe`. A new name here is a design decision.
+/// The files that may hold `unsafe`, with their `tests.rs`. A new name here is a design decision.
 const UNSAFE: [&str; 20] = [
     "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
     "src/cuda/device.rs",           // calls of the driver: devices and contexts
@@ -438,8 +438,10 @@ fn unsafe_stands_only_in_the_listed_files() {
     for source in Source::library().into_iter().filter(is_listed) {
         let marks = ["unsafe", "unsafe_code"];
         for at in marks.iter().flat_map(|mark| words(&source.code, mark)) {
-            found.insert(source.path.clone());
-            if !UNSAFE.contains(&source.path.as_str()) {
+            // The unit tests of `copy.rs` are `copy/tests.rs`.
+            let path = source.path.replace("/tests.rs", ".rs");
+            found.insert(path.clone());
+            if !UNSAFE.contains(&path.as_str()) {
                 wrong.push(source.place(at));
             }
         }

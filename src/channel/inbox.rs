@@ -51,10 +51,10 @@ pub(crate) struct Inbox {
     id: RequestId,
     /// The longest message of this link, in bytes.
     max_message: u64,
-    /// The longest one in the ring.
+    /// The longest one in the ring, in bytes.
     plain_max: u64,
-    /// The last record was longer than its header's line: so is the next one, mostly, and its second line is to
-    /// come together with the first. Fetched afterwards it took 0.1 of a round trip near, 0.2 far.
+    /// Whether the last record was longer than its header's line. The next one mostly is, too, so the polls load its
+    /// second line with the first. Loading it afterwards takes 0.1 of a round trip near, 0.2 far.
     is_long: bool,
     flow: Flow,
     /// The caller takes triggers like messages.
@@ -75,8 +75,8 @@ pub(crate) enum Flow {
     Armed,
     /// The peer's sender has finished.
     Closed,
-    /// The peer broke the protocol towards this half, or we lack what its message needs. What it
-    /// writes from then on is not looked at.
+    /// The peer broke the protocol towards this half, or this process lacks the memory or descriptor that its message
+    /// needs. This half reads nothing that the peer writes afterwards.
     Failed,
 }
 
@@ -145,8 +145,8 @@ impl Inbox {
         self.next_head(patience)
     }
 
-    /// The next record, if it is a plain message, in the ring or in the pool, and comes within about a microsecond.
-    /// `None`: [`rare_head`](Self::rare_head) says what there is.
+    /// Returns the next record if it is a plain message, in the ring or in the pool, and comes within about a microsecond.
+    /// `None`: [`rare_head`](Self::rare_head) returns what there is.
     #[inline(always)]
     pub(crate) fn plain(&mut self, patience: RecvPatience) -> Option<RecordHead> {
         let word = self.poll(patience)?;
@@ -158,8 +158,8 @@ impl Inbox {
         is_pooled.then(|| self.pooled_head(Record { header, offset: 0 }))
     }
 
-    /// The word at the ring's position, which it watches for about a microsecond. `None`: something else is to
-    /// be looked at first.
+    /// Polls the ring for about a microsecond. Returns the word at its position, or 0 if nothing has come. `None`: the
+    /// caller checks something else first.
     #[inline(always)]
     pub(crate) fn poll(&mut self, patience: RecvPatience) -> Option<u64> {
         if !self.generation.is_current() || self.flow != Flow::Open || self.lent.is_some() {
@@ -210,7 +210,7 @@ impl Inbox {
         0
     }
 
-    /// Waits for a record as long as `patience` says.
+    /// Waits for a record as long as `patience` allows.
     #[cold]
     pub(crate) fn await_record(&mut self, patience: RecvPatience) -> Result<Record, TryRecvError> {
         self.publish_position();
@@ -250,7 +250,8 @@ impl Inbox {
         }
     }
 
-    /// Whether an armed half has something to do: look at what came, or wait in another way.
+    /// Disarms an armed half that has something to do: a record has come, or the caller waits without the socket. Returns
+    /// whether it did.
     #[cold]
     fn resume(&mut self, patience: RecvPatience) -> bool {
         let resumes = self.flow == Flow::Armed
@@ -261,7 +262,7 @@ impl Inbox {
         resumes
     }
 
-    /// The answer once nothing more is to come; and of an armed half, as long as nothing comes.
+    /// Returns the answer of a half to which nothing more comes, or of an armed half while nothing comes.
     #[cold]
     fn over(&mut self, patience: RecvPatience) -> Result<Option<RecordHead>, TryRecvError> {
         match self.flow {
@@ -281,7 +282,7 @@ impl Inbox {
         self.link.fail(error)
     }
 
-    /// The error of a link that ended while the peer's sender had not finished.
+    /// Returns the error of a link that ended before the peer's sender had finished.
     #[cold]
     fn end(&self, health: Health) -> Error {
         match health {

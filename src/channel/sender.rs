@@ -382,7 +382,7 @@ impl Sender {
     }
 
     /// Sends a short plain message if there is room right behind the last record, without a wrap or a load of the
-    /// reader's position. Returns `false` if there is not.
+    /// reader's position. Returns `false` if there is no such room.
     #[inline(always)]
     fn put_beside(&mut self, header: Header, message: &[u8]) -> Result<bool> {
         let Some(room) = self.producer.beside(message.len() as u32) else { return Ok(false) };

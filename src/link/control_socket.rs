@@ -88,8 +88,7 @@ impl PoolSegment {
 /// The most packets that one call reads: four times as many as a writer may send without a record that announces them.
 const PACKETS: usize = 128;
 
-/// The most bytes of segments that one call maps, in multiples of the limit: counting the pages of a GiB takes some 10
-/// ms.
+/// The most bytes of segments that one call maps, in multiples of the limit. Counting the pages of a GiB takes some 10 ms.
 const LIMITS: u64 = 4;
 
 /// Wake-ups that a sleep of the receiving half can bring: from the peer's sender.
@@ -204,8 +203,8 @@ impl ControlSocket {
         self.passed.admit(limit);
     }
 
-    /// Reads the socket if descriptors of the user's are admitted, as no record may ever name those that have come.
-    /// Returns whether packets may be left.
+    /// Reads the socket if this side admits descriptors of the user's: those that no record ever names would fill its
+    /// queue. Returns whether packets may be left.
     pub(crate) fn take_in(&mut self, socket: &OwnedFd) -> Result<bool> {
         if !self.passed.is_open() {
             return Ok(false);

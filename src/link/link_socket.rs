@@ -76,8 +76,8 @@ impl LinkSocket {
         taken.map(|()| woken).map_err(|error| self.link.fail(error))
     }
 
-    /// Reads the socket if descriptors are admitted, as no record may ever name those that have come. Returns whether
-    /// more may be there. The caller polls the receiving half next in any case.
+    /// Reads the socket if this side admits descriptors: those that no record ever names would fill its queue. Returns
+    /// whether more may be there. The caller polls the receiving half next in any case.
     pub(crate) fn take_in(&self) -> bool {
         if !self.is_alive() {
             return false;

@@ -223,7 +223,7 @@ impl EventLoop {
         Ok(done)
     }
 
-    /// Does what need not be done in every turn.
+    /// Does the work that is not due in every turn: asks for events, and decides whether to poll on.
     fn tick(&mut self, is_silent: bool) -> Result<usize> {
         let now = Instant::now();
         self.work = 0;
@@ -240,8 +240,8 @@ impl EventLoop {
         Ok(done)
     }
 
-    /// Returns whether falling asleep takes longer than a wait is worth: each polled link is armed for it, and then woken
-    /// for.
+    /// Returns whether falling asleep costs more than polling in vain: the loop arms each polled link before it sleeps, and
+    /// takes a packet from each that wakes it.
     fn is_sleep_dear(&self) -> bool {
         self.ready.len() > FEW
     }
@@ -356,7 +356,7 @@ impl EventLoop {
         armed && flushed == 0 && !self.mailbox.is_pending()
     }
 
-    /// Arms the links at `places`, with one barrier. `was_hot`: a sending half that is armed before was hot. Returns
+    /// Arms the links at `places`, with one barrier. `was_hot`: a sending half that the caller has armed was hot. Returns
     /// `false` if one of the links has something. The loop goes on to poll that link.
     fn arm(&mut self, places: &[usize], mut was_hot: bool) -> bool {
         for place in places {

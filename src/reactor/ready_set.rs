@@ -2,9 +2,9 @@
 
 use crate::channel::Watch;
 
-/// A link that was polled so often in vain is armed. With one polled link that takes some 200 µs. It has to be longer than
-/// the loop leaves events alone, twice: else two loops that find each other's messages among their events arm the link
-/// again after each one, and a round trip takes 50 µs (`ping_pong --modes quiet`).
+/// The loop arms a link after this many polls in vain. With one polled link they take some 200 µs. They must take longer
+/// than two periods of `EVENTS_EVERY`: otherwise two loops that find each other's messages among their events arm the link
+/// before each answer, and a round trip takes 50 µs (`ping_pong --modes quiet`).
 const IN_VAIN: u64 = 32768;
 
 /// The loop arms links once in this many turns, so that many links share one barrier.

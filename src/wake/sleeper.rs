@@ -9,7 +9,7 @@ use crate::sync::{Edge, Ordering};
 use crate::wake::barrier::before_last_look;
 use crate::wake::state;
 
-/// A sleeper that was awake for so many bytes of its ring is hot: 1,024 records of one line. A waker's fence takes some
+/// A sleeper that was awake for this many bytes of its ring is hot: 1,024 records of one line. A waker's fence takes some
 /// 12 ns a record in a stream (`ping_pong --modes stream`), an interrupt some 12 µs.
 const HOT_AFTER: u64 = 64 << 10;
 
@@ -88,8 +88,7 @@ impl Sleeper {
     }
 
     /// Stores that this side is about to sleep on the link's socket. Returns whether this sleeper was hot. The caller
-    /// passes
-    /// [`before_last_look`], once for any number of sleepers, and checks once more.
+    /// passes [`before_last_look`], once for any number of sleepers, and checks once more.
     #[must_use]
     pub(crate) fn arm(&mut self, own: &impl OwnWords) -> bool {
         self.store_asleep(own, state::ARMED)

@@ -238,7 +238,7 @@ impl Receiver {
         response.ok_or_else(|| ErrorKind::PeerClosed.into())
     }
 
-    /// The response to a request. `None`: the peer has finished in order.
+    /// Returns the response to a request. `None`: the peer has closed in order.
     pub(crate) fn response_with(
         &mut self,
         id: RequestId,
@@ -281,7 +281,7 @@ impl Receiver {
         &self.inbox.session
     }
 
-    /// The next plain message, copied into `message`.
+    /// Copies the next plain message into `message`, and returns its length in bytes. `None`: the peer has closed in order.
     #[inline(always)]
     fn take(
         &mut self,
@@ -459,7 +459,7 @@ impl Received<'_> {
         self.head.len
     }
 
-    /// Returns its size in the backlog, in bytes.
+    /// Returns the message's size in the backlog, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.head.len + self.head.header.attachments() * PINNED
     }
