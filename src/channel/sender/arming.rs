@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::channel::sender::Sender;
 use crate::error::Result;
-use crate::link::control_socket::ROOM_WAKES;
+use crate::handshake::packet::Reason;
 use crate::patience::after;
 use crate::wake::before_last_look;
 
@@ -15,21 +15,18 @@ impl Sender {
         let link = &*self.link;
         let mut control_socket = link.control_socket();
         let taken = if link.by_descriptor() {
-            control_socket.want_room();
-            control_socket.take_for_room(&link.socket)
+            control_socket.take_for(Reason::Room, &link.socket)
         } else {
             control_socket.take(&link.socket)
         };
         taken.map_err(|error| link.fail(error))?;
         control_socket.room_woken();
-        control_socket.expect(ROOM_WAKES);
         before_last_look(self.room.arm(link));
         Ok(())
     }
 
     /// Publishes that this half sleeps on the socket. The caller issues the barrier and checks once more.
     pub(crate) fn doze(&mut self) -> bool {
-        self.link.control_socket().expect(ROOM_WAKES);
         self.room.arm(&self.link)
     }
 
