@@ -88,8 +88,7 @@ impl Sleeper {
     }
 
     /// Stores that this side is about to sleep on the link's socket. Returns whether this sleeper was hot. The caller
-    /// passes
-    /// [`before_last_look`], once for any number of sleepers, and checks once more.
+    /// passes [`before_last_look`], once for any number of sleepers, and checks once more.
     #[must_use]
     pub(crate) fn arm(&mut self, own: &impl OwnWords) -> bool {
         self.store_asleep(own, state::ARMED)
@@ -103,10 +102,12 @@ impl Sleeper {
         std::mem::take(&mut self.is_hot)
     }
 
-    /// Stores that this side is awake.
+    /// Stores that this side is awake, if the state word says that it sleeps.
+    #[inline]
     pub(crate) fn unpark(&mut self, own: &impl OwnWords) {
-        self.is_asleep = false;
-        own.store(self.state, state::AWAKE, Ordering::Relaxed);
+        if std::mem::take(&mut self.is_asleep) {
+            own.store(self.state, state::AWAKE, Ordering::Relaxed);
+        }
     }
 
     /// Stores that this side has ended.

@@ -52,6 +52,32 @@ fn with_slots(slots: u32) -> Hello {
     Hello { loan_slots: slots, control_len, ..Hello::honest() }
 }
 
+// Sleeping and waking.
+
+#[test]
+fn a_sender_that_was_full_and_found_room_is_awake() {
+    /// Bytes of the ring that a message of 1,000 bytes takes.
+    const RECORD: u64 = 1088;
+    let mut stage = Stage::new(Options::new().ring_capacity(64 << 10));
+    // With its flag the peer allows the sender to be hot.
+    let (mut link, peer) = stage.link_with(Hello { flags: 1, ..Hello::honest() });
+    let _by_descriptor = link.as_fd();
+    let mut sent = 0;
+    while link.try_send(&[1; 1000]).is_ok() {
+        sent += 1;
+    }
+    let state = || peer.theirs().load(SENDER_STATE);
+    assert_eq!(state() & 7, 2, "it asks for a wake-up");
+    for _ in 0..200 {
+        peer.position(sent * RECORD);
+        link.try_send(&[1; 1000]).unwrap();
+        sent += 1;
+    }
+    // 0 is awake, 4 hot. Hot needs a kernel that allows `membarrier`.
+    assert!(matches!(state(), 0 | 4), "{:#x}: it asks for ever", state());
+    assert_eq!(link.stats().sent.sleeps, 1);
+}
+
 // Memory that a peer sends.
 
 /// A sealed segment that has as many blocks as an honest one, but only `inside` of its bytes are

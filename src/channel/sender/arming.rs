@@ -8,7 +8,31 @@ use crate::handshake::packet::Reason;
 use crate::patience::after;
 use crate::wake::before_last_look;
 
+/// The room that an armed sender waits for. Room in the pool is more than any room in the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Room {
+    /// Room for a record with a payload of so many bytes.
+    Ring(u64),
+    /// A block, a loan slot, or the announcement of a segment.
+    Pool,
+}
+
 impl Sender {
+    /// Arms as [`arm`](Self::arm) does, until the sender [finds](Self::found) this room.
+    pub(crate) fn arm_for(&mut self, room: Room) -> Result<()> {
+        self.wanted = self.wanted.max(Some(room));
+        self.arm()
+    }
+
+    /// Notes that a message found room. An armed sender that found at least the room that it waits for is awake. Less
+    /// room does not disarm it: its caller may sleep until there is room for the longer message.
+    #[inline(always)]
+    pub(crate) fn found(&mut self, room: Room) {
+        if self.wanted.is_some_and(|wanted| wanted <= room) {
+            self.rouse();
+        }
+    }
+
     /// Reads the socket, and announces to the peer that this half sleeps on it until there is room. The caller checks for
     /// room once more.
     pub(crate) fn arm(&mut self) -> Result<()> {
@@ -42,8 +66,10 @@ impl Sender {
         self.link.is_alive()
     }
 
-    /// Publishes that this half is awake.
+    /// Publishes that this half is awake, if it was armed.
+    #[inline]
     pub(crate) fn rouse(&mut self) {
+        self.wanted = None;
         self.room.disarm(&self.link);
     }
 }
