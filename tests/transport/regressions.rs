@@ -78,6 +78,27 @@ fn a_sender_that_was_full_and_found_room_is_awake() {
     assert_eq!(link.stats().sent.sleeps, 1);
 }
 
+#[test]
+fn a_sender_that_waits_for_a_block_is_awake_once_it_has_one_and_not_before() {
+    let block = 64 << 10;
+    let mut stage = Stage::new(Options::new().pool_quota(block));
+    let (mut link, peer) = stage.link();
+    let _by_descriptor = link.as_fd();
+    let message = vec![5; block as usize];
+    link.try_send(&message).unwrap();
+    let state = || peer.theirs().load(SENDER_STATE);
+    assert_eq!(state(), 0);
+    assert!(matches!(link.try_send(&message), Err(TrySendError::Full { .. })));
+    for len in [8, 1000] {
+        link.try_send(&message[..len]).unwrap();
+        assert_eq!(state() & 7, 2, "a shorter message of {len} bytes is not what it waits for");
+    }
+    let lent = Lent::read(peer.theirs(), Hello::honest().control_len as usize);
+    peer.give_back(lent.slot as usize, lent.generation);
+    link.try_send(&message).unwrap();
+    assert_eq!(state(), 0);
+}
+
 // Memory that a peer sends.
 
 /// A sealed segment that has as many blocks as an honest one, but only `inside` of its bytes are
