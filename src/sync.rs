@@ -147,11 +147,17 @@ std::thread_local! {
 #[cfg(all(test, slipring_loom))]
 pub(crate) fn failure_without(edge: Edge, model: fn()) -> String {
     WEAKENED.set(Some(edge));
-    let outcome = std::panic::catch_unwind(model);
+    let failure = failure(model);
     WEAKENED.set(None);
-    let Err(panic) = outcome else { panic!("the model holds without {edge:?}") };
-    match panic.downcast::<String>() {
+    failure.unwrap_or_else(|| panic!("the model holds without {edge:?}"))
+}
+
+/// Runs `model`. Returns the message of its panic, if it fails.
+#[cfg(all(test, slipring_loom))]
+pub(crate) fn failure(model: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
+    let panic = std::panic::catch_unwind(model).err()?;
+    Some(match panic.downcast::<String>() {
         Ok(said) => *said,
         Err(panic) => panic.downcast_ref::<&str>().copied().unwrap_or_default().to_owned(),
-    }
+    })
 }

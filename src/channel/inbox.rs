@@ -233,7 +233,6 @@ impl Inbox {
                     if self.arm()? {
                         continue;
                     }
-                    self.link.control_socket().told_of_nothing();
                     return Err(TryRecvError::Empty);
                 }
                 RecvPatience::None => return Err(TryRecvError::Empty),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::announced::AnnouncedSegments;
 use crate::channel::envelope::{Envelope, PLAIN};
+use crate::channel::sender::arming::Room;
 use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
 use crate::channel::stats::SendStats;
 use crate::channel::token::Token;
@@ -78,6 +79,8 @@ pub struct Sender {
     ring: Area,
     data: Waker,
     room: Waiter,
+    /// The room for which this half has armed.
+    wanted: Option<Room>,
     generation: Generation,
     link: Arc<Link>,
     session: Arc<Session>,
@@ -135,6 +138,7 @@ impl Sender {
             ring,
             data: Waker::new(layout::RECEIVER_STATE, layout::DATA_BELL),
             room: Waiter::new(sleeper, options.spin),
+            wanted: None,
             inline_max: inline_max as usize,
             announced: AnnouncedSegments::default(),
             passed: 0,
@@ -501,7 +505,10 @@ impl Sender {
     fn find_room(&mut self, header: Header, patience: SendPatience) -> Result<usize, TrySendError> {
         self.room.progress(&self.link, self.producer.written());
         match self.producer.reserve(header) {
-            Ok(Ok(offset)) => Ok(offset),
+            Ok(Ok(offset)) => {
+                self.found(Room::Ring(header.len()));
+                Ok(offset)
+            }
             Ok(Err(full)) => self.await_ring(header, full, patience),
             Err(fault) => Err(self.session.link.fail(fault).into()),
         }
@@ -519,7 +526,9 @@ impl Sender {
         loop {
             match deadline {
                 Some(deadline) => self.await_room(full.needed, deadline)?,
-                None if attempts == 0 && self.link.by_descriptor() => self.arm()?,
+                None if attempts == 0 && self.link.by_descriptor() => {
+                    self.arm_for(Room::Ring(header.len()))?;
+                }
                 None if self.link.peer_left() => {
                     return Err(Error::from(ErrorKind::PeerClosed).into());
                 }
@@ -527,7 +536,10 @@ impl Sender {
             }
             attempts += 1;
             match self.producer.reserve(header) {
-                Ok(Ok(offset)) => return Ok(offset),
+                Ok(Ok(offset)) => {
+                    self.found(Room::Ring(header.len()));
+                    return Ok(offset);
+                }
                 Ok(Err(still)) => full = still,
                 Err(fault) => return Err(self.session.link.fail(fault).into()),
             }

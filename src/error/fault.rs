@@ -83,9 +83,6 @@ pub enum Fault {
         /// The value that the peer wrote.
         value: u64,
     },
-    /// A packet wakes an event loop of this side that did not ask for it.
-    #[error("wake-up without a request")]
-    UnexpectedWake,
     /// A side that has handed out no token got tokens.
     #[error("{count} tokens in a row, this side has handed out none")]
     UnexpectedTokens {

@@ -484,7 +484,6 @@ mod tests {
             Fault::RecordLength { len: a, capacity: b },
             Fault::Position { position: a, tail: b, head: c },
             Fault::Parking { value: a },
-            Fault::UnexpectedWake,
             Fault::UnexpectedTokens { count: a as u32 },
             Fault::UnknownSegment { segment: a as u32 },
             Fault::HeldDescriptors { count: y, limit: x },

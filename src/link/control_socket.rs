@@ -1,11 +1,11 @@
 //! The receiving side of a link's socket after the handshake: pool segments, descriptors of the user's, and wake-ups.
 //!
-//! The control socket owns the table of the peer's segments, and counts the wake-ups that may come.
+//! The control socket owns the table of the peer's segments, and notes which half a wake-up has reached.
 //!
 //! 1. A half reads the socket when a record names an unknown segment, or before an event loop sleeps on the socket.
 //!    Both halves may, from two threads, under one lock.
 //! 2. One call reads at most [`PACKETS`] packets, so a peer that sends without end does not hold a thread.
-//! 3. A wake-up that no half has announced by [`ControlSocket::expect`] is a fault of the peer.
+//! 3. A wake-up is idempotent: it notes that its half has been woken, however many come. It is never a fault.
 //! 4. Bytes and number of a peer's segments have limits, and so has the number of all peers' segments together.
 
 use std::collections::HashMap;
@@ -86,32 +86,28 @@ impl PoolSegment {
 }
 
 /// The most packets that one call reads: four times as many as a writer may send without a record that announces them.
-const PACKETS: usize = 128;
+const PACKETS: u32 = 128;
 
 /// The most bytes of segments that one call maps, in multiples of the limit. Counting the pages of a GiB takes some 10 ms.
 const LIMITS: u64 = 4;
 
-/// Wake-ups that a sleep of the receiving half can bring: from the peer's sender.
-pub(crate) const DATA_WAKES: u32 = 1;
+/// A half that sleeps without reading the socket lets it be read every so many sleeps. One sleep brings at most three
+/// wake-ups: from the peer's receiver, from its drop, and from a thread of the peer's that returns a loan. So they and
+/// the packets that no record announces yet are at most [`PACKETS`], which fit into the queue.
+const SLEEPS: u32 = PACKETS / 4;
 
-/// Wake-ups that a sleep of the sending half can bring: from the peer's receiver, from its drop, and from a thread of
-/// the peer's that returns a loan.
-pub(crate) const ROOM_WAKES: u32 = 3;
-
-/// The most wake-ups that may be under way, from sleeps that ended for other reasons.
-const LATE_WAKES: u32 = 64;
-
-/// The halves that a wake-up has reached.
-#[derive(Debug, Default)]
-struct Woken {
-    data: bool,
-    room: bool,
-}
-
-/// How often a poll for data leaves a wake-up for room on the socket. The socket stays readable meanwhile, so another
-/// user of the descriptor polls for room. A loop that polls for both before it sleeps needs fewer; more would keep a
-/// loop busy that does not want room.
+/// How often polls for one half leave a wake-up for the other half in the queue. The socket stays readable meanwhile,
+/// so the caller polls for the other half, too. A caller polls for messages, requests and tensors before it sleeps.
 const LEFT: u32 = 3;
+
+/// The wake-ups of one half.
+#[derive(Debug, Default)]
+struct HalfWakes {
+    /// A wake-up was taken that the half has not asked for yet.
+    woken: bool,
+    /// How often polls for the other half still leave a wake-up of this half in the queue.
+    left: u32,
+}
 
 /// Memory of a peer that its records name.
 #[derive(Debug, Clone)]
@@ -141,12 +137,10 @@ pub(crate) struct ControlSocket {
     /// Bytes of the segments that the current call has mapped.
     window: u64,
     prefault: bool,
-    /// Announced wake-ups that have not come.
-    wakes: u32,
-    /// Halves whose wake-up either half took, and that have not asked for it yet.
-    woken: Woken,
-    /// How often polls for data still leave a wake-up for room.
-    room_left: u32,
+    data: HalfWakes,
+    room: HalfWakes,
+    /// Sleeps after the last time that a sleep let the socket be read.
+    sleeps: u32,
     /// The number of retired segments, for caches of segments.
     retires: Arc<AtomicU32>,
     passed: PassedDescriptors,
@@ -161,9 +155,9 @@ impl ControlSocket {
             limit,
             window: 0,
             prefault,
-            wakes: 0,
-            woken: Woken::default(),
-            room_left: 0,
+            data: HalfWakes::default(),
+            room: HalfWakes::default(),
+            sleeps: 0,
             retires: Arc::default(),
             passed: PassedDescriptors::default(),
         }
@@ -255,79 +249,73 @@ impl ControlSocket {
         found.ok_or(Fault::UnknownSegment { segment }.into())
     }
 
-    /// Announces wake-ups: a half of this side is about to sleep on the socket, which brings at most `wakes`.
-    pub(crate) fn expect(&mut self, wakes: u32) {
-        self.wakes = (self.wakes + wakes).min(LATE_WAKES);
-    }
-
-    /// Returns whether so many wake-ups may be under way that the caller must [take](Self::take_late) them before the
-    /// next sleep.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.wakes + DATA_WAKES + ROOM_WAKES > LATE_WAKES
-    }
-
-    /// Takes all packets. Few of the announced wake-ups are still under way: a peer's half sends one before it checks
-    /// for the next sleep.
-    pub(crate) fn take_late(&mut self, socket: &OwnedFd) -> Result<()> {
+    /// Notes that a half is about to sleep without reading the socket. Takes all packets if wake-ups of many such sleeps
+    /// may be there. Returns whether one that was taken is for the receiving half.
+    pub(crate) fn note_sleep(&mut self, socket: &OwnedFd) -> Result<bool> {
+        self.sleeps += 1;
+        if self.sleeps < SLEEPS {
+            return Ok(false);
+        }
+        self.sleeps = 0;
         self.take(socket)?;
-        self.wakes = self.wakes.min(LATE_WAKES / 2);
-        Ok(())
-    }
-
-    /// Notes that a thread waits for room until the socket is readable.
-    pub(crate) fn want_room(&mut self) {
-        self.room_left = LEFT;
-    }
-
-    /// Notes that a poll for data found nothing, and its thread may sleep.
-    pub(crate) fn told_of_nothing(&mut self) {
-        self.room_left = self.room_left.saturating_sub(1);
+        Ok(self.data_woken())
     }
 
     /// Takes all packets.
     pub(crate) fn take(&mut self, socket: &OwnedFd) -> Result<()> {
-        self.take_until(socket, || false)
-    }
-
-    /// Takes packets for a poll for data. Another thread may wait for the same socket to be readable for room, so a few
-    /// of these calls leave a wake-up for room in the queue.
-    pub(crate) fn take_for_data(&mut self, socket: &OwnedFd) -> Result<()> {
-        if self.room_left == 0 {
-            return self.take(socket);
-        }
-        self.take_until(socket, || !is_next(socket, |packet| packet != Packet::Wake(Reason::Room)))
-    }
-
-    /// Takes packets for a poll for room. Leaves a wake-up for data, and the packets behind it, in the queue.
-    pub(crate) fn take_for_room(&mut self, socket: &OwnedFd) -> Result<()> {
-        self.take_until(socket, || !is_next(socket, |packet| packet != Packet::Wake(Reason::Data)))
-    }
-
-    /// Takes packets until there are none, or `stop` returns true.
-    fn take_until(&mut self, socket: &OwnedFd, mut stop: impl FnMut() -> bool) -> Result<()> {
         self.window = 0;
         for _ in 0..PACKETS {
-            if stop() || !self.take_one(socket)? {
+            if !self.take_one(socket)? {
                 break;
             }
         }
         Ok(())
     }
 
+    /// Takes packets for a poll of the half that `half` wakes, which goes on to sleep on the socket. The caller may have
+    /// polled the other half just before, so a few of these calls leave a wake-up for that half in the queue, and the
+    /// packets behind it.
+    pub(crate) fn take_for(&mut self, half: Reason, socket: &OwnedFd) -> Result<()> {
+        let other = match half {
+            Reason::Data => Reason::Room,
+            Reason::Room => Reason::Data,
+        };
+        self.wakes(half).left = LEFT;
+        self.window = 0;
+        for _ in 0..PACKETS {
+            let left = &mut self.wakes(other).left;
+            if *left > 0 && is_next(socket, Packet::Wake(other)) {
+                *left -= 1;
+                break;
+            }
+            if !self.take_one(socket)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn wakes(&mut self, half: Reason) -> &mut HalfWakes {
+        match half {
+            Reason::Data => &mut self.data,
+            Reason::Room => &mut self.room,
+        }
+    }
+
     /// Returns whether a wake-up for data was taken after the last call.
     pub(crate) fn data_woken(&mut self) -> bool {
-        std::mem::take(&mut self.woken.data)
+        std::mem::take(&mut self.data.woken)
     }
 
     /// Returns what [`data_woken`](Self::data_woken) will return.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_data_woken(&self) -> bool {
-        self.woken.data
+        self.data.woken
     }
 
     /// Returns whether a wake-up for room was taken after the last call.
     pub(crate) fn room_woken(&mut self) -> bool {
-        std::mem::take(&mut self.woken.room)
+        std::mem::take(&mut self.room.woken)
     }
 
     /// Checks and handles one packet.
@@ -363,11 +351,7 @@ impl ControlSocket {
                 Ok(())
             }
             (Packet::Wake(reason), _) => {
-                self.wakes = self.wakes.checked_sub(1).ok_or(Fault::UnexpectedWake)?;
-                match reason {
-                    Reason::Data => self.woken.data = true,
-                    Reason::Room => self.woken.room = true,
-                }
+                self.wakes(reason).woken = true;
                 Ok(())
             }
             (other, _) => Err(other.out_of_place().into()),
@@ -405,12 +389,9 @@ impl ControlSocket {
     }
 }
 
-/// Returns whether there is a packet to take, and leaves it in the queue. An impossible packet is to be taken: that
-/// reports its fault.
-fn is_next(socket: &OwnedFd, take: impl Fn(Packet) -> bool) -> bool {
+/// Returns whether the next packet is this one, and leaves it in the queue.
+fn is_next(socket: &OwnedFd, packet: Packet) -> bool {
     let mut bytes = [0; PACKET];
-    match socket::peek(socket, &mut bytes) {
-        Some(len) => Packet::decode(&bytes[..len]).map_or(true, take),
-        None => false,
-    }
+    let Some(len) = socket::peek(socket, &mut bytes) else { return false };
+    Packet::decode(&bytes[..len]).is_ok_and(|next| next == packet)
 }

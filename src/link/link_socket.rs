@@ -63,17 +63,11 @@ impl LinkSocket {
         self.link.identity()
     }
 
-    /// Takes the wake-ups of earlier sleeps if they may be many, before a half announces the next sleep. Returns
-    /// whether one of them was for the receiving half, which may sleep.
-    pub(crate) fn make_way(&self) -> Result<bool> {
-        let mut control_socket = self.link.control_socket();
-        if !control_socket.is_crowded() {
-            return Ok(false);
-        }
-        let taken = control_socket.take_late(self.link.socket());
-        let woken = control_socket.data_woken();
-        drop(control_socket);
-        taken.map(|()| woken).map_err(|error| self.link.fail(error))
+    /// Notes that a half is about to sleep on the socket without reading it. Takes the wake-ups of earlier sleeps if
+    /// they may be many. Returns whether one of them was for the receiving half, which may sleep.
+    pub(crate) fn note_sleep(&self) -> Result<bool> {
+        let noted = self.link.control_socket().note_sleep(self.link.socket());
+        noted.map_err(|error| self.link.fail(error))
     }
 
     /// Reads the socket if this side admits descriptors: those that no record ever names would fill its queue. Returns

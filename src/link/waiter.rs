@@ -78,7 +78,8 @@ impl Waiter {
         self.sleeper.arm(link.own())
     }
 
-    /// Announces that this half is awake.
+    /// Announces that this half is awake, if it was armed.
+    #[inline]
     pub(crate) fn disarm(&mut self, link: &Link) {
         self.sleeper.unpark(link.own());
     }

@@ -133,7 +133,7 @@ impl ActiveLink {
     /// [`before_last_look`](crate::wake::before_last_look), and then [`finish_arm`](Self::finish_arm).
     #[must_use]
     pub(super) fn begin_arm(&mut self) -> bool {
-        self.drain_packets();
+        self.note_sleep();
         self.receiver.doze()
     }
 
@@ -156,14 +156,13 @@ impl ActiveLink {
     /// passes [`before_last_look`](crate::wake::before_last_look), and flushes once more.
     #[must_use]
     pub(super) fn arm_writes(&mut self) -> bool {
-        self.drain_packets();
+        self.note_sleep();
         self.link.writes().arm()
     }
 
-    /// Takes the wake-up packets of earlier sleeps if they may be many: the loop may have slept often since it last
-    /// asked epoll for events. A packet that is taken here makes no event.
-    fn drain_packets(&self) {
-        if self.socket.make_way().unwrap_or(true) {
+    /// Notes that a half is about to sleep. Wake-up packets may be taken here, and a packet that is taken makes no event.
+    fn note_sleep(&self) {
+        if self.socket.note_sleep().unwrap_or(true) {
             self.post_poll();
         }
     }

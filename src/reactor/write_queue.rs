@@ -101,8 +101,6 @@ pub(super) struct WriteQueue<D> {
     limit: usize,
     /// Whether the queue takes no further write. The link ends after the waiting ones.
     closing: bool,
-    /// Whether the sender has said that it sleeps on the socket.
-    armed: bool,
 }
 
 impl<D> WriteQueue<D> {
@@ -114,7 +112,6 @@ impl<D> WriteQueue<D> {
             bytes: 0,
             limit,
             closing: false,
-            armed: false,
         }
     }
 
@@ -177,7 +174,9 @@ impl<D> WriteQueue<D> {
                 return None;
             }
         };
-        self.disarm();
+        if let Some(sender) = &mut self.sender {
+            sender.rouse();
+        }
         self.bytes -= write.bytes;
         Some((write, result))
     }
@@ -223,18 +222,7 @@ impl<D> WriteQueue<D> {
     /// The caller passes [`before_last_look`](crate::wake::before_last_look), and tries once more.
     #[must_use]
     pub(super) fn arm(&mut self) -> bool {
-        let Some(sender) = &mut self.sender else { return false };
-        self.armed = true;
-        sender.doze()
-    }
-
-    fn disarm(&mut self) {
-        if let Some(sender) = &mut self.sender
-            && self.armed
-        {
-            self.armed = false;
-            sender.rouse();
-        }
+        self.sender.as_mut().is_some_and(Sender::doze)
     }
 
     /// Ends the queue. Returns what the caller drops and completes without the lock.

@@ -4,7 +4,6 @@
 //! 2. A thread that was hot also has the kernel issue one on each waker's CPU.
 
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use rustix::thread::MembarrierCommand;
 
@@ -34,7 +33,7 @@ pub(crate) fn before_last_look(was_hot: bool) {
 
 /// Where the system call fails, the sleeper waits for as long instead: a store leaves its CPU within microseconds.
 #[cfg(not(all(test, slipring_loom)))]
-const STORED: Duration = Duration::from_millis(1);
+const STORED: std::time::Duration = std::time::Duration::from_millis(1);
 
 #[cfg(not(all(test, slipring_loom)))]
 #[cold]

@@ -3,65 +3,73 @@
 //!
 //! The threads that may be interrupted pass [`point`] wherever the interrupt may meet them.
 
+use core::cell::Cell;
+
 use loom::sync::atomic::{Ordering, fence};
 use loom::sync::{Condvar, Mutex};
+use loom::thread::ThreadId;
 
 #[derive(Default)]
-struct Cpu {
-    /// Threads that may be interrupted.
-    running: u32,
+struct Cpus {
+    /// The threads that may be interrupted, each with the latest request that it has served.
+    running: Vec<(ThreadId, u64)>,
     requested: u64,
-    served: u64,
 }
 
 #[derive(Default)]
 struct Interrupts {
-    cpu: Mutex<Cpu>,
+    cpus: Mutex<Cpus>,
     served: Condvar,
-}
-
-std::thread_local! {
-    /// The model interrupts. loom runs a model's threads as coroutines of one thread.
-    static IS_INTERRUPTED: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
-}
-
-/// Sets whether the models of this thread interrupt; the others are spared the points.
-pub(super) fn set_interrupted(yes: bool) {
-    IS_INTERRUPTED.set(yes);
 }
 
 loom::lazy_static! {
     static ref INTERRUPTS: Interrupts = Interrupts::default();
 }
 
-/// Runs a thread's program, in which it may be interrupted. The model has one such thread.
+loom::thread_local! {
+    /// The thread runs, and may be interrupted. The other threads are spared the points.
+    static IS_RUNNING: Cell<bool> = Cell::new(false);
+}
+
+/// Runs a thread's program, in which it may be interrupted.
 pub(super) fn interruptible(program: impl FnOnce()) {
-    INTERRUPTS.cpu.lock().unwrap().running += 1;
+    let thread = loom::thread::current().id();
+    let mut cpus = INTERRUPTS.cpus.lock().unwrap();
+    let requested = cpus.requested;
+    cpus.running.push((thread, requested));
+    drop(cpus);
+    IS_RUNNING.with(|running| running.set(true));
     program();
+    IS_RUNNING.with(|running| running.set(false));
     // A thread that is not running has passed a full fence.
     fence(Ordering::SeqCst);
-    INTERRUPTS.cpu.lock().unwrap().running -= 1;
+    INTERRUPTS.cpus.lock().unwrap().running.retain(|(running, _)| *running != thread);
     INTERRUPTS.served.notify_all();
 }
 
 /// Marks a point at which an interrupt may meet the thread.
 pub(super) fn point() {
-    if !IS_INTERRUPTED.get() {
+    if !IS_RUNNING.with(Cell::get) {
         return;
     }
-    let mut cpu = INTERRUPTS.cpu.lock().unwrap();
-    if cpu.running > 0 && cpu.served < cpu.requested {
-        fence(Ordering::SeqCst);
-        cpu.served = cpu.requested;
-        INTERRUPTS.served.notify_all();
+    let thread = loom::thread::current().id();
+    let mut cpus = INTERRUPTS.cpus.lock().unwrap();
+    let requested = cpus.requested;
+    for (running, served) in &mut cpus.running {
+        if *running == thread && *served < requested {
+            fence(Ordering::SeqCst);
+            *served = requested;
+            INTERRUPTS.served.notify_all();
+        }
     }
 }
 
 /// Models the system call.
 pub(super) fn interrupt() {
-    let mut cpu = INTERRUPTS.cpu.lock().unwrap();
-    cpu.requested += 1;
-    while cpu.running > 0 && cpu.served < cpu.requested {
-        cpu = INTERRUPTS.served.wait(cpu).unwrap();
+    let mut cpus = INTERRUPTS.cpus.lock().unwrap();
+    cpus.requested += 1;
+    let request = cpus.requested;
+    while cpus.running.iter().any(|(_, served)| *served < request) {
+        cpus = INTERRUPTS.served.wait(cpus).unwrap();
     }
 }

@@ -366,34 +366,44 @@ fn a_loop_fails_without_wake() {
     assert!(failure_without(Edge::Wake, armed).contains(DEADLOCK));
 }
 
-/// The reactor: two links are armed with one barrier, then all are looked at; it sleeps on what both
-/// sockets bring, and wakes the links it was called for.
+/// Returns two links whose wake-ups come to one epoll.
+fn share_epoll() -> [Link; 2] {
+    let (first, mut second) = (Link::new(), Link::new());
+    second.socket = first.socket.clone();
+    [first, second]
+}
+
+/// The reactor receives a record of each link: it arms both with one barrier, looks at both once more, and sleeps on what
+/// both sockets bring.
+fn serve_both(mut links: [Receiver; 2]) {
+    let mut received = [false; 2];
+    while received != [true; 2] {
+        let mut was_hot = false;
+        for (receiver, received) in links.iter_mut().zip(&mut received) {
+            if let Some(record) = receiver.consumer.peek().expect("the sender is honest") {
+                receiver.consumer.release(record.header);
+                *received = true;
+            }
+            was_hot |= receiver.data.arm(&receiver.link.receiving);
+        }
+        before_last_look(was_hot);
+        let ready = links.iter().any(|receiver| receiver.consumer.is_ready());
+        if !ready && received != [true; 2] {
+            links[0].link.socket.sleep();
+            links[0].link.socket.take();
+        }
+    }
+}
+
 fn armed_together() {
     bounded(3, || {
-        let (first, mut second) = (Link::new(), Link::new());
-        // One epoll for both.
-        second.socket = first.socket.clone();
-        let mut links = [first.receiver(), second.receiver()];
-        let sending = [first, second].map(|link| {
+        let links = share_epoll();
+        let receivers = [links[0].receiver(), links[1].receiver()];
+        let sending = links.map(|link| {
             let mut sender = link.sender();
             thread::spawn(move || sender.send())
         });
-        let mut received = [false; 2];
-        while received != [true; 2] {
-            for (receiver, received) in links.iter_mut().zip(&mut received) {
-                if let Some(record) = receiver.consumer.peek().expect("the sender is honest") {
-                    receiver.consumer.release(record.header);
-                    *received = true;
-                }
-                let _ = receiver.data.arm(&receiver.link.receiving);
-            }
-            before_last_look(false);
-            let ready = links.iter().any(|receiver| receiver.consumer.is_ready());
-            if !ready && received != [true; 2] {
-                links[0].link.socket.sleep();
-                links[0].link.socket.take();
-            }
-        }
+        serve_both(receivers);
         sending.into_iter().for_each(|sender| sender.join().unwrap());
     });
 }

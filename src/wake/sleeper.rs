@@ -102,10 +102,12 @@ impl Sleeper {
         std::mem::take(&mut self.is_hot)
     }
 
-    /// Stores that this side is awake.
+    /// Stores that this side is awake, if the state word says that it sleeps.
+    #[inline]
     pub(crate) fn unpark(&mut self, own: &impl OwnWords) {
-        self.is_asleep = false;
-        own.store(self.state, state::AWAKE, Ordering::Relaxed);
+        if std::mem::take(&mut self.is_asleep) {
+            own.store(self.state, state::AWAKE, Ordering::Relaxed);
+        }
     }
 
     /// Stores that this side has ended.

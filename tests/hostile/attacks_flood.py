@@ -107,16 +107,17 @@ def flood_messages(stage):
 
 @attack
 def flood_wakes(stage):
-    """Wakes that nobody asked for: one is too many."""
-
-    def say(link):
+    """Wakes that nobody asked for: each is a look at most, and the link stays."""
+    link, deadline, woken = stage.link(), time.monotonic() + stage.seconds(0.5, 20), 0
+    while time.monotonic() < deadline:
         try:
             link.say(WAKE, (), socket.MSG_DONTWAIT)
+            woken += 1
         except BlockingIOError:
             time.sleep(0.001)  # the queue is full, until the other side has time to look
         with_room(link, b"", kind=PACKETS)
-
-    until_closed(stage, "wakes", say)
+    stage.said["woken"] = woken
+    stage.note("alive" if link.echo() else "stuck")
 
 
 @attack

@@ -16,6 +16,9 @@ use crate::support::{HANG, Stage, pair_of, sample, wait_until};
 use slipring::message::Token;
 use slipring::{Connection, Context, Link, Options, Reactor};
 
+/// Records that say that packets wait on the socket.
+const PACKETS: u64 = 6;
+
 /// How long each rate is taken.
 const SLICE: Duration = Duration::from_millis(100);
 const SLICES: usize = 5;
@@ -181,8 +184,8 @@ fn floods_of_foreign_and_stale_tokens_run_nothing_and_leave_a_bystander_its_rate
     scene.stage.is_undisturbed();
 }
 
-/// Lets a raw peer act on a reactor without end. Its link may end with it.
-fn harass(what: &str, mut act: impl FnMut(&mut RawPeer, u64) + Send) {
+/// Lets a raw peer act on a reactor without end. Its link may end with it. Returns whether it is open.
+fn harass(what: &str, mut act: impl FnMut(&mut RawPeer, u64) + Send) -> bool {
     let mut scene = Scene::new();
     let (connection, mut peer) = scene.stage.link();
     // Where there is no room it tries again.
@@ -197,6 +200,7 @@ fn harass(what: &str, mut act: impl FnMut(&mut RawPeer, u64) + Send) {
         }
     });
     scene.stage.is_undisturbed();
+    link.is_open()
 }
 
 #[test]
@@ -218,11 +222,16 @@ fn generations_that_were_never_lent_return_nothing_and_leave_a_bystander_its_rat
 }
 
 #[test]
-fn wake_ups_that_nobody_asked_for_end_their_link_and_leave_a_bystander_its_rate() {
-    harass("wake-ups", |peer, round| {
-        // Its socket is closed soon; then it only tries.
+fn wake_ups_that_nobody_asked_for_leave_their_link_open_and_a_bystander_its_rate() {
+    let is_open = harass("wake-ups", |peer, round| {
+        // Where the queue is full it only tries.
         let _ = raw::send(&peer.socket, &raw::wake_packet(1 + (round & 1) as u32), &[]);
+        if round.is_multiple_of(64) {
+            // Makes the loop read the socket, so that more wake-ups have room.
+            peer.publish(raw::header(PACKETS, 0), &[]);
+        }
     });
+    assert!(is_open, "a superfluous wake-up is no fault");
 }
 
 #[test]

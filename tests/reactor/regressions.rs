@@ -261,7 +261,7 @@ fn comes_at(turn: usize) {
 
 #[test]
 fn a_message_is_received_that_comes_while_a_loop_often_sleeps_for_room() {
-    // Every so often the loop takes what wake-ups have piled up: at one of these turns.
+    // Once in 32 sleeps the loop takes the wake-ups that lie on the socket: at one of these turns.
     thread::scope(|scope| {
         for turn in 20..60 {
             scope.spawn(move || comes_at(turn));

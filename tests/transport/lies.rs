@@ -28,6 +28,9 @@ const LIES: [u64; 11] = [
     u64::MAX,
 ];
 
+/// Records that say that packets wait on the socket.
+const PACKETS: u64 = 6;
+
 /// Ends the disturbing thread, also when the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
@@ -88,6 +91,29 @@ fn a_record_longer_than_the_ring_ends_the_link() {
                 assert_eq!(received_fault(&mut link), expected, "{kind} {flags:#x} {len}");
                 stays_faulty(&mut link, expected);
             }
+        }
+    }
+    stage.is_undisturbed();
+}
+
+#[test]
+fn wake_ups_that_nobody_asked_for_are_taken_and_end_no_link() {
+    let mut stage = Stage::new(Options::new());
+    for by_descriptor in [false, true] {
+        let (mut link, mut peer) = stage.link();
+        if by_descriptor {
+            let _ = link.as_fd();
+        }
+        for round in 0..20u32 {
+            for number in 0..30 {
+                raw::send(&peer.socket, &wake_packet(1 + (number & 1)), &[]).unwrap();
+            }
+            // A look at the socket, as a record that tells of packets asks for.
+            peer.publish(header(PACKETS, 0), &[]);
+            assert!(matches!(link.try_recv(), Err(TryRecvError::Empty)), "round {round}");
+            peer.say(&round.to_le_bytes());
+            assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), round.to_le_bytes());
+            link.send(b"here").unwrap();
         }
     }
     stage.is_undisturbed();

@@ -208,6 +208,29 @@ fn room_that_nobody_uses_does_not_spin() {
 }
 
 #[test]
+fn a_side_that_only_sends_for_a_while_keeps_its_link() {
+    for edge in [false, true] {
+        let (mut near, mut far) = pair(Options::new());
+        let mut events = Loop::new(&near, edge);
+        assert!(drain(&mut near).is_empty());
+        far.send(b"for later").unwrap();
+        // Each round asks for a wake-up for room, and gets one behind that for the message.
+        for round in 0..300 {
+            assert!(fill(&mut near, &[1; 4000]) > 0, "round {round}");
+            assert!(!drain(&mut far).is_empty());
+            assert!(events.sleep(LONG), "edge {edge}, round {round}: the room is missed");
+        }
+        assert_eq!(drain(&mut near), [b"for later"]);
+        for _ in 0..10 {
+            assert!(drain(&mut near).is_empty());
+        }
+        far.send(b"the last").unwrap();
+        assert!(events.sleep(LONG));
+        assert_eq!(drain(&mut near), [b"the last"]);
+    }
+}
+
+#[test]
 fn a_close_and_a_death_wake() {
     for edge in [false, true] {
         let (mut near, far) = pair(Options::new());

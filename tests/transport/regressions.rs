@@ -52,6 +52,53 @@ fn with_slots(slots: u32) -> Hello {
     Hello { loan_slots: slots, control_len, ..Hello::honest() }
 }
 
+// Sleeping and waking.
+
+#[test]
+fn a_sender_that_was_full_and_found_room_is_awake() {
+    /// Bytes of the ring that a message of 1,000 bytes takes.
+    const RECORD: u64 = 1088;
+    let mut stage = Stage::new(Options::new().ring_capacity(64 << 10));
+    // With its flag the peer allows the sender to be hot.
+    let (mut link, peer) = stage.link_with(Hello { flags: 1, ..Hello::honest() });
+    let _by_descriptor = link.as_fd();
+    let mut sent = 0;
+    while link.try_send(&[1; 1000]).is_ok() {
+        sent += 1;
+    }
+    let state = || peer.theirs().load(SENDER_STATE);
+    assert_eq!(state() & 7, 2, "it asks for a wake-up");
+    for _ in 0..200 {
+        peer.position(sent * RECORD);
+        link.try_send(&[1; 1000]).unwrap();
+        sent += 1;
+    }
+    // 0 is awake, 4 hot. Hot needs a kernel that allows `membarrier`.
+    assert!(matches!(state(), 0 | 4), "{:#x}: it asks for ever", state());
+    assert_eq!(link.stats().sent.sleeps, 1);
+}
+
+#[test]
+fn a_sender_that_waits_for_a_block_is_awake_once_it_has_one_and_not_before() {
+    let block = 64 << 10;
+    let mut stage = Stage::new(Options::new().pool_quota(block));
+    let (mut link, peer) = stage.link();
+    let _by_descriptor = link.as_fd();
+    let message = vec![5; block as usize];
+    link.try_send(&message).unwrap();
+    let state = || peer.theirs().load(SENDER_STATE);
+    assert_eq!(state(), 0);
+    assert!(matches!(link.try_send(&message), Err(TrySendError::Full { .. })));
+    for len in [8, 1000] {
+        link.try_send(&message[..len]).unwrap();
+        assert_eq!(state() & 7, 2, "a shorter message of {len} bytes is not what it waits for");
+    }
+    let lent = Lent::read(peer.theirs(), Hello::honest().control_len as usize);
+    peer.give_back(lent.slot as usize, lent.generation);
+    link.try_send(&message).unwrap();
+    assert_eq!(state(), 0);
+}
+
 // Memory that a peer sends.
 
 /// A sealed segment that has as many blocks as an honest one, but only `inside` of its bytes are

@@ -75,17 +75,21 @@ impl AsyncSender {
         &mut self,
         mut attempt: impl FnMut(&mut crate::Sender) -> Result<(), TrySendError>,
     ) -> Result<()> {
+        let mut armed = false;
         loop {
             match attempt(&mut self.inner) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.inner.rouse();
+                    return Ok(());
+                }
                 Err(TrySendError::Failed(error)) => return Err(error),
-                Err(TrySendError::Full { .. }) => self.arm()?,
-            }
-            // Room that came before the sender was armed makes no event.
-            match attempt(&mut self.inner) {
-                Ok(()) => return Ok(()),
-                Err(TrySendError::Failed(error)) => return Err(error),
-                Err(TrySendError::Full { .. }) => {}
+                // Room that came before the sender was armed makes no event.
+                Err(TrySendError::Full { .. }) if !armed => {
+                    self.arm()?;
+                    armed = true;
+                    continue;
+                }
+                Err(TrySendError::Full { .. }) => armed = false,
             }
             if let Ok(slept) = tokio::time::timeout(SLICE, self.shared.sleep_for_room()).await {
                 slept?;
@@ -108,7 +112,10 @@ impl AsyncSender {
             }),
         };
         match sent {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.inner.rouse();
+                Ok(true)
+            }
             Err(TrySendError::Full { .. }) => Ok(false),
             Err(TrySendError::Failed(error)) => Err(error),
         }

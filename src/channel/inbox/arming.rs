@@ -2,7 +2,7 @@
 
 use crate::channel::inbox::{Flow, Inbox};
 use crate::error::Result;
-use crate::link::control_socket::DATA_WAKES;
+use crate::handshake::packet::Reason;
 use crate::wake::before_last_look;
 
 impl Inbox {
@@ -11,7 +11,7 @@ impl Inbox {
     pub(crate) fn arm(&mut self) -> Result<bool> {
         let mut control_socket = self.link.control_socket();
         let taken = if self.link.by_descriptor() {
-            control_socket.take_for_data(self.link.socket())
+            control_socket.take_for(Reason::Data, self.link.socket())
         } else {
             control_socket.take(self.link.socket())
         };
@@ -19,10 +19,9 @@ impl Inbox {
             drop(control_socket);
             return Err(self.fail(error));
         }
-        // The peer sends one wake-up for each announcement.
+        // The peer sends one wake-up an epoch.
         let woken = control_socket.data_woken();
         if self.flow != Flow::Armed || woken {
-            control_socket.expect(DATA_WAKES);
             self.flow = Flow::Armed;
             before_last_look(self.data.arm(&self.link));
         }

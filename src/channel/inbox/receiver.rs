@@ -21,7 +21,6 @@ use crate::channel::token::Token;
 use crate::error::Fault;
 pub use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::control_socket::DATA_WAKES;
 use crate::link::session::Session;
 use crate::patience::RecvPatience;
 use crate::ring::Kind;
@@ -536,7 +535,6 @@ impl Receiver {
         if *flow != Flow::Open {
             return false;
         }
-        link.control_socket().expect(DATA_WAKES);
         *flow = Flow::Armed;
         data.arm(link)
     }

@@ -4,32 +4,53 @@ use std::time::Instant;
 
 use crate::channel::sender::Sender;
 use crate::error::Result;
-use crate::link::control_socket::ROOM_WAKES;
+use crate::handshake::packet::Reason;
 use crate::patience::after;
 use crate::wake::before_last_look;
 
+/// The room that an armed sender waits for. Room in the pool is more than any room in the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Room {
+    /// Room for a record with a payload of so many bytes.
+    Ring(u64),
+    /// A block, a loan slot, or the announcement of a segment.
+    Pool,
+}
+
 impl Sender {
+    /// Arms as [`arm`](Self::arm) does, until the sender [finds](Self::found) this room.
+    pub(crate) fn arm_for(&mut self, room: Room) -> Result<()> {
+        self.wanted = self.wanted.max(Some(room));
+        self.arm()
+    }
+
+    /// Notes that a message found room. An armed sender that found at least the room that it waits for is awake. Less
+    /// room does not disarm it: its caller may sleep until there is room for the longer message.
+    #[inline(always)]
+    pub(crate) fn found(&mut self, room: Room) {
+        if self.wanted.is_some_and(|wanted| wanted <= room) {
+            self.rouse();
+        }
+    }
+
     /// Reads the socket, and announces to the peer that this half sleeps on it until there is room. The caller checks for
     /// room once more.
     pub(crate) fn arm(&mut self) -> Result<()> {
         let link = &*self.link;
         let mut control_socket = link.control_socket();
         let taken = if link.by_descriptor() {
-            control_socket.want_room();
-            control_socket.take_for_room(link.socket())
+            control_socket.take_for(Reason::Room, link.socket())
         } else {
             control_socket.take(link.socket())
         };
         taken.map_err(|error| link.fail(error))?;
         control_socket.room_woken();
-        control_socket.expect(ROOM_WAKES);
         before_last_look(self.room.arm(link));
         Ok(())
     }
 
     /// Publishes that this half sleeps on the socket. The caller issues the barrier and checks once more.
     pub(crate) fn doze(&mut self) -> bool {
-        self.link.control_socket().expect(ROOM_WAKES);
         self.room.arm(&self.link)
     }
 
@@ -45,8 +66,10 @@ impl Sender {
         self.link.is_alive()
     }
 
-    /// Publishes that this half is awake.
+    /// Publishes that this half is awake, if it was armed.
+    #[inline]
     pub(crate) fn rouse(&mut self) {
+        self.wanted = None;
         self.room.disarm(&self.link);
     }
 }

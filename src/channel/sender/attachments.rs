@@ -12,6 +12,7 @@ use crate::channel::attachment::{LONGEST, SHORT, SINGLE};
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
+use crate::channel::sender::arming::Room;
 use crate::error::{Error, ErrorKind, Result, TensorFault, TrySendError};
 use crate::handshake::peer::Peer;
 use crate::link::session::Session;
@@ -132,7 +133,7 @@ impl Sender {
             if !self.link.by_descriptor() {
                 return Err(TrySendError::Full { free, needed });
             }
-            self.arm()?;
+            self.arm_for(Room::Pool)?;
             return self.try_post(attachments, description);
         };
         let start = Instant::now();
@@ -196,6 +197,7 @@ impl Sender {
         }
         self.ring.put(offset, payload);
         self.producer.publish(header);
+        self.found(Room::Pool);
         self.stats.tensors += 1;
         self.stats.bytes += bytes;
         self.announce()?;
@@ -228,6 +230,7 @@ impl Sender {
         let whole = words.len().min(pooled::LEN / 8 + len.div_ceil(8));
         self.ring.put_words(offset, &words[..whole]);
         self.producer.publish(header);
+        self.found(Room::Pool);
         let announced = self.announce();
         let Session { link, env, .. } = &*self.session;
         self.promise = enter(env.pool(), link.borrower(), promise);

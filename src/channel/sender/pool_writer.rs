@@ -6,6 +6,7 @@ use crate::channel::announced::Offered;
 use crate::channel::envelope::Envelope;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
+use crate::channel::sender::arming::Room;
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::link::session::Session;
 use crate::patience::SendPatience;
@@ -51,8 +52,9 @@ impl Sender {
         // A leaked reservation left its block here.
         self.pooled.block.put_back();
         let room = self.find_room_in_pool(len, envelope, patience);
-        if room.is_err() {
-            self.pooled.block.put_back();
+        match room {
+            Ok(()) => self.found(Room::Pool),
+            Err(_) => self.pooled.block.put_back(),
         }
         room
     }
@@ -80,7 +82,7 @@ impl Sender {
             if !self.link.by_descriptor() {
                 return first;
             }
-            self.arm()?;
+            self.arm_for(Room::Pool)?;
             return self.try_room_in_pool(len, header);
         };
         let start = Instant::now();

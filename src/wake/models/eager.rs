@@ -11,7 +11,7 @@ const FILLED: usize = 272;
 
 impl Sender {
     /// Tells of a record that is under way: `Sender::fill`.
-    fn tell(&mut self) {
+    pub(super) fn tell(&mut self) {
         let Link { sending, receiving, data, .. } = &self.link;
         sending.store(FILLED, 1, Edge::Fill.store());
         if self.data.look_ahead(sending, receiving) {
@@ -22,7 +22,7 @@ impl Sender {
 
 impl Receiver {
     /// Receives a record of which it is told before: `Inbox::await_record`, eagerly until the telling was seen.
-    fn receive_eagerly(&mut self) {
+    pub(super) fn receive_eagerly(&mut self) {
         self.data.set_eager(true);
         let mut seen = 0;
         loop {
