@@ -52,7 +52,17 @@ const IMPORTS: [(&str, &[&str]); 18] = [
     ),
     (
         "adapters",
-        &["error", "patience", "wake", "handshake", "link", "channel", "transport", "tensor"],
+        &[
+            "error",
+            "patience",
+            "shm",
+            "wake",
+            "handshake",
+            "link",
+            "channel",
+            "transport",
+            "tensor",
+        ],
     ),
     (
         "commit",
@@ -79,7 +89,7 @@ const IMPORTS: [(&str, &[&str]); 18] = [
 const CIRCLE: usize = 3;
 
 /// Circles that are larger: the folder, and how many files. A number here may only fall.
-const CIRCLES: [(&str, usize); 2] = [("src/cuda", 11), ("src/pool", 8)];
+const CIRCLES: [(&str, usize); 2] = [("src/cuda", 7), ("src/pool", 8)];
 
 /// Fields that other files of their folder see. The number may only fall.
 const SHARED_FIELDS: usize = 59;

@@ -63,7 +63,7 @@ source! {
     /// poll.registry().register(&mut connection, Token(0), Interest::READABLE)?;
     /// let mut events = Events::with_capacity(8);
     /// let message = loop {
-    ///     match connection.try_recv() {
+    ///     match connection.receiver().try_recv() {
     ///         Ok(message) => break message,
     ///         Err(TryRecvError::Empty) => poll.poll(&mut events, None)?,
     ///         Err(TryRecvError::Failed(error)) => return Err(error.into()),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::channel::announced::AnnouncedSegments;
 use crate::channel::envelope::{Envelope, PLAIN};
 use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
-use crate::channel::stats::SendStats;
+use crate::channel::stats::HalfStats;
 use crate::channel::token::Token;
 pub use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result};
@@ -100,7 +100,7 @@ pub struct Sender {
     batch_bytes: u64,
     /// The peer's receiver has left.
     gone: bool,
-    stats: SendStats,
+    stats: HalfStats,
 }
 
 /// Shows the count of messages.
@@ -145,7 +145,7 @@ impl Sender {
             batch: BatchSlot::default(),
             batch_bytes: 0,
             gone: false,
-            stats: SendStats::default(),
+            stats: HalfStats::default(),
             generation: *link.own.generation(),
             link,
             session,
@@ -323,8 +323,8 @@ impl Sender {
     }
 
     /// Returns the counters of this sender.
-    pub fn stats(&self) -> SendStats {
-        SendStats { sleeps: self.room.sleeps, ..self.stats }
+    pub fn stats(&self) -> HalfStats {
+        HalfStats { sleeps: self.room.sleeps, ..self.stats }
     }
 
     /// Returns the longest message of this connection, in bytes.
@@ -519,7 +519,7 @@ impl Sender {
         loop {
             match deadline {
                 Some(deadline) => self.await_room(full.needed, deadline)?,
-                None if attempts == 0 && self.link.by_descriptor() => self.arm()?,
+                None if attempts == 0 && self.link.by_descriptor() => drop(self.arm()?),
                 None if self.link.peer_left() => {
                     return Err(Error::from(ErrorKind::PeerClosed).into());
                 }

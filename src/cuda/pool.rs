@@ -16,41 +16,8 @@ use crate::tensor::{DType, Element, Shape, Tensor};
 /// The sleep between two checks for returned memory.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// The options of a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolOptions {
-    /// Bytes that the pool takes from the driver at a time, rounded up to 2 MiB. A longer tensor gets as many
-    /// as it needs. Default: 64 MiB.
-    pub chunk: u64,
-    /// The most bytes that the pool takes. Default: no limit.
-    pub quota: u64,
-}
-
-impl Default for PoolOptions {
-    fn default() -> Self {
-        Self { chunk: 64 << 20, quota: u64::MAX }
-    }
-}
-
-impl PoolOptions {
-    /// Returns the defaults.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the bytes that the pool takes from the driver at a time.
-    pub fn chunk(mut self, bytes: u64) -> Self {
-        self.chunk = bytes;
-        self
-    }
-
-    /// Sets the most bytes that the pool takes.
-    pub fn quota(mut self, bytes: u64) -> Self {
-        self.quota = bytes;
-        self
-    }
-}
+/// Bytes that a pool takes from the driver at a time by default.
+const CHUNK: u64 = 64 << 20;
 
 /// Memory of a GPU in chunks that other processes open once. A peer that gets one tensor of a chunk can read
 /// and write all of the chunk, because CUDA has no narrower handle. A process that trusts its peers to
@@ -65,20 +32,24 @@ pub struct Pool {
 }
 
 impl Device {
-    /// Returns a pool on this GPU.
+    /// Returns a pool on this GPU. It takes 64 MiB from the driver at a time, and as many as it needs. A longer tensor gets
+    /// a longer chunk.
+    pub fn pool(&self) -> Pool {
+        Pool { store: Arc::new(Store::new(self, CHUNK, u64::MAX)) }
+    }
+
+    /// As [`pool`](Self::pool), with chunks of `chunk` bytes, rounded up to 2 MiB, and at most `quota` bytes in all.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidOption`]: a chunk has no bytes, or more than the quota.
-    pub fn pool(&self, options: PoolOptions) -> Result<Pool> {
-        let PoolOptions { chunk, quota } = options;
+    pub fn pool_with(&self, chunk: u64, quota: u64) -> Result<Pool> {
         let rounded = chunk.checked_next_multiple_of(PAGE).filter(|_| chunk > 0);
         let Some(rounded) = rounded.filter(|rounded| *rounded <= quota) else {
             let must = "over 0 bytes, and rounded up to 2 MiB no more than the quota";
             return Err(ErrorKind::InvalidOption { name: "chunk", value: chunk, must }.into());
         };
-        let options = PoolOptions { chunk: rounded, quota };
-        Ok(Pool { store: Arc::new(Store::new(self, options)) })
+        Ok(Pool { store: Arc::new(Store::new(self, rounded, quota)) })
     }
 }
 
@@ -136,7 +107,7 @@ impl Pool {
             let now = Instant::now();
             if now >= deadline {
                 let late = crate::Error::new(ErrorKind::TimedOut { after: now - start });
-                return Err(late.waiting_for("others hold the pool's quota (PoolOptions::quota)"));
+                return Err(late.waiting_for("others hold the pool's quota (Device::pool_with)"));
             }
             std::thread::sleep(PAUSE.min(deadline - now));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::tokio::shared::{LinkWaits, watch_until};
-use crate::channel::{RecvStats, Request, RequestId, SendStats};
+use crate::channel::{HalfStats, Request, RequestId};
 use crate::error::{TryRecvError, TrySendError};
 use crate::handshake::Peer;
 use crate::tensor::Outgoing;
@@ -116,9 +116,10 @@ impl AsyncSender {
 
     /// Has the peer send a packet when there is room.
     pub(super) fn arm(&mut self) -> Result<()> {
-        let armed = self.inner.arm();
-        self.shared.pass_data();
-        armed
+        if self.inner.arm()? {
+            self.shared.wake_receiver();
+        }
+        Ok(())
     }
 
     pub(super) fn max_message(&self) -> usize {
@@ -131,11 +132,11 @@ impl AsyncSender {
 
     /// Returns the peer.
     pub fn peer(&self) -> &Peer {
-        self.shared.socket().peer()
+        &self.inner.session().link.identity
     }
 
     /// Returns the counters of this half.
-    pub fn stats(&self) -> SendStats {
+    pub fn stats(&self) -> HalfStats {
         self.inner.stats()
     }
 
@@ -157,8 +158,9 @@ pub struct AsyncReceiver {
 }
 
 impl AsyncReceiver {
-    pub(super) fn new(inner: crate::Receiver, shared: Arc<LinkWaits>, spin: SpinPolicy) -> Self {
-        Self { inner, shared, polling: Polling::new(spin) }
+    pub(super) fn new(inner: crate::Receiver, shared: Arc<LinkWaits>) -> Self {
+        let polling = Polling::new(spin_of(&inner));
+        Self { inner, shared, polling }
     }
 
     /// Receives the next message. Returns `None` if the peer has closed in order.
@@ -235,8 +237,10 @@ impl AsyncReceiver {
 
     /// Has the peer send a packet with the next message. Returns whether there is a message already.
     pub(super) fn arm(&mut self) -> Result<bool> {
-        let armed = self.inner.arm();
-        self.shared.pass_room();
+        let armed = self.inner.inbox.arm();
+        if self.inner.session().link.control_socket().room_woken() {
+            self.shared.wake_sender();
+        }
         armed
     }
 
@@ -261,11 +265,16 @@ impl AsyncReceiver {
     }
 
     pub(super) fn abandon(&mut self, id: RequestId) {
-        self.inner.give_up(id);
+        self.inner.abandon(id);
     }
 
     /// Returns the counters of this half.
-    pub fn stats(&self) -> RecvStats {
+    pub fn stats(&self) -> HalfStats {
         self.inner.stats()
     }
+}
+
+/// Returns the spin policy of a connection's waits.
+pub(super) fn spin_of(receiver: &crate::Receiver) -> SpinPolicy {
+    SpinPolicy::new(receiver.session().env.options().spin)
 }

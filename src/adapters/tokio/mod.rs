@@ -119,13 +119,11 @@ impl AsyncConnection {
     ///
     /// Outside of a tokio runtime with I/O.
     pub fn new(connection: crate::Connection) -> Result<Self> {
-        let socket = connection.socket();
-        let spin = socket.spin();
-        let shared = LinkWaits::new(socket)?;
+        let shared = LinkWaits::new(connection.socket())?;
         let (sender, receiver) = connection.split();
         Ok(Self {
             sender: AsyncSender::new(sender, shared.clone()),
-            receiver: AsyncReceiver::new(receiver, shared, spin),
+            receiver: AsyncReceiver::new(receiver, shared),
         })
     }
 
