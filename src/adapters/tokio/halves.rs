@@ -17,6 +17,38 @@ pub(super) const SLICE: Duration = Duration::from_millis(5);
 
 /// The sending half of an [`AsyncConnection`](super::AsyncConnection), from
 /// [`AsyncConnection::split`](super::AsyncConnection::split). Dropping it tells the receiver that nothing follows.
+///
+/// # Examples
+///
+/// One task sends while another one receives:
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # use slipring::tokio::{AsyncConnection, AsyncListener};
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = AsyncListener::new(context.listen(&address)?)?;
+/// # let accepted = tokio::spawn(async move { listener.accept().await });
+/// # let near = AsyncConnection::connect(&context, address).await?;
+/// # let mut far = accepted.await.unwrap()?;
+/// let (mut sender, mut receiver) = near.split();
+/// let sending = tokio::spawn(async move {
+///     for number in 0..100u8 {
+///         sender.send(&[number]).await?;
+///     }
+///     Ok::<_, slipring::Error>(sender.stats().messages)
+/// });
+///
+/// // The peer returns each message until nothing follows.
+/// while let Some(message) = far.recv().await? {
+///     far.send(&message).await?;
+/// }
+/// assert_eq!(sending.await.unwrap()?, 100);
+/// assert_eq!(receiver.recv().await?, Some(vec![0]));
+/// # Ok::<_, slipring::Error>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct AsyncSender {
     inner: crate::Sender,
@@ -149,7 +181,37 @@ impl AsyncSender {
     }
 }
 
-/// The receiving half of an [`AsyncConnection`](super::AsyncConnection).
+/// The receiving half of an [`AsyncConnection`](super::AsyncConnection), from
+/// [`AsyncConnection::split`](super::AsyncConnection::split).
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # use slipring::tokio::{AsyncConnection, AsyncListener};
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = AsyncListener::new(context.listen(&address)?)?;
+/// # let accepted = tokio::spawn(async move { listener.accept().await });
+/// # let mut near = AsyncConnection::connect(&context, address).await?;
+/// # let far = accepted.await.unwrap()?;
+/// let (_sender, mut receiver) = far.split();
+/// let counting = tokio::spawn(async move {
+///     let mut bytes = 0;
+///     while let Some(message) = receiver.recv().await? {
+///         bytes += message.len();
+///     }
+///     Ok::<_, slipring::Error>(bytes)
+/// });
+///
+/// near.send(b"hello").await?;
+/// near.send(b"world").await?;
+/// near.close()?;
+/// assert_eq!(counting.await.unwrap()?, 10);
+/// # Ok::<_, slipring::Error>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct AsyncReceiver {
     inner: crate::Receiver,
