@@ -67,7 +67,7 @@
 //! | [`message`] | the bytes and kinds of received messages, requests, tokens |
 //! | [`peer`] | the credentials of the other process |
 //! | [`stats`] | counters |
-//! | [`tensor`] | element types, allocation with choices, BYTES elements, DLPack, trusted peers |
+//! | [`tensor`] | element types, allocation with choices, BYTES elements, DLPack |
 //! | [`region`] | memory of other processes by name, and the guard against its truncation |
 //!
 //! # Threads

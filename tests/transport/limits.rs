@@ -634,6 +634,27 @@ fn a_response_that_comes_too_late_is_dropped() {
 }
 
 #[test]
+fn a_response_is_asked_for_without_waiting() {
+    let (mut near, mut far) = pair(Options::new());
+    let failed = |met| match met {
+        Err(TryRecvError::Failed(error)) => kind::<()>(Err(error)),
+        other => panic!("{other:?}"),
+    };
+    let id = near.submit(b"question").unwrap();
+    assert!(matches!(near.try_wait(id), Err(TryRecvError::Empty)));
+    let request = far.recv_request().unwrap().unwrap();
+    far.send(b"before").unwrap();
+    assert!(matches!(near.try_wait(id), Err(TryRecvError::Empty)));
+    far.respond(request.id, b"answer").unwrap();
+    assert_eq!(near.try_wait(id).unwrap(), b"answer");
+    assert_eq!(near.recv().unwrap().unwrap(), b"before");
+    assert_eq!(failed(near.try_wait(id)), ErrorKind::UnknownRequest { id: 1 });
+    let id = near.submit(b"the last one").unwrap();
+    drop(far);
+    assert_eq!(failed(near.try_wait(id)), ErrorKind::PeerClosed);
+}
+
+#[test]
 fn a_peek_shows_every_kind_and_settles_a_response() {
     let (mut near, mut far) = pair(Options::new());
     let id = near.submit(b"question").unwrap();
