@@ -27,10 +27,11 @@ fn ring(criterion: &mut Criterion) {
         group.bench_function(format!("reserve+publish, peek+release/{len}"), |bench| {
             let (mut near, mut far) = pair(Options::new());
             bench.iter(|| {
-                let mut room = near.reserve(len).expect("there is room");
+                let mut room = near.sender().reserve(len).expect("there is room");
                 room[0] = 1;
                 room.publish().expect("the peer lives");
-                let received = far.peek().expect("the peer lives").expect("it has not closed");
+                let received =
+                    far.receiver().peek().expect("the peer lives").expect("it has not closed");
                 black_box(received.bytes().byte(0));
                 received.release().expect("the peer lives");
             });
@@ -41,7 +42,7 @@ fn ring(criterion: &mut Criterion) {
             let mut incoming = Vec::new();
             bench.iter(|| {
                 near.send(&message).expect("there is room");
-                far.recv_into(&mut incoming).expect("the peer lives");
+                far.receiver().recv_into(&mut incoming).expect("the peer lives");
                 black_box(&incoming);
             });
         });
@@ -51,15 +52,16 @@ fn ring(criterion: &mut Criterion) {
         let (mut near, mut far) = pair(Options::new());
         let message = [1u8; 64];
         bench.iter(|| {
-            let mut batch = near.batch().expect("the peer lives");
+            let mut batch = near.sender().batch().expect("the peer lives");
             for _ in 0..16 {
                 batch.push(&message).expect("there is room");
             }
             batch.publish().expect("the peer lives");
-            far.drain(16, |_, bytes| {
-                black_box(bytes.byte(0));
-            })
-            .expect("the peer lives");
+            far.receiver()
+                .drain(16, |_, bytes| {
+                    black_box(bytes.byte(0));
+                })
+                .expect("the peer lives");
         });
     });
     group.finish();
@@ -70,10 +72,11 @@ fn pool(criterion: &mut Criterion) {
     group.bench_function("alloc+return/64 KiB, one byte written", |bench| {
         let (mut near, mut far) = pair(Options::new());
         bench.iter(|| {
-            let mut room = near.reserve(64 << 10).expect("there is room");
+            let mut room = near.sender().reserve(64 << 10).expect("there is room");
             room[0] = 1;
             room.publish().expect("the peer lives");
-            let received = far.peek().expect("the peer lives").expect("it has not closed");
+            let received =
+                far.receiver().peek().expect("the peer lives").expect("it has not closed");
             black_box(received.bytes().byte(0));
             received.release().expect("the peer lives");
         });
@@ -91,7 +94,8 @@ fn copy_out(criterion: &mut Criterion) {
         let mut incoming = vec![0u8; len];
         near.send(&message).expect("there is room");
         group.bench_function(format!("peer/{len}"), |bench| {
-            let received = far.peek().expect("the peer lives").expect("it has not closed");
+            let received =
+                far.receiver().peek().expect("the peer lives").expect("it has not closed");
             let bytes = received.bytes();
             bench.iter(|| bytes.copy_to(black_box(&mut incoming)));
         });

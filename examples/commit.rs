@@ -112,8 +112,8 @@ fn classify(name: &str) -> Outcome<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let client = Client::new(context.connect_retry(name, deadline)?)?;
     let model = client.load(b"inception_v3")?;
-    let counts = model.counts();
-    println!("{} input, {} output, {} ext buffers", counts.inputs, counts.outputs, counts.ext);
+    let [inputs, outputs, ext] = Direction::ALL.map(|direction| model.count(direction));
+    println!("{inputs} input, {outputs} output, {ext} ext buffers");
     for buffer in &model.description().buffers {
         let (label, size, [n, w, h, c]) = (&buffer.label, buffer.size, buffer.nwhc);
         println!(

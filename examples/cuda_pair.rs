@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use slipring::Context;
-use slipring::cuda::{Device, PoolOptions};
+use slipring::cuda::Device;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 
 fn send(name: &str, mib: usize, times: u8) -> Outcome<()> {
     let device = Device::new(0)?;
-    let (pool, stream) = (device.pool(PoolOptions::new())?, device.stream()?);
+    let (pool, stream) = (device.pool(), device.stream()?);
     let mut link = Context::new()?.connect(name)?;
     println!("{device:?}");
     for round in 0..times {

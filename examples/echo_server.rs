@@ -57,7 +57,7 @@ fn echo(mut link: Connection) -> Result<()> {
     while let Some(received) = link.receiver().peek()? {
         if received.kind() == MessageKind::Tensors {
             let tensors = received.into_tensors()?;
-            link.send_tensors(&tensors)?;
+            link.sender().send_tensors(&tensors)?;
         } else {
             let message = received.bytes().to_vec();
             received.release()?;

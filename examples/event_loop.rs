@@ -129,13 +129,13 @@ impl Client {
         match self {
             Self::Link(link, waiting) => loop {
                 if let Some(line) = waiting {
-                    match link.try_send(line) {
+                    match link.sender().try_send(line) {
                         Ok(()) => (*waiting, *lines) = (None, *lines + 1),
                         Err(TrySendError::Full { .. }) => return Ok(true),
                         Err(error) => return Err(error.into()),
                     }
                 }
-                match link.try_recv() {
+                match link.receiver().try_recv() {
                     Ok(Some(line)) => *waiting = Some(line),
                     Ok(None) => return Ok(false),
                     Err(TryRecvError::Empty) => return Ok(true),

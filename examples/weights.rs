@@ -60,7 +60,7 @@ fn run() -> Outcome<()> {
             for (name, tensor) in part {
                 set.insert(name, tensor.try_clone().ok_or("weights are frozen")?)?;
             }
-            link.send_tensors(&set)?;
+            link.sender().send_tensors(&set)?;
         }
         link.close()?;
         children.push(child);
@@ -95,7 +95,7 @@ fn made_up(context: &Context, mib: usize) -> Outcome<Vec<(String, Tensor)>> {
 fn reader(name: &str) -> Outcome<()> {
     let mut link = Context::new()?.connect(name)?;
     let mut sets = Vec::new();
-    while let Some(set) = link.recv_tensors()? {
+    while let Some(set) = link.receiver().recv_tensors()? {
         sets.push(set);
     }
     let mut sum = 0;

@@ -62,12 +62,12 @@
 //! | module | has |
 //! |---|---|
 //! | the root | the types that every program meets |
-//! | [`options`] | the values of [`Options`]: spinning, NUMA nodes, the peer policy |
+//! | [`options`] | the values of [`Options`]: spinning, the peer policy |
 //! | [`error`] | the faults that an [`ErrorKind`] carries, and the answers of operations that do not wait |
 //! | [`message`] | the bytes and kinds of received messages, requests, tokens |
 //! | [`peer`] | the credentials of the other process |
 //! | [`stats`] | counters |
-//! | [`tensor`] | element types, allocation with choices, BYTES elements, DLPack, trusted peers |
+//! | [`tensor`] | element types, allocation with choices, BYTES elements, DLPack |
 //! | [`region`] | memory of other processes by name, and the guard against its truncation |
 //! | `tokio` | with this feature: connections, listeners, and a byte stream that tasks await |
 //! | `cuda` | with this feature: tensors in the memory of a GPU |
@@ -158,13 +158,11 @@ pub use transport::{Connection, Context, Listener, Options};
 /// The values of [`Options`].
 pub mod options {
     pub use crate::handshake::PeerPolicy;
-    pub use crate::transport::Numa;
     pub use crate::wake::Spin;
 }
 
 /// The process on the other side of a connection, as the kernel describes it.
 pub mod peer {
-    pub use crate::handshake::Credentials;
     pub use crate::handshake::Peer;
 }
 
@@ -181,7 +179,7 @@ pub mod message {
 
 /// Counters of connections, listeners, links and reactors.
 pub mod stats {
-    pub use crate::channel::{RecvStats, SendStats};
+    pub use crate::channel::HalfStats;
     pub use crate::reactor::{LinkStats, ReactorStats};
     pub use crate::transport::ListenerStats;
     pub use crate::transport::Stats;

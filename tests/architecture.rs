@@ -52,7 +52,17 @@ const IMPORTS: [(&str, &[&str]); 18] = [
     ),
     (
         "adapters",
-        &["error", "patience", "wake", "handshake", "link", "channel", "transport", "tensor"],
+        &[
+            "error",
+            "patience",
+            "shm",
+            "wake",
+            "handshake",
+            "link",
+            "channel",
+            "transport",
+            "tensor",
+        ],
     ),
     (
         "commit",

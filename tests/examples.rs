@@ -202,10 +202,10 @@ fn a_consumer_tells_what_is_wrong() {
         set
     };
     let mut link = connect(&name);
-    link.send_tensors(&set(&[7, 0, sum])).unwrap();
-    link.send_tensors(&set(&[9, u64::MAX, sum])).unwrap();
-    link.send_tensors(&set(&[10, 0, sum ^ 1])).unwrap();
-    link.send_tensors(&TensorSet::new()).unwrap();
+    link.sender().send_tensors(&set(&[7, 0, sum])).unwrap();
+    link.sender().send_tensors(&set(&[9, u64::MAX, sum])).unwrap();
+    link.sender().send_tensors(&set(&[10, 0, sum ^ 1])).unwrap();
+    link.sender().send_tensors(&TensorSet::new()).unwrap();
     let said = consumer.fails();
     for text in
         ["number 9 where 8 was due", "checksum 0x", "without a head", "3 of 4 tensors were wrong"]

@@ -20,7 +20,7 @@ use std::process::{Child, Command, ExitCode};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use slipring::cuda::{Device, Pool, PoolOptions, Stream};
+use slipring::cuda::{Device, Pool, Stream};
 use slipring::{Address, Connection, Context, DType, Tensor};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -80,7 +80,7 @@ struct Side {
 impl Side {
     fn new(context: Context, link: Connection) -> Outcome<Self> {
         let device = Device::new(0)?;
-        let (pool, stream) = (device.pool(PoolOptions::new())?, device.stream()?);
+        let (pool, stream) = (device.pool(), device.stream()?);
         Ok(Self { link, device, pool, stream, context })
     }
 

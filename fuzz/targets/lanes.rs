@@ -167,27 +167,27 @@ fn step(
             rustix::fs::fcntl_add_seals(&memory.0, seals).unwrap();
             let _ = raw::send(&peer.socket, &packet, &[memory.0.as_fd()]);
         }
-        7 => return !link.try_recv().is_err_and(failed),
+        7 => return !link.receiver().try_recv().is_err_and(failed),
         8 => return !link.receiver().try_recv_request().is_err_and(failed),
-        9 => match link.try_recv_tensors() {
+        9 => match link.receiver().try_recv_tensors() {
             Ok(Some(set)) => held.sets.push(set),
             Ok(None) => return false,
             Err(error) => return !failed(error),
         },
         10 => {
-            let seen = link.drain(4, |_, bytes| drop(bytes.to_vec()));
+            let seen = link.receiver().drain(4, |_, bytes| drop(bytes.to_vec()));
             return seen.is_ok();
         }
         11 => {
             let len = usize::from(script.byte()) * 64;
-            return !link.try_send(&vec![0xA5; len]).is_err_and(unsent);
+            return !link.sender().try_send(&vec![0xA5; len]).is_err_and(unsent);
         }
         12 => {
             let (fill, len) = (script.byte(), usize::from(script.byte()) * 32 + 1);
             let Ok(mut tensor) = context.alloc::<u8>([len]) else { return true };
             tensor.fill(fill);
             let tensor = tensor.share().unwrap();
-            let sent = link.try_send_tensor(&tensor);
+            let sent = link.sender().try_send_tensor(&tensor);
             held.own.push((tensor, vec![fill; len]));
             return !sent.is_err_and(unsent);
         }

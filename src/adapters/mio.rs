@@ -63,7 +63,7 @@ source! {
     /// poll.registry().register(&mut connection, Token(0), Interest::READABLE)?;
     /// let mut events = Events::with_capacity(8);
     /// let message = loop {
-    ///     match connection.try_recv() {
+    ///     match connection.receiver().try_recv() {
     ///         Ok(message) => break message,
     ///         Err(TryRecvError::Empty) => poll.poll(&mut events, None)?,
     ///         Err(TryRecvError::Failed(error)) => return Err(error.into()),
@@ -80,5 +80,29 @@ source! {
 source! {
     /// The listener is readable when [`try_accept`](Listener::try_accept) has something to do. Call it until it returns
     /// `None`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use mio::{Events, Interest, Poll, Token};
+    /// use slipring::{Address, Context};
+    ///
+    /// let (context, address) = (Context::new()?, Address::fresh());
+    /// let mut listener = context.listen(&address)?;
+    /// let mut poll = Poll::new()?;
+    /// poll.registry().register(&mut listener, Token(0), Interest::READABLE)?;
+    /// let peer = std::thread::spawn(move || context.connect(&address));
+    ///
+    /// let mut events = Events::with_capacity(8);
+    /// let mut connection = loop {
+    ///     match listener.try_accept()? {
+    ///         Some(connection) => break connection,
+    ///         None => poll.poll(&mut events, None)?,
+    ///     }
+    /// };
+    /// connection.send(b"hello")?;
+    /// assert_eq!(peer.join().unwrap()?.recv()?.as_deref(), Some(&b"hello"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     Listener
 }

@@ -12,7 +12,7 @@ use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::message::{MessageKind, RequestId};
 use crate::channel::pipeline::CopyAhead;
 use crate::channel::segment_cache::SegmentCache;
-use crate::channel::stats::RecvStats;
+use crate::channel::stats::HalfStats;
 use crate::error::{Error, ErrorKind, Result, TryRecvError};
 use crate::handshake::layout;
 use crate::handshake::packet::Reason;
@@ -64,7 +64,7 @@ pub(crate) struct Inbox {
     ahead: Box<CopyAhead>,
     /// Made on its first use.
     extension: Option<Arc<ExtensionSlot>>,
-    stats: RecvStats,
+    stats: HalfStats,
 }
 
 /// Whether more is to come.
@@ -119,7 +119,7 @@ impl Inbox {
             segments: SegmentCache::default(),
             ahead: Box::default(),
             extension: None,
-            stats: RecvStats::default(),
+            stats: HalfStats::default(),
             generation: *link.own().generation(),
             link,
             session,

@@ -3,6 +3,27 @@
 /// The id of a request on one connection.
 ///
 /// A response ends the connection at the side that receives it, unless exactly one request with its id waits there.
+///
+/// # Examples
+///
+/// Responses may come in another order than their requests:
+///
+/// ```
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = context.listen(&address)?;
+/// # let far = std::thread::spawn(move || listener.accept());
+/// # let mut near = context.connect(&address)?;
+/// # let mut far = far.join().unwrap()?;
+/// let (first, second) = (near.submit(b"1 + 1")?, near.submit(b"2 + 2")?);
+/// let asked = [far.recv_request()?.unwrap(), far.recv_request()?.unwrap()];
+/// assert_eq!(asked[1].id, second);
+/// far.respond(second, b"4")?;
+/// far.respond(first, b"2")?;
+/// assert_eq!(near.wait(first)?, b"2");
+/// assert_eq!(near.wait(second)?, b"4");
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(pub(crate) u64);
 
@@ -13,6 +34,25 @@ impl std::fmt::Display for RequestId {
 }
 
 /// A request of the peer. [`Sender::respond`](crate::Sender::respond) answers it.
+///
+/// # Examples
+///
+/// ```
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = context.listen(&address)?;
+/// # let far = std::thread::spawn(move || listener.accept());
+/// # let mut near = context.connect(&address)?;
+/// # let mut far = far.join().unwrap()?;
+/// use slipring::message::Request;
+///
+/// let question = near.submit(b"hello")?;
+/// let Request { id, mut body } = far.recv_request()?.expect("a request");
+/// body.make_ascii_uppercase();
+/// far.respond(id, &body)?;
+/// assert_eq!(near.wait(question)?, b"HELLO");
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The id that the response must carry.
@@ -22,6 +62,28 @@ pub struct Request {
 }
 
 /// The kind of a received message.
+///
+/// # Examples
+///
+/// ```
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = context.listen(&address)?;
+/// # let far = std::thread::spawn(move || listener.accept());
+/// # let mut near = context.connect(&address)?;
+/// # let mut far = far.join().unwrap()?;
+/// use slipring::message::MessageKind;
+///
+/// near.send(b"hello")?;
+/// near.submit(b"question")?;
+/// let mut seen = Vec::new();
+/// while seen.len() < 2 {
+///     far.receiver().drain(16, |kind, bytes| seen.push((kind, bytes.len())))?;
+/// }
+/// assert_eq!(seen[0], (MessageKind::Message, 5));
+/// assert!(matches!(seen[1], (MessageKind::Request(_), 8)));
+/// # Ok::<(), slipring::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageKind {

@@ -39,5 +39,5 @@ pub(crate) use readiness::Watch;
 pub use sender::Sender;
 pub(crate) use sender::attachments::OutgoingAttachment;
 pub use sender::reservation::{Batch, Reservation};
-pub use stats::{RecvStats, SendStats};
+pub use stats::HalfStats;
 pub use token::Token;

@@ -14,7 +14,7 @@ use crate::channel::announced::AnnouncedSegments;
 use crate::channel::envelope::{Envelope, PLAIN};
 use crate::channel::sender::arming::Room;
 use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
-use crate::channel::stats::SendStats;
+use crate::channel::stats::HalfStats;
 use crate::channel::token::Token;
 pub use crate::error::TrySendError;
 use crate::error::{Error, ErrorKind, Result};
@@ -103,7 +103,7 @@ pub struct Sender {
     batch_bytes: u64,
     /// The peer's receiver has left.
     gone: bool,
-    stats: SendStats,
+    stats: HalfStats,
 }
 
 /// Shows the count of messages.
@@ -149,7 +149,7 @@ impl Sender {
             batch: BatchSlot::default(),
             batch_bytes: 0,
             gone: false,
-            stats: SendStats::default(),
+            stats: HalfStats::default(),
             generation: *link.own().generation(),
             link,
             session,
@@ -327,8 +327,8 @@ impl Sender {
     }
 
     /// Returns the counters of this sender.
-    pub fn stats(&self) -> SendStats {
-        SendStats { sleeps: self.room.sleeps, ..self.stats }
+    pub fn stats(&self) -> HalfStats {
+        HalfStats { sleeps: self.room.sleeps, ..self.stats }
     }
 
     /// Returns the longest message of this connection, in bytes.

@@ -11,17 +11,6 @@ use crate::region::{Opened, Source};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut};
 
-/// A hint on whether processors may cache the bytes. The library remembers it, for services that make device memory
-/// of a buffer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Caching {
-    /// `EnnCreateBufferCache`.
-    #[default]
-    Cached,
-    /// `EnnCreateBuffer`.
-    Uncached,
-}
-
 /// Memory for a model's regions: the document's `EnnBuffer`.
 ///
 /// A session into which a buffer is [set](crate::commit::Session::set) does not keep it alive. A commit does, until the
@@ -74,7 +63,7 @@ struct Root {
     number: u64,
     fd: OwnedFd,
     object: Object,
-    caching: Caching,
+    is_cached: bool,
     /// The root's start, in bytes of the object behind `fd`.
     base: u64,
     len: u64,
@@ -87,14 +76,14 @@ impl Root {
     fn new_buffer(
         fd: OwnedFd,
         object: Object,
-        caching: Caching,
+        is_cached: bool,
         (base, len): (u64, u64),
         memory: Option<Memory>,
     ) -> Result<Buffer> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let generation = Generation::current()?;
-        let root = Self { number, fd, object, caching, base, len, memory, generation };
+        let root = Self { number, fd, object, is_cached, base, len, memory, generation };
         Ok(Buffer::of(Arc::new(root), 0, len))
     }
 }
@@ -111,22 +100,27 @@ impl Buffer {
     ///
     /// [`CommitFault::EmptyBuffer`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`].
     pub fn alloc(len: u64) -> Result<Self> {
-        Self::alloc_with(len, Caching::Cached)
+        Self::make(len, true)
     }
 
-    /// As [`alloc`](Self::alloc), with a hint. `EnnCreateBuffer` is [`Caching::Uncached`].
+    /// As [`alloc`](Self::alloc), with the hint that processors must not cache the bytes. The library remembers the hint,
+    /// for services that make device memory of a buffer. `EnnCreateBuffer`.
     ///
     /// # Errors
     ///
     /// As for [`alloc`](Self::alloc).
-    pub fn alloc_with(len: u64, caching: Caching) -> Result<Self> {
+    pub fn alloc_uncached(len: u64) -> Result<Self> {
+        Self::make(len, false)
+    }
+
+    fn make(len: u64, is_cached: bool) -> Result<Self> {
         check_len(len)?;
         let bytes = usize::try_from(len).ok().filter(|bytes| *bytes <= isize::MAX as usize);
         let bytes = bytes.ok_or(ErrorKind::OutOfMemory { bytes: len })?;
         let fd = crate::shm::create_common(bytes)?;
         let opened = Opened::new(Source::Memfd(fd.as_fd()), 0, len)?;
         let memory = Memory::of(opened, true)?;
-        Root::new_buffer(fd, Object::Memfd, caching, (0, len), Some(memory))
+        Root::new_buffer(fd, Object::Memfd, is_cached, (0, len), Some(memory))
     }
 
     /// Imports the first `len` bytes of a memfd or dmabuf, and maps them. The caller keeps its descriptor.
@@ -154,7 +148,7 @@ impl Buffer {
         let opened = open(fd, object, offset, len)?;
         let writable = opened.is_writable();
         let memory = Memory::of(opened, writable)?;
-        Root::new_buffer(duplicate(fd)?, object, Caching::Cached, (offset, len), Some(memory))
+        Root::new_buffer(duplicate(fd)?, object, true, (offset, len), Some(memory))
     }
 
     /// Names `len` bytes at `offset` of the object behind a descriptor, without checks: the service checks them at the
@@ -170,7 +164,7 @@ impl Buffer {
         }
         let fd = fd.as_fd();
         let object = object_of(fd).unwrap_or(Object::Memfd);
-        Root::new_buffer(duplicate(fd)?, object, Caching::Cached, (offset, len), None)
+        Root::new_buffer(duplicate(fd)?, object, true, (offset, len), None)
     }
 
     /// Returns a part of this buffer, for a tensor that shares a region with others.
@@ -202,9 +196,10 @@ impl Buffer {
         self.handle.root.base + self.handle.offset
     }
 
-    /// Returns the hint that the buffer was allocated with.
-    pub fn caching(&self) -> Caching {
-        self.handle.root.caching
+    /// Returns whether processors may cache the bytes: `false` only of a buffer from
+    /// [`alloc_uncached`](Self::alloc_uncached).
+    pub fn is_cached(&self) -> bool {
+        self.handle.root.is_cached
     }
 
     /// Releases the buffer: sessions into which it is set lack it from now on. Commits go on. Dropping the buffer does
@@ -364,9 +359,9 @@ mod tests {
 
     #[test]
     fn allocated_memory_is_zero_sealed_and_remembers_its_hint() {
-        let buffer = Buffer::alloc_with(5000, Caching::Uncached).unwrap();
+        let buffer = Buffer::alloc_uncached(5000).unwrap();
         assert_eq!((buffer.len(), buffer.offset()), (5000, 0));
-        assert_eq!(buffer.caching(), Caching::Uncached);
+        assert!(!buffer.is_cached());
         assert!(buffer.to_vec().unwrap().iter().all(|byte| *byte == 0));
         let seals = rustix::fs::fcntl_get_seals(buffer.handle.fd()).unwrap();
         let all = rustix::fs::SealFlags::SHRINK

@@ -186,19 +186,6 @@ pub struct Description {
     pub regions: Vec<RegionInfo>,
 }
 
-/// The numbers of buffers and regions of a model: the document's `EnnGetBuffersInfo`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// Inputs.
-    pub inputs: u32,
-    /// Outputs.
-    pub outputs: u32,
-    /// Ext buffers.
-    pub ext: u32,
-    /// Regions.
-    pub regions: u32,
-}
-
 impl Description {
     /// Returns a description without buffers and regions.
     pub fn new() -> Self {
@@ -280,15 +267,9 @@ impl Description {
         Ok(())
     }
 
-    /// Returns the numbers of buffers and regions.
-    pub fn counts(&self) -> Counts {
-        let count = |direction| self.of(direction).count() as u32;
-        Counts {
-            inputs: count(Direction::In),
-            outputs: count(Direction::Out),
-            ext: count(Direction::Ext),
-            regions: self.regions.len() as u32,
-        }
+    /// Returns the number of buffers of one direction.
+    pub fn count(&self, direction: Direction) -> u32 {
+        self.of(direction).count() as u32
     }
 
     /// The buffers of one direction.
@@ -303,9 +284,10 @@ impl Description {
     /// [`CommitFault::UnknownBuffer`]
     pub fn position(&self, direction: Direction, index: u32) -> Result<usize, CommitFault> {
         let is = |buffer: &BufferInfo| (buffer.direction, buffer.index) == (direction, index);
-        self.buffers.iter().position(is).ok_or_else(|| {
-            let count = self.of(direction).count() as u32;
-            CommitFault::UnknownBuffer { direction, index, count }
+        self.buffers.iter().position(is).ok_or_else(|| CommitFault::UnknownBuffer {
+            direction,
+            index,
+            count: self.count(direction),
         })
     }
 
@@ -417,8 +399,8 @@ mod tests {
     fn the_documents_example_loads_as_printed() {
         let description = inception();
         description.check().unwrap();
-        let Counts { inputs, outputs, ext, regions } = description.counts();
-        assert_eq!((inputs, outputs, ext, regions), (1, 1, 2, 4));
+        assert_eq!(Direction::ALL.map(|direction| description.count(direction)), [1, 1, 2]);
+        assert_eq!(description.regions.len(), 4);
         let sizes: Vec<u64> = description.regions.iter().map(|region| region.size).collect();
         assert_eq!(sizes, [268203, 1000, 4000, 4000]);
         let image = &description.buffers[description.labelled("IFM").unwrap()];

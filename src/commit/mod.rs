@@ -42,9 +42,9 @@ mod wire;
 #[doc(no_inline)]
 pub use crate::error::CommitFault;
 pub use crate::error::{Direction, Unset};
-pub use buffer::{Buffer, Caching};
-pub use client::{Client, Execution, Executions, Model, Outcomes, Session, SessionState};
-pub use description::{BufferInfo, Counts, Description, RegionInfo};
+pub use buffer::Buffer;
+pub use client::{Client, Execution, Model, Session, SessionState};
+pub use description::{BufferInfo, Description, RegionInfo};
 pub use memory::View;
 pub use server::{
     Buffers, Caller, Execute, ModelSource, Refused, Server, ServerOptions, ServerStats, Service,

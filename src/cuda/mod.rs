@@ -23,13 +23,13 @@
 //!
 //! ```no_run
 //! use slipring::Context;
-//! use slipring::cuda::{Device, PoolOptions};
+//! use slipring::cuda::Device;
 //!
 //! # fn produce() -> slipring::Result<()> {
 //! let context = Context::new()?;
 //! let mut link = context.connect("gpu")?;
 //! let device = Device::new(0)?;
-//! let (pool, stream) = (device.pool(PoolOptions::new())?, device.stream()?);
+//! let (pool, stream) = (device.pool(), device.stream()?);
 //! let mut frame = pool.alloc::<f32>([3, 1080, 1920], &stream)?;
 //! frame.fill(0)?; // or a kernel, on that stream, at frame.device_ptr()
 //! link.send_tensor(frame.share()?)?; // 25 MB, handed over by 350 bytes
@@ -55,7 +55,6 @@ mod ledger;
 mod library;
 mod memory;
 mod openings;
-mod options;
 mod per_gpu;
 mod pool;
 mod region;
@@ -67,7 +66,6 @@ mod view;
 
 pub use device::Device;
 pub use draft::Draft;
-pub use options::PoolOptions;
 pub use pool::Pool;
 pub use region::Region;
 pub use stream::Stream;

@@ -8,7 +8,6 @@ use crate::cuda::device::Device;
 use crate::cuda::draft::Draft;
 use crate::cuda::library::is_ours;
 use crate::cuda::memory::PAGE;
-use crate::cuda::options::PoolOptions;
 use crate::cuda::retired::Retired;
 use crate::cuda::store::Store;
 use crate::cuda::stream::Stream;
@@ -17,6 +16,9 @@ use crate::tensor::{DType, Element, Shape, Tensor};
 
 /// The sleep between two checks for returned memory.
 const PAUSE: Duration = Duration::from_micros(100);
+
+/// Bytes that a pool takes from the driver at a time by default.
+const CHUNK: u64 = 64 << 20;
 
 /// Memory of a GPU in chunks that other processes open once. A peer that gets one tensor of a chunk can read
 /// and write all of the chunk, because CUDA has no narrower handle. A process that trusts its peers to
@@ -31,20 +33,24 @@ pub struct Pool {
 }
 
 impl Device {
-    /// Returns a pool on this GPU.
+    /// Returns a pool on this GPU. It takes 64 MiB from the driver at a time, and as many as it needs. A longer tensor gets
+    /// a longer chunk.
+    pub fn pool(&self) -> Pool {
+        Pool { store: Arc::new(Store::new(self, CHUNK, u64::MAX)) }
+    }
+
+    /// As [`pool`](Self::pool), with chunks of `chunk` bytes, rounded up to 2 MiB, and at most `quota` bytes in all.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidOption`]: a chunk has no bytes, or more than the quota.
-    pub fn pool(&self, options: PoolOptions) -> Result<Pool> {
-        let PoolOptions { chunk, quota } = options;
+    pub fn pool_with(&self, chunk: u64, quota: u64) -> Result<Pool> {
         let rounded = chunk.checked_next_multiple_of(PAGE).filter(|_| chunk > 0);
         let Some(rounded) = rounded.filter(|rounded| *rounded <= quota) else {
             let must = "over 0 bytes, and rounded up to 2 MiB no more than the quota";
             return Err(ErrorKind::InvalidOption { name: "chunk", value: chunk, must }.into());
         };
-        let options = PoolOptions { chunk: rounded, quota };
-        Ok(Pool { store: Arc::new(Store::new(self, options)) })
+        Ok(Pool { store: Arc::new(Store::new(self, rounded, quota)) })
     }
 
     /// Frees the returned memory of dropped pools, as every operation on a GPU does. Returns the number of
@@ -114,7 +120,7 @@ impl Pool {
             let now = Instant::now();
             if now >= deadline {
                 let late = crate::Error::new(ErrorKind::TimedOut { after: now - start });
-                return Err(late.waiting_for("others hold the pool's quota (PoolOptions::quota)"));
+                return Err(late.waiting_for("others hold the pool's quota (Device::pool_with)"));
             }
             std::thread::sleep(PAUSE.min(deadline - now));
         }

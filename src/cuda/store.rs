@@ -12,7 +12,6 @@ use crate::cuda::ledger::{Ledger, Look, Number, Range};
 use crate::cuda::library::{OUT_OF_MEMORY, is_ours};
 use crate::cuda::memory::{Area, Memory, MemoryHandle, PAGE};
 use crate::cuda::openings::Opening;
-use crate::cuda::options::PoolOptions;
 use crate::cuda::stream::Stream;
 use crate::error::{CudaFault, ErrorKind, GpuUuid, Result};
 use crate::tensor::{Fate, GpuBorrower, GpuMemory, GpuParcel, GpuPlace, Ticket};
@@ -24,7 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Store {
     device: Device,
-    options: PoolOptions,
+    /// Bytes that the store takes from the driver at a time, in whole pages.
+    chunk: u64,
+    /// The most bytes that the store takes.
+    quota: u64,
     books: Mutex<Books>,
     /// Signalled when a chunk is made or the driver refuses it.
     made: Condvar,
@@ -61,10 +63,10 @@ fn free(chunks: Vec<Chunk>) {
 }
 
 impl Store {
-    pub(super) fn new(device: &Device, options: PoolOptions) -> Self {
+    pub(super) fn new(device: &Device, chunk: u64, quota: u64) -> Self {
         let books = Books { ledger: Ledger::new(), chunks: Vec::new(), coming: 0 };
         let (books, made) = (Mutex::new(books), Condvar::new());
-        Self { device: device.clone(), options, books, made }
+        Self { device: device.clone(), chunk, quota, books, made }
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -105,7 +107,7 @@ impl Store {
     fn take(&self, len: u64) -> Result<(Number, Range, u64)> {
         self.device.driver().check_fork()?;
         let needed = len.max(1).checked_next_multiple_of(PAGE);
-        let needed = needed.filter(|needed| *needed <= self.options.quota);
+        let needed = needed.filter(|needed| *needed <= self.quota);
         let mut books = self.books();
         if books.ledger.is_due() {
             books.sweep(&self.device);
@@ -119,7 +121,7 @@ impl Store {
                 return Ok(taken);
             }
             let Some(needed) = needed else { return Err(self.exhausted(len, books.total())) };
-            let mut size = needed.max(self.options.chunk);
+            let mut size = needed.max(self.chunk);
             if size > self.room(&books) {
                 free(books.drop_chunks());
                 // A chunk shorter than usual, if the quota has no room for a whole one.
@@ -164,11 +166,11 @@ impl Store {
     }
 
     fn room(&self, books: &Books) -> u64 {
-        self.options.quota.saturating_sub(books.total())
+        self.quota.saturating_sub(books.total())
     }
 
     fn exhausted(&self, needed: u64, used: u64) -> crate::Error {
-        CudaFault::Exhausted { needed, used, quota: self.options.quota }.into()
+        CudaFault::Exhausted { needed, used, quota: self.quota }.into()
     }
 
     /// A range in use by this process, until it is dropped.

@@ -17,7 +17,7 @@ use crate::error::{Error, Fault};
 ///
 /// let mut sent = 0;
 /// loop {
-///     match link.try_send(&[7; 500]) {
+///     match link.sender().try_send(&[7; 500]) {
 ///         Ok(()) => sent += 1,
 ///         Err(TrySendError::Full { free, needed }) => break assert!(free < needed),
 ///         Err(TrySendError::Failed(error)) => return Err(error),
@@ -60,7 +60,7 @@ impl From<Fault> for TrySendError {
 /// # let mut link = context.connect(&address)?;
 /// # let far = far.join().unwrap()?;
 ///
-/// match link.try_recv() {
+/// match link.receiver().try_recv() {
 ///     Ok(Some(message)) => println!("{} bytes", message.len()),
 ///     Ok(None) => println!("the peer has finished"),
 ///     Err(TryRecvError::Empty) => println!("nothing yet"),

@@ -99,7 +99,7 @@ pub enum CudaFault {
     },
     /// The pool's quota has no room for the tensor.
     #[error(
-        "pool of the GPU has {used} of {quota} bytes and needs {needed} more: drop some tensors, or allow more (PoolOptions::quota)"
+        "pool of the GPU has {used} of {quota} bytes and needs {needed} more: drop some tensors, or allow more (Device::pool_with)"
     )]
     Exhausted {
         /// Bytes that the request needs.

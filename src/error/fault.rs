@@ -47,9 +47,36 @@ pub enum Fault {
     /// The kernel cut the packet or its descriptors short.
     #[error("packet or its descriptors were cut short")]
     Truncated,
-    /// A descriptor is no shared memory of the agreed kind.
-    #[error("descriptor is {0}")]
-    Descriptor(DescriptorFault),
+    /// A descriptor of memory knows no seals, or lives on another filesystem than tmpfs.
+    #[error("descriptor is no memfd on tmpfs")]
+    NotMemfd,
+    /// A descriptor of memory lacks a required seal.
+    #[error("descriptor is sealed with {seals:#x}, {required:#x} are required")]
+    Seals {
+        /// Its seals, as `F_GET_SEALS` returns them.
+        seals: u32,
+        /// The required seals.
+        required: u32,
+    },
+    /// A descriptor's memory has another size than the peer said.
+    #[error("descriptor is {size} bytes long, {expected} expected")]
+    MemorySize {
+        /// Its size in bytes.
+        size: u64,
+        /// The size that the peer said, in bytes.
+        expected: u64,
+    },
+    /// The kernel has not allocated all blocks of a descriptor's memory, so an access can fail.
+    #[error("descriptor is sparse: {allocated} of {size} bytes are allocated")]
+    Sparse {
+        /// Bytes that are allocated.
+        allocated: u64,
+        /// Its size in bytes.
+        size: u64,
+    },
+    /// A descriptor of memory is not open for reading.
+    #[error("descriptor is not open for reading")]
+    AccessMode,
     /// A ring record's header has an impossible value.
     #[error("record header {header:#018x}")]
     RecordHeader {
@@ -160,38 +187,10 @@ pub enum Fault {
     },
 }
 
-/// The reasons why a peer's descriptor is no shared memory that this side maps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DescriptorFault {
-    /// It knows no seals or lives on another filesystem than tmpfs.
-    #[error("no memfd on tmpfs")]
-    NotMemfd,
-    /// It lacks a required seal.
-    #[error("sealed with {seals:#x}, {required:#x} are required")]
-    Seals {
-        /// Its seals, as `F_GET_SEALS` returns them.
-        seals: u32,
-        /// The required seals.
-        required: u32,
-    },
-    /// It has another size than the peer said.
-    #[error("{size} bytes long, {expected} expected")]
-    Size {
-        /// Its size in bytes.
-        size: u64,
-        /// The size that the peer said, in bytes.
-        expected: u64,
-    },
-    /// The kernel has not allocated all of its blocks, so an access can fail.
-    #[error("sparse: {allocated} of {size} bytes are allocated")]
-    Sparse {
-        /// Bytes that are allocated.
-        allocated: u64,
-        /// Its size in bytes.
-        size: u64,
-    },
-    /// It is not open for reading.
-    #[error("not open for reading")]
-    AccessMode,
+impl Fault {
+    /// Returns whether a descriptor is no shared memory of the agreed kind.
+    pub(crate) fn is_of_memory(&self) -> bool {
+        use Fault::*;
+        matches!(self, NotMemfd | Seals { .. } | MemorySize { .. } | Sparse { .. } | AccessMode)
+    }
 }

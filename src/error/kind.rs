@@ -3,9 +3,7 @@
 use std::time::Duration;
 use std::{fmt, io};
 
-use crate::error::{
-    CommitFault, CudaFault, DescriptorFault, DlpackFault, Fault, RegionFault, TensorFault,
-};
+use crate::error::{CommitFault, CudaFault, Fault, RegionFault, TensorFault};
 
 /// The result of an operation that can fail with an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -35,9 +33,34 @@ struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The address names no socket.
-    #[error("invalid address: {0}")]
-    Address(AddressFault),
+    /// The name of an address has no bytes.
+    #[error("invalid address: the name is empty")]
+    AddressEmpty,
+    /// The name of an address does not fit into a socket address.
+    #[error("invalid address: the name has {len} bytes, at most {max} fit")]
+    AddressTooLong {
+        /// The name's length in bytes.
+        len: usize,
+        /// The longest name in bytes.
+        max: usize,
+    },
+    /// The name of an address holds a NUL byte.
+    #[error("invalid address: the name has a NUL at byte {at}")]
+    AddressNul {
+        /// The first NUL's offset in bytes.
+        at: usize,
+    },
+    /// A backslash in an abstract name starts no escape.
+    #[error(
+        r"invalid address: the backslash at byte {at} starts no escape: write \\ for a backslash"
+    )]
+    AddressEscape {
+        /// The backslash's offset in bytes.
+        at: usize,
+    },
+    /// A descriptor is no Unix socket of type `SOCK_SEQPACKET`, or is in another state than the call needs.
+    #[error("the descriptor is no SOCK_SEQPACKET Unix socket in the needed state")]
+    NotSeqpacket,
     /// Another listener has this address.
     #[error("address {address} is in use: stop its listener or take another address")]
     AddressInUse {
@@ -66,9 +89,17 @@ pub enum ErrorKind {
         /// The peer's effective user id.
         uid: u32,
     },
-    /// The peer refused the connection and said why.
-    #[error("the peer refused the connection: {0}")]
-    RefusedByPeer(Refusal),
+    /// The peer refused the connection: its peer policy does not admit this process.
+    #[error(
+        "the peer refused the connection: its peer policy does not admit this process (the peer's Options::peer_policy)"
+    )]
+    NotAdmittedByPeer,
+    /// The peer refused the connection for another reason.
+    #[error("the peer refused the connection: {}", refusal_text(*code))]
+    RefusedByPeer {
+        /// The code of the reason in `docs/wire.md`.
+        code: u32,
+    },
     /// The two sides share no protocol version.
     #[error("no common protocol version: this side speaks {}..={}, the peer {}..={}", ours.0, ours.1, theirs.0, theirs.1)]
     NoCommonVersion {
@@ -215,57 +246,13 @@ pub enum ErrorKind {
     },
 }
 
-/// The reasons why an address names no socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddressFault {
-    /// The name has no bytes.
-    #[error("the name is empty")]
-    Empty,
-    /// The name does not fit into a socket address.
-    #[error("the name has {len} bytes, at most {max} fit")]
-    TooLong {
-        /// The name's length in bytes.
-        len: usize,
-        /// The longest name in bytes.
-        max: usize,
-    },
-    /// The name holds a NUL byte.
-    #[error("the name has a NUL at byte {at}")]
-    Nul {
-        /// The first NUL's offset in bytes.
-        at: usize,
-    },
-    /// A backslash in an abstract name starts no escape.
-    #[error(r"the backslash at byte {at} starts no escape: write \ for a backslash")]
-    Escape {
-        /// The backslash's offset in bytes.
-        at: usize,
-    },
-    /// The descriptor is no Unix socket of type `SOCK_SEQPACKET`, or is in another state than the call needs.
-    #[error("the descriptor is no SOCK_SEQPACKET Unix socket in the needed state")]
-    NotSeqpacket,
-}
-
-/// The reasons why a peer refuses a connection, as its answer gives them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The peer's policy does not admit this process.
-    #[error("its peer policy does not admit this process (the peer's Options::peer_policy)")]
-    NotAdmitted,
-    /// The peer could not use this side's Hello.
-    #[error("it could not use this side's hello")]
-    BadHello,
-    /// The peer could not use this side's segment.
-    #[error("it could not use this side's segment")]
-    BadSegment,
-    /// The peer has no memory or descriptors left.
-    #[error("it has no memory or descriptors left")]
-    NoResources,
-    /// This version does not know the code.
-    #[error("code {0}")]
-    Other(u32),
+fn refusal_text(code: u32) -> String {
+    match code {
+        2 => "it could not use this side's hello".into(),
+        3 => "it could not use this side's segment".into(),
+        4 => "it has no memory or descriptors left".into(),
+        code => format!("code {code}"),
+    }
 }
 
 impl Error {
@@ -366,12 +353,6 @@ impl From<Fault> for Error {
     }
 }
 
-impl From<DescriptorFault> for Error {
-    fn from(fault: DescriptorFault) -> Self {
-        Fault::Descriptor(fault).into()
-    }
-}
-
 impl From<TensorFault> for Error {
     fn from(fault: TensorFault) -> Self {
         Self::new(ErrorKind::Tensor(fault))
@@ -381,12 +362,6 @@ impl From<TensorFault> for Error {
 impl From<CudaFault> for Error {
     fn from(fault: CudaFault) -> Self {
         Self::new(ErrorKind::Cuda(fault))
-    }
-}
-
-impl From<DlpackFault> for Error {
-    fn from(fault: DlpackFault) -> Self {
-        TensorFault::Dlpack(fault).into()
     }
 }
 
@@ -433,12 +408,17 @@ mod tests {
         let [a, b, c, d] = N;
         let (x, y, z, w) = (a as usize, b as usize, c as usize, d as usize);
         vec![
-            ErrorKind::Address(AddressFault::Empty),
+            ErrorKind::AddressEmpty,
+            ErrorKind::AddressTooLong { len: y, max: x },
+            ErrorKind::AddressNul { at: x },
+            ErrorKind::AddressEscape { at: x },
+            ErrorKind::NotSeqpacket,
             ErrorKind::AddressInUse { address: "@camera".into() },
             ErrorKind::NobodyListens { address: "@camera".into() },
             ErrorKind::InvalidOption { name: "ring_capacity", value: a, must: "a power of two" },
             ErrorKind::PeerNotAdmitted { uid: a as u32 },
-            ErrorKind::RefusedByPeer(Refusal::NotAdmitted),
+            ErrorKind::NotAdmittedByPeer,
+            ErrorKind::RefusedByPeer { code: a as u32 },
             ErrorKind::NoCommonVersion { ours: (a as u16, b as u16), theirs: (c as u16, d as u16) },
             ErrorKind::Fault(Fault::Magic),
             ErrorKind::TimedOut { after: Duration::from_millis(a) },
@@ -478,7 +458,11 @@ mod tests {
             Fault::NoCredentials,
             Fault::DescriptorCount { count: x, expected: y },
             Fault::Truncated,
-            Fault::Descriptor(DescriptorFault::NotMemfd),
+            Fault::NotMemfd,
+            Fault::Seals { seals: a as u32, required: b as u32 },
+            Fault::MemorySize { size: a, expected: b },
+            Fault::Sparse { allocated: a, size: b },
+            Fault::AccessMode,
             Fault::RecordHeader { header: a },
             Fault::RecordMissing,
             Fault::RecordLength { len: a, capacity: b },
@@ -517,7 +501,13 @@ mod tests {
             TensorFault::ElementTooLong { index: a, len: 1 << 32 },
             TensorFault::Alignment { alignment: x },
             TensorFault::Unstable,
-            TensorFault::Dlpack(DlpackFault::Rank { ndim: -1 }),
+            TensorFault::DlpackNull { field: "data" },
+            TensorFault::DlpackVersion { major: a as u32, minor: b as u32 },
+            TensorFault::DlpackDevice { device_type: a as i32 },
+            TensorFault::DlpackRank { ndim: -1 },
+            TensorFault::DlpackType { code: 1, bits: 16, lanes: a as u16 },
+            TensorFault::DlpackStride { at: 1, stride: a as i64, expected: b as i64 },
+            TensorFault::DlpackOffset { offset: a, len: b },
             TensorFault::Unresolved,
             TensorFault::OnGpu,
             TensorFault::GpuLoan,
@@ -587,51 +577,6 @@ mod tests {
         ]
     }
 
-    fn descriptor_faults() -> Vec<DescriptorFault> {
-        let [a, b, ..] = N;
-        vec![
-            DescriptorFault::NotMemfd,
-            DescriptorFault::Seals { seals: a as u32, required: b as u32 },
-            DescriptorFault::Size { size: a, expected: b },
-            DescriptorFault::Sparse { allocated: a, size: b },
-            DescriptorFault::AccessMode,
-        ]
-    }
-
-    fn dlpack_faults() -> Vec<DlpackFault> {
-        let [a, b, ..] = N;
-        vec![
-            DlpackFault::Null { field: "data" },
-            DlpackFault::Version { major: a as u32, minor: b as u32 },
-            DlpackFault::Device { device_type: a as i32 },
-            DlpackFault::Rank { ndim: -1 },
-            DlpackFault::Type { code: 1, bits: 16, lanes: a as u16 },
-            DlpackFault::Stride { at: 1, stride: a as i64, expected: b as i64 },
-            DlpackFault::Offset { offset: a, len: b },
-        ]
-    }
-
-    fn address_faults() -> Vec<AddressFault> {
-        let [x, y, ..] = N.map(|number| number as usize);
-        vec![
-            AddressFault::Empty,
-            AddressFault::TooLong { len: y, max: x },
-            AddressFault::Nul { at: x },
-            AddressFault::Escape { at: x },
-            AddressFault::NotSeqpacket,
-        ]
-    }
-
-    fn refusals() -> Vec<Refusal> {
-        vec![
-            Refusal::NotAdmitted,
-            Refusal::BadHello,
-            Refusal::BadSegment,
-            Refusal::NoResources,
-            Refusal::Other(N[0] as u32),
-        ]
-    }
-
     /// The text starts in lower case, ends without a full stop, and shows every number of the value.
     fn check_text(value: &(impl fmt::Debug + fmt::Display)) {
         let (text, value) = (value.to_string(), format!("{value:?}"));
@@ -659,29 +604,40 @@ mod tests {
     #[test]
     fn every_text_keeps_the_rules() {
         check_all("ErrorKind", include_str!("kind.rs"), &error_kinds());
-        check_all("AddressFault", include_str!("kind.rs"), &address_faults());
-        check_all("Refusal", include_str!("kind.rs"), &refusals());
         check_all("Fault", include_str!("fault.rs"), &faults());
-        check_all("DescriptorFault", include_str!("fault.rs"), &descriptor_faults());
         check_all("TensorFault", include_str!("tensor.rs"), &tensor_faults());
         check_all("RegionFault", include_str!("region.rs"), &region_faults());
         check_all("CudaFault", include_str!("cuda.rs"), &cuda_faults());
-        check_all("DlpackFault", include_str!("dlpack.rs"), &dlpack_faults());
     }
 
     #[test]
     fn a_limit_that_an_option_raises_names_the_option() {
+        let (x, y) = (1, 2);
+        let texts = [
+            ErrorKind::PoolExhausted { needed: 1, used: 2, quota: 3 }.to_string(),
+            ErrorKind::BacklogFull { messages: 1, needed: 2, used: 3, limit: 4 }.to_string(),
+            ErrorKind::WritesFull { bytes: y, limit: x }.to_string(),
+            ErrorKind::MessageTooLarge { len: 2, max: 1 }.to_string(),
+            ErrorKind::BatchTooLarge { needed: 2, capacity: 1 }.to_string(),
+            Fault::PeerPool { bytes: 2, segments: 1, limit: 1 }.to_string(),
+            RegionFault::TooManyRegions { count: x, limit: x }.to_string(),
+            RegionFault::TooManyBytes { used: 1, needed: 2, limit: 1 }.to_string(),
+            CudaFault::Exhausted { needed: 1, used: 2, quota: 2 }.to_string(),
+        ];
         for (name, text) in [
-            ("Options::pool_quota", error_kinds()[13].to_string()),
-            ("Options::backlog_limit", error_kinds()[14].to_string()),
-            ("Options::write_limit", error_kinds()[16].to_string()),
-            ("Options::max_message", error_kinds()[11].to_string()),
-            ("Options::ring_capacity", error_kinds()[12].to_string()),
-            ("Options::peer_pool_limit", faults()[21].to_string()),
-            ("RegionLimits::regions", region_faults()[5].to_string()),
-            ("RegionLimits::bytes", region_faults()[6].to_string()),
-            ("PoolOptions::quota", cuda_faults()[16].to_string()),
-        ] {
+            "Options::pool_quota",
+            "Options::backlog_limit",
+            "Options::write_limit",
+            "Options::max_message",
+            "Options::ring_capacity",
+            "Options::peer_pool_limit",
+            "Registry::with_limits",
+            "Registry::with_limits",
+            "Device::pool_with",
+        ]
+        .into_iter()
+        .zip(texts)
+        {
             assert!(text.contains(name), "{text:?} does not name {name}");
         }
     }

@@ -11,7 +11,6 @@
 mod attempt;
 mod commit;
 mod cuda;
-mod dlpack;
 mod fault;
 mod kind;
 mod panic;
@@ -23,9 +22,7 @@ pub use commit::CommitFault;
 #[doc(hidden)]
 pub use commit::{Direction, Unset};
 pub use cuda::{CudaFault, GpuUuid};
-pub use dlpack::DlpackFault;
-pub use fault::{DescriptorFault, Fault};
-pub use kind::{AddressFault, Refusal};
+pub use fault::Fault;
 #[doc(no_inline)]
 pub use kind::{Error, ErrorKind, Result};
 pub(crate) use panic::contain;

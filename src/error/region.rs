@@ -41,7 +41,7 @@ pub enum RegionFault {
     },
     /// The registry holds as many regions as it may, those included that only leases keep.
     #[error(
-        "{count} regions are registered, at most {limit} may be: unregister some, or allow more (RegionLimits::regions)"
+        "{count} regions are registered, at most {limit} may be: unregister some, or allow more (Registry::with_limits)"
     )]
     TooManyRegions {
         /// Regions in the registry.
@@ -51,7 +51,7 @@ pub enum RegionFault {
     },
     /// The registered regions leave no room for this one.
     #[error(
-        "regions take {used} of {limit} bytes, this one needs {needed} more: unregister some, or allow more (RegionLimits::bytes)"
+        "regions take {used} of {limit} bytes, this one needs {needed} more: unregister some, or allow more (Registry::with_limits)"
     )]
     TooManyBytes {
         /// Bytes of all regions in host memory.

@@ -1,7 +1,5 @@
 //! The reasons why an operation on a tensor fails.
 
-use crate::error::DlpackFault;
-
 /// The reasons why a tensor is impossible, or cannot be used as the caller asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -118,9 +116,68 @@ pub enum TensorFault {
     /// The sender can change the bytes, so no slice is safe.
     #[error("the sender can change the bytes: copy them, or trust the peer (Connection::trust)")]
     Unstable,
-    /// Another library's tensor is refused.
-    #[error("tensor of another library (DLPack): {0}")]
-    Dlpack(DlpackFault),
+    /// A required pointer of a DLPack tensor is null.
+    #[error("tensor of another library (DLPack): {field} is null")]
+    DlpackNull {
+        /// The pointer's name in `dlpack.h`.
+        field: &'static str,
+    },
+    /// A DLPack tensor has the layout of another major version.
+    #[error("tensor of another library (DLPack): version {major}.{minor}, only 1.x is supported")]
+    DlpackVersion {
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
+    /// The bytes of a DLPack tensor are in memory that the processor does not read.
+    #[error(
+        "tensor of another library (DLPack): device type {device_type} is no memory of the host"
+    )]
+    DlpackDevice {
+        /// The number in `DLDeviceType`.
+        device_type: i32,
+    },
+    /// The number of dimensions of a DLPack tensor is negative.
+    #[error("tensor of another library (DLPack): {ndim} dimensions")]
+    DlpackRank {
+        /// The number.
+        ndim: i32,
+    },
+    /// No [`DType`](crate::DType) stands for the elements of a DLPack tensor.
+    #[error(
+        "tensor of another library (DLPack): elements of type code {code}, {bits} bits, {lanes} lanes have no data type"
+    )]
+    DlpackType {
+        /// The number in `DLDataTypeCode`.
+        code: u8,
+        /// Bits of a lane.
+        bits: u8,
+        /// Lanes of an element.
+        lanes: u16,
+    },
+    /// The elements of a DLPack tensor are not contiguous in row-major order.
+    #[error(
+        "tensor of another library (DLPack): stride of dimension {at} is {stride}, row-major order needs {expected}: copy it first"
+    )]
+    DlpackStride {
+        /// The dimension, counted from 0.
+        at: usize,
+        /// Its stride in elements.
+        stride: i64,
+        /// The stride in row-major order, in elements.
+        expected: i64,
+    },
+    /// The bytes of a DLPack tensor would start or end outside of the address space.
+    #[error(
+        "tensor of another library (DLPack): {len} bytes at offset {offset} lie outside of the address space"
+    )]
+    DlpackOffset {
+        /// `byte_offset`.
+        offset: u64,
+        /// The tensor's length in bytes.
+        len: u64,
+    },
     /// The bytes lie in a region that the caller has not looked up.
     #[error("the tensor lies in a region: resolve it first (Tensor::resolve)")]
     Unresolved,
@@ -185,10 +242,4 @@ pub enum TensorFault {
         /// Its value.
         value: u64,
     },
-}
-
-impl From<DlpackFault> for TensorFault {
-    fn from(fault: DlpackFault) -> Self {
-        Self::Dlpack(fault)
-    }
 }

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use rustix::net::SocketAddrUnix;
 use uuid::Uuid;
 
-use crate::error::{AddressFault, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The longest name in bytes: `sun_path` of `unix(7)` less the NUL that starts an abstract name or ends a path.
 const LONGEST: usize = 107;
@@ -62,7 +62,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Address`] with [`AddressFault::Empty`], [`AddressFault::TooLong`] or [`AddressFault::Nul`].
+    /// [`ErrorKind::AddressEmpty`], [`ErrorKind::AddressTooLong`], [`ErrorKind::AddressNul`].
     pub fn named(name: impl AsRef<[u8]>) -> Result<Self> {
         let name = name.as_ref();
         check(name)?;
@@ -78,7 +78,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Address`] with [`AddressFault::Empty`], [`AddressFault::TooLong`] or [`AddressFault::Nul`].
+    /// [`ErrorKind::AddressEmpty`], [`ErrorKind::AddressTooLong`], [`ErrorKind::AddressNul`].
     pub fn path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let bytes = path.as_os_str().as_encoded_bytes();
@@ -109,19 +109,19 @@ impl Address {
 
 fn check(name: &[u8]) -> Result<()> {
     let fault = if name.is_empty() {
-        AddressFault::Empty
+        ErrorKind::AddressEmpty
     } else if name.len() > LONGEST {
-        AddressFault::TooLong { len: name.len(), max: LONGEST }
+        ErrorKind::AddressTooLong { len: name.len(), max: LONGEST }
     } else if let Some(at) = name.iter().position(|byte| *byte == 0) {
-        AddressFault::Nul { at }
+        ErrorKind::AddressNul { at }
     } else {
         return Ok(());
     };
-    Err(ErrorKind::Address(fault).into())
+    Err(fault.into())
 }
 
 /// Returns the bytes that `text` stands for: the inverse of [`slice::escape_ascii`].
-fn unescape(text: &str) -> Result<Vec<u8>, AddressFault> {
+fn unescape(text: &str) -> Result<Vec<u8>, ErrorKind> {
     let bytes = text.as_bytes();
     let (mut name, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while let Some(&byte) = bytes.get(at) {
@@ -145,7 +145,7 @@ fn unescape(text: &str) -> Result<Vec<u8>, AddressFault> {
             _ => (None, 0),
         };
         // The fault counts from the start of the text, which an `@` precedes.
-        name.push(byte.ok_or(AddressFault::Escape { at: at + 1 })?);
+        name.push(byte.ok_or(ErrorKind::AddressEscape { at: at + 1 })?);
         at += len;
     }
     Ok(name)
@@ -178,7 +178,7 @@ impl FromStr for Address {
             return Self::path(text);
         }
         match text.strip_prefix('@') {
-            Some(escaped) => Self::named(unescape(escaped).map_err(ErrorKind::Address)?),
+            Some(escaped) => Self::named(unescape(escaped)?),
             None => Self::named(text),
         }
     }
@@ -251,21 +251,18 @@ mod tests {
 
     use super::*;
 
-    fn fault(address: Result<Address>) -> AddressFault {
-        match address.unwrap_err().kind() {
-            ErrorKind::Address(fault) => *fault,
-            other => panic!("{other:?}"),
-        }
+    fn fault(address: Result<Address>) -> ErrorKind {
+        address.unwrap_err().kind().clone()
     }
 
     #[test]
     fn a_name_has_1_to_107_bytes_and_no_nul() {
         assert!(Address::named("x").is_ok());
         assert!(Address::named([b'x'; 107]).is_ok());
-        assert_eq!(fault(Address::named("")), AddressFault::Empty);
-        let long = AddressFault::TooLong { len: 108, max: 107 };
+        assert_eq!(fault(Address::named("")), ErrorKind::AddressEmpty);
+        let long = ErrorKind::AddressTooLong { len: 108, max: 107 };
         assert_eq!(fault(Address::named([b'x'; 108])), long);
-        assert_eq!(fault(Address::named("cam\0era")), AddressFault::Nul { at: 3 });
+        assert_eq!(fault(Address::named("cam\0era")), ErrorKind::AddressNul { at: 3 });
     }
 
     #[test]
@@ -287,10 +284,10 @@ mod tests {
     #[test]
     fn an_escape_that_stands_for_no_byte_is_refused_where_it_starts() {
         for (text, at) in [("@\\", 1), ("@ab\\q", 3), ("@\\x", 1), ("@\\x+1", 1), ("@\\xé", 1)] {
-            assert_eq!(fault(text.parse()), AddressFault::Escape { at }, "{text}");
+            assert_eq!(fault(text.parse()), ErrorKind::AddressEscape { at }, "{text}");
         }
-        assert_eq!(fault("@".parse()), AddressFault::Empty);
-        assert_eq!(fault("@a\\x00".parse()), AddressFault::Nul { at: 1 });
+        assert_eq!(fault("@".parse()), ErrorKind::AddressEmpty);
+        assert_eq!(fault("@a\\x00".parse()), ErrorKind::AddressNul { at: 1 });
     }
 
     #[test]

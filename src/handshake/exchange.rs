@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
+use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::handshake::owned_socket::Socket;
-use crate::handshake::packet::{Hello, PACKET, Packet, refusal};
+use crate::handshake::packet::{Hello, PACKET, Packet, Refusal, refusal};
 use crate::handshake::peer::Peer;
 use crate::handshake::policy::PeerPolicy;
 use crate::handshake::socket::{self, Incoming, Received};
@@ -198,9 +198,12 @@ pub(crate) fn accept(
 pub(crate) fn refuse(socket: &OwnedFd, error: Error) -> Error {
     let reason = match error.kind() {
         ErrorKind::PeerNotAdmitted { .. } => Refusal::NotAdmitted,
-        ErrorKind::Fault(Fault::Descriptor(_)) => Refusal::BadSegment,
+        ErrorKind::Fault(fault) if fault.is_of_memory() => Refusal::BadSegment,
         ErrorKind::Fault(_) | ErrorKind::NoCommonVersion { .. } => Refusal::BadHello,
-        ErrorKind::PeerClosed | ErrorKind::PeerDied | ErrorKind::RefusedByPeer(_) => return error,
+        ErrorKind::PeerClosed
+        | ErrorKind::PeerDied
+        | ErrorKind::NotAdmittedByPeer
+        | ErrorKind::RefusedByPeer { .. } => return error,
         _ => Refusal::NoResources,
     };
     // A peer that cannot take the packet loses only the reason.

@@ -15,7 +15,7 @@ pub(crate) mod socket;
 pub(crate) mod untrusted;
 
 pub use address::Address;
+pub use peer::Peer;
 pub(crate) use peer::has_ended;
-pub use peer::{Credentials, Peer};
 pub use policy::PeerPolicy;
 pub use untrusted::UntrustedFd;

@@ -8,7 +8,7 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::error::{Error, ErrorKind, Fault, Refusal, Result};
+use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::handshake::layout::{self, Extents};
 use crate::shm::page_size;
 
@@ -216,7 +216,7 @@ impl Packet {
     ///
     /// - [`ErrorKind::Fault`]: a field has an impossible value.
     /// - [`ErrorKind::NoCommonVersion`]: both sides speak different versions.
-    /// - [`ErrorKind::RefusedByPeer`]: the packet is a Refusal.
+    /// - [`ErrorKind::NotAdmittedByPeer`], [`ErrorKind::RefusedByPeer`]: the packet is a Refusal.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let length = Fault::PacketLength { len: bytes.len(), expected: PACKET };
         if bytes.len() != PACKET {
@@ -273,19 +273,25 @@ impl Packet {
     }
 }
 
+/// The reasons why this side refuses a connection, with their codes in a Refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The peer policy does not admit the peer.
+    NotAdmitted = 1,
+    /// The peer's Hello is of no use.
+    BadHello = 2,
+    /// The peer's segment is of no use.
+    BadSegment = 3,
+    /// This side has no memory or descriptors left.
+    NoResources = 4,
+}
+
 /// Returns a Refusal, to send instead of a Hello.
 pub(crate) fn refusal(reason: Refusal) -> [u8; PACKET] {
-    let code = match reason {
-        Refusal::NotAdmitted => 1,
-        Refusal::BadHello => 2,
-        Refusal::BadSegment => 3,
-        Refusal::NoResources => 4,
-        Refusal::Other(code) => code,
-    };
     let body = RefusalBody {
         version_min: VERSIONS.0.into(),
         version_max: VERSIONS.1.into(),
-        code: code.into(),
+        code: (reason as u32).into(),
         zero: [0; 104],
     };
     packet(REFUSAL, 0, body.as_bytes())
@@ -342,14 +348,10 @@ fn refusal_of(body: &RefusalBody) -> Error {
     if let Err(error) = check_versions(body.version_min, body.version_max) {
         return error;
     }
-    let reason = match body.code.get() {
-        1 => Refusal::NotAdmitted,
-        2 => Refusal::BadHello,
-        3 => Refusal::BadSegment,
-        4 => Refusal::NoResources,
-        code => Refusal::Other(code),
-    };
-    ErrorKind::RefusedByPeer(reason).into()
+    match body.code.get() {
+        code if code == Refusal::NotAdmitted as u32 => ErrorKind::NotAdmittedByPeer.into(),
+        code => ErrorKind::RefusedByPeer { code }.into(),
+    }
 }
 
 fn check_hello(body: &HelloBody) -> Result<Hello> {
@@ -494,11 +496,12 @@ mod tests {
 
     #[test]
     fn a_refusal_says_why() {
-        for reason in
-            [Refusal::NotAdmitted, Refusal::BadHello, Refusal::BadSegment, Refusal::NoResources]
+        let told = |reason| Packet::decode(&refusal(reason)).unwrap_err().kind().clone();
+        assert_eq!(told(Refusal::NotAdmitted), ErrorKind::NotAdmittedByPeer);
+        for (reason, code) in
+            [(Refusal::BadHello, 2), (Refusal::BadSegment, 3), (Refusal::NoResources, 4)]
         {
-            let error = Packet::decode(&refusal(reason)).unwrap_err();
-            assert_eq!(*error.kind(), ErrorKind::RefusedByPeer(reason));
+            assert_eq!(told(reason), ErrorKind::RefusedByPeer { code });
         }
     }
 

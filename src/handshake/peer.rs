@@ -11,27 +11,14 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The ids of a process, for which the kernel vouches.
-///
-/// # Examples
-///
-/// ```
-/// use std::sync::Arc;
-/// use slipring::options::PeerPolicy;
-/// use slipring::peer::Credentials;
-///
-/// let root_only = |peer: &Credentials| peer.uid == 0;
-/// let policy = PeerPolicy::Custom(Arc::new(root_only));
-/// # let _ = policy;
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Credentials {
+pub(crate) struct Credentials {
     /// The process id, or `None` if the process is outside of this process's pid namespace.
-    pub pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
     /// The effective user id.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// The effective group id.
-    pub gid: u32,
+    pub(crate) gid: u32,
 }
 
 /// The peer of a connection, as the kernel described the sender of its Hello.
@@ -49,7 +36,7 @@ pub struct Credentials {
 /// # drop(accepted.join().unwrap()?);
 /// # Ok::<(), slipring::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Peer {
     credentials: Credentials,
     pidfd: Option<Arc<OwnedFd>>,
@@ -58,10 +45,6 @@ pub struct Peer {
 impl Peer {
     pub(crate) fn new(credentials: Credentials, pidfd: Option<OwnedFd>) -> Self {
         Self { credentials, pidfd: pidfd.map(Arc::new) }
-    }
-
-    pub(crate) fn credentials(&self) -> Credentials {
-        self.credentials
     }
 
     /// Returns the process id, or `None` if the peer is outside of this process's pid namespace.
@@ -80,7 +63,8 @@ impl Peer {
     }
 
     /// Returns a descriptor of the peer's process, which stays true when the kernel reuses the pid. Returns `None` if
-    /// the kernel is older than Linux 5.3, or older than Linux 6.5 and the peer in another pid namespace.
+    /// the kernel is older than Linux 5.3, or older than Linux 6.5 and the peer in another pid namespace; and in a
+    /// [`PeerPolicy`](crate::options::PeerPolicy).
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(|pidfd| pidfd.as_fd())
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{ErrorKind, Result, contain};
-use crate::handshake::peer::Credentials;
+use crate::handshake::peer::{Credentials, Peer};
 
 /// The peers that a context admits, on both sides of a handshake.
 ///
@@ -19,7 +19,7 @@ use crate::handshake::peer::Credentials;
 /// use slipring::{Context, Options};
 ///
 /// let friends = [0, 1000];
-/// let policy = PeerPolicy::Custom(Arc::new(move |peer| friends.contains(&peer.uid)));
+/// let policy = PeerPolicy::Custom(Arc::new(move |peer| friends.contains(&peer.uid())));
 /// let context = Context::with_options(Options::new().peer_policy(policy))?;
 /// # Ok::<(), slipring::Error>(())
 /// ```
@@ -32,7 +32,7 @@ pub enum PeerPolicy {
     Anyone,
     /// Peers that the function admits. It runs twice a handshake: for the process that made the socket, before any
     /// descriptor leaves, and for the process that sent the Hello. A function that panics does not admit the peer.
-    Custom(Arc<dyn Fn(&Credentials) -> bool + Send + Sync>),
+    Custom(Arc<dyn Fn(&Peer) -> bool + Send + Sync>),
 }
 
 impl PeerPolicy {
@@ -40,7 +40,10 @@ impl PeerPolicy {
         let admitted = match self {
             Self::SameUser => credentials.uid == rustix::process::geteuid().as_raw(),
             Self::Anyone => true,
-            Self::Custom(admits) => contain(|| admits(credentials)).unwrap_or(false),
+            Self::Custom(admits) => {
+                let peer = Peer::new(*credentials, None);
+                contain(|| admits(&peer)).unwrap_or(false)
+            }
         };
         if admitted {
             Ok(())

@@ -67,13 +67,13 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Address`]: the descriptor is no `SOCK_SEQPACKET` Unix socket, or does not listen as `listening` says.
+/// [`ErrorKind::NotSeqpacket`]: the descriptor is no `SOCK_SEQPACKET` Unix socket, or does not listen as `listening` says.
 pub(crate) fn adopt(socket: &OwnedFd, listening: bool) -> Result<()> {
     let fits = rustix::net::sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
         && rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
         && rustix::net::sockopt::socket_acceptconn(socket) == Ok(listening);
     if !fits {
-        return Err(ErrorKind::Address(crate::error::AddressFault::NotSeqpacket).into());
+        return Err(ErrorKind::NotSeqpacket.into());
     }
     rustix::io::ioctl_fionbio(socket, true).map_err(|errno| Error::os("FIONBIO", errno))?;
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)

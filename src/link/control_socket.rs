@@ -308,7 +308,6 @@ impl ControlSocket {
     }
 
     /// Returns what [`data_woken`](Self::data_woken) will return.
-    #[cfg(feature = "tokio")]
     pub(crate) fn is_data_woken(&self) -> bool {
         self.data.woken
     }

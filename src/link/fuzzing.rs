@@ -1,6 +1,7 @@
 //! The entry of fuzz targets to the packets.
 
 use crate::error::ErrorKind;
+use crate::handshake::packet::Refusal::{BadHello, BadSegment, NoResources, NotAdmitted};
 use crate::handshake::packet::{PACKET, Packet, refusal};
 
 /// Decodes any bytes. A packet that decodes must encode to the same bytes.
@@ -24,8 +25,14 @@ pub fn packet(bytes: &[u8]) {
             assert_eq!(again[looked_at.clone()], bytes[looked_at], "{packet:?}");
         }
         Err(error) => {
-            if let ErrorKind::RefusedByPeer(reason) = error.kind() {
-                let again = Packet::decode(&refusal(*reason)).unwrap_err();
+            let code = match error.kind() {
+                ErrorKind::NotAdmittedByPeer => 1,
+                ErrorKind::RefusedByPeer { code } => *code,
+                _ => return,
+            };
+            let known = [NotAdmitted, BadHello, BadSegment, NoResources];
+            if let Some(reason) = known.into_iter().find(|reason| *reason as u32 == code) {
+                let again = Packet::decode(&refusal(reason)).unwrap_err();
                 assert_eq!(error.kind(), again.kind());
             }
         }

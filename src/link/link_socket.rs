@@ -7,13 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::handshake::peer::Credentials;
-#[cfg(feature = "tokio")]
-use crate::handshake::peer::Peer;
 use crate::link::link::Link;
-use crate::wake::Spin;
-#[cfg(feature = "tokio")]
-use crate::wake::SpinPolicy;
 
 /// The socket of a link, which wakes its halves when they are armed.
 ///
@@ -33,34 +27,16 @@ use crate::wake::SpinPolicy;
 #[derive(Debug, Clone)]
 pub struct LinkSocket {
     link: Arc<Link>,
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "for runtimes"))]
-    spin: Spin,
 }
 
 impl LinkSocket {
-    pub(crate) fn new(link: Arc<Link>, spin: Spin) -> Self {
-        Self { link, spin }
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self { link }
     }
 
     /// Notes that a thread sleeps on the socket: a half that finds nothing arms it.
     pub fn use_descriptor(&self) {
         self.link.use_descriptor();
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn spin(&self) -> SpinPolicy {
-        SpinPolicy::new(self.spin)
-    }
-
-    /// Returns whether the caller is in the link's process, and not in a fork of it.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_here(&self) -> bool {
-        self.link.own().generation().is_current()
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn peer(&self) -> &Peer {
-        self.link.identity()
     }
 
     /// Notes that a half is about to sleep on the socket without reading it. Takes the wake-ups of earlier sleeps if
@@ -80,11 +56,6 @@ impl LinkSocket {
         taken.map_err(|error| self.link.fail(error)).unwrap_or(false)
     }
 
-    /// Returns the credentials of the peer.
-    pub(crate) fn credentials(&self) -> Credentials {
-        self.link.identity().credentials()
-    }
-
     pub(crate) fn is_alive(&self) -> bool {
         self.link.is_alive()
     }
@@ -92,18 +63,6 @@ impl LinkSocket {
     /// Notes that the peer's end of the socket is closed.
     pub(crate) fn hang_up(&self) {
         self.link.hang_up();
-    }
-
-    /// Returns whether a wake-up for the sending half was taken after the last call.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn room_woken(&self) -> bool {
-        self.link.control_socket().room_woken()
-    }
-
-    /// Returns whether a wake-up for the receiving half was taken that it has not asked for.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn data_woken(&self) -> bool {
-        self.link.control_socket().is_data_woken()
     }
 }
 

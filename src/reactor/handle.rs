@@ -120,12 +120,12 @@ impl Reactor {
         let mailbox = &self.owner.mailbox;
         mailbox.generation().check()?;
         let socket = connection.socket();
-        let credentials = socket.credentials();
+        let peer = connection.peer().clone();
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let key = mailbox.watch(&socket, events)?;
         let (deferred_limit, write_limit) = connection.limits();
         let (sender, receiver) = connection.split();
-        let link = Link::new(mailbox.clone(), key, credentials, sender, write_limit);
+        let link = Link::new(mailbox.clone(), key, peer, sender, write_limit);
         let receiver = Box::new(receiver);
         Command::Adopt { link: link.clone(), receiver, socket, deferred_limit }.post(mailbox);
         Ok(link)

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::channel::{RecvStats, RequestId, Sender, Token};
+use crate::channel::{HalfStats, RequestId, Sender, Token};
 use crate::error::{Error, ErrorKind, Result, TrySendError, contain};
-use crate::handshake::{Credentials, UntrustedFd};
+use crate::handshake::{Peer, UntrustedFd};
 use crate::reactor::command::{CallFn, Command, TokenFn, WriteFn};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::message::Message;
@@ -55,7 +55,7 @@ pub struct Link {
 struct LinkCore {
     key: u64,
     mailbox: Arc<Mailbox<Command>>,
-    credentials: Credentials,
+    peer: Peer,
     max_message: u64,
     writes: Mutex<WriteQueue<WriteFn>>,
     tokens: Mutex<TokenTable<TokenFn>>,
@@ -72,7 +72,7 @@ impl Link {
     pub(super) fn new(
         mailbox: Arc<Mailbox<Command>>,
         key: u64,
-        credentials: Credentials,
+        peer: Peer,
         sender: Sender,
         write_limit: usize,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Link {
         let core = LinkCore {
             key,
             mailbox,
-            credentials,
+            peer,
             max_message,
             writes: Mutex::new(WriteQueue::new(sender, write_limit)),
             tokens: Mutex::default(),
@@ -134,7 +134,7 @@ impl Link {
     /// values.fill(0.5);
     /// let mut inputs = slipring::TensorSet::new();
     /// inputs.insert("values", values.share()?)?;
-    /// client.send_tensors(&inputs)?;
+    /// client.sender().send_tensors(&inputs)?;
     /// let sum = client.recv_tensor()?.expect("an answer");
     /// assert_eq!(sum.to_vec::<f32>()?, [500.0]);
     /// # Ok::<(), slipring::Error>(())
@@ -371,9 +371,9 @@ impl Link {
         self.core.ended.get().is_none()
     }
 
-    /// Returns the peer's credentials, as the kernel recorded them when the peers connected.
-    pub fn credentials(&self) -> Credentials {
-        self.core.credentials
+    /// Returns the process on the other side, as the kernel described it when the connection was made.
+    pub fn peer(&self) -> &Peer {
+        &self.core.peer
     }
 
     /// Returns the longest message in bytes: the smaller of both sides' limits.
@@ -511,7 +511,7 @@ impl Link {
 
     /// Publishes the counts of the receiver.
     #[inline(always)]
-    pub(super) fn publish_received(&self, stats: &RecvStats) {
+    pub(super) fn publish_received(&self, stats: &HalfStats) {
         self.core.received.publish(stats);
     }
 
@@ -556,7 +556,7 @@ fn is_end(kind: &ErrorKind) -> bool {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Link");
-        shown.field("peer_pid", &self.core.credentials.pid);
+        shown.field("peer_pid", &self.core.peer.pid());
         if let Some(kind) = self.core.ended.get() {
             shown.field("ended", kind);
         }

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::channel::{RecvStats, SendStats};
+use crate::channel::HalfStats;
 
 /// The counters of a [`Link`](crate::Link), from [`Link::stats`](crate::Link::stats).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkStats {
     /// The sending half.
-    pub sent: SendStats,
+    pub sent: HalfStats,
     /// Messages, requests, responses and tensors that the loop has taken out of the ring.
     pub messages_received: u64,
     /// Bytes of these messages.
@@ -74,7 +74,7 @@ pub(super) struct ReceiveCounters {
 impl ReceiveCounters {
     /// Publishes the counts of the receiver.
     #[inline(always)]
-    pub(super) fn publish(&self, stats: &RecvStats) {
+    pub(super) fn publish(&self, stats: &HalfStats) {
         self.messages.store(stats.messages, Ordering::Relaxed);
         self.bytes.store(stats.bytes, Ordering::Relaxed);
         self.wakes.store(stats.wakes, Ordering::Relaxed);

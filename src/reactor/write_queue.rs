@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::channel::{RequestId, SendStats, Sender, Token};
+use crate::channel::{HalfStats, RequestId, Sender, Token};
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::handshake::UntrustedFd;
 use crate::tensor::{self, TensorSet};
@@ -93,7 +93,7 @@ pub(super) struct WriteQueue<D> {
     /// `None` after the end of the link.
     sender: Option<Sender>,
     /// The counts of the sender when the link ended.
-    last_stats: SendStats,
+    last_stats: HalfStats,
     waiting: VecDeque<Write<D>>,
     /// The bytes that the waiting writes count.
     bytes: usize,
@@ -107,7 +107,7 @@ impl<D> WriteQueue<D> {
     pub(super) fn new(sender: Sender, limit: usize) -> Self {
         Self {
             sender: Some(sender),
-            last_stats: SendStats::default(),
+            last_stats: HalfStats::default(),
             waiting: VecDeque::new(),
             bytes: 0,
             limit,
@@ -194,7 +194,7 @@ impl<D> WriteQueue<D> {
     }
 
     /// Returns the counts of the sender.
-    pub(super) fn stats(&self) -> SendStats {
+    pub(super) fn stats(&self) -> HalfStats {
         self.sender.as_ref().map_or(self.last_stats, Sender::stats)
     }
 

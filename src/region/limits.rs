@@ -5,44 +5,17 @@ use std::sync::Arc;
 
 use crate::error::RegionFault;
 
-/// The limits of a [`Registry`](crate::region::Registry). A region counts until its memory is unmapped.
-///
-/// # Examples
-///
-/// ```
-/// use slipring::region::{Registry, RegionLimits};
-///
-/// let registry = Registry::with_limits(RegionLimits::new().regions(16).bytes(1 << 30))?;
-/// # Ok::<(), slipring::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RegionLimits {
+/// The limits of a registry. A region counts until its memory is unmapped.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RegionLimits {
     regions: usize,
     bytes: u64,
 }
 
 impl RegionLimits {
-    /// Returns the defaults: 1024 regions, 64 GiB.
-    pub fn new() -> Self {
-        Self { regions: 1024, bytes: 64 << 30 }
-    }
-
-    /// Sets the number of regions of any kind. Each takes a descriptor, except those of CUDA.
-    pub fn regions(mut self, most: usize) -> Self {
-        self.regions = most;
-        self
-    }
-
-    /// Sets the bytes of all regions in host memory. Memory of a GPU does not count.
-    pub fn bytes(mut self, most: u64) -> Self {
-        self.bytes = most;
-        self
-    }
-}
-
-impl Default for RegionLimits {
-    fn default() -> Self {
-        Self::new()
+    /// Returns limits on regions of any kind, and on the bytes of those in host memory.
+    pub(super) fn new(regions: usize, bytes: u64) -> Self {
+        Self { regions, bytes }
     }
 }
 
@@ -104,7 +77,7 @@ mod tests {
     #[test]
     fn a_share_counts_until_it_is_dropped() {
         let totals = Arc::new(Totals::default());
-        let limits = RegionLimits::new().regions(2).bytes(100);
+        let limits = RegionLimits::new(2, 100);
         let first = totals.take(limits, 60).unwrap();
         let over = RegionFault::TooManyBytes { used: 60, needed: 41, limit: 100 };
         assert_eq!(totals.take(limits, 41).unwrap_err(), over);

@@ -40,7 +40,6 @@ mod window;
 
 pub use guard::{SigbusGuard, Unblocked};
 pub use lease::Lease;
-pub use limits::RegionLimits;
 #[doc(hidden)]
 pub use named::Opened;
 pub use named::{CudaHandle, Source};
@@ -50,4 +49,4 @@ pub use posix_shm::PosixShm;
 #[doc(hidden)]
 pub use reach::Reach;
 pub use registry::Registry;
-pub use status::{RegionKind, RegionStatus, Unregistered};
+pub use status::{RegionKind, RegionStatus};

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::{RegionFault, Result};
+use crate::region::limits::RegionLimits;
 use crate::region::limits::Totals;
 use crate::region::named::{Opened, Region};
-use crate::region::{Lease, RegionKind, RegionLimits, RegionStatus, Source, Unregistered};
+use crate::region::{Lease, RegionKind, RegionStatus, Source};
 use crate::shm::fork::Generation;
 
 /// The longest name in bytes.
@@ -20,7 +21,7 @@ const LONGEST_NAME: usize = 1024;
 /// # Examples
 ///
 /// ```
-/// use slipring::region::{PosixShm, Registry, Source, Unregistered};
+/// use slipring::region::{PosixShm, Registry, Source};
 ///
 /// # let key = format!("/slipring-doc-{}", std::process::id());
 /// let object = PosixShm::create(&key, 4096)?; // usually another process's
@@ -34,7 +35,7 @@ const LONGEST_NAME: usize = 1024;
 /// assert_eq!(bytes, [7; 64]);
 ///
 /// // New users are refused at once; the memory goes with the last lease.
-/// assert_eq!(registry.unregister("input")?, Unregistered::Leased { leases: 1 });
+/// assert_eq!(registry.unregister("input")?, 1); // one lease still uses it
 /// assert!(registry.lease("input", 0, 64).is_err());
 /// lease.read_at(0, &mut bytes)?;
 /// # Ok::<(), slipring::Error>(())
@@ -59,24 +60,35 @@ struct Names {
 }
 
 impl Registry {
-    /// Returns a registry with the default limits.
+    /// Returns a registry for at most 1024 regions, which have 64 GiB of host memory at most.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel is too old.
     pub fn new() -> Result<Self> {
-        Self::with_limits(RegionLimits::new())
+        Self::with_limits(1024, 64 << 30)
     }
 
-    /// Returns a registry with these limits.
+    /// Returns a registry for at most `regions` regions, which have `bytes` bytes at most. Each region takes a
+    /// descriptor, except those of CUDA. Memory of a GPU does not count as bytes. A region counts until its memory is
+    /// unmapped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::region::Registry;
+    ///
+    /// let registry = Registry::with_limits(16, 1 << 30)?;
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub fn with_limits(limits: RegionLimits) -> Result<Self> {
+    pub fn with_limits(regions: usize, bytes: u64) -> Result<Self> {
         let shared = RegistryCore {
             generation: Generation::current()?,
-            limits,
+            limits: RegionLimits::new(regions, bytes),
             totals: Arc::new(Totals::default()),
             names: Mutex::new(Names::default()),
         };
@@ -101,7 +113,7 @@ impl Registry {
     /// - [`Empty`](RegionFault::Empty), [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
     ///   [`Range`](RegionFault::Range): the object has no such bytes;
     /// - [`TooManyRegions`](RegionFault::TooManyRegions), [`TooManyBytes`](RegionFault::TooManyBytes): a limit
-    ///   of [`RegionLimits`] is reached.
+    ///   of [`with_limits`](Self::with_limits) is reached.
     ///
     /// [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit), and
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
@@ -184,13 +196,13 @@ impl Registry {
         Ok(Lease::new(region.clone(), extent))
     }
 
-    /// Unregisters a region. Its name is free at once, and new leases are refused. The memory is unmapped and
-    /// the descriptor closed when the last lease ends, or at once if there is none.
+    /// Unregisters a region, and returns the number of leases that use it. Its name is free at once, and new leases are
+    /// refused. The last lease unmaps the memory and closes the descriptor. After a return of 0 both are done.
     ///
     /// # Errors
     ///
     /// [`RegionFault::Unknown`], and [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
-    pub fn unregister(&self, name: &str) -> Result<Unregistered> {
+    pub fn unregister(&self, name: &str) -> Result<usize> {
         self.take_back(name, None)
     }
 
@@ -199,16 +211,16 @@ impl Registry {
     /// # Errors
     ///
     /// As [`unregister`](Self::unregister), and [`RegionFault::OtherKind`].
-    pub fn unregister_of(&self, kind: RegionKind, name: &str) -> Result<Unregistered> {
+    pub fn unregister_of(&self, kind: RegionKind, name: &str) -> Result<usize> {
         self.take_back(name, Some(kind))
     }
 
-    /// Unregisters all regions of this kind and returns the outcome of each.
+    /// Unregisters all regions of this kind, and returns the number of leases that use each.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
-    pub fn unregister_all(&self, kind: RegionKind) -> Result<Vec<(String, Unregistered)>> {
+    pub fn unregister_all(&self, kind: RegionKind) -> Result<Vec<(String, usize)>> {
         let mut names = self.names()?;
         let of_kind = names.registered.iter().filter(|(_, region)| region.kind() == kind);
         let taken: Vec<String> = of_kind.map(|(name, _)| name.clone()).collect();
@@ -225,7 +237,7 @@ impl Registry {
         Ok(answers)
     }
 
-    fn take_back(&self, name: &str, kind: Option<RegionKind>) -> Result<Unregistered> {
+    fn take_back(&self, name: &str, kind: Option<RegionKind>) -> Result<usize> {
         let mut names = self.names()?;
         let is = names.find(name)?.kind();
         if let Some(wanted) = kind.filter(|wanted| *wanted != is) {
@@ -260,7 +272,7 @@ impl Names {
     }
 
     /// Removes a name. Returns the outcome, and the region if no lease uses it.
-    fn let_go(&mut self, name: &str) -> Option<(Unregistered, Option<Region>)> {
+    fn let_go(&mut self, name: &str) -> Option<(usize, Option<Region>)> {
         let region = self.registered.remove(name)?;
         region.go_away();
         // A lease that ends at this moment has reduced the count and still holds its pointer for an instant.
@@ -268,10 +280,10 @@ impl Names {
         let weak = Arc::downgrade(&region);
         let gone = Arc::into_inner(region);
         if gone.is_some() {
-            return Some((Unregistered::Done, gone));
+            return Some((0, gone));
         }
         self.going_away.push(weak);
-        Some((Unregistered::Leased { leases }, None))
+        Some((leases, None))
     }
 }
 

@@ -58,16 +58,3 @@ pub struct RegionStatus {
     /// Whether the region is unregistered and only its leases keep it.
     pub going_away: bool,
 }
-
-/// The outcome of unregistering a region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "the memory may still be mapped"]
-pub enum Unregistered {
-    /// No lease used the region: its memory is unmapped and its descriptor closed.
-    Done,
-    /// Leases use the region. The last one unmaps it.
-    Leased {
-        /// Leases in use.
-        leases: usize,
-    },
-}

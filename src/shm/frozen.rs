@@ -81,7 +81,7 @@ impl Frozen {
     ///
     /// # Errors
     ///
-    /// [`Fault::Descriptor`](crate::error::Fault::Descriptor) with the first check that fails.
+    /// [`Fault`](crate::error::Fault) with the first check that fails.
     pub(crate) fn attach(fd: impl AsFd + Into<OwnedFd>, len: usize) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         let known = is_whole(fd.as_fd(), len)?;
@@ -119,7 +119,7 @@ impl Frozen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{DescriptorFault, ErrorKind, Fault};
+    use crate::error::{ErrorKind, Fault};
     use crate::shm::{Backing, Segment, page_size};
 
     fn frozen(byte: u8) -> Frozen {
@@ -145,10 +145,7 @@ mod tests {
         let writable = Segment::create(page_size(), page_size(), Backing::default()).unwrap();
         let fd = writable.fd().try_clone_to_owned().unwrap();
         let error = Frozen::attach(fd, page_size()).unwrap_err();
-        let seals = matches!(
-            error.kind(),
-            ErrorKind::Fault(Fault::Descriptor(DescriptorFault::Seals { .. }))
-        );
+        let seals = matches!(error.kind(), ErrorKind::Fault(Fault::Seals { .. }));
         assert!(seals, "{error}");
     }
 }

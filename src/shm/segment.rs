@@ -6,7 +6,7 @@ use memfd::MemfdOptions;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use crate::error::{DescriptorFault, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::shm::{Area, Mapping, PeerMapping, page_size, present_pages};
 
 /// The seals of every segment: its size is fixed, and nobody can make a new writable mapping. `FUTURE_WRITE`
@@ -148,7 +148,7 @@ impl PeerSegment {
     ///
     /// # Errors
     ///
-    /// [`Fault::Descriptor`](crate::error::Fault::Descriptor) with the first check that fails.
+    /// [`Fault`](crate::error::Fault) with the first check that fails.
     pub(crate) fn attach(fd: impl AsFd, len: usize, mirror: usize, prefault: bool) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
         let known = is_whole(fd.as_fd(), len)?;
@@ -156,7 +156,7 @@ impl PeerSegment {
             // Linux before 6.7 refuses a shared mapping of a sealed file by a descriptor that is open for
             // writing. The peer sent that descriptor.
             let refused = matches!(error.os_code(), Some(libc::EPERM | libc::EACCES));
-            if refused { DescriptorFault::AccessMode.into() } else { error }
+            if refused { Fault::AccessMode.into() } else { error }
         })?;
         if !known {
             fill_holes(&mapping, fd.as_fd(), len as u64)?;
@@ -182,31 +182,31 @@ pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> R
     // mapped.
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|errno| Error::os("F_GETFL", errno))?;
     if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
-        return Err(DescriptorFault::AccessMode.into());
+        return Err(Fault::AccessMode.into());
     }
     let seals = match rustix::fs::fcntl_get_seals(fd) {
         Ok(seals) => seals,
-        Err(_) => return Err(DescriptorFault::NotMemfd.into()),
+        Err(_) => return Err(Fault::NotMemfd.into()),
     };
     // Huge-page memfds know seals, too, but an access raises SIGBUS when their pool runs dry.
     let on_tmpfs = rustix::fs::fstatfs(fd).is_ok_and(|filesystem| filesystem.f_type == TMPFS_MAGIC);
     if !on_tmpfs {
-        return Err(DescriptorFault::NotMemfd.into());
+        return Err(Fault::NotMemfd.into());
     }
     if !seals.contains(required) {
-        let fault = DescriptorFault::Seals { seals: seals.bits(), required: required.bits() };
+        let fault = Fault::Seals { seals: seals.bits(), required: required.bits() };
         return Err(fault.into());
     }
     let stat = rustix::fs::fstat(fd).map_err(|errno| Error::os("fstat", errno))?;
     let size = stat.st_size.unsigned_abs();
     if size != expected {
-        return Err(DescriptorFault::Size { size, expected }.into());
+        return Err(Fault::MemorySize { size, expected }.into());
     }
     // A read of a hole would allocate its page on this process's account, or raise SIGBUS. Every kernel
     // reports the blocks. Blocks past the end count, too.
     let allocated = stat.st_blocks.unsigned_abs().saturating_mul(512);
     if allocated < size {
-        return Err(DescriptorFault::Sparse { allocated, size }.into());
+        return Err(Fault::Sparse { allocated, size }.into());
     }
     Ok(())
 }
@@ -217,7 +217,7 @@ pub(super) fn is_whole(fd: BorrowedFd<'_>, len: usize) -> Result<bool> {
     let pages = (len / page_size()) as u64;
     if let Some(present) = present.filter(|present| *present < pages) {
         let (allocated, size) = (present * page_size() as u64, len as u64);
-        return Err(DescriptorFault::Sparse { allocated, size }.into());
+        return Err(Fault::Sparse { allocated, size }.into());
     }
     Ok(present.is_some())
 }
@@ -230,7 +230,7 @@ pub(super) fn fill_holes(mapping: &PeerMapping, fd: BorrowedFd<'_>, size: u64) -
     // Kernels before 5.14 cannot do this, either. There a reader finds the hole.
     let _ = mapping.prefault();
     if blocks() > before {
-        return Err(DescriptorFault::Sparse { allocated: before * 512, size }.into());
+        return Err(Fault::Sparse { allocated: before * 512, size }.into());
     }
     Ok(())
 }

@@ -99,8 +99,8 @@ impl Sender {
     /// # let mut far = far.join().unwrap()?;
     /// let mut inputs = TensorSet::new();
     /// inputs.insert("ids", Tensor::from_slice([1, 3], &[7i64, 8, 9])?)?;
-    /// near.send_tensors(&inputs)?;
-    /// let inputs = far.recv_tensors()?.unwrap();
+    /// near.sender().send_tensors(&inputs)?;
+    /// let inputs = far.receiver().recv_tensors()?.unwrap();
     /// assert_eq!(inputs["ids"].to_vec::<i64>()?, [7, 8, 9]);
     /// # Ok::<(), slipring::Error>(())
     /// ```

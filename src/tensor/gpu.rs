@@ -378,7 +378,7 @@ mod tests {
         let (mut near, mut far) = pair();
         let memory = Arc::new(Nowhere::default());
         near.send_tensor(tensor(&memory)).unwrap();
-        let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let came = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         assert_eq!((came.gpu(), came.byte_len()), (Some(place().device), 16));
         let lent = loan(&came);
         assert_eq!(lent.place, place());
@@ -400,8 +400,8 @@ mod tests {
         let mut set = crate::TensorSet::default();
         set.insert("a", tensor(&memory)).unwrap();
         set.insert("b", tensor(&memory)).unwrap();
-        near.send_tensors(&set).unwrap();
-        let came = far.recv_tensors_deadline(soon()).unwrap().unwrap();
+        near.sender().send_tensors(&set).unwrap();
+        let came = far.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
         assert_eq!((came.len(), memory.fates()), (2, vec![Fate::Out; 4]));
         drop(came);
         assert_eq!(memory.fates(), [Fate::Back; 4]);
@@ -429,7 +429,7 @@ mod tests {
         let (mut near, mut far) = pair();
         let memory = Arc::new(Nowhere::default());
         near.send_tensor(tensor(&memory)).unwrap();
-        let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let came = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         let lent = loan(&came);
         // The link of a peer that lies ends, and it keeps its loans.
         far.sender().fail_for_tests(Fault::Field { field: "test", value: 1 });
@@ -452,7 +452,7 @@ mod tests {
         let (mut near, mut far) = pair();
         let memory = Arc::new(Nowhere::default());
         near.send_tensor(tensor(&memory)).unwrap();
-        let came = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let came = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         assert!(came.is_loaned() && came.try_clone().is_none());
         let on_gpu = ErrorKind::Tensor(TensorFault::OnGpu);
         assert_eq!(*came.as_bytes().unwrap_err().kind(), on_gpu);

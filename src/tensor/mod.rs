@@ -25,7 +25,6 @@ mod writable;
 
 pub use allocation::Allocation;
 pub use codec::{BytesBuilder, BytesElements};
-pub use connection::TrustedConnection;
 #[doc(hidden)]
 pub use descriptor::{Descriptor, Location};
 #[doc(no_inline)]

@@ -11,22 +11,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::channel::inbox::receiver::{Received, Receiver};
-use crate::channel::message::{MessageKind, Request, RequestId};
+use crate::channel::inbox::receiver::Receiver;
+use crate::channel::message::{Request, RequestId};
 use crate::channel::sender::Sender;
-use crate::channel::sender::reservation::{Batch, Reservation};
-use crate::channel::stats::{RecvStats, SendStats};
-use crate::error::{ErrorKind, Result, TryRecvError, TrySendError};
+use crate::channel::stats::HalfStats;
+use crate::error::{Error, ErrorKind, Result, TryRecvError};
 use crate::handshake::peer::Peer;
 use crate::link::LinkSocket;
 use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::patience::after;
-use crate::shm::{Area, Bytes};
+use crate::shm::Area;
 
 /// A link to another process: messages with boundaries, in order, both ways.
 ///
-/// The halves, [`Sender`] and [`Receiver`], document most operations of a connection.
+/// The connection itself has the operations that every program needs, and calls, which need both halves. The
+/// [`sender`](Self::sender) and the [`receiver`](Self::receiver) have all others: deadlines, attempts that do not wait,
+/// batches, messages in place, sets of tensors.
 ///
 /// # Examples
 ///
@@ -105,9 +106,9 @@ impl fmt::Debug for Connection {
 #[non_exhaustive]
 pub struct Stats {
     /// The counters of the sending half.
-    pub sent: SendStats,
+    pub sent: HalfStats,
     /// The counters of the receiving half.
-    pub received: RecvStats,
+    pub received: HalfStats,
     /// Bytes of this side's ring that the peer has not given back: 0 to
     /// [`Options::ring_capacity`](crate::Options::ring_capacity). A record takes whole lines of 64 bytes, unless a
     /// batch packs it.
@@ -170,11 +171,31 @@ impl Connection {
     }
 
     /// Returns the sending half.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let mut far = far.join().unwrap()?;
+    /// let mut message = near.sender().reserve(5)?; // written where the peer reads it
+    /// message.copy_from_slice(b"hello");
+    /// message.publish()?;
+    ///
+    /// let message = far.receiver().peek()?.expect("a message");
+    /// assert_eq!(message.bytes().to_vec(), b"hello");
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    #[inline(always)]
     pub fn sender(&mut self) -> &mut Sender {
         &mut self.sender
     }
 
     /// Returns the receiving half.
+    #[inline(always)]
     pub fn receiver(&mut self) -> &mut Receiver {
         &mut self.receiver
     }
@@ -187,11 +208,6 @@ impl Connection {
     /// Returns the counters of this side, and how much is queued, lent and held now.
     pub fn stats(&self) -> Stats {
         Stats::of(&self.sender, &self.receiver)
-    }
-
-    /// Returns the length of the longest message in bytes: the smaller of both sides' limits.
-    pub fn max_message(&self) -> u64 {
-        self.sender.max_message()
     }
 
     /// Ends the connection in order. The peer receives all messages sent before, even if this process ends right after.
@@ -301,6 +317,36 @@ impl Connection {
         self.receiver.response(request, deadline)
     }
 
+    /// As [`wait`](Self::wait), but does not wait.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let mut far = far.join().unwrap()?;
+    /// use slipring::error::TryRecvError;
+    ///
+    /// let request = near.submit(b"question")?;
+    /// assert!(matches!(near.try_wait(request), Err(TryRecvError::Empty)));
+    /// let asked = far.recv_request()?.expect("a request");
+    /// far.respond(asked.id, b"answer")?;
+    /// assert_eq!(near.try_wait(request)?, b"answer");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`TryRecvError::Empty`]: the response has not come. The request stays in flight.
+    /// - [`TryRecvError::Failed`]: as [`wait`](Self::wait).
+    pub fn try_wait(&mut self, request: RequestId) -> Result<Vec<u8>, TryRecvError> {
+        let response = self.receiver.try_response(request)?;
+        response.ok_or_else(|| Error::from(ErrorKind::PeerClosed).into())
+    }
+
     /// Abandons a request: the connection drops its response when it comes.
     pub fn abandon(&mut self, request: RequestId) {
         self.receiver.abandon(request);
@@ -312,7 +358,7 @@ impl Connection {
 
     /// Returns the socket that wakes an armed half.
     pub(crate) fn socket(&self) -> LinkSocket {
-        LinkSocket::new(self.link().clone(), self.sender.session().env.options().spin)
+        LinkSocket::new(self.link().clone())
     }
 
     /// Returns the bytes of messages that may be set aside, and the bytes of writes that may wait for room.
@@ -330,10 +376,9 @@ impl Connection {
 ///
 /// 1. Ask for the descriptor before the first poll. A thread that asks for it after its poll, and then sleeps, can miss
 ///    a message that came in between.
-/// 2. Before each sleep, call [`try_recv`](Connection::try_recv) (or another `try_` form) until it returns
-///    [`Empty`](TryRecvError::Empty). If a message had no room, call [`try_send`](Connection::try_send) until it
-///    returns
-///    [`Full`](TrySendError::Full).
+/// 2. Before each sleep, call [`Receiver::try_recv`] (or another `try_` form) until it returns
+///    [`Empty`](crate::error::TryRecvError::Empty). If a message had no room, call [`Sender::try_send`] until it returns
+///    [`Full`](crate::error::TrySendError::Full).
 /// 3. The descriptor then becomes readable when there is a message to receive, room to send, or the end of the
 ///    connection. It never becomes writable. Each time it is readable, repeat step 2.
 ///
@@ -349,146 +394,42 @@ impl AsFd for Connection {
     }
 }
 
-/// Operations of the halves, for a connection that one thread uses.
+/// The operations of the halves that every program needs. [`sender`](Connection::sender) and
+/// [`receiver`](Connection::receiver) have all.
 impl Connection {
-    /// See [`Sender::send`].
+    /// Sends a message, as [`Sender::send`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Sender::send`].
     #[inline(always)]
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.sender.send(message)
     }
 
-    /// See [`Sender::send_deadline`].
+    /// Receives the next message, as [`Receiver::recv`].
     ///
     /// # Errors
     ///
-    /// As there.
-    pub fn send_deadline(&mut self, message: &[u8], deadline: Instant) -> Result<()> {
-        self.sender.send_deadline(message, deadline)
-    }
-
-    /// See [`Sender::try_send`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    #[inline(always)]
-    pub fn try_send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
-        self.sender.try_send(message)
-    }
-
-    /// See [`Sender::reserve`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    #[inline(always)]
-    pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>> {
-        self.sender.reserve(len)
-    }
-
-    /// See [`Sender::try_reserve`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    #[inline(always)]
-    pub fn try_reserve(&mut self, len: usize) -> Result<Reservation<'_>, TrySendError> {
-        self.sender.try_reserve(len)
-    }
-
-    /// See [`Sender::batch`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn batch(&mut self) -> Result<Batch<'_>> {
-        self.sender.batch()
-    }
-
-    /// See [`Receiver::recv`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// As [`Receiver::recv`].
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
         self.receiver.recv()
     }
 
-    /// See [`Receiver::recv_deadline`].
+    /// Receives the next request, as [`Receiver::recv_request`].
     ///
     /// # Errors
     ///
-    /// As there.
-    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Vec<u8>>> {
-        self.receiver.recv_deadline(deadline)
-    }
-
-    /// See [`Receiver::try_recv`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn try_recv(&mut self) -> Result<Option<Vec<u8>>, TryRecvError> {
-        self.receiver.try_recv()
-    }
-
-    /// See [`Receiver::recv_into`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    #[inline(always)]
-    pub fn recv_into(&mut self, message: &mut Vec<u8>) -> Result<Option<usize>> {
-        self.receiver.recv_into(message)
-    }
-
-    /// See [`Receiver::peek`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    #[inline(always)]
-    pub fn peek(&mut self) -> Result<Option<Received<'_>>> {
-        self.receiver.peek()
-    }
-
-    /// See [`Receiver::try_peek`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    #[inline(always)]
-    pub fn try_peek(&mut self) -> Result<Option<Received<'_>>, TryRecvError> {
-        self.receiver.try_peek()
-    }
-
-    /// See [`Receiver::drain`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
-    pub fn drain(&mut self, max: usize, each: impl FnMut(MessageKind, Bytes<'_>)) -> Result<usize> {
-        self.receiver.drain(max, each)
-    }
-
-    /// See [`Receiver::recv_request`].
-    ///
-    /// # Errors
-    ///
-    /// As there.
+    /// As [`Receiver::recv_request`].
     pub fn recv_request(&mut self) -> Result<Option<Request>> {
         self.receiver.recv_request()
     }
 
-    /// See [`Sender::respond`].
+    /// Sends the response to a request, as [`Sender::respond`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Sender::respond`].
     pub fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
         self.sender.respond(request, body)
     }

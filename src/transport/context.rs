@@ -94,7 +94,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Address`]: the text is no address.
+    /// - [`ErrorKind::AddressEmpty`], [`ErrorKind::AddressTooLong`], [`ErrorKind::AddressNul`], [`ErrorKind::AddressEscape`]:
+    ///   the text is no address.
     /// - [`ErrorKind::AddressInUse`]: another socket has the address.
     /// - [`ErrorKind::DescriptorLimit`]: this process may open no more descriptors.
     /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the context.
@@ -112,7 +113,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Address`]: the descriptor is no such socket.
+    /// - [`ErrorKind::NotSeqpacket`]: the descriptor is no such socket.
     /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::Forked`], [`ErrorKind::Os`]: as [`listen`](Self::listen).
     pub fn listen_on(&self, socket: OwnedFd) -> Result<Listener> {
         self.core.generation().check()?;
@@ -124,11 +125,12 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Address`]: the text is no address.
+    /// - [`ErrorKind::AddressEmpty`], [`ErrorKind::AddressTooLong`], [`ErrorKind::AddressNul`], [`ErrorKind::AddressEscape`]:
+    ///   the text is no address.
     /// - [`ErrorKind::NobodyListens`]: no socket listens on the address.
     /// - [`ErrorKind::TimedOut`]: the listener did not answer in time.
     /// - [`ErrorKind::PeerNotAdmitted`]: this side's peer policy does not admit the listener.
-    /// - [`ErrorKind::RefusedByPeer`]: the listener refused this side.
+    /// - [`ErrorKind::NotAdmittedByPeer`], [`ErrorKind::RefusedByPeer`]: the listener refused this side.
     /// - [`ErrorKind::NoCommonVersion`], [`ErrorKind::Fault`]: the listener's Hello does not fit.
     /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: the listener went away.
     /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`]: this process lacks what a link needs.

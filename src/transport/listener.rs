@@ -270,12 +270,6 @@ impl Listener {
         let _ = epoll::add(&self.epoll, &self.socket, data, EventFlags::IN);
     }
 
-    /// Returns whether the caller is in the listener's process, and not in a fork of it.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_here(&self) -> bool {
-        self.generation.is_current()
-    }
-
     /// Returns when the listener drops the oldest half-open peer.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.half_open.front().map(|peer| peer.deadline)

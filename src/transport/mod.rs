@@ -31,4 +31,4 @@ pub use connection::{Connection, Stats};
 pub use context::Context;
 pub(crate) use listener::PAUSE as ACCEPT_PAUSE;
 pub use listener::{Listener, ListenerStats};
-pub use options::{Numa, Options};
+pub use options::Options;

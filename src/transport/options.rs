@@ -19,19 +19,8 @@ use crate::shm::{Backing, page_size};
 use crate::wake::{Spin, SpinPolicy};
 
 /// The NUMA node on which the memory of this side's rings lies.
-///
-/// # Examples
-///
-/// ```
-/// use slipring::options::Numa;
-/// use slipring::{Context, Options};
-///
-/// let context = Context::with_options(Options::new().numa(Numa::Receiver))?;
-/// # Ok::<(), slipring::Error>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Numa {
+pub(crate) enum Numa {
     /// The node of the thread that connects or accepts, which the kernel chooses by itself.
     Local,
     /// The node that the receiver named in its Hello.
@@ -294,9 +283,26 @@ impl Options {
         self
     }
 
-    /// The NUMA node of the memory of this side's rings. Default [`Numa::Local`].
-    pub fn numa(mut self, numa: Numa) -> Self {
-        self.numa = numa;
+    /// Puts the memory of this side's rings on this NUMA node. Default: the node of the thread that connects or accepts.
+    /// Without such a node no link is made ([`ErrorKind::Os`]).
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.numa = Numa::Node(node);
+        self
+    }
+
+    /// Puts the memory of this side's rings on the NUMA node that the receiver named in its Hello. Where the kernel
+    /// cannot, the memory stays where it is. Default no.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::{Context, Options};
+    ///
+    /// let context = Context::with_options(Options::new().numa_of_receiver(true))?;
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn numa_of_receiver(mut self, yes: bool) -> Self {
+        self.numa = if yes { Numa::Receiver } else { Numa::Local };
         self
     }
 

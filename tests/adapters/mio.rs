@@ -68,7 +68,7 @@ fn a_loop_serves_a_listener_and_its_links() {
 /// Sends back everything there is. `false`: the peer has closed.
 fn echo(link: &mut Connection) -> bool {
     loop {
-        match link.try_recv() {
+        match link.receiver().try_recv() {
             Ok(Some(message)) => link.send(&message).unwrap(),
             Ok(None) => return false,
             Err(TryRecvError::Empty) => return true,

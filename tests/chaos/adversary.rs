@@ -208,7 +208,7 @@ impl Honest {
                 message[8..].fill(number as u8);
                 let began = Instant::now();
                 to.lock().unwrap().began = began;
-                link.send_deadline(&message, soon()).unwrap();
+                link.sender().send_deadline(&message, soon()).unwrap();
                 let back = link.receiver().recv_deadline(soon()).unwrap();
                 assert_eq!(back.as_deref(), Some(&message[..]), "an honest client got wrong bytes");
                 to.lock().unwrap().all.push(began.elapsed());
@@ -237,7 +237,7 @@ impl Honest {
 fn visit(context: &Context, name: &str) -> Option<Duration> {
     let start = Instant::now();
     let mut link = context.connect_deadline(name, soon()).ok()?;
-    link.send_deadline(b"new", soon()).ok()?;
+    link.sender().send_deadline(b"new", soon()).ok()?;
     let back = link.receiver().recv_deadline(soon()).ok()?;
     assert_eq!(back.as_deref(), Some(&b"new"[..]));
     link.close().ok()?;

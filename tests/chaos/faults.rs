@@ -60,10 +60,10 @@ fn meet(
 fn messages(near: &mut Connection, far: &mut Connection) -> Ended {
     for len in [0, 48, 3000, 20_000, 300_000] {
         let message = vec![7; len];
-        near.send_deadline(&message, patience())?;
-        assert_eq!(far.recv_deadline(patience())?.as_deref(), Some(&*message));
-        far.send_deadline(&message, patience())?;
-        assert_eq!(near.recv_deadline(patience())?.as_deref(), Some(&*message));
+        near.sender().send_deadline(&message, patience())?;
+        assert_eq!(far.receiver().recv_deadline(patience())?.as_deref(), Some(&*message));
+        far.sender().send_deadline(&message, patience())?;
+        assert_eq!(near.receiver().recv_deadline(patience())?.as_deref(), Some(&*message));
     }
     Ok(())
 }
@@ -72,14 +72,17 @@ fn messages(near: &mut Connection, far: &mut Connection) -> Ended {
 fn tensors(context: &Context, near: &mut Connection, far: &mut Connection) -> Ended {
     let mut lent = context.alloc::<u32>([5000])?;
     lent.fill(5);
-    near.send_tensor_deadline(lent, patience())?;
+    near.sender().send_tensor_deadline(lent, patience())?;
     let mut frozen = context.alloc_frozen::<u32>([5000])?;
     frozen.fill(6);
-    near.send_tensor_deadline(frozen, patience())?;
-    near.send_tensor_deadline(&Tensor::from_slice([5000], &[7u32; 5000])?, patience())?;
+    near.sender().send_tensor_deadline(frozen, patience())?;
+    near.sender().send_tensor_deadline(&Tensor::from_slice([5000], &[7u32; 5000])?, patience())?;
     let mut held = Vec::new();
     for value in [5, 6, 7] {
-        let tensor = far.recv_tensor_deadline(patience())?.ok_or("the end instead of a tensor")?;
+        let tensor = far
+            .receiver()
+            .recv_tensor_deadline(patience())?
+            .ok_or("the end instead of a tensor")?;
         assert_eq!(tensor.to_vec::<u32>()?, [value; 5000]);
         held.push(tensor);
     }
@@ -92,7 +95,7 @@ fn scenario(near_context: &Context, far_context: &Context) -> Ended {
     messages(&mut near, &mut far)?;
     tensors(near_context, &mut near, &mut far)?;
     near.close()?;
-    assert_eq!(far.recv_deadline(patience())?, None);
+    assert_eq!(far.receiver().recv_deadline(patience())?, None);
     near_context.trim();
     Ok(())
 }

@@ -78,8 +78,9 @@ fn meet(context: &Context) -> Result<(Connection, Connection), Box<dyn std::erro
 fn plain(context: &Context) -> Ended {
     let (mut near, mut far) = meet(context)?;
     for len in [48, 20_000, 2 << 20] {
-        near.send_deadline(&vec![7; len], patience())?;
-        let message = far.recv_deadline(patience())?.ok_or("an end instead of a message")?;
+        near.sender().send_deadline(&vec![7; len], patience())?;
+        let message =
+            far.receiver().recv_deadline(patience())?.ok_or("an end instead of a message")?;
         assert_eq!(message, vec![7; len]);
     }
     Ok(near.close()?)
@@ -127,13 +128,15 @@ fn frozen(context: &Context) -> Ended {
     let mut drafted = context.alloc_frozen::<u32>([1000])?;
     drafted.fill(20);
     set.insert("drafted", drafted.share()?)?;
-    near.send_tensors_deadline(&set, patience())?;
+    near.sender().send_tensors_deadline(&set, patience())?;
     drop(set);
-    let came = far.recv_tensors_deadline(patience())?.ok_or("an end instead of tensors")?;
+    let came =
+        far.receiver().recv_tensors_deadline(patience())?.ok_or("an end instead of tensors")?;
     // Sent on as it is.
-    far.send_tensors_deadline(&came, patience())?;
+    far.sender().send_tensors_deadline(&came, patience())?;
     drop(far);
-    let back = near.recv_tensors_deadline(patience())?.ok_or("an end instead of tensors")?;
+    let back =
+        near.receiver().recv_tensors_deadline(patience())?.ok_or("an end instead of tensors")?;
     for (value, (_, tensor)) in back.iter().enumerate() {
         assert_eq!(tensor.to_vec::<u32>()?, [value as u32; 1000]);
     }
@@ -167,11 +170,12 @@ fn regions(context: &Context) -> Ended {
     registry.lease("memfd", 0, 8192)?.bytes().map(|bytes| assert_eq!(bytes.len(), 8192))?;
     // By its name to somebody who has it, too.
     let (mut near, mut far) = meet(context)?;
-    near.send_tensor_deadline(
+    near.sender().send_tensor_deadline(
         &Tensor::in_region(registry.lease("posix", 100, 4000)?, DType::Uint8, [4000])?,
         patience(),
     )?;
-    let named = far.recv_tensor_deadline(patience())?.ok_or("an end instead of a tensor")?;
+    let named =
+        far.receiver().recv_tensor_deadline(patience())?.ok_or("an end instead of a tensor")?;
     let named = named.resolve(&registry)?;
     assert_eq!(named.to_private()?.to_vec::<u8>()?, [3; 4000]);
     drop((named, lease));
@@ -191,7 +195,7 @@ fn crowd(context: &Context, late: bool) -> Ended {
             let connect = || -> Result<(), Error> {
                 let mut link = context.connect_deadline(&name, patience())?;
                 link.send(b"hello")?;
-                link.recv_deadline(patience()).map(drop)
+                link.receiver().recv_deadline(patience()).map(drop)
             };
             match thread::Builder::new().spawn_scoped(scope, connect) {
                 Ok(started) => connecting.push(started),
@@ -205,7 +209,7 @@ fn crowd(context: &Context, late: bool) -> Ended {
         while connecting.iter().any(|peer| !peer.is_finished()) {
             let slice = std::time::Instant::now() + Duration::from_millis(10);
             let served = listener.accept_deadline(slice).and_then(|mut link| {
-                link.recv_deadline(patience())?;
+                link.receiver().recv_deadline(patience())?;
                 link.send(b"hello")
             });
             match served {

@@ -58,18 +58,19 @@ fn exchange(role: Role, name: &str, greeting: &[u8]) -> Ended {
     for len in [48, 5000, 20_000, 1_000_000] {
         let mut message = vec![7; len];
         message[..greeting.len()].copy_from_slice(greeting);
-        link.send_deadline(&message, patience())?;
-        let back = link.recv_deadline(patience())?.ok_or("an end instead of an echo")?;
+        link.sender().send_deadline(&message, patience())?;
+        let back = link.receiver().recv_deadline(patience())?.ok_or("an end instead of an echo")?;
         assert_eq!(back, message);
     }
-    link.send_deadline(LAST, patience())?;
+    link.sender().send_deadline(LAST, patience())?;
     let mut lent = context.alloc::<u32>([5000])?;
     lent.fill(4);
-    link.send_tensor_deadline(lent, patience())?;
+    link.sender().send_tensor_deadline(lent, patience())?;
     let mut frozen = context.alloc_frozen::<u32>([5000])?;
     frozen.fill(4);
-    link.send_tensor_deadline(frozen, patience())?;
-    let held = link.recv_tensor_deadline(patience())?.ok_or("an end instead of a tensor")?;
+    link.sender().send_tensor_deadline(frozen, patience())?;
+    let held =
+        link.receiver().recv_tensor_deadline(patience())?.ok_or("an end instead of a tensor")?;
     assert_eq!(link.call_deadline(&[5; 30_000], patience())?, [5; 30_000]);
     link.close()?;
     drop(held);
@@ -100,19 +101,19 @@ fn serve(context: &Context, link: &mut Connection) -> (bool, Result<(), Error>) 
     let mut again = false;
     let served = (|| {
         loop {
-            let Some(message) = link.recv_deadline(soon())? else { return Ok(()) };
+            let Some(message) = link.receiver().recv_deadline(soon())? else { return Ok(()) };
             if message == LAST {
                 break;
             }
             again |= message.starts_with(AGAIN);
             assert!(message.iter().skip(5).all(|byte| *byte == 7), "a torn message");
-            link.send_deadline(&message, soon())?;
+            link.sender().send_deadline(&message, soon())?;
         }
         for _ in 0..2 {
-            let Some(tensor) = link.recv_tensor_deadline(soon())? else { return Ok(()) };
+            let Some(tensor) = link.receiver().recv_tensor_deadline(soon())? else { return Ok(()) };
             assert_eq!(tensor.to_vec::<u32>().unwrap(), [4; 5000]);
         }
-        link.send_tensor_deadline(context.alloc::<u64>([100_000])?, soon())?;
+        link.sender().send_tensor_deadline(context.alloc::<u64>([100_000])?, soon())?;
         while let Some(request) = link.recv_request()? {
             link.respond(request.id, &request.body)?;
         }
@@ -171,7 +172,8 @@ fn run(context: &Context, test: &str, role: &str, plan: Plan) -> Option<(Outcome
                     error.kind(),
                     ErrorKind::PeerDied
                         | ErrorKind::PeerClosed
-                        | ErrorKind::RefusedByPeer(_)
+                        | ErrorKind::NotAdmittedByPeer
+                        | ErrorKind::RefusedByPeer { .. }
                         | ErrorKind::NobodyListens { .. }
                 );
                 if !fine {

@@ -227,7 +227,7 @@ impl Survivor {
                 let message = mix(number).to_le_bytes();
                 for link in [&mut near, &mut client] {
                     let back = self.tally.time(|| {
-                        link.send_deadline(&message, soon())?;
+                        link.sender().send_deadline(&message, soon())?;
                         link.receiver().recv_deadline(soon())
                     });
                     self.tally.check(back.unwrap().unwrap() == message, "an innocent link");
@@ -388,7 +388,7 @@ fn call(mut link: Connection, over: &AtomicBool) -> Trips {
     for number in 0u64.. {
         let message = mix(number).to_le_bytes();
         let start = Instant::now();
-        link.send_deadline(&message, soon()).unwrap();
+        link.sender().send_deadline(&message, soon()).unwrap();
         assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
         trips.push((start, Instant::now()));
         if over.load(Ordering::Relaxed) {

@@ -170,7 +170,7 @@ fn victim(operation: Operation, name: &str) -> ! {
     let mut link = context.connect_deadline(name, soon()).unwrap();
     let messages: Vec<_> = (0..4).map(|number| operation.message(number)).collect();
     let send = |link: &mut Connection, number: usize| {
-        link.send_deadline(&messages[number], soon()).unwrap();
+        link.sender().send_deadline(&messages[number], soon()).unwrap();
     };
     match operation {
         SendShort | SendPacked | SendLong | SendFirstPooled | WakeReader => {
@@ -185,40 +185,41 @@ fn victim(operation: Operation, name: &str) -> ! {
             step(|| send(&mut link, 3))
         }
         ParkForRoom => {
-            let fitting = messages.iter().take_while(|message| link.try_send(message).is_ok());
+            let fitting =
+                messages.iter().take_while(|message| link.sender().try_send(message).is_ok());
             assert_eq!(fitting.count(), 3);
             step(|| send(&mut link, 3))
         }
         SendBatch => step(|| {
-            let mut batch = link.batch().unwrap();
+            let mut batch = link.sender().batch().unwrap();
             messages[..3].iter().for_each(|message| batch.push(message).unwrap());
             batch.publish().unwrap();
         }),
         SendTensor => {
             let tensor = tensor(&context);
-            step(|| link.send_tensor_deadline(&tensor, soon()).unwrap())
+            step(|| link.sender().send_tensor_deadline(&tensor, soon()).unwrap())
         }
         RecvWrapped => {
             (0..3).for_each(|number| receive(&mut link, &message(number, LONG)));
-            step(|| link.recv_deadline(soon()).unwrap())
+            step(|| link.receiver().recv_deadline(soon()).unwrap())
         }
         RecvShort | RecvPacked | RecvPooled | ParkForMessage => {
-            step(|| link.recv_deadline(soon()).unwrap())
+            step(|| link.receiver().recv_deadline(soon()).unwrap())
         }
         Release | ReleasePooled | WakeWriter => {
-            let received = link.peek().unwrap().unwrap();
+            let received = link.receiver().peek().unwrap().unwrap();
             assert_eq!(received.bytes().to_vec(), message(0, operation.receives()));
             step(|| received.release().unwrap())
         }
         ReturnTensor | WakeLender => {
             let count = if operation == WakeLender { SLOTS } else { 1 };
             let mut held = Vec::new();
-            held.resize_with(count, || link.recv_tensor_deadline(soon()).unwrap());
+            held.resize_with(count, || link.receiver().recv_tensor_deadline(soon()).unwrap());
             let last = held.pop();
             step(|| drop(last))
         }
         TriggerToken => {
-            let token = link.recv_deadline(soon()).unwrap().unwrap();
+            let token = link.receiver().recv_deadline(soon()).unwrap().unwrap();
             let token = Token::from(u32::from_le_bytes(token.try_into().unwrap()));
             step(|| link.sender().trigger(token).unwrap())
         }
@@ -262,7 +263,7 @@ fn looping(operation: Operation, context: &Context, link: Connection) -> ! {
 
 /// The next message must be this one.
 fn receive(link: &mut Connection, expected: &[u8]) {
-    assert!(link.recv_deadline(soon()).unwrap().unwrap() == expected, "a torn message");
+    assert!(link.receiver().recv_deadline(soon()).unwrap().unwrap() == expected, "a torn message");
 }
 
 /// When the victim is killed.
@@ -308,18 +309,18 @@ impl Visit<'_> {
             WakeReader => self.begin(),
             WakeWriter => {
                 self.begin();
-                is_done_or_dead(link.send_deadline(&message(3, LONG), soon()));
+                is_done_or_dead(link.sender().send_deadline(&message(3, LONG), soon()));
             }
             WakeLender => {
                 let tensor = tensor(context);
                 self.begin();
-                is_done_or_dead(link.send_tensor_deadline(&tensor, soon()));
+                is_done_or_dead(link.sender().send_tensor_deadline(&tensor, soon()));
             }
             // Awake when the operation sleeps.
             ParkForMessage | ParkForRoom | ParkReactor => {
                 self.begin();
                 if self.falls_asleep() && operation != ParkForRoom {
-                    is_done_or_dead(link.send_deadline(&message(0, SHORT), soon()));
+                    is_done_or_dead(link.sender().send_deadline(&message(0, SHORT), soon()));
                 }
             }
             // Doing something else all the time.
@@ -384,7 +385,8 @@ fn prepare(operation: Operation, context: &Context, link: &mut Connection, came:
     };
     let give = |link: &mut Connection, count: usize| {
         let message = |number| message(number, operation.receives());
-        (0..count).for_each(|number| link.send_deadline(&message(number), soon()).unwrap());
+        (0..count)
+            .for_each(|number| link.sender().send_deadline(&message(number), soon()).unwrap());
     };
     match operation {
         SendPooled => take(link, 1),
@@ -392,14 +394,14 @@ fn prepare(operation: Operation, context: &Context, link: &mut Connection, came:
         RecvShort | RecvPacked | RecvPooled | Release | ReleasePooled => give(link, 1),
         RecvWrapped => give(link, 4),
         WakeWriter => give(link, 3),
-        ReturnTensor => link.send_tensor_deadline(tensor(context), soon()).unwrap(),
+        ReturnTensor => link.sender().send_tensor_deadline(tensor(context), soon()).unwrap(),
         WakeLender => {
             for _ in 0..SLOTS {
-                link.send_tensor_deadline(tensor(context), soon()).unwrap();
+                link.sender().send_tensor_deadline(tensor(context), soon()).unwrap();
             }
         }
         RunToken => {
-            let token = link.recv_deadline(soon()).unwrap().unwrap();
+            let token = link.receiver().recv_deadline(soon()).unwrap().unwrap();
             let token = Token::from(u32::from_le_bytes(token.try_into().unwrap()));
             link.sender().trigger(token).unwrap();
         }
@@ -411,10 +413,11 @@ fn prepare(operation: Operation, context: &Context, link: &mut Connection, came:
 fn receive_all(operation: Operation, link: &mut Connection, came: &mut usize) {
     let end = loop {
         let next = if operation == SendTensor {
-            link.recv_tensor_deadline(soon())
+            link.receiver()
+                .recv_tensor_deadline(soon())
                 .map(|tensor| tensor.map(|tensor| tensor.to_vec().unwrap()))
         } else {
-            link.recv_deadline(soon())
+            link.receiver().recv_deadline(soon())
         };
         match next {
             Ok(message) => {
@@ -526,7 +529,7 @@ impl Survivor {
     /// Everything is as it was before the victim came.
     fn settle(&mut self) {
         self.innocent.check();
-        self.served.send_deadline(b"innocent", soon()).unwrap();
+        self.served.sender().send_deadline(b"innocent", soon()).unwrap();
         receive(&mut self.served, b"innocent");
         drop(self.context.allocation().until(soon()).typed::<u8>([QUOTA]).unwrap());
         self.context.trim();

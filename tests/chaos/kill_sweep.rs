@@ -68,23 +68,23 @@ fn victim(role: Role, name: &str) {
     trace::enter(2);
     let mut echo = |len: usize| {
         let message = vec![len as u8; len];
-        link.send_deadline(&message, soon()).unwrap();
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), message);
+        link.sender().send_deadline(&message, soon()).unwrap();
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
     };
     [0, 48, 300].into_iter().for_each(&mut echo);
     trace::enter(3);
     [5000, 20_000, 100_000, 400_000, 1_000_000].into_iter().for_each(&mut echo);
     trace::enter(4);
-    link.send_deadline(LAST, soon()).unwrap();
+    link.sender().send_deadline(LAST, soon()).unwrap();
     let mut lent = context.alloc::<u32>([5000]).unwrap();
     lent.fill(4);
-    link.send_tensor_deadline(lent, soon()).unwrap();
+    link.sender().send_tensor_deadline(lent, soon()).unwrap();
     let mut frozen = context.alloc_frozen::<u32>([5000]).unwrap();
     frozen.fill(4);
-    link.send_tensor_deadline(frozen, soon()).unwrap();
+    link.sender().send_tensor_deadline(frozen, soon()).unwrap();
     let private = Tensor::from_slice([5000], &[4u32; 5000]).unwrap();
-    link.send_tensor_deadline(&private, soon()).unwrap();
-    let held = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+    link.sender().send_tensor_deadline(&private, soon()).unwrap();
+    let held = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
     trace::enter(5);
     link.close().unwrap();
     drop((held, context));
@@ -136,12 +136,12 @@ fn meet(stage: &mut Stage<'_>, run: &Run<'_>) -> Option<Connection> {
 /// In the survivor: the victim's partner, until the victim's end.
 fn accompany(context: &Context, link: &mut Connection) -> Result<(), Error> {
     loop {
-        let Some(message) = link.recv_deadline(late())? else { return Ok(()) };
+        let Some(message) = link.receiver().recv_deadline(late())? else { return Ok(()) };
         if message == LAST {
             break;
         }
         assert!(message.iter().all(|byte| *byte == message.len() as u8), "a torn message");
-        link.send_deadline(&message, late())?;
+        link.sender().send_deadline(&message, late())?;
     }
     let mut held = Vec::new();
     let end = tensors(context, link, &mut held);
@@ -153,11 +153,11 @@ fn accompany(context: &Context, link: &mut Connection) -> Result<(), Error> {
 
 fn tensors(context: &Context, link: &mut Connection, held: &mut Vec<Tensor>) -> Result<(), Error> {
     for _ in 0..3 {
-        let Some(tensor) = link.recv_tensor_deadline(late())? else { return Ok(()) };
+        let Some(tensor) = link.receiver().recv_tensor_deadline(late())? else { return Ok(()) };
         held.push(tensor);
     }
-    link.send_tensor_deadline(context.alloc::<u64>([100_000])?, late())?;
-    assert_eq!(link.recv_deadline(late())?, None, "there is nothing more to come");
+    link.sender().send_tensor_deadline(context.alloc::<u64>([100_000])?, late())?;
+    assert_eq!(link.receiver().recv_deadline(late())?, None, "there is nothing more to come");
     Ok(())
 }
 

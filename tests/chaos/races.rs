@@ -42,7 +42,7 @@ fn answered(test: &str) -> (Connection, Other) {
         let mut far =
             Context::with_options(sleepless()).unwrap().connect_retry(name, soon()).unwrap();
         let (mut message, mut state) = (Vec::new(), 0x2545_F491_4F6C_DD1D_u64);
-        while far.recv_into(&mut message).unwrap().is_some() {
+        while far.receiver().recv_into(&mut message).unwrap().is_some() {
             idle(&mut state);
             far.send(&message).unwrap();
         }
@@ -99,7 +99,7 @@ fn loops_that_sleep_on_a_descriptor_are_woken() {
         let ask = move |message: &[u8; 8]| {
             near.send(message).unwrap();
             loop {
-                match near.try_recv() {
+                match near.receiver().try_recv() {
                     Ok(answer) => return answer.unwrap(),
                     Err(TryRecvError::Empty) => {
                         let mut space = [MaybeUninit::<Event>::uninit(); 1];

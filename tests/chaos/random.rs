@@ -95,11 +95,11 @@ impl Way {
         let message = self.next(len);
         match random.below(6) {
             0 | 1 => {
-                if went(from.try_send(&message)) {
+                if went(from.sender().try_send(&message)) {
                     self.under_way.push_back(message);
                 }
             }
-            2 => match from.send_deadline(&message, Instant::now()) {
+            2 => match from.sender().send_deadline(&message, Instant::now()) {
                 Ok(()) => self.under_way.push_back(message),
                 Err(error) => assert!(error.is_timeout(), "{error}"),
             },
@@ -109,7 +109,7 @@ impl Way {
     }
 
     fn reserve(&mut self, random: &mut Random, from: &mut Connection, mut message: Vec<u8>) {
-        let mut room = match from.try_reserve(message.len()) {
+        let mut room = match from.sender().try_reserve(message.len()) {
             Ok(room) => room,
             Err(error) => return assert!(!went(Err(error))),
         };
@@ -127,7 +127,7 @@ impl Way {
     }
 
     fn batch(&mut self, random: &mut Random, from: &mut Connection) {
-        let mut batch = from.batch().unwrap();
+        let mut batch = from.sender().batch().unwrap();
         let mut pushed = Vec::new();
         for _ in 0..random.below(12) {
             let message = self.next(random.size(700));
@@ -157,7 +157,7 @@ impl Way {
     /// Receives what there is in some way: all of it, in order.
     fn receive(&mut self, random: &mut Random, to: &mut Connection) {
         match random.below(4) {
-            0 => match to.try_peek() {
+            0 => match to.receiver().try_peek() {
                 Ok(received) => {
                     let received = received.unwrap();
                     assert!(received.bytes().to_vec() == self.under_way[0]);
@@ -173,14 +173,14 @@ impl Way {
                 let expected: Vec<_> =
                     self.under_way.drain(..most.min(self.under_way.len())).collect();
                 let mut seen = Vec::new();
-                let count = to.drain(most, |kind, bytes| {
+                let count = to.receiver().drain(most, |kind, bytes| {
                     assert_eq!(kind, MessageKind::Message);
                     seen.push(bytes.to_vec());
                 });
                 assert!(seen == expected, "{} of {} messages", seen.len(), expected.len());
                 assert_eq!(count.unwrap(), expected.len());
             }
-            _ => match to.try_recv() {
+            _ => match to.receiver().try_recv() {
                 Ok(message) => assert!(message == self.under_way.pop_front()),
                 Err(error) => self.nothing(&error),
             },
@@ -237,10 +237,10 @@ fn use_honestly(random: &mut Random) {
     // Everything is given back, so any length goes again.
     for len in [0, 40, 5000, 250_000].map(|len: usize| len.min(longest)) {
         let message = body(len, 3);
-        near.send_deadline(&message, soon()).unwrap();
-        assert!(far.recv_deadline(soon()).unwrap().unwrap() == message);
-        far.send_deadline(&message, soon()).unwrap();
-        assert!(near.recv_deadline(soon()).unwrap().unwrap() == message);
+        near.sender().send_deadline(&message, soon()).unwrap();
+        assert!(far.receiver().recv_deadline(soon()).unwrap().unwrap() == message);
+        far.sender().send_deadline(&message, soon()).unwrap();
+        assert!(near.receiver().recv_deadline(soon()).unwrap().unwrap() == message);
     }
     drop((near, far));
     crate::support::wait_until("the return of the whole pool", || {
@@ -307,15 +307,15 @@ fn lie(random: &mut Random, peer: &mut RawPeer, fd: &OwnedFd) {
 fn act(random: &mut Random, link: &mut Connection) {
     let soon = Instant::now() + Duration::from_millis(random.below(2));
     match random.below(12) {
-        0 => drop(link.try_recv()),
-        1 => drop(link.recv_deadline(soon)),
+        0 => drop(link.receiver().try_recv()),
+        1 => drop(link.receiver().recv_deadline(soon)),
         2 => drop(link.receiver().recv_request_deadline(soon)),
         3 => drop(link.call_deadline(&[1; 30], soon)),
         4 => drop(link.call_deadline(&[1; 20_000], soon)),
-        5 => drop(link.send_deadline(&vec![1; random.size(1500)], soon)),
-        6 => drop(link.try_send(&vec![1; random.size(60_000)])),
+        5 => drop(link.sender().send_deadline(&vec![1; random.size(1500)], soon)),
+        6 => drop(link.sender().try_send(&vec![1; random.size(60_000)])),
         7 => {
-            if let Ok(Some(received)) = link.try_peek() {
+            if let Ok(Some(received)) = link.receiver().try_peek() {
                 assert_eq!(received.bytes().to_vec().len(), received.len());
                 received.bytes().lines().for_each(|line| {
                     std::hint::black_box(line);
@@ -325,9 +325,9 @@ fn act(random: &mut Random, link: &mut Connection) {
                 }
             }
         }
-        8 => drop(link.drain(3, |_, bytes| drop(std::hint::black_box(bytes.to_vec())))),
+        8 => drop(link.receiver().drain(3, |_, bytes| drop(std::hint::black_box(bytes.to_vec())))),
         9 => {
-            if let Ok(mut batch) = link.batch() {
+            if let Ok(mut batch) = link.sender().batch() {
                 (0..5).for_each(|_| drop(batch.try_push(&[1; 100])));
                 if random.one_in(2) {
                     let _ = batch.publish();
@@ -342,7 +342,7 @@ fn act(random: &mut Random, link: &mut Connection) {
             }
         }
         _ => {
-            if let Ok(mut room) = link.try_reserve(random.size(20_000)) {
+            if let Ok(mut room) = link.sender().try_reserve(random.size(20_000)) {
                 let len = room.len();
                 room.fill(3);
                 room.truncate(len / 2);

@@ -26,7 +26,7 @@ fn byte(seed: u64, at: usize) -> u8 {
 fn receive(name: &str) {
     let mut link = Context::new().unwrap().connect_retry(name, soon()).unwrap();
     let mut held: Vec<Tensor> = Vec::new();
-    while let Some(set) = link.recv_tensors().unwrap() {
+    while let Some(set) = link.receiver().recv_tensors().unwrap() {
         let seed = set["seed"].to_vec::<u64>().unwrap()[0];
         let data = set.into_iter().last().unwrap().1;
         let bytes = data.bytes().unwrap().to_vec();

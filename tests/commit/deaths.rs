@@ -356,7 +356,7 @@ fn a_service_that_is_killed_is_told_to_all_that_wait_and_a_new_one_takes_the_sam
         is_gone(model.sessions(2));
         is_gone(model.session(0));
         is_gone(model.close());
-        assert_eq!(model.counts().inputs, 1);
+        assert_eq!(model.count(Direction::In), 1);
     }
     is_gone(client.load(b"echo"));
     is_gone(client.load_descriptor(std::fs::File::open("/dev/null").unwrap(), 0, 1));

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use slipring::commit::{Client, SessionState};
+use slipring::commit::{Client, Direction, SessionState};
 use slipring::error::{CommitFault, Fault};
 use slipring::message::Token;
 use slipring::{Context, DType, Error, ErrorKind, Tensor};
@@ -23,7 +23,7 @@ fn lied_to<T: std::fmt::Debug>(
         scope.spawn(move || {
             let mut link = listener.accept_deadline(soon()).unwrap();
             let mut answers = honest.iter();
-            while let Ok(Some(asked)) = link.recv_deadline(soon()) {
+            while let Ok(Some(asked)) = link.receiver().recv_deadline(soon()) {
                 let ticket = u64::from_le_bytes(asked[8..16].try_into().unwrap());
                 let answer = match answers.next() {
                     Some(answer) => Some(answer(ticket)),
@@ -251,13 +251,13 @@ fn a_service_that_sends_records_of_another_kind_ends_the_clients_link() {
         thread::scope(|scope| {
             scope.spawn(move || {
                 let mut link = listener.accept_deadline(soon()).unwrap();
-                link.recv_deadline(soon()).unwrap();
+                link.receiver().recv_deadline(soon()).unwrap();
                 if what == 0 {
                     link.send_tensor(Tensor::from_slice([1], &[1u8]).unwrap()).unwrap();
                 } else {
                     link.submit(&head(DONE, 0, 1).0).unwrap();
                 }
-                let _ = link.recv_deadline(soon());
+                let _ = link.receiver().recv_deadline(soon());
             });
             let client = Client::connect(&context, &name).unwrap();
             let kind = client.load(b"echo").unwrap_err().kind().clone();
@@ -274,18 +274,18 @@ fn tokens_of_a_service_do_nothing_and_an_endless_stream_ends_the_clients_link() 
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut link = listener.accept_deadline(soon()).unwrap();
-            let asked = link.recv_deadline(soon()).unwrap().unwrap();
+            let asked = link.receiver().recv_deadline(soon()).unwrap().unwrap();
             for token in [0, 1, 0xffff, u32::MAX] {
                 link.sender().trigger(Token::from(token)).unwrap();
             }
             let ticket = u64::from_le_bytes(asked[8..16].try_into().unwrap());
             link.send(&description(ticket).0).unwrap();
-            link.recv_deadline(soon()).unwrap().unwrap();
+            link.receiver().recv_deadline(soon()).unwrap().unwrap();
             while link.sender().trigger(Token::from(7)).is_ok() {}
         });
         let client = Client::connect(&context, &name).unwrap();
         let model = client.load(b"echo").unwrap();
-        assert_eq!(model.counts().inputs, 1);
+        assert_eq!(model.count(Direction::In), 1);
         let kind = client.load(b"echo").unwrap_err().kind().clone();
         assert!(matches!(kind, ErrorKind::Fault(Fault::UnexpectedTokens { .. })), "{kind:?}");
         assert_eq!(*model.session(0).unwrap_err().kind(), kind);

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use slipring::cuda::{Device, PoolOptions, Stream};
+use slipring::cuda::{Device, Stream};
 use slipring::error::CudaFault;
 use slipring::region::CudaHandle;
 use slipring::{Connection, Context, Error, ErrorKind, Tensor};
@@ -49,7 +49,7 @@ fn a_copy_that_waits_for_a_peer_ends_with_its_deadline_and_can_be_tried_again() 
             keep_gate()
         };
         let device = device();
-        let (pool, stream) = (device.pool(PoolOptions::new()).unwrap(), device.stream().unwrap());
+        let (pool, stream) = (device.pool(), device.stream().unwrap());
         let context = Context::new().unwrap();
         let (mut near, mut far) = crate::support::pair_of(&context, &Context::new().unwrap());
         let host = Tensor::from_slice([4096], &bytes(4096)).unwrap();
@@ -129,7 +129,7 @@ fn a_long_copy_ends_between_two_pieces_and_leaves_the_rest_alone() {
     let cuda = FakeCuda::new().delay(DELAY);
     alone(TEST, &cuda, || {
         let device = device();
-        let (pool, stream) = (device.pool(PoolOptions::new()).unwrap(), device.stream().unwrap());
+        let (pool, stream) = (device.pool(), device.stream().unwrap());
         let mut draft = pool.alloc::<u8>([LEN], &stream).unwrap();
         draft.write(&[9; LEN]).unwrap();
         // Too late: what is short is copied, and of what is long the first piece.

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use slipring::cuda::{Device, PoolOptions, Stream};
+use slipring::cuda::{Device, Stream};
 use slipring::error::{CudaFault, Fault, GpuUuid, TensorFault};
 use slipring::region::{CudaHandle, Registry, Source};
 use slipring::tensor::{Descriptor, GpuPlace, Location};
@@ -86,13 +86,13 @@ fn a_forked_child_is_told_that_it_is_one() {
     let cuda = FakeCuda::new();
     alone("a_forked_child_is_told_that_it_is_one", &cuda, || {
         let device = Device::new(0).unwrap();
-        let (pool, stream) = (device.pool(PoolOptions::new()).unwrap(), device.stream().unwrap());
+        let (pool, stream) = (device.pool(), device.stream().unwrap());
         let draft = pool.alloc::<u8>([10], &stream).unwrap();
         // Something of the pool's is on loan.
         let context = Context::new().unwrap();
         let (mut near, mut far) = crate::support::pair_of(&context, &Context::new().unwrap());
         near.send_tensor(pool.alloc::<u8>([10], &stream).unwrap().share().unwrap()).unwrap();
-        let lent = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let lent = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         let view = device.open(&lent, &stream).unwrap();
         // SAFETY: the child calls nothing of libc's but `_exit`, and what it drops does nothing.
         let child = unsafe { libc::fork() };
@@ -135,7 +135,7 @@ fn devices_are_told_apart() {
         let fault = CudaFault::Ordinal { ordinal: 2, count: 2 };
         assert_eq!(cuda_fault(Device::new(2)), fault);
         // A stream of one device is refused on the other.
-        let (pool, stream) = (first.pool(PoolOptions::new()).unwrap(), second.stream().unwrap());
+        let (pool, stream) = (first.pool(), second.stream().unwrap());
         assert_eq!(cuda_fault(pool.alloc::<u8>([1], &stream)), CudaFault::OtherStream);
         let own = first.stream().unwrap();
         let mut draft = pool.alloc::<u8>([1], &own).unwrap();
@@ -157,7 +157,7 @@ fn a_gpu_without_memory_is_an_error_and_what_is_idle_is_given_up_first() {
     alone(test, &cuda, || {
         let device = Device::new(0).unwrap();
         let stream = device.stream().unwrap();
-        let pool = device.pool(PoolOptions::new().chunk(4 << 20)).unwrap();
+        let pool = device.pool_with(4 << 20, u64::MAX).unwrap();
         let drafts: Vec<_> =
             (0..4).map(|_| pool.alloc::<u8>([4 << 20], &stream).unwrap()).collect();
         assert_eq!(pool.bytes().unwrap(), 16 << 20);
@@ -172,7 +172,7 @@ fn a_gpu_without_memory_is_an_error_and_what_is_idle_is_given_up_first() {
         stream.synchronize().unwrap();
         pool.trim().unwrap();
         assert_eq!(pool.bytes().unwrap(), 0);
-        let chunk = |chunk, quota| device.pool(PoolOptions::new().chunk(chunk).quota(quota));
+        let chunk = |chunk, quota| device.pool_with(chunk, quota);
         assert!(matches!(chunk(0, 1 << 30).unwrap_err().kind(), ErrorKind::InvalidOption { .. }));
         assert!(chunk(1 << 20, 1 << 20).is_err() && chunk(u64::MAX, u64::MAX).is_err());
         let huge = pool.alloc::<u8>([usize::MAX], &stream).unwrap_err();
@@ -191,12 +191,12 @@ fn every_call_that_fails_is_an_error_and_nothing_is_misused() {
         let context = Context::new()?;
         let (mut near, mut far) = crate::support::pair_of(&context, &Context::new()?);
         let device = Device::new(0)?;
-        let (pool, stream) = (device.pool(PoolOptions::new())?, device.stream()?);
+        let (pool, stream) = (device.pool(), device.stream()?);
         let mut draft = pool.alloc::<u32>([16], &stream)?;
         draft.write(&[7; 16])?;
         draft.fill(1)?;
         near.send_tensor(draft.share()?)?;
-        let tensor = far.recv_tensor_deadline(soon())?.expect("a tensor");
+        let tensor = far.receiver().recv_tensor_deadline(soon())?.expect("a tensor");
         let view = device.open(&tensor, &stream)?;
         let mut copy = pool.alloc::<u32>([16], &stream)?;
         copy.copy_from(&view)?;
@@ -316,7 +316,7 @@ fn a_place_that_lies_ends_the_link() {
         let (mut link, mut peer) = stage.link();
         peer.send_segment(1, 1 << 20);
         post(&mut peer, attachments, &description);
-        assert_eq!(fault(link.recv_tensors()), expected);
+        assert_eq!(fault(link.receiver().recv_tensors()), expected);
         crate::support::stays_faulty(&mut link, expected);
     }
     stage.is_undisturbed();
@@ -334,7 +334,7 @@ fn forged_handles_are_errors_and_their_tickets_go_back() {
         let two = [TICKET, Lent { slot: 1, generation: 6, ..TICKET }];
         for uuid in [device.uuid(), GpuUuid([9; 16])] {
             post(&mut peer, &two, &description(&place(uuid)));
-            let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             let refused = device.open(&tensor, &stream);
             if uuid == device.uuid() {
                 assert_eq!(driver_fault(refused), ("cuIpcOpenMemHandle_v2", INVALID_VALUE));
@@ -360,7 +360,7 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
         &cuda,
         |mut link| {
             let (device, stream) = device_and_stream(0);
-            let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
+            let pool = device.pool_with(2 << 20, u64::MAX).unwrap();
             let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
             draft.write(&[0.5; 16]).unwrap();
             link.send_tensor(draft.share().unwrap()).unwrap();
@@ -381,7 +381,7 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
             peer.send_segment(1, 1 << 20);
             let lie = GpuPlace { allocation: told.allocation + 1, ..told };
             post(&mut peer, &[TICKET, Lent { slot: 1, ..TICKET }], &description(&lie));
-            let lying = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let lying = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             let len = told.allocation;
             let fault = CudaFault::Allocation { len, claimed: len + 1 };
             assert_eq!(cuda_fault(device.open(&lying, &stream)), fault);
@@ -392,7 +392,7 @@ fn an_allocation_that_is_shorter_than_said_is_refused_and_closed() {
             // A forged event behind a true allocation.
             let forged = GpuPlace { ready: [7; 64], ..told };
             post(&mut peer, &[TICKET, Lent { slot: 1, ..TICKET }], &description(&forged));
-            let forged = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let forged = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             let refused = driver_fault(device.open(&forged, &stream));
             assert_eq!(refused, ("cuIpcOpenEventHandle", INVALID_VALUE));
             drop((lying, forged, link, tensor));
@@ -410,7 +410,7 @@ fn a_region_of_a_gpu_is_checked_and_read() {
         &cuda,
         |mut link| {
             let (device, stream) = device_and_stream(0);
-            let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
+            let pool = device.pool_with(2 << 20, u64::MAX).unwrap();
             let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
             draft.write(&[0.5; 16]).unwrap();
             let tensor = draft.share().unwrap();
@@ -419,7 +419,7 @@ fn a_region_of_a_gpu_is_checked_and_read() {
         },
         |mut link| {
             let (device, stream) = device_and_stream(0);
-            let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             let told = *tensor.gpu_place().unwrap();
             let handle = CudaHandle { raw: told.handle, device: 0 };
             let registry = Registry::new().unwrap();
@@ -441,7 +441,7 @@ fn a_region_of_a_gpu_is_checked_and_read() {
             // The lease lasts as long as a view of it.
             drop(region);
             let leased = registry.unregister("gpu").unwrap();
-            assert!(matches!(leased, slipring::region::Unregistered::Leased { .. }));
+            assert!(leased > 0);
             drop(view);
             // Too long, forged, wrapping, of the host, unknown.
             let len = told.allocation;
@@ -482,12 +482,11 @@ fn a_view_travels_by_dlpack_and_its_loan_goes_back_with_the_deleter() {
         let (mut near, mut far) = crate::support::pair_of(&context, &Context::new().unwrap());
         let device = Device::new(0).unwrap();
         let stream = device.stream().unwrap();
-        let options = PoolOptions::new().chunk(2 << 20).quota(2 << 20);
-        let pool = device.pool(options).unwrap();
+        let pool = device.pool_with(2 << 20, 2 << 20).unwrap();
         let draft = pool.alloc::<f32>([512, 1024], &stream).unwrap();
         let address = draft.device_ptr();
         near.send_tensor(draft.share().unwrap()).unwrap();
-        let tensor = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let tensor = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         let raw = device.open(&tensor, &stream).unwrap().into_dlpack().unwrap();
         drop(tensor);
         // SAFETY: it was made above, and is ended below.
@@ -513,7 +512,7 @@ fn an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end() {
     alone("an_error_that_says_nothing_of_the_work_is_not_taken_for_its_end", &cuda, || {
         let device = Device::new(0).unwrap();
         let stream = device.stream().unwrap();
-        let pool = device.pool(PoolOptions::new().chunk(2 << 20).quota(2 << 20)).unwrap();
+        let pool = device.pool_with(2 << 20, 2 << 20).unwrap();
         let mut draft = pool.alloc::<u8>([2 << 20], &stream).unwrap();
         draft.fill(1).unwrap();
         drop(draft);
@@ -539,7 +538,7 @@ fn one_handle_told_of_two_gpus_is_opened_on_each_or_not_at_all() {
         |mut link| {
             for at in 0..2 {
                 let (device, stream) = device_and_stream(at);
-                let pool = device.pool(PoolOptions::new().chunk(2 << 20)).unwrap();
+                let pool = device.pool_with(2 << 20, u64::MAX).unwrap();
                 let mut draft = pool.alloc::<f32>([16], &stream).unwrap();
                 draft.write(&[0.5; 16]).unwrap();
                 link.send_tensor(draft.share().unwrap()).unwrap();
@@ -556,12 +555,12 @@ fn one_handle_told_of_two_gpus_is_opened_on_each_or_not_at_all() {
             peer.send_segment(1, 1 << 20);
             let two = [TICKET, Lent { slot: 1, ..TICKET }];
             post(&mut peer, &two, &description(&told));
-            let true_one = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let true_one = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             let view = device.open(&true_one, &stream).unwrap();
             let lie =
                 GpuPlace { device: other.uuid(), ready: events.ready, done: events.done, ..told };
             post(&mut peer, &two, &description(&lie));
-            let lying = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let lying = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             // CUDA opens a handle on any GPU; what it must not give is another GPU's address.
             if let Ok(opened) = other.open(&lying, &others) {
                 assert_ne!(opened.device_ptr(), view.device_ptr());

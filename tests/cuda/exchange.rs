@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use slipring::cuda::{Pool, PoolOptions};
+use slipring::cuda::Pool;
 use slipring::error::{CudaFault, TensorFault};
 use slipring::{Context, ErrorKind, Tensor};
 
@@ -28,8 +28,7 @@ fn a_tensor_arrives_bit_by_bit_behind_its_writer() {
         &cuda,
         |mut link| {
             let device = device();
-            let (pool, stream) =
-                (device.pool(PoolOptions::new()).unwrap(), device.stream().unwrap());
+            let (pool, stream) = (device.pool(), device.stream().unwrap());
             let mut draft = pool.alloc::<u32>([2, 512], &stream).unwrap();
             draft.write(&numbers(7, 1024)).unwrap();
             link.send_tensor(draft.share().unwrap()).unwrap();
@@ -217,8 +216,7 @@ fn two_streams_that_read_one_tensor_are_both_waited_for() {
         },
         |mut link| {
             let device = device();
-            let options = PoolOptions::new().chunk(8 << 20);
-            let pool = device.pool(options).unwrap();
+            let pool = device.pool_with(8 << 20, u64::MAX).unwrap();
             let (busy, idle) = (device.stream().unwrap(), device.stream().unwrap());
             let tensor = recv(&mut link);
             let (slow, fast) = (device.open(&tensor, &busy), device.open(&tensor, &idle));

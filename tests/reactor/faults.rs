@@ -96,7 +96,7 @@ impl Kind {
                 while link.try_send(&[0; 500]).is_ok() {}
                 link.write_with([0; 500], move |link, _| act(link));
                 // The end of the link is checked elsewhere.
-                while far.try_recv().is_ok_and(|message| message.is_some()) {}
+                while far.receiver().try_recv().is_ok_and(|message| message.is_some()) {}
             }
             Self::Call => {
                 link.call_with(*b"question", move |link, _| act(link));
@@ -141,7 +141,7 @@ fn a_panic_in_a_callback_ends_its_link_and_no_other() {
             let TrySendError::Failed(late) = late else { panic!("{late:?}") };
             assert_eq!(*late.kind(), ErrorKind::CallbackPanicked);
             assert_eq!(kind(link.register(|_| ())), ErrorKind::CallbackPanicked);
-            while far.recv_deadline(soon()).unwrap().is_some() {}
+            while far.receiver().recv_deadline(soon()).unwrap().is_some() {}
             comes_back(&mut witness);
         }
     }
@@ -196,7 +196,7 @@ fn panics_that_belong_to_no_link_cost_nothing() {
             .unwrap();
         for _ in 0..3 {
             let mut dropped = context.connect_deadline(&name, soon()).unwrap();
-            assert_eq!(dropped.recv_deadline(soon()).unwrap(), None);
+            assert_eq!(dropped.receiver().recv_deadline(soon()).unwrap(), None);
             comes_back(&mut context.connect_deadline(&name, soon()).unwrap());
         }
         comes_back(&mut witness);
@@ -224,7 +224,7 @@ fn completions_come_before_the_end_also_of_a_link_whose_callback_panicked() {
     assert_eq!(hear(&said), format!("read: {panicked}"));
     assert_eq!(hear(&said), format!("closed: {panicked}"));
     assert_eq!(receive(&mut far), b"answer");
-    assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_link_is_closed_from_inside_of_its_own_callbacks() {
             });
             hear(&end).unwrap();
             nothing_more(&end);
-            while far.recv_deadline(soon()).unwrap().is_some() {}
+            while far.receiver().recv_deadline(soon()).unwrap().is_some() {}
         }
         // From the last of them, too, and from one's that were deferred or accepted.
         let (near, far) = pair_of(&context, &context);
@@ -262,7 +262,7 @@ fn a_link_is_closed_from_inside_of_its_own_callbacks() {
         let (near, mut far) = pair_of(&context, &context);
         let link = reactor.adopt(near).unwrap();
         reactor.defer(move || link.close());
-        assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
         comes_back(&mut witness);
     }
 }
@@ -305,7 +305,7 @@ fn callbacks_adopt_write_and_close_whatever_they_like() {
                     let deadline = soon();
                     let back = loop {
                         inner.poll_once(1).unwrap();
-                        match inner_far.try_recv() {
+                        match inner_far.receiver().try_recv() {
                             Ok(back) => break back.unwrap(),
                             Err(_) => assert!(std::time::Instant::now() < deadline),
                         }
@@ -335,8 +335,8 @@ fn callbacks_adopt_write_and_close_whatever_they_like() {
             assert_eq!(receive(&mut far), b"through");
         }
         far.send(b"close").unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap(), None);
-        assert_eq!(other_far.recv_deadline(soon()).unwrap(), None);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
+        assert_eq!(other_far.receiver().recv_deadline(soon()).unwrap(), None);
     }
 }
 
@@ -613,7 +613,7 @@ fn a_shutdown_closes_every_link_in_order_and_later_use_says_so() {
         for (end, far) in &mut ends {
             hear(end).unwrap();
             nothing_more(end);
-            assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+            assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
         }
         wait_until("the listener's end", || {
             let late = context.connect_deadline(&name, soon());
@@ -644,7 +644,7 @@ fn a_shutdown_closes_every_link_in_order_and_later_use_says_so() {
         // A link that is adopted now ends at once.
         let (near, mut far) = pair(Options::new());
         let link = reactor.adopt(near).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
         assert_eq!(kind(hear(&end_of(&link))), ErrorKind::ReactorStopped);
         assert_eq!(kind(link.register(|_| ())), ErrorKind::ReactorStopped);
         let name = unique_name();
@@ -671,7 +671,7 @@ fn a_shutdown_ends_the_links_of_an_own_loop_that_lives_on() {
             while events.poll_once(1000).unwrap() > 0 {}
         }
         hear(&end).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
         assert!(!link.is_open());
         let (say, said) = diary();
         link.read_with(move |_, answer| say(kind(answer)));
@@ -745,8 +745,8 @@ fn a_loop_that_is_dropped_closes_its_links_for_their_peers() {
             drop(events);
             hear(&end).unwrap();
             assert_eq!(receive(&mut far), b"sent before");
-            assert_eq!(far.recv_deadline(soon()).unwrap(), None);
-            assert_eq!(its_far.recv_deadline(soon()).unwrap(), None);
+            assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
+            assert_eq!(its_far.receiver().recv_deadline(soon()).unwrap(), None);
             assert_eq!(kind(hear(&unseen_end)), ErrorKind::ReactorStopped);
             assert_eq!(hear(&said), ErrorKind::ReactorStopped);
             drop((link, unseen));
@@ -806,7 +806,7 @@ fn after_a_fork_the_child_has_no_loop_and_its_parents_goes_on() {
             let deadline = soon();
             loop {
                 while events.poll_once(1000).unwrap() > 0 {}
-                match far.try_recv() {
+                match far.receiver().try_recv() {
                     Ok(back) => break assert_eq!(back.unwrap(), round.to_le_bytes()),
                     Err(_) => assert!(std::time::Instant::now() < deadline),
                 }

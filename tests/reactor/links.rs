@@ -231,7 +231,7 @@ fn the_descriptor_of_an_own_loop_tells_of_room() {
                 receive(&mut far);
             };
             done.unwrap();
-            while far.try_recv().is_ok() {}
+            while far.receiver().try_recv().is_ok() {}
             serve(&mut events);
             assert_eq!(events.timeout(), None, "nothing waits");
         }
@@ -282,7 +282,7 @@ fn small_budgets_starve_no_link() {
     let mut next = || {
         for _ in 0..10_000 {
             // There is always something on the first link.
-            while louder.try_send(b"shout").is_ok() {}
+            while louder.sender().try_send(b"shout").is_ok() {}
             assert!(events.poll_once(4).unwrap() > 0);
             if let Ok(index) = said.try_recv() {
                 return index;
@@ -408,7 +408,7 @@ fn what_a_connection_had_set_aside_comes_first() {
         if by_descriptor {
             // As somebody's who had it in a loop of its own.
             assert!(near.as_fd().as_fd().try_clone_to_owned().is_ok());
-            let _ = near.try_recv();
+            let _ = near.receiver().try_recv();
         }
         let peer = thread::spawn(move || {
             let request = far.recv_request().unwrap().unwrap();
@@ -588,7 +588,7 @@ fn a_close_delivers_the_writes_that_wait_and_takes_no_more() {
     for number in 0..COUNT {
         assert_eq!(receive(&mut far), numbered(number, 300));
     }
-    assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
     let mut completed = Vec::new();
     loop {
         match hear(&said) {
@@ -1082,7 +1082,7 @@ fn a_hundred_thousand_sleeps_are_woken_from() {
     link.on_closed(move |_, result| say(result));
     for round in 0..ROUNDS {
         far.send(&round.to_le_bytes()).unwrap();
-        match far.recv_deadline(soon()) {
+        match far.receiver().recv_deadline(soon()) {
             Ok(back) => assert_eq!(back.unwrap(), round.to_le_bytes()),
             Err(error) => panic!("round {round}: {error}, {:?}", end.recv_timeout(HANG)),
         }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::callbacks::{diary, hear, kind, receive, settle};
 use crate::support::{pair_of, soon, unique_name, wait_until};
-use slipring::error::Refusal;
 use slipring::options::PeerPolicy;
 use slipring::{Connection, Context, ErrorKind, Link, Options, Reactor};
 
@@ -73,7 +72,7 @@ fn an_admission_policy_that_panics_refuses_that_peer_and_no_other() {
             assert!(listener.try_accept().unwrap().is_none());
             listener.stats().refused == 1
         });
-        assert_eq!(kind(refused.join().unwrap()), ErrorKind::RefusedByPeer(Refusal::NotAdmitted));
+        assert_eq!(kind(refused.join().unwrap()), ErrorKind::NotAdmittedByPeer);
         panics.store(false, Ordering::Relaxed);
         let admitted = scope.spawn(connect);
         let mut near = listener.accept_deadline(soon()).unwrap();
@@ -112,7 +111,7 @@ fn an_admission_policy_that_panics_costs_a_reactor_no_link() {
     for _ in 0..3 {
         panics.store(true, Ordering::Relaxed);
         let refused = peers.connect_deadline(&name, soon());
-        assert_eq!(kind(refused), ErrorKind::RefusedByPeer(Refusal::NotAdmitted));
+        assert_eq!(kind(refused), ErrorKind::NotAdmittedByPeer);
         bystander.goes_on();
         panics.store(false, Ordering::Relaxed);
         let _admitted = peers.connect_deadline(&name, soon()).unwrap();
@@ -193,9 +192,13 @@ fn callbacks_whose_drop_panics_hinder_no_shutdown() {
         hear(&end).unwrap();
     }
     for mut far in fars {
-        assert_eq!(far.recv_deadline(soon()).unwrap(), None, "every link is closed in order");
+        assert_eq!(
+            far.receiver().recv_deadline(soon()).unwrap(),
+            None,
+            "every link is closed in order"
+        );
     }
-    assert_eq!(bystander.far.recv_deadline(soon()).unwrap(), None);
+    assert_eq!(bystander.far.receiver().recv_deadline(soon()).unwrap(), None);
     // A stopped reactor drops the refused closure on this thread.
     let (bomb, other) = (Bomb, Bomb);
     bystander.reactor.defer(move || drop(bomb));

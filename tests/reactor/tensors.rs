@@ -125,7 +125,7 @@ fn tensors_messages_and_triggers_come_in_the_order_of_their_sending() {
             end.send_tensor(pooled(&far, 4 * round, 2000)).unwrap();
             end.send(&(4 * round + 1).to_le_bytes()).unwrap();
             end.sender().trigger(token).unwrap();
-            end.send_tensors(&set(&far, 4 * round + 3)).unwrap();
+            end.sender().send_tensors(&set(&far, 4 * round + 3)).unwrap();
         }
         let expected = |at: u32| if at % 4 == 2 { u32::MAX } else { at };
         assert_eq!(heard.join().unwrap(), (0..400).map(expected).collect::<Vec<_>>());
@@ -145,7 +145,7 @@ fn tensors_wait_in_the_ring_until_somebody_wants_them() {
         link.on_message(move |_, each| message(format!("message {}", each.len())));
         link.on_closed(move |_, result| closed(format!("closed {result:?}")));
         link.read_with(move |_, each| read(format!("read {}", each.unwrap().unwrap().len())));
-        end.send_tensors(&set(&far, 7)).unwrap();
+        end.sender().send_tensors(&set(&far, 7)).unwrap();
         end.send(b"behind it").unwrap();
         end.send(b"more").unwrap();
         let mut end = Some(end);
@@ -214,7 +214,7 @@ fn what_is_set_aside_is_bounded_and_an_end_gives_it_back() {
         end.recv_request().unwrap().unwrap();
         let mut sent = 0u32;
         // Behind the limit they wait in the ring, which is full at some point.
-        while end.try_send_tensor(&scalar(sent)).is_ok() {
+        while end.sender().try_send_tensor(&scalar(sent)).is_ok() {
             sent += 1;
             assert!(sent < 1_000_000, "there is no limit");
         }
@@ -246,7 +246,7 @@ fn what_a_connection_had_set_aside_comes_first() {
         let peer = std::thread::spawn(move || {
             let request = far.recv_request().unwrap().unwrap();
             far.send(b"first").unwrap();
-            far.send_tensors(&set(&context, 9)).unwrap();
+            far.sender().send_tensors(&set(&context, 9)).unwrap();
             far.send(b"second").unwrap();
             far.send_tensor(scalar(10)).unwrap();
             far.respond(request.id, b"answer").unwrap();
@@ -309,17 +309,17 @@ fn a_panic_in_a_tensor_callback_ends_its_link_and_gives_the_tensors_back() {
         let (say, said) = diary();
         link.write_tensor_with(pooled(&near, 1, 1000), move |_, result| say(result));
         hear(&said).unwrap();
-        end.send_tensors(&set(&far, 3)).unwrap();
-        end.send_tensors(&set(&far, 4)).unwrap();
+        end.sender().send_tensors(&set(&far, 3)).unwrap();
+        end.sender().send_tensors(&set(&far, 4)).unwrap();
         link.on_tensors(|_, set| {
             is_set(&set, 3);
             panic!("on purpose");
         });
         assert_eq!(kind(hear(&ended)), ErrorKind::CallbackPanicked);
-        witness.send_tensors(&set(&far, 5)).unwrap();
-        is_set(&witness.recv_tensors_deadline(soon()).unwrap().unwrap(), 5);
-        assert_eq!(end.recv_tensor_deadline(soon()).unwrap().unwrap().byte_len(), 4000);
-        assert!(end.recv_tensor_deadline(soon()).unwrap().is_none());
+        witness.sender().send_tensors(&set(&far, 5)).unwrap();
+        is_set(&witness.receiver().recv_tensors_deadline(soon()).unwrap().unwrap(), 5);
+        assert_eq!(end.receiver().recv_tensor_deadline(soon()).unwrap().unwrap().byte_len(), 4000);
+        assert!(end.receiver().recv_tensor_deadline(soon()).unwrap().is_none());
         drop((end, witness));
         is_whole(&far);
         is_whole(&near);
@@ -343,19 +343,19 @@ fn writes_of_tensors_and_messages_leave_in_order_and_complete_in_order() {
                 match number % 5 {
                     0 => assert_eq!(receive(&mut end), vec![number as u8; 300]),
                     1 => {
-                        let set = end.recv_tensors_deadline(soon()).unwrap().unwrap();
+                        let set = end.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
                         is_set(&set, number);
                     }
                     2 => {
-                        let tensor = end.recv_tensor_deadline(soon()).unwrap().unwrap();
+                        let tensor = end.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
                         assert_eq!(tensor.to_vec::<u32>().unwrap(), [number; 700]);
                     }
                     3 => {
-                        let tensor = end.recv_tensor_deadline(soon()).unwrap().unwrap();
+                        let tensor = end.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
                         assert_eq!(tensor.as_slice::<u32>().unwrap(), [42; 5000]);
                     }
                     _ => {
-                        let tensor = end.recv_tensor_deadline(soon()).unwrap().unwrap();
+                        let tensor = end.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
                         assert_eq!(tensor.to_vec::<u32>().unwrap(), [number; 900]);
                     }
                 }
@@ -402,7 +402,8 @@ fn tensors_are_sent_now_or_not_at_all_behind_what_waits() {
     link.write_tensor_with(scalar(3), move |_, result| say(result));
     assert!(matches!(link.try_send_tensor(&scalar(4)), Err(TrySendError::Full { .. })));
     assert!(matches!(link.try_send_tensors(&set(&near, 4)), Err(TrySendError::Full { .. })));
-    let next = |end: &mut Connection| end.recv_tensors_deadline(soon()).unwrap().unwrap();
+    let next =
+        |end: &mut Connection| end.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
     assert_eq!(value(&next(&mut end)), 1);
     is_set(&next(&mut end), 2);
     (0..sent).for_each(|_| drop(receive(&mut end)));
@@ -412,7 +413,7 @@ fn tensors_are_sent_now_or_not_at_all_behind_what_waits() {
     let late = link.try_send_tensor(&scalar(5)).unwrap_err();
     let TrySendError::Failed(late) = late else { panic!("{late:?}") };
     assert_eq!(*late.kind(), ErrorKind::LinkClosed);
-    assert!(end.recv_tensors_deadline(soon()).unwrap().is_none());
+    assert!(end.receiver().recv_tensors_deadline(soon()).unwrap().is_none());
 }
 
 #[test]
@@ -435,7 +436,7 @@ fn a_tensor_goes_to_many_links_and_comes_back_after_the_last() {
     }
     drop(tensor);
     for (_, mut end) in links {
-        let tensor = end.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let tensor = end.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         assert_eq!(tensor.to_vec::<u32>().unwrap(), [8; 300_000]);
         assert!(near.alloc::<u8>([QUOTA]).is_err());
     }
@@ -504,8 +505,8 @@ fn what_waits_comes_back_however_the_link_ends() {
             _ => {
                 // In order: all that waits is delivered.
                 link.close();
-                while end.try_recv().is_ok() {}
-                while end.recv_tensors_deadline(soon()).unwrap().is_some() {}
+                while end.receiver().try_recv().is_ok() {}
+                while end.receiver().recv_tensors_deadline(soon()).unwrap().is_some() {}
                 hear(&ended).unwrap();
                 (0..2).for_each(|_| hear(&waits).unwrap());
                 drop((end, other));
@@ -537,7 +538,7 @@ fn a_peer_that_dies_ends_the_writes_of_tensors_that_wait() {
     let mut peer = Other::start(test, &name, |name| {
         let context = Context::with_options(Options::new().ring_capacity(4096)).unwrap();
         let mut link = context.connect_retry(name, soon()).unwrap();
-        let _held = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let _held = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         say("held");
         wait_for_death();
     });
@@ -578,12 +579,12 @@ fn a_callback_sends_on_what_it_got_by_copy_or_frozen_without_one() {
         let mut frozen = first.alloc_frozen::<u32>([1000]).unwrap();
         frozen.fill(5);
         from.send_tensor(frozen).unwrap();
-        let there = to.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let there = to.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         assert_eq!(there.as_slice::<u32>().unwrap(), [5; 1000]);
         assert_eq!(middle.pool_bytes(), 0, "nothing was copied");
         for number in 0..50 {
             from.send_tensor(pooled(&first, number, 200_000)).unwrap();
-            let there = to.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let there = to.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             assert_eq!(there.to_vec::<u32>().unwrap(), [number; 200_000]);
             assert!(there.is_loaned() && middle.pool_bytes() > 0);
         }
@@ -600,7 +601,7 @@ fn a_write_waits_for_memory_that_another_peer_holds() {
         let (adopted, mut holder) = pair_of(&near, &far);
         let holding = reactor.adopt(adopted).unwrap();
         holding.write_tensor(near.alloc::<u8>([QUOTA]).unwrap());
-        let held = holder.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let held = holder.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         let (say, said) = diary();
         let again = say.clone();
         // They are copied, for which there is no memory now; what comes behind them waits, too.
@@ -609,14 +610,14 @@ fn a_write_waits_for_memory_that_another_peer_holds() {
         link.write_tensor_with(private, move |_, result| say(("tensor", result)));
         link.write_with(*b"behind it", move |_, result| again(("message", result)));
         settle(&reactor);
-        assert!(said.try_recv().is_err() && end.try_recv().is_err());
+        assert!(said.try_recv().is_err() && end.receiver().try_recv().is_err());
         drop(held);
         for expected in ["tensor", "message"] {
             let (what, result) = hear(&said);
             assert_eq!(what, expected);
             result.unwrap();
         }
-        let tensor = end.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let tensor = end.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![9; 1 << 20]);
         assert_eq!(receive(&mut end), b"behind it");
     }
@@ -644,7 +645,7 @@ fn two_sets_that_wait_for_memory_do_not_keep_it_from_each_other() {
     std::thread::scope(|scope| {
         for (end, value) in [(&mut end, 1), (&mut other_end, 2)] {
             scope.spawn(move || {
-                let set = end.recv_tensors_deadline(soon()).unwrap().unwrap();
+                let set = end.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
                 assert_eq!(set.at(1).unwrap().to_vec::<u8>().unwrap(), vec![value; 3 << 19]);
             });
         }
@@ -664,9 +665,9 @@ fn an_own_loop_serves_tensors() {
     let mut events = EventLoop::new(&near).unwrap();
     let link = events.reactor().adopt(adopted).unwrap();
     link.on_tensors(|link, set| link.write_tensors(set));
-    end.send_tensors(&set(&near, 6)).unwrap();
+    end.sender().send_tensors(&set(&near, 6)).unwrap();
     while events.poll_once(1000).unwrap() > 0 {}
-    is_set(&end.recv_tensors_deadline(soon()).unwrap().unwrap(), 6);
+    is_set(&end.receiver().recv_tensors_deadline(soon()).unwrap().unwrap(), 6);
     // A set with too many for the peer ends in an answer, not in waiting.
     let mut many = TensorSet::new();
     for number in 0..256 {

@@ -13,9 +13,7 @@ use crate::support::other::{Other, listen_for, say};
 use crate::support::{unique_name, wait_until};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use slipring::error::RegionFault;
-use slipring::region::{
-    CudaHandle, PosixShm, RegionKind, RegionLimits, Registry, SigbusGuard, Source, Unregistered,
-};
+use slipring::region::{CudaHandle, PosixShm, RegionKind, Registry, SigbusGuard, Source};
 use slipring::{Error, ErrorKind};
 
 const PAGE: u64 = 4096;
@@ -249,7 +247,7 @@ fn unregistering_a_leased_region_refuses_new_users_and_ends_with_the_last() {
         assert_eq!(first.bytes().unwrap().len(), 8);
         assert_eq!(mapped("slipring-test-region"), 1);
 
-        assert_eq!(registry.unregister("r").unwrap(), Unregistered::Leased { leases: 2 });
+        assert_eq!(registry.unregister("r").unwrap(), 2);
         let unknown = RegionFault::Unknown { name: "r".to_owned() };
         assert_eq!(fault(registry.lease("r", 0, 8)), unknown);
         assert_eq!(fault(registry.status("r")), unknown);
@@ -266,7 +264,7 @@ fn unregistering_a_leased_region_refuses_new_users_and_ends_with_the_last() {
         first.read_at(0, &mut old).unwrap();
         registry.lease("r", 0, 8).unwrap().read_at(0, &mut new).unwrap();
         assert_eq!((old, new), ([0; 8], [5; 8]));
-        assert_eq!(registry.unregister("r").unwrap(), Unregistered::Done);
+        assert_eq!(registry.unregister("r").unwrap(), 0);
         drop(fd);
 
         drop(first);
@@ -337,10 +335,10 @@ fn status_tells_what_was_registered_and_unregistering_goes_by_kind() {
     assert_eq!(fault(registry.unregister_of(RegionKind::Posix, "gpu")), other_kind);
     assert_eq!(
         registry.unregister_all(RegionKind::Posix).unwrap(),
-        [("region".to_owned(), Unregistered::Done), ("second".to_owned(), Unregistered::Done)]
+        [("region".to_owned(), 0), ("second".to_owned(), 0)]
     );
     assert!(registry.unregister_all(RegionKind::Posix).unwrap().is_empty());
-    assert_eq!(registry.unregister_of(RegionKind::Cuda, "gpu").unwrap(), Unregistered::Done);
+    assert_eq!(registry.unregister_of(RegionKind::Cuda, "gpu").unwrap(), 0);
     assert_eq!(registry.statuses().unwrap().len(), 1);
 }
 
@@ -363,7 +361,7 @@ fn memory_of_a_gpu_is_data_and_not_reached() {
 #[test]
 fn limits_are_met_with_both_numbers_and_given_back() {
     let object = PosixShm::create(&format!("/{}", unique_name()), 1000).unwrap();
-    let registry = Registry::with_limits(RegionLimits::new().regions(3).bytes(1500)).unwrap();
+    let registry = Registry::with_limits(3, 1500).unwrap();
     let register = |name: &str, len| registry.register(name, Source::Posix(object.key()), 0, len);
     register("a", 1000).unwrap();
     let bytes = RegionFault::TooManyBytes { used: 1000, needed: 501, limit: 1500 };
@@ -376,7 +374,7 @@ fn limits_are_met_with_both_numbers_and_given_back() {
 
     // A region that goes away counts until it is gone.
     let lease = registry.lease("a", 0, 1).unwrap();
-    assert_eq!(registry.unregister("a").unwrap(), Unregistered::Leased { leases: 1 });
+    assert_eq!(registry.unregister("a").unwrap(), 1);
     assert_eq!(fault(register("c", 1)), count);
     drop(lease);
     register("c", 1000).unwrap();
@@ -534,8 +532,7 @@ fn threads_lease_while_another_unregisters_and_nothing_is_left() {
     let test = "threads_lease_while_another_unregisters_and_nothing_is_left";
     let mut other = Other::start(test, "", |_| {
         // Three leases at a time keep regions that go away.
-        let limits = RegionLimits::new().regions(8).bytes(8 * PAGE);
-        let registry = Registry::with_limits(limits).unwrap();
+        let registry = Registry::with_limits(8, 8 * PAGE).unwrap();
         let fd = memfd(PAGE, SealFlags::SHRINK);
         file(&fd).write_at(&[4; 64], 0).unwrap();
         let before = descriptors();
@@ -567,8 +564,8 @@ fn threads_lease_while_another_unregisters_and_nothing_is_left() {
                 registry.register("r", Source::Memfd(fd.as_fd()), 0, PAGE).unwrap();
                 thread::yield_now();
                 match registry.unregister("r").unwrap() {
-                    Unregistered::Done => done += 1,
-                    Unregistered::Leased { .. } => leased += 1,
+                    0 => done += 1,
+                    _ => leased += 1,
                 }
                 let _ = registry.going_away().unwrap();
             }
@@ -653,6 +650,6 @@ fn what_is_registered_stays_the_callers() {
     let registry = Registry::new().unwrap();
     let borrowed: BorrowedFd<'_> = fd.as_fd();
     registry.register("r", Source::Memfd(borrowed), 0, PAGE).unwrap();
-    assert_eq!(registry.unregister("r").unwrap(), Unregistered::Done);
+    assert_eq!(registry.unregister("r").unwrap(), 0);
     file(fd).write_at(b"still open", 0).unwrap();
 }

@@ -13,7 +13,7 @@ pub fn hear<T>(said: &mpsc::Receiver<T>) -> T {
 
 /// Returns the next message of a plain connection.
 pub fn receive(far: &mut Connection) -> Vec<u8> {
-    far.recv_deadline(soon()).unwrap().expect("a message, not the end")
+    far.receiver().recv_deadline(soon()).unwrap().expect("a message, not the end")
 }
 
 pub fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {

@@ -178,7 +178,7 @@ impl Hostile {
     }
 
     pub fn hear(&mut self) -> Option<(u64, Said)> {
-        match self.link.recv_deadline(soon()) {
+        match self.link.receiver().recv_deadline(soon()) {
             Ok(answer) => Some(decode(&answer?)),
             Err(error) => {
                 assert!(error.is_disconnected(), "{error}");

@@ -5,7 +5,7 @@
 //! exchange(TEST, &cuda, |link| { /* the owner */ }, |link| { /* the borrower */ });
 //! ```
 
-use slipring::cuda::{Device, Pool, PoolOptions};
+use slipring::cuda::{Device, Pool};
 use slipring::error::CudaFault;
 use slipring::{Connection, Context, ErrorKind, Result, Tensor};
 
@@ -113,7 +113,7 @@ pub fn device() -> Device {
 
 /// A pool of one chunk of 2 MiB.
 pub fn small_pool(device: &Device) -> Pool {
-    device.pool(PoolOptions::new().chunk(2 << 20).quota(2 << 20)).unwrap()
+    device.pool_with(2 << 20, 2 << 20).unwrap()
 }
 
 pub fn numbers(first: u32, count: u32) -> Vec<u32> {
@@ -121,17 +121,17 @@ pub fn numbers(first: u32, count: u32) -> Vec<u32> {
 }
 
 pub fn recv(link: &mut Connection) -> Tensor {
-    link.recv_tensor_deadline(soon()).unwrap().expect("a tensor")
+    link.receiver().recv_tensor_deadline(soon()).unwrap().expect("a tensor")
 }
 
 /// Waits for a word of the peer.
 pub fn hear(link: &mut Connection) {
-    link.recv_deadline(soon()).unwrap().expect("a word");
+    link.receiver().recv_deadline(soon()).unwrap().expect("a word");
 }
 
 /// Waits until the peer closes.
 pub fn hear_out(link: &mut Connection) {
-    assert!(link.recv_deadline(soon()).unwrap().is_none());
+    assert!(link.receiver().recv_deadline(soon()).unwrap().is_none());
 }
 
 pub fn calls(trace: &[Call], name: &str) -> usize {

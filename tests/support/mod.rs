@@ -117,7 +117,7 @@ impl Witness {
         for len in [0, 48, 300, 20_000].into_iter().filter(|len| *len <= self.longest) {
             let message = vec![self.round; len];
             self.near.send(&message).unwrap();
-            assert_eq!(self.far.recv_deadline(soon()).unwrap().unwrap(), message);
+            assert_eq!(self.far.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
             self.far.send(&message).unwrap();
             let back = self.near.receiver().recv_deadline(soon()).unwrap().unwrap();
             assert_eq!(back, message);
@@ -164,7 +164,7 @@ impl Stage {
             (connector.join().unwrap(), accepted)
         });
         near.send(b"honest").unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"honest");
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), b"honest");
         self.witness.check();
     }
 }
@@ -180,18 +180,18 @@ pub fn fault<T: std::fmt::Debug>(answer: Result<T, Error>) -> Fault {
 /// Asserts that every further use of a link gives the same fault.
 pub fn stays_faulty(link: &mut Connection, expected: Fault) {
     for _ in 0..2 {
-        assert_eq!(fault(link.recv_deadline(soon())), expected);
+        assert_eq!(fault(link.receiver().recv_deadline(soon())), expected);
         assert_eq!(fault(link.recv_request()), expected);
         assert_eq!(fault(link.send(b"late")), expected);
         assert_eq!(fault(link.send(&[0; 20_000])), expected);
         assert_eq!(fault(link.call(b"late")), expected);
-        assert_eq!(fault(link.reserve(10).map(drop)), expected);
-        assert_eq!(fault(link.peek().map(drop)), expected);
-        match link.try_recv() {
+        assert_eq!(fault(link.sender().reserve(10).map(drop)), expected);
+        assert_eq!(fault(link.receiver().peek().map(drop)), expected);
+        match link.receiver().try_recv() {
             Err(TryRecvError::Failed(error)) => assert_eq!(fault::<()>(Err(error)), expected),
             other => panic!("{other:?}"),
         }
-        match link.try_send(b"late") {
+        match link.sender().try_send(b"late") {
             Err(TrySendError::Failed(error)) => assert_eq!(fault::<()>(Err(error)), expected),
             other => panic!("{other:?}"),
         }

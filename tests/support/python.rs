@@ -154,7 +154,7 @@ impl Echo {
     }
 
     pub fn send(&mut self, message: &[u8]) {
-        in_time(|deadline| self.link.send_deadline(message, deadline)).unwrap();
+        in_time(|deadline| self.link.sender().send_deadline(message, deadline)).unwrap();
     }
 
     pub fn comes_back(&mut self, message: &[u8]) {

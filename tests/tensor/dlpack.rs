@@ -12,7 +12,7 @@ use dlpark::versioned::Dlpack;
 use dlpark::{DlpackElement, DlpackFlags};
 use half::{bf16, f16};
 use slipring::tensor::Element;
-use slipring::tensor::dlpack::{self, Imported};
+use slipring::tensor::dlpack::{self, DLManagedTensorVersioned, Imported};
 use slipring::{DType, Shape};
 
 /// Bytes that somebody else can see being dropped.
@@ -26,7 +26,7 @@ impl AsRef<[u8]> for Owner {
 
 /// A tensor of ours, as `dlpark` takes it.
 fn to_dlpark(bytes: Vec<u8>, alive: &Arc<()>, dtype: DType, shape: &Shape) -> Dlpack {
-    let raw = dlpack::export(Owner(bytes, alive.clone()), dtype, shape).unwrap();
+    let raw = DLManagedTensorVersioned::export(Owner(bytes, alive.clone()), dtype, shape).unwrap();
     // SAFETY: the tensor was made above, and is given away here. The test of layouts shows that both
     // libraries mean the same structure.
     unsafe { Dlpack::from_raw(raw.cast()) }.unwrap()

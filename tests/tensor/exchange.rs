@@ -158,8 +158,8 @@ fn a_set_arrives_with_its_names_and_order() {
     set.insert("ids", Tensor::from_slice([3], &[1i32, -2, 3]).unwrap()).unwrap();
     set.push(Tensor::from_slice([5000], &[9u8; 5000]).unwrap());
     set.push(context.alloc_frozen::<f64>([4]).unwrap().share().unwrap());
-    near.send_tensors(&set).unwrap();
-    let set = far.recv_tensors().unwrap().unwrap();
+    near.sender().send_tensors(&set).unwrap();
+    let set = far.receiver().recv_tensors().unwrap().unwrap();
     assert_eq!(set.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["pixels", "ids", "", ""]);
     assert_eq!(set["pixels"].to_vec::<bf16>().unwrap(), [bf16::from_f32(1.5); 2000]);
     assert_eq!(set["ids"].as_slice::<i32>().unwrap(), [1, -2, 3]);
@@ -175,14 +175,14 @@ fn a_set_is_full_at_some_point_and_says_so() {
     let shared = context.alloc::<u8>([8]).unwrap().share().unwrap();
     let mut set = TensorSet::new();
     near.send_tensor(&shared).unwrap();
-    assert_eq!(far.recv_tensors().unwrap().unwrap().len(), 1);
-    near.send_tensors(&set).unwrap();
-    assert!(far.recv_tensors().unwrap().unwrap().is_empty());
+    assert_eq!(far.receiver().recv_tensors().unwrap().unwrap().len(), 1);
+    near.sender().send_tensors(&set).unwrap();
+    assert!(far.receiver().recv_tensors().unwrap().unwrap().is_empty());
     for _ in 0..256 {
         set.push(context.alloc::<u8>([8]).unwrap().share().unwrap());
     }
     let fault = TensorFault::Count { count: 256, expected: 255 };
-    assert_eq!(kind(near.send_tensors(&set)), ErrorKind::Tensor(fault));
+    assert_eq!(kind(near.sender().send_tensors(&set)), ErrorKind::Tensor(fault));
     let twice = set.insert("a", Tensor::from_slice([1], &[1u8]).unwrap());
     twice.unwrap();
     let same = set.insert("a", Tensor::from_slice([1], &[1u8]).unwrap());
@@ -207,14 +207,14 @@ fn messages_and_tensors_do_not_mix_themselves_up() {
         assert_eq!(far.recv_tensor().unwrap().unwrap().to_vec::<u64>().unwrap(), [round]);
         assert_eq!(far.recv_tensor().unwrap().unwrap().to_vec::<u64>().unwrap(), [round; 1000]);
     }
-    assert!(matches!(far.try_recv_tensor(), Err(TryRecvError::Empty)));
+    assert!(matches!(far.receiver().try_recv_tensor(), Err(TryRecvError::Empty)));
     near.send(b"plain").unwrap();
-    assert!(matches!(far.try_recv_tensor(), Err(TryRecvError::Empty)));
+    assert!(matches!(far.receiver().try_recv_tensor(), Err(TryRecvError::Empty)));
     assert_eq!(far.recv().unwrap().unwrap(), b"plain");
     let mut two = TensorSet::new();
     two.push(Tensor::from_slice([1], &[1u8]).unwrap());
     two.push(context.alloc::<u8>([9999]).unwrap().share().unwrap());
-    near.send_tensors(&two).unwrap();
+    near.sender().send_tensors(&two).unwrap();
     let fault = TensorFault::Count { count: 2, expected: 1 };
     assert_eq!(kind(far.recv_tensor()), ErrorKind::Tensor(fault));
     near.send(b"goes on").unwrap();
@@ -302,7 +302,7 @@ fn tensors_outlive_their_sender() {
     });
     let mut listener = Context::new().unwrap().listen(&name).unwrap();
     let mut link = listener.accept().unwrap();
-    let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+    let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
     sender.expect("sent");
     sender.kill();
     sender.wait();
@@ -341,20 +341,20 @@ fn a_quota_of_slots_ends_with_an_answer_and_a_drop_makes_room() {
     let context = Context::new().unwrap();
     let tensor = context.alloc::<u8>([100]).unwrap().share().unwrap();
     // Of another context: each is a copy, inline.
-    (0..20).for_each(|_| near.try_send_tensor(&tensor).unwrap());
+    (0..20).for_each(|_| near.sender().try_send_tensor(&tensor).unwrap());
     (0..20).for_each(|_| drop(far.recv_tensor().unwrap()));
     drop((near, far));
     let (mut near, mut far) = pair(Options::new().loan_slots(4));
     let own = Tensor::from_slice([9000], &[7u8; 9000]).unwrap();
     let mut sent = 0;
-    while near.try_send_tensor(&own).is_ok() {
+    while near.sender().try_send_tensor(&own).is_ok() {
         sent += 1;
     }
     assert_eq!(sent, 4);
     let held = far.recv_tensor().unwrap().unwrap();
-    assert!(near.try_send_tensor(&own).is_err());
+    assert!(near.sender().try_send_tensor(&own).is_err());
     drop(held);
-    near.try_send_tensor(&own).unwrap();
+    near.sender().try_send_tensor(&own).unwrap();
 }
 
 #[test]
@@ -372,13 +372,13 @@ fn a_tensor_in_a_region_travels_by_its_name() {
     near.send_tensor(&tensor).unwrap();
     let mut set = TensorSet::new();
     set.insert("frame", tensor).unwrap();
-    near.send_tensors(&set).unwrap();
+    near.sender().send_tensors(&set).unwrap();
     assert_eq!(context.pool_bytes(), 0, "nothing was copied");
     let one = far.recv_tensor().unwrap().unwrap();
     assert_eq!((one.region(), one.byte_len()), (Some("frames"), 400));
     assert_eq!(kind(one.to_vec::<f32>()), ErrorKind::Tensor(TensorFault::Unresolved));
     let one = one.resolve(&there).unwrap();
-    let set = far.recv_tensors().unwrap().unwrap().resolve(&there).unwrap();
+    let set = far.receiver().recv_tensors().unwrap().unwrap().resolve(&there).unwrap();
     for tensor in [&one, &set["frame"]] {
         assert_eq!(tensor.to_vec::<f32>().unwrap(), [f32::from_ne_bytes([7; 4]); 100]);
         let mut seen = 0;
@@ -405,12 +405,12 @@ fn what_never_fits_is_refused_at_once() {
     let private = |len: usize| Tensor::from_slice([len], &vec![1u8; len]).unwrap();
     let mut set = TensorSet::new();
     (0..3).for_each(|_| set.push(private(2 << 20)));
-    assert!(matches!(kind(near.send_tensors(&set)), ErrorKind::PoolExhausted { .. }));
+    assert!(matches!(kind(near.sender().send_tensors(&set)), ErrorKind::PoolExhausted { .. }));
     let (mut near, _far) = pair(Options::new().loan_slots(4));
     let mut set = TensorSet::new();
     (0..5).for_each(|_| set.push(private(9000)));
     let fault = TensorFault::Count { count: 5, expected: 4 };
-    assert_eq!(kind(near.send_tensors(&set)), ErrorKind::Tensor(fault));
+    assert_eq!(kind(near.sender().send_tensors(&set)), ErrorKind::Tensor(fault));
     // All of them together are more than the receiver maps.
     let (mut near, _far) = pair_with(Options::new(), Options::new().peer_pool_limit(4 << 20));
     let context = Context::new().unwrap();
@@ -418,7 +418,7 @@ fn what_never_fits_is_refused_at_once() {
     for _ in 0..3 {
         set.push(context.alloc_frozen::<u8>([2 << 20]).unwrap().share().unwrap());
     }
-    assert!(matches!(kind(near.send_tensors(&set)), ErrorKind::PoolExhausted { .. }));
+    assert!(matches!(kind(near.sender().send_tensors(&set)), ErrorKind::PoolExhausted { .. }));
     near.send(b"goes on").unwrap();
 }
 
@@ -438,20 +438,20 @@ fn a_set_keeps_all_its_segments_where_few_are_mapped() {
         let mut set = TensorSet::new();
         for place in places {
             near.send_tensor(&tensors[place]).unwrap();
-            let there = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let there = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             assert_eq!(usize::from(there.bytes().unwrap().byte(50)), place);
             set.push(frozen(place));
         }
-        near.send_tensors(&set).unwrap();
-        let there = far.recv_tensors_deadline(soon()).unwrap().unwrap();
+        near.sender().send_tensors(&set).unwrap();
+        let there = far.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
         let values = there.iter().map(|(_, tensor)| usize::from(tensor.bytes().unwrap().byte(50)));
         assert_eq!(values.collect::<Vec<_>>(), places);
         // The first one stays mapped, the second one makes way.
         let mut half = TensorSet::new();
         half.push(set.into_iter().next().unwrap().1);
         half.push(frozen(9));
-        near.send_tensors(&half).unwrap();
-        let there = far.recv_tensors_deadline(soon()).unwrap().unwrap();
+        near.sender().send_tensors(&half).unwrap();
+        let there = far.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
         let values = there.iter().map(|(_, tensor)| usize::from(tensor.bytes().unwrap().byte(50)));
         assert_eq!(values.collect::<Vec<_>>(), [places[0], 9]);
     }
@@ -468,10 +468,10 @@ fn frozen_tensors_that_are_gone_here_are_still_received() {
         near.send_tensor(tensor).unwrap();
         // The receiver takes everything from its socket, for want of room for what it sends itself.
         assert!(far.as_fd().try_clone_to_owned().is_ok());
-        while far.try_send(&[0; 500]).is_ok() {}
+        while far.sender().try_send(&[0; 500]).is_ok() {}
     }
     for value in 0..10 {
-        let tensor = far.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let tensor = far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         assert_eq!(tensor.as_slice::<u8>().unwrap(), [value; 5000]);
     }
 }
@@ -510,7 +510,7 @@ fn two_that_wait_for_memory_do_not_keep_it_from_each_other() {
                 drop(near);
             });
             scope.spawn(move || {
-                let set = far.recv_tensors_deadline(soon()).unwrap().unwrap();
+                let set = far.receiver().recv_tensors_deadline(soon()).unwrap().unwrap();
                 assert_eq!(set.at(1).unwrap().to_vec::<u8>().unwrap(), vec![value; 5 << 19]);
             });
         }
@@ -561,8 +561,8 @@ fn a_thousand_frozen_tensors_share_one_piece_of_memory() {
         for (name, tensor) in part {
             set.insert(name, tensor.try_clone().unwrap()).unwrap();
         }
-        near.send_tensors(&set).unwrap();
-        there.extend(far.recv_tensors().unwrap().unwrap());
+        near.sender().send_tensors(&set).unwrap();
+        there.extend(far.receiver().recv_tensors().unwrap().unwrap());
     }
     assert!(context.pool_bytes() < 128 << 10, "{} bytes", context.pool_bytes());
     for ((name, tensor), (expected, value)) in there.iter().zip(names.iter().zip(&values)) {
@@ -582,10 +582,10 @@ fn a_copy_that_waits_for_a_slot_is_not_made_again_and_again() {
     let (mut near, far) = pair(Options::new().loan_slots(1));
     let long = Tensor::from_slice([64 << 20], &vec![1u8; 64 << 20]).unwrap();
     let context = Context::new().unwrap();
-    near.try_send_tensor(&Tensor::from_slice([600], &[0u8; 600]).unwrap()).unwrap();
+    near.sender().try_send_tensor(&Tensor::from_slice([600], &[0u8; 600]).unwrap()).unwrap();
     let start = std::time::Instant::now();
     for _ in 0..1000 {
-        assert!(near.try_send_tensor(&long).is_err());
+        assert!(near.sender().try_send_tensor(&long).is_err());
     }
     // A thousand copies take ten seconds and more.
     assert!(start.elapsed() < std::time::Duration::from_secs(5), "{:?}", start.elapsed());
@@ -606,13 +606,13 @@ fn a_steady_exchange_makes_no_system_call() {
                 let mut fresh = context.alloc::<u64>([512]).unwrap();
                 fresh[511] = number;
                 near.send_tensor(fresh).unwrap();
-                near.try_send_tensor(&shared).unwrap();
+                near.sender().try_send_tensor(&shared).unwrap();
                 near.send(&number.to_ne_bytes()).unwrap();
                 let fresh = far.recv_tensor().unwrap().unwrap();
                 assert_eq!(fresh.bytes().unwrap().slice(511 * 8, 8).byte(0), number as u8);
                 drop(far.recv_tensor().unwrap().unwrap());
                 let mut message = [0; 8];
-                let received = far.peek().unwrap().unwrap();
+                let received = far.receiver().peek().unwrap().unwrap();
                 received.bytes().copy_to(&mut message);
                 received.release().unwrap();
                 assert_eq!(u64::from_ne_bytes(message), number);

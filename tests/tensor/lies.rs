@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use rustix::fs::SealFlags;
-use slipring::error::{DescriptorFault, Fault, TensorFault, TryRecvError};
+use slipring::error::{Fault, TensorFault, TryRecvError};
 use slipring::{Connection, Context, ErrorKind, Options, Reactor};
 
 use crate::support::callbacks::{diary, hear};
@@ -52,7 +52,7 @@ trait Post {
 const LENT: Lent = Lent { segment: 1, slot: 0, offset: 0, len: 4096, generation: 5 };
 
 fn tensor_fault(link: &mut Connection) -> Fault {
-    fault(link.recv_tensors())
+    fault(link.receiver().recv_tensors())
 }
 
 fn ends_with(send: impl Fn(&mut RawPeer), expected: Fault, stage: &mut Stage) {
@@ -69,7 +69,7 @@ fn an_honest_raw_peer_is_understood() {
     let (mut link, mut peer) = stage.link();
     peer.send_segment(1, 1 << 20);
     peer.post(&[LENT], &tensor(FP32, &[32, 32]));
-    let one = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+    let one = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
     assert_eq!((one.shape().dims(), one.byte_len()), (&[32, 32][..], 4096));
     assert_eq!(peer.theirs().load(RETURNS), 0);
     drop(one);
@@ -79,7 +79,7 @@ fn an_honest_raw_peer_is_understood() {
         &[LENT, Lent { generation: 6, ..LENT }],
         &[tensor(FP32, &[1024]), tensor(2, &[4096])].concat(),
     );
-    let two = link.recv_tensors().unwrap().unwrap();
+    let two = link.receiver().recv_tensors().unwrap().unwrap();
     drop(link);
     drop(two);
     assert_eq!(peer.theirs().load(RETURNS), 6);
@@ -241,7 +241,7 @@ fn frozen_memory_must_be_sealed_against_writing() {
         raw::send(&peer.socket, &frozen_packet(1, page()), &[fd.as_fd()]).unwrap();
         peer.post(&[attachment], &tensor(2, &[4096]));
         let (seals, required) = ((frozen - missing).bits(), frozen.bits());
-        let expected = Fault::Descriptor(DescriptorFault::Seals { seals, required });
+        let expected = Fault::Seals { seals, required };
         assert_eq!(tensor_fault(&mut link), expected);
         stays_faulty(&mut link, expected);
     }
@@ -251,7 +251,7 @@ fn frozen_memory_must_be_sealed_against_writing() {
     raw::send(&peer.socket, &frozen_packet(1, page()), &[fd.as_fd()]).unwrap();
     let mut peer = peer;
     peer.post(&[attachment], &tensor(2, &[4096]));
-    assert!(matches!(tensor_fault(&mut link), Fault::Descriptor(DescriptorFault::Seals { .. })));
+    assert!(matches!(tensor_fault(&mut link), Fault::Seals { .. }));
     stage.is_undisturbed();
 }
 
@@ -272,7 +272,7 @@ fn frozen_memory_is_not_lent_and_carries_no_message() {
     let (mut link, mut peer) = stage.link();
     freeze(&peer);
     peer.lend(LENT);
-    assert_eq!(fault(link.recv_deadline(soon())), Fault::UnknownSegment { segment: 1 });
+    assert_eq!(fault(link.receiver().recv_deadline(soon())), Fault::UnknownSegment { segment: 1 });
     for (offset, len) in [(64, 2 * page()), (2 * page(), 64), (0u64.wrapping_sub(64), 128)] {
         let (mut link, mut peer) = stage.link();
         freeze(&peer);
@@ -284,7 +284,7 @@ fn frozen_memory_is_not_lent_and_carries_no_message() {
     let (mut link, mut peer) = stage.link();
     freeze(&peer);
     peer.post(&[Lent { slot: u32::MAX, offset: 64, ..LENT }], &tensor(2, &[4096]));
-    let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+    let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
     assert_eq!(tensor.as_slice::<u8>().unwrap(), [0; 4096]);
     stage.is_undisturbed();
 }
@@ -295,12 +295,12 @@ fn bools_that_are_none_are_found_where_they_are_read() {
     let (mut link, mut peer) = stage.link();
     peer.send_segment(1, page());
     peer.post(&[LENT], &tensor(1, &[4096]));
-    let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+    let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
     assert_eq!(tensor.to_vec::<bool>().unwrap(), [false; 4096]);
     let mut inline = vec![1, 1, 2, 0, 2, 0, 0, 0, 2, 0, 0, 0];
     inline.extend([1, 2]);
     peer.post(&[], &inline);
-    let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+    let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
     let lie = ErrorKind::Tensor(TensorFault::Bool { index: 1, value: 2 });
     assert_eq!(*tensor.to_vec::<bool>().unwrap_err().kind(), lie);
     assert_eq!(*tensor.as_slice::<bool>().unwrap_err().kind(), lie);
@@ -320,10 +320,10 @@ fn a_flood_of_unwanted_attachments_is_set_aside_up_to_a_limit_and_given_back() {
                 for slot in 0..200 {
                     peer.post(&[Lent { slot, ..LENT }], &tensor(FP32, &[1024]));
                 }
-                let full = link.recv_deadline(soon()).unwrap_err();
+                let full = link.receiver().recv_deadline(soon()).unwrap_err();
                 assert!(matches!(full.kind(), ErrorKind::BacklogFull { .. }), "{full}");
                 for _ in 0..200 {
-                    drop(link.recv_tensor_deadline(soon()).unwrap().unwrap());
+                    drop(link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap());
                 }
                 for slot in 0..200 {
                     assert_eq!(peer.theirs().load(RETURNS + 8 * slot), 5);
@@ -346,7 +346,7 @@ fn a_region_that_nobody_has_is_found_where_it_is_resolved() {
         description.push(name.len() as u8);
         description.extend(name.as_bytes());
         peer.post(&[], &description);
-        let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         assert_eq!((tensor.region(), tensor.byte_len()), (Some(name), 4));
         let unresolved = ErrorKind::Tensor(TensorFault::Unresolved);
         assert_eq!(*tensor.to_vec::<u8>().unwrap_err().kind(), unresolved);
@@ -370,7 +370,7 @@ fn a_region_of_any_length_costs_nothing_before_it_is_resolved() {
         description.extend(len.to_le_bytes());
         description.push(0);
         peer.post(&[], &description);
-        let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+        let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         let unresolved = ErrorKind::Tensor(TensorFault::Unresolved);
         assert_eq!(*tensor.to_vec::<u8>().unwrap_err().kind(), unresolved);
         assert_eq!(*tensor.to_private().unwrap_err().kind(), unresolved);
@@ -398,7 +398,7 @@ fn a_description_is_bounded_however_large_the_ring_is() {
         description.resize(len, 7);
         peer.post(&[], &description);
         if legal {
-            let tensor = link.recv_tensor_deadline(soon()).unwrap().unwrap();
+            let tensor = link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
             assert_eq!(tensor.byte_len(), bytes as usize);
         } else {
             assert!(matches!(tensor_fault(&mut link), Fault::RecordHeader { .. }));
@@ -418,7 +418,7 @@ fn what_is_set_aside_counts_with_what_it_keeps() {
         let loans: Vec<Lent> = (0..100).map(|slot| Lent { slot, ..LENT }).collect();
         peer.post(&loans, &[]);
         posted += 1;
-        match link.try_recv() {
+        match link.receiver().try_recv() {
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Failed(error)) => break error,
             other => panic!("{other:?}"),
@@ -440,7 +440,7 @@ fn frozen_memory_takes_a_quarter_of_the_descriptors_at_most() {
             let context = Context::new().unwrap();
             let mut link = context.connect_retry(name, soon()).unwrap();
             // One that only wants messages.
-            let error = link.recv_deadline(soon()).unwrap_err();
+            let error = link.receiver().recv_deadline(soon()).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { limit: 200 }), "{error}");
             let open = crate::support::census::descriptors();
             assert!(open < 100, "{open} descriptors are open");
@@ -476,7 +476,7 @@ fn a_lie_that_a_reactor_meets_ends_its_link_behind_what_came_before() {
         peer.post(&[LENT], &tensor(FP32, &[32, 32]));
         peer.post(&[Lent { slot: 1, ..LENT }], &tensor(FP32, &[32, 33]));
         if set_aside {
-            assert!(matches!(link.try_recv(), Err(TryRecvError::Empty)));
+            assert!(matches!(link.receiver().try_recv(), Err(TryRecvError::Empty)));
         }
         let link = reactor.adopt(link).unwrap();
         let (say, said) = diary();

@@ -225,7 +225,7 @@ impl Tensors for Connection {
     }
 
     fn tells(&mut self, command: &str) -> String {
-        in_time(|deadline| self.send_deadline(command.as_bytes(), deadline)).unwrap();
+        in_time(|deadline| self.sender().send_deadline(command.as_bytes(), deadline)).unwrap();
         self.answer()
     }
 }
@@ -281,7 +281,7 @@ fn echo(link: &mut Connection, change: impl Fn(TensorSet) -> TensorSet) -> Resul
         } else {
             let body = received.bytes().to_vec();
             received.release()?;
-            in_time(|deadline| link.send_deadline(&body, deadline))?;
+            in_time(|deadline| link.sender().send_deadline(&body, deadline))?;
             expected.0 = Some(body);
         }
     }
@@ -304,7 +304,7 @@ fn echo_in_a_loop(link: &mut Connection) -> Result<u32> {
             progress = false;
             while let Some(next) = unsent.front() {
                 let sent = match next {
-                    Unsent::Body(body) => link.try_send(body),
+                    Unsent::Body(body) => link.sender().try_send(body),
                     Unsent::Set(set) => link.sender().try_send_tensors(set),
                 };
                 match sent {
@@ -313,7 +313,7 @@ fn echo_in_a_loop(link: &mut Connection) -> Result<u32> {
                     Err(TrySendError::Failed(error)) => return Err(error),
                 }
             }
-            match link.try_peek() {
+            match link.receiver().try_peek() {
                 Ok(Some(received)) if received.kind() == MessageKind::Tensors => {
                     let set = received.into_tensors()?;
                     expected.check(&set);
@@ -516,7 +516,7 @@ fn pools_do_not_grow_in_many_exchanges() {
         }
         let message = body(round * 13 % 20_000, round);
         link.send_set(&set);
-        in_time(|deadline| link.send_deadline(&message, deadline)).unwrap();
+        in_time(|deadline| link.sender().send_deadline(&message, deadline)).unwrap();
         let back = link.take_set();
         same(&back, &set);
         assert!(back.get("frozen").is_none_or(Tensor::is_frozen));
@@ -676,7 +676,7 @@ fn what_peer_py_had_lent_outlives_it() {
     link.send_set(&set);
     wait_until(
         "the echo",
-        || matches!(link.try_peek(), Ok(Some(received)) if received.kind() == MessageKind::Tensors),
+        || matches!(link.receiver().try_peek(), Ok(Some(received)) if received.kind() == MessageKind::Tensors),
     );
     python.kill();
     same(&link.take_set(), &set);

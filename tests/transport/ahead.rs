@@ -43,7 +43,7 @@ fn link(stage: &mut Stage) -> (Connection, RawPeer) {
     peer.send_segment(1, SEGMENT);
     fill(&peer, b'a');
     peer.lend(Lent { slot: 0, ..LENT });
-    assert!(link.recv_deadline(soon()).unwrap().unwrap() == vec![b'a'; LEN as usize]);
+    assert!(link.receiver().recv_deadline(soon()).unwrap().unwrap() == vec![b'a'; LEN as usize]);
     (link, peer)
 }
 
@@ -89,7 +89,9 @@ fn copied_ahead(stage: &mut Stage, told: u64, kind: u64, receive: fn(&mut Connec
 #[test]
 fn what_is_told_of_is_copied_before_it_is_a_message() {
     let mut stage = Stage::new(watching());
-    copied_ahead(&mut stage, LEN / 2, MESSAGE, |link| link.recv_deadline(soon()).unwrap().unwrap());
+    copied_ahead(&mut stage, LEN / 2, MESSAGE, |link| {
+        link.receiver().recv_deadline(soon()).unwrap().unwrap()
+    });
     copied_ahead(&mut stage, LEN / 2, MESSAGE, |link| {
         let mut message = vec![0; 3];
         link.receiver().recv_into_deadline(&mut message, soon()).unwrap();
@@ -192,13 +194,15 @@ fn lies_about_what_is_there_are_ignored() {
             tell(&peer, lent, told);
             let error = link.receiver().recv_into_deadline(&mut message, shortly()).unwrap_err();
             assert!(error.is_timeout() && message.is_empty(), "{lent:?} {told}: {error}");
-            assert!(matches!(link.try_recv(), Err(TryRecvError::Empty)));
+            assert!(matches!(link.receiver().try_recv(), Err(TryRecvError::Empty)));
         }
         // A false announcement changes nothing, and the message that is sent arrives.
         peer.say(b"honest");
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"honest");
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"honest");
         peer.lend(LENT);
-        assert!(link.recv_deadline(soon()).unwrap().unwrap() == vec![b'a'; LEN as usize]);
+        assert!(
+            link.receiver().recv_deadline(soon()).unwrap().unwrap() == vec![b'a'; LEN as usize]
+        );
     }
     stage.is_undisturbed();
 }
@@ -225,7 +229,7 @@ fn a_peer_that_tells_again_and_again_delays_no_deadline() {
             for _ in 0..5 {
                 let start = Instant::now();
                 let deadline = start + Duration::from_millis(20);
-                assert!(link.recv_deadline(deadline).unwrap_err().is_timeout());
+                assert!(link.receiver().recv_deadline(deadline).unwrap_err().is_timeout());
                 assert!(start.elapsed() < HANG);
             }
         });
@@ -238,14 +242,14 @@ fn only_a_wait_for_a_copy_sleeps_eagerly() {
     let mut stage = Stage::new(Options::new().spin(Spin::For(Duration::ZERO)));
     let (mut link, mut peer) = stage.link();
     let receptions: [(Receive, u64, u64); 4] = [
-        (|link| drop(link.recv_deadline(soon()).unwrap()), MESSAGE, 5),
+        (|link| drop(link.receiver().recv_deadline(soon()).unwrap()), MESSAGE, 5),
         (|link| drop(link.receiver().recv_request_deadline(soon()).unwrap()), REQUEST, 5),
         (
             |link| link.receiver().peek_deadline(soon()).unwrap().unwrap().release().unwrap(),
             MESSAGE,
             1,
         ),
-        (|link| drop(link.recv_deadline(soon()).unwrap()), MESSAGE, 5),
+        (|link| drop(link.receiver().recv_deadline(soon()).unwrap()), MESSAGE, 5),
     ];
     for (receive, kind, state) in receptions {
         thread::scope(|scope| {
@@ -314,7 +318,7 @@ fn what_is_told_of_another_kind_is_left_until_it_comes() {
             let request = link.receiver().recv_request_deadline(soon()).unwrap().unwrap();
             (message, request.body)
         } else {
-            (link.recv_deadline(soon()).unwrap().unwrap(), message)
+            (link.receiver().recv_deadline(soon()).unwrap().unwrap(), message)
         };
         assert_eq!(first, b"plain");
         assert!(second == vec![b'a'; LEN as usize]);
@@ -331,7 +335,7 @@ fn a_telling_of_which_nothing_comes_wakes_a_sleeper_once() {
     fill(&peer, b'a');
     let is_parked = |peer: &RawPeer, state| peer.theirs().load(RECEIVER_STATE) & 7 == state;
     thread::scope(|scope| {
-        let receiver = scope.spawn(|| link.recv_deadline(soon()).unwrap().unwrap());
+        let receiver = scope.spawn(|| link.receiver().recv_deadline(soon()).unwrap().unwrap());
         crate::support::wait_until("it sleeps", || is_parked(&peer, 5));
         for told in (64..LEN).step_by(LEN as usize / 32) {
             tell(&peer, LENT, told);
@@ -503,7 +507,7 @@ fn long_messages_and_calls_arrive_as_they_were_sent() {
             });
             for seed in 0..2 * lengths.len() {
                 let len = lengths[seed % lengths.len()];
-                near.send_deadline(&pattern(seed, len), soon()).unwrap();
+                near.sender().send_deadline(&pattern(seed, len), soon()).unwrap();
                 let answer = near.call_deadline(&pattern(seed + 1, len), soon()).unwrap();
                 assert!(answer == pattern(seed + 2, len), "answer {seed}");
             }

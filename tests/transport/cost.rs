@@ -36,12 +36,12 @@ fn status(field: &str) -> u64 {
 fn drains(mut link: Connection) -> Result<(), Error> {
     let soon = || Instant::now() + Duration::from_millis(20);
     for _ in 0..8 {
-        if let Some(tensors) = link.recv_tensors_deadline(soon()).or_else(quiet)? {
+        if let Some(tensors) = link.receiver().recv_tensors_deadline(soon()).or_else(quiet)? {
             for (_, tensor) in tensors.iter() {
                 let _ = tensor.bytes().map(|bytes| bytes.len());
             }
         }
-        link.recv_deadline(soon()).or_else(quiet)?;
+        link.receiver().recv_deadline(soon()).or_else(quiet)?;
         if link.recv_request().is_err() {
             break;
         }
@@ -211,9 +211,9 @@ fn a_peer_that_keeps_everything_costs_ring_and_quota_and_errors_say_what_to_do()
 
         // It never reads.
         let short = vec![7; 3000];
-        while link.try_send(&short).is_ok() {}
+        while link.sender().try_send(&short).is_ok() {}
         let full = loop {
-            if let Err(full) = link.try_send(&[]) {
+            if let Err(full) = link.sender().try_send(&[]) {
                 break full;
             }
         };
@@ -223,7 +223,7 @@ fn a_peer_that_keeps_everything_costs_ring_and_quota_and_errors_say_what_to_do()
             let late = link.send(message).unwrap_err();
             assert!(late.is_timeout());
             names(&late, "the peer makes no room");
-            let late = link.send_deadline(message, Instant::now() + moment).unwrap_err();
+            let late = link.sender().send_deadline(message, Instant::now() + moment).unwrap_err();
             names(&late, "the peer makes no room");
         }
         let late = link.submit(&short).unwrap_err();
@@ -236,7 +236,7 @@ fn a_peer_that_keeps_everything_costs_ring_and_quota_and_errors_say_what_to_do()
         let kept = loop {
             // It has read all there is.
             peer.position(link.stats().sent.messages.saturating_mul(64));
-            match link.try_send(&[7; 100_000]) {
+            match link.sender().try_send(&[7; 100_000]) {
                 Ok(()) => {}
                 Err(full) => break full,
             }
@@ -305,7 +305,7 @@ fn a_link_that_meets_the_descriptor_limit_ends_and_no_other_and_nothing_spins() 
                 link.on_closed(move |_, result| say_end(result));
                 hear(&ended).unwrap_err()
             } else {
-                link.recv_deadline(soon()).unwrap_err()
+                link.receiver().recv_deadline(soon()).unwrap_err()
             };
             assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { .. }), "{error}");
             names(&error, "Context::raise_descriptor_limit");
@@ -399,7 +399,7 @@ fn descriptors_in_flight_of_another_process_cost_an_error_and_no_link_but_new_on
         served.write(vec![1; 3 << 20]);
         let error = hear(&ended).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { .. }), "{error}");
-        assert_eq!(served_far.recv_deadline(soon()).unwrap(), None);
+        assert_eq!(served_far.receiver().recv_deadline(soon()).unwrap(), None);
 
         // No new link: both sides say why, and the listener does not spin.
         let spent = processor_time();
@@ -414,7 +414,7 @@ fn descriptors_in_flight_of_another_process_cost_an_error_and_no_link_but_new_on
         crowder.tell("go");
         crowder.expect("gone");
         near.send(&[1; 3 << 20]).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap().len(), 3 << 20);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 3 << 20);
         thread::scope(|scope| {
             let connected = scope.spawn(|| context.connect_deadline(&name, soon()).unwrap());
             let mut accepted = listener.accept_deadline(soon()).unwrap();

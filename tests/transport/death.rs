@@ -100,8 +100,8 @@ fn a_peer_killed_while_we_wait_for_room_is_seen() {
         wait_for_death();
     });
     let mut link = accept(&name, Options::new().spin(Spin::Never));
-    while link.try_send(b"fill").is_ok() {}
-    let answer = kill_while_asleep(&mut other, || link.send_deadline(b"more", soon()));
+    while link.sender().try_send(b"fill").is_ok() {}
+    let answer = kill_while_asleep(&mut other, || link.sender().send_deadline(b"more", soon()));
     assert_eq!(kind(answer), ErrorKind::PeerDied);
     assert_eq!(kind(link.send(b"late")), ErrorKind::PeerDied);
     assert_eq!(kind(link.recv()), ErrorKind::PeerDied);
@@ -119,7 +119,7 @@ fn a_peer_killed_while_we_wait_for_its_loans_is_seen() {
     link.send(&[1; 64 << 10]).unwrap();
     let (ended, end) = mpsc::channel();
     let sender = thread::spawn(move || {
-        ended.send(kind(link.send_deadline(&[2; 64 << 10], soon()))).unwrap();
+        ended.send(kind(link.sender().send_deadline(&[2; 64 << 10], soon()))).unwrap();
     });
     thread::sleep(Duration::from_millis(20));
     other.kill();
@@ -210,11 +210,11 @@ fn what_was_published_before_a_death_is_delivered() {
     let mut other = Other::start(test, &name, |name| {
         let mut link = connect(name);
         (0..101).for_each(|number| link.send(&numbered(number)).unwrap());
-        let mut batch = link.batch().unwrap();
+        let mut batch = link.sender().batch().unwrap();
         (101..110).for_each(|number| batch.push(&numbered(number)).unwrap());
         batch.publish().unwrap();
         // A message that was never published is lost.
-        let mut room = link.reserve(8).unwrap();
+        let mut room = link.sender().reserve(8).unwrap();
         room.copy_from_slice(b"not sent");
         say("sent");
         wait_for_death();
@@ -228,8 +228,8 @@ fn what_was_published_before_a_death_is_delivered() {
     for number in 0..110 {
         assert_eq!(link.recv().unwrap().unwrap(), numbered(number));
     }
-    assert_eq!(kind(link.recv_deadline(soon())), ErrorKind::PeerDied);
-    assert_eq!(kind(link.recv_deadline(soon())), ErrorKind::PeerDied);
+    assert_eq!(kind(link.receiver().recv_deadline(soon())), ErrorKind::PeerDied);
+    assert_eq!(kind(link.receiver().recv_deadline(soon())), ErrorKind::PeerDied);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_stream_cut_by_a_death_has_neither_gaps_nor_torn_messages() {
             if number == 1000 + 777 * round as u64 {
                 other.kill();
             }
-            match link.recv_deadline(soon()) {
+            match link.receiver().recv_deadline(soon()) {
                 Ok(Some(message)) => assert_eq!(message, numbered(number)),
                 Ok(None) => panic!("a killed peer has not closed in order"),
                 Err(error) => break error,
@@ -290,8 +290,8 @@ fn an_exit_without_a_close_is_a_death_and_a_close_is_none() {
     for (how, other) in &mut others {
         let mut link = accept(&format!("{name}-{how}"), Options::new());
         other.wait();
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"last words");
-        let end = link.recv_deadline(soon());
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"last words");
+        let end = link.receiver().recv_deadline(soon());
         match *how {
             "exit" => assert_eq!(kind(end), ErrorKind::PeerDied),
             _ => assert_eq!(end.unwrap(), None, "{how}"),
@@ -348,9 +348,9 @@ fn a_listener_survives_a_peer_killed_at_every_step_of_the_handshake() {
         }
         if let Some(link) = &mut link {
             if *step == "record" {
-                assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"last words");
+                assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"last words");
             }
-            assert_eq!(kind(link.recv_deadline(soon())), ErrorKind::PeerDied, "{step}");
+            assert_eq!(kind(link.receiver().recv_deadline(soon())), ErrorKind::PeerDied, "{step}");
         }
         let connector = thread::spawn({
             let (context, name) = (context.clone(), name.clone());
@@ -358,7 +358,11 @@ fn a_listener_survives_a_peer_killed_at_every_step_of_the_handshake() {
         });
         let mut honest = listener.accept_deadline(soon()).unwrap();
         connector.join().unwrap().send(b"honest").unwrap();
-        assert_eq!(honest.recv_deadline(soon()).unwrap().unwrap(), b"honest", "after {step}");
+        assert_eq!(
+            honest.receiver().recv_deadline(soon()).unwrap().unwrap(),
+            b"honest",
+            "after {step}"
+        );
     }
 }
 
@@ -408,7 +412,7 @@ fn a_listener_killed_at_every_step_of_the_handshake_is_seen() {
         match *step {
             "answered" => {
                 let mut link = met.unwrap();
-                assert_eq!(kind(link.recv_deadline(soon())), ErrorKind::PeerDied);
+                assert_eq!(kind(link.receiver().recv_deadline(soon())), ErrorKind::PeerDied);
             }
             "listening" => {
                 let met = kind(met);
@@ -426,7 +430,7 @@ fn loans_of_a_dead_peer_come_back() {
     let test = "loans_of_a_dead_peer_come_back";
     let mut other = Other::start(test, &name, |name| {
         let mut link = connect(name);
-        let _received = link.peek().unwrap().unwrap();
+        let _received = link.receiver().peek().unwrap().unwrap();
         say("reading");
         wait_for_death();
     });
@@ -437,11 +441,11 @@ fn loans_of_a_dead_peer_come_back() {
     link.send(&message).unwrap();
     other.expect("reading");
     let (mut near, mut far) = pair_of(&context, &context);
-    assert!(matches!(near.try_send(&message), Err(TrySendError::Full { .. })));
+    assert!(matches!(near.sender().try_send(&message), Err(TrySendError::Full { .. })));
     assert_eq!((context.trim(), context.pool_bytes()), (0, block));
     other.kill();
-    near.send_deadline(&message, soon()).unwrap();
-    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), message);
+    near.sender().send_deadline(&message, soon()).unwrap();
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
     drop((near, far));
     wait_until("the last loan", || context.trim() == block || context.pool_bytes() == 0);
     assert_eq!(context.pool_bytes(), 0);
@@ -461,19 +465,19 @@ fn messages_stay_readable_after_their_sender_died() {
     });
     let mut link = accept(&name, Options::new());
     other.expect("sent");
-    let received = link.peek().unwrap().unwrap();
+    let received = link.receiver().peek().unwrap().unwrap();
     other.kill();
     other.wait();
     assert_eq!(received.bytes().to_vec(), vec![5; 5000]);
     received.release().unwrap();
     // The segment of this one was never looked at while its sender lived.
-    let received = link.peek().unwrap().unwrap();
+    let received = link.receiver().peek().unwrap().unwrap();
     let bytes = received.bytes();
     for at in [0, 4095, 1 << 20, (3 << 20) - 1] {
         assert_eq!(bytes.byte(at), 6);
     }
     received.release().unwrap();
-    assert_eq!(kind(link.recv_deadline(soon())), ErrorKind::PeerDied);
+    assert_eq!(kind(link.receiver().recv_deadline(soon())), ErrorKind::PeerDied);
 }
 
 #[test]
@@ -482,14 +486,14 @@ fn a_close_leaves_lent_memory_to_its_reader() {
         "a_close_leaves_lent_memory_to_its_reader",
         Options::new,
         |mut link| {
-            let message = link.recv_deadline(soon()).unwrap().unwrap();
+            let message = link.receiver().recv_deadline(soon()).unwrap().unwrap();
             assert_eq!(message, b"before");
-            let received = link.peek().unwrap().unwrap();
+            let received = link.receiver().peek().unwrap().unwrap();
             // The sender, its context and perhaps its process are gone when this is read.
             thread::sleep(Duration::from_millis(50));
             assert_eq!(received.bytes().to_vec(), vec![8; 1 << 20]);
             received.release().unwrap();
-            assert_eq!(link.recv_deadline(soon()).unwrap(), None);
+            assert_eq!(link.receiver().recv_deadline(soon()).unwrap(), None);
         },
         |mut link| {
             link.send(b"before").unwrap();
@@ -507,19 +511,19 @@ fn a_block_that_a_reader_holds_is_not_lent_again_after_a_close() {
     let (mut near, mut far) = pair_of(&context, &reader);
     let (mut second, mut second_far) = pair_of(&context, &reader);
     near.send(&vec![0xAA; block as usize]).unwrap();
-    let received = far.peek().unwrap().unwrap();
+    let received = far.receiver().peek().unwrap().unwrap();
     near.close().unwrap();
     let other = vec![0xBB; block as usize];
     for _ in 0..20 {
-        assert!(matches!(second.try_send(&other), Err(TrySendError::Full { .. })));
+        assert!(matches!(second.sender().try_send(&other), Err(TrySendError::Full { .. })));
         assert_eq!(context.trim(), 0);
         assert_eq!(received.bytes().to_vec(), vec![0xAA; block as usize]);
         thread::sleep(Duration::from_millis(1));
     }
     received.release().unwrap();
-    second.send_deadline(&other, soon()).unwrap();
-    assert_eq!(second_far.recv_deadline(soon()).unwrap().unwrap(), other);
-    assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+    second.sender().send_deadline(&other, soon()).unwrap();
+    assert_eq!(second_far.receiver().recv_deadline(soon()).unwrap().unwrap(), other);
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
 }
 
 #[test]
@@ -529,7 +533,7 @@ fn a_stopped_peer_costs_a_sender_its_deadline_and_no_more() {
     let mut other = Other::start(test, &name, |name| {
         let mut link = connect(name);
         let mut expected = 0u64;
-        while let Some(message) = link.recv_deadline(soon()).unwrap() {
+        while let Some(message) = link.receiver().recv_deadline(soon()).unwrap() {
             assert_eq!(message, expected.to_le_bytes());
             expected += 1;
         }
@@ -541,14 +545,14 @@ fn a_stopped_peer_costs_a_sender_its_deadline_and_no_more() {
     let mut sent = 0u64;
     let late = loop {
         let deadline = Instant::now() + Duration::from_millis(50);
-        match link.send_deadline(&sent.to_le_bytes(), deadline) {
+        match link.sender().send_deadline(&sent.to_le_bytes(), deadline) {
             Ok(()) => sent += 1,
             Err(error) => break error,
         }
     };
     assert!(late.is_timeout(), "{late}");
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
-    link.send_deadline(&sent.to_le_bytes(), soon()).unwrap();
+    link.sender().send_deadline(&sent.to_le_bytes(), soon()).unwrap();
     link.close().unwrap();
     other.succeeds();
 }
@@ -591,12 +595,12 @@ fn after_a_fork_the_childs_handles_say_so_and_touch_nothing() {
             forked(near.send(b"x"));
             forked(near.send(&[1; 20_000]));
             forked(near.recv());
-            forked(near.recv_deadline(soon()));
+            forked(near.receiver().recv_deadline(soon()));
             forked(near.call(b"x"));
-            forked(near.reserve(1).map(drop));
-            forked(near.reserve(20_000).map(drop));
-            forked(near.batch().map(drop));
-            forked(near.peek().map(drop));
+            forked(near.sender().reserve(1).map(drop));
+            forked(near.sender().reserve(20_000).map(drop));
+            forked(near.sender().batch().map(drop));
+            forked(near.receiver().peek().map(drop));
             forked(near.receiver().drain(1, |_, _| ()));
             forked(outbox.send(b"x"));
             forked(inbox.recv());
@@ -634,7 +638,10 @@ fn the_parent_goes_on_after_a_fork() {
         assert_eq!(context.pool_bytes(), bytes);
         for len in [0, 40, 5000, 20_000, 1 << 20] {
             near.send(&vec![len as u8; len]).unwrap();
-            assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), vec![len as u8; len]);
+            assert_eq!(
+                far.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                vec![len as u8; len]
+            );
             far.send(&vec![len as u8; len]).unwrap();
             let back = near.receiver().recv_deadline(soon()).unwrap().unwrap();
             assert_eq!(back, vec![len as u8; len]);
@@ -643,7 +650,7 @@ fn the_parent_goes_on_after_a_fork() {
         // A child that connects anew is a peer like any other.
         let server = thread::spawn(move || {
             let mut link = listener.accept_deadline(soon()).unwrap();
-            assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"from the child");
+            assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"from the child");
             link.peer().pid()
         });
         fork(|| {
@@ -663,8 +670,8 @@ fn use_and_close(near: &Context, far: &Context, how: usize) {
     near.send(&[1; 50_000]).unwrap();
     far.send(&[2; 50_000]).unwrap();
     if how.is_multiple_of(2) {
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"short");
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap().len(), 50_000);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), b"short");
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 50_000);
     }
     match how % 3 {
         0 => {
@@ -722,7 +729,7 @@ fn a_context_that_is_dropped_before_its_links_goes_with_them() {
             let (mut near_end, mut far_end) = pair_of(&near, &far);
             drop((near, far));
             near_end.send(&[1; 50_000]).unwrap();
-            assert_eq!(far_end.recv_deadline(soon()).unwrap().unwrap().len(), 50_000);
+            assert_eq!(far_end.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 50_000);
             far_end.send(&[1; 50_000]).unwrap();
             if how % 2 == 0 {
                 drop(near_end);
@@ -745,7 +752,7 @@ fn killed_peers_leave_nothing_behind() {
             let mut link = connect(argument);
             link.send(&[1; 50_000]).unwrap();
             // Neither released nor returned.
-            let _received = link.peek().unwrap().unwrap();
+            let _received = link.receiver().peek().unwrap().unwrap();
             wait_for_death();
         }
         let context = Context::new().unwrap();
@@ -799,7 +806,7 @@ fn refused_and_faulty_peers_leave_nothing_behind() {
             peer.send_segment(1, raw::page());
             peer.send_segment(2, raw::page());
             peer.header(0xFF);
-            crate::support::fault(link.recv_deadline(soon()));
+            crate::support::fault(link.receiver().recv_deadline(soon()));
             drop((link, peer));
         };
         (0..4).for_each(&mut round);
@@ -822,7 +829,7 @@ fn refused_and_faulty_peers_leave_nothing_behind() {
 fn a_link_to_oneself_ends_when_one_end_is_dropped() {
     let (mut near, far) = pair(Options::new());
     drop(far);
-    assert_eq!(near.recv_deadline(soon()).unwrap(), None);
+    assert_eq!(near.receiver().recv_deadline(soon()).unwrap(), None);
     wait_until("the end", || near.send(b"to nobody").is_err());
     assert_eq!(kind(near.send(b"to nobody")), ErrorKind::PeerClosed);
     near.close().unwrap();

@@ -68,7 +68,7 @@ fn a_stream_flows_through_the_smallest_ring_at_every_spin_policy() {
         let sender = thread::spawn(move || {
             for round in 0..20_000u64 {
                 let len = 8 + (round * 37 % 500) as usize;
-                let mut room = near.reserve(len).unwrap();
+                let mut room = near.sender().reserve(len).unwrap();
                 room.fill(round as u8);
                 room[..8].copy_from_slice(&round.to_le_bytes());
                 room.publish().unwrap();
@@ -76,7 +76,7 @@ fn a_stream_flows_through_the_smallest_ring_at_every_spin_policy() {
             near.close().unwrap();
         });
         let mut expected = 0u64;
-        while let Some(received) = far.peek().unwrap() {
+        while let Some(received) = far.receiver().peek().unwrap() {
             let bytes = received.bytes().to_vec();
             assert_eq!(bytes.len(), 8 + (expected * 37 % 500) as usize);
             assert_eq!(bytes[..8], expected.to_le_bytes());
@@ -93,14 +93,15 @@ fn a_stream_flows_through_the_smallest_ring_at_every_spin_policy() {
 fn a_batch_becomes_visible_at_once() {
     let (mut near, mut far) = pair(Options::new());
     for round in 0..1000u32 {
-        let mut batch = near.batch().unwrap();
+        let mut batch = near.sender().batch().unwrap();
         for index in 0..16u32 {
             batch.push(&(round * 16 + index).to_le_bytes()[..(index as usize % 5)]).unwrap();
         }
-        assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
+        assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
         batch.publish().unwrap();
         let mut seen = 0;
         let drained = far
+            .receiver()
             .drain(100, |_, bytes| {
                 let number: u32 = round * 16 + seen;
                 assert_eq!(bytes.to_vec(), number.to_le_bytes()[..(seen as usize % 5)]);
@@ -109,7 +110,7 @@ fn a_batch_becomes_visible_at_once() {
             .unwrap();
         assert_eq!(drained, 16);
     }
-    let mut batch = near.batch().unwrap();
+    let mut batch = near.sender().batch().unwrap();
     batch.push(b"abandoned").unwrap();
     drop(batch);
     near.send(b"kept").unwrap();
@@ -121,7 +122,7 @@ fn a_full_ring_says_so_and_has_room_after_a_receive() {
     let (mut near, mut far) = pair(Options::new().ring_capacity(4096));
     let mut sent = 0u32;
     let (free, needed) = loop {
-        match near.try_send(&sent.to_le_bytes()) {
+        match near.sender().try_send(&sent.to_le_bytes()) {
             Ok(()) => sent += 1,
             Err(TrySendError::Full { free, needed }) => break (free, needed),
             Err(other) => panic!("{other}"),
@@ -134,8 +135,8 @@ fn a_full_ring_says_so_and_has_room_after_a_receive() {
     for expected in 0..sent {
         assert_eq!(far.recv().unwrap().unwrap(), expected.to_le_bytes());
     }
-    assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
-    near.try_send(b"room").unwrap();
+    assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
+    near.sender().try_send(b"room").unwrap();
     assert_eq!(far.recv().unwrap().unwrap(), b"room");
 }
 
@@ -145,14 +146,14 @@ trait SendLate {
 
 impl SendLate for Connection {
     fn send_deadline_test(&mut self, message: &[u8]) -> slipring::Result<()> {
-        self.send_deadline(message, Instant::now() + Duration::from_millis(20))
+        self.sender().send_deadline(message, Instant::now() + Duration::from_millis(20))
     }
 }
 
 #[test]
 fn a_receive_ends_at_its_deadline() {
     let (_near, mut far) = pair(Options::new());
-    let late = far.recv_deadline(Instant::now() + Duration::from_millis(20));
+    let late = far.receiver().recv_deadline(Instant::now() + Duration::from_millis(20));
     assert!(late.unwrap_err().is_timeout());
 }
 
@@ -220,23 +221,23 @@ fn what_was_reserved_and_not_published_never_becomes_a_header() {
         near.send(b"one line").unwrap();
         assert_eq!(far.recv().unwrap().unwrap(), b"one line");
         if round % 2 == 0 {
-            near.reserve(50 + round % 900).unwrap().fill(1);
+            near.sender().reserve(50 + round % 900).unwrap().fill(1);
         } else {
-            let mut batch = near.batch().unwrap();
+            let mut batch = near.sender().batch().unwrap();
             batch.push(&[1; 40]).unwrap();
             batch.push(&[1; 400]).unwrap();
             drop(batch);
         }
         near.send(b"one more").unwrap();
         assert_eq!(far.recv().unwrap().unwrap(), b"one more");
-        assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
-        let mut room = near.reserve(600).unwrap();
+        assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
+        let mut room = near.sender().reserve(600).unwrap();
         room.fill(1);
         room[..7].copy_from_slice(b"shorter");
         room.truncate(7);
         room.publish().unwrap();
         assert_eq!(far.recv().unwrap().unwrap(), b"shorter");
-        assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
+        assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
     }
 }
 
@@ -247,7 +248,7 @@ fn a_reservation_can_be_shortened_at_any_place_of_a_nearly_full_ring() {
     for round in 0..20_000usize {
         let (reserved, kept) = (round * 7 % 700, round * 13 % 700);
         let kept = kept.min(reserved);
-        match near.try_reserve(reserved) {
+        match near.sender().try_reserve(reserved) {
             Ok(mut room) => {
                 for (at, byte) in room.iter_mut().enumerate() {
                     *byte = (round + at) as u8;

@@ -44,7 +44,7 @@ fn own(fd: i32) -> OwnedFd {
 
 fn exchange(link: &mut slipring::Connection, peer: &mut RawPeer) {
     peer.say(b"by hand");
-    assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"by hand");
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"by hand");
     link.send(b"by library").unwrap();
     let data = Hello::honest().control_len as usize;
     assert_eq!(peer.theirs().load(data), message(10));
@@ -106,7 +106,7 @@ fn pool_segments_travel_by_sendfd_both_ways() {
     stream(&peer.socket).send_with_fd(&packet, &[fd.as_raw_fd()]).unwrap();
     memory.store(64, u64::from_ne_bytes(*b"in place"));
     peer.lend(Lent { segment: 7, slot: 0, offset: 64, len: 8, generation: 1 });
-    assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"in place");
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"in place");
     // And theirs to us.
     link.send(&[0x5A; 100_000]).unwrap();
     let (packet, fds) = receive(&peer.socket);
@@ -140,7 +140,7 @@ fn too_many_descriptors_by_sendfd_are_refused() {
     stream(&peer.socket).send_with_fd(&segment_packet(1, page()), &fds).unwrap();
     peer.lend(Lent { segment: 1, slot: 0, offset: 0, len: 8, generation: 1 });
     let expected = Fault::DescriptorCount { count: 2, expected: 1 };
-    assert_eq!(fault(link.recv_deadline(soon())), expected);
+    assert_eq!(fault(link.receiver().recv_deadline(soon())), expected);
     stage.is_undisturbed();
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::raw::{self, *};
 use crate::support::{Stage, fault, soon, stays_faulty};
 use rustix::fs::SealFlags;
-use slipring::error::{DescriptorFault, Fault, Refusal, TryRecvError, TrySendError};
+use slipring::error::{Fault, TryRecvError, TrySendError};
 use slipring::options::Spin;
 use slipring::{Connection, ErrorKind, Options};
 
@@ -42,7 +42,7 @@ impl Drop for Stop<'_> {
 
 /// The fault with which the next receive ends.
 fn received_fault(link: &mut Connection) -> Fault {
-    fault(link.recv_deadline(soon()))
+    fault(link.receiver().recv_deadline(soon()))
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_header_that_cannot_be_ends_the_link_with_that_header() {
         let (mut link, mut peer) = stage.link();
         peer.say(b"before");
         peer.header(lie);
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"before");
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"before");
         let expected = Fault::RecordHeader { header: lie };
         assert_eq!(received_fault(&mut link), expected, "{lie:#x}");
         stays_faulty(&mut link, expected);
@@ -110,9 +110,15 @@ fn wake_ups_that_nobody_asked_for_are_taken_and_end_no_link() {
             }
             // A look at the socket, as a record that tells of packets asks for.
             peer.publish(header(PACKETS, 0), &[]);
-            assert!(matches!(link.try_recv(), Err(TryRecvError::Empty)), "round {round}");
+            assert!(
+                matches!(link.receiver().try_recv(), Err(TryRecvError::Empty)),
+                "round {round}"
+            );
             peer.say(&round.to_le_bytes());
-            assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), round.to_le_bytes());
+            assert_eq!(
+                link.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                round.to_le_bytes()
+            );
             link.send(b"here").unwrap();
         }
     }
@@ -130,15 +136,18 @@ fn the_longest_record_is_read_whole_wherever_it_starts() {
             // The places of one round differ from those of the next, and reach the last line.
             peer.publish(header(MESSAGE | flags, len), &vec![round as u8; len as usize]);
             assert_eq!(
-                link.recv_deadline(soon()).unwrap().unwrap(),
+                link.receiver().recv_deadline(soon()).unwrap().unwrap(),
                 vec![round as u8; len as usize]
             );
             let short = (round * 8) % 400;
             peer.publish(header(MESSAGE | flags, short), &vec![7; short as usize]);
-            assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), vec![7; short as usize]);
+            assert_eq!(
+                link.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                vec![7; short as usize]
+            );
         }
         peer.publish(header(MESSAGE | TIGHT, 0), &[]);
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"");
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"");
     }
     stage.is_undisturbed();
 }
@@ -149,7 +158,7 @@ fn a_batch_that_promises_more_and_gives_nothing_is_a_fault() {
     for flags in [0, TIGHT] {
         let (mut link, mut peer) = stage.link();
         peer.publish(header(MESSAGE | MORE | flags, 5), b"first");
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"first");
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"first");
         assert_eq!(received_fault(&mut link), Fault::RecordMissing);
         stays_faulty(&mut link, Fault::RecordMissing);
     }
@@ -167,7 +176,7 @@ fn a_fault_is_not_undone_by_a_peer_that_mends_what_it_wrote() {
     stays_faulty(&mut link, expected);
     let (mut link, mut peer) = stage.link();
     peer.publish(header(MESSAGE | MORE, 5), b"first");
-    assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"first");
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"first");
     assert_eq!(received_fault(&mut link), Fault::RecordMissing);
     peer.say(b"late");
     stays_faulty(&mut link, Fault::RecordMissing);
@@ -181,8 +190,8 @@ fn nothing_follows_a_close() {
     peer.publish(CLOSE, &[]);
     peer.say(b"after the end");
     for _ in 0..3 {
-        assert_eq!(link.recv_deadline(soon()).unwrap(), None);
-        assert!(matches!(link.try_recv(), Ok(None)));
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap(), None);
+        assert!(matches!(link.receiver().try_recv(), Ok(None)));
     }
     link.send(b"the other way is open").unwrap();
     stage.is_undisturbed();
@@ -193,9 +202,9 @@ fn a_close_that_was_seen_is_not_taken_back() {
     let mut stage = Stage::new(Options::new());
     let (mut link, peer) = stage.link();
     peer.header(CLOSE);
-    assert_eq!(link.recv_deadline(soon()).unwrap(), None);
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap(), None);
     peer.header(0);
-    let again = link.recv_deadline(Instant::now() + Duration::from_millis(20));
+    let again = link.receiver().recv_deadline(Instant::now() + Duration::from_millis(20));
     assert!(matches!(again, Ok(None)), "{again:?}");
     stage.is_undisturbed();
 }
@@ -210,11 +219,11 @@ fn a_position_that_cannot_be_ends_the_link() {
     for lie in lies {
         let (mut link, peer) = stage.link();
         let mut sent = 0;
-        while link.try_send(b"fill").is_ok() {
+        while link.sender().try_send(b"fill").is_ok() {
             sent += 64;
         }
         peer.position(honest);
-        while link.try_send(b"fill").is_ok() {
+        while link.sender().try_send(b"fill").is_ok() {
             sent += 64;
         }
         assert_eq!(sent, capacity - 128 + honest);
@@ -224,9 +233,9 @@ fn a_position_that_cannot_be_ends_the_link() {
         stays_faulty(&mut link, expected);
         let past = sent + 8;
         let (mut link, peer) = stage.link();
-        while link.try_send(b"fill").is_ok() {}
+        while link.sender().try_send(b"fill").is_ok() {}
         peer.position(past);
-        let TrySendError::Failed(error) = link.try_send(b"more").unwrap_err() else {
+        let TrySendError::Failed(error) = link.sender().try_send(b"more").unwrap_err() else {
             panic!("a full ring hides the fault")
         };
         let head = capacity - 128;
@@ -242,11 +251,11 @@ fn a_lying_position_ends_a_send_that_waits_for_room() {
         let mut stage = Stage::new(options);
         for lie in [8, 4096, 1 << 63, u64::MAX] {
             let (mut link, peer) = stage.link();
-            while link.try_send(b"fill").is_ok() {}
+            while link.sender().try_send(b"fill").is_ok() {}
             peer.position(64);
             link.send(b"fill").unwrap();
             let sender = thread::spawn(move || {
-                let error = link.send_deadline(b"one more", soon());
+                let error = link.sender().send_deadline(b"one more", soon());
                 (fault(error), link)
             });
             thread::sleep(Duration::from_millis(5));
@@ -274,7 +283,7 @@ fn a_receiver_state_that_cannot_be_ends_the_link_at_the_next_send() {
         stays_faulty(&mut link, expected);
         let (mut link, peer) = stage.link();
         peer.own.store(RECEIVER_STATE, lie);
-        let mut batch = link.batch().unwrap();
+        let mut batch = link.sender().batch().unwrap();
         batch.push(b"message").unwrap();
         assert_eq!(fault(batch.publish()), expected);
     }
@@ -288,7 +297,7 @@ fn a_sender_state_that_cannot_be_ends_the_link_when_room_is_given() {
         let (mut link, mut peer) = stage.link();
         peer.own.store(SENDER_STATE, lie);
         peer.say(b"message");
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"message");
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"message");
         // The ring is empty now, which the peer is told before anything else.
         let expected = Fault::Parking { value: lie };
         assert_eq!(received_fault(&mut link), expected, "{lie:#x}");
@@ -304,7 +313,7 @@ fn a_sender_state_that_cannot_be_does_not_stop_the_return_of_a_loan() {
     peer.send_segment(1, 1 << 20);
     peer.own.store(SENDER_STATE, 8);
     peer.lend(Lent { segment: 1, slot: 3, offset: 64, len: 9000, generation: 77 });
-    assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), vec![0; 9000]);
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), vec![0; 9000]);
     assert_eq!(peer.theirs().load(RETURNS + 8 * 3), 77);
     drop(link);
     stage.is_undisturbed();
@@ -322,7 +331,7 @@ fn a_receiver_that_says_it_is_gone_ends_sending_in_order() {
     // Taking it back helps nobody.
     peer.own.store(RECEIVER_STATE, 0);
     peer.say(b"still talking");
-    assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"still talking");
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"still talking");
     stage.is_undisturbed();
 }
 
@@ -358,7 +367,7 @@ fn a_fault_that_one_half_meets_ends_the_other_in_its_sleep() {
     assert_eq!(sleeper.join().unwrap(), expected);
     // The receiving half meets it, the sending half waits for room.
     let (mut link, peer) = stage.link();
-    while link.try_send(b"fill").is_ok() {}
+    while link.sender().try_send(b"fill").is_ok() {}
     let (mut outbox, mut inbox) = link.split();
     let (tell, told) = std::sync::mpsc::channel();
     let sleeper = thread::spawn(move || {
@@ -380,7 +389,7 @@ fn a_lie_wakes_a_sleeping_receiver_to_its_fault() {
     let (tell, told) = std::sync::mpsc::channel();
     let sleeper = thread::spawn(move || {
         tell.send(rustix::thread::gettid()).unwrap();
-        let met = fault(link.recv_deadline(soon()));
+        let met = fault(link.receiver().recv_deadline(soon()));
         stays_faulty(&mut link, met);
         met
     });
@@ -401,9 +410,9 @@ fn a_peer_that_says_it_sleeps_again_and_again_only_gets_rung() {
         peer.own.store(SENDER_STATE, epoch << 2 | 1);
         link.send(b"message").unwrap();
         peer.say(b"answer");
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"answer");
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"answer");
         peer.position(epoch * 64);
-        assert!(matches!(link.try_recv(), Err(TryRecvError::Empty)));
+        assert!(matches!(link.receiver().try_recv(), Err(TryRecvError::Empty)));
     }
     let (data, room) = (peer.theirs().load(DATA_BELL), peer.theirs().load(ROOM_BELL));
     assert_eq!((data, room), (199, 199), "one ring an epoch");
@@ -414,7 +423,7 @@ fn a_peer_that_says_it_sleeps_again_and_again_only_gets_rung() {
 fn a_bell_that_rings_for_nothing_delays_no_deadline() {
     let mut stage = Stage::new(Options::new().ring_capacity(4096).spin(Spin::Never));
     let (mut link, peer) = stage.link();
-    while link.try_send(b"fill").is_ok() {}
+    while link.sender().try_send(b"fill").is_ok() {}
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let _stop = Stop(&stop);
@@ -426,9 +435,9 @@ fn a_bell_that_rings_for_nothing_delays_no_deadline() {
         });
         for _ in 0..5 {
             let deadline = Instant::now() + Duration::from_millis(10);
-            assert!(link.recv_deadline(deadline).unwrap_err().is_timeout());
+            assert!(link.receiver().recv_deadline(deadline).unwrap_err().is_timeout());
             let deadline = Instant::now() + Duration::from_millis(10);
-            assert!(link.send_deadline(b"late", deadline).unwrap_err().is_timeout());
+            assert!(link.sender().send_deadline(b"late", deadline).unwrap_err().is_timeout());
         }
     });
     stage.is_undisturbed();
@@ -470,7 +479,7 @@ fn a_pool_descriptor_that_lies_ends_the_link() {
         let (mut link, mut peer) = stage.link();
         peer.send_segment(1, capacity);
         peer.lend(honest);
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap().len(), 9000);
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 9000);
         peer.lend(lie);
         assert_eq!(received_fault(&mut link), expected, "{lie:?}");
         stays_faulty(&mut link, expected);
@@ -490,7 +499,7 @@ fn a_pool_descriptor_at_the_limits_is_honest() {
         // A generation is the peer's own matter, and stored back as it is.
         for generation in [0, 1, u64::MAX] {
             peer.lend(Lent { segment: u32::MAX, slot, offset, len, generation });
-            let message = link.recv_deadline(soon()).unwrap().unwrap();
+            let message = link.receiver().recv_deadline(soon()).unwrap().unwrap();
             assert_eq!(message.len() as u64, len);
             assert_eq!(peer.theirs().load(RETURNS + 8 * slot as usize), generation);
         }
@@ -511,7 +520,7 @@ fn a_message_over_the_agreed_maximum_ends_the_link() {
     ] {
         let (mut link, mut peer) = stage.link();
         peer.say(&[1; 1000]);
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), vec![1; 1000]);
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), vec![1; 1000]);
         peer.header(word);
         let expected = Fault::MessageLength { len, max: 1000 };
         assert_eq!(received_fault(&mut link), expected, "{word:#x}");
@@ -532,8 +541,7 @@ fn names_a_segment(stage: &mut Stage, send: impl FnOnce(&mut RawPeer)) -> Connec
 fn a_segment_packet_that_lies_ends_the_link() {
     let mut stage = Stage::new(Options::new());
     let field = |field, value| Fault::Field { field, value };
-    let flawed = Fault::Descriptor;
-    let wrong_size = |size, expected| flawed(DescriptorFault::Size { size, expected });
+    let wrong_size = |size, expected| Fault::MemorySize { size, expected };
     for len in [1, page() - 1, page() + 1, 1 << 63 | 1, u64::MAX] {
         let mut link = names_a_segment(&mut stage, |peer| {
             let (fd, _memory) = segment(page());
@@ -579,7 +587,7 @@ fn a_pool_segment_must_be_sealed_allocated_and_shared_memory() {
             raw::send(&peer.socket, &segment_packet(1, page()), &[fd.as_fd()]).unwrap();
         });
         let (seals, required) = ((SEALS - missing).bits(), SEALS.bits());
-        let expected = Fault::Descriptor(DescriptorFault::Seals { seals, required });
+        let expected = Fault::Seals { seals, required };
         assert_eq!(received_fault(&mut link), expected);
         stays_faulty(&mut link, expected);
     }
@@ -587,13 +595,13 @@ fn a_pool_segment_must_be_sealed_allocated_and_shared_memory() {
         let (fd, _memory) = memfd(4 * page(), false, SEALS);
         raw::send(&peer.socket, &segment_packet(1, 4 * page()), &[fd.as_fd()]).unwrap();
     });
-    let expected = DescriptorFault::Sparse { allocated: 0, size: 4 * page() };
-    assert_eq!(received_fault(&mut link), Fault::Descriptor(expected));
+    let expected = Fault::Sparse { allocated: 0, size: 4 * page() };
+    assert_eq!(received_fault(&mut link), expected);
     let mut link = names_a_segment(&mut stage, |peer| {
         let (pipe, _other_end) = std::io::pipe().unwrap();
         raw::send(&peer.socket, &segment_packet(1, page()), &[pipe.as_fd()]).unwrap();
     });
-    let expected = Fault::Descriptor(DescriptorFault::NotMemfd);
+    let expected = Fault::NotMemfd;
     assert_eq!(received_fault(&mut link), expected);
     stage.is_undisturbed();
 }
@@ -645,9 +653,9 @@ fn a_refusal_of_a_link_that_stands_ends_it() {
     let mut link = names_a_segment(&mut stage, |peer| {
         raw::send(&peer.socket, &refusal_packet((1, 1), 4), &[]).unwrap();
     });
-    let first = link.recv_deadline(soon()).unwrap_err();
-    assert_eq!(*first.kind(), ErrorKind::RefusedByPeer(Refusal::NoResources));
-    let again = link.recv_deadline(soon()).unwrap_err();
+    let first = link.receiver().recv_deadline(soon()).unwrap_err();
+    assert_eq!(*first.kind(), ErrorKind::RefusedByPeer { code: 4 });
+    let again = link.receiver().recv_deadline(soon()).unwrap_err();
     assert_eq!(again.kind(), first.kind());
     assert_eq!(link.send(b"late").unwrap_err().kind(), first.kind());
     stage.is_undisturbed();
@@ -673,11 +681,11 @@ fn a_retired_segment_is_unknown_and_retiring_an_unknown_one_is_nothing() {
     raw::send(&peer.socket, &retire_packet(99), &[]).unwrap();
     peer.send_segment(1, page());
     peer.lend(lent);
-    assert_eq!(link.recv_deadline(soon()).unwrap().unwrap().len(), 4096);
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 4096);
     raw::send(&peer.socket, &retire_packet(1), &[]).unwrap();
     peer.send_segment(2, page());
     peer.lend(Lent { segment: 2, ..lent });
-    assert_eq!(link.recv_deadline(soon()).unwrap().unwrap().len(), 4096);
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 4096);
     peer.lend(lent);
     let expected = Fault::UnknownSegment { segment: 1 };
     assert_eq!(received_fault(&mut link), expected);
@@ -692,7 +700,7 @@ fn a_segment_that_is_retired_while_it_is_read_stays_readable() {
     peer.send_segment(1, page());
     peer.pool[0].1.store(0, 0x0102_0304_0506_0708);
     peer.lend(Lent { segment: 1, slot: 0, offset: 0, len: 4096, generation: 1 });
-    let received = link.peek().unwrap().unwrap();
+    let received = link.receiver().peek().unwrap().unwrap();
     raw::send(&peer.socket, &retire_packet(1), &[]).unwrap();
     drop(peer);
     let bytes = received.bytes().to_vec();
@@ -709,12 +717,12 @@ fn too_many_bytes_of_a_peers_pool_end_the_link() {
     let lent = Lent { segment: 1, slot: 0, offset: 0, len: 64, generation: 1 };
     peer.send_segment(1, 8 * page());
     peer.lend(lent);
-    assert!(link.recv_deadline(soon()).is_ok());
+    assert!(link.receiver().recv_deadline(soon()).is_ok());
     raw::send(&peer.socket, &retire_packet(1), &[]).unwrap();
     peer.send_segment(2, 4 * page());
     peer.send_segment(3, 4 * page());
     peer.lend(Lent { segment: 3, ..lent });
-    assert!(link.recv_deadline(soon()).is_ok(), "what was retired counts no more");
+    assert!(link.receiver().recv_deadline(soon()).is_ok(), "what was retired counts no more");
     peer.send_segment(4, page());
     peer.lend(Lent { segment: 4, ..lent });
     let expected = Fault::PeerPool { bytes: 9 * page(), segments: 3, limit: 8 * page() };
@@ -734,7 +742,7 @@ fn too_many_segments_of_a_peers_pool_end_the_link() {
         raw::send(&peer.socket, &segment_packet(number, page()), &[fd.as_fd()]).unwrap();
         if number % 64 == 0 || number > LIMIT {
             peer.lend(Lent { segment: number, slot: 0, offset: 0, len: 8, generation: 1 });
-            let received = link.recv_deadline(soon());
+            let received = link.receiver().recv_deadline(soon());
             if number <= LIMIT {
                 assert_eq!(received.unwrap().unwrap().len(), 8);
             } else {
@@ -755,7 +763,7 @@ fn packets_that_nobody_asked_for_change_nothing() {
     while raw::send(&peer.socket, &[0xAA; 128], &[]).is_ok() {}
     for _ in 0..100 {
         peer.say(b"in order");
-        assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"in order");
+        assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"in order");
         link.send(b"both ways").unwrap();
     }
     stage.is_undisturbed();
@@ -776,16 +784,16 @@ fn a_generation_that_was_never_lent_returns_nothing() {
         for slot in 0..256 {
             peer.give_back(slot, lie);
         }
-        let full = link.try_send(&message);
+        let full = link.sender().try_send(&message);
         assert!(matches!(full, Err(TrySendError::Full { .. })), "{lie:#x}: {full:?}");
     }
     // In a slot that is not the loan's the right generation means nothing either.
     peer.give_back(1, lent.generation);
-    assert!(matches!(link.try_send(&message), Err(TrySendError::Full { .. })));
+    assert!(matches!(link.sender().try_send(&message), Err(TrySendError::Full { .. })));
     peer.give_back(0, lent.generation);
-    link.try_send(&message).unwrap();
+    link.sender().try_send(&message).unwrap();
     // The old generation, still there, does not return the new loan.
-    assert!(matches!(link.try_send(&message), Err(TrySendError::Full { .. })));
+    assert!(matches!(link.sender().try_send(&message), Err(TrySendError::Full { .. })));
     drop((link, peer));
     stage.is_undisturbed();
 }
@@ -802,7 +810,7 @@ fn a_response_to_a_request_that_was_never_made_is_a_fault() {
         // Also where it is looked at in place.
         let (mut link, mut peer) = stage.link();
         peer.publish(header(RESPONSE, 8), &id.to_le_bytes());
-        let received = link.peek().unwrap().unwrap();
+        let received = link.receiver().peek().unwrap().unwrap();
         assert_eq!(fault(received.release()), expected);
         stays_faulty(&mut link, expected);
     }
@@ -846,7 +854,7 @@ fn a_payload_that_changes_while_it_is_read_is_only_bytes() {
             }
         });
         for len in [4000, 1 << 20] {
-            let received = link.peek().unwrap().unwrap();
+            let received = link.receiver().peek().unwrap().unwrap();
             for _ in 0..50 {
                 assert_eq!(received.bytes().to_vec().len(), len);
                 assert_eq!(received.bytes().lines().count(), len / 64);
@@ -941,9 +949,9 @@ fn words_that_change_at_full_speed_are_survived() {
                     }
                 };
                 let soon = Instant::now() + Duration::from_millis(1);
-                note(link.recv_deadline(soon).map(drop));
+                note(link.receiver().recv_deadline(soon).map(drop));
                 note(link.send(&[1; 40]));
-                note(match link.try_send(&[2; 20_000]) {
+                note(match link.sender().try_send(&[2; 20_000]) {
                     Err(TrySendError::Failed(error)) => Err(error),
                     _ => Ok(()),
                 });
@@ -952,7 +960,7 @@ fn words_that_change_at_full_speed_are_survived() {
                     Err(TryRecvError::Failed(error)) => Err(error),
                     _ => Ok(()),
                 });
-                note(link.drain(100, |_, bytes| scratch = bytes.to_vec()).map(drop));
+                note(link.receiver().drain(100, |_, bytes| scratch = bytes.to_vec()).map(drop));
                 note(link.receiver().recv_request_deadline(soon).map(drop));
             }
             if first.is_some() {
@@ -971,8 +979,8 @@ fn a_peer_that_hung_up_ends_the_link_whatever_it_writes_then() {
     let (mut link, mut peer) = stage.link();
     peer.say(b"last");
     rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Write).unwrap();
-    assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), b"last");
-    assert_eq!(*link.recv_deadline(soon()).unwrap_err().kind(), ErrorKind::PeerDied);
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap(), b"last");
+    assert_eq!(*link.receiver().recv_deadline(soon()).unwrap_err().kind(), ErrorKind::PeerDied);
     crate::support::wait_until("the end", || link.send(b"to nobody").is_err());
     assert_eq!(*link.send(b"to nobody").unwrap_err().kind(), ErrorKind::PeerDied);
     stage.is_undisturbed();

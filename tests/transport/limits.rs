@@ -8,7 +8,7 @@ use crate::support::other::{Other, over_threads_and_processes};
 use crate::support::{pair, pair_of, pair_with, soon, unique_name, wait_until};
 use slipring::error::{TryRecvError, TrySendError};
 use slipring::message::MessageKind;
-use slipring::options::{Numa, Spin};
+use slipring::options::Spin;
 use slipring::{Connection, Context, Error, ErrorKind, Options};
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
@@ -27,7 +27,7 @@ fn is_full(answer: Result<(), TrySendError>) -> bool {
 fn works(near: &mut Connection, far: &mut Connection) {
     for len in [0, 40, 400] {
         near.send(&vec![len as u8; len]).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), vec![len as u8; len]);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), vec![len as u8; len]);
     }
 }
 
@@ -47,8 +47,11 @@ fn messages_at_every_boundary_arrive_whole() {
         |mut link| {
             for (round, len) in sizes().chain(sizes().rev()).enumerate() {
                 link.send(&message(len, round)).unwrap();
-                assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), message(len, round + 1));
-                let mut room = link.reserve(len).unwrap();
+                assert_eq!(
+                    link.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                    message(len, round + 1)
+                );
+                let mut room = link.sender().reserve(len).unwrap();
                 room.copy_from_slice(&message(len, round + 2));
                 room.publish().unwrap();
                 let id = link.submit(&message(len, round + 3)).unwrap();
@@ -59,14 +62,20 @@ fn messages_at_every_boundary_arrive_whole() {
         },
         |mut link| {
             for (round, len) in sizes().chain(sizes().rev()).enumerate() {
-                assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), message(len, round));
+                assert_eq!(
+                    link.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                    message(len, round)
+                );
                 link.send(&message(len, round + 1)).unwrap();
-                assert_eq!(link.recv_deadline(soon()).unwrap().unwrap(), message(len, round + 2));
+                assert_eq!(
+                    link.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                    message(len, round + 2)
+                );
                 let request = link.recv_request().unwrap().unwrap();
                 assert_eq!(request.body, message(len, round + 3));
                 link.respond(request.id, &message(len, round + 4)).unwrap();
             }
-            assert_eq!(link.recv_deadline(soon()).unwrap(), None);
+            assert_eq!(link.receiver().recv_deadline(soon()).unwrap(), None);
         },
     );
 }
@@ -78,7 +87,7 @@ fn every_length_around_the_ways_to_pack_survives_the_smallest_ring() {
     for len in (0..2000).chain([2048, 4096]) {
         let message = vec![len as u8; len];
         near.send(&message).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), message);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
         pooled = far.stats().received.pooled;
     }
     assert!(pooled > 0, "more than a quarter of the ring goes through the pool");
@@ -88,15 +97,15 @@ fn every_length_around_the_ways_to_pack_survives_the_smallest_ring() {
 fn an_empty_message_is_a_message() {
     let (mut near, mut far) = pair(Options::new());
     near.send(b"").unwrap();
-    near.reserve(0).unwrap().publish().unwrap();
-    let mut batch = near.batch().unwrap();
+    near.sender().reserve(0).unwrap().publish().unwrap();
+    let mut batch = near.sender().batch().unwrap();
     batch.push(b"").unwrap();
     batch.push(b"").unwrap();
     batch.publish().unwrap();
     for _ in 0..4 {
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"");
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), b"");
     }
-    assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
+    assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
     let id = near.submit(b"").unwrap();
     let request = far.recv_request().unwrap().unwrap();
     assert_eq!(request.body, b"");
@@ -110,7 +119,7 @@ fn the_smaller_limit_of_both_sides_is_the_links() {
         let max = ours.min(theirs);
         let (mut near, mut far) =
             pair_with(Options::new().max_message(ours), Options::new().max_message(theirs));
-        assert_eq!((near.max_message(), far.max_message()), (max, max));
+        assert_eq!((near.sender().max_message(), far.sender().max_message()), (max, max));
         let longest = vec![1; max as usize];
         let longer = vec![1; max as usize + 1];
         for (from, to) in [(0, 1), (1, 0)] {
@@ -118,12 +127,12 @@ fn the_smaller_limit_of_both_sides_is_the_links() {
             let expected = ErrorKind::MessageTooLarge { len: max + 1, max };
             assert_eq!(kind(ends[from].send(&longer)), expected);
             assert_eq!(kind(ends[from].call(&longer)), expected);
-            assert_eq!(kind(ends[from].reserve(max as usize + 1).map(drop)), expected);
-            let mut batch = ends[from].batch().unwrap();
+            assert_eq!(kind(ends[from].sender().reserve(max as usize + 1).map(drop)), expected);
+            let mut batch = ends[from].sender().batch().unwrap();
             assert!(matches!(kind(batch.push(&longer)), ErrorKind::MessageTooLarge { .. }));
             drop(batch);
             ends[from].send(&longest).unwrap();
-            assert_eq!(ends[to].recv_deadline(soon()).unwrap().unwrap(), longest);
+            assert_eq!(ends[to].receiver().recv_deadline(soon()).unwrap().unwrap(), longest);
             let id = ends[from].submit(&longest).unwrap();
             let request = ends[to].recv_request().unwrap().unwrap();
             assert_eq!(kind(ends[to].respond(request.id, &longer)), expected);
@@ -131,7 +140,10 @@ fn the_smaller_limit_of_both_sides_is_the_links() {
             assert_eq!(ends[from].wait_deadline(id, soon()).unwrap(), longest);
         }
         let huge = usize::MAX;
-        assert!(matches!(kind(near.reserve(huge).map(drop)), ErrorKind::MessageTooLarge { .. }));
+        assert!(matches!(
+            kind(near.sender().reserve(huge).map(drop)),
+            ErrorKind::MessageTooLarge { .. }
+        ));
         works(&mut near, &mut far);
     }
 }
@@ -139,7 +151,7 @@ fn the_smaller_limit_of_both_sides_is_the_links() {
 #[test]
 fn a_batch_has_limits_and_is_as_it_was_when_it_meets_them() {
     let (mut near, mut far) = pair(Options::new().ring_capacity(4096));
-    let mut batch = near.batch().unwrap();
+    let mut batch = near.sender().batch().unwrap();
     // Longer messages travel alone.
     assert_eq!(kind(batch.push(&[0; 1025])), ErrorKind::MessageTooLarge { len: 1025, max: 1024 });
     assert!(batch.is_empty());
@@ -156,9 +168,9 @@ fn a_batch_has_limits_and_is_as_it_was_when_it_meets_them() {
     room.copy_from_slice(b"in place");
     batch.publish().unwrap();
     for number in 0..3u8 {
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), vec![number; 1000]);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), vec![number; 1000]);
     }
-    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"in place");
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), b"in place");
     works(&mut near, &mut far);
 }
 
@@ -169,25 +181,28 @@ fn a_full_ring_is_said_waited_for_and_recovered_from() {
             Options::new().ring_capacity(4096).spin(spin).send_timeout(Duration::from_millis(20));
         let (mut near, mut far) = pair(options);
         let mut sent = 0u32;
-        while near.try_send(&sent.to_le_bytes()).is_ok() {
+        while near.sender().try_send(&sent.to_le_bytes()).is_ok() {
             sent += 1;
         }
-        assert!(is_full(near.try_send(b"x")));
-        assert!(matches!(near.try_reserve(8), Err(TrySendError::Full { .. })));
+        assert!(is_full(near.sender().try_send(b"x")));
+        assert!(matches!(near.sender().try_reserve(8), Err(TrySendError::Full { .. })));
         assert!(near.send(b"late").unwrap_err().is_timeout());
-        assert!(near.send_deadline(b"late", shortly()).unwrap_err().is_timeout());
-        assert!(near.reserve(8).map(drop).unwrap_err().is_timeout());
+        assert!(near.sender().send_deadline(b"late", shortly()).unwrap_err().is_timeout());
+        assert!(near.sender().reserve(8).map(drop).unwrap_err().is_timeout());
         assert!(near.call(b"late").unwrap_err().is_timeout());
         assert!(near.send(&[1; 20_000]).unwrap_err().is_timeout());
-        let mut batch = near.batch().unwrap();
+        let mut batch = near.sender().batch().unwrap();
         assert!(matches!(batch.try_push(b"x"), Err(TrySendError::Full { .. })));
         assert!(batch.push(b"late").unwrap_err().is_timeout());
         drop(batch);
         for number in 0..sent {
-            assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), number.to_le_bytes());
+            assert_eq!(
+                far.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                number.to_le_bytes()
+            );
         }
         // Nothing that timed out was sent.
-        assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
+        assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
         works(&mut near, &mut far);
     }
 }
@@ -196,13 +211,13 @@ fn a_full_ring_is_said_waited_for_and_recovered_from() {
 fn a_deadline_that_has_passed_is_one() {
     let (mut near, mut far) = pair(Options::new().ring_capacity(4096));
     let past = Instant::now() - Duration::from_millis(1);
-    assert!(near.recv_deadline(past).unwrap_err().is_timeout());
+    assert!(near.receiver().recv_deadline(past).unwrap_err().is_timeout());
     assert!(near.call_deadline(b"x", past).unwrap_err().is_timeout());
-    while near.try_send(b"fill").is_ok() {}
-    assert!(near.send_deadline(b"x", past).unwrap_err().is_timeout());
+    while near.sender().try_send(b"fill").is_ok() {}
+    assert!(near.sender().send_deadline(b"x", past).unwrap_err().is_timeout());
     // A message that is there is received, even after the deadline.
     assert_eq!(far.recv_request().unwrap().unwrap().body, b"x");
-    assert_eq!(far.recv_deadline(past).unwrap().unwrap(), b"fill");
+    assert_eq!(far.receiver().recv_deadline(past).unwrap().unwrap(), b"fill");
 }
 
 #[test]
@@ -211,7 +226,7 @@ fn a_message_over_the_pools_quota_is_refused_at_once() {
     let met = kind(near.send(&[0; (64 << 10) + 1]));
     assert!(matches!(met, ErrorKind::PoolExhausted { quota: 65_536, .. }), "{met:?}");
     near.send(&[1; 64 << 10]).unwrap();
-    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap().len(), 64 << 10);
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 64 << 10);
     let (mut near, mut far) = pair(Options::new().pool_quota(0));
     let met = kind(near.send(&[0; 20_000]));
     assert!(matches!(met, ErrorKind::PoolExhausted { quota: 0, .. }), "{met:?}");
@@ -224,20 +239,20 @@ fn a_spent_quota_is_waited_for_and_recovered_from() {
     let (mut near, mut far) = pair(Options::new().pool_quota(quota));
     let message = |number: u8| vec![number; 64 << 10];
     (0..4).for_each(|number| near.send(&message(number)).unwrap());
-    assert!(is_full(near.try_send(&message(9))));
-    assert!(near.send_deadline(&message(9), shortly()).unwrap_err().is_timeout());
+    assert!(is_full(near.sender().try_send(&message(9))));
+    assert!(near.sender().send_deadline(&message(9), shortly()).unwrap_err().is_timeout());
     // Short messages need no pool.
     near.send(b"short").unwrap();
     let sender = thread::spawn(move || {
-        near.send_deadline(&message(4), soon()).unwrap();
+        near.sender().send_deadline(&message(4), soon()).unwrap();
         near
     });
     thread::sleep(Duration::from_millis(10));
     for number in 0..4 {
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), message(number));
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), message(number));
     }
-    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"short");
-    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), message(4));
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), b"short");
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), message(4));
     let mut near = sender.join().unwrap();
     works(&mut near, &mut far);
 }
@@ -255,7 +270,7 @@ fn waiting_for_the_pool_ends_at_its_deadline_at_every_spin_policy() {
         thread::spawn(move || {
             let (mut near, far) = pair(Options::new().spin(spin).pool_quota(64 << 10));
             near.send(&[1; 64 << 10]).unwrap();
-            let late = near.send_deadline(&[2; 64 << 10], shortly());
+            let late = near.sender().send_deadline(&[2; 64 << 10], shortly());
             let _ = ended.send(late.unwrap_err().is_timeout());
             drop(far);
         });
@@ -269,12 +284,12 @@ fn loan_slots_are_a_limit_and_come_back() {
     let (mut near, mut far) = pair(Options::new().loan_slots(3));
     let message = |number: u8| vec![number; 10_000];
     (0..3).for_each(|number| near.send(&message(number)).unwrap());
-    assert!(is_full(near.try_send(&message(9))));
-    assert!(near.send_deadline(&message(9), shortly()).unwrap_err().is_timeout());
+    assert!(is_full(near.sender().try_send(&message(9))));
+    assert!(near.sender().send_deadline(&message(9), shortly()).unwrap_err().is_timeout());
     for round in 0..50u8 {
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), message(round));
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), message(round));
         near.send(&message(round + 3)).unwrap();
-        assert!(is_full(near.try_send(&message(9))));
+        assert!(is_full(near.sender().try_send(&message(9))));
     }
     drop((near, far));
 }
@@ -284,7 +299,7 @@ fn what_a_peer_maps_of_our_pool_is_limited_by_it() {
     let (mut near, mut far) = pair_with(Options::new(), Options::new().peer_pool_limit(2 << 20));
     for _ in 0..300 {
         near.send(&[1; 16 << 10]).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), [1; 16 << 10]);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), [1; 16 << 10]);
     }
     let met = kind(near.send(&[1; 3 << 20]));
     assert!(matches!(met, ErrorKind::PoolExhausted { quota: 2_097_152, .. }), "{met:?}");
@@ -302,7 +317,7 @@ fn messages_that_fit_into_what_a_peer_maps_can_be_sent_at_any_length() {
     let (mut near, mut far) = pair_with(Options::new(), Options::new().peer_pool_limit(2 << 20));
     for len in [16 << 10, 512 << 10, 64 << 10, 1 << 20].into_iter().cycle().take(40) {
         near.send(&vec![1; len]).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), vec![1; len]);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), vec![1; len]);
     }
 }
 
@@ -316,7 +331,7 @@ fn idle_memory_of_the_pool_is_given_back_and_taken_again() {
         near.send(&message).unwrap();
         assert!(context.pool_bytes() >= 2 << 20);
         assert_eq!(context.trim(), 0, "on loan");
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), message);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), message);
         assert!(context.trim() >= 2 << 20);
         assert_eq!((context.pool_bytes(), context.trim()), (0, 0));
     }
@@ -336,14 +351,18 @@ fn messages_of_one_length_fill_the_ring_lap_after_lap() {
             // All that there is room for, then one at a time, behind which there is nothing.
             for most in [u32::MAX, 1, 1, lap % 3] {
                 let before = sent;
-                while sent - before < most && near.try_send(&message(sent)).is_ok() {
+                while sent - before < most && near.sender().try_send(&message(sent)).is_ok() {
                     sent += 1;
                 }
                 while received < sent {
-                    assert_eq!(far.try_recv().unwrap().unwrap(), message(received), "{len}");
+                    assert_eq!(
+                        far.receiver().try_recv().unwrap().unwrap(),
+                        message(received),
+                        "{len}"
+                    );
                     received += 1;
                 }
-                assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)), "{len}");
+                assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)), "{len}");
             }
         }
         assert!(sent > 150, "{sent} of {len} bytes");
@@ -361,21 +380,21 @@ fn a_reservation_can_be_shortened_and_abandoned() {
             }
             // After one as long it has found where the next record will start, and it will not.
             near.send(&pattern(reserved)).unwrap();
-            assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), pattern(reserved));
-            let mut room = near.reserve(reserved).unwrap();
+            assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), pattern(reserved));
+            let mut room = near.sender().reserve(reserved).unwrap();
             assert_eq!(room.len(), reserved);
             room.copy_from_slice(&pattern(reserved));
             room.truncate(kept);
             assert_eq!(room[..], pattern(kept), "{reserved} to {kept}");
             room.publish().unwrap();
-            let arrived = far.recv_deadline(soon()).unwrap().unwrap();
+            let arrived = far.receiver().recv_deadline(soon()).unwrap().unwrap();
             assert_eq!(arrived, pattern(kept), "{reserved} to {kept}");
             // Bytes that are written and not published do not arrive.
-            let mut room = near.reserve(reserved).unwrap();
+            let mut room = near.sender().reserve(reserved).unwrap();
             room.fill(0xFF);
             room.truncate(kept / 2);
             drop(room);
-            assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
+            assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
         }
     }
     assert_eq!(near.stats().sent.messages, far.stats().received.messages);
@@ -389,19 +408,23 @@ fn abandoned_bytes_are_never_taken_for_records() {
         let lure: Vec<u8> = (1u64 | 8 << 32).to_le_bytes().repeat(128);
         for round in 0..2000u64 {
             let len = (round * 8 % 1024) as usize;
-            let mut room = near.reserve(len).unwrap();
+            let mut room = near.sender().reserve(len).unwrap();
             room.copy_from_slice(&lure[..len]);
             drop(room);
-            let mut batch = near.batch().unwrap();
+            let mut batch = near.sender().batch().unwrap();
             for part in 0..round % 4 {
                 batch.push(&lure[..(part * 56) as usize]).unwrap();
             }
             drop(batch);
-            assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)), "round {round}");
+            assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)), "round {round}");
             let message = &lure[..(round * 24 % 1000) as usize];
             near.send(message).unwrap();
-            assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), message, "round {round}");
-            assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)), "round {round}");
+            assert_eq!(
+                far.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                message,
+                "round {round}"
+            );
+            assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)), "round {round}");
         }
     }
 }
@@ -410,10 +433,10 @@ fn abandoned_bytes_are_never_taken_for_records() {
 fn abandoned_blocks_go_back_to_the_pool() {
     let (mut near, mut far) = pair(Options::new().pool_quota(64 << 10));
     for _ in 0..100 {
-        drop(near.reserve(64 << 10).unwrap());
+        drop(near.sender().reserve(64 << 10).unwrap());
     }
     near.send(&[1; 64 << 10]).unwrap();
-    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap().len(), 64 << 10);
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 64 << 10);
 }
 
 #[test]
@@ -474,16 +497,20 @@ fn every_option_at_its_edge_gives_a_working_link() {
         Options::new().huge_pages(true),
         Options::new().prefault(true),
         Options::new().huge_pages(true).prefault(true),
-        Options::new().numa(Numa::Local),
-        Options::new().numa(Numa::Receiver),
-        Options::new().numa(Numa::Node(0)),
+        Options::new().numa_of_receiver(false),
+        Options::new().numa_of_receiver(true),
+        Options::new().numa_node(0),
     ];
     for options in edges {
         let shown = format!("{options:?}");
         let (mut near, mut far) = pair(options);
         for len in [0, 40, 4000, 20_000, 1 << 20] {
             near.send(&vec![3; len]).unwrap_or_else(|error| panic!("{error} with {shown}"));
-            assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), vec![3; len], "{shown}");
+            assert_eq!(
+                far.receiver().recv_deadline(soon()).unwrap().unwrap(),
+                vec![3; len],
+                "{shown}"
+            );
         }
         let id = far.submit(b"question").unwrap();
         let request = near.recv_request().unwrap().unwrap();
@@ -497,7 +524,7 @@ fn every_option_at_its_edge_gives_a_working_link() {
 #[test]
 fn a_node_that_is_not_there_is_an_error_at_set_up() {
     for node in [1023, 1024, u32::MAX] {
-        let context = Context::with_options(Options::new().numa(Numa::Node(node))).unwrap();
+        let context = Context::with_options(Options::new().numa_node(node)).unwrap();
         let name = unique_name();
         let mut listener = Context::new().unwrap().listen(&name).unwrap();
         let met = kind(context.connect(&name));
@@ -516,7 +543,7 @@ fn the_backlog_has_a_limit_and_nothing_in_it_is_lost() {
     assert!(messages > 10 && messages < 25 && limit == 10_000, "{messages} {limit}");
     assert!(used > 400 * messages && used <= limit && used + needed > limit, "{used} {needed}");
     for number in 0..100u8 {
-        assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), [number; 400]);
+        assert_eq!(near.receiver().recv_deadline(soon()).unwrap().unwrap(), [number; 400]);
     }
     let request = far.recv_request().unwrap().unwrap();
     far.respond(request.id, b"answer").unwrap();
@@ -527,7 +554,7 @@ fn the_backlog_has_a_limit_and_nothing_in_it_is_lost() {
     far.send(&[7; 50_000]).unwrap();
     far.respond(request.id, b"answer").unwrap();
     assert_eq!(near.wait_deadline(id, soon()).unwrap(), b"answer");
-    assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), vec![7; 50_000]);
+    assert_eq!(near.receiver().recv_deadline(soon()).unwrap().unwrap(), vec![7; 50_000]);
 }
 
 #[test]
@@ -541,12 +568,12 @@ fn what_was_set_aside_keeps_its_order_and_kind() {
     far.respond(request.id, b"to ours").unwrap();
     far.send(b"third").unwrap();
     assert_eq!(near.wait_deadline(id, soon()).unwrap(), b"to ours");
-    assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), b"first");
+    assert_eq!(near.receiver().recv_deadline(soon()).unwrap().unwrap(), b"first");
     let request = near.recv_request().unwrap().unwrap();
     assert_eq!(request.body, b"theirs");
     near.respond(request.id, b"to theirs").unwrap();
     for expected in [&b"second"[..], b"third"] {
-        assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), expected);
+        assert_eq!(near.receiver().recv_deadline(soon()).unwrap().unwrap(), expected);
     }
     assert_eq!(far.wait_deadline(theirs, soon()).unwrap(), b"to theirs");
 }
@@ -587,7 +614,7 @@ fn a_response_that_comes_too_late_is_dropped() {
         far
     });
     assert_eq!(near.call_deadline(b"fast", soon()).unwrap(), b"in time");
-    assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), b"message");
+    assert_eq!(near.receiver().recv_deadline(soon()).unwrap().unwrap(), b"message");
     // A request that was only waited for too briefly stays in flight.
     let id = near.submit(b"patience").unwrap();
     assert!(near.wait_deadline(id, shortly()).unwrap_err().is_timeout());
@@ -603,20 +630,41 @@ fn a_response_that_comes_too_late_is_dropped() {
     let request = far.recv_request().unwrap().unwrap();
     far.respond(request.id, b"void").unwrap();
     far.send(b"after").unwrap();
-    assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), b"after");
+    assert_eq!(near.receiver().recv_deadline(soon()).unwrap().unwrap(), b"after");
+}
+
+#[test]
+fn a_response_is_asked_for_without_waiting() {
+    let (mut near, mut far) = pair(Options::new());
+    let failed = |met| match met {
+        Err(TryRecvError::Failed(error)) => kind::<()>(Err(error)),
+        other => panic!("{other:?}"),
+    };
+    let id = near.submit(b"question").unwrap();
+    assert!(matches!(near.try_wait(id), Err(TryRecvError::Empty)));
+    let request = far.recv_request().unwrap().unwrap();
+    far.send(b"before").unwrap();
+    assert!(matches!(near.try_wait(id), Err(TryRecvError::Empty)));
+    far.respond(request.id, b"answer").unwrap();
+    assert_eq!(near.try_wait(id).unwrap(), b"answer");
+    assert_eq!(near.recv().unwrap().unwrap(), b"before");
+    assert_eq!(failed(near.try_wait(id)), ErrorKind::UnknownRequest { id: 1 });
+    let id = near.submit(b"the last one").unwrap();
+    drop(far);
+    assert_eq!(failed(near.try_wait(id)), ErrorKind::PeerClosed);
 }
 
 #[test]
 fn a_peek_shows_every_kind_and_settles_a_response() {
     let (mut near, mut far) = pair(Options::new());
     let id = near.submit(b"question").unwrap();
-    let received = far.peek().unwrap().unwrap();
+    let received = far.receiver().peek().unwrap().unwrap();
     let MessageKind::Request(request) = received.kind() else { panic!("{received:?}") };
     // Not released, it is still the next one.
     assert_eq!(received.bytes().to_vec(), b"question");
     assert_eq!(far.recv_request().unwrap().unwrap().id, request);
     far.respond(request, b"answer").unwrap();
-    let received = near.peek().unwrap().unwrap();
+    let received = near.receiver().peek().unwrap().unwrap();
     assert_eq!(received.kind(), MessageKind::Response(id));
     received.release().unwrap();
     assert!(matches!(kind(near.wait_deadline(id, soon())), ErrorKind::UnknownRequest { .. }));
@@ -640,8 +688,8 @@ fn a_dropped_sender_ends_one_direction_only() {
     let (mut outbox, mut inbox) = near.split();
     outbox.send(b"last").unwrap();
     drop(outbox);
-    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"last");
-    assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), b"last");
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
     for len in [10, 20_000] {
         far.send(&vec![1; len]).unwrap();
         assert_eq!(inbox.recv_deadline(soon()).unwrap().unwrap(), vec![1; len]);
@@ -661,7 +709,7 @@ fn a_dropped_receiver_ends_one_direction_only() {
     assert_eq!(kind(far.send(b"for nobody")), ErrorKind::PeerClosed);
     for len in [10, 20_000] {
         outbox.send(&vec![1; len]).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), vec![1; len]);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), vec![1; len]);
     }
 }
 
@@ -669,8 +717,8 @@ fn a_dropped_receiver_ends_one_direction_only() {
 fn a_receiver_that_is_dropped_ends_a_sender_that_waits_for_room() {
     for spin in [Spin::Never, Spin::Forever] {
         let (mut near, far) = pair(Options::new().ring_capacity(4096).spin(spin));
-        while near.try_send(b"fill").is_ok() {}
-        let sender = thread::spawn(move || kind(near.send_deadline(b"more", soon())));
+        while near.sender().try_send(b"fill").is_ok() {}
+        let sender = thread::spawn(move || kind(near.sender().send_deadline(b"more", soon())));
         thread::sleep(Duration::from_millis(10));
         let (_outbox, inbox) = far.split();
         drop(inbox);
@@ -682,7 +730,7 @@ fn a_receiver_that_is_dropped_ends_a_sender_that_waits_for_room() {
 fn a_receiver_that_is_dropped_ends_a_sender_that_waits_for_the_pool() {
     let (mut near, far) = pair(Options::new().pool_quota(64 << 10));
     near.send(&[1; 64 << 10]).unwrap();
-    let sender = thread::spawn(move || kind(near.send_deadline(&[2; 64 << 10], soon())));
+    let sender = thread::spawn(move || kind(near.sender().send_deadline(&[2; 64 << 10], soon())));
     thread::sleep(Duration::from_millis(10));
     let (_outbox, inbox) = far.split();
     drop(inbox);
@@ -722,7 +770,7 @@ fn no_shared_memory_is_an_error_at_set_up() {
         assert_eq!(crate::support::raw::refusal_code(&answer), Some(4));
         rustix::process::setrlimit(resource, before).unwrap();
         near.send(&[1; 100_000]).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap().len(), 100_000);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 100_000);
     });
     other.succeeds();
 }
@@ -732,11 +780,11 @@ fn statistics_count_what_was_done() {
     let (mut near, mut far) = pair(Options::new());
     near.send(&[1; 10]).unwrap();
     near.send(&[1; 10_000]).unwrap();
-    let mut batch = near.batch().unwrap();
+    let mut batch = near.sender().batch().unwrap();
     batch.push(&[1; 5]).unwrap();
     batch.push(&[1; 5]).unwrap();
     batch.publish().unwrap();
-    while far.try_recv().is_ok() {}
+    while far.receiver().try_recv().is_ok() {}
     let (sent, received) = (near.stats().sent, far.stats().received);
     assert_eq!((sent.messages, sent.bytes, sent.pooled), (4, 10_020, 1));
     assert_eq!((received.messages, received.bytes, received.pooled), (4, 10_020, 1));
@@ -782,7 +830,7 @@ fn stats_tell_what_is_queued_lent_and_held() {
     // Records that stand alone, and a batch that packs three.
     near.send(b"short").unwrap();
     near.send(&[1; 1000]).unwrap();
-    let mut batch = near.batch().unwrap();
+    let mut batch = near.sender().batch().unwrap();
     for _ in 0..3 {
         batch.push(&[2; 40]).unwrap();
     }
@@ -790,22 +838,22 @@ fn stats_tell_what_is_queued_lent_and_held() {
     let (sent, waits) = queues(&near, &far);
     assert_eq!(sent, waits);
     assert!(sent >= 5 + 1000 + 3 * 40, "{sent}");
-    (0..5).for_each(|_| assert!(far.recv_deadline(soon()).unwrap().is_some()));
-    assert!(matches!(far.try_recv(), Err(TryRecvError::Empty)));
+    (0..5).for_each(|_| assert!(far.receiver().recv_deadline(soon()).unwrap().is_some()));
+    assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
     assert_eq!(queues(&near, &far), (0, 0));
 
     // A full ring, whose records run over its end.
-    while near.try_send(&[3; 100]).is_ok() {}
+    while near.sender().try_send(&[3; 100]).is_ok() {}
     let (sent, waits) = queues(&near, &far);
     assert_eq!(sent, waits);
     assert!((14 << 10..=16 << 10).contains(&sent), "{sent}");
-    while far.try_recv().is_ok() {}
+    while far.receiver().try_recv().is_ok() {}
     assert_eq!(queues(&near, &far), (0, 0));
 
     // The pool: a long message is on loan until it is received, a tensor until it is dropped.
     near.send(&vec![4; 100_000]).unwrap();
     assert_eq!(loans(&near, &far), (1, 0));
-    far.recv_deadline(soon()).unwrap();
+    far.receiver().recv_deadline(soon()).unwrap();
     assert_eq!(loans(&near, &far), (0, 0));
     let held: Vec<_> = (1..=3)
         .map(|count| {
@@ -824,7 +872,7 @@ fn stats_tell_what_is_queued_lent_and_held() {
     near.send(b"last").unwrap();
     near.close().unwrap();
     assert_eq!(far.stats().recv_queue, 64);
-    assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), b"last");
-    assert_eq!(far.recv_deadline(soon()).unwrap(), None);
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), b"last");
+    assert_eq!(far.receiver().recv_deadline(soon()).unwrap(), None);
     assert_eq!(far.stats().recv_queue, 0);
 }

@@ -31,7 +31,7 @@ fn deadlines_in_vain_are_slept_through() {
     let (mut near, _far) = crate::support::pair(Options::new().spin(spin));
     let (start, before) = (Instant::now(), computed());
     for _ in 0..WAITS {
-        let error = near.recv_deadline(Instant::now() + PATIENCE).unwrap_err();
+        let error = near.receiver().recv_deadline(Instant::now() + PATIENCE).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TimedOut { .. }), "{error}");
     }
     assert_mostly_asleep(start, before);

@@ -41,7 +41,7 @@ impl Everything {
         let listeners = [context.listen(unique_name()).unwrap(), context.listen(&address).unwrap()];
         let (mut near, mut far) = pair_of(&context, &context);
         near.send(&[1; 20_000]).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap().len(), 20_000);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 20_000);
         near.submit(b"a question that waits").unwrap();
         let _ = (near.as_fd(), far.as_fd());
         let mut tensors = vec![context.alloc::<u32>([5000]).unwrap().share().unwrap()];
@@ -50,7 +50,7 @@ impl Everything {
         near.send_tensor(&frozen).unwrap();
         assert!(far.recv_request().unwrap().is_some());
         for _ in 0..2 {
-            tensors.push(far.recv_tensor_deadline(soon()).unwrap().unwrap());
+            tensors.push(far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap());
         }
         tensors.push(frozen);
         let reactor = Reactor::spawn(&context).unwrap();
@@ -94,12 +94,12 @@ impl Everything {
         for tensor in &tensors {
             assert_eq!(tensor.to_vec::<u32>().unwrap().len(), 5000);
             near.send_tensor(tensor).unwrap();
-            far.recv_tensor_deadline(soon()).unwrap().unwrap();
+            far.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
         }
         near.send(&[2; 300_000]).unwrap();
-        assert_eq!(far.recv_deadline(soon()).unwrap().unwrap(), [2; 300_000]);
+        assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), [2; 300_000]);
         self.far.send(b"there?").unwrap();
-        assert_eq!(self.far.recv_deadline(soon()).unwrap().unwrap(), b"there?");
+        assert_eq!(self.far.receiver().recv_deadline(soon()).unwrap().unwrap(), b"there?");
         assert!(self.served.is_open());
         self.leases[0].write_at(0, b"still").unwrap();
         let mut bytes = [0; 5];
@@ -212,8 +212,8 @@ fn a_forked_child_has_no_shared_memory_and_cannot_use_what_it_inherited() {
             is_forked(far.recv());
             is_forked(near.send_tensor(&all.tensors[0]));
             is_forked(far.recv_tensor());
-            is_forked(far.recv_tensors());
-            is_forked(near.send_tensors(&TensorSet::new()));
+            is_forked(far.receiver().recv_tensors());
+            is_forked(near.sender().send_tensors(&TensorSet::new()));
             is_forked(all.context.alloc::<u8>([5000]));
             is_forked(all.context.alloc_frozen::<u8>([5000]));
             is_forked(all.context.connect(unique_name()));
@@ -430,7 +430,7 @@ fn a_peer_whose_pid_is_used_again_is_dead() {
         end(pid);
         let Some(again) = start_as(pid, sleeps) else { return };
         assert_eq!(again, pid);
-        let ended = link.recv_deadline(soon()).unwrap_err();
+        let ended = link.receiver().recv_deadline(soon()).unwrap_err();
         assert_eq!(*ended.kind(), ErrorKind::PeerDied);
         end(again);
 
@@ -445,7 +445,7 @@ fn a_peer_whose_pid_is_used_again_is_dead() {
         {
             // The process is dead, and its descriptor names no living one.
             Ok(mut link) => {
-                let ended = link.recv_deadline(soon()).unwrap_err();
+                let ended = link.receiver().recv_deadline(soon()).unwrap_err();
                 assert_eq!(*ended.kind(), ErrorKind::PeerDied);
                 let signal = rustix::process::Signal::KILL;
                 if let Some(pidfd) = link.peer().pidfd() {

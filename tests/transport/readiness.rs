@@ -47,7 +47,7 @@ const SHORT: Duration = Duration::from_millis(30);
 fn drain(link: &mut Connection) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     loop {
-        match link.try_recv() {
+        match link.receiver().try_recv() {
             Ok(Some(message)) => messages.push(message),
             Err(TryRecvError::Empty) => return messages,
             other => panic!("{other:?} after {} messages", messages.len()),
@@ -58,7 +58,7 @@ fn drain(link: &mut Connection) -> Vec<Vec<u8>> {
 fn fill(link: &mut Connection, message: &[u8]) -> usize {
     let mut sent = 0;
     loop {
-        match link.try_send(message) {
+        match link.sender().try_send(message) {
             Ok(()) => sent += 1,
             Err(TrySendError::Full { .. }) => return sent,
             Err(error) => panic!("{error}"),
@@ -100,10 +100,10 @@ fn room_for_a_long_message_is_told_of_behind_many_short_ones() {
     let long = vec![7; 2 << 20];
     assert_eq!(fill(&mut near, &long), 1, "the peer lends one slot");
     // So many that a half which is awake would be hot.
-    (0..200).for_each(|_| near.try_send(&[1; 1000]).unwrap());
+    (0..200).for_each(|_| near.sender().try_send(&[1; 1000]).unwrap());
     assert_eq!(drain(&mut far).len(), 201);
     assert!(events.sleep(LONG), "the room is missed");
-    near.try_send(&long).unwrap();
+    near.sender().try_send(&long).unwrap();
 }
 
 #[test]
@@ -131,13 +131,13 @@ fn room_wakes_only_a_side_that_polled_for_it() {
             let message = vec![round; len];
             assert!(fill(&mut near, &message) > 0);
             assert!(!events.sleep(Duration::ZERO), "no room yet");
-            while far.recv_deadline(soon()).unwrap().unwrap() == message {
+            while far.receiver().recv_deadline(soon()).unwrap().unwrap() == message {
                 if events.sleep(Duration::ZERO) {
                     break;
                 }
             }
             // A little more room than the first edge told of does no harm.
-            while far.try_recv().is_ok() {}
+            while far.receiver().try_recv().is_ok() {}
             assert!(drain(&mut near).is_empty());
         }
     }
@@ -156,10 +156,10 @@ fn room_is_told_whichever_direction_is_served_first() {
                 for round in 0..300u32 {
                     // Not until it is empty: the other side fills it as fast.
                     for _ in 0..20 {
-                        let _ = far.try_recv();
+                        let _ = far.receiver().try_recv();
                     }
                     far.send(&round.to_le_bytes()).unwrap();
-                    assert!(far.recv_deadline(soon()).unwrap().is_some());
+                    assert!(far.receiver().recv_deadline(soon()).unwrap().is_some());
                 }
                 // Everything has been sent when this is.
                 far.send(b"end").unwrap();
@@ -198,7 +198,7 @@ fn room_that_nobody_uses_does_not_spin() {
     let mut events = Loop::new(&near, false);
     assert!(drain(&mut near).is_empty());
     fill(&mut near, &[1; 4000]);
-    while far.try_recv().is_ok() {}
+    while far.receiver().try_recv().is_ok() {}
     // The descriptor is readable for the room. A caller that only receives sleeps after a few polls.
     events.wakeups = 0;
     while events.sleep(SHORT) {
@@ -238,7 +238,7 @@ fn a_close_and_a_death_wake() {
         assert!(drain(&mut near).is_empty());
         far.close().unwrap();
         assert!(events.sleep(LONG));
-        assert_eq!(near.try_recv().unwrap(), None);
+        assert_eq!(near.receiver().try_recv().unwrap(), None);
         // The first may have been read before the peer left.
         let _ = near.send(b"late");
         assert_eq!(*near.send(b"late").unwrap_err().kind(), ErrorKind::PeerClosed);
@@ -252,7 +252,7 @@ fn blocking_and_polling_take_turns() {
     for round in 0..50u32 {
         assert!(drain(&mut near).is_empty());
         far.send(&round.to_le_bytes()).unwrap();
-        assert_eq!(near.recv_deadline(soon()).unwrap().unwrap(), round.to_le_bytes());
+        assert_eq!(near.receiver().recv_deadline(soon()).unwrap().unwrap(), round.to_le_bytes());
         assert!(drain(&mut near).is_empty());
         far.send(&round.to_le_bytes()).unwrap();
         assert!(events.sleep(LONG));
@@ -276,7 +276,7 @@ fn no_wake_up_is_lost_between_a_sleeping_and_an_awake_side() {
                     }
                 }
                 if round % 7 == 0 {
-                    far.recv_deadline(soon()).unwrap().unwrap();
+                    far.receiver().recv_deadline(soon()).unwrap().unwrap();
                 }
             }
             while far.recv().unwrap().is_some() {}

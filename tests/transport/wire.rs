@@ -39,7 +39,9 @@ fn echo(link: &mut Connection, reply: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<()>
         let (kind, body) = (received.kind(), reply(received.bytes().to_vec()));
         received.release()?;
         match kind {
-            MessageKind::Message => in_time(|deadline| link.send_deadline(&body, deadline))?,
+            MessageKind::Message => {
+                in_time(|deadline| link.sender().send_deadline(&body, deadline))?
+            }
             MessageKind::Request(id) => in_time(|_| link.respond(id, &body))?,
             other => panic!("{other:?}, and nothing was asked"),
         }
@@ -57,13 +59,13 @@ fn echo_in_a_loop(link: &mut Connection) -> Result<u32> {
         while progress {
             progress = false;
             while let Some(body) = unsent.front() {
-                match link.try_send(body) {
+                match link.sender().try_send(body) {
                     Ok(()) => progress = unsent.pop_front().is_some(),
                     Err(TrySendError::Full { .. }) => break,
                     Err(TrySendError::Failed(error)) => return Err(error),
                 }
             }
-            match link.try_peek() {
+            match link.receiver().try_peek() {
                 Ok(Some(received)) => {
                     let (kind, body) = (received.kind(), received.bytes().to_vec());
                     received.release()?;
@@ -181,7 +183,7 @@ fn is_dead(link: &mut Connection) {
     let end = in_time(|deadline| link.receiver().recv_deadline(deadline)).unwrap_err();
     assert!(matches!(end.kind(), ErrorKind::PeerDied), "{end}");
     for late in [&b"late"[..], &[0; 20_000]] {
-        let end = in_time(|deadline| link.send_deadline(late, deadline)).unwrap_err();
+        let end = in_time(|deadline| link.sender().send_deadline(late, deadline)).unwrap_err();
         assert!(matches!(end.kind(), ErrorKind::PeerDied), "{end}");
     }
 }
@@ -220,7 +222,7 @@ fn batches_come_back() {
     let lengths = [0, 3, 56, 57, 64, 200, 512, 513, 1000, 8, 4 << 10, 0];
     for turn in 0..50 {
         let bodies = lengths.map(|len| body(len.max(turn) - turn % 8, turn));
-        let mut batch = echo.link.batch().unwrap();
+        let mut batch = echo.link.sender().batch().unwrap();
         bodies.iter().for_each(|body| batch.push(body).unwrap());
         batch.publish().unwrap();
         bodies.iter().for_each(|body| echo.comes_back(body));
@@ -385,7 +387,8 @@ fn a_kill_wakes_a_wait_for_room() {
             loop {
                 sent.push(body(100, sent.len()));
                 let message = sent.last().unwrap();
-                if let Err(end) = in_time(|deadline| link.send_deadline(message, deadline)) {
+                if let Err(end) = in_time(|deadline| link.sender().send_deadline(message, deadline))
+                {
                     return end;
                 }
             }

@@ -172,24 +172,24 @@ impl End for Messages {
     }
 
     fn fill(&mut self, private: &mut [u8], seed: u64) -> Outcome<()> {
-        let mut room = self.link.reserve(private.len())?;
+        let mut room = self.link.sender().reserve(private.len())?;
         payload::fill(&mut room, seed);
         Ok(room.publish()?)
     }
 
     fn sum(&mut self, _private: &mut Vec<u8>) -> Outcome<u64> {
-        let received = self.link.peek()?.ok_or_else(gone)?;
+        let received = self.link.receiver().peek()?.ok_or_else(gone)?;
         let got = sum(received.bytes());
         received.release()?;
         Ok(got)
     }
 
     fn hand(&mut self, len: usize) -> Outcome<()> {
-        Ok(self.link.reserve(len)?.publish()?)
+        Ok(self.link.sender().reserve(len)?.publish()?)
     }
 
     fn take(&mut self, len: usize) -> Outcome<()> {
-        let received = self.link.peek()?.ok_or_else(gone)?;
+        let received = self.link.receiver().peek()?.ok_or_else(gone)?;
         let got = received.len();
         received.release()?;
         if got == len { Ok(()) } else { Err(format!("a message of {got} bytes").into()) }

@@ -256,14 +256,14 @@ impl Exchange for Crowd {
             let word = payload::seed(*number, FROM_LEADER);
             link.send(&word.to_ne_bytes())?;
             let echo = loop {
-                match link.try_recv() {
+                match link.receiver().try_recv() {
                     Ok(Some(echo)) => break echo,
                     Ok(None) => return Err("the peer has closed".into()),
                     Err(TryRecvError::Empty) => {}
                     Err(error) => return Err(error.into()),
                 }
                 for _ in 0..if *noisy { NOISE } else { 0 } {
-                    if matches!(noise.try_send(&[1; 64]), Err(TrySendError::Full { .. })) {
+                    if matches!(noise.sender().try_send(&[1; 64]), Err(TrySendError::Full { .. })) {
                         break;
                     }
                 }

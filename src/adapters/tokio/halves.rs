@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adapters::tokio::shared::{LinkWaits, watch_until};
-use crate::channel::{RecvStats, Request, RequestId, SendStats};
+use crate::channel::{HalfStats, Request, RequestId};
 use crate::error::{TryRecvError, TrySendError};
 use crate::handshake::Peer;
 use crate::tensor::Outgoing;
@@ -17,6 +17,38 @@ pub(super) const SLICE: Duration = Duration::from_millis(5);
 
 /// The sending half of an [`AsyncConnection`](super::AsyncConnection), from
 /// [`AsyncConnection::split`](super::AsyncConnection::split). Dropping it tells the receiver that nothing follows.
+///
+/// # Examples
+///
+/// One task sends while another one receives:
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # use slipring::tokio::{AsyncConnection, AsyncListener};
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = AsyncListener::new(context.listen(&address)?)?;
+/// # let accepted = tokio::spawn(async move { listener.accept().await });
+/// # let near = AsyncConnection::connect(&context, address).await?;
+/// # let mut far = accepted.await.unwrap()?;
+/// let (mut sender, mut receiver) = near.split();
+/// let sending = tokio::spawn(async move {
+///     for number in 0..100u8 {
+///         sender.send(&[number]).await?;
+///     }
+///     Ok::<_, slipring::Error>(sender.stats().messages)
+/// });
+///
+/// // The peer returns each message until nothing follows.
+/// while let Some(message) = far.recv().await? {
+///     far.send(&message).await?;
+/// }
+/// assert_eq!(sending.await.unwrap()?, 100);
+/// assert_eq!(receiver.recv().await?, Some(vec![0]));
+/// # Ok::<_, slipring::Error>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct AsyncSender {
     inner: crate::Sender,
@@ -123,9 +155,10 @@ impl AsyncSender {
 
     /// Has the peer send a packet when there is room.
     pub(super) fn arm(&mut self) -> Result<()> {
-        let armed = self.inner.arm();
-        self.shared.pass_data();
-        armed
+        if self.inner.arm()? {
+            self.shared.wake_receiver();
+        }
+        Ok(())
     }
 
     pub(super) fn max_message(&self) -> usize {
@@ -138,11 +171,11 @@ impl AsyncSender {
 
     /// Returns the peer.
     pub fn peer(&self) -> &Peer {
-        self.shared.socket().peer()
+        self.inner.session().link.identity()
     }
 
     /// Returns the counters of this half.
-    pub fn stats(&self) -> SendStats {
+    pub fn stats(&self) -> HalfStats {
         self.inner.stats()
     }
 
@@ -155,7 +188,37 @@ impl AsyncSender {
     }
 }
 
-/// The receiving half of an [`AsyncConnection`](super::AsyncConnection).
+/// The receiving half of an [`AsyncConnection`](super::AsyncConnection), from
+/// [`AsyncConnection::split`](super::AsyncConnection::split).
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # use slipring::tokio::{AsyncConnection, AsyncListener};
+/// # use slipring::{Address, Context};
+/// # let (context, address) = (Context::new()?, Address::fresh());
+/// # let mut listener = AsyncListener::new(context.listen(&address)?)?;
+/// # let accepted = tokio::spawn(async move { listener.accept().await });
+/// # let mut near = AsyncConnection::connect(&context, address).await?;
+/// # let far = accepted.await.unwrap()?;
+/// let (_sender, mut receiver) = far.split();
+/// let counting = tokio::spawn(async move {
+///     let mut bytes = 0;
+///     while let Some(message) = receiver.recv().await? {
+///         bytes += message.len();
+///     }
+///     Ok::<_, slipring::Error>(bytes)
+/// });
+///
+/// near.send(b"hello").await?;
+/// near.send(b"world").await?;
+/// near.close()?;
+/// assert_eq!(counting.await.unwrap()?, 10);
+/// # Ok::<_, slipring::Error>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct AsyncReceiver {
     inner: crate::Receiver,
@@ -164,8 +227,9 @@ pub struct AsyncReceiver {
 }
 
 impl AsyncReceiver {
-    pub(super) fn new(inner: crate::Receiver, shared: Arc<LinkWaits>, spin: SpinPolicy) -> Self {
-        Self { inner, shared, polling: Polling::new(spin) }
+    pub(super) fn new(inner: crate::Receiver, shared: Arc<LinkWaits>) -> Self {
+        let polling = Polling::new(spin_of(&inner));
+        Self { inner, shared, polling }
     }
 
     /// Receives the next message. Returns `None` if the peer has closed in order.
@@ -242,8 +306,10 @@ impl AsyncReceiver {
 
     /// Has the peer send a packet with the next message. Returns whether there is a message already.
     pub(super) fn arm(&mut self) -> Result<bool> {
-        let armed = self.inner.arm();
-        self.shared.pass_room();
+        let armed = self.inner.inbox.arm();
+        if self.inner.session().link.control_socket().room_woken() {
+            self.shared.wake_sender();
+        }
         armed
     }
 
@@ -268,11 +334,16 @@ impl AsyncReceiver {
     }
 
     pub(super) fn abandon(&mut self, id: RequestId) {
-        self.inner.give_up(id);
+        self.inner.abandon(id);
     }
 
     /// Returns the counters of this half.
-    pub fn stats(&self) -> RecvStats {
+    pub fn stats(&self) -> HalfStats {
         self.inner.stats()
     }
+}
+
+/// Returns the spin policy of a connection's waits.
+pub(super) fn spin_of(receiver: &crate::Receiver) -> SpinPolicy {
+    SpinPolicy::new(receiver.session().env.options().spin)
 }

@@ -52,6 +52,33 @@ pub use halves::{AsyncReceiver, AsyncSender};
 pub use stream::AsyncStream;
 
 /// Accepts connections: [`crate::Listener`] on a tokio runtime.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// use slipring::tokio::{AsyncConnection, AsyncListener};
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut listener = AsyncListener::new(context.listen(&address)?)?;
+/// let clients = [(); 2].map(|()| {
+///     let (context, address) = (context.clone(), address.clone());
+///     tokio::spawn(async move { AsyncConnection::connect(&context, address).await })
+/// });
+///
+/// for _ in &clients {
+///     let mut link = listener.accept().await?;
+///     link.send(b"welcome").await?;
+/// }
+/// for client in clients {
+///     assert_eq!(client.await.unwrap()?.recv().await?.as_deref(), Some(&b"welcome"[..]));
+/// }
+/// assert_eq!(listener.get_ref().stats().accepted, 2);
+/// # Ok::<_, slipring::Error>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct AsyncListener {
     inner: Watched<Listening>,
@@ -119,13 +146,11 @@ impl AsyncConnection {
     ///
     /// Outside of a tokio runtime with I/O.
     pub fn new(connection: crate::Connection) -> Result<Self> {
-        let socket = connection.socket();
-        let spin = socket.spin();
-        let shared = LinkWaits::new(socket)?;
+        let shared = LinkWaits::new(connection.socket())?;
         let (sender, receiver) = connection.split();
         Ok(Self {
             sender: AsyncSender::new(sender, shared.clone()),
-            receiver: AsyncReceiver::new(receiver, shared, spin),
+            receiver: AsyncReceiver::new(receiver, shared),
         })
     }
 

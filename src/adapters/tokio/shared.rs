@@ -16,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::link::LinkSocket;
+use crate::shm::fork::Generation;
 use crate::wake::Polling;
 use crate::{Error, Result};
 
@@ -29,62 +30,49 @@ impl AsRawFd for Listening {
     }
 }
 
-/// A descriptor that knows its process.
-pub(super) trait Owned: AsRawFd {
-    /// Returns whether the caller is in that process, and not in a forked child.
-    fn is_here(&self) -> bool;
-}
-
-impl Owned for Listening {
-    fn is_here(&self) -> bool {
-        self.0.is_here()
-    }
-}
-
-impl Owned for LinkSocket {
-    fn is_here(&self) -> bool {
-        LinkSocket::is_here(self)
-    }
-}
-
 /// A descriptor that a runtime watches. A forked child shares the runtime's `epoll` with its parent. A drop in the child
 /// would end the parent's watch, so it does nothing.
 #[derive(Debug)]
-pub(super) struct Watched<T: Owned>(ManuallyDrop<AsyncFd<T>>);
+pub(super) struct Watched<T: AsRawFd> {
+    watched: ManuallyDrop<AsyncFd<T>>,
+    /// The process whose runtime watches it.
+    generation: Generation,
+}
 
-impl<T: Owned> Watched<T> {
+impl<T: AsRawFd> Watched<T> {
     /// Watches a descriptor on the current runtime.
     ///
     /// # Safety
     ///
     /// - `watched` keeps one descriptor, and keeps it open, for as long as it lives.
     unsafe fn new(watched: T) -> Result<Self> {
+        let generation = Generation::current()?;
         // SAFETY: the caller promises that `watched` keeps its descriptor open.
         let watched = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) };
         let watched = watched.map_err(|error| Error::os("epoll_ctl", error.into_parts().1));
-        watched.map(|watched| Self(ManuallyDrop::new(watched)))
+        watched.map(|watched| Self { watched: ManuallyDrop::new(watched), generation })
     }
 }
 
-impl<T: Owned> Deref for Watched<T> {
+impl<T: AsRawFd> Deref for Watched<T> {
     type Target = AsyncFd<T>;
 
     fn deref(&self) -> &AsyncFd<T> {
-        &self.0
+        &self.watched
     }
 }
 
-impl<T: Owned> DerefMut for Watched<T> {
+impl<T: AsRawFd> DerefMut for Watched<T> {
     fn deref_mut(&mut self) -> &mut AsyncFd<T> {
-        &mut self.0
+        &mut self.watched
     }
 }
 
-impl<T: Owned> Drop for Watched<T> {
+impl<T: AsRawFd> Drop for Watched<T> {
     fn drop(&mut self) {
-        if self.0.get_ref().is_here() {
+        if self.generation.is_current() {
             // SAFETY: this is the only drop, and no code uses the value after it.
-            unsafe { ManuallyDrop::drop(&mut self.0) };
+            unsafe { ManuallyDrop::drop(&mut self.watched) };
         }
     }
 }
@@ -111,22 +99,14 @@ impl LinkWaits {
         Ok(Arc::new(Self { socket, data: Notify::new(), room: Notify::new() }))
     }
 
-    pub(super) fn socket(&self) -> &LinkSocket {
-        self.socket.get_ref()
+    /// Wakes the sending half, whose wake-up the receiving half has read.
+    pub(super) fn wake_sender(&self) {
+        self.room.notify_one();
     }
 
-    /// Passes on a wake-up for the sending half that the receiving half has read.
-    pub(super) fn pass_room(&self) {
-        if self.socket().room_woken() {
-            self.room.notify_one();
-        }
-    }
-
-    /// Passes on a wake-up for the receiving half that the sending half has read.
-    pub(super) fn pass_data(&self) {
-        if self.socket().data_woken() {
-            self.data.notify_one();
-        }
+    /// Wakes the receiving half, whose wake-up the sending half has read.
+    pub(super) fn wake_receiver(&self) {
+        self.data.notify_one();
     }
 
     /// Sleeps until there may be something to receive.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Result;
-use crate::adapters::tokio::halves::{AsyncReceiver, AsyncSender, SLICE};
+use crate::adapters::tokio::halves::{AsyncReceiver, AsyncSender, SLICE, spin_of};
 use crate::channel::MessageKind;
 use crate::error::TryRecvError;
 use crate::handshake::Peer;
@@ -113,14 +113,14 @@ impl std::fmt::Debug for AsyncStream {
 
 impl AsyncStream {
     pub(super) fn new(sender: AsyncSender, receiver: AsyncReceiver) -> Self {
-        let watching = || Wait::new(receiver.shared().socket().spin());
+        let watching = || Wait::new(spin_of(receiver.half()));
         let (reading, writing) = (watching(), watching());
         Self { sender: Some(sender), receiver, read: 0, reading, writing }
     }
 
     /// Returns the peer.
     pub fn peer(&self) -> &Peer {
-        self.receiver.shared().socket().peer()
+        self.receiver.half().session().link.identity()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::channel::inbox::{Inbox, RecordHead};
 use crate::channel::message::{MessageKind, Request, RequestId};
 use crate::channel::pipeline::{MESSAGES, REQUESTS, Wanted};
 use crate::channel::readiness::Watch;
-use crate::channel::stats::RecvStats;
+use crate::channel::stats::HalfStats;
 use crate::channel::token::Token;
 use crate::error::Fault;
 pub use crate::error::TryRecvError;
@@ -267,8 +267,8 @@ impl Receiver {
     }
 
     /// Returns the counters of this receiver.
-    pub fn stats(&self) -> RecvStats {
-        RecvStats { sleeps: self.inbox.data.sleeps, ..self.inbox.stats }
+    pub fn stats(&self) -> HalfStats {
+        HalfStats { sleeps: self.inbox.data.sleeps, ..self.inbox.stats }
     }
 
     /// Returns the bytes of the peer's ring that wait to be received.
@@ -433,7 +433,7 @@ fn into_error(error: TryRecvError) -> Error {
 /// # let mut far = far.join().unwrap()?;
 /// near.send(b"hello")?;
 ///
-/// let received = far.peek()?.expect("the peer has not closed");
+/// let received = far.receiver().peek()?.expect("the peer has not closed");
 /// assert_eq!(received.len(), 5);
 /// assert_eq!(received.bytes().to_vec(), b"hello");
 /// received.release()?;
@@ -522,12 +522,6 @@ impl Receiver {
         self.inbox.is_ready()
     }
 
-    /// Arms this half before the caller sleeps on the socket. Returns `true` if a record has come meanwhile.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn arm(&mut self) -> Result<bool> {
-        self.inbox.arm()
-    }
-
     /// Publishes that this half sleeps on the socket. The caller issues one barrier for any number of halves, and then
     /// checks each once more.
     pub(crate) fn doze(&mut self) -> bool {
@@ -585,7 +579,6 @@ impl Receiver {
     }
 
     /// As [`response`](Self::response), but does not wait.
-    #[cfg(feature = "tokio")]
     pub(crate) fn try_response(&mut self, id: RequestId) -> Result<Option<Vec<u8>>, TryRecvError> {
         self.response_with(id, RecvPatience::None)
     }
@@ -597,11 +590,6 @@ impl Receiver {
     /// Forgets a request that was not sent.
     pub(crate) fn cancel_call(&mut self, id: RequestId) {
         self.calls.unmake(id);
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(crate) fn give_up(&mut self, id: RequestId) {
-        self.abandon(id);
     }
 }
 

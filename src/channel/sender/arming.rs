@@ -21,7 +21,7 @@ impl Sender {
     /// Arms as [`arm`](Self::arm) does, until the sender [finds](Self::found) this room.
     pub(crate) fn arm_for(&mut self, room: Room) -> Result<()> {
         self.wanted = self.wanted.max(Some(room));
-        self.arm()
+        self.arm().map(drop)
     }
 
     /// Notes that a message found room. An armed sender that found at least the room that it waits for is awake. Less
@@ -34,8 +34,8 @@ impl Sender {
     }
 
     /// Reads the socket, and announces to the peer that this half sleeps on it until there is room. The caller checks for
-    /// room once more.
-    pub(crate) fn arm(&mut self) -> Result<()> {
+    /// room once more. Returns whether a wake-up for the receiving half was read, which may sleep on the same socket.
+    pub(crate) fn arm(&mut self) -> Result<bool> {
         let link = &*self.link;
         let mut control_socket = link.control_socket();
         let taken = if link.by_descriptor() {
@@ -45,8 +45,9 @@ impl Sender {
         };
         taken.map_err(|error| link.fail(error))?;
         control_socket.room_woken();
+        let data_woken = control_socket.is_data_woken();
         before_last_look(self.room.arm(link));
-        Ok(())
+        Ok(data_woken)
     }
 
     /// Publishes that this half sleeps on the socket. The caller issues the barrier and checks once more.

@@ -25,7 +25,7 @@ pub(crate) const POOLED: usize = usize::MAX;
 /// # let far = std::thread::spawn(move || listener.accept());
 /// # let mut near = context.connect(&address)?;
 /// # let mut far = far.join().unwrap()?;
-/// let mut room = near.reserve(8)?;
+/// let mut room = near.sender().reserve(8)?;
 /// room.copy_from_slice(&7u64.to_le_bytes());
 /// room.publish()?;
 ///
@@ -145,7 +145,7 @@ impl Drop for Reservation<'_> {
 /// # let far = std::thread::spawn(move || listener.accept());
 /// # let mut near = context.connect(&address)?;
 /// # let mut far = far.join().unwrap()?;
-/// let mut batch = near.batch()?;
+/// let mut batch = near.sender().batch()?;
 /// batch.push(b"one")?;
 /// batch.reserve(3)?.copy_from_slice(b"two");
 /// assert_eq!(batch.len(), 2);

@@ -9,9 +9,11 @@ use crate::commit::client::state::Reply;
 use crate::error::{ErrorKind, Result};
 
 /// The outcome of each session's execution, with the session's index.
-pub type Outcomes = Vec<(u32, Result<()>)>;
+pub(super) type Outcomes = Vec<(u32, Result<()>)>;
 
-/// An execution under way. Dropping this does not cancel it.
+/// An execution under way: of one session, or of all committed sessions of a model. Dropping this does not cancel it.
+///
+/// `T` is what a successful execution returns: nothing, or the outcome of each session.
 ///
 /// # In an event loop
 ///
@@ -21,22 +23,36 @@ pub type Outcomes = Vec<(u32, Result<()>)>;
 /// receives while it waits for one of the same client. So no other thread should wait for answers of a client whose
 /// descriptor is used.
 #[derive(Debug)]
-pub struct Execution {
+pub struct Execution<T = ()> {
     ticket: Ticket,
+    /// The indexes of the sessions, if all of a model are executed.
+    sessions: Vec<u32>,
+    outcome: fn(&[u32], Reply) -> Result<T>,
 }
 
 impl Execution {
-    pub(super) fn new(link: Arc<ClientLink>, ticket: u64) -> Self {
-        Self { ticket: Ticket { link, ticket, taken: false } }
+    pub(super) fn of_one(link: Arc<ClientLink>, ticket: u64) -> Self {
+        let outcome = |_: &[u32], reply: Reply| executed(reply);
+        Self { ticket: Ticket { link, ticket, taken: false }, sessions: Vec::new(), outcome }
     }
+}
 
+impl Execution<Outcomes> {
+    pub(super) fn of_all(link: Arc<ClientLink>, ticket: u64, sessions: Vec<u32>) -> Self {
+        Self { ticket: Ticket { link, ticket, taken: false }, sessions, outcome: outcomes }
+    }
+}
+
+impl<T> Execution<T> {
     /// Waits for the end of the execution, as long as the server lives. The outputs can be read then.
     ///
     /// # Errors
     ///
-    /// As for [`Session::execute`](crate::commit::Session::execute).
-    pub fn wait(mut self) -> Result<()> {
-        self.ticket.wait().and_then(executed)
+    /// Of one session, as for [`Session::execute`](crate::commit::Session::execute). Of all sessions, the error that the
+    /// connection ended with.
+    pub fn wait(mut self) -> Result<T> {
+        let reply = self.ticket.wait()?;
+        (self.outcome)(&self.sessions, reply)
     }
 
     /// As [`wait`](Self::wait), for this long at most.
@@ -45,75 +61,33 @@ impl Execution {
     ///
     /// As for [`wait`](Self::wait), and [`ErrorKind::TimedOut`]: the execution goes on, and the caller can wait once
     /// more.
-    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<()> {
-        self.ticket.wait_timeout(timeout).and_then(executed)
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<T> {
+        let reply = self.ticket.wait_timeout(timeout)?;
+        (self.outcome)(&self.sessions, reply)
     }
 
     /// Returns the outcome, or `None` while the execution is under way. After `Some` the outcome is taken.
-    pub fn try_wait(&mut self) -> Option<Result<()>> {
-        Some(self.ticket.try_wait()?.and_then(executed))
-    }
-}
-
-impl AsFd for Execution {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ticket.link.fd()
-    }
-}
-
-/// Executions of all committed sessions of a model, under way. Dropping this does not cancel them.
-#[derive(Debug)]
-pub struct Executions {
-    ticket: Ticket,
-    sessions: Vec<u32>,
-}
-
-impl Executions {
-    pub(super) fn new(link: Arc<ClientLink>, ticket: u64, sessions: Vec<u32>) -> Self {
-        Self { ticket: Ticket { link, ticket, taken: false }, sessions }
-    }
-
-    /// Waits for the end of all executions. Returns the outcome of each session, ascending.
-    ///
-    /// # Errors
-    ///
-    /// The error that the connection ended with.
-    pub fn wait(mut self) -> Result<Outcomes> {
-        let reply = self.ticket.wait()?;
-        self.outcomes(reply)
-    }
-
-    /// As [`wait`](Self::wait), for this long at most.
-    ///
-    /// # Errors
-    ///
-    /// As for [`wait`](Self::wait), and [`ErrorKind::TimedOut`]: the executions go on, and the caller can wait once more.
-    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Outcomes> {
-        let reply = self.ticket.wait_timeout(timeout)?;
-        self.outcomes(reply)
-    }
-
-    /// Returns the outcomes, or `None` while an execution is under way.
-    pub fn try_wait(&mut self) -> Option<Result<Outcomes>> {
+    pub fn try_wait(&mut self) -> Option<Result<T>> {
         let reply = self.ticket.try_wait()?;
-        Some(reply.and_then(|reply| self.outcomes(reply)))
-    }
-
-    fn outcomes(&self, reply: Reply) -> Result<Outcomes> {
-        let Reply::Executed { failures } = reply else { return Err(unexpected()) };
-        let mut failures = failures.into_iter().peekable();
-        let mut outcome = |at: u32| match failures.next_if(|(failed, _)| *failed == at) {
-            Some((_, fault)) => Err(fault.into()),
-            None => Ok(()),
-        };
-        Ok((0..).zip(&self.sessions).map(|(at, session)| (*session, outcome(at))).collect())
+        Some(reply.and_then(|reply| (self.outcome)(&self.sessions, reply)))
     }
 }
 
-impl AsFd for Executions {
+impl<T> AsFd for Execution<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.ticket.link.fd()
     }
+}
+
+/// Returns the outcome of each of these sessions.
+fn outcomes(sessions: &[u32], reply: Reply) -> Result<Outcomes> {
+    let Reply::Executed { failures } = reply else { return Err(unexpected()) };
+    let mut failures = failures.into_iter().peekable();
+    let mut outcome = |at: u32| match failures.next_if(|(failed, _)| *failed == at) {
+        Some((_, fault)) => Err(fault.into()),
+        None => Ok(()),
+    };
+    Ok((0..).zip(sessions).map(|(at, session)| (*session, outcome(at))).collect())
 }
 
 /// A request whose outcome nobody has taken.

@@ -17,7 +17,7 @@ mod model;
 mod session;
 pub(super) mod state;
 
-pub use execution::{Execution, Executions, Outcomes};
+pub use execution::Execution;
 pub use handle::Client;
 pub use model::Model;
 pub use session::Session;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::commit::client::execution::{Executions, Outcomes};
+use crate::commit::client::execution::{Execution, Outcomes};
 use crate::commit::client::link::ClientLink;
 use crate::commit::client::session::Session;
 use crate::commit::client::state::{Pending, SessionKey};
-use crate::commit::description::{BufferInfo, Counts, Description, Layout, RegionInfo};
+use crate::commit::description::{BufferInfo, Description, Layout, RegionInfo};
 use crate::commit::wire::message::Request;
 use crate::error::{CommitFault, Direction, Result};
 
@@ -46,9 +46,9 @@ impl Model {
         self.loaded.layout.description()
     }
 
-    /// Returns the numbers of buffers and regions. `EnnGetBuffersInfo`.
-    pub fn counts(&self) -> Counts {
-        self.description().counts()
+    /// Returns the number of buffers of one direction. `EnnGetBuffersInfo` returns these numbers.
+    pub fn count(&self, direction: Direction) -> u32 {
+        self.description().count(direction)
     }
 
     /// Returns the buffer of this direction and index. `EnnGetBufferInfoByIndex`.
@@ -111,7 +111,8 @@ impl Model {
         Session::new(self.loaded.clone(), key)
     }
 
-    /// Executes every session that is committed, and waits for all of them. Returns the outcome of each, ascending.
+    /// Executes every session that is committed, and waits for all of them. Returns the index and the outcome of each
+    /// session, by ascending index.
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl Model {
     /// # Errors
     ///
     /// As for [`execute_all`](Self::execute_all).
-    pub fn start_all(&self) -> Result<Executions> {
+    pub fn start_all(&self) -> Result<Execution<Outcomes>> {
         let ModelHandle { link, key, .. } = &*self.loaded;
         let (mut indexes, mut ids) = (Vec::new(), Vec::new());
         let begun = link.begin(|state| {
@@ -136,7 +137,7 @@ impl Model {
             Ok(Pending::ExecuteAll { sessions })
         })?;
         let ticket = link.send(begun, &Request::Execute { ids })?;
-        Ok(Executions::new(link.clone(), ticket, indexes))
+        Ok(Execution::of_all(link.clone(), ticket, indexes))
     }
 
     /// Closes the model: the service finishes what runs, releases every commit, and unloads the model. From then on every

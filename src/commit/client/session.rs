@@ -239,7 +239,7 @@ impl Session {
     /// As for [`execute`](Self::execute), without those of the handler.
     pub fn start(&self) -> Result<Execution> {
         let ticket = self.model.link().start(self.key)?;
-        Ok(Execution::new(self.model.link().clone(), ticket))
+        Ok(Execution::of_one(self.model.link().clone(), ticket))
     }
 
     /// Replaces some buffers of the commit, between executions. The id stays.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::commit::description::{BufferInfo, Description, Layout};
 use crate::commit::memory::{Memory, View};
 use crate::error::{CommitFault, Direction, Error, Result};
-use crate::handshake::Credentials;
+use crate::handshake::Peer;
 
 /// A program that executes models for the clients of a [`Server`](crate::commit::Server).
 ///
@@ -117,15 +117,15 @@ pub struct Execute<'a, S: Service + ?Sized> {
 }
 
 /// The client that a request comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Caller {
     number: u64,
-    credentials: Credentials,
+    peer: Peer,
 }
 
 impl Caller {
-    pub(super) fn new(number: u64, credentials: Credentials) -> Self {
-        Self { number, credentials }
+    pub(super) fn new(number: u64, peer: Peer) -> Self {
+        Self { number, peer }
     }
 
     /// Returns a number that no other connection of the server has.
@@ -133,9 +133,9 @@ impl Caller {
         self.number
     }
 
-    /// Returns the client's process, as the kernel vouched for it when the connection was made.
-    pub fn credentials(&self) -> Credentials {
-        self.credentials
+    /// Returns the client's process, as the kernel described it when the connection was made.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
     }
 }
 

@@ -4,7 +4,7 @@
 
 use core::ffi::c_void;
 
-use crate::error::DlpackFault;
+use crate::error::TensorFault;
 use crate::tensor::dtype::DType;
 
 /// The only major version whose layout is known here: `DLPACK_MAJOR_VERSION`.
@@ -76,10 +76,10 @@ impl DLDataType {
     }
 
     /// Returns the data type of this type.
-    pub(super) fn dtype(self) -> Result<DType, DlpackFault> {
+    pub(super) fn dtype(self) -> Result<DType, TensorFault> {
         let found = DType::ALL.into_iter().find(|dtype| Self::of(*dtype) == Some(self));
         let Self { code, bits, lanes } = self;
-        found.ok_or(DlpackFault::Type { code, bits, lanes })
+        found.ok_or(TensorFault::DlpackType { code, bits, lanes })
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
         for (code, bits, lanes) in
             [(2, 128, 1), (5, 64, 1), (7, 8, 1), (6, 1, 1), (2, 32, 4), (2, 32, 0)]
         {
-            let fault = DlpackFault::Type { code, bits, lanes };
+            let fault = TensorFault::DlpackType { code, bits, lanes };
             assert_eq!(DLDataType { code, bits, lanes }.dtype(), Err(fault));
         }
     }

@@ -21,42 +21,45 @@ struct Exported<O> {
     owner: O,
 }
 
-/// Exports the bytes of `owner` to another library as a read-only tensor. The owner lives until that library
-/// calls the deleter. It leaks if nobody calls it.
-///
-/// # Errors
-///
-/// - [`TensorFault::BytesLen`]: DLPack has no BYTES.
-/// - [`TensorFault::Len`]: `owner` has more or fewer bytes than the shape needs.
-/// - [`TensorFault::Overflow`]: a tensor of this shape needs more bytes than the address space has.
-///
-/// An error drops the owner.
-///
-/// # Examples
-///
-/// ```
-/// use slipring::tensor::dlpack::{self, Imported};
-/// use slipring::{DType, Shape};
-///
-/// let raw = dlpack::export(vec![1u8, 2, 3, 4], DType::Uint8, &Shape::from([2, 2]))?;
-/// // SAFETY: `raw` was made above and is given away here.
-/// let tensor = unsafe { Imported::from_raw(raw)? };
-/// assert_eq!(tensor.elements::<u8>()?, [1, 2, 3, 4]);
-/// # Ok::<(), slipring::Error>(())
-/// ```
-pub fn export<O>(owner: O, dtype: DType, shape: &Shape) -> Result<*mut DLManagedTensorVersioned>
-where
-    O: AsRef<[u8]> + Send + 'static,
-{
-    // The owner is asked once: it may return other bytes each time.
-    let find = |owner: &O| {
-        let bytes = owner.as_ref();
-        (bytes.as_ptr().cast_mut(), bytes.len())
-    };
-    Ok(place(DLDevice::CPU, owner, find, dtype, shape, DLManagedTensorVersioned::READ_ONLY)?)
+impl DLManagedTensorVersioned {
+    /// Exports the bytes of `owner` to another library as a read-only tensor. The owner lives until that library
+    /// calls the deleter. It leaks if nobody calls it.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::BytesLen`]: DLPack has no BYTES.
+    /// - [`TensorFault::Len`]: `owner` has more or fewer bytes than the shape needs.
+    /// - [`TensorFault::Overflow`]: a tensor of this shape needs more bytes than the address space has.
+    ///
+    /// An error drops the owner.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::tensor::dlpack::{DLManagedTensorVersioned, Imported};
+    /// use slipring::{DType, Shape};
+    ///
+    /// let shape = Shape::from([2, 2]);
+    /// let raw = DLManagedTensorVersioned::export(vec![1u8, 2, 3, 4], DType::Uint8, &shape)?;
+    /// // SAFETY: `raw` was made above and is given away here.
+    /// let tensor = unsafe { Imported::from_raw(raw)? };
+    /// assert_eq!(tensor.elements::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn export<O>(owner: O, dtype: DType, shape: &Shape) -> Result<*mut Self>
+    where
+        O: AsRef<[u8]> + Send + 'static,
+    {
+        // The owner is asked once: it may return other bytes each time.
+        let find = |owner: &O| {
+            let bytes = owner.as_ref();
+            (bytes.as_ptr().cast_mut(), bytes.len())
+        };
+        Ok(place(DLDevice::CPU, owner, find, dtype, shape, Self::READ_ONLY)?)
+    }
 }
 
-/// Exports memory of a GPU as [`export`] does. `owner` keeps the memory, and nothing here touches it.
+/// Exports memory of a GPU as [`DLManagedTensorVersioned::export`] does. `owner` keeps the memory, and nothing here touches it.
 #[doc(hidden)]
 pub fn export_on<O: Send + 'static>(
     device: DLDevice,
@@ -75,14 +78,14 @@ pub fn export_on<O: Send + 'static>(
 ///
 /// # Errors
 ///
-/// As [`export`].
+/// As [`DLManagedTensorVersioned::export`].
 ///
 /// # Safety
 ///
 /// - `data` points to `len` bytes that stay readable until `owner` is dropped, even if `owner` moves. They
 ///   stay writable, too, unless `flags` has [`READ_ONLY`](DLManagedTensorVersioned::READ_ONLY).
 /// - The receiving library tolerates every other access to these bytes in the meantime.
-pub unsafe fn export_raw<O: Send + 'static>(
+pub(super) unsafe fn export_raw<O: Send + 'static>(
     owner: O,
     (data, len): (*mut u8, usize),
     dtype: DType,
@@ -197,7 +200,8 @@ mod tests {
     fn the_structure_says_what_was_exported() {
         let drops = Arc::new(AtomicUsize::new(0));
         let owner = Counted([1, 2, 3, 4, 5, 6], drops.clone());
-        let managed = export(owner, DType::Uint16, &Shape::from([3, 1])).unwrap();
+        let managed =
+            DLManagedTensorVersioned::export(owner, DType::Uint16, &Shape::from([3, 1])).unwrap();
         // SAFETY: it was made above and is ended below.
         let seen = unsafe { &*managed };
         assert_eq!((seen.version.major, seen.flags), (1, DLManagedTensorVersioned::READ_ONLY));
@@ -241,7 +245,7 @@ mod tests {
         let drops = Arc::new(AtomicUsize::new(0));
         let refused = |dtype, shape| {
             let owner = Counted([0; 6], drops.clone());
-            export(owner, dtype, &shape).unwrap_err().to_string()
+            DLManagedTensorVersioned::export(owner, dtype, &shape).unwrap_err().to_string()
         };
         let long = refused(DType::Uint8, Shape::from([5]));
         assert_eq!(long, "6 bytes, shape and data type need 5");

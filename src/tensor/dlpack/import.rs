@@ -6,7 +6,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::slice;
 
-use crate::error::{DlpackFault, Result, TensorFault};
+use crate::error::{Result, TensorFault};
 use crate::tensor::dlpack::abi::{DLDevice, DLManagedTensorVersioned, DLTensor, MAJOR};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
@@ -14,7 +14,7 @@ use crate::tensor::shape::{MAX_RANK, Shape};
 
 /// A tensor that another library made, for reading. Dropping it calls that library's deleter.
 ///
-/// [`export`](crate::tensor::dlpack::export) has an example.
+/// [`DLManagedTensorVersioned::export`] has an example.
 pub struct Imported {
     /// The structure, with which the deleter is called.
     owned: OwnedStructure,
@@ -37,8 +37,11 @@ impl Imported {
     ///
     /// # Errors
     ///
-    /// - [`TensorFault::Dlpack`]: a pointer is null, the version is not 1.x, the bytes are on a device, are
-    ///   not contiguous in row-major order, lie outside of the address space, or have no [`DType`].
+    /// - [`TensorFault::DlpackNull`], [`TensorFault::DlpackVersion`], [`TensorFault::DlpackDevice`]: a pointer is null,
+    ///   the version is not 1.x, the bytes are on a device.
+    /// - [`TensorFault::DlpackStride`], [`TensorFault::DlpackOffset`], [`TensorFault::DlpackType`],
+    ///   [`TensorFault::DlpackRank`]: the elements are not contiguous in row-major order, lie outside of the address
+    ///   space, have no [`DType`], or have a negative number of dimensions.
     /// - [`TensorFault::Rank`], [`TensorFault::Dimension`], [`TensorFault::Overflow`]: the shape is impossible
     ///   here.
     ///
@@ -53,13 +56,13 @@ impl Imported {
     /// - Nobody writes the structure or these bytes until the deleter is called.
     /// - The deleter may be called on any thread and does not unwind.
     pub unsafe fn from_raw(managed: *mut DLManagedTensorVersioned) -> Result<Self> {
-        let null = DlpackFault::Null { field: "DLManagedTensorVersioned" };
+        let null = TensorFault::DlpackNull { field: "DLManagedTensorVersioned" };
         let owned = OwnedStructure(NonNull::new(managed).ok_or(null)?);
         // SAFETY: the caller's promise; in every version the structure begins with this field.
         let version = unsafe { (*managed).version };
         if version.major != MAJOR {
             let (major, minor) = (version.major, version.minor);
-            return Err(DlpackFault::Version { major, minor }.into());
+            return Err(TensorFault::DlpackVersion { major, minor }.into());
         }
         // SAFETY: the caller's promise, for the version that was checked.
         let tensor = unsafe { (*managed).dl_tensor };
@@ -162,12 +165,13 @@ unsafe fn list<'a>(at: *const i64, len: usize) -> Option<&'a [i64]> {
 
 /// Returns the number of dimensions. No dimension is read before this check.
 fn rank(tensor: &DLTensor) -> Result<usize, TensorFault> {
-    let rank = usize::try_from(tensor.ndim).map_err(|_| DlpackFault::Rank { ndim: tensor.ndim })?;
+    let rank =
+        usize::try_from(tensor.ndim).map_err(|_| TensorFault::DlpackRank { ndim: tensor.ndim })?;
     if rank > MAX_RANK {
         return Err(TensorFault::Rank { rank, max: MAX_RANK });
     }
     if rank > 0 && tensor.shape.is_null() {
-        return Err(DlpackFault::Null { field: "shape" }.into());
+        return Err(TensorFault::DlpackNull { field: "shape" });
     }
     Ok(rank)
 }
@@ -181,7 +185,7 @@ fn judge(
     let device_type = tensor.device.device_type;
     let host = [DLDevice::CPU, DLDevice::CUDA_HOST];
     if !host.iter().any(|device| device.device_type == device_type) {
-        return Err(DlpackFault::Device { device_type }.into());
+        return Err(TensorFault::DlpackDevice { device_type }.into());
     }
     let dtype = tensor.dtype.dtype()?;
     let shape = Shape::try_from(dims)?;
@@ -194,11 +198,11 @@ fn judge(
 
 /// Checks that the strides are those of row-major order, for dimensions with more than one index. The product
 /// of `dims` is checked, and none of them is 0.
-fn check_strides(dims: &[i64], strides: &[i64]) -> Result<(), DlpackFault> {
+fn check_strides(dims: &[i64], strides: &[i64]) -> Result<(), TensorFault> {
     let mut expected = 1;
     for (at, (dim, stride)) in dims.iter().zip(strides).enumerate().rev() {
         if *dim != 1 && *stride != expected {
-            return Err(DlpackFault::Stride { at, stride: *stride, expected });
+            return Err(TensorFault::DlpackStride { at, stride: *stride, expected });
         }
         expected *= dim;
     }
@@ -206,9 +210,10 @@ fn check_strides(dims: &[i64], strides: &[i64]) -> Result<(), DlpackFault> {
 }
 
 /// Returns the address of the tensor's first byte. The tensor has `len` bytes.
-fn start(tensor: &DLTensor, len: usize) -> Result<NonNull<u8>, DlpackFault> {
-    let data = NonNull::new(tensor.data.cast::<u8>()).ok_or(DlpackFault::Null { field: "data" })?;
-    let beyond = DlpackFault::Offset { offset: tensor.byte_offset, len: len as u64 };
+fn start(tensor: &DLTensor, len: usize) -> Result<NonNull<u8>, TensorFault> {
+    let data =
+        NonNull::new(tensor.data.cast::<u8>()).ok_or(TensorFault::DlpackNull { field: "data" })?;
+    let beyond = TensorFault::DlpackOffset { offset: tensor.byte_offset, len: len as u64 };
     let offset = usize::try_from(tensor.byte_offset).map_err(|_| beyond)?;
     let start = data.addr().checked_add(offset).ok_or(beyond)?;
     match start.checked_add(len) {
@@ -222,7 +227,6 @@ mod tests {
     use super::*;
     use crate::error::{ErrorKind, TensorFault};
     use crate::tensor::dlpack::abi::{DLDataType, DLPackVersion};
-    use crate::tensor::dlpack::export;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -335,13 +339,13 @@ mod tests {
     fn each_lie_is_refused_and_given_back_once() {
         type Lie = (fn(&mut DLManagedTensorVersioned), TensorFault);
         let lies: [Lie; 13] = [
-            (|it| it.version.major = 2, DlpackFault::Version { major: 2, minor: 3 }.into()),
-            (|it| it.version.major = 0, DlpackFault::Version { major: 0, minor: 3 }.into()),
+            (|it| it.version.major = 2, TensorFault::DlpackVersion { major: 2, minor: 3 }),
+            (|it| it.version.major = 0, TensorFault::DlpackVersion { major: 0, minor: 3 }),
             (
                 |it| it.dl_tensor.device.device_type = 2,
-                DlpackFault::Device { device_type: 2 }.into(),
+                TensorFault::DlpackDevice { device_type: 2 },
             ),
-            (|it| it.dl_tensor.ndim = -1, DlpackFault::Rank { ndim: -1 }.into()),
+            (|it| it.dl_tensor.ndim = -1, TensorFault::DlpackRank { ndim: -1 }),
             (|it| it.dl_tensor.ndim = 9, TensorFault::Rank { rank: 9, max: 8 }),
             (
                 |it| it.dl_tensor.ndim = i32::MAX,
@@ -349,31 +353,31 @@ mod tests {
             ),
             (
                 |it| it.dl_tensor.dtype.lanes = 2,
-                DlpackFault::Type { code: 1, bits: 16, lanes: 2 }.into(),
+                TensorFault::DlpackType { code: 1, bits: 16, lanes: 2 },
             ),
             (
                 |it| it.dl_tensor.dtype.code = 5,
-                DlpackFault::Type { code: 5, bits: 16, lanes: 1 }.into(),
+                TensorFault::DlpackType { code: 5, bits: 16, lanes: 1 },
             ),
             (
                 |it| it.dl_tensor.shape = core::ptr::null_mut(),
-                DlpackFault::Null { field: "shape" }.into(),
+                TensorFault::DlpackNull { field: "shape" },
             ),
             (
                 |it| it.dl_tensor.data = core::ptr::null_mut(),
-                DlpackFault::Null { field: "data" }.into(),
+                TensorFault::DlpackNull { field: "data" },
             ),
             (
                 |it| it.dl_tensor.byte_offset = u64::MAX,
-                DlpackFault::Offset { offset: u64::MAX, len: 12 }.into(),
+                TensorFault::DlpackOffset { offset: u64::MAX, len: 12 },
             ),
             (
                 |it| it.dl_tensor.device.device_type = i32::MIN,
-                DlpackFault::Device { device_type: i32::MIN }.into(),
+                TensorFault::DlpackDevice { device_type: i32::MIN },
             ),
             (
                 |it| it.dl_tensor.dtype.bits = 0,
-                DlpackFault::Type { code: 1, bits: 0, lanes: 1 }.into(),
+                TensorFault::DlpackType { code: 1, bits: 0, lanes: 1 },
             ),
         ];
         for (lie, expected) in lies {
@@ -384,7 +388,7 @@ mod tests {
         // SAFETY: null is allowed.
         let null = unsafe { Imported::from_raw(core::ptr::null_mut()) };
         let field = "DLManagedTensorVersioned";
-        assert_eq!(fault(null), DlpackFault::Null { field }.into());
+        assert_eq!(fault(null), TensorFault::DlpackNull { field });
     }
 
     #[test]
@@ -395,7 +399,7 @@ mod tests {
             offset = (it.dl_tensor.data.addr() as u64).wrapping_neg() - 8;
             it.dl_tensor.byte_offset = offset;
         });
-        assert_eq!(fault(refused), DlpackFault::Offset { offset, len: 12 }.into());
+        assert_eq!(fault(refused), TensorFault::DlpackOffset { offset, len: 12 });
         assert_eq!(foreign.deleted(), 1);
     }
 
@@ -427,7 +431,7 @@ mod tests {
             assert!(compact.is_ok(), "{dims:?}");
         }
         let refused = |strides: &[i64]| fault(UntrustedFd::of(&[2, 3], strides).take(|_| {}));
-        let stride = |at, stride, expected| DlpackFault::Stride { at, stride, expected }.into();
+        let stride = |at, stride, expected| TensorFault::DlpackStride { at, stride, expected };
         assert_eq!(refused(&[1, 2]), stride(1, 2, 1));
         assert_eq!(refused(&[4, 1]), stride(0, 4, 3));
         assert_eq!(refused(&[0, 1]), stride(0, 0, 3));
@@ -464,7 +468,8 @@ mod tests {
     fn what_was_exported_is_imported() {
         let bytes: Vec<u8> = (0..24).collect();
         let at = bytes.as_ptr();
-        let raw = export(bytes, DType::Fp32, &Shape::from([3, 2])).unwrap();
+        let raw =
+            DLManagedTensorVersioned::export(bytes, DType::Fp32, &Shape::from([3, 2])).unwrap();
         // SAFETY: it was made above and is given away here.
         let imported = unsafe { Imported::from_raw(raw) }.unwrap();
         assert_eq!((imported.dtype(), imported.shape().dims()), (DType::Fp32, &[3, 2][..]));

@@ -5,7 +5,7 @@
 //! that the holder of the structure calls at the end.
 //!
 //! ```text
-//!   export(owner, ..) ──▶ *mut DLManagedTensorVersioned ──▶ Imported::from_raw(..)
+//!   DLManagedTensorVersioned::export(owner, ..) ──▶ *mut DLManagedTensorVersioned ──▶ Imported::from_raw(..)
 //!                          │ deleter, once                    │ drop: calls the deleter
 //!                          ▼                                  ▼
 //!                         drops the owner                    the other library frees its tensor
@@ -29,5 +29,4 @@ pub use abi::DLManagedTensorVersioned;
 pub use abi::{DLDataType, DLDevice, DLPackVersion, DLTensor};
 #[doc(hidden)]
 pub use export::export_on;
-pub use export::{export, export_raw};
 pub use import::Imported;

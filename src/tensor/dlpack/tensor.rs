@@ -4,7 +4,7 @@
 
 use crate::error::Result;
 use crate::tensor::dlpack::abi::DLManagedTensorVersioned;
-use crate::tensor::dlpack::export::{export, export_raw};
+use crate::tensor::dlpack::export::export_raw;
 use crate::tensor::dlpack::import::Imported;
 use crate::tensor::dtype::DType;
 use crate::tensor::element::check_bools;
@@ -38,7 +38,7 @@ impl Tensor {
             check_bools(bytes)?;
         }
         let (dtype, shape) = (self.dtype(), *self.shape());
-        export(Stable(self), dtype, &shape)
+        DLManagedTensorVersioned::export(Stable(self), dtype, &shape)
     }
 
     /// Exports the tensor as [`into_dlpack`](Self::into_dlpack) does, even while it is on loan. The loan goes

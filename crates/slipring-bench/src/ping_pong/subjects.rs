@@ -272,7 +272,7 @@ impl Turn for Direct {
     }
 
     fn receive(&mut self) -> Outcome<()> {
-        self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
+        self.ends.link.receiver().recv_into(&mut self.incoming)?.ok_or_else(gone)?;
         self.check()
     }
 }
@@ -295,14 +295,14 @@ impl InPlace {
 impl Turn for InPlace {
     fn send(&mut self) -> Outcome<()> {
         let seed = self.ends.next_out();
-        let mut room = self.ends.link.reserve(self.bytes)?;
+        let mut room = self.ends.link.sender().reserve(self.bytes)?;
         payload::fill(&mut room, seed);
         Ok(room.publish()?)
     }
 
     fn receive(&mut self) -> Outcome<()> {
         let (number, seed) = self.ends.next_in();
-        let received = self.ends.link.peek()?.ok_or_else(gone)?;
+        let received = self.ends.link.receiver().peek()?.ok_or_else(gone)?;
         let (got, len) = (sum(received.bytes()), received.len());
         received.release()?;
         payload::check(got, payload::expected(len, seed), number)
@@ -332,7 +332,7 @@ impl Turn for Copied {
 
     fn receive(&mut self) -> Outcome<()> {
         let (number, seed) = self.ends.next_in();
-        self.ends.link.recv_into(&mut self.incoming)?.ok_or_else(gone)?;
+        self.ends.link.receiver().recv_into(&mut self.incoming)?.ok_or_else(gone)?;
         payload::check_marks(&self.incoming, seed, number)
     }
 }
@@ -418,7 +418,7 @@ impl Stream {
     fn send_batch(&mut self, count: u64) -> Outcome<()> {
         let (first, salt) = (self.ends.sent, self.ends.salts.0);
         self.ends.sent += count;
-        let mut batch = self.ends.link.batch()?;
+        let mut batch = self.ends.link.sender().batch()?;
         for number in first..first + count {
             payload::fill(batch.reserve(self.bytes)?, payload::seed(number, salt));
         }
@@ -431,7 +431,7 @@ impl Exchange for Stream {
         if self.batch == 1 {
             for _ in 0..count {
                 let seed = self.ends.next_out();
-                let mut room = self.ends.link.reserve(self.bytes)?;
+                let mut room = self.ends.link.sender().reserve(self.bytes)?;
                 payload::fill(&mut room, seed);
                 room.publish()?;
             }
@@ -451,7 +451,7 @@ impl Exchange for Stream {
         let (mut got, mut expected) = (0u64, 0u64);
         for _ in 0..count {
             let (_, seed) = self.ends.next_in();
-            let received = self.ends.link.peek()?.ok_or_else(gone)?;
+            let received = self.ends.link.receiver().peek()?.ok_or_else(gone)?;
             got = got.wrapping_add(sum(received.bytes()));
             expected = expected.wrapping_add(payload::expected(received.len(), seed));
             received.release()?;

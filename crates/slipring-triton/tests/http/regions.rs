@@ -334,8 +334,7 @@ fn thousands_of_failing_registrations_lose_no_descriptor() {
 
 #[test]
 fn as_many_regions_as_may_be_are_registered_and_no_more() {
-    let limits = slipring::region::RegionLimits::new().regions(2);
-    let registry = Registry::with_limits(limits).unwrap();
+    let registry = Registry::with_limits(2, u64::MAX).unwrap();
     let served = Served::with(|builder| builder.registry(registry));
     let object = object(64);
     served.register("a", object.key(), 0, 64).is_ok();
