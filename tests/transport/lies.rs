@@ -686,7 +686,7 @@ fn a_record_that_was_seen_stays_as_it_was_seen() {
     for lie in lies {
         for in_place in [true, false] {
             peer.say(&[7; 40]);
-            drop(link.receiver().peek_deadline(soon()).unwrap().unwrap());
+            assert_eq!(link.receiver().peek_deadline(soon()).unwrap().unwrap().len(), 40);
             for _ in 0..2 {
                 peer.own.store(peer.hello.control_len as usize + peer.head as usize - 64, lie);
                 let received = link.try_peek().unwrap().unwrap();
@@ -703,7 +703,7 @@ fn a_record_that_was_seen_stays_as_it_was_seen() {
     let lent = Lent { segment: 1, slot: 0, offset: 0, len: 4096, generation: 1 };
     peer.send_segment(1, page());
     peer.lend(lent);
-    drop(link.receiver().peek_deadline(soon()).unwrap().unwrap());
+    assert_eq!(link.receiver().peek_deadline(soon()).unwrap().unwrap().len(), 4096);
     peer.write(peer.head - 56, &Lent { len: 5, offset: u64::MAX, ..lent }.encode());
     assert_eq!(link.try_peek().unwrap().unwrap().len(), 4096);
     assert_eq!(link.recv_deadline(soon()).unwrap().unwrap().len(), 4096);
