@@ -106,11 +106,40 @@ fn copy_out(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Sums over bytes in place. Built with `RUSTFLAGS="-C target-cpu=native"` the peer's must not take longer than without.
+fn lines(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("lines");
+    for len in [1024usize, 65536, 1 << 20] {
+        group.throughput(Throughput::Bytes(len as u64));
+        let (mut near, mut far) = pair(Options::new());
+        let message = vec![1u8; len];
+        near.send(&message).expect("there is room");
+        group.bench_function(format!("peer/{len}"), |bench| {
+            let received =
+                far.receiver().peek().expect("the peer lives").expect("it has not closed");
+            let bytes = received.bytes();
+            bench.iter(|| black_box(bytes).lines().fold([0; 8], add));
+        });
+        let words: Vec<[u64; 8]> = vec![[0x0101_0101_0101_0101; 8]; len / 64];
+        group.bench_function(format!("private/{len}"), |bench| {
+            bench.iter(|| black_box(&words).iter().copied().fold([0; 8], add));
+        });
+    }
+    group.finish();
+}
+
+fn add(mut lanes: [u64; 8], line: [u64; 8]) -> [u64; 8] {
+    for (lane, word) in lanes.iter_mut().zip(line) {
+        *lane = lane.wrapping_add(word);
+    }
+    lanes
+}
+
 fn connect(criterion: &mut Criterion) {
     criterion.bench_function("connect+accept+close", |bench| {
         bench.iter_batched(|| (), |()| pair(Options::new()), BatchSize::PerIteration);
     });
 }
 
-criterion_group!(benches, ring, pool, copy_out, connect);
+criterion_group!(benches, ring, pool, copy_out, lines, connect);
 criterion_main!(benches);

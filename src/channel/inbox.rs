@@ -1,6 +1,7 @@
 //! The inbox: the reader's end of a ring. It finds the next record, checks it, waits for it, and releases it.
 //!
-//! 1. Each header and each descriptor is read once and checked before it is used.
+//! 1. Each header and each descriptor is read once and checked before it is used. The head of a record that a caller has
+//!    seen and left in the ring is kept: nothing of it is read or checked anew, whatever the peer writes there.
 //! 2. `lent` is set only while a checked descriptor's segment is cached, and only for the record at the ring's position.
 //! 3. A fault sets `flow` to `Failed`: this half reads nothing that the peer writes afterwards.
 //! 4. Before it waits, the inbox publishes its position, so that a sender without room goes on.
@@ -49,6 +50,8 @@ pub(crate) struct Inbox {
     lent: Option<LoanDescriptor>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
+    /// The head of the record at the ring's position, if `flow` is `Held`.
+    held: Option<RecordHead>,
     /// The longest message of this link, in bytes.
     max_message: u64,
     /// The longest one in the ring, in bytes.
@@ -71,6 +74,8 @@ pub(crate) struct Inbox {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     Open,
+    /// A caller has seen the record at the ring's position and has left it there.
+    Held,
     /// Nothing had come, and the peer was told that this half sleeps on the socket.
     Armed,
     /// The peer's sender has finished.
@@ -111,6 +116,7 @@ impl Inbox {
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             lent: None,
             id: RequestId(0),
+            held: None,
             max_message: link.terms().max_message,
             plain_max: link.terms().max_message.min(largest_payload(peer.ring)),
             is_long: false,
@@ -175,11 +181,16 @@ impl Inbox {
     #[inline(always)]
     fn next_head(&mut self, patience: RecvPatience) -> Result<Option<RecordHead>, TryRecvError> {
         self.generation.check()?;
-        if self.flow != Flow::Open && !self.resume(patience) {
-            return self.over(patience);
+        if self.flow != Flow::Open {
+            if self.unhold() {
+                return Ok(self.held);
+            }
+            if !self.resume(patience) {
+                return self.over(patience);
+            }
         }
         if self.lent.is_some() {
-            // The caller peeked at the record and did not release it. It is checked once more.
+            // A panic ended the caller between its look at the record and its release.
             self.lent = None;
         }
         let record = match self.consumer.peek() {
@@ -188,6 +199,26 @@ impl Inbox {
             Err(fault) => return Err(self.fail(fault).into()),
         };
         self.check_record(record, patience)
+    }
+
+    /// Keeps the head of a record that a caller has seen and leaves in the ring.
+    #[inline(always)]
+    pub(crate) fn hold(&mut self, head: RecordHead) {
+        // After a fault this half reads nothing more.
+        if self.flow == Flow::Open {
+            self.held = Some(head);
+            self.flow = Flow::Held;
+        }
+    }
+
+    /// Returns whether a head was kept. The caller takes its record.
+    #[inline(always)]
+    pub(crate) fn unhold(&mut self) -> bool {
+        let is_held = self.flow == Flow::Held;
+        if is_held {
+            self.flow = Flow::Open;
+        }
+        is_held
     }
 
     /// Watches the ring for about a microsecond, in which an awake peer answers: the word that came, or 0.
@@ -265,7 +296,7 @@ impl Inbox {
     #[cold]
     fn over(&mut self, patience: RecvPatience) -> Result<Option<RecordHead>, TryRecvError> {
         match self.flow {
-            Flow::Open | Flow::Armed => {
+            Flow::Open | Flow::Held | Flow::Armed => {
                 let record = self.await_record(patience)?;
                 self.check_record(record, patience)
             }

@@ -126,6 +126,9 @@ impl Buffer {
     /// Imports the first `len` bytes of a memfd or dmabuf, and maps them. The caller keeps its descriptor.
     /// `EnnCreateBufferFromFd`.
     ///
+    /// The buffer can be read only, if the descriptor is open for reading only or the memory is sealed against writing
+    /// at this moment. Writes then return [`RegionFault::ReadOnly`], and [`View::is_writable`] returns false.
+    ///
     /// # Errors
     ///
     /// As for [`import_at`](Self::import_at).
@@ -146,8 +149,7 @@ impl Buffer {
         let fd = fd.as_fd();
         let object = object_of(fd)?;
         let opened = open(fd, object, offset, len)?;
-        let writable = opened.is_writable();
-        let memory = Memory::of(opened, writable)?;
+        let memory = Memory::of(opened, true)?;
         Root::new_buffer(duplicate(fd)?, object, true, (offset, len), Some(memory))
     }
 
@@ -401,6 +403,37 @@ mod tests {
         rustix::fs::ftruncate(&fd, 0).unwrap();
         let gone = kind(buffer.read_at(7, &mut bytes));
         assert!(matches!(gone, ErrorKind::Region(RegionFault::Truncated { .. })), "{gone:?}");
+    }
+
+    #[test]
+    fn an_import_that_cannot_be_written_says_so() {
+        use rustix::fs::{Mode, OFlags, SealFlags};
+        use std::os::fd::AsRawFd;
+        let write_seals = [SealFlags::FUTURE_WRITE, SealFlags::WRITE];
+        let sealed = write_seals.map(|seal| memfd(4096, SealFlags::SHRINK | seal));
+        let reopened = [SealFlags::SHRINK, SealFlags::empty()].map(|seals| {
+            let fd = memfd(4096, seals);
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+        });
+        for fd in sealed.iter().chain(&reopened) {
+            let buffer = Buffer::import(fd, 4096).unwrap();
+            assert!(!buffer.as_view().unwrap().is_writable());
+            assert!(!buffer.view(8, 8).unwrap().as_view().unwrap().is_writable());
+            let refused = ErrorKind::Region(RegionFault::ReadOnly);
+            assert_eq!(kind(buffer.write_at(0, b"x")), refused);
+            assert_eq!(kind(buffer.bytes_mut().map(drop)), refused);
+            assert_eq!(kind(buffer.as_view().unwrap().in_place_mut(|_| ())), refused);
+            let text = buffer.write_at(0, b"x").unwrap_err().to_string();
+            assert!(text.contains("sealed") && text.contains("open for reading"), "{text}");
+            assert_eq!(buffer.to_vec().unwrap(), [0; 4096]);
+        }
+        // A seal that comes later takes no mapping away.
+        let fd = memfd(4096, SealFlags::SHRINK);
+        let buffer = Buffer::import(&fd, 4096).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE).unwrap();
+        buffer.write_at(0, b"x").unwrap();
+        assert!(rustix::fs::fcntl_add_seals(&fd, SealFlags::WRITE).is_err());
     }
 
     #[test]

@@ -2,14 +2,22 @@
 
 use core::fmt;
 
-use crate::error::{CommitFault, Result};
+use crate::error::{CommitFault, RegionFault, Result};
 use crate::region::{Lease, Opened};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut, ForeignMapping};
 
 /// Memory of one region or buffer, in this process.
 #[derive(Debug)]
-pub(super) enum Memory {
+pub(super) struct Memory {
+    place: Place,
+    /// A mapping is writable exactly if this is true.
+    writable: bool,
+}
+
+/// The way to the bytes.
+#[derive(Debug)]
+enum Place {
     /// Sealed and mapped: no access raises a signal.
     Mapped { mapping: ForeignMapping, generation: Generation },
     /// A dmabuf, or memory that its owner can shrink.
@@ -17,17 +25,25 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    /// Maps sealed memory, and keeps a descriptor of any other.
-    pub(super) fn of(opened: Opened, writable: bool) -> Result<Self> {
-        Ok(match opened.map(writable)? {
-            Some(mapping) => Self::Mapped { mapping, generation: Generation::current()? },
-            None => Self::Leased(opened.into_lease()?),
-        })
+    /// Maps sealed memory, and keeps a descriptor of any other. The memory is writable if the caller wants to write and
+    /// the descriptor's mode and seals allow it.
+    pub(super) fn of(opened: Opened, writes: bool) -> Result<Self> {
+        let writable = writes && opened.is_writable();
+        let place = match opened.map(writable)? {
+            Some(mapping) => Place::Mapped { mapping, generation: Generation::current()? },
+            None => Place::Leased(opened.into_lease()?),
+        };
+        Ok(Self { place, writable })
+    }
+
+    /// Returns whether the memory can be written.
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// Returns whether a descriptor is kept.
     pub(super) fn holds_descriptor(&self) -> bool {
-        matches!(self, Self::Leased(_))
+        matches!(self.place, Place::Leased(_))
     }
 }
 
@@ -45,9 +61,10 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Returns a view of a range, which the caller has checked to lie inside `memory`.
-    pub(super) fn new(memory: &'a Memory, offset: u64, len: u64, writable: bool) -> Self {
-        Self { memory, offset, len, writable }
+    /// Returns a view of a range, which the caller has checked to lie inside `memory`. It is writable if the caller
+    /// `writes` and the memory is writable.
+    pub(super) fn new(memory: &'a Memory, offset: u64, len: u64, writes: bool) -> Self {
+        Self { memory, offset, len, writable: writes && memory.writable }
     }
 
     /// Returns the length in bytes.
@@ -60,7 +77,8 @@ impl<'a> View<'a> {
         self.len == 0
     }
 
-    /// Returns whether the view may be written.
+    /// Returns whether the view may be written. A buffer that was imported from a descriptor without write access, or
+    /// from memory that is sealed against writing, may not.
     pub fn is_writable(&self) -> bool {
         self.writable
     }
@@ -74,7 +92,7 @@ impl<'a> View<'a> {
     }
 
     fn may_write(&self) -> Result<()> {
-        if self.writable { Ok(()) } else { Err(crate::error::RegionFault::ReadOnly.into()) }
+        if self.writable { Ok(()) } else { Err(RegionFault::ReadOnly.into()) }
     }
 
     /// Returns the bytes in place.
@@ -85,12 +103,12 @@ impl<'a> View<'a> {
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'a>> {
-        match self.memory {
-            Memory::Mapped { mapping, generation } => {
+        match &self.memory.place {
+            Place::Mapped { mapping, generation } => {
                 generation.check()?;
                 Ok(mapping.bytes(self.offset as usize, self.len as usize))
             }
-            Memory::Leased(_) => Err(crate::error::RegionFault::Unsealed.into()),
+            Place::Leased(_) => Err(RegionFault::Unsealed.into()),
         }
     }
 
@@ -102,12 +120,12 @@ impl<'a> View<'a> {
     #[inline]
     pub fn bytes_mut(&self) -> Result<BytesMut<'a>> {
         self.may_write()?;
-        match self.memory {
-            Memory::Mapped { mapping, generation } => {
+        match &self.memory.place {
+            Place::Mapped { mapping, generation } => {
                 generation.check()?;
                 Ok(mapping.bytes_mut(self.offset as usize, self.len as usize))
             }
-            Memory::Leased(_) => Err(crate::error::RegionFault::Unsealed.into()),
+            Place::Leased(_) => Err(RegionFault::Unsealed.into()),
         }
     }
 
@@ -118,13 +136,13 @@ impl<'a> View<'a> {
     /// [`CommitFault::Range`], and those of [`Lease::read_at`].
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let at = self.at(offset, out.len() as u64)?;
-        match self.memory {
-            Memory::Mapped { mapping, generation } => {
+        match &self.memory.place {
+            Place::Mapped { mapping, generation } => {
                 generation.check()?;
                 mapping.bytes(at as usize, out.len()).copy_to(out);
                 Ok(())
             }
-            Memory::Leased(lease) => lease.read_at(at, out),
+            Place::Leased(lease) => lease.read_at(at, out),
         }
     }
 
@@ -132,17 +150,17 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// [`CommitFault::Range`], and those of [`Lease::write_at`].
+    /// [`CommitFault::Range`], [`RegionFault::ReadOnly`], and those of [`Lease::write_at`].
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.may_write()?;
         let at = self.at(offset, bytes.len() as u64)?;
-        match self.memory {
-            Memory::Mapped { mapping, generation } => {
+        match &self.memory.place {
+            Place::Mapped { mapping, generation } => {
                 generation.check()?;
                 mapping.bytes_mut(at as usize, bytes.len()).copy_from(bytes);
                 Ok(())
             }
-            Memory::Leased(lease) => lease.write_at(at, bytes),
+            Place::Leased(lease) => lease.write_at(at, bytes),
         }
     }
 
@@ -154,9 +172,9 @@ impl<'a> View<'a> {
     /// Those of [`Lease::in_place`].
     pub fn in_place<R>(&self, read: impl FnOnce(Bytes<'_>) -> R) -> Result<R> {
         let (offset, len) = (self.offset as usize, self.len as usize);
-        match self.memory {
-            Memory::Mapped { .. } => self.bytes().map(read),
-            Memory::Leased(lease) => lease.in_place(|bytes| read(bytes.slice(offset, len))),
+        match &self.memory.place {
+            Place::Mapped { .. } => self.bytes().map(read),
+            Place::Leased(lease) => lease.in_place(|bytes| read(bytes.slice(offset, len))),
         }
     }
 
@@ -168,9 +186,9 @@ impl<'a> View<'a> {
     pub fn in_place_mut<R>(&self, write: impl FnOnce(BytesMut<'_>) -> R) -> Result<R> {
         self.may_write()?;
         let (offset, len) = (self.offset as usize, self.len as usize);
-        match self.memory {
-            Memory::Mapped { .. } => self.bytes_mut().map(write),
-            Memory::Leased(lease) => lease.in_place_mut(|bytes| write(bytes.slice(offset, len))),
+        match &self.memory.place {
+            Place::Mapped { .. } => self.bytes_mut().map(write),
+            Place::Leased(lease) => lease.in_place_mut(|bytes| write(bytes.slice(offset, len))),
         }
     }
 

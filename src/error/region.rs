@@ -151,7 +151,9 @@ pub enum RegionFault {
         len: u64,
     },
     /// The region's descriptor or a seal forbids writing.
-    #[error("the region is read-only")]
+    #[error(
+        "the memory cannot be written: its descriptor is open for reading only, or it is sealed against writing"
+    )]
     ReadOnly,
     /// The processor cannot reach the memory.
     #[error("the processor cannot reach {kind} memory")]

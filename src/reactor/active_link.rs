@@ -230,7 +230,7 @@ impl ActiveLink {
                 return dispatched;
             }
         }
-        let received = match self.receiver.try_peek() {
+        let received = match self.receiver.try_next() {
             Ok(Some(received)) => received,
             Ok(None) => return self.end_of_input(Ok(())),
             Err(TryRecvError::Empty) => return Dispatch::Empty,
@@ -248,6 +248,7 @@ impl ActiveLink {
         if kind == MessageKind::Tensors {
             let wanted = is_next && self.interest.has_tensors();
             if !wanted && !may_defer {
+                received.leave();
                 return self.keep_unwanted();
             }
             return match received.into_tensors() {
@@ -272,7 +273,10 @@ impl ActiveLink {
             Offered::Unwanted if may_defer => {
                 self.deferred.push_message(kind, received.bytes().to_vec());
             }
-            Offered::Unwanted => return self.keep_unwanted(),
+            Offered::Unwanted => {
+                received.leave();
+                return self.keep_unwanted();
+            }
             Offered::Panicked => return panicked(),
         }
         match received.release() {

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::shm::copy::{copy_across, copy_in, copy_out, load_byte, load_line, load_word};
+use crate::shm::copy::{Origin, copy_across, copy_in, copy_out, load_byte, load_line, load_word};
 
 /// A view of bytes in a peer's memory. An honest peer does not write them. A hostile one can change them at
 /// any moment.
@@ -34,6 +34,7 @@ use crate::shm::copy::{copy_across, copy_in, copy_out, load_byte, load_line, loa
 pub struct Bytes<'a> {
     start: NonNull<u8>,
     len: usize,
+    origin: Origin,
     mapped: PhantomData<&'a ()>,
 }
 
@@ -48,12 +49,14 @@ impl<'a> Bytes<'a> {
     /// `start..start + len` stays mapped readable for `'a`.
     #[inline(always)]
     pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len, mapped: PhantomData }
+        Self { start, len, origin: Origin::SHARED, mapped: PhantomData }
     }
 
     /// Returns a view of bytes that nobody writes.
+    #[inline(always)]
     pub fn of(bytes: &'a [u8]) -> Self {
-        Self { start: NonNull::from(bytes).cast(), len: bytes.len(), mapped: PhantomData }
+        let (start, len) = (NonNull::from(bytes).cast(), bytes.len());
+        Self { start, len, origin: Origin::FROZEN, mapped: PhantomData }
     }
 
     /// Returns the length in bytes.
@@ -82,7 +85,7 @@ impl<'a> Bytes<'a> {
         );
         // SAFETY: just checked to lie inside of this view.
         let start = unsafe { self.start.add(offset) };
-        Bytes { start, len, mapped: PhantomData }
+        Bytes { start, len, ..*self }
     }
 
     /// Copies all bytes to `out`.
@@ -95,7 +98,7 @@ impl<'a> Bytes<'a> {
         assert!(out.len() == self.len, "{} bytes into a buffer of {}", self.len, out.len());
         // SAFETY: `self.len` bytes from `self.start` are mapped; `out` is a private buffer, because
         // no `&mut [u8]` to a peer's memory exists.
-        unsafe { copy_out(self.start, out) }
+        unsafe { copy_out(self.origin, self.start, out) }
     }
 
     /// Appends a copy of all bytes to `out`.
@@ -124,8 +127,12 @@ impl<'a> Bytes<'a> {
         if self.len < N * 8 || !self.start.addr().get().is_multiple_of(8) {
             return None;
         }
-        // SAFETY: just checked to be aligned and inside of this view.
-        Some(core::array::from_fn(|index| unsafe { load_word(self.start, index * 8) }))
+        Some(core::array::from_fn(|index| {
+            // SAFETY: just checked to lie inside of this view.
+            let word = unsafe { self.start.add(index * 8) };
+            // SAFETY: as above.
+            unsafe { load_word(self.origin, word) }
+        }))
     }
 
     /// Returns the byte at `offset`.
@@ -137,7 +144,9 @@ impl<'a> Bytes<'a> {
     pub fn byte(&self, offset: usize) -> u8 {
         assert!(offset < self.len, "byte {offset} of a view of {} bytes", self.len);
         // SAFETY: just checked to lie inside of this view.
-        unsafe { load_byte(self.start, offset) }
+        let byte = unsafe { self.start.add(offset) };
+        // SAFETY: as above.
+        unsafe { load_byte(self.origin, byte) }
     }
 
     /// Returns an iterator over lines of eight words, read in place, for sums and searches over long payloads.
@@ -194,8 +203,8 @@ impl fmt::Debug for Bytes<'_> {
 ///
 /// [`Lease::in_place_mut`](crate::region::Lease::in_place_mut) passes it on.
 ///
-/// Every safe method copies, as those of [`Bytes`] do. Two writers at once mix their bytes and do nothing
-/// worse.
+/// Every safe method copies, as those of [`Bytes`] do. Two writers at once, of this process or of others, mix their bytes
+/// and do nothing worse: each byte gets the value of one of them.
 #[derive(Debug, Clone, Copy)]
 pub struct BytesMut<'a> {
     bytes: Bytes<'a>,
@@ -207,13 +216,15 @@ impl<'a> BytesMut<'a> {
     /// `start..start + len` stays mapped writable for `'a`, and nobody in this process has a
     /// reference to any of it.
     pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        Self { bytes: Bytes { start, len, mapped: PhantomData } }
+        // SAFETY: the caller's promise is that function's.
+        Self { bytes: unsafe { Bytes::new(start, len) } }
     }
 
     /// Returns a view of bytes that nobody else touches.
     pub fn of(bytes: &'a mut [u8]) -> Self {
         let len = bytes.len();
-        Self { bytes: Bytes { start: NonNull::from(bytes).cast(), len, mapped: PhantomData } }
+        // SAFETY: the exclusive borrow keeps the bytes for `'a`, for the views made of this one alone.
+        unsafe { Self::new(NonNull::from(bytes).cast(), len) }
     }
 
     /// Returns the length in bytes.
@@ -276,7 +287,7 @@ impl<'a> BytesMut<'a> {
     pub fn copy_from_bytes(&self, from: Bytes<'_>) {
         assert!(from.len == self.len(), "{} bytes into a view of {}", from.len, self.len());
         // SAFETY: as many bytes are mapped there to read, and here to write.
-        unsafe { copy_across(from.start, self.bytes.start, from.len) }
+        unsafe { copy_across(from.origin, from.start, self.bytes.start, from.len) }
     }
 
     /// Returns the bytes as a writable slice, without a copy.
@@ -316,8 +327,8 @@ impl Iterator for Lines<'_> {
             return None;
         }
         let start = self.whole.start;
-        // SAFETY: `whole.len` is a multiple of 64 and not 0, and `start` is aligned to 8.
-        let line = unsafe { load_line(start) };
+        // SAFETY: `whole.len` is a multiple of 64 and not 0.
+        let line = unsafe { load_line(self.whole.origin, start) };
         // SAFETY: 64 bytes on is inside of the view or its end.
         self.whole.start = unsafe { start.add(64) };
         self.whole.len -= 64;
@@ -331,3 +342,66 @@ impl Iterator for Lines<'_> {
 }
 
 impl ExactSizeIterator for Lines<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    // Miri accepts these tests: `cargo +nightly miri test --lib shm::bytes`.
+
+    #[test]
+    fn bytes_that_nobody_writes_are_read_by_every_method() {
+        static CONSTANT: [u8; 331] = [7; 331];
+        let owned: Vec<u8> = (0..331).map(|value| value as u8).collect();
+        for slice in [&CONSTANT[..], &owned, &owned[3..], &owned[..5]] {
+            let bytes = Bytes::of(slice);
+            assert_eq!(bytes.to_vec(), slice);
+            assert_eq!(bytes.byte(1), slice[1]);
+            let start = bytes.start.align_offset(8);
+            let aligned = bytes.slice(start.min(bytes.len()), bytes.len().saturating_sub(start));
+            if let Some([word]) = aligned.words::<1>() {
+                assert_eq!(word.to_ne_bytes(), slice[start..start + 8]);
+                let lines = aligned.lines();
+                let rest = lines.remainder().to_vec();
+                let mut read: Vec<u8> = lines.flatten().flat_map(u64::to_ne_bytes).collect();
+                read.extend(rest);
+                assert_eq!(read, slice[start..]);
+            }
+            let mut copy = vec![0; slice.len()];
+            BytesMut::of(&mut copy).copy_from_bytes(bytes);
+            assert_eq!(copy, slice);
+        }
+    }
+
+    /// Under Miri this finds stores and loads of mixed sizes that race.
+    #[test]
+    fn threads_that_share_a_view_mix_their_bytes_and_do_nothing_worse() {
+        let mut memory = vec![0u8; 700];
+        let view = BytesMut::of(&mut memory);
+        let rounds = if cfg!(miri) { 3 } else { 2000 };
+        thread::scope(|scope| {
+            for (value, offset, len) in [(1u8, 0, 640), (2, 3, 640), (3, 8, 64), (4, 1, 9)] {
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        view.slice(offset, len).copy_from(&vec![value; len]);
+                        view.slice(offset, len).copy_from_bytes(Bytes::of(&vec![value; len]));
+                    }
+                });
+            }
+            for offset in [0, 5] {
+                let bytes = view.as_bytes().slice(offset, 640);
+                scope.spawn(move || {
+                    for _ in 0..rounds {
+                        assert!(bytes.to_vec().iter().all(|byte| *byte <= 4));
+                        assert!(bytes.byte(0) <= 4);
+                        let words = bytes.words::<4>().unwrap_or_default();
+                        assert!(words.iter().flat_map(|word| word.to_ne_bytes()).all(|b| b <= 4));
+                    }
+                });
+            }
+        });
+        assert_eq!((memory[642], &memory[643..]), (2, &[0; 57][..]));
+    }
+}

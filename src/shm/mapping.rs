@@ -154,10 +154,12 @@ impl View {
         assert!(offset.is_multiple_of(8), "words are aligned");
         assert!(offset < self.words, "inside of the mapping");
         // SAFETY: a multiple of 8 in front of another one that is no more than `extent`.
-        let word = unsafe { self.base.add(offset) }.cast::<u64>().as_ptr();
+        let word = unsafe { self.base.add(offset) };
+        // `AtomicU64::from_ptr` asks for a word that can be written. A peer's is mapped read-only, where the documentation
+        // of `core::sync::atomic` allows relaxed loads of 8 bytes, and nobody here does more with it.
         // SAFETY: inside of the mapping, aligned, alive as long as `self`; shared words are only
         // ever touched as atomics.
-        unsafe { AtomicU64::from_ptr(word) }
+        unsafe { word.cast::<AtomicU64>().as_ref() }
     }
 
     /// Returns the words of the `len` bytes from `start` on.
@@ -171,9 +173,9 @@ impl View {
     fn futex(&self, offset: usize) -> &AtomicU32 {
         let low = if cfg!(target_endian = "little") { 0 } else { 4 };
         assert!(offset.is_multiple_of(8), "words are aligned");
-        let word = self.at(offset + low, 4).cast::<u32>().as_ptr();
+        let word = self.at(offset + low, 4).cast::<AtomicU32>();
         // SAFETY: as for `word`; the kernel and we read it, whole.
-        unsafe { AtomicU32::from_ptr(word) }
+        unsafe { word.as_ref() }
     }
 }
 
@@ -197,9 +199,10 @@ impl RingWords {
         // SAFETY: what is left under the mask is the offset of a word of the `mask + 8` bytes that `View::ring`
         // found to lie inside of the mapping.
         let word = unsafe { self.first.byte_add(position as usize & self.mask) };
+        // As in `View::word`: a peer's words are mapped read-only, and only loaded.
         // SAFETY: inside of the mapping, aligned as `first` is, alive as long as `self`; shared words are only ever
         // touched as atomics.
-        unsafe { AtomicU64::from_ptr(word.as_ptr()) }
+        unsafe { word.cast::<AtomicU64>().as_ref() }
     }
 }
 

@@ -122,8 +122,17 @@ impl sealed::Sealed for bool {
     }
 
     fn copy(from: Bytes<'_>, to: &mut [Self]) -> Result<(), TensorFault> {
-        let bytes = from.to_vec();
-        to.copy_from_slice(slice_of(&bytes)?);
+        let mut bytes = [0; CHUNK];
+        for (index, to) in to.chunks_mut(CHUNK).enumerate() {
+            let bytes = &mut bytes[..to.len()];
+            from.slice(index * CHUNK, to.len()).copy_to(bytes);
+            to.copy_from_slice(slice_of(bytes).map_err(|fault| match fault {
+                TensorFault::Bool { index: at, value } => {
+                    TensorFault::Bool { index: (index * CHUNK) as u64 + at, value }
+                }
+                other => other,
+            })?);
+        }
         Ok(())
     }
 }

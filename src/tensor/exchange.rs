@@ -330,13 +330,16 @@ impl Receiver {
         patience: RecvPatience,
     ) -> Result<Option<(DType, Shape, LentRange)>, TryRecvError> {
         let Some(single) = self.single(patience)? else { return Ok(None) };
-        let parts = descriptor::of_words(single.description, single.len);
-        let Some((dtype, shape)) = parts else { return Ok(None) };
         let len = usize::try_from(single.loan_len()).unwrap_or(usize::MAX);
-        if descriptor::check_len(dtype, &shape, len).is_err() {
-            return Ok(None);
+        match descriptor::of_words(single.description, single.len) {
+            Some((dtype, shape)) if descriptor::check_len(dtype, &shape, len).is_ok() => {
+                Ok(Some((dtype, shape, self.take_single(&single)?)))
+            }
+            _ => {
+                self.leave_single(single);
+                Ok(None)
+            }
         }
-        Ok(Some((dtype, shape, self.take_single(&single)?)))
     }
 
     #[cold]

@@ -11,6 +11,7 @@
 mod allocation;
 pub(crate) mod codec;
 mod connection;
+mod copies;
 mod descriptor;
 pub mod dlpack;
 mod dtype;

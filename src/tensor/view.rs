@@ -8,18 +8,16 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use crate::channel::LentRange;
-use crate::error::{ErrorKind, GpuUuid, Result, TensorFault};
+use crate::error::{GpuUuid, Result, TensorFault};
 use crate::pool::{FrozenBlock, SharedBlock};
 use crate::region::{Lease, Registry};
 use crate::shm::Bytes;
+use crate::tensor::copies::{for_each_chunk, zeros};
 use crate::tensor::descriptor::{MAX_NAME, check_len};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
 use crate::tensor::gpu::{GpuPlace, OnGpu};
 use crate::tensor::shape::Shape;
-
-/// The bytes of a chunk that is copied at a time.
-const CHUNK: usize = 16 << 10;
 
 /// A tensor that can be read: row-major, little-endian, contiguous.
 ///
@@ -433,25 +431,16 @@ impl Tensor {
     /// As [`to_vec`](Self::to_vec).
     pub fn for_each_chunk<T: Element>(&self, mut each: impl FnMut(&[T])) -> Result<()> {
         element::check::<T>(self.dtype)?;
-        let whole = self.byte_len();
-        let mut chunk: Vec<T> = zeros(CHUNK.min(whole) / size_of::<T>())?;
+        let Storage::Region(lease) = &self.storage else {
+            return self.bytes()?.for_each_chunk(each);
+        };
         let mut read = Vec::new();
-        let mut at = 0;
-        while at < whole {
-            let len = (whole - at).min(CHUNK);
-            let part = &mut chunk[..len / size_of::<T>()];
-            let bytes = if let Storage::Region(lease) = &self.storage {
-                read.resize(len, 0);
-                lease.read_at(at as u64, &mut read)?;
-                Bytes::of(&read)
-            } else {
-                self.bytes()?.slice(at, len)
-            };
-            element::copy(bytes, part)?;
-            each(part);
-            at += len;
-        }
-        Ok(())
+        let copy = |at: usize, part: &mut [T]| {
+            read.resize(size_of_val(part), 0);
+            lease.read_at(at as u64, &mut read)?;
+            Ok(element::copy(Bytes::of(&read), part)?)
+        };
+        for_each_chunk(self.byte_len(), copy, &mut each)
     }
 
     /// Returns another handle of the same bytes. Returns `None` if they are on loan or on lease, which one
@@ -500,16 +489,6 @@ impl Tensor {
         let private = Private::new(self.byte_len(), |to| self.copy_bytes(0, to))?;
         Ok(Self { storage: Storage::Private(private), ..*self })
     }
-}
-
-/// Returns `count` zeros, or an error if the allocator has no memory for them: a peer may have chosen the
-/// count.
-fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
-    let mut elements = Vec::new();
-    let reserved = elements.try_reserve_exact(count);
-    reserved.map_err(|_| ErrorKind::OutOfMemory { bytes: (count * size_of::<T>()) as u64 })?;
-    elements.resize_with(count, T::new_zeroed);
-    Ok(elements)
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::io::IoSlice;
 use std::time::Duration;
 
-use crate::support::{HANG, other::Other, wait_until};
+use crate::support::raw::{self, Hello, RawPeer};
+use crate::support::{HANG, other::Other, unique_name, wait_until};
 use slipring::options::Spin;
 use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
 use slipring::{Address, Context, ErrorKind, Options, Tensor, TensorSet};
@@ -376,5 +377,28 @@ async fn a_tensor_is_no_part_of_a_stream() {
     for _ in 0..2 {
         let answer = in_time(stream.read(&mut bytes)).await;
         assert_eq!(answer.unwrap_err().kind(), std::io::ErrorKind::InvalidData);
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_shortens_a_message_between_two_reads_changes_nothing() {
+    let name = unique_name();
+    let socket = raw::listen(&name);
+    let greeting = std::thread::spawn(move || {
+        let mut peer = RawPeer::greet(raw::accept(&socket), Hello::honest());
+        peer.meet();
+        peer
+    });
+    let context = Context::new().unwrap();
+    let link = in_time(AsyncConnection::connect(&context, &*name)).await.unwrap();
+    let mut peer = greeting.join().unwrap();
+    let mut stream = link.into_stream();
+    for lie in [raw::message(5), raw::message(0), raw::header(255, 1), 0] {
+        peer.say(&[7; 40]);
+        let (mut part, mut rest) = ([0; 30], [0; 10]);
+        in_time(stream.read_exact(&mut part)).await.unwrap();
+        peer.own.store(peer.hello.control_len as usize + peer.head as usize - 64, lie);
+        in_time(stream.read_exact(&mut rest)).await.unwrap();
+        assert_eq!((part, rest), ([7; 30], [7; 10]));
     }
 }

@@ -10,6 +10,7 @@ use crate::support::raw::{self, *};
 use crate::support::{Stage, fault, soon, stays_faulty};
 use rustix::fs::SealFlags;
 use slipring::error::{Fault, TryRecvError, TrySendError};
+use slipring::message::MessageKind;
 use slipring::options::Spin;
 use slipring::{Connection, ErrorKind, Options};
 
@@ -706,6 +707,45 @@ fn a_segment_that_is_retired_while_it_is_read_stays_readable() {
     let bytes = received.bytes().to_vec();
     assert_eq!(bytes[..8], 0x0102_0304_0506_0708u64.to_ne_bytes());
     assert!(received.release().is_ok());
+    stage.is_undisturbed();
+}
+
+#[test]
+fn a_record_that_was_seen_stays_as_it_was_seen() {
+    let mut stage = Stage::new(Options::new());
+    let (mut link, mut peer) = stage.link();
+    // Shorter, longer, of another kind, of none, impossible, gone.
+    let lies =
+        [message(1), message(48), header(REQUEST, 20), header(CLOSE, 0), header(255, 9), MORE, 0];
+    for lie in lies {
+        for in_place in [true, false] {
+            peer.say(&[7; 40]);
+            assert_eq!(link.receiver().peek_deadline(soon()).unwrap().unwrap().len(), 40);
+            for _ in 0..2 {
+                peer.own.store(peer.hello.control_len as usize + peer.head as usize - 64, lie);
+                let received = link.receiver().try_peek().unwrap().unwrap();
+                assert_eq!((received.len(), received.kind()), (40, MessageKind::Message));
+            }
+            if in_place {
+                link.receiver().drain(1, |_, bytes| assert_eq!(bytes.to_vec(), [7; 40])).unwrap();
+            } else {
+                assert_eq!(link.receiver().try_recv().unwrap().unwrap(), [7; 40]);
+            }
+        }
+    }
+    // A descriptor changes as little as a header.
+    let lent = Lent { segment: 1, slot: 0, offset: 0, len: 4096, generation: 1 };
+    peer.send_segment(1, page());
+    peer.lend(lent);
+    assert_eq!(link.receiver().peek_deadline(soon()).unwrap().unwrap().len(), 4096);
+    peer.write(peer.head - 56, &Lent { len: 5, offset: u64::MAX, ..lent }.encode());
+    assert_eq!(link.receiver().try_peek().unwrap().unwrap().len(), 4096);
+    assert_eq!(link.receiver().recv_deadline(soon()).unwrap().unwrap().len(), 4096);
+    // A receive of one kind that finds no room for another leaves it as it is, too.
+    peer.publish(header(REQUEST, 12), &[1, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9]);
+    assert!(matches!(link.receiver().try_recv_tensor(), Err(TryRecvError::Empty)));
+    assert_eq!(link.recv_request().unwrap().unwrap().body, [9; 4]);
+    drop(link);
     stage.is_undisturbed();
 }
 

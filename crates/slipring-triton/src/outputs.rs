@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes as Owned;
-use slipring::message::{Bytes, BytesMut};
+use slipring::message::BytesMut;
 use slipring::region::Lease;
 use slipring::tensor::Element;
 use slipring::{DType, Shape};
@@ -306,8 +306,7 @@ impl Output<'_> {
             }
             OutputTarget::Region(lease) => {
                 let written = if self.in_place && !is_on_gpu(lease) {
-                    let from = Bytes::of(bytes);
-                    lease.touch_mut(|buffer| buffer.slice(offset, from.len()).copy_from_bytes(from))
+                    lease.touch_mut(|buffer| buffer.slice(offset, bytes.len()).copy_from(bytes))
                 } else {
                     lease.write_at(offset as u64, bytes)
                 };

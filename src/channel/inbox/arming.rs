@@ -9,6 +9,9 @@ impl Inbox {
     /// Reads the socket, announces to the peer that this half sleeps on it, and checks the ring once more. Returns `true`
     /// if a record has come or the link is over.
     pub(crate) fn arm(&mut self) -> Result<bool> {
+        if self.flow == Flow::Held {
+            return Ok(true);
+        }
         let mut control_socket = self.link.control_socket();
         let taken = if self.link.by_descriptor() {
             control_socket.take_for(Reason::Data, self.link.socket())
@@ -32,7 +35,7 @@ impl Inbox {
     /// Returns whether a record has come or the link is over.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        self.consumer.is_ready() || !self.link.is_alive()
+        self.flow == Flow::Held || self.consumer.is_ready() || !self.link.is_alive()
     }
 
     /// Publishes that this half is awake, if it was armed.

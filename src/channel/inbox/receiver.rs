@@ -1,7 +1,7 @@
 //! The receiver: the receiving half of a connection. It owns the inbox, the backlog and the requests in flight.
 //!
 //! 1. A receive of one kind of message sets messages of other kinds aside, in the backlog, within its limit.
-//! 2. A message that is only peeked at stays the next one.
+//! 2. A message that is only peeked at stays the next one, as it was checked.
 //! 3. A response is accepted only for a request in flight; any other ends the link.
 
 use std::fmt;
@@ -298,6 +298,7 @@ impl Receiver {
                 if copied > 0 {
                     message.clear();
                 }
+                self.inbox.hold(head);
             }
         }
         let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
@@ -330,7 +331,11 @@ impl Receiver {
                 _ => true,
             };
             if is_awaited && !wanted(&kind) {
-                self.backlog.admit(head.len + head.header.attachments() * PINNED)?;
+                let size = head.len + head.header.attachments() * PINNED;
+                if let Err(full) = self.backlog.admit(size) {
+                    self.inbox.hold(head);
+                    return Err(full.into());
+                }
             }
             let kept = self.inbox.kept(&head, kind, (body, copied))?;
             if let MessageKind::Response(id) = kept.kind
@@ -355,9 +360,11 @@ impl Receiver {
     ) -> Result<Option<T>, TryRecvError> {
         if !self.backlog.has_tensors()
             && let Some(head) = self.inbox.head(patience)?
-            && head.header.kind() == Kind::Tensors
         {
-            return Ok(Some(self.inbox.open(&head, open)?));
+            if head.header.kind() == Kind::Tensors {
+                return Ok(Some(self.inbox.open(&head, open)?));
+            }
+            self.inbox.hold(head);
         }
         self.open_set_aside(patience, open)
     }
@@ -392,6 +399,20 @@ impl Receiver {
 
     #[inline(always)]
     fn peek_with(&mut self, patience: RecvPatience) -> Result<Option<Received<'_>>, TryRecvError> {
+        Ok(self.next_with(patience)?.map(|received| {
+            received.receiver.inbox.hold(received.head);
+            received
+        }))
+    }
+
+    /// As [`try_peek`](Self::try_peek), for a caller that [leaves](Received::leave) what it does not take.
+    #[inline(always)]
+    pub(crate) fn try_next(&mut self) -> Result<Option<Received<'_>>, TryRecvError> {
+        self.next_with(RecvPatience::None)
+    }
+
+    #[inline(always)]
+    fn next_with(&mut self, patience: RecvPatience) -> Result<Option<Received<'_>>, TryRecvError> {
         if let Some(head) = self.inbox.plain(patience) {
             return Ok(Some(Received { head, receiver: self }));
         }
@@ -420,7 +441,7 @@ fn into_error(error: TryRecvError) -> Error {
 
 /// A received message in the sender's memory, without a copy.
 ///
-/// Dropped without [`release`](Self::release), it stays the next message.
+/// Dropped without [`release`](Self::release), it stays the next message, with the kind and the length that it had.
 ///
 /// # Examples
 ///
@@ -481,6 +502,7 @@ impl Received<'_> {
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         if self.head.header.kind() == Kind::Tensors {
+            self.receiver.inbox.unhold();
             return self.receiver.inbox.open(&self.head, open).map(Some);
         }
         self.release().map(|()| None)
@@ -493,6 +515,7 @@ impl Received<'_> {
     /// [`ErrorKind::Fault`]: the peer broke the protocol.
     #[inline(always)]
     pub fn release(self) -> Result<()> {
+        self.receiver.inbox.unhold();
         match self.head.header.kind() {
             Kind::Response => self.receiver.settle_response()?,
             // The attachments go back with their record.
@@ -501,6 +524,11 @@ impl Received<'_> {
         }
         self.receiver.inbox.release(&self.head);
         Ok(())
+    }
+
+    /// Leaves the message in the ring as it was checked. [`Receiver::try_peek`] does so ahead.
+    pub(crate) fn leave(self) {
+        self.receiver.inbox.hold(self.head);
     }
 }
 
@@ -610,6 +638,7 @@ impl Received<'_> {
     #[inline(always)]
     pub(crate) fn finish_trigger(self, known: bool) {
         let inbox = &mut self.receiver.inbox;
+        inbox.unhold();
         inbox.stats.stale_tokens += u64::from(!known);
         inbox.discard(self.head.header);
     }

@@ -15,6 +15,8 @@ use crate::shm::Bytes;
 
 /// A tensors record with one loan and a short description. Nearly every tensors record is one, so the receiver takes it
 /// apart in registers: bytes that go through memory in several widths wait for each other.
+///
+/// A caller that does not [take](Receiver::take_single) it [leaves](Receiver::leave_single) it.
 pub(crate) struct Single {
     head: RecordHead,
     loan: LoanDescriptor,
@@ -44,21 +46,17 @@ impl Receiver {
             return Ok(None);
         }
         let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
-        const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
-        if head.header.kind() != Kind::Tensors
-            || head.header.attachments() != 1
-            || !LENS.contains(&head.len)
-        {
-            return Ok(None);
+        let single = self.inbox.single(&head);
+        if single.is_none() {
+            self.inbox.hold(head);
         }
-        // The line of the header, which is mapped whatever the record's length.
-        let line = self.inbox.line(&head);
-        let Some([a, b, c, d, description @ ..]) = line.words::<{ 4 + SINGLE }>() else {
-            return Ok(None);
-        };
-        let loan = LoanDescriptor::of_words([a, b, c, d]);
-        let len = head.len - pooled::LEN;
-        Ok((loan.slot != NO_SLOT).then_some(Single { head, loan, description, len }))
+        Ok(single)
+    }
+
+    /// Leaves a single tensor in the ring.
+    #[cold]
+    pub(crate) fn leave_single(&mut self, single: Single) {
+        self.inbox.hold(single.head);
     }
 
     /// Takes the loan of a single tensor, and releases the record.
@@ -83,6 +81,23 @@ impl Inbox {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
         Ok(())
+    }
+
+    /// Returns the single tensor of a record. `None`: the record is another one.
+    #[inline(always)]
+    fn single(&self, head: &RecordHead) -> Option<Single> {
+        const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
+        if head.header.kind() != Kind::Tensors
+            || head.header.attachments() != 1
+            || !LENS.contains(&head.len)
+        {
+            return None;
+        }
+        // The line of the header, which is mapped whatever the record's length.
+        let [a, b, c, d, description @ ..] = self.line(head).words::<{ 4 + SINGLE }>()?;
+        let loan = LoanDescriptor::of_words([a, b, c, d]);
+        let len = head.len - pooled::LEN;
+        (loan.slot != NO_SLOT).then_some(Single { head: *head, loan, description, len })
     }
 
     /// Calls `open` with the tensors record at the ring's position, and releases the record. If `open` fails or leaves an

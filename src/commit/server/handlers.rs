@@ -173,9 +173,6 @@ fn check<S: Service>(
             return Err(CommitFault::Unsealed { region });
         }
         let written = layout.is_written(region);
-        if written && !opened.is_writable() {
-            return Err(CommitFault::ReadOnly { region });
-        }
         let object = opened.identity().unwrap_or_default();
         let (serial, output) = (host.number(), layout.holds_output(region));
         let claim = Claim { serial, region, object, start: offset, end: offset + len, output };
@@ -193,6 +190,9 @@ fn map<S: Service>(
     for Checked { region, opened, written, .. } in checked {
         let memory = Memory::of(opened, written);
         let memory = memory.map_err(|error| to_commit_fault(region, &error))?;
+        if written && !memory.is_writable() {
+            return Err(CommitFault::ReadOnly { region });
+        }
         mapped.push((region, Arc::new(memory)));
     }
     let memory: Vec<Arc<Memory>> = mapped.iter().map(|(_, memory)| memory.clone()).collect();

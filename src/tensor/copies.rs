@@ -1,0 +1,117 @@
+//! Copies of a view's bytes as elements.
+
+use crate::error::{ErrorKind, Result, TensorFault};
+use crate::shm::Bytes;
+use crate::tensor::element::{self, Element};
+
+/// The bytes of a chunk that is copied at a time.
+const CHUNK: usize = 16 << 10;
+
+impl Bytes<'_> {
+    /// Copies the bytes to as many elements: row-major, little-endian.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::Len`]: `to` has another length.
+    /// - [`TensorFault::Bool`]: an element is neither 0 nor 1.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::message::Bytes;
+    ///
+    /// let mut halves = [0u16; 2];
+    /// Bytes::of(&[1, 0, 2, 1]).copy_elements(&mut halves)?;
+    /// assert_eq!(halves, [1, 258]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn copy_elements<T: Element>(&self, to: &mut [T]) -> Result<()> {
+        Ok(element::copy(*self, to)?)
+    }
+
+    /// Passes the bytes to `each` in order, as elements in private copies of 16 KiB.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::Len`]: the bytes are not whole elements.
+    /// - [`TensorFault::Bool`]: an element is neither 0 nor 1. `each` has seen the chunks before it.
+    /// - [`ErrorKind::OutOfMemory`]
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::message::Bytes;
+    ///
+    /// let mut sum = 0;
+    /// Bytes::of(&[1, 0, 2, 1]).for_each_chunk(|chunk: &[u16]| sum += chunk.iter().sum::<u16>())?;
+    /// assert_eq!(sum, 259);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn for_each_chunk<T: Element>(&self, mut each: impl FnMut(&[T])) -> Result<()> {
+        if !self.len().is_multiple_of(size_of::<T>()) {
+            let (len, expected) = (self.len(), self.len() / size_of::<T>() * size_of::<T>());
+            let fault = TensorFault::Len { len: len as u64, expected: expected as u64 };
+            return Err(fault.into());
+        }
+        for_each_chunk(
+            self.len(),
+            |at, part| Ok(element::copy(self.slice(at, size_of_val(part)), part)?),
+            &mut each,
+        )
+    }
+}
+
+/// Passes `len` bytes to `each` in order, as elements. `copy` fills a chunk from an offset in bytes on.
+pub(super) fn for_each_chunk<T: Element>(
+    len: usize,
+    mut copy: impl FnMut(usize, &mut [T]) -> Result<()>,
+    each: &mut impl FnMut(&[T]),
+) -> Result<()> {
+    let mut chunk: Vec<T> = zeros(CHUNK.min(len) / size_of::<T>())?;
+    let mut at = 0;
+    while at < len {
+        let part = &mut chunk[..(len - at).min(CHUNK) / size_of::<T>()];
+        copy(at, part)?;
+        each(part);
+        at += size_of_val(part);
+    }
+    Ok(())
+}
+
+/// Returns `count` zeros, or an error if the allocator has no memory for them: a peer may have chosen the
+/// count.
+pub(super) fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
+    let mut elements = Vec::new();
+    let reserved = elements.try_reserve_exact(count);
+    reserved.map_err(|_| ErrorKind::OutOfMemory { bytes: (count * size_of::<T>()) as u64 })?;
+    elements.resize_with(count, T::new_zeroed);
+    Ok(elements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    #[test]
+    fn elements_come_in_order_whole_and_checked() {
+        let elements: Vec<u32> = (0..10_001).collect();
+        let bytes = Bytes::of(elements.as_bytes());
+        let mut seen = Vec::new();
+        bytes.for_each_chunk::<u32>(|chunk| seen.extend_from_slice(chunk)).unwrap();
+        assert_eq!(seen, elements);
+        let mut copy = vec![0u32; 10_001];
+        bytes.copy_elements(&mut copy).unwrap();
+        assert_eq!(copy, elements);
+        let fault = |answer: Result<()>| answer.unwrap_err().kind().clone();
+        let len = |len, expected| ErrorKind::Tensor(TensorFault::Len { len, expected });
+        assert_eq!(fault(bytes.copy_elements(&mut copy[1..])), len(40_000, 40_004));
+        let odd = bytes.slice(0, 7);
+        assert_eq!(fault(odd.for_each_chunk::<u32>(|_| panic!("no whole elements"))), len(7, 4));
+        Bytes::of(&[]).for_each_chunk::<f64>(|_| panic!("there is nothing")).unwrap();
+        let wrong = ErrorKind::Tensor(TensorFault::Bool { index: 300, value: 2 });
+        let mut bools = [1; 400];
+        bools[300] = 2;
+        assert_eq!(fault(Bytes::of(&bools).copy_elements(&mut [false; 400])), wrong);
+    }
+}
