@@ -33,8 +33,8 @@ pub struct Pool {
 }
 
 impl Device {
-    /// Returns a pool on this GPU. It takes 64 MiB from the driver at a time, and as many as it needs. A longer tensor gets
-    /// a longer chunk.
+    /// Returns a pool on this GPU without a quota. The pool takes 64 MiB from the driver at a time, and more for a longer
+    /// tensor.
     pub fn pool(&self) -> Pool {
         Pool { store: Arc::new(Store::new(self, CHUNK, u64::MAX)) }
     }
