@@ -264,6 +264,7 @@ impl Inbox {
                     if self.arm()? {
                         continue;
                     }
+                    self.link.control_socket().found_nothing(Reason::Data);
                     return Err(TryRecvError::Empty);
                 }
                 RecvPatience::None => return Err(TryRecvError::Empty),

@@ -532,7 +532,12 @@ impl Sender {
                 None if self.link.peer_left() => {
                     return Err(Error::from(ErrorKind::PeerClosed).into());
                 }
-                None => return Err(full.into()),
+                None => {
+                    if attempts > 0 {
+                        self.found_no_room();
+                    }
+                    return Err(full.into());
+                }
             }
             attempts += 1;
             match self.producer.reserve(header) {

@@ -96,8 +96,9 @@ const LIMITS: u64 = 4;
 /// the packets that no record announces yet are at most [`PACKETS`], which fit into the queue.
 const SLEEPS: u32 = PACKETS / 4;
 
-/// How often polls for one half leave a wake-up for the other half in the queue. The socket stays readable meanwhile,
-/// so the caller polls for the other half, too. A caller polls for messages, requests and tensors before it sleeps.
+/// How many polls of one half that find nothing leave a wake-up for the other half in the queue. The socket stays readable
+/// meanwhile, so the caller polls for the other half, too. A caller polls for messages, requests and tensors before it
+/// sleeps.
 const LEFT: u32 = 3;
 
 /// The wake-ups of one half.
@@ -105,7 +106,7 @@ const LEFT: u32 = 3;
 struct HalfWakes {
     /// A wake-up was taken that the half has not asked for yet.
     woken: bool,
-    /// How often polls for the other half still leave a wake-up of this half in the queue.
+    /// How many polls of the other half that find nothing still leave a wake-up of this half in the queue.
     left: u32,
 }
 
@@ -273,19 +274,14 @@ impl ControlSocket {
     }
 
     /// Takes packets for a poll of the half that `half` wakes, which goes on to sleep on the socket. The caller may have
-    /// polled the other half just before, so a few of these calls leave a wake-up for that half in the queue, and the
-    /// packets behind it.
+    /// polled the other half just before, so a wake-up for that half stays in the queue, and the packets behind it, until
+    /// a few polls have [found nothing](Self::found_nothing).
     pub(crate) fn take_for(&mut self, half: Reason, socket: &OwnedFd) -> Result<()> {
-        let other = match half {
-            Reason::Data => Reason::Room,
-            Reason::Room => Reason::Data,
-        };
+        let other = half.other();
         self.wakes(half).left = LEFT;
         self.window = 0;
         for _ in 0..PACKETS {
-            let left = &mut self.wakes(other).left;
-            if *left > 0 && is_next(socket, Packet::Wake(other)) {
-                *left -= 1;
+            if self.wakes(other).left > 0 && is_next(socket, Packet::Wake(other)) {
                 break;
             }
             if !self.take_one(socket)? {
@@ -293,6 +289,12 @@ impl ControlSocket {
             }
         }
         Ok(())
+    }
+
+    /// Notes that a poll of the half that `half` wakes found nothing, and its thread may sleep.
+    pub(crate) fn found_nothing(&mut self, half: Reason) {
+        let other = self.wakes(half.other());
+        other.left = other.left.saturating_sub(1);
     }
 
     fn wakes(&mut self, half: Reason) -> &mut HalfWakes {

@@ -33,6 +33,11 @@ impl Sender {
         }
     }
 
+    /// Notes that an armed sender found no room, and its caller may sleep.
+    pub(crate) fn found_no_room(&self) {
+        self.link.control_socket().found_nothing(Reason::Room);
+    }
+
     /// Reads the socket, and announces to the peer that this half sleeps on it until there is room. The caller checks for
     /// room once more. Returns whether a wake-up for the receiving half was read, which may sleep on the same socket.
     pub(crate) fn arm(&mut self) -> Result<bool> {

@@ -134,7 +134,11 @@ impl Sender {
                 return Err(TrySendError::Full { free, needed });
             }
             self.arm_for(Room::Pool)?;
-            return self.try_post(attachments, description);
+            let again = self.try_post(attachments, description);
+            if matches!(again, Err(TrySendError::Full { .. })) {
+                self.found_no_room();
+            }
+            return again;
         };
         let start = Instant::now();
         loop {

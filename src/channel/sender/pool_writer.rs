@@ -83,7 +83,11 @@ impl Sender {
                 return first;
             }
             self.arm_for(Room::Pool)?;
-            return self.try_room_in_pool(len, header);
+            let again = self.try_room_in_pool(len, header);
+            if matches!(again, Err(TrySendError::Full { .. })) {
+                self.found_no_room();
+            }
+            return again;
         };
         let start = Instant::now();
         loop {
