@@ -90,6 +90,30 @@ fn a_stream_flows_through_the_smallest_ring_at_every_spin_policy() {
 }
 
 #[test]
+fn a_drain_waits_for_its_first_message_alone() {
+    let (mut near, mut far) = pair(Options::new());
+    let mut seen = Vec::new();
+    let late = far.receiver().drain_deadline(9, Instant::now(), |_, _| panic!("nothing was sent"));
+    assert!(matches!(late.unwrap_err().kind(), ErrorKind::TimedOut { .. }));
+    let sender = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        let mut batch = near.batch().unwrap();
+        for byte in 0..5u8 {
+            batch.push(&[byte]).unwrap();
+        }
+        batch.publish().unwrap();
+        near.close().unwrap();
+    });
+    for (max, count) in [(0, 0), (3, 3), (9, 2), (9, 0)] {
+        let drained =
+            far.receiver().drain_deadline(max, soon(), |_, bytes| seen.push(bytes.byte(0)));
+        assert_eq!(drained.unwrap(), count);
+    }
+    assert_eq!(seen, [0, 1, 2, 3, 4]);
+    sender.join().unwrap();
+}
+
+#[test]
 fn a_batch_becomes_visible_at_once() {
     let (mut near, mut far) = pair(Options::new());
     for round in 0..1000u32 {

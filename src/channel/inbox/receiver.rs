@@ -196,6 +196,24 @@ impl Receiver {
         Ok(max)
     }
 
+    /// As [`drain`](Self::drain), but waits until `deadline` for the first message. Returns 0 if the peer has closed in
+    /// order.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`drain`](Self::drain).
+    pub fn drain_deadline(
+        &mut self,
+        max: usize,
+        deadline: Instant,
+        each: impl FnMut(MessageKind, Bytes<'_>),
+    ) -> Result<usize> {
+        if max > 0 && self.peek_deadline(deadline)?.is_none() {
+            return Ok(0);
+        }
+        self.drain(max, each)
+    }
+
     /// Receives the next request. `None`: the peer has closed in order.
     ///
     /// # Errors
