@@ -85,6 +85,13 @@ impl Backlog {
         self.kept.push_back(kept);
     }
 
+    /// Puts back the message that was taken out last.
+    pub(crate) fn put_back(&mut self, kept: KeptMessage) {
+        self.bytes += kept.size();
+        self.tensors += usize::from(kept.is_tensors());
+        self.kept.push_front(kept);
+    }
+
     /// Takes the oldest message of a wanted kind out.
     pub(crate) fn take(&mut self, wanted: impl Fn(&MessageKind) -> bool) -> Option<KeptMessage> {
         let at = self.kept.iter().position(|kept| wanted(&kept.kind))?;

@@ -131,6 +131,14 @@ pub enum ErrorKind {
         /// The longest message of this link in bytes.
         max: u64,
     },
+    /// The message does not fit into the caller's buffer. It stays the next one.
+    #[error("message of {len} bytes, the buffer takes {room}: receive it into a longer one")]
+    BufferTooShort {
+        /// The message's length in bytes.
+        len: usize,
+        /// The buffer's length in bytes.
+        room: usize,
+    },
     /// The batch does not fit into the empty ring.
     #[error(
         "batch of {needed} bytes, the ring takes {capacity}: publish in parts, or enlarge it (Options::ring_capacity)"
@@ -444,6 +452,7 @@ mod tests {
             ErrorKind::DescriptorLimit { limit: a },
             ErrorKind::Forked,
             ErrorKind::Os { call: "accept4" },
+            ErrorKind::BufferTooShort { len: y, room: x },
         ]
     }
 

@@ -75,7 +75,7 @@ mod access {
         unsafe {
             asm!(
                 "movzx {byte:e}, byte ptr [{from}]",
-                byte = out(reg) byte,
+                byte = lateout(reg) byte,
                 from = in(reg) from.as_ptr(),
                 options(nostack, preserves_flags, readonly),
             );
@@ -93,7 +93,7 @@ mod access {
         unsafe {
             asm!(
                 "mov {word}, qword ptr [{from}]",
-                word = out(reg) word,
+                word = lateout(reg) word,
                 from = in(reg) from.as_ptr(),
                 options(nostack, preserves_flags, readonly),
             );
@@ -263,7 +263,7 @@ mod access {
         unsafe {
             asm!(
                 "ldrb {byte:w}, [{from}]",
-                byte = out(reg) byte,
+                byte = lateout(reg) byte,
                 from = in(reg) from.as_ptr(),
                 options(nostack, preserves_flags, readonly),
             );
@@ -281,7 +281,7 @@ mod access {
         unsafe {
             asm!(
                 "ldr {word}, [{from}]",
-                word = out(reg) word,
+                word = lateout(reg) word,
                 from = in(reg) from.as_ptr(),
                 options(nostack, preserves_flags, readonly),
             );

@@ -90,6 +90,60 @@ fn a_stream_flows_through_the_smallest_ring_at_every_spin_policy() {
 }
 
 #[test]
+fn a_message_that_a_slice_does_not_hold_stays_the_next_one() {
+    let (mut near, mut far) = pair(Options::new());
+    let mut buffer = [0; 100];
+    assert!(matches!(far.receiver().try_recv_to(&mut buffer), Err(TryRecvError::Empty)));
+    // Alone, in the pool, and behind a request that is set aside.
+    for (len, with_request) in [(90usize, false), (90_000, false), (90, true), (0, true)] {
+        let message: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        if with_request {
+            near.submit(b"what?").unwrap();
+        }
+        near.send(&message).unwrap();
+        near.send(b"after").unwrap();
+        for room in [0, 10, len.saturating_sub(1)].into_iter().filter(|room| *room < len) {
+            let short = far.receiver().recv_to(&mut vec![0; room]).unwrap_err();
+            assert_eq!(*short.kind(), ErrorKind::BufferTooShort { len, room });
+        }
+        let mut whole = vec![0; len + 1];
+        assert_eq!(far.receiver().recv_to_deadline(&mut whole, soon()).unwrap(), Some(len));
+        assert_eq!((&whole[..len], whole[len]), (&message[..], 0));
+        assert_eq!(far.receiver().recv_to(&mut buffer).unwrap(), Some(5));
+        assert_eq!(&buffer[..5], b"after");
+        if with_request {
+            assert_eq!(far.recv_request().unwrap().unwrap().body, b"what?");
+        }
+    }
+    near.close().unwrap();
+    assert_eq!(far.receiver().recv_to(&mut buffer).unwrap(), None);
+}
+
+#[test]
+fn a_drain_waits_for_its_first_message_alone() {
+    let (mut near, mut far) = pair(Options::new());
+    let mut seen = Vec::new();
+    let late = far.receiver().drain_deadline(9, Instant::now(), |_, _| panic!("nothing was sent"));
+    assert!(matches!(late.unwrap_err().kind(), ErrorKind::TimedOut { .. }));
+    let sender = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        let mut batch = near.batch().unwrap();
+        for byte in 0..5u8 {
+            batch.push(&[byte]).unwrap();
+        }
+        batch.publish().unwrap();
+        near.close().unwrap();
+    });
+    for (max, count) in [(0, 0), (3, 3), (9, 2), (9, 0)] {
+        let drained =
+            far.receiver().drain_deadline(max, soon(), |_, bytes| seen.push(bytes.byte(0)));
+        assert_eq!(drained.unwrap(), count);
+    }
+    assert_eq!(seen, [0, 1, 2, 3, 4]);
+    sender.join().unwrap();
+}
+
+#[test]
 fn a_batch_becomes_visible_at_once() {
     let (mut near, mut far) = pair(Options::new());
     for round in 0..1000u32 {

@@ -139,6 +139,38 @@ impl Receiver {
         self.take(message, RecvPatience::None)
     }
 
+    /// Receives as [`recv_into`](Self::recv_into) does, into the front of a slice.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::BufferTooShort`]: the message is longer than `buffer`. It stays the next one.
+    /// - Otherwise as [`recv`](Self::recv).
+    pub fn recv_to(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        self.take_to(buffer, RecvPatience::Forever).map_err(into_error)
+    }
+
+    /// As [`recv_to`](Self::recv_to), but waits only until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`recv_to`](Self::recv_to).
+    pub fn recv_to_deadline(
+        &mut self,
+        buffer: &mut [u8],
+        deadline: Instant,
+    ) -> Result<Option<usize>> {
+        self.take_to(buffer, RecvPatience::Until(deadline)).map_err(into_error)
+    }
+
+    /// As [`recv_to`](Self::recv_to), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_recv`](Self::try_recv) and [`recv_to`](Self::recv_to).
+    pub fn try_recv_to(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TryRecvError> {
+        self.take_to(buffer, RecvPatience::None)
+    }
+
     /// Returns the next message in the ring, of any kind, without a copy. It stays the next one until it is
     /// [released](Received::release). Waits as [`recv`](Self::recv) does.
     ///
@@ -193,6 +225,24 @@ impl Receiver {
             }
         }
         Ok(max)
+    }
+
+    /// As [`drain`](Self::drain), but waits until `deadline` for the first message. Returns 0 if the peer has closed in
+    /// order.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`drain`](Self::drain).
+    pub fn drain_deadline(
+        &mut self,
+        max: usize,
+        deadline: Instant,
+        each: impl FnMut(MessageKind, Bytes<'_>),
+    ) -> Result<usize> {
+        if max > 0 && self.peek_deadline(deadline)?.is_none() {
+            return Ok(0);
+        }
+        self.drain(max, each)
     }
 
     /// Receives the next request. `None`: the peer has closed in order.
@@ -306,6 +356,38 @@ impl Receiver {
             *message = kept.body;
             message.len()
         }))
+    }
+
+    /// The next plain message, copied to the front of `buffer`.
+    fn take_to(
+        &mut self,
+        buffer: &mut [u8],
+        patience: RecvPatience,
+    ) -> Result<Option<usize>, TryRecvError> {
+        let room = buffer.len();
+        let too_short = |len| Error::from(ErrorKind::BufferTooShort { len, room });
+        if self.backlog.is_empty() {
+            let Some(received) = self.next_with(patience)? else { return Ok(None) };
+            let (kind, len) = (received.kind(), received.len());
+            if kind == MessageKind::Message && len <= room {
+                received.bytes().copy_to(&mut buffer[..len]);
+                received.release()?;
+                return Ok(Some(len));
+            }
+            received.leave();
+            if kind == MessageKind::Message {
+                return Err(too_short(len).into());
+            }
+        }
+        let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
+        let Some(kept) = self.kept(wanted, patience, MESSAGES)? else { return Ok(None) };
+        let len = kept.body.len();
+        if len > room {
+            self.backlog.put_back(kept);
+            return Err(too_short(len).into());
+        }
+        buffer[..len].copy_from_slice(&kept.body);
+        Ok(Some(len))
     }
 
     /// Returns the next message of the wanted kind, and sets those before it aside.

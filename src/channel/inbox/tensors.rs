@@ -46,11 +46,22 @@ impl Receiver {
             return Ok(None);
         }
         let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
-        let single = self.inbox.single(&head);
-        if single.is_none() {
-            self.inbox.hold(head);
+        const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
+        if head.header.kind() == Kind::Tensors
+            && head.header.attachments() == 1
+            && LENS.contains(&head.len)
+            // The line of the header, which is mapped whatever the record's length.
+            && let Some([a, b, c, d, description @ ..]) =
+                self.inbox.line(&head).words::<{ 4 + SINGLE }>()
+        {
+            let loan = LoanDescriptor::of_words([a, b, c, d]);
+            let len = head.len - pooled::LEN;
+            if loan.slot != NO_SLOT {
+                return Ok(Some(Single { head, loan, description, len }));
+            }
         }
-        Ok(single)
+        self.inbox.hold(head);
+        Ok(None)
     }
 
     /// Leaves a single tensor in the ring.
@@ -81,23 +92,6 @@ impl Inbox {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
         Ok(())
-    }
-
-    /// Returns the single tensor of a record. `None`: the record is another one.
-    #[inline(always)]
-    fn single(&self, head: &RecordHead) -> Option<Single> {
-        const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
-        if head.header.kind() != Kind::Tensors
-            || head.header.attachments() != 1
-            || !LENS.contains(&head.len)
-        {
-            return None;
-        }
-        // The line of the header, which is mapped whatever the record's length.
-        let [a, b, c, d, description @ ..] = self.line(head).words::<{ 4 + SINGLE }>()?;
-        let loan = LoanDescriptor::of_words([a, b, c, d]);
-        let len = head.len - pooled::LEN;
-        (loan.slot != NO_SLOT).then_some(Single { head: *head, loan, description, len })
     }
 
     /// Calls `open` with the tensors record at the ring's position, and releases the record. If `open` fails or leaves an
