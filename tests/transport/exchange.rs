@@ -127,7 +127,7 @@ fn a_drain_waits_for_its_first_message_alone() {
     assert!(matches!(late.unwrap_err().kind(), ErrorKind::TimedOut { .. }));
     let sender = thread::spawn(move || {
         thread::sleep(Duration::from_millis(20));
-        let mut batch = near.batch().unwrap();
+        let mut batch = near.sender().batch().unwrap();
         for byte in 0..5u8 {
             batch.push(&[byte]).unwrap();
         }
