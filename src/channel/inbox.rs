@@ -264,7 +264,7 @@ impl Inbox {
                     if self.arm()? {
                         continue;
                     }
-                    self.link.control_socket().found_nothing(Reason::Data);
+                    self.link.control_socket().found_nothing();
                     return Err(TryRecvError::Empty);
                 }
                 RecvPatience::None => return Err(TryRecvError::Empty),

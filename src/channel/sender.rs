@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::announced::AnnouncedSegments;
 use crate::channel::envelope::{Envelope, PLAIN};
-use crate::channel::sender::arming::Room;
+use crate::channel::sender::arming::WantedRoom;
 use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
 use crate::channel::stats::HalfStats;
 use crate::channel::token::Token;
@@ -80,7 +80,7 @@ pub struct Sender {
     data: Waker,
     room: Waiter,
     /// The room for which this half has armed.
-    wanted: Option<Room>,
+    wanted: WantedRoom,
     generation: Generation,
     link: Arc<Link>,
     session: Arc<Session>,
@@ -138,7 +138,7 @@ impl Sender {
             ring,
             data: Waker::new(layout::RECEIVER_STATE, layout::DATA_BELL),
             room: Waiter::new(sleeper, options.spin),
-            wanted: None,
+            wanted: WantedRoom::default(),
             inline_max: inline_max as usize,
             announced: AnnouncedSegments::default(),
             passed: 0,
@@ -506,7 +506,7 @@ impl Sender {
         self.room.progress(&self.link, self.producer.written());
         match self.producer.reserve(header) {
             Ok(Ok(offset)) => {
-                self.found(Room::Ring(header.len()));
+                self.found(header, false);
                 Ok(offset)
             }
             Ok(Err(full)) => self.await_ring(header, full, patience),
@@ -527,22 +527,17 @@ impl Sender {
             match deadline {
                 Some(deadline) => self.await_room(full.needed, deadline)?,
                 None if attempts == 0 && self.link.by_descriptor() => {
-                    self.arm_for(Room::Ring(header.len()))?;
+                    self.arm_for_ring(header)?;
                 }
                 None if self.link.peer_left() => {
                     return Err(Error::from(ErrorKind::PeerClosed).into());
                 }
-                None => {
-                    if attempts > 0 {
-                        self.found_no_room();
-                    }
-                    return Err(full.into());
-                }
+                None => return Err(full.into()),
             }
             attempts += 1;
             match self.producer.reserve(header) {
                 Ok(Ok(offset)) => {
-                    self.found(Room::Ring(header.len()));
+                    self.found(header, false);
                     return Ok(offset);
                 }
                 Ok(Err(still)) => full = still,

@@ -114,15 +114,6 @@ pub(crate) enum Reason {
     Room = 2,
 }
 
-impl Reason {
-    pub(crate) fn other(self) -> Self {
-        match self {
-            Self::Data => Self::Room,
-            Self::Room => Self::Data,
-        }
-    }
-}
-
 /// The terms of one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {

@@ -96,18 +96,16 @@ const LIMITS: u64 = 4;
 /// the packets that no record announces yet are at most [`PACKETS`], which fit into the queue.
 const SLEEPS: u32 = PACKETS / 4;
 
-/// How many polls of one half that find nothing leave a wake-up for the other half in the queue. The socket stays readable
-/// meanwhile, so the caller polls for the other half, too. A caller polls for messages, requests and tensors before it
-/// sleeps.
+/// How many polls for data that find nothing leave a wake-up for room in the queue. The socket stays readable meanwhile, so the
+/// caller polls for room, too. A caller polls for messages, requests and tensors before it sleeps; a caller that wants no
+/// room would be kept busy by more.
 const LEFT: u32 = 3;
 
-/// The wake-ups of one half.
+/// The halves that a wake-up has reached, and that have not asked for it yet.
 #[derive(Debug, Default)]
-struct HalfWakes {
-    /// A wake-up was taken that the half has not asked for yet.
-    woken: bool,
-    /// How many polls of the other half that find nothing still leave a wake-up of this half in the queue.
-    left: u32,
+struct Woken {
+    data: bool,
+    room: bool,
 }
 
 /// Memory of a peer that its records name.
@@ -138,8 +136,11 @@ pub(crate) struct ControlSocket {
     /// Bytes of the segments that the current call has mapped.
     window: u64,
     prefault: bool,
-    data: HalfWakes,
-    room: HalfWakes,
+    woken: Woken,
+    /// How many polls for room still leave a wake-up for data.
+    data_left: u32,
+    /// How many polls for data that find nothing still leave a wake-up for room.
+    room_left: u32,
     /// Sleeps after the last time that a sleep let the socket be read.
     sleeps: u32,
     /// The number of retired segments, for caches of segments.
@@ -156,8 +157,9 @@ impl ControlSocket {
             limit,
             window: 0,
             prefault,
-            data: HalfWakes::default(),
-            room: HalfWakes::default(),
+            woken: Woken::default(),
+            data_left: 0,
+            room_left: 0,
             sleeps: 0,
             retires: Arc::default(),
             passed: PassedDescriptors::default(),
@@ -264,59 +266,56 @@ impl ControlSocket {
 
     /// Takes all packets.
     pub(crate) fn take(&mut self, socket: &OwnedFd) -> Result<()> {
+        self.take_until(socket, || false)
+    }
+
+    /// Takes packets for a poll for data. The caller may have polled for room just before, so a wake-up for room stays in the
+    /// queue, and the packets behind it, until a few polls have [found nothing](Self::found_nothing).
+    pub(crate) fn take_for_data(&mut self, socket: &OwnedFd) -> Result<()> {
+        self.data_left = SLEEPS;
+        let leaves = self.room_left > 0;
+        self.take_until(socket, || leaves && !is_next_other(socket, Packet::Wake(Reason::Room)))
+    }
+
+    /// Notes that a poll for data found nothing, and its thread may sleep.
+    pub(crate) fn found_nothing(&mut self) {
+        self.room_left = self.room_left.saturating_sub(1);
+    }
+
+    /// Takes packets for a poll for room. The caller may have polled for data just before, so a wake-up for data stays in the
+    /// queue, and the packets behind it, for [`SLEEPS`] of these polls. Then the wake-ups for room behind it would fill
+    /// the queue.
+    pub(crate) fn take_for_room(&mut self, socket: &OwnedFd) -> Result<()> {
+        self.room_left = LEFT;
+        let leaves = self.data_left > 0;
+        self.data_left = self.data_left.saturating_sub(1);
+        self.take_until(socket, || leaves && !is_next_other(socket, Packet::Wake(Reason::Data)))
+    }
+
+    /// Takes packets until there are none, or `stop` returns true.
+    fn take_until(&mut self, socket: &OwnedFd, stop: impl Fn() -> bool) -> Result<()> {
         self.window = 0;
         for _ in 0..PACKETS {
-            if !self.take_one(socket)? {
+            if stop() || !self.take_one(socket)? {
                 break;
             }
         }
         Ok(())
-    }
-
-    /// Takes packets for a poll of the half that `half` wakes, which goes on to sleep on the socket. The caller may have
-    /// polled the other half just before, so a wake-up for that half stays in the queue, and the packets behind it, until
-    /// a few polls have [found nothing](Self::found_nothing).
-    pub(crate) fn take_for(&mut self, half: Reason, socket: &OwnedFd) -> Result<()> {
-        let other = half.other();
-        self.wakes(half).left = LEFT;
-        self.window = 0;
-        for _ in 0..PACKETS {
-            if self.wakes(other).left > 0 && is_next(socket, Packet::Wake(other)) {
-                break;
-            }
-            if !self.take_one(socket)? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes that a poll of the half that `half` wakes found nothing, and its thread may sleep.
-    pub(crate) fn found_nothing(&mut self, half: Reason) {
-        let other = self.wakes(half.other());
-        other.left = other.left.saturating_sub(1);
-    }
-
-    fn wakes(&mut self, half: Reason) -> &mut HalfWakes {
-        match half {
-            Reason::Data => &mut self.data,
-            Reason::Room => &mut self.room,
-        }
     }
 
     /// Returns whether a wake-up for data was taken after the last call.
     pub(crate) fn data_woken(&mut self) -> bool {
-        std::mem::take(&mut self.data.woken)
+        std::mem::take(&mut self.woken.data)
     }
 
     /// Returns what [`data_woken`](Self::data_woken) will return.
     pub(crate) fn is_data_woken(&self) -> bool {
-        self.data.woken
+        self.woken.data
     }
 
     /// Returns whether a wake-up for room was taken after the last call.
     pub(crate) fn room_woken(&mut self) -> bool {
-        std::mem::take(&mut self.room.woken)
+        std::mem::take(&mut self.woken.room)
     }
 
     /// Checks and handles one packet.
@@ -352,7 +351,10 @@ impl ControlSocket {
                 Ok(())
             }
             (Packet::Wake(reason), _) => {
-                self.wakes(reason).woken = true;
+                match reason {
+                    Reason::Data => self.woken.data = true,
+                    Reason::Room => self.woken.room = true,
+                }
                 Ok(())
             }
             (other, _) => Err(other.out_of_place().into()),
@@ -390,9 +392,12 @@ impl ControlSocket {
     }
 }
 
-/// Returns whether the next packet is this one, and leaves it in the queue.
-fn is_next(socket: &OwnedFd, packet: Packet) -> bool {
+/// Returns whether there is a packet, and it is another than `left`. What comes after this look may be that one, so a caller
+/// that leaves it takes no packet without this look. An impossible packet is another one: taking it reports its fault.
+fn is_next_other(socket: &OwnedFd, left: Packet) -> bool {
     let mut bytes = [0; PACKET];
-    let Some(len) = socket::peek(socket, &mut bytes) else { return false };
-    Packet::decode(&bytes[..len]).is_ok_and(|next| next == packet)
+    match socket::peek(socket, &mut bytes) {
+        Some(len) => Packet::decode(&bytes[..len]).map_or(true, |packet| packet != left),
+        None => false,
+    }
 }

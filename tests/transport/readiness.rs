@@ -193,6 +193,40 @@ fn room_is_told_whichever_direction_is_served_first() {
 }
 
 #[test]
+fn a_sender_that_finds_room_for_another_message_is_told_of_the_room_that_it_waits_for() {
+    for edge in [false, true] {
+        let (mut near, mut far) = pair(Options::new());
+        let mut events = Loop::new(&near, edge);
+        assert!(drain(&mut near).is_empty());
+        assert!(fill(&mut near, &[1; 4000]) > 0);
+        // Its record is short.
+        near.sender().try_send(&[2; 100_000]).unwrap();
+        assert!(!events.sleep(Duration::ZERO), "no room yet");
+        while far.receiver().recv_deadline(soon()).unwrap().unwrap().len() == 4000 {}
+        assert!(events.sleep(LONG), "the room is missed");
+        near.sender().try_send(&[1; 4000]).unwrap();
+    }
+}
+
+#[test]
+fn data_is_told_however_often_there_is_no_room() {
+    for edge in [false, true] {
+        for len in [1000, 100_000] {
+            let (mut near, mut far) = pair(Options::new());
+            let mut events = Loop::new(&near, edge);
+            assert!(fill(&mut near, &[1; 10]) > 0);
+            assert!(drain(&mut near).is_empty());
+            far.send(b"data").unwrap();
+            for _ in 0..10 {
+                assert!(near.sender().try_send(&vec![2; len]).is_err());
+            }
+            assert!(events.sleep(LONG), "edge {edge}, {len} bytes: lost");
+            assert_eq!(drain(&mut near), [b"data"]);
+        }
+    }
+}
+
+#[test]
 fn room_that_nobody_uses_does_not_spin() {
     let (mut near, mut far) = pair(Options::new());
     let mut events = Loop::new(&near, false);

@@ -2,7 +2,6 @@
 
 use crate::channel::inbox::{Flow, Inbox};
 use crate::error::Result;
-use crate::handshake::packet::Reason;
 use crate::wake::before_last_look;
 
 impl Inbox {
@@ -14,7 +13,7 @@ impl Inbox {
         }
         let mut control_socket = self.link.control_socket();
         let taken = if self.link.by_descriptor() {
-            control_socket.take_for(Reason::Data, self.link.socket())
+            control_socket.take_for_data(self.link.socket())
         } else {
             control_socket.take(self.link.socket())
         };

@@ -4,38 +4,55 @@ use std::time::Instant;
 
 use crate::channel::sender::Sender;
 use crate::error::Result;
-use crate::handshake::packet::Reason;
 use crate::patience::after;
+use crate::ring::Header;
 use crate::wake::before_last_look;
 
-/// The room that an armed sender waits for. Room in the pool is more than any room in the ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Room {
-    /// Room for a record with a payload of so many bytes.
-    Ring(u64),
+/// The room that an armed sender waits for.
+#[derive(Debug, Default)]
+pub(crate) struct WantedRoom {
+    /// Room in the ring for a record with a payload of so many bytes.
+    ring: Option<u64>,
     /// A block, a loan slot, or the announcement of a segment.
-    Pool,
+    pool: bool,
+}
+
+impl WantedRoom {
+    #[inline(always)]
+    fn is_any(&self) -> bool {
+        self.ring.is_some() || self.pool
+    }
 }
 
 impl Sender {
-    /// Arms as [`arm`](Self::arm) does, until the sender [finds](Self::found) this room.
-    pub(crate) fn arm_for(&mut self, room: Room) -> Result<()> {
-        self.wanted = self.wanted.max(Some(room));
+    /// Arms as [`arm`](Self::arm) does, until the sender [finds](Self::found) room for this record.
+    pub(crate) fn arm_for_ring(&mut self, header: Header) -> Result<()> {
+        self.wanted.ring = self.wanted.ring.max(Some(header.len()));
         self.arm().map(drop)
     }
 
-    /// Notes that a message found room. An armed sender that found at least the room that it waits for is awake. Less
-    /// room does not disarm it: its caller may sleep until there is room for the longer message.
+    /// Arms as [`arm`](Self::arm) does, until the sender [finds](Self::found) room in the pool.
+    pub(crate) fn arm_for_pool(&mut self) -> Result<()> {
+        self.wanted.pool = true;
+        self.arm().map(drop)
+    }
+
+    /// Notes that the sender found room for a record, and for its block if it is `pooled`. A sender that found all the room that
+    /// it had armed for is awake. Less room does not disarm it: its caller may sleep until there is room for the other message.
     #[inline(always)]
-    pub(crate) fn found(&mut self, room: Room) {
-        if self.wanted.is_some_and(|wanted| wanted <= room) {
-            self.rouse();
+    pub(crate) fn found(&mut self, header: Header, pooled: bool) {
+        if self.wanted.is_any() {
+            self.found_some(header.len(), pooled);
         }
     }
 
-    /// Notes that an armed sender found no room, and its caller may sleep.
-    pub(crate) fn found_no_room(&self) {
-        self.link.control_socket().found_nothing(Reason::Room);
+    #[cold]
+    fn found_some(&mut self, len: u64, pooled: bool) {
+        self.wanted.ring = self.wanted.ring.filter(|wanted| *wanted > len);
+        self.wanted.pool &= !pooled;
+        if !self.wanted.is_any() {
+            self.rouse();
+        }
     }
 
     /// Reads the socket, and announces to the peer that this half sleeps on it until there is room. The caller checks for
@@ -44,7 +61,7 @@ impl Sender {
         let link = &*self.link;
         let mut control_socket = link.control_socket();
         let taken = if link.by_descriptor() {
-            control_socket.take_for(Reason::Room, link.socket())
+            control_socket.take_for_room(link.socket())
         } else {
             control_socket.take(link.socket())
         };
@@ -75,7 +92,7 @@ impl Sender {
     /// Publishes that this half is awake, if it was armed.
     #[inline]
     pub(crate) fn rouse(&mut self) {
-        self.wanted = None;
+        self.wanted = WantedRoom::default();
         self.room.disarm(&self.link);
     }
 }

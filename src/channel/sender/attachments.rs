@@ -12,7 +12,6 @@ use crate::channel::attachment::{LONGEST, SHORT, SINGLE};
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
-use crate::channel::sender::arming::Room;
 use crate::error::{Error, ErrorKind, Result, TensorFault, TrySendError};
 use crate::handshake::peer::Peer;
 use crate::link::session::Session;
@@ -133,12 +132,8 @@ impl Sender {
             if !self.link.by_descriptor() {
                 return Err(TrySendError::Full { free, needed });
             }
-            self.arm_for(Room::Pool)?;
-            let again = self.try_post(attachments, description);
-            if matches!(again, Err(TrySendError::Full { .. })) {
-                self.found_no_room();
-            }
-            return again;
+            self.arm_for_pool()?;
+            return self.try_post(attachments, description);
         };
         let start = Instant::now();
         loop {
@@ -201,7 +196,7 @@ impl Sender {
         }
         self.ring.put(offset, payload);
         self.producer.publish(header);
-        self.found(Room::Pool);
+        self.found(header, true);
         self.stats.tensors += 1;
         self.stats.bytes += bytes;
         self.announce()?;
@@ -234,7 +229,7 @@ impl Sender {
         let whole = words.len().min(pooled::LEN / 8 + len.div_ceil(8));
         self.ring.put_words(offset, &words[..whole]);
         self.producer.publish(header);
-        self.found(Room::Pool);
+        self.found(header, true);
         let announced = self.announce();
         let Session { link, env, .. } = &*self.session;
         self.promise = enter(env.pool(), link.borrower(), promise);

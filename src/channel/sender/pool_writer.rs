@@ -6,7 +6,6 @@ use crate::channel::announced::Offered;
 use crate::channel::envelope::Envelope;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
-use crate::channel::sender::arming::Room;
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::link::session::Session;
 use crate::patience::SendPatience;
@@ -53,7 +52,7 @@ impl Sender {
         self.pooled.block.put_back();
         let room = self.find_room_in_pool(len, envelope, patience);
         match room {
-            Ok(()) => self.found(Room::Pool),
+            Ok(()) => self.found(envelope.pooled(), true),
             Err(_) => self.pooled.block.put_back(),
         }
         room
@@ -82,12 +81,8 @@ impl Sender {
             if !self.link.by_descriptor() {
                 return first;
             }
-            self.arm_for(Room::Pool)?;
-            let again = self.try_room_in_pool(len, header);
-            if matches!(again, Err(TrySendError::Full { .. })) {
-                self.found_no_room();
-            }
-            return again;
+            self.arm_for_pool()?;
+            return self.try_room_in_pool(len, header);
         };
         let start = Instant::now();
         loop {
