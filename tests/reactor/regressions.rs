@@ -268,3 +268,33 @@ fn a_message_is_received_that_comes_while_a_loop_often_sleeps_for_room() {
         }
     });
 }
+
+#[test]
+fn a_peer_that_left_behind_a_full_ring_is_served_in_shares_although_every_answer_fails() {
+    const RECORDS: usize = 10_000;
+    let mut stage = Stage::new(Options::new().spin(Spin::Never));
+    let hello = raw::Hello { ring_capacity: 1 << 20, ..raw::Hello::honest() };
+    let (connection, mut peer) = stage.link_with(hello);
+    (0..RECORDS).for_each(|_| peer.say(b"echo"));
+    drop(peer);
+    let mut events = EventLoop::new(&stage.context).unwrap();
+    let link = events.reactor().adopt(connection).unwrap();
+    let (say, said) = callbacks::diary();
+    link.on_message(move |link, message| {
+        say(());
+        // The peer receives nothing, so the write fails, and the loop polls the link for it.
+        link.write(message.to_vec());
+    });
+    let (mut served, mut most, deadline) = (0, 0, soon());
+    while link.is_open() {
+        events.poll_once(64).unwrap();
+        let messages = said.try_iter().count();
+        served += messages;
+        most = most.max(messages);
+        assert!(Instant::now() < deadline, "{served} messages, and no end");
+    }
+    assert_eq!(served, RECORDS);
+    // One share for a command, and one for the header that shows the next record.
+    assert!(most <= 16, "{most} messages in one turn");
+    stage.is_undisturbed();
+}
