@@ -466,6 +466,7 @@ mod tests {
             Fault::RecordHeader { header: a },
             Fault::RecordMissing,
             Fault::RecordLength { len: a, capacity: b },
+            Fault::RecordsAfterEnd { len: a, capacity: b },
             Fault::Position { position: a, tail: b, head: c },
             Fault::Parking { value: a },
             Fault::UnexpectedTokens { count: a as u32 },

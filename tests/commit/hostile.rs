@@ -9,6 +9,7 @@ use slipring::{DType, ErrorKind, Tensor};
 
 use crate::support::commit::*;
 use crate::support::other::alone;
+use crate::support::raw::message;
 use crate::support::service::Stage;
 use crate::support::{soon, wait_until};
 
@@ -168,6 +169,21 @@ fn ids_that_are_invented_or_of_another_client_are_unknown() {
         }
         drop(hostile);
         watch.is_undisturbed();
+    });
+}
+
+#[test]
+fn a_dead_client_whose_ring_is_all_requests_is_found_dead() {
+    alone("a_dead_client_whose_ring_is_all_requests_is_found_dead", || {
+        let watch = Watch::new(ServerOptions::new().workers(1));
+        let raw = Raw::connect(&watch.stage);
+        // The server answers none of these.
+        raw.peer.fill_ring(message(24), &head(DISCARD, 0, 1).u64(0).0);
+        drop(raw);
+        watch.is_undisturbed();
+        let ends = watch.stage.counts.ends.lock().unwrap();
+        let end = ends.last().unwrap();
+        let Some(ErrorKind::Fault(Fault::RecordsAfterEnd { .. })) = end else { panic!("{end:?}") };
     });
 }
 
