@@ -78,6 +78,14 @@ impl Backlog {
         Ok(())
     }
 
+    /// Returns the length of the longest message that may be set aside. An empty backlog takes any message.
+    pub(crate) fn room(&self) -> usize {
+        if self.kept.is_empty() {
+            return usize::MAX;
+        }
+        self.limit.saturating_sub(self.bytes).saturating_sub(OVERHEAD)
+    }
+
     /// Sets a message aside. [`admit`](Self::admit) has allowed it.
     pub(crate) fn push(&mut self, kept: KeptMessage) {
         self.bytes += kept.size();

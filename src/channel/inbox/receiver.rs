@@ -291,7 +291,7 @@ impl Receiver {
             if let Some(head) = self.inbox.plain(patience) {
                 return Ok(Some(self.inbox.copy_out(&head, message)));
             }
-            if let Some((head, copied)) = self.inbox.head_ahead(patience, MESSAGES, message)? {
+            if let Some((head, copied)) = self.inbox.head_ahead(patience, (MESSAGES, usize::MAX), message)? {
                 if head.header.kind() == Kind::Message {
                     return Ok(Some(self.inbox.copy_rest(&head, message, copied)));
                 }
@@ -321,7 +321,9 @@ impl Receiver {
         }
         loop {
             let mut body = Vec::new();
-            let Some((head, copied)) = self.inbox.head_for_copy(patience, copies, &mut body)?
+            // The caller may set the announced message aside.
+            let ahead = (copies, self.backlog.room());
+            let Some((head, copied)) = self.inbox.head_for_copy(patience, ahead, &mut body)?
             else {
                 return Ok(None);
             };
