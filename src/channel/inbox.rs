@@ -16,7 +16,7 @@ use crate::channel::message::{MessageKind, RequestId};
 use crate::channel::pipeline::CopyAhead;
 use crate::channel::segment_cache::SegmentCache;
 use crate::channel::stats::HalfStats;
-use crate::error::{Error, ErrorKind, Fault, Result, TryRecvError};
+use crate::error::{Error, ErrorKind, Fault, Result, TryRecvError, memory};
 use crate::handshake::layout;
 use crate::handshake::packet::Reason;
 use crate::link::health::Health;
@@ -419,26 +419,36 @@ impl Inbox {
 
     /// Copies the message at the ring's position out, and releases its record. Returns its length in bytes.
     #[inline(always)]
-    pub(crate) fn copy_out(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> usize {
+    pub(crate) fn copy_out(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> Result<usize> {
         self.copy_rest(head, message, 0)
     }
 
     /// Copies the message at the ring's position out from byte `copied` on, and releases its record. Returns its length in
-    /// bytes.
+    /// bytes. A message for which there is no memory stays the next one.
     #[inline(always)]
     pub(crate) fn copy_rest(
         &mut self,
         head: &RecordHead,
         message: &mut Vec<u8>,
         copied: usize,
-    ) -> usize {
+    ) -> Result<usize> {
         if message.len() != head.len {
+            if message.capacity() < head.len {
+                self.make_room(head, message)?;
+            }
             message.resize(head.len, 0);
         }
         let rest = self.bytes(head).slice(copied, head.len - copied);
         rest.copy_to(&mut message[copied..]);
         self.release(head);
-        head.len
+        Ok(head.len)
+    }
+
+    /// Makes room for a message, or leaves it in the ring.
+    #[cold]
+    fn make_room(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> Result<()> {
+        let made = memory::reserve(message, head.len - message.len());
+        made.inspect_err(|_| self.hold(*head))
     }
 
     /// Releases the record at the ring's position, with its loan.

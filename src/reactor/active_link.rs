@@ -252,10 +252,13 @@ impl ActiveLink {
                     Ok(Offered::Panicked) => panicked(),
                     _ => Dispatch::Served,
                 },
-                Ok(opened) => {
-                    self.deferred.push(SetAside::Tensors { opened, len });
-                    Dispatch::Served
-                }
+                Ok(opened) => match self.deferred.push(SetAside::Tensors { opened, len }) {
+                    Ok(()) => Dispatch::Served,
+                    Err(error) => {
+                        let error = self.receiver.end(error);
+                        self.end_of_input(Err(error))
+                    }
+                },
                 Err(error) => self.end_of_input(Err(error)),
             };
         }
@@ -267,7 +270,12 @@ impl ActiveLink {
         match offered {
             Offered::Taken => {}
             Offered::Unwanted if may_defer => {
-                self.deferred.push_message(kind, received.bytes().to_vec());
+                let copied = received.bytes().try_to_vec();
+                let deferred = copied.and_then(|body| self.deferred.push_message(kind, body));
+                if let Err(error) = deferred {
+                    let error = received.fail(error);
+                    return self.end_of_input(Err(error));
+                }
             }
             Offered::Unwanted => {
                 received.leave();

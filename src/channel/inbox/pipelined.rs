@@ -104,7 +104,8 @@ impl Inbox {
         if ahead.buffer.len() != len {
             // Only the copied bytes of the buffer are touched.
             ahead.buffer.truncate(len);
-            ahead.buffer.reserve_exact(len - ahead.buffer.len());
+            // Without memory the copy waits for the record, and the receive returns the error.
+            ahead.buffer.try_reserve_exact(len - ahead.buffer.len()).ok()?;
             ahead.buffer.resize(end.max(ahead.buffer.len()), 0);
         }
         let out = &mut ahead.buffer[ahead.copied..end];

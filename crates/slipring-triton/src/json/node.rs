@@ -96,14 +96,16 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Returns the text of a string.
+    /// Returns the text of a string. `None`: it is no string, or there is no memory for its text.
     pub(crate) fn string(&self) -> Option<Cow<'a, str>> {
         if self.kind != Peek::String {
             return None;
         }
         // Without this capacity the buffer of an escaped string grows to twice its text.
         let longest = if self.text.contains(&b'\\') { self.text.len() } else { 0 };
-        match Jiter::with_tape(self.text, Vec::with_capacity(longest)).known_value(self.kind) {
+        let mut tape = Vec::new();
+        tape.try_reserve_exact(longest).ok()?;
+        match Jiter::with_tape(self.text, tape).known_value(self.kind) {
             Ok(JsonValue::Str(text)) => Some(text),
             _ => None,
         }
