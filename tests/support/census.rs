@@ -143,3 +143,12 @@ pub fn short_of_memory<T>(more: u64, body: impl FnOnce() -> T) -> T {
     rustix::process::setrlimit(resource, before).unwrap();
     done
 }
+
+/// Limits the length of the files that this process may make or write, in bytes.
+pub fn limit_files(bytes: u64) {
+    alone();
+    let resource = rustix::process::Resource::Fsize;
+    let before = rustix::process::getrlimit(resource);
+    let limit = rustix::process::Rlimit { current: Some(bytes), ..before };
+    rustix::process::setrlimit(resource, limit).unwrap();
+}

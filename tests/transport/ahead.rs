@@ -566,9 +566,8 @@ fn what_is_copied_ahead_of_its_record_has_room_in_the_backlog() {
     let (mut link, mut peer) = link(&mut stage);
     peer.say(b"aside");
     let body = thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            link.receiver().recv_request_deadline(soon()).unwrap().unwrap().body
-        });
+        let receiver =
+            scope.spawn(|| link.receiver().recv_request_deadline(soon()).unwrap().unwrap().body);
         thread::sleep(TOLD);
         tell(&peer, LENT, LEN / 2 | 1);
         thread::sleep(TOLD);

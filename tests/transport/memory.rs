@@ -1,13 +1,15 @@
 //! A peer chooses how long a message is. Where this process has no memory for a copy, the receive fails with
-//! `OutOfMemory`, and the process, the link and the message stay.
+//! `OutOfMemory`, and the process, the link and the message stay. A limit on the size of files is an error, too.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
+use std::time::{Duration, Instant};
 
+use crate::support::census::limit_files;
 use crate::support::other::alone;
-use crate::support::{census, pair, soon, wait_until};
+use crate::support::{census, pair, pair_of, soon, unique_name, wait_until};
 use slipring::error::TryRecvError;
-use slipring::{Connection, ErrorKind, Options, Tensor};
+use slipring::{Connection, Context, ErrorKind, Options, Tensor};
 
 /// Longer than what the allocator may have at hand.
 const LEN: usize = 64 << 20;
@@ -132,5 +134,46 @@ fn tensors_for_whose_copies_there_is_no_memory_stay() {
             is_short(lent.bytes().unwrap().try_to_vec());
         });
         assert!(lent.to_vec::<u8>().unwrap() == vec![7; LEN]);
+    });
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
+    alone("a_limit_on_the_size_of_files_is_an_error_and_no_signal", || {
+        const MIB: usize = 1 << 20;
+        let context = Context::new().unwrap();
+        let (mut near, mut far) = pair_of(&context, &context);
+        let long = Tensor::from_slice([3 * MIB], &vec![1u8; 3 * MIB]).unwrap();
+        let is_refused = |answer: Result<(), slipring::Error>, limit: usize| {
+            let error = answer.unwrap_err();
+            let ErrorKind::FileSizeLimit { bytes, limit: most } = *error.kind() else {
+                panic!("{error:?}")
+            };
+            assert!(most == limit as u64 && bytes > most, "{error}");
+            assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
+        };
+        limit_files(MIB as u64);
+        for _ in 0..2 {
+            is_refused(near.send(&vec![0; 3 * MIB]), MIB);
+            is_refused(near.send_tensor(&long), MIB);
+            is_refused(context.alloc::<u8>([3 * MIB]).map(drop), MIB);
+            is_refused(context.alloc_frozen::<u8>([3 * MIB]).map(drop), MIB);
+            // The link goes on.
+            near.send(b"short").unwrap();
+            assert_eq!(far.recv().unwrap().unwrap(), b"short");
+        }
+        // Not even a ring may be made.
+        limit_files(4096);
+        let name = unique_name();
+        let mut listener = context.listen(&name).unwrap();
+        thread::scope(|scope| {
+            let other = Context::with_options(Options::new().ring_capacity(1 << 20)).unwrap();
+            let connecting = scope.spawn(move || other.connect_deadline(&name, soon()).map(drop));
+            let deadline = Instant::now() + Duration::from_millis(100);
+            let _ = listener.accept_deadline(deadline);
+            is_refused(connecting.join().unwrap(), 4096);
+        });
+        near.send(b"short").unwrap();
+        assert_eq!(far.recv().unwrap().unwrap(), b"short");
     });
 }

@@ -292,7 +292,9 @@ impl Receiver {
             if let Some(head) = self.inbox.plain(patience) {
                 return Ok(Some(self.inbox.copy_out(&head, message)?));
             }
-            if let Some((head, copied)) = self.inbox.head_ahead(patience, (MESSAGES, usize::MAX), message)? {
+            if let Some((head, copied)) =
+                self.inbox.head_ahead(patience, (MESSAGES, usize::MAX), message)?
+            {
                 if head.header.kind() == Kind::Message {
                     return Ok(Some(self.inbox.copy_rest(&head, message, copied)?));
                 }
@@ -324,8 +326,7 @@ impl Receiver {
             let mut body = Vec::new();
             // The caller may set the announced message aside.
             let ahead = (copies, self.backlog.room());
-            let Some((head, copied)) = self.inbox.head_for_copy(patience, ahead, &mut body)?
-            else {
+            let Some((head, copied)) = self.inbox.head_for_copy(patience, ahead, &mut body)? else {
                 return Ok(None);
             };
             let kind = self.inbox.kind(&head);
