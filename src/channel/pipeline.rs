@@ -58,7 +58,7 @@ pub(crate) const REQUESTS: Wanted = Some(BEHIND_ID);
 pub(crate) struct CopyAhead {
     pub(super) wanted: Wanted,
     /// The longest message of which it wants a copy, in bytes.
-    pub(super) room: usize,
+    room: usize,
     /// The buffer that they go to.
     pub(super) buffer: Vec<u8>,
     /// The descriptor of the message.
@@ -67,4 +67,16 @@ pub(crate) struct CopyAhead {
     pub(super) copied: usize,
     /// The peer's word at the last copy.
     pub(super) told: u64,
+}
+
+impl CopyAhead {
+    /// Begins a wait for a message of up to `room` bytes, whose copy goes to `buffer`.
+    pub(super) fn new((wanted, room): (Wanted, usize), buffer: Vec<u8>) -> Self {
+        Self { wanted, room, buffer, ..Self::default() }
+    }
+
+    /// Returns whether a message of `len` bytes is copied ahead.
+    pub(super) fn admits(&self, len: usize) -> bool {
+        len <= self.room
+    }
 }

@@ -26,6 +26,7 @@ const TOLD: Duration = Duration::from_millis(5);
 
 /// How a message is received.
 type Receive = fn(&mut Connection);
+type Take = fn(&mut Connection) -> Vec<u8>;
 
 fn shortly() -> Instant {
     Instant::now() + Duration::from_millis(10)
@@ -523,7 +524,7 @@ fn what_was_told_of_costs_a_shorter_message_no_memory() {
     const ROUNDS: usize = 20;
     let mut stage = Stage::new(watching());
     // The message is received, received into a buffer, or set aside by a wait for a request.
-    let ways: [(u64, fn(&mut Connection) -> Vec<u8>); 3] = [
+    let ways: [(u64, Take); 3] = [
         (LEN, |link| link.receiver().recv_deadline(soon()).unwrap().unwrap()),
         (LEN, |link| {
             let mut message = Vec::new();
@@ -569,7 +570,7 @@ fn what_is_copied_ahead_of_its_record_has_room_in_the_backlog() {
         let receiver =
             scope.spawn(|| link.receiver().recv_request_deadline(soon()).unwrap().unwrap().body);
         thread::sleep(TOLD);
-        tell(&peer, LENT, LEN / 2 | 1);
+        tell(&peer, LENT, (LEN / 2) | 1);
         thread::sleep(TOLD);
         fill(&peer, b'b');
         peer.own.store(FILLED, 0);

@@ -41,13 +41,16 @@ fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
     answer.unwrap_err().kind().clone()
 }
 
+/// A header, and the payload behind it.
+type Filler<'a> = (u64, &'a [u8]);
+
 /// Receives once, by one of the ways to receive. Returns whether something may follow.
 type Receive = fn(&mut Connection) -> Result<bool, Error>;
 
 #[test]
 fn a_dead_peer_whose_ring_is_all_records_is_found_dead() {
     let message = (raw::message(8), &[7u8; 8][..]);
-    let ways: [(&str, (u64, &[u8]), Receive); 7] = [
+    let ways: [(&str, Filler<'_>, Receive); 7] = [
         ("recv", message, |link| Ok(link.recv()?.is_some())),
         ("recv_deadline", message, |link| Ok(link.receiver().recv_deadline(soon())?.is_some())),
         ("try_recv", message, |link| match link.receiver().try_recv() {

@@ -113,7 +113,6 @@ fn a_copy_of_a_view_fails_or_panics_and_never_aborts() {
             let said = copied.unwrap_err();
             assert_eq!(*said.downcast::<String>().unwrap(), format!("no memory for {LEN} bytes"));
         });
-        drop(received);
         goes_on(near, far);
     });
 }
@@ -134,6 +133,23 @@ fn tensors_for_whose_copies_there_is_no_memory_stay() {
             is_short(lent.bytes().unwrap().try_to_vec());
         });
         assert!(lent.to_vec::<u8>().unwrap() == vec![7; LEN]);
+    });
+}
+
+#[test]
+fn no_memory_for_a_ring_or_for_the_pool_is_an_error() {
+    alone("no_memory_for_a_ring_or_for_the_pool_is_an_error", || {
+        let context = Context::new().unwrap();
+        let other = Context::with_options(Options::new().ring_capacity(LEN as u64)).unwrap();
+        let (mut near, mut far) = pair_of(&context, &context);
+        let (name, bytes) = (unique_name(), vec![7; LEN]);
+        let _listener = context.listen(&name).unwrap();
+        short_of_memory(|| {
+            is_short(other.connect(&name).map(drop));
+            is_short(near.send(&bytes));
+            near.send(b"short").unwrap();
+            assert_eq!(far.recv().unwrap().unwrap(), b"short");
+        });
     });
 }
 

@@ -23,8 +23,7 @@ impl Inbox {
             return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
         }
         let before = buffer.capacity();
-        let buffer_now = std::mem::take(buffer);
-        *self.ahead = CopyAhead { wanted, room, buffer: buffer_now, ..CopyAhead::default() };
+        *self.ahead = CopyAhead::new((wanted, room), std::mem::take(buffer));
         self.data.set_eager(true);
         let head = self.rare_head(patience);
         self.data.set_eager(false);
@@ -98,7 +97,7 @@ impl Inbox {
         let (offset, len) = descriptor.range_in(cached.segment.len() as u64).ok()?;
         let all = usize::try_from(told & !63).unwrap_or(len).min(len);
         let end = all.min(ahead.copied + STEP);
-        if end <= ahead.copied || len > ahead.room {
+        if end <= ahead.copied || !ahead.admits(len) {
             return None;
         }
         if ahead.buffer.len() != len {
