@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::channel::attachment::Attachment;
 use crate::channel::message::MessageKind;
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, Result, memory};
 
 /// A message in the backlog, copied.
 #[derive(Debug)]
@@ -67,15 +67,25 @@ impl Backlog {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BacklogFull`]: the message would exceed the limit.
-    pub(crate) fn admit(&self, len: usize) -> Result<()> {
+    /// - [`ErrorKind::BacklogFull`]: the message would exceed the limit.
+    /// - [`ErrorKind::OutOfMemory`]: the allocator has no memory for its place.
+    pub(crate) fn admit(&mut self, len: usize) -> Result<()> {
         let full = self.bytes.saturating_add(len).saturating_add(OVERHEAD) > self.limit;
         if full && !self.kept.is_empty() {
             let (messages, needed) = (self.kept.len(), len.saturating_add(OVERHEAD));
             let (used, limit) = (self.bytes, self.limit);
             return Err(ErrorKind::BacklogFull { messages, needed, used, limit }.into());
         }
-        Ok(())
+        let reserved = self.kept.try_reserve(1);
+        reserved.map_err(|_| memory::no_memory::<KeptMessage>(self.kept.len() + 1))
+    }
+
+    /// Returns the length of the longest message that may be set aside. An empty backlog takes any message.
+    pub(crate) fn room(&self) -> usize {
+        if self.kept.is_empty() {
+            return usize::MAX;
+        }
+        self.limit.saturating_sub(self.bytes).saturating_sub(OVERHEAD)
     }
 
     /// Sets a message aside. [`admit`](Self::admit) has allowed it.

@@ -5,6 +5,8 @@
 //! 2. `lent` is set only while a checked descriptor's segment is cached, and only for the record at the ring's position.
 //! 3. A fault sets `flow` to `Failed`: this half reads nothing that the peer writes afterwards.
 //! 4. Before it waits, the inbox publishes its position, so that a sender without room goes on.
+//! 5. After the end of the peer at most one ring of records is left. The inbox counts them whenever it publishes its
+//!    position, so a ring in which each word looks like a record does not keep a dead peer's link alive.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use crate::channel::message::{MessageKind, RequestId};
 use crate::channel::pipeline::CopyAhead;
 use crate::channel::segment_cache::SegmentCache;
 use crate::channel::stats::HalfStats;
-use crate::error::{Error, ErrorKind, Result, TryRecvError};
+use crate::error::{Error, ErrorKind, Fault, Result, TryRecvError, memory};
 use crate::handshake::layout;
 use crate::handshake::packet::Reason;
 use crate::link::health::Health;
@@ -67,6 +69,8 @@ pub(crate) struct Inbox {
     ahead: Box<CopyAhead>,
     /// Made on its first use.
     extension: Option<Arc<ExtensionSlot>>,
+    /// The position at which the inbox first saw that the link has ended.
+    ended_at: Option<u64>,
     stats: HalfStats,
 }
 
@@ -125,6 +129,7 @@ impl Inbox {
             segments: SegmentCache::default(),
             ahead: Box::default(),
             extension: None,
+            ended_at: None,
             stats: HalfStats::default(),
             generation: *link.own().generation(),
             link,
@@ -245,6 +250,10 @@ impl Inbox {
     #[cold]
     pub(crate) fn await_record(&mut self, patience: RecvPatience) -> Result<Record, TryRecvError> {
         self.publish_position();
+        if self.flow == Flow::Failed {
+            // The release of the record before, or the position, ended the link.
+            return Err(self.link.end().into());
+        }
         loop {
             let Self { link, consumer, .. } = &*self;
             let (health, next) = link.health_word().before(|| consumer.peek());
@@ -326,8 +335,27 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn publish_position(&mut self) {
         if self.consumer.publish() {
-            self.offer_room();
+            self.published();
             self.data.progress(&self.link, self.consumer.position());
+        }
+    }
+
+    /// Does what follows from a published position.
+    #[inline(always)]
+    fn published(&mut self) {
+        self.offer_room();
+        if !self.link.is_alive() {
+            self.count_after_end();
+        }
+    }
+
+    /// Counts the bytes of records after the end of the link. More than the peer's ring holds are a fault.
+    #[cold]
+    fn count_after_end(&mut self) {
+        let (capacity, position) = (self.link.terms().peer.ring, self.consumer.position());
+        let len = position.wrapping_sub(*self.ended_at.get_or_insert(position));
+        if len > capacity {
+            self.fail(Fault::RecordsAfterEnd { len, capacity });
         }
     }
 
@@ -392,26 +420,36 @@ impl Inbox {
 
     /// Copies the message at the ring's position out, and releases its record. Returns its length in bytes.
     #[inline(always)]
-    pub(crate) fn copy_out(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> usize {
+    pub(crate) fn copy_out(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> Result<usize> {
         self.copy_rest(head, message, 0)
     }
 
     /// Copies the message at the ring's position out from byte `copied` on, and releases its record. Returns its length in
-    /// bytes.
+    /// bytes. A message for which there is no memory stays the next one.
     #[inline(always)]
     pub(crate) fn copy_rest(
         &mut self,
         head: &RecordHead,
         message: &mut Vec<u8>,
         copied: usize,
-    ) -> usize {
+    ) -> Result<usize> {
         if message.len() != head.len {
+            if message.capacity() < head.len {
+                self.make_room(head, message)?;
+            }
             message.resize(head.len, 0);
         }
         let rest = self.bytes(head).slice(copied, head.len - copied);
         rest.copy_to(&mut message[copied..]);
         self.release(head);
-        head.len
+        Ok(head.len)
+    }
+
+    /// Makes room for a message, or leaves it in the ring.
+    #[cold]
+    fn make_room(&mut self, head: &RecordHead, message: &mut Vec<u8>) -> Result<()> {
+        let made = memory::reserve(message, head.len - message.len());
+        made.inspect_err(|_| self.hold(*head))
     }
 
     /// Releases the record at the ring's position, with its loan.
@@ -433,7 +471,7 @@ impl Inbox {
     pub(crate) fn discard(&mut self, header: Header) {
         self.is_long = header.len() > SHORT;
         if self.consumer.release(header) {
-            self.offer_room();
+            self.published();
         }
     }
 }

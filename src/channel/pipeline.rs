@@ -11,7 +11,7 @@
 //! 1. The sender writes the descriptor where the next record's payload will stand, and writes the word [`told`] after
 //!    each piece: the bytes that are complete, and [`BEHIND_ID`].
 //! 2. Only the record makes a message. The receiver keeps the bytes that it copied ahead if the record names the same
-//!    loan, and discards them otherwise.
+//!    loan. Otherwise it discards them, and frees their memory: an announcement alone costs none.
 //! 3. The word is 0 whenever a record is published, so it never tells of a message that the ring already holds.
 
 use crate::channel::loan_descriptor::LoanDescriptor;
@@ -57,6 +57,8 @@ pub(crate) const REQUESTS: Wanted = Some(BEHIND_ID);
 #[derive(Debug, Default)]
 pub(crate) struct CopyAhead {
     pub(super) wanted: Wanted,
+    /// The longest message of which it wants a copy, in bytes.
+    room: usize,
     /// The buffer that they go to.
     pub(super) buffer: Vec<u8>,
     /// The descriptor of the message.
@@ -65,4 +67,16 @@ pub(crate) struct CopyAhead {
     pub(super) copied: usize,
     /// The peer's word at the last copy.
     pub(super) told: u64,
+}
+
+impl CopyAhead {
+    /// Begins a wait for a message of up to `room` bytes, whose copy goes to `buffer`.
+    pub(super) fn new((wanted, room): (Wanted, usize), buffer: Vec<u8>) -> Self {
+        Self { wanted, room, buffer, ..Self::default() }
+    }
+
+    /// Returns whether a message of `len` bytes is copied ahead.
+    pub(super) fn admits(&self, len: usize) -> bool {
+        len <= self.room
+    }
 }

@@ -167,7 +167,7 @@ impl Sender {
     /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: the receiver is gone.
     /// - [`ErrorKind::Forked`]: the process that made the connection is the parent of this one.
     /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
-    /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]: the pool could not grow.
+    /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::FileSizeLimit`], [`ErrorKind::DescriptorLimit`]: the pool could not grow.
     #[inline(always)]
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.put(PLAIN, message, SendPatience::Default).map_err(into_error)

@@ -98,7 +98,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`CommitFault::EmptyBuffer`], [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`].
+    /// [`CommitFault::EmptyBuffer`], [`ErrorKind::OutOfMemory`], [`ErrorKind::FileSizeLimit`],
+    /// [`ErrorKind::DescriptorLimit`].
     pub fn alloc(len: u64) -> Result<Self> {
         Self::make(len, true)
     }

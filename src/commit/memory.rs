@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use crate::error::{CommitFault, RegionFault, Result};
+use zerocopy::FromZeros;
+
+use crate::error::{CommitFault, RegionFault, Result, memory};
 use crate::region::{Lease, Opened};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut, ForeignMapping};
@@ -196,9 +198,11 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`read_at`](Self::read_at).
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), and those of [`read_at`](Self::read_at).
     pub fn to_vec(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.len as usize];
+        let len = self.len as usize;
+        let zeroed = u8::new_vec_zeroed(len);
+        let mut bytes = zeroed.map_err(|_| memory::no_memory::<u8>(len))?;
         self.read_at(0, &mut bytes)?;
         Ok(bytes)
     }

@@ -94,6 +94,14 @@ pub enum Fault {
         /// The ring's capacity in bytes.
         capacity: u64,
     },
+    /// The peer has ended, and its ring shows more records than it can hold.
+    #[error("{len} bytes of records after the end of the peer, its ring holds {capacity}")]
+    RecordsAfterEnd {
+        /// Bytes of records after the end.
+        len: u64,
+        /// The ring's capacity in bytes.
+        capacity: u64,
+    },
     /// The reader's position went backwards or past the written bytes.
     #[error("reader position {position} is outside of {tail}..={head}")]
     Position {

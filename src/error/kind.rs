@@ -234,6 +234,17 @@ pub enum ErrorKind {
         /// The length in bytes.
         bytes: u64,
     },
+    /// The process may not make or write a file of this length (`RLIMIT_FSIZE`), and shared memory is one. Going on would
+    /// end the process by `SIGXFSZ`.
+    #[error(
+        "shared memory of {bytes} bytes, this process may have files of {limit} (RLIMIT_FSIZE): raise the limit with ulimit -f or setrlimit"
+    )]
+    FileSizeLimit {
+        /// The length in bytes.
+        bytes: u64,
+        /// The process's soft limit in bytes.
+        limit: u64,
+    },
     /// A limit on descriptors is reached: the process's (`RLIMIT_NOFILE`), the system's, or that on the user's
     /// descriptors in flight.
     #[error(
@@ -449,6 +460,7 @@ mod tests {
             ErrorKind::Commit(CommitFault::EmptyBuffer),
             ErrorKind::Cuda(CudaFault::NoDevice),
             ErrorKind::OutOfMemory { bytes: a },
+            ErrorKind::FileSizeLimit { bytes: a, limit: b },
             ErrorKind::DescriptorLimit { limit: a },
             ErrorKind::Forked,
             ErrorKind::Os { call: "accept4" },
@@ -475,6 +487,7 @@ mod tests {
             Fault::RecordHeader { header: a },
             Fault::RecordMissing,
             Fault::RecordLength { len: a, capacity: b },
+            Fault::RecordsAfterEnd { len: a, capacity: b },
             Fault::Position { position: a, tail: b, head: c },
             Fault::Parking { value: a },
             Fault::UnexpectedTokens { count: a as u32 },

@@ -13,6 +13,7 @@ mod commit;
 mod cuda;
 mod fault;
 mod kind;
+pub(crate) mod memory;
 mod panic;
 mod region;
 mod tensor;

@@ -147,7 +147,7 @@ impl ActiveLink {
         self.receiver.wake();
         if !self.socket.is_alive() {
             // No header shows that a link has ended.
-            self.post_poll();
+            self.link.post_poll();
         }
         false
     }
@@ -163,7 +163,7 @@ impl ActiveLink {
     /// Notes that a half is about to sleep. Wake-up packets may be taken here, and a packet that is taken makes no event.
     fn note_sleep(&self) {
         if self.socket.note_sleep().unwrap_or(true) {
-            self.post_poll();
+            self.link.post_poll();
         }
     }
 
@@ -178,12 +178,8 @@ impl ActiveLink {
     /// Takes in what the socket holds. If it may hold more, the loop polls the link in the next turn, too.
     pub(super) fn take_packets(&mut self) {
         if self.socket.take_in() {
-            self.post_poll();
+            self.link.post_poll();
         }
-    }
-
-    fn post_poll(&self) {
-        self.link.post(Command::Poll(self.link.clone()));
     }
 
     /// Dispatches up to `budget` messages and triggers, fewer if a callback has sent the loop a command. Returns how
@@ -215,7 +211,7 @@ impl ActiveLink {
             self.link.publish_received(&self.receiver.stats());
         }
         if matches!(outcome, Outcome::Served) && !self.is_shown_by_header() {
-            self.post_poll();
+            self.link.post_poll();
         }
         (count, outcome)
     }
@@ -256,10 +252,13 @@ impl ActiveLink {
                     Ok(Offered::Panicked) => panicked(),
                     _ => Dispatch::Served,
                 },
-                Ok(opened) => {
-                    self.deferred.push(SetAside::Tensors { opened, len });
-                    Dispatch::Served
-                }
+                Ok(opened) => match self.deferred.push(SetAside::Tensors { opened, len }) {
+                    Ok(()) => Dispatch::Served,
+                    Err(error) => {
+                        let error = self.receiver.end(error);
+                        self.end_of_input(Err(error))
+                    }
+                },
                 Err(error) => self.end_of_input(Err(error)),
             };
         }
@@ -271,7 +270,12 @@ impl ActiveLink {
         match offered {
             Offered::Taken => {}
             Offered::Unwanted if may_defer => {
-                self.deferred.push_message(kind, received.bytes().to_vec());
+                let copied = received.bytes().try_to_vec();
+                let deferred = copied.and_then(|body| self.deferred.push_message(kind, body));
+                if let Err(error) = deferred {
+                    let error = received.fail(error);
+                    return self.end_of_input(Err(error));
+                }
             }
             Offered::Unwanted => {
                 received.leave();

@@ -48,7 +48,8 @@ pub(super) enum Command {
     Closed(Link, ClosedFn, Result<()>),
     /// Flush the writes that wait for room.
     Flush(Link),
-    /// Serve the link: it may have ended, or hold work that no header shows.
+    /// Serve the link: it may have ended, or hold work that no header shows. A link has at most one such command in the
+    /// mailbox ([`Link::post_poll`]).
     Poll(Link),
     Close(Link),
     /// End the link at once, with the error if there is one.

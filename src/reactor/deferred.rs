@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::channel::{MessageKind, Receiver, SetAside};
+use crate::error::{Result, memory};
 use crate::tensor::TensorSet;
 
 /// A message, or tensors with their loans.
@@ -28,7 +29,9 @@ impl DeferredMessages {
         let mut deferred = Self { queue: VecDeque::new(), bytes: 0, limit };
         // A message that cannot be opened ends the link. The next poll of the ring returns the error.
         while let Ok(Some(message)) = receiver.pop_set_aside() {
-            deferred.push(message);
+            if let Err(error) = deferred.push(message) {
+                receiver.end(error);
+            }
         }
         deferred
     }
@@ -42,13 +45,21 @@ impl DeferredMessages {
         self.queue.is_empty() || self.bytes + len + OVERHEAD <= self.limit
     }
 
-    pub(super) fn push(&mut self, message: Deferred) {
+    /// Appends a message.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory): the allocator has no memory for its place.
+    pub(super) fn push(&mut self, message: Deferred) -> Result<()> {
+        let reserved = self.queue.try_reserve(1);
+        reserved.map_err(|_| memory::no_memory::<Deferred>(self.queue.len() + 1))?;
         self.bytes += cost(&message);
         self.queue.push_back(message);
+        Ok(())
     }
 
-    pub(super) fn push_message(&mut self, kind: MessageKind, body: Vec<u8>) {
-        self.push(SetAside::Message(kind, body));
+    pub(super) fn push_message(&mut self, kind: MessageKind, body: Vec<u8>) -> Result<()> {
+        self.push(SetAside::Message(kind, body))
     }
 
     pub(super) fn pop(&mut self) -> Option<Deferred> {

@@ -280,7 +280,7 @@ impl EventLoop {
     fn serve(&mut self, place: usize) {
         let Some(active) = self.links.get(place) else { return };
         if active.link().is_changing() {
-            Command::Poll(active.link().clone()).post(&self.mailbox);
+            active.link().post_poll();
             return;
         }
         active.disarm();
@@ -462,6 +462,7 @@ impl EventLoop {
                 contain(|| callback(&link, result));
             }
             Command::Poll(link) => {
+                link.begin_poll();
                 if let Some(place) = self.links.place(link.key()) {
                     self.poll(place);
                 }

@@ -84,13 +84,13 @@ impl InterestSet {
     pub(super) fn offer(&mut self, link: &Link, kind: MessageKind, bytes: Bytes<'_>) -> Offered {
         let ran = match kind {
             MessageKind::Response(id) => match self.calls.remove(&id) {
-                Some(call) => contain(|| call(link, Ok(bytes.to_vec()))),
+                Some(call) => contain(|| call(link, bytes.try_to_vec())),
                 // The release of an unknown response returns the fault.
                 None => Some(()),
             },
             MessageKind::Message if !self.reads.is_empty() => {
                 let read = self.reads.pop_front();
-                read.map_or(Some(()), |read| contain(|| read(link, Ok(Some(bytes.to_vec())))))
+                read.map_or(Some(()), |read| contain(|| read(link, bytes.try_to_vec().map(Some))))
             }
             _ => match &mut self.message {
                 Some(callback) => contain(|| callback(link, Message::new(kind, bytes))),

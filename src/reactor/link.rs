@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::channel::{HalfStats, RequestId, Sender, Token};
@@ -64,6 +64,9 @@ struct LinkCore {
     /// Commands on their way to the loop that set a callback for messages or tensors. The next message is for the last
     /// such callback.
     pending_changes: AtomicUsize,
+    /// A [`Command::Poll`] of this link waits in the mailbox. A second one would add nothing, and a link whose polls post
+    /// polls would fill the mailbox.
+    poll_pending: AtomicBool,
     /// Why the link ended, after its end.
     ended: OnceLock<ErrorKind>,
 }
@@ -87,6 +90,7 @@ impl Link {
             stale_tokens: AtomicU64::new(0),
             received: ReceiveCounters::default(),
             pending_changes: AtomicUsize::new(0),
+            poll_pending: AtomicBool::new(false),
             ended: OnceLock::new(),
         };
         Self { core: Arc::new(core) }
@@ -477,8 +481,23 @@ impl Link {
     #[cold]
     pub(super) fn poll_after_failure(&self) {
         if self.is_open() {
+            self.post_poll();
+        }
+    }
+
+    /// Has the loop poll the link, unless a command to do so waits already.
+    pub(super) fn post_poll(&self) {
+        // Pairs with `begin_poll`: a caller that finds the mark relies on a poll that has yet to begin.
+        if !self.core.poll_pending.swap(true, Ordering::AcqRel) {
             self.post(Command::Poll(self.clone()));
         }
+    }
+
+    /// Notes that the loop begins the poll of a command. The poll sees everything that was there when a caller of
+    /// [`post_poll`](Self::post_poll) found the mark.
+    pub(super) fn begin_poll(&self) {
+        // Pairs with `post_poll`.
+        self.core.poll_pending.swap(false, Ordering::AcqRel);
     }
 
     /// Returns the error that the link ended with, if `error` says only that it ended.

@@ -36,6 +36,11 @@ impl<'a> Message<'a> {
     }
 
     /// Returns a copy of the message.
+    ///
+    /// # Panics
+    ///
+    /// If the allocator has no memory for it: in a callback the panic ends the link and nothing else.
+    /// [`Bytes::try_to_vec`] of [`bytes`](Self::bytes) returns an error.
     pub fn to_vec(&self) -> Vec<u8> {
         self.bytes.to_vec()
     }

@@ -9,7 +9,7 @@ use crate::error::{Error, RegionFault, Result};
 use crate::region::RegionKind;
 use crate::region::extent::Extent;
 use crate::region::key::Key;
-use crate::shm::{TMPFS_MAGIC, page_size, present_pages};
+use crate::shm::{TMPFS_MAGIC, check_file_size, page_size, present_pages};
 
 /// `DMA_BUF_MAGIC` of `linux/magic.h`: the filesystem of dmabufs alone (Linux 5.3).
 const DMA_BUF_MAGIC: rustix::fs::FsWord = 0x444D_4142;
@@ -148,6 +148,8 @@ impl Object {
             return Err(RegionFault::ReadOnly.into());
         }
         self.holds(part)?;
+        // The limit counts from the start of the file, also where the file is longer.
+        check_file_size(part.offset().saturating_add(bytes.len() as u64))?;
         let mut done = 0;
         while done < bytes.len() {
             match rustix::io::pwrite(&self.fd, &bytes[done..], part.offset() + done as u64) {

@@ -2,13 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, ErrorKind, RegionFault, Result};
+use crate::error::{Error, RegionFault, Result};
 use crate::region::extent::Extent;
 use crate::region::key::Key;
 use crate::region::object::Object;
+use crate::shm::allocate;
 use crate::shm::fork::Generation;
 
 /// A POSIX shared memory object that this process has created. Other processes register it by its key.
@@ -39,9 +40,9 @@ impl PosixShm {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Region`] with [`Create`](RegionFault::Create) (the source says why: the key may be in
-    /// use), [`Empty`](RegionFault::Empty), or the fault of the key; [`ErrorKind::OutOfMemory`];
-    /// [`ErrorKind::DescriptorLimit`].
+    /// [`ErrorKind::Region`](crate::ErrorKind::Region) with [`Create`](RegionFault::Create) (the source says why: the key may be in
+    /// use), [`Empty`](RegionFault::Empty), or the fault of the key; [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory);
+    /// [`ErrorKind::FileSizeLimit`](crate::ErrorKind::FileSizeLimit); [`ErrorKind::DescriptorLimit`](crate::ErrorKind::DescriptorLimit).
     pub fn create(key: &str, len: u64) -> Result<Self> {
         let key = Key::parse(key)?;
         if len == 0 {
@@ -55,10 +56,7 @@ impl PosixShm {
         // From here on its drop removes the name, whichever call fails.
         let created = Self { object: Object::created(fd), key, len, generation };
         // A page without memory raises `SIGBUS` at its first access.
-        rustix::io::retry_on_intr(|| {
-            rustix::fs::fallocate(&created.object, FallocateFlags::empty(), 0, len)
-        })
-        .map_err(|errno| Error::with_source(ErrorKind::OutOfMemory { bytes: len }, errno))?;
+        allocate(&created.object, len)?;
         Ok(created)
     }
 
@@ -81,9 +79,9 @@ impl PosixShm {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Region`] with [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
+    /// [`ErrorKind::Region`](crate::ErrorKind::Region) with [`Overflow`](RegionFault::Overflow), [`Offset`](RegionFault::Offset),
     /// [`Range`](RegionFault::Range), or [`Truncated`](RegionFault::Truncated), because other processes of
-    /// this user can truncate the object; [`ErrorKind::Forked`] in a forked child.
+    /// this user can truncate the object; [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked child.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.generation.check()?;
         Extent::new(offset, out.len() as u64)?.inside(self.len)?;
@@ -105,7 +103,7 @@ impl PosixShm {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Os`], such as for a name that another process has removed; [`ErrorKind::Forked`] in a
+    /// [`ErrorKind::Os`](crate::ErrorKind::Os), such as for a name that another process has removed; [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a
     /// forked child.
     pub fn unlink(mut self) -> Result<()> {
         self.generation.check()?;

@@ -8,6 +8,7 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use crate::error::{Result, memory};
 use crate::shm::copy::{Origin, copy_across, copy_in, copy_out, load_byte, load_line, load_word};
 
 /// A view of bytes in a peer's memory. An honest peer does not write them. A hostile one can change them at
@@ -102,17 +103,50 @@ impl<'a> Bytes<'a> {
     }
 
     /// Appends a copy of all bytes to `out`.
+    ///
+    /// # Panics
+    ///
+    /// As [`to_vec`](Self::to_vec).
     pub fn append_to(&self, out: &mut Vec<u8>) {
-        let before = out.len();
-        out.resize(before + self.len, 0);
-        self.copy_to(&mut out[before..]);
+        self.try_append_to(out).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Returns a private copy.
+    ///
+    /// # Panics
+    ///
+    /// If the allocator has no memory for it, which [`try_to_vec`](Self::try_to_vec) returns as an error. It never
+    /// aborts, whatever length the peer chose.
     pub fn to_vec(&self) -> Vec<u8> {
+        self.try_to_vec().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Returns a private copy.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory): the allocator has no memory for it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::message::Bytes;
+    ///
+    /// assert_eq!(Bytes::of(b"hello").try_to_vec()?, b"hello");
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn try_to_vec(&self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        self.append_to(&mut out);
-        out
+        self.try_append_to(&mut out)?;
+        Ok(out)
+    }
+
+    fn try_append_to(&self, out: &mut Vec<u8>) -> Result<()> {
+        let before = out.len();
+        memory::reserve(out, self.len)?;
+        out.resize(before + self.len, 0);
+        self.copy_to(&mut out[before..]);
+        Ok(())
     }
 
     /// Returns whether the view starts at a multiple of 8 bytes.

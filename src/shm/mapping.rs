@@ -19,9 +19,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, BytesMut, OwnRing, OwnWords, PeerRing, PeerWords, page_size};
 
@@ -83,7 +84,7 @@ impl Span {
         // SAFETY: a null address asks for fresh memory, which overlaps nothing.
         let mapped =
             unsafe { rustix::mm::mmap(core::ptr::null_mut(), extent, prot, flags, fd, offset) };
-        let base = mapped.map_err(|errno| Error::os("mmap", errno))?;
+        let base = mapped.map_err(|errno| unmapped(extent, errno))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null address");
         Ok(Self { base, len, extent, generation, handed_out: AtomicBool::new(false) })
     }
@@ -111,13 +112,22 @@ impl Span {
                 mirror as u64,
             )
         };
-        placed.map(drop).map_err(|errno| Error::os("mmap", errno))
+        placed.map(drop).map_err(|errno| unmapped(self.extent - self.len, errno))
     }
 
     fn advise(&self, advice: Advice, what: &'static str) -> Result<()> {
         // SAFETY: the range is this span's own mapping, and no advice used here changes its bytes.
         let done = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice) };
         done.map_err(|errno| Error::os(what, errno))
+    }
+}
+
+/// Returns the error of a mapping of `len` bytes.
+fn unmapped(len: usize, errno: Errno) -> Error {
+    match errno {
+        // Also where the process may have no further mapping, or no further address space.
+        Errno::NOMEM => Error::with_source(ErrorKind::OutOfMemory { bytes: len as u64 }, errno),
+        _ => Error::os("mmap", errno),
     }
 }
 

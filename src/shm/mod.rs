@@ -35,7 +35,7 @@ pub(crate) use mapping::{
 };
 pub(crate) use order::Order;
 pub use segment::create_common;
-pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC};
+pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC, allocate, check_file_size};
 
 /// The 64-bit words of a segment that this side writes.
 ///

@@ -40,6 +40,7 @@ impl Segment {
     /// # Errors
     ///
     /// - [`ErrorKind::OutOfMemory`]: the kernel has no memory for all of `len`.
+    /// - [`ErrorKind::FileSizeLimit`]: the process may not make files of this length.
     /// - [`ErrorKind::DescriptorLimit`]: no descriptor is free.
     pub(crate) fn create(len: usize, mirror: usize, backing: Backing) -> Result<Self> {
         let fd = create_memfd()?;
@@ -91,7 +92,7 @@ impl Segment {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]
+/// [`ErrorKind::OutOfMemory`], [`ErrorKind::FileSizeLimit`], [`ErrorKind::DescriptorLimit`]
 pub fn create_common(len: usize) -> Result<OwnedFd> {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
     let fd = create_memfd()?;
@@ -104,12 +105,36 @@ pub fn create_common(len: usize) -> Result<OwnedFd> {
 /// raises SIGBUS at its first access.
 pub(super) fn fill(fd: &OwnedFd, len: usize) -> Result<()> {
     truncate(fd, len)?;
-    let (none, bytes) = (FallocateFlags::empty(), len as u64);
-    rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, none, 0, bytes))
-        .map_err(|errno| out_of_memory(len, errno))
+    allocate(fd, len as u64)
+}
+
+/// Allocates every block of the first `len` bytes of a file, and lengthens the file to them.
+///
+/// # Errors
+///
+/// [`ErrorKind::FileSizeLimit`], [`ErrorKind::OutOfMemory`]
+pub(crate) fn allocate(fd: impl AsFd, len: u64) -> Result<()> {
+    check_file_size(len)?;
+    let none = FallocateFlags::empty();
+    rustix::io::retry_on_intr(|| rustix::fs::fallocate(&fd, none, 0, len))
+        .map_err(|errno| Error::with_source(ErrorKind::OutOfMemory { bytes: len }, errno))
+}
+
+/// Checks that this process may write the first `len` bytes of a file, a memfd included. The kernel ends a process that
+/// tries to without being allowed to (`SIGXFSZ`).
+///
+/// # Errors
+///
+/// [`ErrorKind::FileSizeLimit`]
+pub(crate) fn check_file_size(len: u64) -> Result<()> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit) if len > limit => Err(ErrorKind::FileSizeLimit { bytes: len, limit }.into()),
+        _ => Ok(()),
+    }
 }
 
 fn truncate(fd: &OwnedFd, len: usize) -> Result<()> {
+    check_file_size(len as u64)?;
     rustix::fs::ftruncate(fd, len as u64).map_err(|errno| out_of_memory(len, errno))
 }
 

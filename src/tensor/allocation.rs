@@ -33,7 +33,7 @@ impl Context {
     /// # Errors
     ///
     /// - [`ErrorKind::PoolExhausted`]: all of [`Options::pool_quota`](crate::Options::pool_quota) is in use.
-    /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::DescriptorLimit`]: the pool cannot grow.
+    /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::FileSizeLimit`], [`ErrorKind::DescriptorLimit`]: the pool cannot grow.
     /// - [`ErrorKind::Tensor`]: the shape is impossible.
     pub fn alloc<T: Element>(&self, shape: impl Into<Shape>) -> Result<TensorMut<T>> {
         self.allocation().typed(shape)

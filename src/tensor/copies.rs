@@ -1,6 +1,6 @@
 //! Copies of a view's bytes as elements.
 
-use crate::error::{ErrorKind, Result, TensorFault};
+use crate::error::{Result, TensorFault, memory};
 use crate::shm::Bytes;
 use crate::tensor::element::{self, Element};
 
@@ -35,7 +35,7 @@ impl Bytes<'_> {
     ///
     /// - [`TensorFault::Len`]: the bytes are not whole elements.
     /// - [`TensorFault::Bool`]: an element is neither 0 nor 1. `each` has seen the chunks before it.
-    /// - [`ErrorKind::OutOfMemory`]
+    /// - [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory)
     ///
     /// # Examples
     ///
@@ -79,18 +79,15 @@ pub(super) fn for_each_chunk<T: Element>(
 }
 
 /// Returns `count` zeros, or an error if the allocator has no memory for them: a peer may have chosen the
-/// count.
+/// count. Fresh pages are zero already, and are not touched.
 pub(super) fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
-    let mut elements = Vec::new();
-    let reserved = elements.try_reserve_exact(count);
-    reserved.map_err(|_| ErrorKind::OutOfMemory { bytes: (count * size_of::<T>()) as u64 })?;
-    elements.resize_with(count, T::new_zeroed);
-    Ok(elements)
+    T::new_vec_zeroed(count).map_err(|_| memory::no_memory::<T>(count))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use zerocopy::IntoBytes;
 
     #[test]

@@ -417,7 +417,7 @@ fn storage_of(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage>
         }
         Location::Inline(bytes) => {
             head.check_len(bytes.len()).map_err(Fault::Tensor)?;
-            Storage::Private(Private::copy_of(Bytes::of(bytes)))
+            Storage::Private(Private::copy_of(Bytes::of(bytes))?)
         }
         Location::Region { name, offset, len } => {
             let whole = usize::try_from(len).map_err(|_| Fault::Tensor(TensorFault::Overflow))?;

@@ -71,7 +71,11 @@ impl Outgoing<'_> {
     /// Returns a tensor that can wait for room. A borrowed tensor that is on loan from another peer is copied.
     pub(crate) fn into_owned(self) -> Outgoing<'static> {
         let tensor = match self.tensor {
-            Sent::Kept(tensor) => Sent::Owned(tensor.another()),
+            Sent::Kept(tensor) => match tensor.another() {
+                Ok(tensor) => Sent::Owned(tensor),
+                // The send reports it.
+                Err(error) => Sent::Failed(error.kind().clone()),
+            },
             Sent::Owned(tensor) => Sent::Owned(tensor),
             Sent::Failed(kind) => Sent::Failed(kind),
             Sent::Moved { head, block } => Sent::Moved { head, block },

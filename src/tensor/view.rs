@@ -125,12 +125,17 @@ impl Private {
         Ok(Self { words: Arc::new(words), len })
     }
 
-    /// Returns a copy of existing bytes. An allocation that fails aborts.
-    pub(super) fn copy_of(bytes: Bytes<'_>) -> Self {
-        let len = bytes.len();
-        let mut words = vec![0; len.div_ceil(8)];
-        bytes.copy_to(&mut words.as_mut_bytes()[..len]);
-        Self { words: Arc::new(words), len }
+    /// Returns a copy of existing bytes.
+    pub(super) fn copy_of(bytes: Bytes<'_>) -> Result<Self> {
+        Self::new(bytes.len(), |to| {
+            bytes.copy_to(to);
+            Ok(())
+        })
+    }
+
+    /// Returns no bytes.
+    pub(super) fn nothing() -> Self {
+        Self { words: Arc::default(), len: 0 }
     }
 
     #[inline]
@@ -162,7 +167,7 @@ impl Tensor {
         if dtype == DType::Bool {
             element::check_bools(bytes)?;
         }
-        let storage = Storage::Private(Private::copy_of(Bytes::of(bytes)));
+        let storage = Storage::Private(Private::copy_of(Bytes::of(bytes))?);
         Ok(Self { dtype, shape, storage })
     }
 
@@ -448,13 +453,17 @@ impl Tensor {
     pub fn try_clone(&self) -> Option<Self> {
         match self.storage {
             Storage::Lent(_) | Storage::Region(_) | Storage::Gpu(OnGpu::Lent(_)) => None,
-            _ => Some(self.another()),
+            _ => self.another().ok(),
         }
     }
 
     /// Returns a tensor that can be sent later in this one's place: another handle, a private copy of a loan,
     /// or the name of a lease's region.
-    pub(super) fn another(&self) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory): the allocator has no memory for the copy of a loan.
+    pub(super) fn another(&self) -> Result<Self> {
         let storage = match &self.storage {
             Storage::Shared(block) => Storage::Shared(block.clone()),
             Storage::Frozen { memory, offset, len } => {
@@ -462,12 +471,12 @@ impl Tensor {
             }
             Storage::Private(private) => Storage::Private(private.clone()),
             Storage::Named(named) => Storage::Named(named.clone()),
-            Storage::Lent(range) => Storage::Private(Private::copy_of(range.bytes())),
+            Storage::Lent(range) => Storage::Private(Private::copy_of(range.bytes())?),
             Storage::Region(lease) => Storage::Named(Named::of(lease)),
             // Sending a loan of a GPU's memory is refused later.
             Storage::Gpu(on) => Storage::Gpu(on.clone()),
         };
-        Self { storage, ..*self }
+        Ok(Self { storage, ..*self })
     }
 
     /// Returns the bytes of private memory that the tensor holds.

@@ -6,7 +6,6 @@ use std::ops::{Deref, DerefMut};
 
 use crate::error::Result;
 use crate::pool::{Block, FrozenDraft};
-use crate::shm::Bytes;
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{Element, slice_of, slice_of_mut};
 use crate::tensor::shape::Shape;
@@ -88,7 +87,7 @@ impl<T: Element> TensorMut<T> {
     /// cannot be frozen.
     pub fn share(self) -> Result<Tensor> {
         let Self { dtype, shape, memory, .. } = self;
-        let nothing = || Storage::Private(Private::copy_of(Bytes::of(&[])));
+        let nothing = || Storage::Private(Private::nothing());
         let storage = match memory {
             Writable::Block(block) => block.share().map_or_else(nothing, Storage::Shared),
             Writable::Draft(draft) => {

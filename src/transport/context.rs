@@ -133,7 +133,8 @@ impl Context {
     /// - [`ErrorKind::NotAdmittedByPeer`], [`ErrorKind::RefusedByPeer`]: the listener refused this side.
     /// - [`ErrorKind::NoCommonVersion`], [`ErrorKind::Fault`]: the listener's Hello does not fit.
     /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: the listener went away.
-    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`]: this process lacks what a link needs.
+    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`], [`ErrorKind::FileSizeLimit`]: this process lacks what
+    ///   a link needs.
     /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the context.
     /// - [`ErrorKind::Os`]: the kernel refused a call.
     pub fn connect<A>(&self, address: A) -> Result<Connection>

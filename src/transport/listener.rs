@@ -182,7 +182,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`], [`ErrorKind::Os`]: this process lacks what the
+    /// - [`ErrorKind::DescriptorLimit`], [`ErrorKind::OutOfMemory`], [`ErrorKind::FileSizeLimit`], [`ErrorKind::Os`]: this process lacks what the
     ///   next connection needs. The listener turned the peer away, and goes on.
     /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the listener.
     pub fn accept(&mut self) -> Result<Connection> {
@@ -350,6 +350,7 @@ impl Listener {
                     // The caller hears what this process lacks.
                     ErrorKind::DescriptorLimit { .. }
                     | ErrorKind::OutOfMemory { .. }
+                    | ErrorKind::FileSizeLimit { .. }
                     | ErrorKind::Os { .. } => Err(error),
                     _ => Ok(Checked::Over),
                 }

@@ -1,10 +1,11 @@
 //! Connections work on a tokio runtime.
 
 use std::io::IoSlice;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::raw::{self, Hello, RawPeer};
-use crate::support::{HANG, other::Other, unique_name, wait_until};
+use crate::support::{HANG, other::Other, soon, unique_name, wait_until};
+use slipring::error::Fault;
 use slipring::options::Spin;
 use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
 use slipring::{Address, Context, ErrorKind, Options, Tensor, TensorSet};
@@ -380,8 +381,8 @@ async fn a_tensor_is_no_part_of_a_stream() {
     }
 }
 
-#[tokio::test]
-async fn a_peer_that_shortens_a_message_between_two_reads_changes_nothing() {
+/// Returns a link to a raw peer that was honest so far.
+async fn raw_pair() -> (AsyncConnection, RawPeer) {
     let name = unique_name();
     let socket = raw::listen(&name);
     let greeting = std::thread::spawn(move || {
@@ -391,7 +392,37 @@ async fn a_peer_that_shortens_a_message_between_two_reads_changes_nothing() {
     });
     let context = Context::new().unwrap();
     let link = in_time(AsyncConnection::connect(&context, &*name)).await.unwrap();
-    let mut peer = greeting.join().unwrap();
+    (link, greeting.join().unwrap())
+}
+
+#[tokio::test]
+async fn a_dead_peer_whose_ring_is_all_records_is_found_dead() {
+    let (mut link, peer) = raw_pair().await;
+    peer.fill_ring(raw::message(8), &[7; 8]);
+    drop(peer);
+    // The runtime has one thread, so no timer of its own would end the loop.
+    let deadline = soon();
+    let end = loop {
+        match link.recv().await {
+            Ok(message) => assert!(message.is_some() && Instant::now() < deadline),
+            Err(error) => break error,
+        }
+    };
+    let ErrorKind::Fault(Fault::RecordsAfterEnd { .. }) = end.kind() else { panic!("{end:?}") };
+
+    let (link, peer) = raw_pair().await;
+    let mut stream = link.into_stream();
+    peer.fill_ring(raw::message(8), &[7; 8]);
+    drop(peer);
+    let deadline = soon();
+    while stream.read(&mut [0; 100]).await.is_ok_and(|count| count > 0) {
+        assert!(Instant::now() < deadline);
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_shortens_a_message_between_two_reads_changes_nothing() {
+    let (link, mut peer) = raw_pair().await;
     let mut stream = link.into_stream();
     for lie in [raw::message(5), raw::message(0), raw::header(255, 1), 0] {
         peer.say(&[7; 40]);

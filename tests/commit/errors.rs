@@ -6,8 +6,8 @@ use slipring::commit::{
 };
 use slipring::{Error, ErrorKind};
 
-use crate::support::census::shared_bytes;
-use crate::support::other::Other;
+use crate::support::census::{limit_files, shared_bytes};
+use crate::support::other::{Other, alone};
 use crate::support::raw;
 use crate::support::service::Stage;
 use crate::support::wait_until;
@@ -301,4 +301,14 @@ fn a_buffer_that_was_released_is_unset_although_another_session_has_it_committed
     other.commit().unwrap();
     other.execute().unwrap();
     assert_eq!(z.to_vec().unwrap(), [1; 8]);
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
+    alone("a_limit_on_the_size_of_files_is_an_error_and_no_signal", || {
+        limit_files(4096);
+        let error = slipring::commit::Buffer::alloc(8192).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::FileSizeLimit { bytes: 8192, limit: 4096 });
+        slipring::commit::Buffer::alloc(4096).unwrap().write_at(0, &[1; 4096]).unwrap();
+    });
 }

@@ -7,8 +7,10 @@ use slipring::error::Fault;
 use slipring::message::Token;
 use slipring::{DType, ErrorKind, Tensor};
 
+use crate::support::census::short_of_memory;
 use crate::support::commit::*;
 use crate::support::other::alone;
+use crate::support::raw::message;
 use crate::support::service::Stage;
 use crate::support::{soon, wait_until};
 
@@ -168,6 +170,44 @@ fn ids_that_are_invented_or_of_another_client_are_unknown() {
         }
         drop(hostile);
         watch.is_undisturbed();
+    });
+}
+
+#[test]
+fn a_dead_client_whose_ring_is_all_requests_is_found_dead() {
+    alone("a_dead_client_whose_ring_is_all_requests_is_found_dead", || {
+        let watch = Watch::new(ServerOptions::new().workers(1));
+        let raw = Raw::connect(&watch.stage);
+        // The server answers none of these.
+        raw.peer.fill_ring(message(24), &head(DISCARD, 0, 1).u64(0).0);
+        drop(raw);
+        watch.is_undisturbed();
+        let ends = watch.stage.counts.ends.lock().unwrap();
+        let end = ends.last().unwrap();
+        let Some(ErrorKind::Fault(Fault::RecordsAfterEnd { .. })) = end else { panic!("{end:?}") };
+    });
+}
+
+#[test]
+fn a_request_for_which_there_is_no_memory_ends_its_link() {
+    alone("a_request_for_which_there_is_no_memory_ends_its_link", || {
+        let watch = Watch::new(ServerOptions::new().workers(1));
+        let mut hostile = Hostile::connect(&watch.stage);
+        let load = [&head(LOAD, 0, 1).0[..], &vec![b'x'; 64 << 20]].concat();
+        // The server maps the client's memory: a block of it lies ready for the next message.
+        for _ in 0..4 {
+            let Some((1, Said::Loaded(model))) = hostile.ask(&load) else { panic!("not loaded") };
+            assert_eq!(hostile.ask(&head(UNLOAD, 0, 2).u64(model).0), Some((2, Said::Done)));
+        }
+        short_of_memory(32 << 20, || {
+            assert_eq!(hostile.ask(&load), None);
+            watch.executes(3);
+        });
+        drop(hostile);
+        watch.is_undisturbed();
+        let ends = watch.stage.counts.ends.lock().unwrap();
+        let bytes = load.len() as u64;
+        assert!(ends.contains(&Some(ErrorKind::OutOfMemory { bytes })), "{ends:?}");
     });
 }
 

@@ -4,6 +4,7 @@
 mod faults;
 mod flood;
 mod links;
+mod memory;
 mod panics;
 mod regressions;
 #[path = "../support/mod.rs"]

@@ -11,6 +11,10 @@ use slipring::message::Token;
 use slipring::options::Spin;
 use slipring::{Connection, Context, ErrorKind, EventLoop, Link, Options, Reactor};
 
+/// The kinds of records that trigger a token, and that say that packets wait on the socket.
+const TRIGGER: u64 = 5;
+const PACKETS: u64 = 6;
+
 /// A link of a fresh reactor, and the other end.
 fn served(options: Options) -> (Reactor, Link, Connection) {
     let context = Context::with_options(options).unwrap();
@@ -267,4 +271,56 @@ fn a_message_is_received_that_comes_while_a_loop_often_sleeps_for_room() {
             scope.spawn(move || comes_at(turn));
         }
     });
+}
+
+#[test]
+fn a_peer_that_left_behind_a_full_ring_is_served_in_shares_although_every_answer_fails() {
+    const RECORDS: usize = 10_000;
+    let mut stage = Stage::new(Options::new().spin(Spin::Never));
+    let hello = raw::Hello { ring_capacity: 1 << 20, ..raw::Hello::honest() };
+    let (connection, mut peer) = stage.link_with(hello);
+    (0..RECORDS).for_each(|_| peer.say(b"echo"));
+    drop(peer);
+    let mut events = EventLoop::new(&stage.context).unwrap();
+    let link = events.reactor().adopt(connection).unwrap();
+    let (say, said) = callbacks::diary();
+    link.on_message(move |link, message| {
+        say(());
+        // The peer receives nothing, so the write fails, and the loop polls the link for it.
+        link.write(message.to_vec());
+    });
+    let (mut served, mut most, deadline) = (0, 0, soon());
+    while link.is_open() {
+        events.poll_once(64).unwrap();
+        let messages = said.try_iter().count();
+        served += messages;
+        most = most.max(messages);
+        assert!(Instant::now() < deadline, "{served} messages, and no end");
+    }
+    assert_eq!(served, RECORDS);
+    // One share for a command, and one for the header that shows the next record.
+    assert!(most <= 16, "{most} messages in one turn");
+    stage.is_undisturbed();
+}
+
+#[test]
+fn a_dead_peer_whose_ring_is_all_records_ends_its_link() {
+    for header in [raw::message(8), raw::header(TRIGGER, 4), raw::header(PACKETS, 0)] {
+        let mut stage = Stage::new(Options::new());
+        let reactor = Reactor::spawn(&stage.context).unwrap();
+        let (near, mut far) = pair_of(&stage.context, &stage.context);
+        reactor.adopt(near).unwrap().on_message(|link, message| link.write(message.to_vec()));
+        let (connection, peer) = stage.link();
+        let link = reactor.adopt(connection).unwrap();
+        let (say, ended) = answer();
+        link.on_closed(say);
+        link.on_message(|link, message| link.write(message.to_vec()));
+        peer.fill_ring(header, &[7; 8]);
+        drop(peer);
+        let end = kind(hear(&ended));
+        assert!(matches!(end, ErrorKind::Fault(Fault::RecordsAfterEnd { .. })), "{end:?}");
+        far.send(b"there?").unwrap();
+        assert_eq!(callbacks::receive(&mut far), b"there?");
+        stage.is_undisturbed();
+    }
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::support::census::descriptors;
-use crate::support::other::{Other, listen_for, say};
+use crate::support::census::limit_files;
+use crate::support::other::{Other, alone, listen_for, say};
 use crate::support::{unique_name, wait_until};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use slipring::error::RegionFault;
@@ -652,4 +653,25 @@ fn what_is_registered_stays_the_callers() {
     registry.register("r", Source::Memfd(borrowed), 0, PAGE).unwrap();
     assert_eq!(registry.unregister("r").unwrap(), 0);
     file(fd).write_at(b"still open", 0).unwrap();
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_no_signal() {
+    alone("a_limit_on_the_size_of_files_is_an_error_and_no_signal", || {
+        let (registry, object) = registered(3 * PAGE);
+        let lease = registry.lease("region", 0, 3 * PAGE).unwrap();
+        let refused = |answer: Result<(), slipring::Error>| {
+            let expected = ErrorKind::FileSizeLimit { bytes: 3 * PAGE, limit: 2 * PAGE };
+            assert_eq!(*answer.unwrap_err().kind(), expected);
+        };
+        limit_files(2 * PAGE);
+        refused(PosixShm::create(&format!("/{}", unique_name()), 3 * PAGE).map(drop));
+        // The kernel also refuses to write behind the limit where the object is long enough already.
+        refused(object.write_at(2 * PAGE, &[1; PAGE as usize]));
+        refused(lease.write_at(0, &[1; 3 * PAGE as usize]));
+        lease.write_at(0, &[1; 2 * PAGE as usize]).unwrap();
+        let mut bytes = [9; 3 * PAGE as usize];
+        lease.read_at(0, &mut bytes).unwrap();
+        assert_eq!((bytes[2 * PAGE as usize - 1], bytes[2 * PAGE as usize]), (1, 0));
+    });
 }

@@ -126,3 +126,29 @@ pub fn leave_descriptors(free: u64) -> rustix::process::Rlimit {
     rustix::process::setrlimit(resource, limit).unwrap();
     before
 }
+
+/// Runs `body` while this process may take only `more` bytes of memory more.
+pub fn short_of_memory<T>(more: u64, body: impl FnOnce() -> T) -> T {
+    alone();
+    // The backtrace of a panic would take more memory than there is.
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+    let resource = rustix::process::Resource::As;
+    let before = rustix::process::getrlimit(resource);
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    let limit = rustix::process::Rlimit { current: Some((size << 10) + more), ..before };
+    rustix::process::setrlimit(resource, limit).unwrap();
+    let done = body();
+    rustix::process::setrlimit(resource, before).unwrap();
+    done
+}
+
+/// Limits the length of the files that this process may make or write, in bytes.
+pub fn limit_files(bytes: u64) {
+    alone();
+    let resource = rustix::process::Resource::Fsize;
+    let before = rustix::process::getrlimit(resource);
+    let limit = rustix::process::Rlimit { current: Some(bytes), ..before };
+    rustix::process::setrlimit(resource, limit).unwrap();
+}

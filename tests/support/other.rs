@@ -266,12 +266,6 @@ pub fn wait_until_asleep(thread: rustix::thread::Pid) {
     });
 }
 
-/// In the other process: makes a system call fail where a signal would end the process first.
-pub fn ignore_signal(signal: libc::c_int) {
-    // SAFETY: ignoring a signal runs no code.
-    unsafe { libc::signal(signal, libc::SIG_IGN) };
-}
-
 /// In the other process: says a word to the test.
 pub fn say(word: &str) {
     let mut out = std::io::stdout().lock();

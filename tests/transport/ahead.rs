@@ -21,8 +21,12 @@ fn watching() -> Options {
     Options::new().spin(Spin::Forever)
 }
 
+/// The time in which a waiting receiver copies what it is told of.
+const TOLD: Duration = Duration::from_millis(5);
+
 /// How a message is received.
 type Receive = fn(&mut Connection);
+type Take = fn(&mut Connection) -> Vec<u8>;
 
 fn shortly() -> Instant {
     Instant::now() + Duration::from_millis(10)
@@ -513,4 +517,68 @@ fn long_messages_and_calls_arrive_as_they_were_sent() {
             }
         });
     }
+}
+
+#[test]
+fn what_was_told_of_costs_a_shorter_message_no_memory() {
+    const ROUNDS: usize = 20;
+    let mut stage = Stage::new(watching());
+    // The message is received, received into a buffer, or set aside by a wait for a request.
+    let ways: [(u64, Take); 3] = [
+        (LEN, |link| link.receiver().recv_deadline(soon()).unwrap().unwrap()),
+        (LEN, |link| {
+            let mut message = Vec::new();
+            link.receiver().recv_into_deadline(&mut message, soon()).unwrap().unwrap();
+            message
+        }),
+        (LEN | 1, |link| {
+            let error = link.receiver().recv_request_deadline(Instant::now() + 2 * TOLD);
+            assert!(error.unwrap_err().is_timeout());
+            link.receiver().try_recv().unwrap().unwrap()
+        }),
+    ];
+    for (told, receive) in ways {
+        let (mut link, mut peer) = link(&mut stage);
+        for _ in 0..ROUNDS {
+            tell(&peer, LENT, told);
+            let message = thread::scope(|scope| {
+                let receiver = scope.spawn(|| receive(&mut link));
+                thread::sleep(TOLD);
+                peer.say(b"short");
+                receiver.join().unwrap()
+            });
+            assert_eq!(message, b"short");
+            assert!(message.capacity() <= 4096, "{} bytes for 5", message.capacity());
+        }
+    }
+    // A wait that ends without a message gives the memory back, too.
+    let (mut link, peer) = link(&mut stage);
+    let mut message = Vec::with_capacity(100);
+    tell(&peer, LENT, LEN);
+    let error = link.receiver().recv_into_deadline(&mut message, Instant::now() + TOLD);
+    assert!(error.unwrap_err().is_timeout() && message.capacity() <= 4096);
+    stage.is_undisturbed();
+}
+
+#[test]
+fn what_is_copied_ahead_of_its_record_has_room_in_the_backlog() {
+    let mut stage = Stage::new(watching().backlog_limit(LEN as usize));
+    // Beside one message that is set aside there is no room for another one of this length.
+    let (mut link, mut peer) = link(&mut stage);
+    peer.say(b"aside");
+    let body = thread::scope(|scope| {
+        let receiver =
+            scope.spawn(|| link.receiver().recv_request_deadline(soon()).unwrap().unwrap().body);
+        thread::sleep(TOLD);
+        tell(&peer, LENT, (LEN / 2) | 1);
+        thread::sleep(TOLD);
+        fill(&peer, b'b');
+        peer.own.store(FILLED, 0);
+        let payload = [&[0; 8][..], &LENT.encode()].concat();
+        peer.publish(header(REQUEST | POOLED, 40), &payload);
+        receiver.join().unwrap()
+    });
+    assert!(body == vec![b'b'; LEN as usize], "copied before the record came");
+    assert_eq!(link.recv().unwrap().unwrap(), b"aside");
+    stage.is_undisturbed();
 }

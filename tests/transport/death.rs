@@ -12,14 +12,17 @@ use crate::support::other::{
     Other, listen_for, over_threads_and_processes, say, wait_for_death, wait_until_asleep,
 };
 use crate::support::raw::{self, Hello, RawPeer};
-use crate::support::{pair, pair_of, soon, unique_name, wait_until};
-use slipring::error::TrySendError;
+use crate::support::{Stage, pair, pair_of, soon, unique_name, wait_until};
+use slipring::error::{Fault, TryRecvError, TrySendError};
 use slipring::options::Spin;
 use slipring::{Address, Connection, Context, Error, ErrorKind, Options};
 
 /// The longest time from the death of a peer to its notice on a busy machine. On an idle one it takes less than a
 /// millisecond.
 const SEEN: Duration = Duration::from_secs(5);
+
+/// The kind of a record that says that packets wait on the socket.
+const PACKETS: u64 = 6;
 
 /// In the other process: a link to the test.
 fn connect(name: &str) -> Connection {
@@ -36,6 +39,78 @@ fn accept(name: &str, options: Options) -> Connection {
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, Error>) -> ErrorKind {
     answer.unwrap_err().kind().clone()
+}
+
+/// A header, and the payload behind it.
+type Filler<'a> = (u64, &'a [u8]);
+
+/// Receives once, by one of the ways to receive. Returns whether something may follow.
+type Receive = fn(&mut Connection) -> Result<bool, Error>;
+
+#[test]
+fn a_dead_peer_whose_ring_is_all_records_is_found_dead() {
+    let message = (raw::message(8), &[7u8; 8][..]);
+    let ways: [(&str, Filler<'_>, Receive); 7] = [
+        ("recv", message, |link| Ok(link.recv()?.is_some())),
+        ("recv_deadline", message, |link| Ok(link.receiver().recv_deadline(soon())?.is_some())),
+        ("try_recv", message, |link| match link.receiver().try_recv() {
+            Ok(message) => Ok(message.is_some()),
+            Err(TryRecvError::Empty) => Ok(true),
+            Err(TryRecvError::Failed(error)) => Err(error),
+        }),
+        ("peek", message, |link| {
+            let Some(received) = link.receiver().peek()? else { return Ok(false) };
+            received.release().map(|()| true)
+        }),
+        ("drain", message, |link| link.receiver().drain(1000, |_, _| ()).map(|_| true)),
+        ("recv_request", (raw::header(raw::REQUEST, 16), &[7; 16]), |link| {
+            Ok(link.recv_request()?.is_some())
+        }),
+        // One receive takes all records that say that packets wait.
+        ("packets", (raw::header(PACKETS, 0), &[]), |link| {
+            Ok(link.receiver().recv_deadline(soon())?.is_some())
+        }),
+    ];
+    for (way, (header, payload), receive) in ways {
+        let mut stage = Stage::new(Options::new());
+        let (mut link, peer) = stage.link();
+        let capacity = peer.hello.ring_capacity;
+        peer.fill_ring(header, payload);
+        drop(peer);
+        let deadline = soon();
+        let end = loop {
+            match receive(&mut link) {
+                Ok(true) => assert!(Instant::now() < deadline, "{way}: the end is not seen"),
+                Ok(false) => panic!("{way}: the peer has not closed"),
+                Err(error) => break error,
+            }
+        };
+        let ErrorKind::Fault(Fault::RecordsAfterEnd { len, capacity: holds }) = *end.kind() else {
+            panic!("{way}: {end:?}")
+        };
+        assert!(holds == capacity && len <= capacity / 8 * 9, "{way}: {end}");
+        assert_eq!(kind(link.recv()), *end.kind(), "{way}: the end is not the same");
+        stage.is_undisturbed();
+    }
+}
+
+#[test]
+fn what_a_peer_has_published_before_its_death_is_received_to_the_last_record() {
+    let mut stage = Stage::new(Options::new());
+    let (mut link, mut peer) = stage.link();
+    // All that fits: an honest ring keeps two lines free.
+    let records = peer.hello.ring_capacity / 64 - 2;
+    for number in 0..records {
+        peer.say(&number.to_le_bytes());
+    }
+    drop(peer);
+    // The receiver has seen the end before it reads.
+    wait_until("the end", || link.send(b"there?").is_err());
+    for number in 0..records {
+        assert_eq!(link.recv().unwrap().unwrap(), number.to_le_bytes());
+    }
+    assert_eq!(kind(link.recv()), ErrorKind::PeerDied);
+    stage.is_undisturbed();
 }
 
 /// Runs an operation until it sleeps, kills the peer, and returns the answer of the operation.

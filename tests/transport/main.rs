@@ -9,6 +9,7 @@ mod handshake;
 mod interop;
 mod lies;
 mod limits;
+mod memory;
 mod polling;
 mod processes;
 mod readiness;

@@ -10,17 +10,20 @@ use crate::patience::RecvPatience;
 use crate::ring::{Header, Record};
 
 impl Inbox {
-    /// As [`head`](Self::head), for a caller that wants a copy in `buffer`. Also returns how many bytes are copied already.
+    /// As [`head`](Self::head), for a caller that wants a copy in `buffer`, of a message of up to `room` bytes. Also returns
+    /// how many bytes are copied already. A buffer that grew for an announcement is freed unless the record is the
+    /// announced one.
     pub(crate) fn head_ahead(
         &mut self,
         patience: RecvPatience,
-        wanted: Wanted,
+        (wanted, room): (Wanted, usize),
         buffer: &mut Vec<u8>,
     ) -> Result<Option<(RecordHead, usize)>, TryRecvError> {
         if wanted.is_none() || matches!(patience, RecvPatience::None) || !self.data.may_poll() {
             return Ok(self.rare_head(patience)?.map(|head| (head, 0)));
         }
-        *self.ahead = CopyAhead { wanted, buffer: std::mem::take(buffer), ..CopyAhead::default() };
+        let before = buffer.capacity();
+        *self.ahead = CopyAhead::new((wanted, room), std::mem::take(buffer));
         self.data.set_eager(true);
         let head = self.rare_head(patience);
         self.data.set_eager(false);
@@ -29,7 +32,11 @@ impl Inbox {
         let counts = matches!(head, Ok(Some(_))) && self.lent.is_some();
         let copied = if counts && self.lent == ahead.descriptor { ahead.copied } else { 0 };
         if copied < ahead.copied {
+            // The length of the record that has come decides what the caller sets aside, not the announced one.
             buffer.clear();
+            if buffer.capacity() > before {
+                *buffer = Vec::new();
+            }
         }
         Ok(head?.map(|head| (head, copied)))
     }
@@ -38,7 +45,7 @@ impl Inbox {
     pub(crate) fn head_for_copy(
         &mut self,
         patience: RecvPatience,
-        wanted: Wanted,
+        wanted: (Wanted, usize),
         buffer: &mut Vec<u8>,
     ) -> Result<Option<(RecordHead, usize)>, TryRecvError> {
         if self.poll(patience).is_some_and(|word| word != 0) {
@@ -90,13 +97,14 @@ impl Inbox {
         let (offset, len) = descriptor.range_in(cached.segment.len() as u64).ok()?;
         let all = usize::try_from(told & !63).unwrap_or(len).min(len);
         let end = all.min(ahead.copied + STEP);
-        if end <= ahead.copied {
+        if end <= ahead.copied || !ahead.admits(len) {
             return None;
         }
         if ahead.buffer.len() != len {
             // Only the copied bytes of the buffer are touched.
             ahead.buffer.truncate(len);
-            ahead.buffer.reserve_exact(len - ahead.buffer.len());
+            // Without memory the copy waits for the record, and the receive returns the error.
+            ahead.buffer.try_reserve_exact(len - ahead.buffer.len()).ok()?;
             ahead.buffer.resize(end.max(ahead.buffer.len()), 0);
         }
         let out = &mut ahead.buffer[ahead.copied..end];

@@ -75,6 +75,7 @@ impl Receiver {
     /// - [`ErrorKind::PeerDied`]: the peer ended without closing, and each message that it published was received.
     /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
     /// - [`ErrorKind::BacklogFull`]: too many requests, responses or tensors stand before the next message.
+    /// - [`ErrorKind::OutOfMemory`]: the allocator has no memory for the message, which stays the next one.
     /// - [`ErrorKind::Forked`]: the process that made the connection is the parent of this one.
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
@@ -339,11 +340,13 @@ impl Receiver {
     ) -> Result<Option<usize>, TryRecvError> {
         if self.backlog.is_empty() {
             if let Some(head) = self.inbox.plain(patience) {
-                return Ok(Some(self.inbox.copy_out(&head, message)));
+                return Ok(Some(self.inbox.copy_out(&head, message)?));
             }
-            if let Some((head, copied)) = self.inbox.head_ahead(patience, MESSAGES, message)? {
+            if let Some((head, copied)) =
+                self.inbox.head_ahead(patience, (MESSAGES, usize::MAX), message)?
+            {
                 if head.header.kind() == Kind::Message {
-                    return Ok(Some(self.inbox.copy_rest(&head, message, copied)));
+                    return Ok(Some(self.inbox.copy_rest(&head, message, copied)?));
                 }
                 if copied > 0 {
                     message.clear();
@@ -403,8 +406,9 @@ impl Receiver {
         }
         loop {
             let mut body = Vec::new();
-            let Some((head, copied)) = self.inbox.head_for_copy(patience, copies, &mut body)?
-            else {
+            // The caller may set the announced message aside.
+            let ahead = (copies, self.backlog.room());
+            let Some((head, copied)) = self.inbox.head_for_copy(patience, ahead, &mut body)? else {
                 return Ok(None);
             };
             let kind = self.inbox.kind(&head);
@@ -608,6 +612,11 @@ impl Received<'_> {
         Ok(())
     }
 
+    /// Ends the link: this process cannot take the message.
+    pub(crate) fn fail(self, error: Error) -> Error {
+        self.receiver.end(error)
+    }
+
     /// Leaves the message in the ring as it was checked. [`Receiver::try_peek`] does so ahead.
     pub(crate) fn leave(self) {
         self.receiver.inbox.hold(self.head);
@@ -727,6 +736,11 @@ impl Received<'_> {
 }
 
 impl Receiver {
+    /// Ends the connection because this process lacks something. Returns the error that the connection ends with.
+    pub(crate) fn end(&mut self, error: Error) -> Error {
+        self.inbox.fail(error)
+    }
+
     /// Ends the connection because the peer is at fault.
     #[doc(hidden)]
     pub fn fail(&mut self, fault: Fault) -> Error {

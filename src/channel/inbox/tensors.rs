@@ -8,7 +8,7 @@ use crate::channel::inbox::receiver::Receiver;
 use crate::channel::inbox::{Inbox, RecordHead};
 use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor, NO_SLOT};
 use crate::channel::message::MessageKind;
-use crate::error::{Fault, Result, TryRecvError};
+use crate::error::{Fault, Result, TryRecvError, memory};
 use crate::patience::RecvPatience;
 use crate::ring::{Header, Kind};
 use crate::shm::Bytes;
@@ -106,6 +106,7 @@ impl Inbox {
         let payload = if head.len <= SHORT {
             &mut short[..head.len]
         } else {
+            memory::reserve(&mut long, head.len).map_err(|error| self.fail(error))?;
             long.resize(head.len, 0);
             &mut long[..]
         };
@@ -145,7 +146,7 @@ impl Inbox {
             let (body, attachments) = self.keep(head)?;
             return Ok(KeptMessage { kind, body, attachments });
         }
-        self.copy_rest(head, &mut body, copied);
+        self.copy_rest(head, &mut body, copied)?;
         Ok(KeptMessage { kind, body, attachments: Vec::new() })
     }
 
@@ -154,7 +155,7 @@ impl Inbox {
         let count = head.header.attachments();
         self.open(head, |description, claims| {
             let attachments: Result<_> = (0..count).map(|_| claims.claim()).collect();
-            Ok((description.to_vec(), attachments?))
+            Ok((memory::copied(description)?, attachments?))
         })
     }
 }

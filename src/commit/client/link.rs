@@ -394,8 +394,10 @@ impl ClientLink {
             };
             let answer = match received {
                 Ok(Some(received)) if received.kind() == MessageKind::Message => {
-                    let answer = decode(received.bytes());
-                    received.release().map(|()| answer)
+                    match decode(received.bytes()) {
+                        Ok(answer) => received.release().map(|()| answer),
+                        Err(error) => Err(error),
+                    }
                 }
                 Ok(Some(_)) => Ok(Err(Fault::Field { field: "commit.kind", value: 1 })),
                 Ok(None) => Err(ErrorKind::PeerClosed.into()),
@@ -443,11 +445,16 @@ impl ClientLink {
     }
 }
 
-fn decode(bytes: Bytes<'_>) -> Result<(u64, Answer), Fault> {
-    match message::is_executed(bytes) {
+/// Returns the answer in a message, or the fault in it.
+///
+/// # Errors
+///
+/// [`ErrorKind::OutOfMemory`]: the allocator has no memory for a copy of the message.
+fn decode(bytes: Bytes<'_>) -> Result<Result<(u64, Answer), Fault>> {
+    Ok(match message::is_executed(bytes) {
         Some(ticket) => Ok((ticket, Answer::Executed { failures: Vec::new() })),
-        None => Answer::decode(&bytes.to_vec()),
-    }
+        None => Answer::decode(&bytes.try_to_vec()?),
+    })
 }
 
 /// Returns whether a later receive may succeed after this error.

@@ -93,7 +93,10 @@ impl<S: Service> ClientSession<S> {
         }
         match message::is_execute_one(message.bytes()) {
             Some((ticket, id)) => self.start(ticket, id),
-            None => self.receive_other(message.to_vec()),
+            None => match message.bytes().try_to_vec() {
+                Ok(message) => self.receive_other(message),
+                Err(error) => self.link.fail(error),
+            },
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::commit::description::{BufferInfo, Description, Layout};
 use crate::commit::memory::{Memory, View};
-use crate::error::{CommitFault, Direction, Error, Result};
+use crate::error::{CommitFault, Direction, Error, Result, memory};
 use crate::handshake::Peer;
 
 /// A program that executes models for the clients of a [`Server`](crate::commit::Server).
@@ -157,7 +157,7 @@ impl ModelSource<'_> {
     /// Those of [`View::to_vec`].
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         match self {
-            Self::Bytes(bytes) => Ok(bytes.to_vec()),
+            Self::Bytes(bytes) => memory::copied(bytes),
             Self::View(view) => view.to_vec(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::iter::FusedIterator;
 
-use crate::error::{Result, TensorFault};
+use crate::error::{Result, TensorFault, memory};
 use crate::tensor::codec::check::check_tensor;
 use crate::tensor::dtype::DType;
 use crate::tensor::shape::Shape;
@@ -64,7 +64,8 @@ impl<'a> BytesElements<'a> {
     /// As [`DType::check`].
     pub fn decode(shape: &Shape, bytes: &'a [u8]) -> Result<Vec<&'a [u8]>> {
         check_tensor(DType::Bytes, shape, bytes)?;
-        let mut list = Vec::with_capacity(shape.count()?);
+        let mut list = Vec::new();
+        memory::reserve(&mut list, shape.count()?)?;
         for element in Self::new(bytes) {
             list.push(element?);
         }

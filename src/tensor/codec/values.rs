@@ -5,6 +5,7 @@
 use zerocopy::IntoBytes;
 
 use crate::error::{Result, TensorFault};
+use crate::tensor::copies::zeros;
 use crate::tensor::element::{Element, check_bytes};
 
 /// Whether the host stores the bytes of a value in the opposite order.
@@ -20,7 +21,7 @@ pub(crate) fn encode<T: Element>(values: &[T], to: &mut Vec<u8>) {
 
 /// Returns the values in `bytes`, which may start at any address.
 pub(crate) fn decode<T: Element>(bytes: &[u8]) -> Result<Vec<T>> {
-    let mut values = vec![T::new_zeroed(); bytes.len() / size_of::<T>()];
+    let mut values = zeros(bytes.len() / size_of::<T>())?;
     decode_into(bytes, &mut values)?;
     Ok(values)
 }

@@ -26,7 +26,7 @@ pub(super) fn read(dtype: DType, shape: &Shape, data: Node<'_>) -> Result<Bytes,
             elements().map(|leaf| leaf.string().ok_or_else(|| Refusal::json_type("string")));
         let len: usize =
             strings.clone().map(|string| string.map_or(0, |string| 4 + string.len())).sum();
-        let mut bytes = Vec::with_capacity(len);
+        let mut bytes = empty(len)?;
         for string in strings {
             let string = string?;
             // The JSON limit keeps a text below 4 GiB.
@@ -35,11 +35,18 @@ pub(super) fn read(dtype: DType, shape: &Shape, data: Node<'_>) -> Result<Bytes,
         }
         return Ok(bytes.into());
     }
-    let mut bytes = Vec::with_capacity(count * dtype.size().unwrap_or(1));
+    let mut bytes = empty(count.saturating_mul(dtype.size().unwrap_or(1)))?;
     for leaf in elements() {
         element(dtype, leaf, &mut bytes)?;
     }
     Ok(bytes.into())
+}
+
+/// Returns an empty list with room for `len` bytes, a length that follows from the client's text.
+fn empty(len: usize) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| Refusal::no_memory(len))?;
+    Ok(bytes)
 }
 
 fn element(dtype: DType, leaf: Node<'_>, to: &mut Vec<u8>) -> Result<(), Refusal> {

@@ -36,7 +36,8 @@ pub(super) fn input(model: &ModelMetadata, body: Bytes) -> Result<RequestInput, 
 /// Returns a BYTES element with its length prefix.
 fn element(body: &[u8]) -> Result<Bytes, Refusal> {
     let len = u32::try_from(body.len()).map_err(|_| Refusal::no_memory(body.len()))?;
-    let mut bytes = Vec::with_capacity(4 + body.len());
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(4 + body.len()).map_err(|_| Refusal::no_memory(body.len()))?;
     bytes.extend_from_slice(&len.to_le_bytes());
     bytes.extend_from_slice(body);
     Ok(bytes.into())

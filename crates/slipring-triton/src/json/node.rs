@@ -96,17 +96,26 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Returns the text of a string.
+    /// Returns the text of a string. `None`: it is no string, or there is no memory for its text.
     pub(crate) fn string(&self) -> Option<Cow<'a, str>> {
         if self.kind != Peek::String {
             return None;
         }
-        // Without this capacity the buffer of an escaped string grows to twice its text.
-        let longest = if self.text.contains(&b'\\') { self.text.len() } else { 0 };
-        match Jiter::with_tape(self.text, Vec::with_capacity(longest)).known_value(self.kind) {
-            Ok(JsonValue::Str(text)) => Some(text),
-            _ => None,
+        if !self.text.contains(&b'\\') {
+            return match reader(self.text).known_value(self.kind) {
+                Ok(JsonValue::Str(text)) => Some(text),
+                _ => None,
+            };
         }
+        // Without this capacity the buffer grows to twice the text, and aborts if there is no memory.
+        let mut tape = Vec::new();
+        tape.try_reserve_exact(self.text.len()).ok()?;
+        let mut reader = Jiter::with_tape(self.text, tape);
+        let text = reader.known_str().ok()?;
+        let mut copy = String::new();
+        copy.try_reserve_exact(text.len()).ok()?;
+        copy.push_str(text);
+        Some(Cow::Owned(copy))
     }
 
     pub(crate) fn boolean(&self) -> Option<bool> {

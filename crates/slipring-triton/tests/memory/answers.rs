@@ -111,9 +111,8 @@ fn a_long_answer_is_refused() {
     served.infer(message).unwrap();
 }
 
-#[test]
-fn a_server_without_memory_for_an_answer_refuses_it_and_goes_on() {
-    let test = "answers::a_server_without_memory_for_an_answer_refuses_it_and_goes_on";
+/// Starts a server in another process, which may take 40 MiB more. `test` is the name of the calling test.
+fn short_of_memory(test: &str) -> (Other, Client) {
     run_here(test, |_| {
         let served = Served::of(models::add_all(Front::builder()).build().unwrap());
         // Existing threads need no further memory.
@@ -129,7 +128,36 @@ fn a_server_without_memory_for_an_answer_refuses_it_and_goes_on() {
         wait_for_death();
     });
     let other = Other::spawn(test, "");
-    let mut client = Client::new(other.hear().parse().unwrap());
+    let client = Client::new(other.hear().parse().unwrap());
+    (other, client)
+}
+
+#[test]
+fn a_server_without_memory_for_an_input_refuses_it_and_goes_on() {
+    let test = "answers::a_server_without_memory_for_an_input_refuses_it_and_goes_on";
+    let (_other, mut client) = short_of_memory(test);
+    let text = "a".repeat(24 << 20);
+    let strings = |text: &str| {
+        let data = format!(r#""data":["{text}"]"#);
+        request(&[tensor("INPUT0", "BYTES", "[1,1]", &data)], &[])
+    };
+    let raw = "Inference-Header-Content-Length: 0\r\n";
+    let path = "/v2/models/identity_bytes/infer";
+    client.call("POST", path, &strings(&text)).has_error(503, "no memory for");
+    // The text of an escaped string is a copy of its own.
+    assert!(client.call("POST", path, &strings(&format!("\\n{text}"))).status >= 400);
+    let scalar = "/v2/models/identity_scalar_bytes/infer";
+    // What the allocator has kept may suffice for this one.
+    let answer = client.call_with("POST", scalar, raw, &vec![b'a'; 36 << 20]);
+    assert!([200, 503].contains(&answer.status), "{}", answer.status);
+    client.call("POST", path, &strings("short")).ok();
+    client.call_with("POST", scalar, raw, b"short").ok();
+}
+
+#[test]
+fn a_server_without_memory_for_an_answer_refuses_it_and_goes_on() {
+    let test = "answers::a_server_without_memory_for_an_answer_refuses_it_and_goes_on";
+    let (_other, mut client) = short_of_memory(test);
     client.call("POST", PATH, &from_region(16 * MIB, false)).has_error(503, "no memory for");
     let gzip = "Accept-Encoding: gzip\r\n";
     let answer = client.call_with("POST", PATH, gzip, from_region(16 * MIB, false).as_bytes());
