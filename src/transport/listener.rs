@@ -1,6 +1,7 @@
 //! A listener: it accepts peers, and no peer can end it.
 //!
-//! The listener owns the listening socket, the peers whose Hello has not come, and an epoll instance that watches both.
+//! The listener owns the listening socket, the peers whose Hello has not come, a timer for the deadline of the oldest of
+//! them, and an epoll instance that watches all three. So the epoll instance alone tells a loop when to call.
 //!
 //! 1. A peer that lies, stays silent or dies fails its own handshake alone.
 //! 2. At most `half_open_limit` peers are half-open. One more, and the listener drops the oldest.
@@ -18,6 +19,9 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::address::Address;
@@ -30,6 +34,9 @@ use crate::transport::core::Core;
 
 /// The key of the listening socket; half-open peers have others.
 const LISTENER: u64 = u64::MAX;
+
+/// The key of the timer.
+const TIMER: u64 = u64::MAX - 1;
 
 /// How long the listener takes peers from the socket's queue at a time. A peer that lies can cost some 10 ms, for
 /// counting the pages of a GiB, and a reactor has links beside the listener.
@@ -98,6 +105,11 @@ pub struct Listener {
     epoll: OwnedFd,
     /// Peers whose Hello has not come, oldest first.
     half_open: VecDeque<HalfOpen>,
+    /// Expires at the deadline of a half-open peer.
+    timer: OwnedFd,
+    /// Whether the timer runs, or has expired unseen. It runs on after its peer has sent its Hello, so that a stream of
+    /// peers costs one setting per `handshake_timeout`.
+    is_timed: bool,
     next_key: u64,
     /// Closed for a moment to turn a peer away when no descriptor is left.
     reserve: Option<OwnedFd>,
@@ -149,8 +161,13 @@ impl Listener {
         socket::receive_credentials(&socket)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
             .map_err(|errno| Error::os("epoll_create1", errno))?;
-        epoll::add(&epoll, &socket, EventData::new_u64(LISTENER), EventFlags::IN)
-            .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+                .map_err(|errno| Error::os("timerfd_create", errno))?;
+        for (watched, key) in [(&socket, LISTENER), (&timer, TIMER)] {
+            epoll::add(&epoll, watched, EventData::new_u64(key), EventFlags::IN)
+                .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        }
         let reserve = reserve_descriptor(&socket);
         let generation = Generation::current()?;
         Ok(Self {
@@ -159,6 +176,8 @@ impl Listener {
             socket,
             epoll,
             half_open: VecDeque::new(),
+            timer,
+            is_timed: false,
             next_key: 0,
             reserve,
             stuck: false,
@@ -223,19 +242,20 @@ impl Listener {
             self.core.prepare();
             let now = Instant::now();
             self.drop_silent(now);
-            let next = self.next_deadline();
-            let until = deadline.into_iter().chain(next).min();
             let mut events = [MaybeUninit::<Event>::uninit(); 16];
             let keys: Vec<u64> =
-                match epoll::wait(&self.epoll, &mut events, timeout(until).as_ref()) {
+                match epoll::wait(&self.epoll, &mut events, timeout(deadline).as_ref()) {
                     Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
                     Err(Errno::INTR) => continue,
                     Err(errno) => return Err(Error::os("epoll_wait", errno)),
                 };
             let idle = keys.is_empty();
             for key in keys {
-                let connected =
-                    if key == LISTENER { self.take_new() } else { self.check_again(key) };
+                let connected = match key {
+                    LISTENER => self.take_new(),
+                    TIMER => self.expire().map(|()| None),
+                    key => self.check_again(key),
+                };
                 if connected.is_err() && self.stuck && key == LISTENER {
                     // The caller that waits for the socket would call at once, for ever.
                     let now = Instant::now();
@@ -268,11 +288,6 @@ impl Listener {
         // The entry had room a moment ago. Without it, `accept` finds peers by its deadline.
         let data = EventData::new_u64(LISTENER);
         let _ = epoll::add(&self.epoll, &self.socket, data, EventFlags::IN);
-    }
-
-    /// Returns when the listener drops the oldest half-open peer.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.half_open.front().map(|peer| peer.deadline)
     }
 
     /// Takes peers from the socket's queue until one connects.
@@ -373,6 +388,29 @@ impl Listener {
             .map_err(|errno| Error::os("epoll_ctl", errno))?;
         let deadline = self.core.options().handshake_deadline();
         self.half_open.push_back(HalfOpen { key, socket, deadline });
+        if self.is_timed { Ok(()) } else { self.set_timer() }
+    }
+
+    /// Drops the peers whose time is over, once the timer has expired.
+    fn expire(&mut self) -> Result<()> {
+        self.drop_silent(Instant::now());
+        self.set_timer()
+    }
+
+    /// Sets the timer to the deadline of the oldest half-open peer, or stops it if there is none. This also takes back
+    /// what an expired timer has reported.
+    fn set_timer(&mut self) -> Result<()> {
+        let next = self.half_open.front().map(|peer| peer.deadline);
+        // Zero would stop the timer.
+        let value = timeout(next).map(|left| match left {
+            Timespec { tv_sec: 0, tv_nsec: 0 } => Timespec { tv_sec: 0, tv_nsec: 1 },
+            left => left,
+        });
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = Itimerspec { it_interval: none, it_value: value.unwrap_or(none) };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)
+            .map_err(|errno| Error::os("timerfd_settime", errno))?;
+        self.is_timed = next.is_some();
         Ok(())
     }
 
@@ -446,8 +484,8 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
 }
 
 impl AsFd for Listener {
-    /// Returns a descriptor that is readable when [`try_accept`](Listener::try_accept) has something to do. Call it
-    /// then, and now and then besides, so that the listener drops silent peers in time.
+    /// Returns a descriptor that is readable when [`try_accept`](Listener::try_accept) has something to do: a peer has
+    /// come, or the time of a silent one is over.
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.epoll.as_fd()
     }

@@ -99,6 +99,19 @@ async fn halves_of_two_tasks_wake_each_other() {
 }
 
 #[tokio::test]
+async fn a_listener_drops_a_silent_peer_although_nobody_else_comes() {
+    let options = Options::new().handshake_timeout(Duration::from_millis(50));
+    let name = unique_name();
+    let listener = Context::with_options(options).unwrap().listen(&name).unwrap();
+    let mut listener = AsyncListener::new(listener).unwrap();
+    let accepting = tokio::spawn(async move { listener.accept().await });
+    let silent = raw::dial(&name);
+    let ended = tokio::task::spawn_blocking(move || raw::receive(&silent).is_none());
+    assert!(in_time(ended).await.unwrap(), "it was hung up");
+    accepting.abort();
+}
+
+#[tokio::test]
 async fn a_dropped_future_has_received_nothing() {
     let (mut near, mut far) = pair(Options::new().spin(Spin::Never)).await;
     for round in 0..200u32 {
