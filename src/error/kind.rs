@@ -153,6 +153,15 @@ pub enum ErrorKind {
         /// The quota in bytes.
         quota: u64,
     },
+    /// The next message is of another kind than the caller receives. It stays the next one, and nothing is lost. A peek
+    /// ([`Receiver::peek`](crate::Receiver::peek)) returns messages of every kind.
+    #[error("the next message {next}: receive it with {method}")]
+    OtherKind {
+        /// The kind of the next message.
+        next: &'static str,
+        /// The methods that receive it.
+        method: &'static str,
+    },
     /// Messages of other kinds fill the backlog. The caller receives them first.
     #[error(
         "backlog has {used} of {limit} bytes in {messages} messages and needs {needed} more: receive them, or allow more (Options::backlog_limit)"
@@ -427,6 +436,7 @@ mod tests {
             ErrorKind::MessageTooLarge { len: b, max: a },
             ErrorKind::BatchTooLarge { needed: b, capacity: a },
             ErrorKind::PoolExhausted { needed: a, used: b, quota: c },
+            ErrorKind::OtherKind { next: "has tensors", method: "`recv_tensor`" },
             ErrorKind::BacklogFull { messages: x, needed: y, used: z, limit: w },
             ErrorKind::CallsInFlight { calls: x, limit: y },
             ErrorKind::WritesFull { bytes: y, limit: x },

@@ -283,6 +283,7 @@ async fn tensors_and_sets_arrive_between_messages() {
             sender
         });
         for number in 0..300u32 {
+            assert_eq!(in_time(receiver.recv()).await.unwrap().unwrap(), number.to_le_bytes());
             let tensor = if number % 2 == 0 {
                 in_time(receiver.recv_tensor()).await.unwrap().unwrap()
             } else {
@@ -291,14 +292,27 @@ async fn tensors_and_sets_arrive_between_messages() {
                 set.remove("one").unwrap()
             };
             assert_eq!(tensor.to_vec::<u32>().unwrap(), [number; 50_000]);
-            // It came before, and was set aside.
-            assert_eq!(in_time(receiver.recv()).await.unwrap().unwrap(), number.to_le_bytes());
         }
         drop(sending.await.unwrap());
         assert!(in_time(receiver.recv_tensor()).await.unwrap().is_none());
         assert!(in_time(receiver.recv_tensors()).await.unwrap().is_none());
         is_whole(&context);
     }
+}
+
+#[tokio::test]
+async fn a_message_of_another_kind_than_is_received_is_an_error_and_is_not_lost() {
+    let (_context, mut near, mut far) = lender(Options::new()).await;
+    near.send_tensor(&Tensor::from_slice([1], &[7u32]).unwrap()).await.unwrap();
+    near.send(b"behind it").await.unwrap();
+    near.close().unwrap();
+    let met = in_time(far.recv()).await.unwrap_err();
+    assert!(met.to_string().contains("`recv_tensor` or `recv_tensors`"), "{met}");
+    assert!(in_time(far.recv_tensor()).await.unwrap().is_some());
+    let met = in_time(far.recv_tensors()).await.unwrap_err();
+    assert!(met.to_string().ends_with("`recv`"), "{met}");
+    assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"behind it");
+    assert_eq!(in_time(far.recv()).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -313,9 +327,9 @@ async fn a_dropped_future_has_received_no_tensor() {
         tensor.fill(round);
         near.send(b"before").await.unwrap();
         near.send_tensor(tensor).await.unwrap();
+        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"before");
         let tensor = in_time(far.recv_tensor()).await.unwrap().unwrap();
         assert_eq!(tensor.to_vec::<u32>().unwrap(), [round; 1000]);
-        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"before");
     }
     is_whole(&context);
 }

@@ -1,6 +1,8 @@
 //! The receiver: the receiving half of a connection. It owns the inbox, the backlog and the requests in flight.
 //!
-//! 1. A receive of one kind of message sets messages of other kinds aside, in the backlog, within its limit.
+//! 1. A wait for a response sets other messages aside, in the backlog, within its limit. A receive of another kind sets
+//!    only responses aside: it fails at a message of another kind, which stays the next one. So no message is ever passed
+//!    over by a program that does not receive its kind.
 //! 2. A message that is only peeked at stays the next one, as it was checked.
 //! 3. A response is accepted only for a request in flight; any other ends the link.
 
@@ -74,7 +76,8 @@ impl Receiver {
     ///
     /// - [`ErrorKind::PeerDied`]: the peer ended without closing, and each message that it published was received.
     /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
-    /// - [`ErrorKind::BacklogFull`]: too many requests, responses or tensors stand before the next message.
+    /// - [`ErrorKind::OtherKind`]: the next message has tensors or is a request, for another method. It stays the next one.
+    /// - [`ErrorKind::BacklogFull`]: too many responses stand before the next message.
     /// - [`ErrorKind::Forked`]: the process that made the connection is the parent of this one.
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
         let mut message = Vec::new();
@@ -223,8 +226,7 @@ impl Receiver {
     }
 
     fn request(&mut self, patience: RecvPatience) -> Result<Option<Request>, TryRecvError> {
-        let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
-        let kept = self.kept(wanted, patience, REQUESTS)?;
+        let kept = self.kept(Awaited::Request, patience, REQUESTS)?;
         Ok(kept.and_then(|KeptMessage { kind, body, .. }| match kind {
             MessageKind::Request(id) => Some(Request { id, body }),
             _ => None,
@@ -246,8 +248,7 @@ impl Receiver {
         if !self.calls.is_made(id) {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
-        let wanted = |kind: &MessageKind| *kind == MessageKind::Response(id);
-        let kept = self.kept(wanted, patience, REQUESTS)?;
+        let kept = self.kept(Awaited::Response(id), patience, REQUESTS)?;
         if kept.is_some() {
             self.calls.finish(id);
         }
@@ -301,22 +302,24 @@ impl Receiver {
                 self.inbox.hold(head);
             }
         }
-        let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
-        Ok(self.kept(wanted, patience, MESSAGES)?.map(|kept| {
+        Ok(self.kept(Awaited::Message, patience, MESSAGES)?.map(|kept| {
             *message = kept.body;
             message.len()
         }))
     }
 
-    /// Returns the next message of the wanted kind, and sets those before it aside.
+    /// Returns the next message of the awaited kind, and sets aside what a wait for it may set aside.
     #[cold]
     fn kept(
         &mut self,
-        wanted: impl Fn(&MessageKind) -> bool,
+        awaited: Awaited,
         patience: RecvPatience,
         copies: Wanted,
     ) -> Result<Option<KeptMessage>, TryRecvError> {
-        if let Some(kept) = self.backlog.take(&wanted) {
+        if let Some(oldest) = self.backlog.oldest_unasked() {
+            awaited.check(oldest)?;
+        }
+        if let Some(kept) = self.backlog.take(|kind| awaited.takes(*kind)) {
             return Ok(Some(kept));
         }
         loop {
@@ -326,15 +329,15 @@ impl Receiver {
                 return Ok(None);
             };
             let kind = self.inbox.kind(&head);
-            let is_awaited = match kind {
+            let is_expected = match kind {
                 MessageKind::Response(id) => self.calls.is_made(id),
                 _ => true,
             };
-            if is_awaited && !wanted(&kind) {
+            if is_expected && !awaited.takes(kind) {
                 let size = head.len + head.header.attachments() * PINNED;
-                if let Err(full) = self.backlog.admit(size) {
+                if let Err(error) = awaited.check(kind).and_then(|()| self.backlog.admit(size)) {
                     self.inbox.hold(head);
-                    return Err(full.into());
+                    return Err(error.into());
                 }
             }
             let kept = self.inbox.kept(&head, kind, (body, copied))?;
@@ -344,7 +347,7 @@ impl Receiver {
                 // The response is not wanted.
                 continue;
             }
-            if wanted(&kept.kind) {
+            if awaited.takes(kept.kind) {
                 return Ok(Some(kept));
             }
             self.backlog.push(kept);
@@ -358,7 +361,7 @@ impl Receiver {
         patience: RecvPatience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
-        if !self.backlog.has_tensors()
+        if !self.backlog.has_unasked()
             && let Some(head) = self.inbox.head(patience)?
         {
             if head.header.kind() == Kind::Tensors {
@@ -380,8 +383,8 @@ impl Receiver {
         patience: RecvPatience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
-        let wanted = |kind: &MessageKind| *kind == MessageKind::Tensors;
-        let Some(kept) = self.kept(wanted, patience, None)? else { return Ok(None) };
+        let kept = self.kept(Awaited::Tensors, patience, None)?;
+        let Some(kept) = kept else { return Ok(None) };
         Ok(Some(self.open_kept(kept, open)?))
     }
 
@@ -427,6 +430,43 @@ impl Receiver {
         self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?;
         self.calls.finish(id);
         Ok(())
+    }
+}
+
+/// The message that a caller waits for.
+#[derive(Debug, Clone, Copy)]
+enum Awaited {
+    Message,
+    Request,
+    Tensors,
+    Response(RequestId),
+}
+
+impl Awaited {
+    fn takes(self, kind: MessageKind) -> bool {
+        match self {
+            Self::Message => kind == MessageKind::Message,
+            Self::Request => matches!(kind, MessageKind::Request(_)),
+            Self::Tensors => kind == MessageKind::Tensors,
+            Self::Response(id) => kind == MessageKind::Response(id),
+        }
+    }
+
+    /// Checks that the caller takes a message of this kind, or that the receiver may set it aside for a caller who will
+    /// ask for it. A caller that only receives another kind may never ask: it would lose the message unseen.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OtherKind`]: the caller receives the message by another method first.
+    fn check(self, kind: MessageKind) -> Result<()> {
+        let (next, method) = match kind {
+            _ if self.takes(kind) || matches!(self, Self::Response(_)) => return Ok(()),
+            MessageKind::Response(_) => return Ok(()),
+            MessageKind::Message => ("is a plain one", "`recv`"),
+            MessageKind::Request(_) => ("is a request", "`recv_request`"),
+            MessageKind::Tensors => ("has tensors", "`recv_tensor` or `recv_tensors`"),
+        };
+        Err(ErrorKind::OtherKind { next, method }.into())
     }
 }
 
