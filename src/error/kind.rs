@@ -89,6 +89,12 @@ pub enum ErrorKind {
         /// The peer's effective user id.
         uid: u32,
     },
+    /// The user namespace of this process does not map its user or its group. The kernel then refuses its credentials,
+    /// which every Hello carries.
+    #[error(
+        "the user namespace of this process does not map its user or group, so it can send no credentials: write its uid_map and gid_map (user_namespaces(7))"
+    )]
+    UnmappedUser,
     /// The peer refused the connection: its peer policy does not admit this process.
     #[error(
         "the peer refused the connection: its peer policy does not admit this process (the peer's Options::peer_policy)"
@@ -426,6 +432,7 @@ mod tests {
             ErrorKind::NobodyListens { address: "@camera".into() },
             ErrorKind::InvalidOption { name: "ring_capacity", value: a, must: "a power of two" },
             ErrorKind::PeerNotAdmitted { uid: a as u32 },
+            ErrorKind::UnmappedUser,
             ErrorKind::NotAdmittedByPeer,
             ErrorKind::RefusedByPeer { code: a as u32 },
             ErrorKind::NoCommonVersion { ours: (a as u16, b as u16), theirs: (c as u16, d as u16) },

@@ -161,9 +161,11 @@ impl Listener {
         socket::receive_credentials(&socket)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
             .map_err(|errno| Error::os("epoll_create1", errno))?;
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
-                .map_err(|errno| Error::os("timerfd_create", errno))?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )
+        .map_err(|errno| Error::os("timerfd_create", errno))?;
         for (watched, key) in [(&socket, LISTENER), (&timer, TIMER)] {
             epoll::add(&epoll, watched, EventData::new_u64(key), EventFlags::IN)
                 .map_err(|errno| Error::os("epoll_ctl", errno))?;
@@ -365,6 +367,7 @@ impl Listener {
                     // The caller hears what this process lacks.
                     ErrorKind::DescriptorLimit { .. }
                     | ErrorKind::OutOfMemory { .. }
+                    | ErrorKind::UnmappedUser
                     | ErrorKind::Os { .. } => Err(error),
                     _ => Ok(Checked::Over),
                 }
