@@ -11,8 +11,6 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +29,7 @@ use crate::handshake::{exchange, socket};
 use crate::shm::fork::Generation;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
+use crate::transport::socket_path::SocketPath;
 
 /// The key of the listening socket; half-open peers have others.
 const LISTENER: u64 = u64::MAX;
@@ -117,8 +116,8 @@ pub struct Listener {
     stuck: bool,
     stats: ListenerStats,
     generation: Generation,
-    /// The path to remove on drop, while it is still this socket.
-    path: Option<(PathBuf, (u64, u64))>,
+    /// The file to remove on drop.
+    path: Option<SocketPath>,
 }
 
 #[derive(Debug)]
@@ -131,27 +130,24 @@ struct HalfOpen {
 impl Listener {
     pub(super) fn bind(core: Arc<Core>, address: Address) -> Result<Self> {
         let target = address.to_socket_address()?;
-        let mut socket = socket::open()?;
-        let mut bound = socket::bind_and_listen(&socket, &target);
-        if bound == Err(Errno::ADDRINUSE) && address.as_path().is_some_and(is_stale) {
-            // A process that died left the socket file behind.
-            socket = socket::open()?;
-            let removed = address.as_path().map(std::fs::remove_file);
-            bound = match removed {
-                Some(Ok(())) => socket::bind_and_listen(&socket, &target),
-                _ => bound,
-            };
-        }
-        match bound {
-            Ok(()) => {}
+        let socket = socket::open()?;
+        // A peer that connects as soon as the socket listens is heard with its credentials.
+        socket::receive_credentials(&socket)?;
+        let bind = || socket::bind_and_listen(&socket, &target);
+        let bound = match address.as_path() {
+            Some(path) => SocketPath::bind(path, bind),
+            None => bind().map(|()| None),
+        };
+        let path = match bound {
+            Ok(path) => path,
             Err(errno @ Errno::ADDRINUSE) => {
                 let kind = ErrorKind::AddressInUse { address: address.to_string() };
                 return Err(Error::with_source(kind, errno));
             }
             Err(errno) => return Err(Error::os("bind", errno)),
-        }
+        };
         let mut listener = Self::adopt(core, socket)?;
-        listener.path = address.as_path().and_then(|path| Some((path.into(), socket_at(path)?)));
+        listener.path = path;
         listener.address = Some(address);
         Ok(listener)
     }
@@ -463,23 +459,6 @@ fn reserve_descriptor(any: &OwnedFd) -> Option<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(any, 3).ok()
 }
 
-/// Returns device and inode of the file at a path, if it is a socket.
-fn socket_at(path: &Path) -> Option<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path).ok()?;
-    file.file_type().is_socket().then(|| (file.dev(), file.ino()))
-}
-
-/// Returns whether a path holds a socket on which nobody listens. A file of another kind refuses connections too, and
-/// is not the listener's to remove.
-fn is_stale(path: &Path) -> bool {
-    if socket_at(path).is_none() {
-        return false;
-    }
-    let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return false };
-    let Ok(probe) = socket::open() else { return false };
-    socket::connect(&probe, &target) == Err(Errno::CONNREFUSED)
-}
-
 fn timeout(until: Option<Instant>) -> Option<Timespec> {
     let left = until?.saturating_duration_since(Instant::now());
     let seconds = left.as_secs().min(i64::MAX as u64) as i64;
@@ -504,8 +483,8 @@ impl Drop for Listener {
                 left += 1;
             }
         }
-        if let Some((path, _)) = path.filter(|(path, ours)| socket_at(path) == Some(*ours)) {
-            let _ = std::fs::remove_file(path);
+        if let Some(path) = path {
+            path.remove();
         }
     }
 }

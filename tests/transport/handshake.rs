@@ -270,6 +270,60 @@ fn a_stale_path_is_taken_over_and_a_living_one_is_not() {
 }
 
 #[test]
+fn listeners_that_want_one_path_at_a_time_never_take_a_living_one_for_stale() {
+    let file = std::env::temp_dir().join(unique_name());
+    let path = Address::path(&file).unwrap();
+    let (living, listened) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let context = Context::new().unwrap();
+                for round in 0..400 {
+                    match context.listen(&path) {
+                        Ok(listener) => {
+                            assert_eq!(living.fetch_add(1, Ordering::SeqCst), 0, "two listen");
+                            listened.fetch_add(1, Ordering::SeqCst);
+                            thread::yield_now();
+                            assert!(file.exists(), "another listener removed the file");
+                            living.fetch_sub(1, Ordering::SeqCst);
+                            drop(listener);
+                        }
+                        Err(error) => {
+                            let kind = error.kind();
+                            assert!(matches!(kind, ErrorKind::AddressInUse { .. }), "{error:#}");
+                        }
+                    }
+                    if round % 8 == 0 && living.load(Ordering::SeqCst) == 0 {
+                        // A process that dies.
+                        drop(UnixListener::bind(&file));
+                    }
+                }
+            });
+        }
+    });
+    assert!(listened.load(Ordering::SeqCst) > 100);
+    let _ = std::fs::remove_file(&file);
+}
+
+#[test]
+fn a_folder_whose_lock_somebody_keeps_costs_the_removal_of_files_alone() {
+    let folder = std::env::temp_dir().join(unique_name());
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("socket");
+    let path = Address::path(&file).unwrap();
+    let context = Context::new().unwrap();
+    let locked = File::open(&folder).unwrap();
+    locked.lock().unwrap();
+    drop(context.listen(&path).unwrap());
+    assert!(file.exists(), "without the lock it is left");
+    assert!(matches!(kind(context.listen(&path)), ErrorKind::AddressInUse { .. }));
+    drop(locked);
+    drop(context.listen(&path).unwrap());
+    assert!(!file.exists());
+    std::fs::remove_dir(&folder).unwrap();
+}
+
+#[test]
 fn a_descriptor_that_is_no_such_socket_is_refused() {
     let context = Context::new().unwrap();
     let expected = ErrorKind::NotSeqpacket;
