@@ -584,10 +584,15 @@ pub(crate) enum SetAside<T> {
 }
 
 impl Receiver {
-    /// Returns whether a record has come or the link is over.
+    /// Returns whether a record has come, a promised one is missing, or the link is over.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.inbox.is_ready()
+    }
+
+    /// Returns whether a promised record is missing, of which no header tells.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.inbox.consumer.is_cut()
     }
 
     /// Publishes that this half sleeps on the socket. The caller issues one barrier for any number of halves, and then
