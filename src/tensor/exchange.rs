@@ -295,7 +295,7 @@ impl Receiver {
     /// # Errors
     ///
     /// - [`ErrorKind::OtherKind`]: the next message has no tensors. It stays the next one.
-    /// As [`recv`](Self::recv).
+    /// - Otherwise as [`recv`](Self::recv).
     pub fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
         self.open_tensors(RecvPatience::Forever, open_set).map_err(into_recv_error)
     }
