@@ -1,4 +1,4 @@
-//! The backlog: messages that the receiver took out of the ring while the caller waited for another kind.
+//! The backlog: messages that the receiver took out of the ring while the caller waited for a response, and responses.
 //!
 //! 1. Messages of one kind stay in the order in which they came.
 //! 2. The sum of their sizes stays within `Options::backlog_limit`, except that one message always fits.
@@ -30,8 +30,8 @@ pub(crate) struct Backlog {
     kept: VecDeque<KeptMessage>,
     bytes: usize,
     limit: usize,
-    /// The count of messages that carry tensors.
-    tensors: usize,
+    /// The count of messages that are no responses.
+    unasked: usize,
 }
 
 impl KeptMessage {
@@ -40,15 +40,15 @@ impl KeptMessage {
         self.body.len() + self.attachments.len() * PINNED + OVERHEAD
     }
 
-    fn is_tensors(&self) -> bool {
-        self.kind == MessageKind::Tensors
+    fn is_unasked(&self) -> bool {
+        !matches!(self.kind, MessageKind::Response(_))
     }
 }
 
 impl Backlog {
     /// Returns an empty backlog of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { kept: VecDeque::new(), bytes: 0, limit, tensors: 0 }
+        Self { kept: VecDeque::new(), bytes: 0, limit, unasked: 0 }
     }
 
     /// Returns whether no message was set aside.
@@ -57,10 +57,15 @@ impl Backlog {
         self.kept.is_empty()
     }
 
-    /// Returns whether a message with tensors was set aside.
+    /// Returns whether a message was set aside that is no response.
     #[inline(always)]
-    pub(crate) fn has_tensors(&self) -> bool {
-        self.tensors > 0
+    pub(crate) fn has_unasked(&self) -> bool {
+        self.unasked > 0
+    }
+
+    /// Returns the kind of the oldest message that is no response.
+    pub(crate) fn oldest_unasked(&self) -> Option<MessageKind> {
+        self.kept.iter().find(|kept| kept.is_unasked()).map(|kept| kept.kind)
     }
 
     /// Checks that a message of `len` bytes may be set aside. An empty backlog takes any message.
@@ -91,14 +96,14 @@ impl Backlog {
     /// Sets a message aside. [`admit`](Self::admit) has allowed it.
     pub(crate) fn push(&mut self, kept: KeptMessage) {
         self.bytes += kept.size();
-        self.tensors += usize::from(kept.is_tensors());
+        self.unasked += usize::from(kept.is_unasked());
         self.kept.push_back(kept);
     }
 
     /// Puts back the message that was taken out last.
     pub(crate) fn put_back(&mut self, kept: KeptMessage) {
         self.bytes += kept.size();
-        self.tensors += usize::from(kept.is_tensors());
+        self.unasked += usize::from(kept.is_unasked());
         self.kept.push_front(kept);
     }
 
@@ -107,7 +112,7 @@ impl Backlog {
         let at = self.kept.iter().position(|kept| wanted(&kept.kind))?;
         let kept = self.kept.remove(at)?;
         self.bytes -= kept.size();
-        self.tensors -= usize::from(kept.is_tensors());
+        self.unasked -= usize::from(kept.is_unasked());
         Some(kept)
     }
 }

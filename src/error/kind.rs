@@ -89,6 +89,12 @@ pub enum ErrorKind {
         /// The peer's effective user id.
         uid: u32,
     },
+    /// The user namespace of this process does not map its user or its group. The kernel then refuses its credentials,
+    /// which every Hello carries.
+    #[error(
+        "the user namespace of this process does not map its user or group, so it can send no credentials: write its uid_map and gid_map (user_namespaces(7))"
+    )]
+    UnmappedUser,
     /// The peer refused the connection: its peer policy does not admit this process.
     #[error(
         "the peer refused the connection: its peer policy does not admit this process (the peer's Options::peer_policy)"
@@ -160,6 +166,15 @@ pub enum ErrorKind {
         used: u64,
         /// The quota in bytes.
         quota: u64,
+    },
+    /// The next message is of another kind than the caller receives. It stays the next one, and nothing is lost. A peek
+    /// ([`Receiver::peek`](crate::Receiver::peek)) returns messages of every kind.
+    #[error("the next message {next}: receive it with {method}")]
+    OtherKind {
+        /// The kind of the next message.
+        next: &'static str,
+        /// The methods that receive it.
+        method: &'static str,
     },
     /// Messages of other kinds fill the backlog. The caller receives them first.
     #[error(
@@ -436,6 +451,7 @@ mod tests {
             ErrorKind::NobodyListens { address: "@camera".into() },
             ErrorKind::InvalidOption { name: "ring_capacity", value: a, must: "a power of two" },
             ErrorKind::PeerNotAdmitted { uid: a as u32 },
+            ErrorKind::UnmappedUser,
             ErrorKind::NotAdmittedByPeer,
             ErrorKind::RefusedByPeer { code: a as u32 },
             ErrorKind::NoCommonVersion { ours: (a as u16, b as u16), theirs: (c as u16, d as u16) },
@@ -446,6 +462,7 @@ mod tests {
             ErrorKind::MessageTooLarge { len: b, max: a },
             ErrorKind::BatchTooLarge { needed: b, capacity: a },
             ErrorKind::PoolExhausted { needed: a, used: b, quota: c },
+            ErrorKind::OtherKind { next: "has tensors", method: "`recv_tensor`" },
             ErrorKind::BacklogFull { messages: x, needed: y, used: z, limit: w },
             ErrorKind::CallsInFlight { calls: x, limit: y },
             ErrorKind::WritesFull { bytes: y, limit: x },

@@ -62,6 +62,8 @@ impl Ours {
             // The queue of a new socket has room for a packet. A peer may have filled that of a socketpair.
             Ok(false) => Err(Error::os("sendmsg", Errno::AGAIN)),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(ErrorKind::PeerClosed.into()),
+            // All else of the call is this library's. Source: `__scm_send` of `net/core/scm.c`.
+            Err(errno @ Errno::INVAL) => Err(Error::with_source(ErrorKind::UnmappedUser, errno)),
             Err(errno) => Err(Error::os("sendmsg", errno)),
         }
     }

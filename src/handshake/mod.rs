@@ -13,6 +13,7 @@ pub(crate) mod peer;
 pub(crate) mod policy;
 pub(crate) mod socket;
 pub(crate) mod untrusted;
+mod user;
 
 pub use address::Address;
 pub use peer::Peer;

@@ -52,7 +52,8 @@ impl Peer {
         self.credentials.pid
     }
 
-    /// Returns the effective user id.
+    /// Returns the effective user id. The overflow uid (65534) stands for every user that this process's user namespace
+    /// does not map.
     pub fn uid(&self) -> u32 {
         self.credentials.uid
     }

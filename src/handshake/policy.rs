@@ -2,12 +2,14 @@
 //!
 //! 1. The policy sees only what the kernel vouches for.
 //! 2. A custom function that panics admits nobody.
+//! 3. A user that cannot be told from others is nobody's equal.
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use crate::error::{ErrorKind, Result, contain};
+use crate::error::{Error, ErrorKind, Result, contain};
 use crate::handshake::peer::{Credentials, Peer};
+use crate::handshake::user::{self, Compared};
 
 /// The peers that a context admits, on both sides of a handshake.
 ///
@@ -26,7 +28,8 @@ use crate::handshake::peer::{Credentials, Peer};
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum PeerPolicy {
-    /// Peers with the effective user id of this process.
+    /// Peers with the effective user id of this process. If that is the overflow uid (65534), the policy admits nobody
+    /// in a user namespace that maps only some users: the kernel reports every other user as this one.
     SameUser,
     /// Every peer that can reach the socket.
     Anyone,
@@ -37,19 +40,25 @@ pub enum PeerPolicy {
 
 impl PeerPolicy {
     pub(crate) fn check(&self, credentials: &Credentials) -> Result<()> {
+        let refused = || ErrorKind::PeerNotAdmitted { uid: credentials.uid };
         let admitted = match self {
-            Self::SameUser => credentials.uid == rustix::process::geteuid().as_raw(),
+            Self::SameUser => match user::compare(credentials.uid) {
+                Compared::Same => true,
+                Compared::Different => false,
+                Compared::Unknown => {
+                    let why = "this process's user namespace does not map every user, and reports those that it does \
+                               not map by this number (user_namespaces(7)): map another number to this process's user, \
+                               or use PeerPolicy::Custom";
+                    return Err(Error::with_source(refused(), io::Error::other(why)));
+                }
+            },
             Self::Anyone => true,
             Self::Custom(admits) => {
                 let peer = Peer::new(*credentials, None);
                 contain(|| admits(&peer)).unwrap_or(false)
             }
         };
-        if admitted {
-            Ok(())
-        } else {
-            Err(ErrorKind::PeerNotAdmitted { uid: credentials.uid }.into())
-        }
+        if admitted { Ok(()) } else { Err(refused().into()) }
     }
 }
 

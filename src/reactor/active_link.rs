@@ -338,7 +338,7 @@ impl ActiveLink {
     /// Returns whether the next header shows all work that the link has.
     fn is_shown_by_header(&self) -> bool {
         let has_deferred = !self.deferred.is_empty() && !self.interest.has_calls();
-        !has_deferred && self.socket.is_alive()
+        !has_deferred && self.socket.is_alive() && !self.receiver.is_cut()
     }
 
     pub(super) fn on_message(&mut self, callback: MessageFn) {

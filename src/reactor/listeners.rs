@@ -37,11 +37,9 @@ impl ListenerSet {
         self.listeners.is_empty()
     }
 
-    /// Returns the time until a pause ends, or a silent peer is to be dropped.
+    /// Returns the time until a pause ends.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        let silent = self.listeners.iter().filter_map(|each| each.listener.next_deadline());
-        let paused = self.listeners.iter().filter_map(|each| each.paused_until);
-        let first = silent.chain(paused).min();
+        let first = self.listeners.iter().filter_map(|each| each.paused_until).min();
         first.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
@@ -74,7 +72,7 @@ impl ListenerSet {
         true
     }
 
-    /// Watches the listeners whose pause is over, and drops peers that have connected and stay silent.
+    /// Watches the listeners whose pause is over.
     pub(super) fn pass_time(&mut self, epoll: impl AsFd) {
         if self.listeners.is_empty() {
             return;
@@ -82,13 +80,6 @@ impl ListenerSet {
         let now = Instant::now();
         for each in &mut self.listeners {
             each.resume(now, &epoll);
-        }
-        let is_late = |each: &&Accepting| {
-            each.listener.next_deadline().is_some_and(|deadline| deadline <= now)
-        };
-        let late: Vec<u64> = self.listeners.iter().filter(is_late).map(|each| each.key).collect();
-        for key in late {
-            self.accept(key, &epoll);
         }
     }
 

@@ -69,8 +69,12 @@ use crate::shm::page_size;
 #[derive(Debug)]
 pub enum SigbusGuard {}
 
-/// The previous disposition of the signal.
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+/// The disposition of the signal before [`SigbusGuard::install`], as it reads it first. The handler needs one from its
+/// first moment.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// The disposition that the guard's handler has replaced. It differs from [`BEFORE`] if another thread has installed a
+/// handler in between.
+static REPLACED: OnceLock<libc::sigaction> = OnceLock::new();
 /// Whether the previous handler wanted to run once (`SA_RESETHAND`) and has run.
 static SPENT: AtomicBool = AtomicBool::new(false);
 static GENERATION: OnceLock<Generation> = OnceLock::new();
@@ -91,12 +95,12 @@ impl SigbusGuard {
         }
         let generation = Generation::current()?;
         let before = disposition(None)?;
-        // Both are set before the handler can run and read them.
+        // Both are set before the handler can run and read them. Only the call that installs it tells what it replaces.
         let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (before.sa_flags & libc::SA_RESTART);
         let _ = GENERATION.set(generation);
-        let _ = PREVIOUS.set(before);
+        let _ = BEFORE.set(before);
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_sigbus;
-        disposition(Some(&action(handler as usize, flags)))?;
+        let _ = REPLACED.set(disposition(Some(&action(handler as usize, flags)))?);
         INSTALLED.store(true, Ordering::Release);
         Ok(())
     }
@@ -240,7 +244,7 @@ fn map_zeros(pages: Range<usize>, writable: bool) -> bool {
 
 /// Passes the signal to the handler that would get it without the guard.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, code: c_int) {
-    let Some(previous) = PREVIOUS.get() else { return die(code) };
+    let Some(previous) = REPLACED.get().or_else(|| BEFORE.get()) else { return die(code) };
     let once = previous.sa_flags & libc::SA_RESETHAND != 0;
     match previous.sa_sigaction {
         libc::SIG_DFL => die(code),

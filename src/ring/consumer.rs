@@ -121,6 +121,11 @@ impl<O: OwnWords, P: PeerWords> Consumer<O, P> {
         self.word() != 0
     }
 
+    /// Returns whether the record that the previous one promised is missing: a fault, of which no header tells.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cursor.is_promised() && self.word() == 0
+    }
+
     /// Returns the start of the next record's header in the peer's segment, in bytes.
     #[inline(always)]
     pub(crate) fn next_header(&self) -> usize {

@@ -252,6 +252,11 @@ impl ConsumerCursor {
         self.position
     }
 
+    /// Returns whether the previous record promised one here.
+    pub(crate) fn is_promised(&self) -> bool {
+        self.promised
+    }
+
     /// Returns the bytes from the next record's header to its payload.
     #[inline(always)]
     pub(crate) fn lead(&self, header: Header) -> u64 {

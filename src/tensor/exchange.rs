@@ -242,11 +242,12 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Receives the next tensor. Returns `None` if the peer has closed in order. Messages of other kinds
-    /// before it are set aside. It waits as [`recv`](Self::recv) does.
+    /// Receives the next tensor. Returns `None` if the peer has closed in order. It waits as
+    /// [`recv`](Self::recv) does.
     ///
     /// # Errors
     ///
+    /// - [`ErrorKind::OtherKind`]: the next message has no tensors. It stays the next one.
     /// - [`TensorFault::Count`]: the next message has another number of tensors than one. It is dropped.
     /// - Otherwise as [`recv`](Self::recv).
     #[inline(always)]
@@ -288,12 +289,13 @@ impl Receiver {
         self.take_tensor(RecvPatience::None)
     }
 
-    /// Receives the tensors of the next message that has some. Returns `None` if the peer has closed in order.
-    /// Messages of other kinds before it are set aside. It waits as [`recv`](Self::recv) does.
+    /// Receives the tensors of the next message. Returns `None` if the peer has closed in order. It waits as
+    /// [`recv`](Self::recv) does.
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv).
+    /// - [`ErrorKind::OtherKind`]: the next message has no tensors. It stays the next one.
+    /// - Otherwise as [`recv`](Self::recv).
     pub fn recv_tensors(&mut self) -> Result<Option<TensorSet>> {
         self.open_tensors(RecvPatience::Forever, open_set).map_err(into_recv_error)
     }

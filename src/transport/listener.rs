@@ -1,6 +1,7 @@
 //! A listener: it accepts peers, and no peer can end it.
 //!
-//! The listener owns the listening socket, the peers whose Hello has not come, and an epoll instance that watches both.
+//! The listener owns the listening socket, the peers whose Hello has not come, a timer for the deadline of the oldest of
+//! them, and an epoll instance that watches all three. So the epoll instance alone tells a loop when to call.
 //!
 //! 1. A peer that lies, stays silent or dies fails its own handshake alone.
 //! 2. At most `half_open_limit` peers are half-open. One more, and the listener drops the oldest.
@@ -10,14 +11,15 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::address::Address;
@@ -27,9 +29,13 @@ use crate::handshake::{exchange, socket};
 use crate::shm::fork::Generation;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
+use crate::transport::socket_path::SocketPath;
 
 /// The key of the listening socket; half-open peers have others.
 const LISTENER: u64 = u64::MAX;
+
+/// The key of the timer.
+const TIMER: u64 = u64::MAX - 1;
 
 /// How long the listener takes peers from the socket's queue at a time. A peer that lies can cost some 10 ms, for
 /// counting the pages of a GiB, and a reactor has links beside the listener.
@@ -98,6 +104,11 @@ pub struct Listener {
     epoll: OwnedFd,
     /// Peers whose Hello has not come, oldest first.
     half_open: VecDeque<HalfOpen>,
+    /// Expires at the deadline of a half-open peer.
+    timer: OwnedFd,
+    /// Whether the timer runs, or has expired unseen. It runs on after its peer has sent its Hello, so that a stream of
+    /// peers costs one setting per `handshake_timeout`.
+    is_timed: bool,
     next_key: u64,
     /// Closed for a moment to turn a peer away when no descriptor is left.
     reserve: Option<OwnedFd>,
@@ -105,8 +116,8 @@ pub struct Listener {
     stuck: bool,
     stats: ListenerStats,
     generation: Generation,
-    /// The path to remove on drop, while it is still this socket.
-    path: Option<(PathBuf, (u64, u64))>,
+    /// The file to remove on drop.
+    path: Option<SocketPath>,
 }
 
 #[derive(Debug)]
@@ -119,27 +130,24 @@ struct HalfOpen {
 impl Listener {
     pub(super) fn bind(core: Arc<Core>, address: Address) -> Result<Self> {
         let target = address.to_socket_address()?;
-        let mut socket = socket::open()?;
-        let mut bound = socket::bind_and_listen(&socket, &target);
-        if bound == Err(Errno::ADDRINUSE) && address.as_path().is_some_and(is_stale) {
-            // A process that died left the socket file behind.
-            socket = socket::open()?;
-            let removed = address.as_path().map(std::fs::remove_file);
-            bound = match removed {
-                Some(Ok(())) => socket::bind_and_listen(&socket, &target),
-                _ => bound,
-            };
-        }
-        match bound {
-            Ok(()) => {}
+        let socket = socket::open()?;
+        // A peer that connects as soon as the socket listens is heard with its credentials.
+        socket::receive_credentials(&socket)?;
+        let bind = || socket::bind_and_listen(&socket, &target);
+        let bound = match address.as_path() {
+            Some(path) => SocketPath::bind(path, bind),
+            None => bind().map(|()| None),
+        };
+        let path = match bound {
+            Ok(path) => path,
             Err(errno @ Errno::ADDRINUSE) => {
                 let kind = ErrorKind::AddressInUse { address: address.to_string() };
                 return Err(Error::with_source(kind, errno));
             }
             Err(errno) => return Err(Error::os("bind", errno)),
-        }
+        };
         let mut listener = Self::adopt(core, socket)?;
-        listener.path = address.as_path().and_then(|path| Some((path.into(), socket_at(path)?)));
+        listener.path = path;
         listener.address = Some(address);
         Ok(listener)
     }
@@ -149,8 +157,15 @@ impl Listener {
         socket::receive_credentials(&socket)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
             .map_err(|errno| Error::os("epoll_create1", errno))?;
-        epoll::add(&epoll, &socket, EventData::new_u64(LISTENER), EventFlags::IN)
-            .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )
+        .map_err(|errno| Error::os("timerfd_create", errno))?;
+        for (watched, key) in [(&socket, LISTENER), (&timer, TIMER)] {
+            epoll::add(&epoll, watched, EventData::new_u64(key), EventFlags::IN)
+                .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        }
         let reserve = reserve_descriptor(&socket);
         let generation = Generation::current()?;
         Ok(Self {
@@ -159,6 +174,8 @@ impl Listener {
             socket,
             epoll,
             half_open: VecDeque::new(),
+            timer,
+            is_timed: false,
             next_key: 0,
             reserve,
             stuck: false,
@@ -223,19 +240,20 @@ impl Listener {
             self.core.prepare();
             let now = Instant::now();
             self.drop_silent(now);
-            let next = self.next_deadline();
-            let until = deadline.into_iter().chain(next).min();
             let mut events = [MaybeUninit::<Event>::uninit(); 16];
             let keys: Vec<u64> =
-                match epoll::wait(&self.epoll, &mut events, timeout(until).as_ref()) {
+                match epoll::wait(&self.epoll, &mut events, timeout(deadline).as_ref()) {
                     Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
                     Err(Errno::INTR) => continue,
                     Err(errno) => return Err(Error::os("epoll_wait", errno)),
                 };
             let idle = keys.is_empty();
             for key in keys {
-                let connected =
-                    if key == LISTENER { self.take_new() } else { self.check_again(key) };
+                let connected = match key {
+                    LISTENER => self.take_new(),
+                    TIMER => self.expire().map(|()| None),
+                    key => self.check_again(key),
+                };
                 if connected.is_err() && self.stuck && key == LISTENER {
                     // The caller that waits for the socket would call at once, for ever.
                     let now = Instant::now();
@@ -268,11 +286,6 @@ impl Listener {
         // The entry had room a moment ago. Without it, `accept` finds peers by its deadline.
         let data = EventData::new_u64(LISTENER);
         let _ = epoll::add(&self.epoll, &self.socket, data, EventFlags::IN);
-    }
-
-    /// Returns when the listener drops the oldest half-open peer.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.half_open.front().map(|peer| peer.deadline)
     }
 
     /// Takes peers from the socket's queue until one connects.
@@ -351,6 +364,7 @@ impl Listener {
                     ErrorKind::DescriptorLimit { .. }
                     | ErrorKind::OutOfMemory { .. }
                     | ErrorKind::FileSizeLimit { .. }
+                    | ErrorKind::UnmappedUser
                     | ErrorKind::Os { .. } => Err(error),
                     _ => Ok(Checked::Over),
                 }
@@ -374,6 +388,29 @@ impl Listener {
             .map_err(|errno| Error::os("epoll_ctl", errno))?;
         let deadline = self.core.options().handshake_deadline();
         self.half_open.push_back(HalfOpen { key, socket, deadline });
+        if self.is_timed { Ok(()) } else { self.set_timer() }
+    }
+
+    /// Drops the peers whose time is over, once the timer has expired.
+    fn expire(&mut self) -> Result<()> {
+        self.drop_silent(Instant::now());
+        self.set_timer()
+    }
+
+    /// Sets the timer to the deadline of the oldest half-open peer, or stops it if there is none. This also takes back
+    /// what an expired timer has reported.
+    fn set_timer(&mut self) -> Result<()> {
+        let next = self.half_open.front().map(|peer| peer.deadline);
+        // Zero would stop the timer.
+        let value = timeout(next).map(|left| match left {
+            Timespec { tv_sec: 0, tv_nsec: 0 } => Timespec { tv_sec: 0, tv_nsec: 1 },
+            left => left,
+        });
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = Itimerspec { it_interval: none, it_value: value.unwrap_or(none) };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)
+            .map_err(|errno| Error::os("timerfd_settime", errno))?;
+        self.is_timed = next.is_some();
         Ok(())
     }
 
@@ -423,23 +460,6 @@ fn reserve_descriptor(any: &OwnedFd) -> Option<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(any, 3).ok()
 }
 
-/// Returns device and inode of the file at a path, if it is a socket.
-fn socket_at(path: &Path) -> Option<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path).ok()?;
-    file.file_type().is_socket().then(|| (file.dev(), file.ino()))
-}
-
-/// Returns whether a path holds a socket on which nobody listens. A file of another kind refuses connections too, and
-/// is not the listener's to remove.
-fn is_stale(path: &Path) -> bool {
-    if socket_at(path).is_none() {
-        return false;
-    }
-    let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return false };
-    let Ok(probe) = socket::open() else { return false };
-    socket::connect(&probe, &target) == Err(Errno::CONNREFUSED)
-}
-
 fn timeout(until: Option<Instant>) -> Option<Timespec> {
     let left = until?.saturating_duration_since(Instant::now());
     let seconds = left.as_secs().min(i64::MAX as u64) as i64;
@@ -447,8 +467,8 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
 }
 
 impl AsFd for Listener {
-    /// Returns a descriptor that is readable when [`try_accept`](Listener::try_accept) has something to do. Call it
-    /// then, and now and then besides, so that the listener drops silent peers in time.
+    /// Returns a descriptor that is readable when [`try_accept`](Listener::try_accept) has something to do: a peer has
+    /// come, or the time of a silent one is over.
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -464,8 +484,8 @@ impl Drop for Listener {
                 left += 1;
             }
         }
-        if let Some((path, _)) = path.filter(|(path, ours)| socket_at(path) == Some(*ours)) {
-            let _ = std::fs::remove_file(path);
+        if let Some(path) = path {
+            path.remove();
         }
     }
 }

@@ -26,6 +26,7 @@ mod core;
 mod establish;
 mod listener;
 mod options;
+mod socket_path;
 
 pub use connection::{Connection, Stats};
 pub use context::Context;

@@ -1,8 +1,9 @@
 //! Connections and listeners work inside a mio loop.
 
 use std::thread;
+use std::time::Duration;
 
-use crate::support::{HANG, soon, unique_name};
+use crate::support::{HANG, raw, soon, unique_name};
 use mio::{Events, Interest, Poll, Token};
 use slipring::error::TryRecvError;
 use slipring::options::Spin;
@@ -63,6 +64,33 @@ fn a_loop_serves_a_listener_and_its_links() {
         }
     }
     clients.into_iter().for_each(|client| client.join().unwrap());
+}
+
+#[test]
+fn a_silent_peer_is_dropped_by_a_loop_that_waits_for_the_descriptor_alone() {
+    let options = Options::new().handshake_timeout(Duration::from_millis(50));
+    let context = Context::with_options(options).unwrap();
+    let name = unique_name();
+    let mut listener = context.listen(&name).unwrap();
+    let mut poll = Poll::new().unwrap();
+    let mut events = Events::with_capacity(16);
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
+    let mut wakeups = 0;
+    // The timer is set anew for each of them, also while it runs for another.
+    for dropped in 1..=3 {
+        let silent = raw::dial(&name);
+        while listener.stats().silent < dropped {
+            poll.poll(&mut events, Some(HANG)).unwrap();
+            assert!(!events.is_empty(), "nobody woke the loop for the peer that stays silent");
+            wakeups += 1;
+            while listener.try_accept().unwrap().is_some() {}
+        }
+        assert!(raw::receive(&silent).is_none(), "it was hung up");
+    }
+    assert!(wakeups <= 12, "{wakeups} wake-ups for three peers");
+    // Without half-open peers the loop sleeps.
+    poll.poll(&mut events, Some(Duration::from_millis(120))).unwrap();
+    assert!(events.is_empty(), "{events:?}");
 }
 
 /// Sends back everything there is. `false`: the peer has closed.

@@ -100,6 +100,19 @@ async fn halves_of_two_tasks_wake_each_other() {
 }
 
 #[tokio::test]
+async fn a_listener_drops_a_silent_peer_although_nobody_else_comes() {
+    let options = Options::new().handshake_timeout(Duration::from_millis(50));
+    let name = unique_name();
+    let listener = Context::with_options(options).unwrap().listen(&name).unwrap();
+    let mut listener = AsyncListener::new(listener).unwrap();
+    let accepting = tokio::spawn(async move { listener.accept().await });
+    let silent = raw::dial(&name);
+    let ended = tokio::task::spawn_blocking(move || raw::receive(&silent).is_none());
+    assert!(in_time(ended).await.unwrap(), "it was hung up");
+    accepting.abort();
+}
+
+#[tokio::test]
 async fn a_dropped_future_has_received_nothing() {
     let (mut near, mut far) = pair(Options::new().spin(Spin::Never)).await;
     for round in 0..200u32 {
@@ -271,6 +284,7 @@ async fn tensors_and_sets_arrive_between_messages() {
             sender
         });
         for number in 0..300u32 {
+            assert_eq!(in_time(receiver.recv()).await.unwrap().unwrap(), number.to_le_bytes());
             let tensor = if number % 2 == 0 {
                 in_time(receiver.recv_tensor()).await.unwrap().unwrap()
             } else {
@@ -279,14 +293,27 @@ async fn tensors_and_sets_arrive_between_messages() {
                 set.remove("one").unwrap()
             };
             assert_eq!(tensor.to_vec::<u32>().unwrap(), [number; 50_000]);
-            // It came before, and was set aside.
-            assert_eq!(in_time(receiver.recv()).await.unwrap().unwrap(), number.to_le_bytes());
         }
         drop(sending.await.unwrap());
         assert!(in_time(receiver.recv_tensor()).await.unwrap().is_none());
         assert!(in_time(receiver.recv_tensors()).await.unwrap().is_none());
         is_whole(&context);
     }
+}
+
+#[tokio::test]
+async fn a_message_of_another_kind_than_is_received_is_an_error_and_is_not_lost() {
+    let (_context, mut near, mut far) = lender(Options::new()).await;
+    near.send_tensor(&Tensor::from_slice([1], &[7u32]).unwrap()).await.unwrap();
+    near.send(b"behind it").await.unwrap();
+    near.close().unwrap();
+    let met = in_time(far.recv()).await.unwrap_err();
+    assert!(met.to_string().contains("`recv_tensor` or `recv_tensors`"), "{met}");
+    assert!(in_time(far.recv_tensor()).await.unwrap().is_some());
+    let met = in_time(far.recv_tensors()).await.unwrap_err();
+    assert!(met.to_string().ends_with("`recv`"), "{met}");
+    assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"behind it");
+    assert_eq!(in_time(far.recv()).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -301,9 +328,9 @@ async fn a_dropped_future_has_received_no_tensor() {
         tensor.fill(round);
         near.send(b"before").await.unwrap();
         near.send_tensor(tensor).await.unwrap();
+        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"before");
         let tensor = in_time(far.recv_tensor()).await.unwrap().unwrap();
         assert_eq!(tensor.to_vec::<u32>().unwrap(), [round; 1000]);
-        assert_eq!(in_time(far.recv()).await.unwrap().unwrap(), b"before");
     }
     is_whole(&context);
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::support::callbacks::{diary, hear, kind, receive, settle};
 use crate::support::census::{Census, threads};
 use crate::support::other::{Other, fork, say, wait_for_death};
+use crate::support::raw;
 use crate::support::{HANG, Stage, pair, pair_of, soon, unique_name, wait_until};
 use slipring::error::{Fault, TrySendError};
 use slipring::message::MessageKind;
@@ -49,6 +50,32 @@ fn end_of(link: &Link) -> mpsc::Receiver<Result<(), Error>> {
 fn nothing_more<T: std::fmt::Debug>(said: &mpsc::Receiver<T>) {
     let more = said.recv_timeout(HANG);
     assert!(matches!(more, Err(mpsc::RecvTimeoutError::Disconnected)), "{more:?}");
+}
+
+#[test]
+fn a_record_that_was_promised_and_is_missing_ends_a_link_that_is_otherwise_silent() {
+    for options in spins() {
+        let mut stage = Stage::new(options);
+        let reactor = Reactor::spawn(&stage.context).unwrap();
+        // One record, as many as a link is served at a time, and more.
+        for count in [1, 2, 4, 8, 9] {
+            let (link, mut peer) = stage.link();
+            let link = reactor.adopt(link).unwrap();
+            let (say, said) = diary();
+            link.on_message(move |_, message| say(message.len()));
+            let ended = end_of(&link);
+            for _ in 1..count {
+                peer.say(b"whole");
+            }
+            peer.publish(raw::header(raw::MESSAGE | raw::MORE, 5), b"first");
+            peer.wake_loop();
+            (0..count).for_each(|_| assert_eq!(hear(&said), 5));
+            let end = ended.recv_timeout(Duration::from_millis(100));
+            let error = end.expect("it is reported within 100 ms").unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::Fault(Fault::RecordMissing));
+        }
+        stage.is_undisturbed();
+    }
 }
 
 /// The callbacks that belong to a link.

@@ -421,6 +421,43 @@ fn the_previous_handler_gets_what_is_not_a_regions_in_its_own_way() {
     }));
 }
 
+/// Whether the next call that only reads the disposition of `SIGBUS` is followed by the installation of [`plain`].
+static INSTALLS_BETWEEN: AtomicBool = AtomicBool::new(false);
+
+/// Stands in front of the C library's `sigaction` in this binary, as another thread's installation between two calls of
+/// the guard would.
+// SAFETY: the only definition of this name here. It does what the C library's does, and passes every call on to it.
+#[unsafe(no_mangle)]
+extern "C" fn sigaction(
+    signal: c_int,
+    next: *const libc::sigaction,
+    before: *mut libc::sigaction,
+) -> c_int {
+    type Real = extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    // SAFETY: a name that the C library has.
+    let real = unsafe { libc::dlsym(libc::RTLD_NEXT, c"sigaction".as_ptr()) };
+    // SAFETY: the C library's function of this name has this type.
+    let real: Real = unsafe { std::mem::transmute(real) };
+    let done = real(signal, next, before);
+    let is_read = signal == libc::SIGBUS && next.is_null();
+    if is_read && INSTALLS_BETWEEN.swap(false, Ordering::Relaxed) {
+        let handler: extern "C" fn(c_int) = plain;
+        install_handler(handler as usize, 0, None);
+    }
+    done
+}
+
+#[test]
+fn a_handler_that_is_installed_while_the_guard_is_gets_its_signals() {
+    succeeds(apart("a_handler_that_is_installed_while_the_guard_is_gets_its_signals", |_| {
+        INSTALLS_BETWEEN.store(true, Ordering::Relaxed);
+        SigbusGuard::install().unwrap();
+        assert!(!INSTALLS_BETWEEN.load(Ordering::Relaxed), "the guard reads before it installs");
+        raise();
+        assert_eq!(CALLS.load(Ordering::Relaxed), 1);
+    }));
+}
+
 #[test]
 fn a_plain_handler_with_no_defer_is_called_so() {
     succeeds(apart("a_plain_handler_with_no_defer_is_called_so", |_| {

@@ -47,6 +47,81 @@ fn a_tensor_arrives_as_it_was_written() {
     assert_eq!(unsafe { image.as_slice_unchecked::<f32>() }.unwrap()[7], 7.0);
 }
 
+/// Asserts that a program that waits for another kind of message hears by which methods the next one comes.
+fn is_of_another_kind<T: std::fmt::Debug>(answer: Result<T, slipring::Error>, methods: &str) {
+    let error = answer.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::OtherKind { .. }), "{error}");
+    assert!(error.to_string().ends_with(methods), "{error}");
+}
+
+fn failed(error: TryRecvError) -> slipring::Error {
+    match error {
+        TryRecvError::Failed(error) => error,
+        TryRecvError::Empty => panic!("it waits for more"),
+    }
+}
+
+#[test]
+fn a_message_of_another_kind_than_is_received_is_an_error_and_is_not_lost() {
+    const TENSORS: &str = "receive it with `recv_tensor` or `recv_tensors`";
+    let (mut near, mut far) = pair(small());
+    let tensor = Tensor::from_slice([2], &[1, 2]).unwrap();
+    let mut body = Vec::new();
+
+    near.send_tensor(&tensor).unwrap();
+    is_of_another_kind(far.recv(), TENSORS);
+    is_of_another_kind(far.recv_request(), TENSORS);
+    let receiver = far.receiver();
+    is_of_another_kind(receiver.recv_deadline(soon()), TENSORS);
+    is_of_another_kind(receiver.recv_into(&mut body), TENSORS);
+    is_of_another_kind(receiver.recv_into_deadline(&mut body, soon()), TENSORS);
+    is_of_another_kind(receiver.try_recv().map_err(failed), TENSORS);
+    is_of_another_kind(receiver.try_recv_into(&mut body).map_err(failed), TENSORS);
+    assert_eq!(far.recv_tensor().unwrap().unwrap().to_vec::<i32>().unwrap(), [1, 2]);
+
+    near.send(b"plain").unwrap();
+    is_of_another_kind(far.recv_tensor(), "receive it with `recv`");
+    is_of_another_kind(far.receiver().recv_tensors(), "receive it with `recv`");
+    is_of_another_kind(far.receiver().try_recv_tensor().map_err(failed), "with `recv`");
+    is_of_another_kind(far.recv_request(), "receive it with `recv`");
+    assert_eq!(far.recv().unwrap().unwrap(), b"plain");
+
+    let id = near.submit(b"question").unwrap();
+    is_of_another_kind(far.recv(), "receive it with `recv_request`");
+    is_of_another_kind(far.recv_tensor(), "receive it with `recv_request`");
+    let request = far.recv_request().unwrap().unwrap();
+
+    // A wait for a response sets others aside, and a receive waits past a response. Both are found later.
+    far.send_tensor(&tensor).unwrap();
+    far.send(b"plain").unwrap();
+    far.respond(request.id, b"answer").unwrap();
+    far.send(b"behind it").unwrap();
+    far.close().unwrap();
+    assert_eq!(near.wait(id).unwrap(), b"answer");
+    is_of_another_kind(near.recv(), TENSORS);
+    is_of_another_kind(near.recv_request(), TENSORS);
+    assert_eq!(near.recv_tensor().unwrap().unwrap().to_vec::<i32>().unwrap(), [1, 2]);
+    is_of_another_kind(near.recv_tensor(), "receive it with `recv`");
+    assert_eq!(near.recv().unwrap().unwrap(), b"plain");
+    assert_eq!(near.recv().unwrap().unwrap(), b"behind it");
+    assert_eq!(near.recv().unwrap(), None);
+    assert!(near.recv_tensor().unwrap().is_none());
+}
+
+#[test]
+fn a_response_that_comes_before_a_message_is_kept_for_its_wait() {
+    let (mut near, mut far) = pair(small());
+    let tensor = Tensor::from_slice([2], &[1, 2]).unwrap();
+    let id = near.submit(b"question").unwrap();
+    let request = far.recv_request().unwrap().unwrap();
+    far.respond(request.id, b"answer").unwrap();
+    far.send(b"plain").unwrap();
+    far.send_tensor(&tensor).unwrap();
+    assert_eq!(near.recv().unwrap().unwrap(), b"plain");
+    assert!(near.recv_tensor().unwrap().is_some());
+    assert_eq!(near.wait(id).unwrap(), b"answer");
+}
+
 #[test]
 fn every_data_type_and_rank_arrives() {
     let context = Context::new().unwrap();
@@ -200,16 +275,14 @@ fn messages_and_tensors_do_not_mix_themselves_up() {
         lent.fill(round);
         near.send_tensor(lent).unwrap();
     }
-    for round in 0..3 {
-        assert_eq!(far.recv().unwrap().unwrap(), format!("message {round}").into_bytes());
-    }
     for round in 0..3u64 {
         assert_eq!(far.recv_tensor().unwrap().unwrap().to_vec::<u64>().unwrap(), [round]);
+        assert_eq!(far.recv().unwrap().unwrap(), format!("message {round}").into_bytes());
         assert_eq!(far.recv_tensor().unwrap().unwrap().to_vec::<u64>().unwrap(), [round; 1000]);
     }
     assert!(matches!(far.receiver().try_recv_tensor(), Err(TryRecvError::Empty)));
     near.send(b"plain").unwrap();
-    assert!(matches!(far.receiver().try_recv_tensor(), Err(TryRecvError::Empty)));
+    is_of_another_kind(far.receiver().try_recv_tensor().map_err(failed), "with `recv`");
     assert_eq!(far.recv().unwrap().unwrap(), b"plain");
     let mut two = TensorSet::new();
     two.push(Tensor::from_slice([1], &[1u8]).unwrap());

@@ -320,7 +320,8 @@ fn a_flood_of_unwanted_attachments_is_set_aside_up_to_a_limit_and_given_back() {
                 for slot in 0..200 {
                     peer.post(&[Lent { slot, ..LENT }], &tensor(FP32, &[1024]));
                 }
-                let full = link.receiver().recv_deadline(soon()).unwrap_err();
+                let id = link.submit(b"question").unwrap();
+                let full = link.wait_deadline(id, soon()).unwrap_err();
                 assert!(matches!(full.kind(), ErrorKind::BacklogFull { .. }), "{full}");
                 for _ in 0..200 {
                     drop(link.receiver().recv_tensor_deadline(soon()).unwrap().unwrap());
@@ -413,12 +414,13 @@ fn what_is_set_aside_counts_with_what_it_keeps() {
     let (mut link, mut peer) = stage.link();
     peer.send_segment(1, 1 << 20);
     let mut posted = 0;
+    let id = link.submit(b"question").unwrap();
     let full = loop {
         // Attachments without a description: nothing checks that before the attachments are opened.
         let loans: Vec<Lent> = (0..100).map(|slot| Lent { slot, ..LENT }).collect();
         peer.post(&loans, &[]);
         posted += 1;
-        match link.receiver().try_recv() {
+        match link.try_wait(id) {
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Failed(error)) => break error,
             other => panic!("{other:?}"),
@@ -476,7 +478,9 @@ fn a_lie_that_a_reactor_meets_ends_its_link_behind_what_came_before() {
         peer.post(&[LENT], &tensor(FP32, &[32, 32]));
         peer.post(&[Lent { slot: 1, ..LENT }], &tensor(FP32, &[32, 33]));
         if set_aside {
-            assert!(matches!(link.receiver().try_recv(), Err(TryRecvError::Empty)));
+            let id = link.submit(b"question").unwrap();
+            assert!(matches!(link.try_wait(id), Err(TryRecvError::Empty)));
+            link.abandon(id);
         }
         let link = reactor.adopt(link).unwrap();
         let (say, said) = diary();

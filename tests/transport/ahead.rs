@@ -303,11 +303,20 @@ fn what_is_told_of_another_kind_is_left_until_it_comes() {
     let mut stage = Stage::new(watching());
     for (told, published) in [(1, REQUEST), (0, REQUEST), (1, MESSAGE)] {
         let (mut link, mut peer) = link(&mut stage);
-        let message = thread::scope(|scope| {
+        let (first, second) = thread::scope(|scope| {
             let receiver = scope.spawn(|| {
                 let mut message = b"before".to_vec();
-                link.receiver().recv_into_deadline(&mut message, soon()).unwrap().unwrap();
-                message
+                let receiver = link.receiver();
+                let received = receiver.recv_into_deadline(&mut message, soon());
+                if published != REQUEST {
+                    received.unwrap().unwrap();
+                    return (message, receiver.recv_deadline(soon()).unwrap().unwrap());
+                }
+                let met = received.unwrap_err();
+                assert!(matches!(met.kind(), ErrorKind::OtherKind { .. }), "{met}");
+                let request = receiver.recv_request_deadline(soon()).unwrap().unwrap();
+                receiver.recv_into_deadline(&mut message, soon()).unwrap().unwrap();
+                (request.body, message)
             });
             tell(&peer, LENT, LEN / 2 + told);
             thread::sleep(Duration::from_millis(5));
@@ -318,14 +327,8 @@ fn what_is_told_of_another_kind_is_left_until_it_comes() {
             peer.say(b"plain");
             receiver.join().unwrap()
         });
-        let (first, second) = if published == REQUEST {
-            let request = link.receiver().recv_request_deadline(soon()).unwrap().unwrap();
-            (message, request.body)
-        } else {
-            (link.receiver().recv_deadline(soon()).unwrap().unwrap(), message)
-        };
-        assert_eq!(first, b"plain");
-        assert!(second == vec![b'a'; LEN as usize]);
+        assert!(first == vec![b'a'; LEN as usize]);
+        assert_eq!(second, b"plain");
     }
     stage.is_undisturbed();
 }

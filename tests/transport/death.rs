@@ -136,6 +136,25 @@ fn kill_while_asleep<T: Send>(other: &mut Other, operation: impl FnOnce() -> T +
 }
 
 #[test]
+fn two_sides_that_stop_reading_before_they_stop_sending_have_not_died() {
+    for has_noticed in [false, true] {
+        let (near, far) = pair(Options::new());
+        let ((mut near, near_reader), (mut far, far_reader)) = (near.split(), far.split());
+        drop((near_reader, far_reader));
+        if has_noticed {
+            // The message after which a sender sees that nobody reads counts as sent.
+            let _ = near.send(b"unread");
+            assert_eq!(kind(near.send(b"unread")), ErrorKind::PeerClosed);
+        }
+        drop(near);
+        let _ = far.send(b"unread");
+        assert_eq!(kind(far.send(b"unread")), ErrorKind::PeerClosed);
+        thread::sleep(Duration::from_millis(20)); // The end of the socket is seen.
+        assert_eq!(kind(far.send(b"unread")), ErrorKind::PeerClosed);
+    }
+}
+
+#[test]
 fn a_peer_killed_while_we_sleep_in_recv_is_seen() {
     let name = unique_name();
     let test = "a_peer_killed_while_we_sleep_in_recv_is_seen";

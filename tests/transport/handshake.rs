@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::census::{Census, leave_descriptors, processor_time};
-use crate::support::other::{Other, over_threads_and_processes, say};
+use crate::support::other::{self, Other, over_threads_and_processes, say};
 use crate::support::raw::{self, *};
 use crate::support::{Stage, fault, soon, unique_name, wait_until};
 use rustix::fs::{Mode, OFlags, SealFlags};
@@ -270,6 +270,60 @@ fn a_stale_path_is_taken_over_and_a_living_one_is_not() {
 }
 
 #[test]
+fn listeners_that_want_one_path_at_a_time_never_take_a_living_one_for_stale() {
+    let file = std::env::temp_dir().join(unique_name());
+    let path = Address::path(&file).unwrap();
+    let (living, listened) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let context = Context::new().unwrap();
+                for round in 0..400 {
+                    match context.listen(&path) {
+                        Ok(listener) => {
+                            assert_eq!(living.fetch_add(1, Ordering::SeqCst), 0, "two listen");
+                            listened.fetch_add(1, Ordering::SeqCst);
+                            thread::yield_now();
+                            assert!(file.exists(), "another listener removed the file");
+                            living.fetch_sub(1, Ordering::SeqCst);
+                            drop(listener);
+                        }
+                        Err(error) => {
+                            let kind = error.kind();
+                            assert!(matches!(kind, ErrorKind::AddressInUse { .. }), "{error:#}");
+                        }
+                    }
+                    if round % 8 == 0 && living.load(Ordering::SeqCst) == 0 {
+                        // A process that dies.
+                        drop(UnixListener::bind(&file));
+                    }
+                }
+            });
+        }
+    });
+    assert!(listened.load(Ordering::SeqCst) > 100);
+    let _ = std::fs::remove_file(&file);
+}
+
+#[test]
+fn a_folder_whose_lock_somebody_keeps_costs_the_removal_of_files_alone() {
+    let folder = std::env::temp_dir().join(unique_name());
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("socket");
+    let path = Address::path(&file).unwrap();
+    let context = Context::new().unwrap();
+    let locked = File::open(&folder).unwrap();
+    locked.lock().unwrap();
+    drop(context.listen(&path).unwrap());
+    assert!(file.exists(), "without the lock it is left");
+    assert!(matches!(kind(context.listen(&path)), ErrorKind::AddressInUse { .. }));
+    drop(locked);
+    drop(context.listen(&path).unwrap());
+    assert!(!file.exists());
+    std::fs::remove_dir(&folder).unwrap();
+}
+
+#[test]
 fn a_descriptor_that_is_no_such_socket_is_refused() {
     let context = Context::new().unwrap();
     let expected = ErrorKind::NotSeqpacket;
@@ -419,6 +473,98 @@ fn another_user_is_refused_and_admitted_only_by_a_policy() {
     refuser.join().unwrap();
     other.expect("done");
     other.succeeds();
+}
+
+/// Enters a user namespace of its own, in a process of one thread. `maps`: its user appears there as the overflow uid.
+/// Otherwise the namespace maps nobody, and every user appears as that.
+fn enter_user_namespace(maps: bool) -> std::io::Result<()> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    // SAFETY: changes the credentials of this process alone, which holds nothing that depends on them.
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    if maps {
+        std::fs::write("/proc/self/uid_map", format!("65534 {} 1", user.as_raw()))?;
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/gid_map", format!("65534 {} 1", group.as_raw()))?;
+    }
+    assert_eq!(rustix::process::geteuid().as_raw(), 65534);
+    Ok(())
+}
+
+#[test]
+fn users_that_the_user_namespace_does_not_map_are_nobodys_equals() {
+    let test = "users_that_the_user_namespace_does_not_map_are_nobodys_equals";
+    for maps in [true, false] {
+        // In the other process, its argument says which.
+        let argument = format!("{maps} {}", unique_name());
+        let mut server = Other::start(test, &argument, |argument| {
+            let (maps, name) = argument.split_once(' ').unwrap();
+            let ended = other::fork(|| {
+                if let Err(error) = enter_user_namespace(maps == "true") {
+                    return say(&format!("no user namespace: {error}"));
+                }
+                let mut listener = Context::new().unwrap().listen(name).unwrap();
+                // Neither the maker of its own socket nor anybody else.
+                let met = Context::new().unwrap().connect_deadline(name, soon()).unwrap_err();
+                assert_eq!(*met.kind(), ErrorKind::PeerNotAdmitted { uid: 65534 });
+                assert!(format!("{met:#}").contains("user_namespaces(7)"), "{met:#}");
+                assert!(listener.try_accept().unwrap().is_none());
+                say("listening");
+                let seen = listener.stats().refused;
+                wait_until("the refusals", || {
+                    assert!(listener.try_accept().unwrap().is_none(), "a stranger is admitted");
+                    listener.stats().refused == seen + 2
+                });
+            });
+            assert_eq!(ended, 0);
+        });
+        let first = server.hear();
+        if first != "listening" {
+            eprintln!("SKIPPED: {first}");
+            return;
+        }
+        let (_, name) = argument.split_once(' ').unwrap();
+        // The user of this process, and another one where this one is root. Both trust anybody.
+        for uid in [None, Some(5000)] {
+            let ended = other::fork(|| {
+                if let Some(uid) = uid.filter(|_| rustix::process::geteuid().is_root()) {
+                    // SAFETY: sets ids of this process, in which nobody else relies on them.
+                    assert_eq!(unsafe { libc::setuid(uid) }, 0);
+                }
+                let anyone = Options::new().peer_policy(PeerPolicy::Anyone);
+                let met = Context::with_options(anyone).unwrap().connect_deadline(name, soon());
+                // A server without an identity can send no refusal.
+                let expected =
+                    if maps { ErrorKind::NotAdmittedByPeer } else { ErrorKind::PeerClosed };
+                assert_eq!(kind(met), expected);
+            });
+            assert_eq!(ended, 0);
+        }
+        server.succeeds();
+    }
+}
+
+#[test]
+fn a_process_without_an_identity_is_told_why_it_cannot_connect() {
+    let test = "a_process_without_an_identity_is_told_why_it_cannot_connect";
+    other::alone(test, || {
+        let name = unique_name();
+        let mut listener = Context::new().unwrap().listen(&name).unwrap();
+        let ended = other::fork(|| {
+            if let Err(error) = enter_user_namespace(false) {
+                eprintln!("SKIPPED: no user namespace: {error}");
+                return;
+            }
+            let anyone = Options::new().peer_policy(PeerPolicy::Anyone);
+            let met = Context::with_options(anyone).unwrap().connect_deadline(&name, soon());
+            let met = met.unwrap_err();
+            assert_eq!(*met.kind(), ErrorKind::UnmappedUser);
+            assert!(met.to_string().contains("uid_map"), "{met}");
+        });
+        assert_eq!(ended, 0);
+        assert!(listener.try_accept().unwrap().is_none());
+    });
 }
 
 #[test]

@@ -586,12 +586,16 @@ fn requests_in_flight_have_a_limit() {
     assert_eq!(kind(near.submit(b"one more")), expected);
     assert_eq!(kind(near.call(b"one more")), expected);
     near.send(b"a message is no request").unwrap();
+    assert!(matches!(kind(far.recv()), ErrorKind::OtherKind { .. }));
     let first = far.recv_request().unwrap().unwrap();
     far.respond(first.id, b"answer").unwrap();
     assert_eq!(near.wait_deadline(ids[0], soon()).unwrap(), b"answer");
     near.submit(b"one more").unwrap();
     assert_eq!(kind(near.submit(b"and another")), expected);
-    for _ in 1..4097 {
+    for number in 1..4097 {
+        if number == 4096 {
+            assert_eq!(far.recv().unwrap().unwrap(), b"a message is no request");
+        }
         let request = far.recv_request().unwrap().unwrap();
         far.respond(request.id, b"").unwrap();
     }

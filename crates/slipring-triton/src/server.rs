@@ -4,9 +4,11 @@ use std::fmt;
 use std::fs::{self, Permissions};
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -79,8 +81,27 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    /// Returns the file to which this process has just bound a socket, and gives it a mode.
+    ///
+    /// A process that may write the folder can have replaced the file. So the mode goes to the file that was opened and
+    /// looked at, and never to one that a link leads to.
+    fn of(path: &Path, mode: Option<u32>) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let found = file.metadata()?;
+        let is_ours = found.file_type().is_socket()
+            && found.nlink() == 1
+            && found.uid() == rustix::process::geteuid().as_raw();
+        if !is_ours {
+            let what = format!("another file has taken the place of the socket {}", path.display());
+            return Err(io::Error::other(what));
+        }
+        if let Some(mode) = mode {
+            // `fchmod` takes no descriptor of this kind.
+            let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+            fs::set_permissions(opened, Permissions::from_mode(mode))?;
+        }
+        Ok(Self { path: path.to_owned(), identity: (found.dev(), found.ino()) })
     }
 }
 
@@ -150,11 +171,8 @@ impl Server {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
-        self.files.push(SocketFile::of(path)?);
         // No client can connect before `listen`.
-        if let Some(mode) = mode {
-            fs::set_permissions(path, Permissions::from_mode(mode))?;
-        }
+        self.files.push(SocketFile::of(path, mode)?);
         rustix::net::listen(&socket, BACKLOG)?;
         let listener = UnixListener::from_std(socket.into())?;
         self.sockets.push((protocol, Socket::Unix(listener)));

@@ -250,8 +250,7 @@ impl AsyncReceiver {
         self.get(crate::Receiver::try_recv_request).await
     }
 
-    /// Receives the next tensor. Returns `None` if the peer has closed in order. The receiver keeps other messages that come
-    /// before the tensor for later.
+    /// Receives the next tensor. Returns `None` if the peer has closed in order.
     ///
     /// # Errors
     ///
@@ -260,8 +259,7 @@ impl AsyncReceiver {
         self.get(crate::Receiver::try_recv_tensor).await
     }
 
-    /// Receives the tensors of the next message that has some. Returns `None` if the peer has closed in order. The receiver
-    /// keeps other messages that come before it for later.
+    /// Receives the tensors of the next message. Returns `None` if the peer has closed in order.
     ///
     /// # Errors
     ///

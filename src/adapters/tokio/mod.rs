@@ -284,8 +284,7 @@ impl AsyncConnection {
         self.sender.send_tensors(tensors).await
     }
 
-    /// Receives the next tensor. Returns `None` if the peer has closed in order. The receiver keeps other messages that come
-    /// before the tensor for later.
+    /// Receives the next tensor. Returns `None` if the peer has closed in order.
     ///
     /// # Errors
     ///
@@ -294,8 +293,7 @@ impl AsyncConnection {
         self.receiver.recv_tensor().await
     }
 
-    /// Receives the tensors of the next message that has some. Returns `None` if the peer has closed in order. The receiver
-    /// keeps other messages that come before it for later.
+    /// Receives the tensors of the next message. Returns `None` if the peer has closed in order.
     ///
     /// # Errors
     ///

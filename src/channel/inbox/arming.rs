@@ -31,10 +31,13 @@ impl Inbox {
         Ok(self.is_ready())
     }
 
-    /// Returns whether a record has come or the link is over.
+    /// Returns whether a record has come, a promised one is missing, or the link is over.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        self.flow == Flow::Held || self.consumer.is_ready() || !self.link.is_alive()
+        self.flow == Flow::Held
+            || self.consumer.is_ready()
+            || self.consumer.is_cut()
+            || !self.link.is_alive()
     }
 
     /// Publishes that this half is awake, if it was armed.

@@ -1,6 +1,8 @@
 //! The receiver: the receiving half of a connection. It owns the inbox, the backlog and the requests in flight.
 //!
-//! 1. A receive of one kind of message sets messages of other kinds aside, in the backlog, within its limit.
+//! 1. A wait for a response sets other messages aside, in the backlog, within its limit. A receive of another kind sets
+//!    only responses aside: it fails at a message of another kind, which stays the next one. So no message is ever passed
+//!    over by a program that does not receive its kind.
 //! 2. A message that is only peeked at stays the next one, as it was checked.
 //! 3. A response is accepted only for a request in flight; any other ends the link.
 
@@ -74,7 +76,8 @@ impl Receiver {
     ///
     /// - [`ErrorKind::PeerDied`]: the peer ended without closing, and each message that it published was received.
     /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
-    /// - [`ErrorKind::BacklogFull`]: too many requests, responses or tensors stand before the next message.
+    /// - [`ErrorKind::OtherKind`]: the next message has tensors or is a request, for another method. It stays the next one.
+    /// - [`ErrorKind::BacklogFull`]: too many responses stand before the next message.
     /// - [`ErrorKind::OutOfMemory`]: the allocator has no memory for the message, which stays the next one.
     /// - [`ErrorKind::Forked`]: the process that made the connection is the parent of this one.
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
@@ -274,8 +277,7 @@ impl Receiver {
     }
 
     fn request(&mut self, patience: RecvPatience) -> Result<Option<Request>, TryRecvError> {
-        let wanted = |kind: &MessageKind| matches!(kind, MessageKind::Request(_));
-        let kept = self.kept(wanted, patience, REQUESTS)?;
+        let kept = self.kept(Awaited::Request, patience, REQUESTS)?;
         Ok(kept.and_then(|KeptMessage { kind, body, .. }| match kind {
             MessageKind::Request(id) => Some(Request { id, body }),
             _ => None,
@@ -297,8 +299,7 @@ impl Receiver {
         if !self.calls.is_made(id) {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
-        let wanted = |kind: &MessageKind| *kind == MessageKind::Response(id);
-        let kept = self.kept(wanted, patience, REQUESTS)?;
+        let kept = self.kept(Awaited::Response(id), patience, REQUESTS)?;
         if kept.is_some() {
             self.calls.finish(id);
         }
@@ -354,14 +355,13 @@ impl Receiver {
                 self.inbox.hold(head);
             }
         }
-        let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
-        Ok(self.kept(wanted, patience, MESSAGES)?.map(|kept| {
+        Ok(self.kept(Awaited::Message, patience, MESSAGES)?.map(|kept| {
             *message = kept.body;
             message.len()
         }))
     }
 
-    /// The next plain message, copied to the front of `buffer`.
+    /// Copies the next plain message to the front of `buffer`.
     fn take_to(
         &mut self,
         buffer: &mut [u8],
@@ -382,8 +382,7 @@ impl Receiver {
                 return Err(too_short(len).into());
             }
         }
-        let wanted = |kind: &MessageKind| *kind == MessageKind::Message;
-        let Some(kept) = self.kept(wanted, patience, MESSAGES)? else { return Ok(None) };
+        let Some(kept) = self.kept(Awaited::Message, patience, MESSAGES)? else { return Ok(None) };
         let len = kept.body.len();
         if len > room {
             self.backlog.put_back(kept);
@@ -393,15 +392,18 @@ impl Receiver {
         Ok(Some(len))
     }
 
-    /// Returns the next message of the wanted kind, and sets those before it aside.
+    /// Returns the next message of the awaited kind, and sets aside what a wait for it may set aside.
     #[cold]
     fn kept(
         &mut self,
-        wanted: impl Fn(&MessageKind) -> bool,
+        awaited: Awaited,
         patience: RecvPatience,
         copies: Wanted,
     ) -> Result<Option<KeptMessage>, TryRecvError> {
-        if let Some(kept) = self.backlog.take(&wanted) {
+        if let Some(oldest) = self.backlog.oldest_unasked() {
+            awaited.check(oldest)?;
+        }
+        if let Some(kept) = self.backlog.take(|kind| awaited.takes(*kind)) {
             return Ok(Some(kept));
         }
         loop {
@@ -412,15 +414,15 @@ impl Receiver {
                 return Ok(None);
             };
             let kind = self.inbox.kind(&head);
-            let is_awaited = match kind {
+            let is_expected = match kind {
                 MessageKind::Response(id) => self.calls.is_made(id),
                 _ => true,
             };
-            if is_awaited && !wanted(&kind) {
+            if is_expected && !awaited.takes(kind) {
                 let size = head.len + head.header.attachments() * PINNED;
-                if let Err(full) = self.backlog.admit(size) {
+                if let Err(error) = awaited.check(kind).and_then(|()| self.backlog.admit(size)) {
                     self.inbox.hold(head);
-                    return Err(full.into());
+                    return Err(error.into());
                 }
             }
             let kept = self.inbox.kept(&head, kind, (body, copied))?;
@@ -430,7 +432,7 @@ impl Receiver {
                 // The response is not wanted.
                 continue;
             }
-            if wanted(&kept.kind) {
+            if awaited.takes(kept.kind) {
                 return Ok(Some(kept));
             }
             self.backlog.push(kept);
@@ -444,7 +446,7 @@ impl Receiver {
         patience: RecvPatience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
-        if !self.backlog.has_tensors()
+        if !self.backlog.has_unasked()
             && let Some(head) = self.inbox.head(patience)?
         {
             if head.header.kind() == Kind::Tensors {
@@ -466,8 +468,8 @@ impl Receiver {
         patience: RecvPatience,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>, TryRecvError> {
-        let wanted = |kind: &MessageKind| *kind == MessageKind::Tensors;
-        let Some(kept) = self.kept(wanted, patience, None)? else { return Ok(None) };
+        let kept = self.kept(Awaited::Tensors, patience, None)?;
+        let Some(kept) = kept else { return Ok(None) };
         Ok(Some(self.open_kept(kept, open)?))
     }
 
@@ -513,6 +515,43 @@ impl Receiver {
         self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?;
         self.calls.finish(id);
         Ok(())
+    }
+}
+
+/// The message that a caller waits for.
+#[derive(Debug, Clone, Copy)]
+enum Awaited {
+    Message,
+    Request,
+    Tensors,
+    Response(RequestId),
+}
+
+impl Awaited {
+    fn takes(self, kind: MessageKind) -> bool {
+        match self {
+            Self::Message => kind == MessageKind::Message,
+            Self::Request => matches!(kind, MessageKind::Request(_)),
+            Self::Tensors => kind == MessageKind::Tensors,
+            Self::Response(id) => kind == MessageKind::Response(id),
+        }
+    }
+
+    /// Checks that the caller takes a message of this kind, or that the receiver may set it aside for a caller who will
+    /// ask for it. A caller that only receives another kind may never ask: it would lose the message unseen.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OtherKind`]: the caller receives the message by another method first.
+    fn check(self, kind: MessageKind) -> Result<()> {
+        let (next, method) = match kind {
+            _ if self.takes(kind) || matches!(self, Self::Response(_)) => return Ok(()),
+            MessageKind::Response(_) => return Ok(()),
+            MessageKind::Message => ("is a plain one", "`recv`"),
+            MessageKind::Request(_) => ("is a request", "`recv_request`"),
+            MessageKind::Tensors => ("has tensors", "`recv_tensor` or `recv_tensors`"),
+        };
+        Err(ErrorKind::OtherKind { next, method }.into())
     }
 }
 
@@ -635,10 +674,15 @@ pub(crate) enum SetAside<T> {
 }
 
 impl Receiver {
-    /// Returns whether a record has come or the link is over.
+    /// Returns whether a record has come, a promised one is missing, or the link is over.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.inbox.is_ready()
+    }
+
+    /// Returns whether a promised record is missing, of which no header tells.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.inbox.consumer.is_cut()
     }
 
     /// Publishes that this half sleeps on the socket. The caller issues one barrier for any number of halves, and then

@@ -42,7 +42,7 @@ impl Receiver {
         &mut self,
         patience: RecvPatience,
     ) -> Result<Option<Single>, TryRecvError> {
-        if self.backlog.has_tensors() {
+        if self.backlog.has_unasked() {
             return Ok(None);
         }
         let Some(head) = self.inbox.head(patience)? else { return Ok(None) };

@@ -313,6 +313,43 @@ fn a_front_of_models_that_cannot_be_called_is_not_built() {
 }
 
 #[test]
+fn the_mode_of_a_unix_socket_goes_to_no_file_that_a_link_leads_to() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let folder = std::env::temp_dir().join(crate::support::unique_name());
+    std::fs::create_dir(&folder).unwrap();
+    let (path, link, other) =
+        (folder.join("socket"), folder.join("link"), folder.join("somebody's"));
+    std::fs::write(&other, "").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _guard = runtime.enter();
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Somebody who may write the folder, too, puts a link in the place of each socket.
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                let _ = std::os::unix::fs::symlink(&other, &link);
+                if path.symlink_metadata().is_ok_and(|found| !found.is_symlink()) {
+                    let _ = std::fs::rename(&link, &path);
+                }
+            }
+        });
+        let mut replaced = 0;
+        for _ in 0..300 {
+            let mut server = Server::new(Front::builder().build().unwrap());
+            replaced += usize::from(server.listen_unix_mode(Protocol::Http, &path, 0o666).is_err());
+            drop(server);
+            let _ = std::fs::remove_file(&path);
+        }
+        ends.store(true, Ordering::Relaxed);
+        println!("{replaced} of 300 were replaced in time");
+    });
+    let is = std::fs::metadata(&other).unwrap().permissions().mode();
+    assert_eq!(is & 0o777, 0o600, "it has the mode of the socket");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn the_file_of_a_unix_socket_has_its_mode_and_goes_with_its_server() {
     let path = std::env::temp_dir().join(crate::support::unique_name());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
