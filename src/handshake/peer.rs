@@ -47,6 +47,11 @@ impl Peer {
         Self { credentials, pidfd: pidfd.map(Arc::new) }
     }
 
+    /// Returns the peer without its pidfd, for handles that outlive the link.
+    pub(crate) fn without_pidfd(&self) -> Self {
+        Self { credentials: self.credentials, pidfd: None }
+    }
+
     /// Returns the process id, or `None` if the peer is outside of this process's pid namespace.
     pub fn pid(&self) -> Option<u32> {
         self.credentials.pid
@@ -64,8 +69,9 @@ impl Peer {
     }
 
     /// Returns a descriptor of the peer's process, which stays true when the kernel reuses the pid. Returns `None` if
-    /// the kernel is older than Linux 5.3, or older than Linux 6.5 and the peer in another pid namespace; and in a
-    /// [`PeerPolicy`](crate::options::PeerPolicy).
+    /// the kernel is older than Linux 5.3, or older than Linux 6.5 and the peer in another pid namespace; in a
+    /// [`PeerPolicy`](crate::options::PeerPolicy); and of a [`Link`](crate::Link) or a caller of committed buffers, which can
+    /// outlive the connection.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(|pidfd| pidfd.as_fd())
     }

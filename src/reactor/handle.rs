@@ -120,7 +120,7 @@ impl Reactor {
         let mailbox = &self.owner.mailbox;
         mailbox.generation().check()?;
         let socket = connection.socket();
-        let peer = connection.peer().clone();
+        let peer = connection.peer().without_pidfd();
         let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let key = mailbox.watch(&socket, events)?;
         let (deferred_limit, write_limit) = connection.limits();

@@ -1,6 +1,6 @@
 //! Copies of a view's bytes as elements.
 
-use crate::error::{Result, TensorFault, memory};
+use crate::error::{Error, ErrorKind, Result, TensorFault, memory};
 use crate::shm::Bytes;
 use crate::tensor::element::{self, Element};
 
@@ -61,6 +61,16 @@ impl Bytes<'_> {
     }
 }
 
+/// Returns the error of a chunk whose first element has the index `first`, with the index of the element in all of the bytes.
+fn at_element(error: Error, first: usize) -> Error {
+    match *error.kind() {
+        ErrorKind::Tensor(TensorFault::Bool { index, value }) => {
+            TensorFault::Bool { index: first as u64 + index, value }.into()
+        }
+        _ => error,
+    }
+}
+
 /// Passes `len` bytes to `each` in order, as elements. `copy` fills a chunk from an offset in bytes on.
 pub(super) fn for_each_chunk<T: Element>(
     len: usize,
@@ -71,7 +81,7 @@ pub(super) fn for_each_chunk<T: Element>(
     let mut at = 0;
     while at < len {
         let part = &mut chunk[..(len - at).min(CHUNK) / size_of::<T>()];
-        copy(at, part)?;
+        copy(at, part).map_err(|error| at_element(error, at / size_of::<T>()))?;
         each(part);
         at += size_of_val(part);
     }
@@ -106,9 +116,12 @@ mod tests {
         let odd = bytes.slice(0, 7);
         assert_eq!(fault(odd.for_each_chunk::<u32>(|_| panic!("no whole elements"))), len(7, 4));
         Bytes::of(&[]).for_each_chunk::<f64>(|_| panic!("there is nothing")).unwrap();
-        let wrong = ErrorKind::Tensor(TensorFault::Bool { index: 300, value: 2 });
-        let mut bools = [1; 400];
-        bools[300] = 2;
-        assert_eq!(fault(Bytes::of(&bools).copy_elements(&mut [false; 400])), wrong);
+        // Behind the first chunk.
+        let (at, mut bools) = (CHUNK + 300, [1; CHUNK + 400]);
+        bools[at] = 2;
+        let wrong = ErrorKind::Tensor(TensorFault::Bool { index: at as u64, value: 2 });
+        let bools = Bytes::of(&bools);
+        assert_eq!(fault(bools.copy_elements(&mut [false; CHUNK + 400])), wrong);
+        assert_eq!(fault(bools.for_each_chunk::<bool>(|_| {})), wrong);
     }
 }

@@ -70,7 +70,7 @@ impl<S: Service> ClientSession<S> {
         let (models, commits) = (Slots::default(), Slots::default());
         let session = Arc::new(Self {
             host: host.clone(),
-            caller: Caller::new(host.number(), link.peer().clone()),
+            caller: Caller::new(host.number(), link.peer().without_pidfd()),
             link: link.clone(),
             ledger: Mutex::new(Ledger { models, commits, account: Account::default() }),
             waiting: AtomicUsize::new(0),
