@@ -1,0 +1,171 @@
+//! Unit tests of `pool::pool`.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::pool::Users;
+use crate::pool::support::{lend, other, pool};
+
+/// A borrower that declares to hold nothing, whatever it has returned.
+struct Released;
+
+impl Borrower for Released {
+    fn returned(&self, _slot: u32) -> u64 {
+        u64::MAX
+    }
+
+    fn holds_nothing(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_a_lost_borrower_held_is_told_from_what_it_never_took() {
+    let (pool, peer, returns) = pool(1 << 20);
+    let (breaks, released) = (other(&pool), pool.open(Arc::new(Released), 1));
+    for (id, then) in [(returns, Users::Nobody), (breaks, Users::Lost), (released, Users::Nobody)] {
+        let mut block = pool.alloc(64).unwrap().unwrap().share().unwrap();
+        let loan = pool.lend_shared(&block, id).unwrap();
+        assert_eq!(block.users(), Users::Others);
+        if id == returns {
+            peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+        }
+        pool.close(id);
+        assert_eq!(block.users(), then);
+    }
+}
+
+#[test]
+fn a_closed_account_lends_nothing_even_if_its_place_is_taken() {
+    let (pool, _peer, id) = pool(1 << 20);
+    pool.close(id);
+    let next = other(&pool);
+    assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Slot);
+    assert!(pool.alloc_for(4096, next).unwrap().is_ok());
+    pool.close(id);
+    assert!(pool.alloc_for(4096, next).unwrap().is_ok());
+}
+
+#[test]
+fn more_bytes_rotate_while_peers_are_far() {
+    let (pool, peer, id) = pool(64 << 20);
+    let walk = |rounds: usize| {
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..rounds {
+            let loan = lend(&pool, id, 256 << 10);
+            seen.insert((loan.segment, loan.offset));
+            peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+        }
+        seen.len()
+    };
+    assert_eq!(walk(40), 4);
+    (0..100).for_each(|_| pool.note_distance(Duration::from_nanos(900)));
+    assert_eq!(walk(40), 16);
+    (0..100).for_each(|_| pool.note_distance(Duration::from_nanos(60)));
+    walk(16);
+    assert_eq!(walk(40), 4);
+}
+
+#[test]
+fn a_block_comes_back_by_its_generation_only() {
+    let (pool, peer, id) = pool(1 << 20);
+    let loan = lend(&pool, id, 1 << 20);
+    assert!(pool.alloc_for(1 << 20, id).unwrap().is_err(), "the quota is one block");
+    for lie in [0, loan.generation + 1, u64::MAX] {
+        peer.0[loan.slot as usize].store(lie, Ordering::Relaxed);
+        assert!(
+            pool.alloc_for(1 << 20, id).unwrap().is_err(),
+            "generation {lie} is not the loan's"
+        );
+    }
+    peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+    let again = lend(&pool, id, 1 << 20);
+    assert_ne!(again.generation, loan.generation);
+    // The old generation, still in its slot, returns nothing.
+    assert!(pool.alloc_for(1 << 20, id).unwrap().is_err());
+}
+
+#[test]
+fn a_closed_account_gives_everything_back() {
+    let (pool, _peer, id) = pool(1 << 20);
+    lend(&pool, id, 1 << 20);
+    pool.close(id);
+    assert!(pool.alloc_for(1 << 20, other(&pool)).unwrap().is_ok());
+}
+
+#[test]
+fn slots_run_out_with_an_answer() {
+    let (pool, peer, id) = pool(64 << 20);
+    let loans: Vec<Loan> = (0..8).map(|_| lend(&pool, id, 4096)).collect();
+    assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Slot);
+    peer.0[loans[3].slot as usize].store(loans[3].generation, Ordering::Relaxed);
+    assert_eq!(lend(&pool, id, 4096).slot, loans[3].slot);
+}
+
+#[test]
+fn blocks_rotate_within_the_footprint() {
+    let (pool, peer, id) = pool(64 << 20);
+    let mut seen = Vec::new();
+    for _ in 0..12 {
+        let loan = lend(&pool, id, 256 << 10);
+        seen.push((loan.segment, loan.offset));
+        peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+    }
+    // Footprint 1 MiB, blocks of 256 KiB: four places, each the one unused for longest.
+    assert_eq!(seen[..4], seen[4..8]);
+    assert_eq!(seen[..4], seen[8..]);
+    let mut places = seen[..4].to_vec();
+    places.dedup();
+    assert_eq!(places.len(), 4);
+}
+
+#[test]
+fn idle_segments_make_room_for_another_class() {
+    let (pool, _peer, id) = pool(4 << 20);
+    drop(pool.alloc_for(3 << 20, id).unwrap().unwrap());
+    lend(&pool, id, 1 << 20);
+    assert_eq!(pool.used(), 4 << 20);
+    let second = pool.alloc_for(2 << 20, id).unwrap();
+    assert!(second.is_ok(), "the idle 3 MiB are dropped for it");
+    assert_eq!(pool.used(), 3 << 20);
+}
+
+#[test]
+fn a_class_rotates_after_segments_of_it_were_dropped() {
+    let (pool, peer, id) = pool(64 << 20);
+    let give_back =
+        |loan: &Loan| peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+    // More than the footprint, in segments of which only the last one stays.
+    let loans: Vec<Loan> = (0..8).map(|_| lend(&pool, id, 256 << 10)).collect();
+    loans[..7].iter().for_each(give_back);
+    pool.trim();
+    give_back(&loans[7]);
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..12 {
+        let loan = lend(&pool, id, 256 << 10);
+        seen.insert((loan.segment, loan.offset));
+        give_back(&loan);
+    }
+    assert_eq!(seen.len(), 4);
+}
+
+#[test]
+fn a_block_that_was_not_lent_is_handed_out_first() {
+    let (pool, _peer, id) = pool(64 << 20);
+    let home = |block: &Block| block.place().unwrap();
+    let first = pool.alloc_for(256 << 10, id).unwrap().unwrap();
+    let place = home(&first);
+    drop(first);
+    assert_eq!(home(&pool.alloc_for(256 << 10, id).unwrap().unwrap()), place);
+}
+
+#[test]
+fn a_dropped_block_is_free_again() {
+    let (pool, _peer, id) = pool(1 << 20);
+    for _ in 0..10 {
+        let mut block = pool.alloc_for(1 << 20, id).unwrap().unwrap();
+        block.bytes_mut().fill(7);
+        assert_eq!(block.bytes()[99], 7);
+    }
+    assert_eq!(pool.trim(), 1 << 20);
+}

@@ -1,0 +1,52 @@
+//! Unit tests of `ring::header`.
+
+use super::*;
+
+#[test]
+fn every_header_survives_its_word() {
+    for kind in [Kind::Message, Kind::Request, Kind::Response, Kind::Trigger] {
+        for len in [0, 1, 48, 57, 512, 513, u32::MAX] {
+            let (plain, pooled) = (Header::new(kind, len), Header::pooled(kind, len));
+            for header in [plain, pooled, plain.with_more(), pooled.with_more()] {
+                assert_ne!(header.to_word() as u32, 0, "the low half marks a record");
+                assert_eq!(Header::from_word(header.to_word()), Ok(header));
+                assert_eq!((header.kind(), header.len()), (kind, len.into()));
+            }
+            assert!(plain.with_more().more() && !plain.more());
+            assert!(pooled.is_pooled() && !plain.is_pooled());
+            for header in [plain, pooled, plain.with_more(), pooled.with_more()] {
+                let sooner = Header::plain_from_word(header.to_word());
+                assert_eq!(sooner.is_some(), header.is_plain());
+                let is_alone = header.is_plain() && !header.more();
+                assert_eq!(header.is_line(), is_alone && u64::from(len) <= SHORT);
+                assert_eq!(header.is_tight_message(), is_alone && header.is_tight());
+            }
+            assert_eq!(plain.with_more().is_plain(), kind == Kind::Message);
+            assert!(!pooled.is_plain());
+        }
+    }
+}
+
+#[test]
+fn a_lying_header_is_a_fault() {
+    let close = Header::new(Kind::Close, 0).to_word();
+    assert_eq!(Header::from_word(close).map(Header::kind), Ok(Kind::Close));
+    for bit in 11..32 {
+        assert!(Header::from_word(1 | 1 << bit).is_err(), "bit {bit} must be zero");
+        assert!(Header::plain_from_word(1 | 1 << bit).is_none(), "bit {bit}");
+    }
+    let tensors = Header::tensors(3, 100);
+    assert_eq!(Header::from_word(tensors.to_word()), Ok(tensors));
+    assert_eq!((tensors.kind(), tensors.attachments(), tensors.version()), (Kind::Tensors, 3, 1));
+    assert!(Header::from_word(tensors.to_word() | POOLED).is_err());
+    for bit in 11..16 {
+        assert!(Header::from_word(tensors.to_word() | 1 << bit).is_err(), "bit {bit}");
+    }
+    for kind in (8..=255).chain([0]) {
+        assert!(Header::from_word(kind | 8 << 32).is_err(), "kind {kind} is none");
+        assert!(Header::plain_from_word(kind | 8 << 32).is_none(), "kind {kind}");
+    }
+    for word in [close | MORE, close | POOLED, close | TIGHT, close | 1 << 32] {
+        assert!(Header::from_word(word).is_err(), "a close has neither flags nor payload");
+    }
+}

@@ -1,0 +1,104 @@
+//! Unit tests of `tensor::descriptor`.
+
+use super::*;
+use proptest::prelude::*;
+
+fn encoded(descriptor: &Descriptor<'_>) -> Vec<u8> {
+    let mut bytes = vec![0xEE; descriptor.encoded_len()];
+    assert!(descriptor.encode_to(&mut bytes).unwrap().is_empty(), "the length is exact");
+    bytes
+}
+
+fn image() -> Descriptor<'static> {
+    let shape = Shape::from([1, 3, 224, 224]);
+    Descriptor { name: "", dtype: DType::Fp32, shape, place: Location::Attached }
+}
+
+#[test]
+fn an_image_and_its_attachment_share_a_line_with_their_header() {
+    assert_eq!(encoded(&image()), {
+        let mut bytes = vec![11, 4, 0, 0];
+        [1u32, 3, 224, 224].iter().for_each(|dim| bytes.extend(dim.to_le_bytes()));
+        bytes
+    });
+    assert!(8 + 32 + image().encoded_len() <= 64);
+}
+
+#[test]
+fn every_cut_says_how_much_was_needed() {
+    let place = Location::Region { name: "frames", offset: 4096, len: 602112 };
+    let whole = encoded(&Descriptor { name: "input", place, ..image() });
+    for len in 0..whole.len() {
+        match Descriptor::decode_at(&whole[..len], 3) {
+            Err(TensorFault::Description { len: said, index: 3, needed }) => {
+                assert!(said == len && needed > len);
+            }
+            other => panic!("{len} bytes: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_lying_descriptor_is_a_fault() {
+    let whole = encoded(&Descriptor { name: "a", ..image() });
+    let lie = |at: usize, value: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = value;
+        Descriptor::decode_at(&bytes, 0).unwrap_err()
+    };
+    assert_eq!(lie(0, 0), TensorFault::DataTypeCode { code: 0 });
+    assert_eq!(lie(0, 15), TensorFault::DataTypeCode { code: 15 });
+    assert_eq!(lie(1, 9), TensorFault::Rank { rank: 9, max: 8 });
+    for flags in [8, 16, 128, 255] {
+        assert!(matches!(lie(2, flags), TensorFault::Field { field: "tensor.flags", .. }));
+    }
+    assert_eq!(lie(20, 0xFF), TensorFault::NameUtf8);
+    let (wrapping, _) = Descriptor::decode_at(&whole, 0).unwrap();
+    assert_eq!(
+        wrapping.check_len(1),
+        Err(TensorFault::Len { len: 1, expected: 4 * 3 * 224 * 224 })
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_descriptor_survives_its_bytes(
+        code in 1u8..15,
+        dims in proptest::collection::vec(
+            prop_oneof![0usize..1000, any::<usize>()], 0..=MAX_RANK),
+        name in "\\PC{0,40}",
+        inline in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..100)),
+        region in proptest::option::of(("[a-z_]{0,20}", any::<u64>(), any::<u64>())),
+        gpu in proptest::option::of(any::<[u8; 32]>()),
+        rest in proptest::collection::vec(any::<u8>(), 0..8),
+    ) {
+        let on_gpu = gpu.map(|bytes| {
+            std::array::from_fn::<u8, { GpuPlace::LEN }, _>(|at| bytes[at % 32])
+        });
+        let place = match (&inline, &region, &on_gpu) {
+            (Some(bytes), ..) => Location::Inline(bytes),
+            (None, Some((name, offset, len)), _) => {
+                Location::Region { name, offset: *offset, len: *len }
+            }
+            (None, None, Some(place)) => Location::Gpu(place),
+            (None, None, None) => Location::Attached,
+        };
+        let (dtype, shape) = (DType::from_code(code).unwrap(), Shape::of(&dims).unwrap());
+        let descriptor = Descriptor { name: &name, dtype, shape, place };
+        let mut bytes = encoded(&descriptor);
+        bytes.extend(&rest);
+        prop_assert_eq!(Descriptor::decode_at(&bytes, 0), Ok((descriptor, &rest[..])));
+    }
+
+    #[test]
+    fn any_bytes_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        let mut left = &bytes[..];
+        let mut index = 0;
+        while let Ok((descriptor, rest)) = Descriptor::decode_at(left, index) {
+            let _ = descriptor.check_len(bytes.len());
+            prop_assert!(rest.len() < left.len());
+            left = rest;
+            index += 1;
+        }
+    }
+}
