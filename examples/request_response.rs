@@ -61,7 +61,7 @@ fn answer(link: Connection) -> Result<(), Box<dyn Error>> {
     let (sender, mut receiver) = link.split();
     let sender = Mutex::new(sender);
     thread::scope(|scope| {
-        while let Some(Request { id, body }) = receiver.recv_request()? {
+        while let Some(Request { id, body, .. }) = receiver.recv_request()? {
             let sender = &sender;
             thread::Builder::new().spawn_scoped(scope, move || {
                 let text = String::from_utf8_lossy(&body).to_uppercase();

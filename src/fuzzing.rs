@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Atomic};
 
 use crate::pool::{
-    Block, Borrower, BorrowerId, Loan, Pool, PoolOptions, Prepared, Promise, Ready, SharedBlock,
+    Block, Borrower, BorrowerId, Loan, LoanLimit, Pool, PoolOptions, Prepared, Promise, Ready,
+    SharedBlock,
 };
 use crate::ring::{BESIDE, BatchSlot, Consumer, Header, Kind, Producer, largest_payload};
 use crate::shm::{Backing, OwnRing, OwnWords, PeerRing, PeerWords};
@@ -269,8 +270,13 @@ struct Lending {
 impl Lending {
     fn new() -> Self {
         let backing = Backing::default();
-        let options =
-            PoolOptions { quota: 96 << 10, footprint: 16 << 10, far_footprint: 32 << 10, backing };
+        let options = PoolOptions {
+            quota: 96 << 10,
+            footprint: 16 << 10,
+            far_footprint: 32 << 10,
+            loans: LoanLimit::NONE,
+            backing,
+        };
         let mut lending = Self {
             pool: Pool::new(options),
             borrowers: Vec::new(),
@@ -323,7 +329,7 @@ impl Lending {
                 Some(promise) => {
                     let loan = promise.loan(place);
                     (client.promise, client.prepared) =
-                        self.pool.enter_and_prepare(&mut block, id, promise);
+                        self.pool.enter_and_prepare(&mut block, id, promise, || ());
                     // An account that was closed meanwhile takes none.
                     block.place().is_none().then_some(loan)
                 }

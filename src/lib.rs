@@ -64,7 +64,7 @@
 //! | the root | the types that every program meets |
 //! | [`options`] | the values of [`Options`]: spinning, the peer policy |
 //! | [`error`] | the faults that an [`ErrorKind`] carries, and the answers of operations that do not wait |
-//! | [`message`] | the bytes and kinds of received messages, requests, tokens |
+//! | [`message`] | the bytes and kinds of received messages, metadata, requests, tokens |
 //! | [`peer`] | the credentials of the other process |
 //! | [`stats`] | counters |
 //! | [`tensor`] | element types, allocation with choices, BYTES elements, DLPack |
@@ -109,6 +109,7 @@ compile_error!("slipring needs Linux: memfd seals, SCM_RIGHTS over abstract sock
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit targets lack");
 
+mod account;
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
 mod channel;
@@ -157,6 +158,7 @@ pub use transport::{Connection, Context, Listener, Options};
 
 /// The values of [`Options`].
 pub mod options {
+    pub use crate::account::Resource;
     pub use crate::handshake::PeerPolicy;
     pub use crate::wake::Spin;
 }
@@ -166,15 +168,18 @@ pub mod peer {
     pub use crate::handshake::Peer;
 }
 
-/// Parts of messages: the kinds, the bytes of a received one, requests, and tokens.
+/// Parts of messages: the kinds, the bytes of a received one, metadata, requests, and tokens.
 pub mod message {
     pub use crate::channel::MessageKind;
+    pub use crate::channel::Metadata;
     pub use crate::channel::Request;
     pub use crate::channel::RequestId;
     pub use crate::channel::Token;
+    pub use crate::channel::Value;
     #[doc(hidden)]
     pub use crate::shm::Lines;
     pub use crate::shm::{Bytes, BytesMut};
+    pub use crate::tensor::TensorRequest;
 }
 
 /// Counters of connections, listeners, links and reactors.

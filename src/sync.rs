@@ -43,6 +43,10 @@ pub(crate) enum Edge {
     Return,
     /// The lender's fence after it loaded a returned generation.
     Reclaim,
+    /// The lender's fence after it took a block out of its pool, before it writes there.
+    Retake,
+    /// The borrower's fence between its loads of a block and its look whether the lender has taken it back.
+    Recheck,
     /// A thread's store of a link's health.
     End,
     /// A half's load of a link's health.
@@ -75,6 +79,14 @@ impl Edge {
     pub(crate) fn acquire(self) {
         if !self.weakened() {
             fence(Ordering::Acquire);
+        }
+    }
+
+    /// Issues the fence of this edge, before relaxed stores.
+    #[inline(always)]
+    pub(crate) fn release(self) {
+        if !self.weakened() {
+            fence(Ordering::Release);
         }
     }
 

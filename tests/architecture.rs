@@ -8,19 +8,37 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may import whom: each module may import the ones before it that its line names. `lib.rs` may import all of them.
-const IMPORTS: [(&str, &[&str]); 18] = [
+const IMPORTS: [(&str, &[&str]); 19] = [
     ("error", &[]),
     ("sync", &[]),
     ("patience", &["error"]),
     ("shm", &["error", "sync"]),
+    ("account", &["error", "shm"]),
     ("ring", &["error", "sync", "shm"]),
     ("wake", &["error", "sync", "shm", "ring"]),
     ("pool", &["error", "sync", "shm", "ring"]),
     ("region", &["error", "shm"]),
     ("handshake", &["error", "shm", "ring"]),
-    ("link", &["error", "sync", "patience", "shm", "pool", "wake", "handshake"]),
-    ("channel", &["error", "sync", "patience", "shm", "ring", "wake", "pool", "handshake", "link"]),
-    ("transport", &["error", "patience", "shm", "pool", "wake", "handshake", "link", "channel"]),
+    ("link", &["error", "account", "sync", "patience", "shm", "pool", "wake", "handshake"]),
+    (
+        "channel",
+        &[
+            "error",
+            "account",
+            "sync",
+            "patience",
+            "shm",
+            "ring",
+            "wake",
+            "pool",
+            "handshake",
+            "link",
+        ],
+    ),
+    (
+        "transport",
+        &["error", "account", "patience", "shm", "pool", "wake", "handshake", "link", "channel"],
+    ),
     (
         "tensor",
         &[
@@ -39,6 +57,7 @@ const IMPORTS: [(&str, &[&str]); 18] = [
         "reactor",
         &[
             "error",
+            "account",
             "sync",
             "patience",
             "shm",
@@ -89,10 +108,10 @@ const IMPORTS: [(&str, &[&str]); 18] = [
 const CIRCLE: usize = 3;
 
 /// Fields that other files of their folder see. The number may only fall.
-const SHARED_FIELDS: usize = 46;
+const SHARED_FIELDS: usize = 44;
 
 /// The files that may hold `unsafe`, with their `tests.rs`. A new name here is a design decision.
-const UNSAFE: [&str; 20] = [
+const UNSAFE: [&str; 21] = [
     "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
     "src/cuda/device.rs",           // calls of the driver: devices and contexts
     "src/cuda/event.rs",            // calls of the driver: events
@@ -112,6 +131,7 @@ const UNSAFE: [&str; 20] = [
     "src/tensor/dlpack/abi.rs",     // the type of a deleter
     "src/tensor/dlpack/export.rs",  // what another library gets by its address and frees
     "src/tensor/dlpack/import.rs",  // what another library says lies at its addresses
+    "src/handshake/exits.rs",       // descriptor tables of a thread's own
     "src/handshake/socket.rs",      // control messages of a socket
 ];
 
@@ -303,7 +323,10 @@ fn a_module_imports_only_what_the_table_allows() {
             wrong.push(format!("{}: module {module} is not in the table", source.path));
             continue;
         };
-        let crates = source.code.match_indices("crate::").map(|(at, path)| (at, path.len(), true));
+        // A path in a macro is one of the macro's caller.
+        let crates = source.code.match_indices("crate::");
+        let crates = crates.filter(|(at, _)| !source.code[..*at].ends_with('$'));
+        let crates = crates.map(|(at, path)| (at, path.len(), true));
         // `super` leads out of a module, too.
         let supers = source.code.match_indices("super::").map(|(at, path)| (at, path.len(), false));
         for (at, len, absolute) in crates.chain(supers) {

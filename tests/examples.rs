@@ -151,6 +151,16 @@ fn a_consumer_gets_every_tensor_of_a_producer_that_waited_for_it() {
 }
 
 #[test]
+fn a_fan_out_goes_on_when_a_receiver_stops_and_gets_its_memory_back() {
+    let said = Example::start("fan_out", "").succeeds();
+    assert!(said.contains("stops with frame 5"), "{said}");
+    assert!(said.contains("holds 16 blocks, 4194304 bytes"), "{said}");
+    assert!(said.contains("the peer has taken the memory back"), "{said}");
+    assert!(said.contains("100 frames to 3 receivers"), "{said}");
+    assert_eq!(said.matches(": 100 frames\n").count(), 3, "{said}");
+}
+
+#[test]
 fn a_producer_goes_on_when_its_consumer_was_killed() {
     for pixels in [21, 7000] {
         let name = unique_name();

@@ -4,7 +4,8 @@
     peer.py connect NAME [requests]   talks to a listener at @NAME that echoes messages, and checks what comes
                                       back; with "requests", the listener also answers requests with their body
     peer.py tensors NAME              talks to a listener at @NAME that echoes tensors and messages; in front of each
-                                      record of tensors goes a message with its text, which the listener checks
+                                      record of tensors goes a message with its text, which the listener checks; the
+                                      listener answers requests with tensors by the same tensors
     peer.py listen NAME               echoes messages, requests and tensors of one peer at @NAME until that one closes
     peer.py tell NAME                 answers one peer at @NAME each record of tensors with its text, and "hold" and
                                       "give back" with what it then does with loans
@@ -48,8 +49,10 @@ CONTROL_LEN = -(-(4096 + 8 * LOAN_SLOTS) // PAGE) * PAGE
 POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL = 0x200, 0x40, 0x48, 0x80, 0x88  # §5
 FILLED, RETURNED_LOANS = 0x300, 0x1000
 AWAKE, PARKED, ARMED, GONE, HOT, HOT_AFTER = 0, 1, 2, 3, 4, 1024  # §7; bytes without a sleep, after which we are hot
-MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS = 1, 2, 3, 4, 5, 6, 7  # §6
-MORE, POOLED, TIGHT = 1 << 8, 1 << 9, 1 << 10
+MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE = range(1, 10)  # §6
+MORE, POOLED, TIGHT, META = 1 << 8, 1 << 9, 1 << 10, 1 << 11
+INTEGER, FLOAT, STRING, TIME, BOOLEAN = 1, 2, 3, 4, 5  # §6, of meta.type
+WORDS = {INTEGER: "q", FLOAT: "d", TIME: "q", BOOLEAN: "Q"}
 POOL_DESCRIPTOR = struct.Struct("<IIQQQ")  # §9: segment, slot, offset, len, generation
 F_ADD_SEALS, F_GET_SEALS, SEALS, FROZEN_SEALS, TMPFS_MAGIC = 1033, 1034, 0x17, 0xF, 0x01021994  # §4, §9
 SO_PASSCRED, SO_PEERCRED, SCM_CREDENTIALS, POLLRDHUP = 16, 17, 2, 0x2000  # §1, §15
@@ -72,8 +75,8 @@ libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 MEMBARRIER = (libc.syscall(SYS_MEMBARRIER, REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0
               and libc.syscall(SYS_MEMBARRIER, GLOBAL_EXPEDITED, 0, 0) == 0)
 
-# body: a copy; loan: (slot, generation) or None; tensors: of a record of them
-Received = collections.namedtuple("Received", "kind ident body loan tensors", defaults=[()])
+# body: a copy; loan: (slot, generation) or None; tensors: of a record of them; meta: (name, type, value) of each
+Received = collections.namedtuple("Received", "kind ident body loan tensors meta", defaults=[(), ()])
 
 
 @dataclasses.dataclass
@@ -145,6 +148,49 @@ def wait_for(condition, what):
 
 def round_up(value, unit):
     return (value + unit - 1) // unit * unit
+
+
+def encode_meta(values):
+    """§6: the metadata of these names, types and values."""
+    if not values:
+        return b""
+    entries = b""
+    for name, kind, value in values:
+        name = name.encode()
+        entries += bytes([kind, len(name)]) + name
+        entries += bytes([len(value.encode())]) + value.encode() if kind == STRING else struct.pack("<" + WORDS[kind], value)
+    demand(len(entries) <= 512, f"{len(entries)} bytes of metadata")
+    section = struct.pack("<H", len(entries)) + entries
+    return section.ljust(round_up(len(section), 8), b"\0")
+
+
+def decode_meta(payload):
+    """§6: the metadata at the start of a payload, judged, and its length."""
+    demand(len(payload) >= 2, "metadata: the payload ends")
+    length, = struct.unpack_from("<H", payload)
+    end = 2 + length
+    demand(1 <= length <= 512 and round_up(end, 8) <= len(payload), f"metadata: {length} bytes")
+    demand(not any(payload[end:round_up(end, 8)]), "metadata: the padding is not 0")
+    at, values = 2, []
+
+    def take(size):
+        nonlocal at
+        demand(at + size <= end, f"metadata: value {len(values)} is cut short")
+        at += size
+        return payload[at - size:at]
+
+    while at < end:
+        kind, size = take(2)
+        demand(INTEGER <= kind <= BOOLEAN and 1 <= size <= 63, f"metadata: type {kind}, name of {size} bytes")
+        try:
+            name = take(size).decode()
+            value = take(*take(1)).decode() if kind == STRING else struct.unpack("<" + WORDS[kind], take(8))[0]
+        except UnicodeDecodeError:
+            raise Failure("metadata: no UTF-8") from None
+        demand(kind != BOOLEAN or value <= 1, f"metadata: a boolean of {value}")
+        demand(all(name != other for other, *_ in values), f"metadata: {name!r} twice")
+        values.append((name, kind, value))
+    return tuple(values), round_up(end, 8)
 
 
 def full_barrier(lock=threading.Lock()):
@@ -470,13 +516,16 @@ class Link:
             self.ours.store(FILLED, there | with_id)
         self.ours.store(FILLED, 0)
 
-    def send(self, body, kind=MESSAGE, ident=None, tight=False, wait=True):
+    def send(self, body, kind=MESSAGE, ident=None, tight=False, wait=True, meta=()):
         """A message, request or response; a long one through the pool."""
         demand(len(body) <= self.longest, "longer than the link's longest message")
         prefix = b"" if ident is None else struct.pack("<Q", ident)  # §8
+        if meta:
+            prefix, kind = prefix + encode_meta(meta), kind | META
         if len(body) > IN_RING:
             payload = prefix + self.pool.lend(body)[0]
-            self.tell(payload, len(body), ident is not None)
+            if not meta:
+                self.tell(payload, len(body), ident is not None)
             return self.publish((kind | POOLED, payload))
         return self.publish((kind | (TIGHT if tight else 0), prefix + body), wait=wait)
 
@@ -502,8 +551,13 @@ class Link:
             description += name
         return TENSORS | len(attachments) << 16 | TENSORS_VERSION << 24, b"".join(attachments) + description
 
-    def send_tensors(self, *tensors, tight=False):
+    def send_tensors(self, *tensors, tight=False, meta=(), kind=TENSORS, ident=None):
         header, payload = self.record_of(tensors)
+        header ^= TENSORS ^ kind
+        if meta:
+            header, payload = header | META, encode_meta(meta) + payload
+        if ident is not None:
+            payload = struct.pack("<Q", ident) + payload
         self.publish((header | (TIGHT if tight else 0), payload))
         for tensor in tensors:
             if tensor.segment:
@@ -569,7 +623,7 @@ class Link:
         given back."""
         while True:
             received = self.receive_record(lag)
-            if received is None or received.kind < CLOSE or received.kind == TENSORS:
+            if received is None or received.kind < CLOSE or received.kind >= TENSORS:
                 return received
             if received.kind == PACKETS:
                 while self.read_pool_packet():
@@ -583,20 +637,20 @@ class Link:
             pass
         header = self.header()
         kind, length = header & 0xFF, header >> 32
-        prefix = 8 if kind in (REQUEST, RESPONSE) else 0
+        prefix = 8 if kind in (REQUEST, RESPONSE, TENSOR_REQUEST, TENSOR_RESPONSE) else 0
         if header == CLOSE:
             self.publish_position()
             return None
         attachments, version = header >> 16 & 0xFF, header >> 24 & 0xFF
-        demand(MESSAGE <= kind <= TENSORS and kind != CLOSE and header & 0xF800 == 0, f"header {header:#x}")
-        if kind == TENSORS:
+        demand(MESSAGE <= kind <= TENSOR_RESPONSE and kind != CLOSE and header & 0xF000 == 0, f"header {header:#x}")
+        demand(not header & META or kind not in (TRIGGER, PACKETS), f"header {header:#x}")
+        if kind >= TENSORS:
             demand(version == TENSORS_VERSION and length >= 32 * attachments, f"header {header:#x}")
         else:
             demand(attachments == version == 0, f"header {header:#x}")
             demand(kind < CLOSE or length == (4 if kind == TRIGGER else 0), f"header {header:#x}")
         demand(kind < CLOSE or not header & POOLED, f"header {header:#x}")
         demand(prefix <= length <= self.their_capacity - 192, f"header {header:#x}")
-        demand(not header & POOLED or length == prefix + 32, f"header {header:#x}")
         start = self.at + (8 if length <= 56 or header & TIGHT or self.after_more else 64)
         at, ring = start % self.their_capacity, self.theirs.bytes[self.their_control:]
         payload = bytes(ring[at:at + length])  # the slice ends with the ring, then it goes on at 0
@@ -606,15 +660,18 @@ class Link:
         self.progress(RECEIVER_STATE, self.at)
         if self.at - self.published & MASK >= self.their_capacity // 8 and not lag:
             self.publish_position()
-        if kind == TENSORS:
-            return Received(kind, None, b"", None, self.take_tensors(payload, attachments))
         ident = struct.unpack_from("<Q", payload)[0] if prefix else None
-        body, loan = payload[prefix:], None
+        meta, length = decode_meta(payload[prefix:]) if header & META else ((), 0)
+        body, loan = payload[prefix + length:], None
+        if kind >= TENSORS:
+            demand(len(body) >= 32 * attachments, f"header {header:#x}")
+            return Received(kind, ident, b"", None, self.take_tensors(body, attachments), meta)
         if header & POOLED:
+            demand(len(body) == 32, f"header {header:#x}")
             segment, offset, length, loan = self.borrow(body)
             body = bytes(segment.bytes[offset:offset + length])
         demand(len(body) <= self.longest, "a message longer than the link's longest")
-        return Received(kind, ident, body, loan)
+        return Received(kind, ident, body, loan, meta=meta)
 
     # §9 Long messages: the other side's pool
 
@@ -808,9 +865,9 @@ def text(tensors):
     return "\n".join(tensor.text() for tensor in tensors).encode()
 
 
-def send_with_text(link, *tensors, tight=False):
+def send_with_text(link, *tensors, tight=False, meta=()):
     link.send(text(tensors))
-    link.send_tensors(*tensors, tight=tight)
+    link.send_tensors(*tensors, tight=tight, meta=meta)
 
 
 def expect_tensors(link, tensors, what, hold=False):
@@ -849,6 +906,32 @@ def step_sizes(link):
             link.send(pattern(size, size), tight=tight)
             expect(link, pattern(size, size), f"{size} bytes")
     return f"{len(sizes)} sizes, without TIGHT and with it"
+
+
+VALUES = (("frame", INTEGER, -1 << 63), ("exposure", FLOAT, -0.5), ("camera", STRING, "große"), ("empty", STRING, ""),
+          ("stamp", TIME, 1_700_000_000_123_456_789), ("yes", BOOLEAN, 1), ("no", BOOLEAN, 0))
+MANY = tuple((chr(0x21 + i), STRING, "") for i in range(90)) + (("n" * 63, STRING, "x" * 86),)  # 512 bytes
+
+
+def step_metadata(link):
+    sizes, count = (0, 1, 40, 56, 57, 513, 4096, 9000, 100_000), 0
+    for meta in (VALUES, MANY, VALUES[:1]):
+        for size in sizes:
+            for tight in (False, True):
+                link.send(pattern(size, size), tight=tight, meta=meta)
+                expect(link, pattern(size, size), f"{size} bytes with metadata")
+                count += 1
+    return f"{count} messages"
+
+
+def step_tensor_metadata(link):
+    """What echoes tensors echoes their metadata, too."""
+    for tensors in ([sample(11, (4, 3))], [sample(2, (9000,), 3, name="a"), *freeze(sample(8, (5,)))], []):
+        for meta in (VALUES, MANY, ()):
+            send_with_text(link, *tensors, meta=meta)
+            received = expect_tensors(link, tensors, "tensors with metadata")
+            demand(received.meta == meta, f"metadata came back as {received.meta}, not {meta}")
+    return "9 sets"
 
 
 def step_wrap(link):
@@ -982,6 +1065,24 @@ def step_sets(link):
     return ", ".join(sets)
 
 
+def step_tensor_requests(link):
+    asked = {7: [], 1 << 63: [sample(8, (3,), 1)], 9: [sample(2, (9000,), 2, name="a"), *freeze(sample(11, (4,)))],
+             0: [sample(1, (70_000,), 3)]}
+    for meta in ((), VALUES):
+        for ident, tensors in asked.items():
+            link.send_tensors(*tensors, kind=TENSOR_REQUEST, ident=ident, meta=meta)
+        waiting = dict(asked)
+        while waiting:
+            received = link.receive()
+            demand(received and received.kind == TENSOR_RESPONSE, "no response to a request with tensors")
+            tensors = waiting.pop(received.ident, None)
+            demand(tensors is not None and len(tensors) == len(received.tensors), f"a response to {received.ident}")
+            demand(all(came.same(went) for came, went in zip(received.tensors, tensors)), "other tensors")
+            demand(received.meta == meta, f"metadata came back as {received.meta}, not {meta}")
+            link.give_back(received)
+    return f"2 times {len(asked)}, answered"
+
+
 def step_tensor_batches(link):
     """Records of tensors among messages, published at once."""
     frozen = freeze(sample(12, (100,)))
@@ -1068,12 +1169,12 @@ def take_steps(link, *steps):
 
 
 def connect(name, requests):
-    steps = [step_sizes, step_wrap, step_batch, step_full_rings, step_long, step_loans, step_park]
+    steps = [step_sizes, step_metadata, step_wrap, step_batch, step_full_rings, step_long, step_loans, step_park]
     take_steps(dial(name), *steps, *[step_requests] * requests)
 
 
 def tensors(name):
-    take_steps(dial(name), step_types, step_sets, step_tensor_batches, step_tensor_loans, step_churn)
+    take_steps(dial(name), step_types, step_sets, step_tensor_metadata, step_tensor_requests, step_tensor_batches, step_tensor_loans, step_churn)
 
 
 def accept(name):
@@ -1105,12 +1206,14 @@ def sent_on(tensor):
 def listen(name):
     link, count = accept(name), 0
     while received := link.receive():
-        demand(received.kind in (MESSAGE, REQUEST, TENSORS), "a response to no request")
+        demand(received.kind not in (RESPONSE, TENSOR_RESPONSE), "a response to no request")
         link.give_back(received)
-        if received.kind == TENSORS:
-            link.send_tensors(*map(sent_on, received.tensors))
+        if received.kind >= TENSORS:
+            kind = TENSOR_RESPONSE if received.kind == TENSOR_REQUEST else TENSORS
+            link.send_tensors(*map(sent_on, received.tensors), meta=received.meta, kind=kind, ident=received.ident)
         else:
-            link.send(received.body, RESPONSE if received.kind == REQUEST else MESSAGE, received.ident)
+            kind = RESPONSE if received.kind == REQUEST else MESSAGE
+            link.send(received.body, kind, received.ident, meta=received.meta)
         count += 1
     part(link, f"echoed {count}")
 

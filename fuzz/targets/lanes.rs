@@ -1,7 +1,7 @@
 //! A link whose peer lies in everything that crosses it: control words, records, packets with descriptors, pool
 //! descriptors, tensors, tokens, returned loans.
 //!
-//! The input is a list of steps: a byte, modulo 16, and the bytes that the step takes, as `step` reads them.
+//! The input is a list of steps: a byte, modulo 20, and the bytes that the step takes, as `step` reads them.
 //! The link is a real one, met over a socket; the peer is the one of the hostile tests. What this side
 //! keeps must keep its bytes, and in the end nothing may be left on loan.
 #![no_main]
@@ -103,7 +103,7 @@ fn step(
     let unsent = |error: slipring::error::TrySendError| {
         matches!(error, slipring::error::TrySendError::Failed(_))
     };
-    match script.byte() % 16 {
+    match script.byte() % 20 {
         0 => {
             let slot = usize::from(script.byte()) % (CONTROL.len() + SLOTS);
             let at = CONTROL.get(slot).copied().unwrap_or(raw::RETURNS + 8 * (slot % SLOTS));
@@ -202,6 +202,36 @@ fn step(
         }
         14 => {
             let _ = link.as_fd();
+        }
+        16 => {
+            // A record of any kind with metadata, and with an id where the kind has one.
+            let kind = [1u64, 2, 3, 7, 8, 9][usize::from(script.byte()) % 6];
+            let version = if kind >= 7 { 1 << 24 } else { 0 };
+            let mut payload = if matches!(kind, 1 | 7) { Vec::new() } else { vec![1; 8] };
+            let entries = usize::from(script.byte()) % 40;
+            let entries = script.bytes(entries);
+            let lie = u16::from(script.byte() / 250);
+            payload.extend((entries.len() as u16 + lie).to_le_bytes());
+            payload.extend(entries);
+            payload.resize(payload.len().next_multiple_of(8), script.byte() / 250);
+            let body = usize::from(script.byte()) % 40;
+            payload.extend(script.bytes(body));
+            let tight = if (57..=512).contains(&payload.len()) { raw::TIGHT } else { 0 };
+            let head = kind | 1 << 11 | version | tight;
+            peer.publish(head | (payload.len() as u64) << 32, &payload);
+        }
+        17 => match link.receiver().try_recv_tensor_request() {
+            Ok(Some(request)) => held.sets.push(request.tensors),
+            Ok(None) => return false,
+            Err(error) => return !failed(error),
+        },
+        18 => return !link.receiver().try_recv_with().is_err_and(failed),
+        19 => {
+            let Ok(request) = link.submit_tensors(&TensorSet::new()) else { return false };
+            match link.try_wait_tensors(request) {
+                Ok(set) => held.sets.push(set),
+                Err(error) => return !failed(error),
+            }
         }
         _ => {
             let token = script.word() as u32;

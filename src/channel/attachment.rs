@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::channel::extension::ExtensionSlot;
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::{LoanDescriptor, NO_SLOT};
+use crate::channel::metadata::Metadata;
 use crate::channel::segment_cache::{CachedSegment, SegmentCache};
 use crate::error::{Fault, Result, TensorFault};
 use crate::handshake::peer::{Peer, has_ended};
@@ -64,6 +65,16 @@ impl LentRange {
         self.segment.session.is_trusted()
     }
 
+    /// Checks that the peer has not taken the loan back. Then what was read before is what the peer has sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked)
+    #[inline(always)]
+    pub(crate) fn check(&self) -> Result<()> {
+        self.segment.session.link.check_loans()
+    }
+
     /// Returns whether the process that has lent it has ended.
     pub(crate) fn lender_ended(&self) -> bool {
         let link = &self.segment.session.link;
@@ -92,12 +103,13 @@ impl Drop for LentRange {
 
 /// The attachments of a tensors record that is being opened.
 pub(crate) struct Claims<'a> {
-    pub(super) origin: Origin<'a>,
-    pub(super) extension: &'a mut Option<Arc<ExtensionSlot>>,
+    origin: Origin<'a>,
+    extension: &'a mut Option<Arc<ExtensionSlot>>,
+    metadata: Metadata,
 }
 
 /// The place that attachments are claimed from.
-pub(super) enum Origin<'a> {
+enum Origin<'a> {
     /// The record at the ring's position: `table` holds the descriptors that are left.
     Ring { session: &'a Arc<Session>, segments: &'a mut SegmentCache, table: &'a [u8] },
     /// A record in the backlog, whose attachments were claimed when it was set aside.
@@ -105,12 +117,28 @@ pub(super) enum Origin<'a> {
 }
 
 impl<'a> Claims<'a> {
+    /// Returns the attachments of the record at the ring's position, whose descriptors are `table`.
+    pub(super) fn in_ring(
+        (session, segments): (&'a Arc<Session>, &'a mut SegmentCache),
+        table: &'a [u8],
+        metadata: Metadata,
+        extension: &'a mut Option<Arc<ExtensionSlot>>,
+    ) -> Self {
+        Self { origin: Origin::Ring { session, segments, table }, extension, metadata }
+    }
+
     /// Returns the attachments of a record that was set aside.
     pub(crate) fn kept(
         attachments: Vec<Attachment>,
+        metadata: Metadata,
         extension: &'a mut Option<Arc<ExtensionSlot>>,
     ) -> Self {
-        Self { origin: Origin::Kept(attachments.into_iter()), extension }
+        Self { origin: Origin::Kept(attachments.into_iter()), extension, metadata }
+    }
+
+    /// Takes the record's metadata.
+    pub(crate) fn take_metadata(&mut self) -> Metadata {
+        std::mem::take(&mut self.metadata)
     }
 
     /// Returns the receiver's extension slot, which is made on the first call.

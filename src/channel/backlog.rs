@@ -2,11 +2,15 @@
 //!
 //! 1. Messages of one kind stay in the order in which they came.
 //! 2. The sum of their sizes stays within `Options::backlog_limit`, except that one message always fits.
+//! 3. Each message is charged to the link's account until it is dropped or the caller has it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use crate::account::{Account, Charge, Resource};
 use crate::channel::attachment::Attachment;
 use crate::channel::message::MessageKind;
+use crate::channel::metadata::Metadata;
 use crate::error::{ErrorKind, Result, memory};
 
 /// A message in the backlog, copied.
@@ -14,9 +18,31 @@ use crate::error::{ErrorKind, Result, memory};
 pub(crate) struct KeptMessage {
     pub(crate) kind: MessageKind,
     pub(crate) body: Vec<u8>,
+    pub(crate) metadata: Metadata,
     /// The memory that came with it.
     pub(crate) attachments: Vec<Attachment>,
+    /// What the account holds for it, while it is set aside.
+    pub(crate) charge: Option<Charge>,
 }
+
+/// A message that was set aside, for a caller that sets it aside itself.
+#[derive(Debug)]
+pub(crate) enum SetAside<T> {
+    Message {
+        kind: MessageKind,
+        body: Vec<u8>,
+        metadata: Metadata,
+    },
+    /// Tensors, opened. The record had size `len` in the backlog, in bytes.
+    Tensors {
+        kind: MessageKind,
+        opened: T,
+        len: usize,
+    },
+}
+
+/// A message that was set aside, and what the account holds for it.
+pub(crate) type Charged<T> = (SetAside<T>, Option<Charge>);
 
 /// The size of an attachment in the backlog, in bytes: it pins at least one page of the sender's pool.
 pub(crate) const PINNED: usize = 4096;
@@ -30,6 +56,7 @@ pub(crate) struct Backlog {
     kept: VecDeque<KeptMessage>,
     bytes: usize,
     limit: usize,
+    account: Arc<Account>,
     /// The count of messages that are no responses.
     unasked: usize,
 }
@@ -37,18 +64,19 @@ pub(crate) struct Backlog {
 impl KeptMessage {
     /// Returns the size that counts against the limit, in bytes.
     fn size(&self) -> usize {
-        self.body.len() + self.attachments.len() * PINNED + OVERHEAD
+        let metadata = self.metadata.section().len();
+        self.body.len() + metadata + self.attachments.len() * PINNED + OVERHEAD
     }
 
     fn is_unasked(&self) -> bool {
-        !matches!(self.kind, MessageKind::Response(_))
+        self.kind.answers().is_none()
     }
 }
 
 impl Backlog {
     /// Returns an empty backlog of at most `limit` bytes.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { kept: VecDeque::new(), bytes: 0, limit, unasked: 0 }
+    pub(crate) fn new(limit: usize, account: Arc<Account>) -> Self {
+        Self { kept: VecDeque::new(), bytes: 0, limit, account, unasked: 0 }
     }
 
     /// Returns whether no message was set aside.
@@ -63,18 +91,25 @@ impl Backlog {
         self.unasked > 0
     }
 
-    /// Returns the kind of the oldest message that is no response.
-    pub(crate) fn oldest_unasked(&self) -> Option<MessageKind> {
-        self.kept.iter().find(|kept| kept.is_unasked()).map(|kept| kept.kind)
+    /// Returns the oldest message that is no response.
+    pub(crate) fn oldest_unasked(&self) -> Option<&KeptMessage> {
+        self.kept.iter().find(|kept| kept.is_unasked())
     }
 
-    /// Checks that a message of `len` bytes may be set aside. An empty backlog takes any message.
+    /// Takes the oldest message that is no response out.
+    pub(crate) fn take_unasked(&mut self) -> Option<KeptMessage> {
+        self.take(|kind| kind.answers().is_none())
+    }
+
+    /// Checks that a message of `len` bytes may be set aside, and if `charges`, charges the link's account with it. An empty
+    /// backlog takes any message.
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::BacklogFull`]: the message would exceed the limit.
+    /// - [`ErrorKind::AccountFull`]: the message would exceed a limit of an account.
     /// - [`ErrorKind::OutOfMemory`]: the allocator has no memory for its place.
-    pub(crate) fn admit(&mut self, len: usize) -> Result<()> {
+    pub(crate) fn admit(&mut self, len: usize, charges: bool) -> Result<Option<Charge>> {
         let full = self.bytes.saturating_add(len).saturating_add(OVERHEAD) > self.limit;
         if full && !self.kept.is_empty() {
             let (messages, needed) = (self.kept.len(), len.saturating_add(OVERHEAD));
@@ -82,7 +117,9 @@ impl Backlog {
             return Err(ErrorKind::BacklogFull { messages, needed, used, limit }.into());
         }
         let reserved = self.kept.try_reserve(1);
-        reserved.map_err(|_| memory::no_memory::<KeptMessage>(self.kept.len() + 1))
+        reserved.map_err(|_| memory::no_memory::<KeptMessage>(self.kept.len() + 1))?;
+        let charge = || self.account.charge(Resource::Memory, len.saturating_add(OVERHEAD) as u64);
+        charges.then(charge).transpose()
     }
 
     /// Returns the length of the longest message that may be set aside. An empty backlog takes any message.
@@ -107,6 +144,11 @@ impl Backlog {
         self.kept.push_front(kept);
     }
 
+    /// Returns the kind of the oldest message of a wanted kind.
+    pub(crate) fn find(&self, wanted: impl Fn(&MessageKind) -> bool) -> Option<MessageKind> {
+        self.kept.iter().map(|kept| kept.kind).find(|kind| wanted(kind))
+    }
+
     /// Takes the oldest message of a wanted kind out.
     pub(crate) fn take(&mut self, wanted: impl Fn(&MessageKind) -> bool) -> Option<KeptMessage> {
         let at = self.kept.iter().position(|kept| wanted(&kept.kind))?;
@@ -120,23 +162,25 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::Limits;
     use crate::channel::message::RequestId;
 
     fn kept(kind: MessageKind, len: usize) -> KeptMessage {
-        KeptMessage { kind, body: vec![0; len], attachments: Vec::new() }
+        let (metadata, attachments) = (Metadata::new(), Vec::new());
+        KeptMessage { kind, body: vec![0; len], metadata, attachments, charge: None }
     }
 
     #[test]
     fn a_backlog_keeps_order_within_a_kind_and_its_limit() {
-        let mut backlog = Backlog::new(1000);
-        backlog.admit(5000).unwrap();
+        let mut backlog = Backlog::new(1000, Account::of_link((0, None), Limits::default()));
+        backlog.admit(5000, true).unwrap();
         backlog.push(kept(MessageKind::Message, 100));
         backlog.push(kept(MessageKind::Request(RequestId(9)), 200));
         backlog.push(kept(MessageKind::Message, 300));
-        assert!(backlog.admit(500).is_err());
+        assert!(backlog.admit(500, true).is_err());
         assert_eq!(backlog.take(|kind| *kind == MessageKind::Message).unwrap().body.len(), 100);
         assert_eq!(backlog.take(|kind| *kind == MessageKind::Message).unwrap().body.len(), 300);
         assert!(backlog.take(|kind| *kind == MessageKind::Message).is_none());
-        backlog.admit(500).unwrap();
+        backlog.admit(500, true).unwrap();
     }
 }

@@ -5,14 +5,18 @@
 //! 2. `lent` is set only while a checked descriptor's segment is cached, and only for the record at the ring's position.
 //! 3. A fault sets `flow` to `Failed`: this half reads nothing that the peer writes afterwards.
 //! 4. Before it waits, the inbox publishes its position, so that a sender without room goes on.
-//! 5. After the end of the peer at most one ring of records is left. The inbox counts them whenever it publishes its
+//! 5. A record that may need the socket stays in the ring while the socket [rests](crate::link::share), and the half finds
+//!    nothing then. Only halves whose thread serves several peers let it rest.
+//! 6. After the end of the peer at most one ring of records is left. The inbox counts them whenever it publishes its
 //!    position, so a ring in which each word looks like a record does not keep a dead peer's link alive.
 
 use std::sync::Arc;
 
+use crate::channel::backlog::PINNED;
 use crate::channel::extension::ExtensionSlot;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::message::{MessageKind, RequestId};
+use crate::channel::metadata::Metadata;
 use crate::channel::pipeline::CopyAhead;
 use crate::channel::segment_cache::SegmentCache;
 use crate::channel::stats::HalfStats;
@@ -30,11 +34,16 @@ use crate::shm::{Bytes, Mapping, PeerMapping, PeerWords};
 use crate::wake::{Attention, Sleeper, Waker};
 
 mod arming;
+mod awaited;
+mod envelope;
 mod loans;
 mod pipelined;
+mod polled;
 mod rare;
 pub(crate) mod receiver;
+mod tensor_calls;
 mod tensors;
+mod with_metadata;
 
 /// Polls of the ring before anything else is considered: about a microsecond.
 const POLLS: u32 = 1000;
@@ -52,6 +61,8 @@ pub(crate) struct Inbox {
     lent: Option<LoanDescriptor>,
     /// The id of the record at the ring's position, if it is a request or response.
     id: RequestId,
+    /// The metadata of the record at the ring's position, if the record has some.
+    metadata: Metadata,
     /// The head of the record at the ring's position, if `flow` is `Held`.
     held: Option<RecordHead>,
     /// The longest message of this link, in bytes.
@@ -71,6 +82,10 @@ pub(crate) struct Inbox {
     extension: Option<Arc<ExtensionSlot>>,
     /// The position at which the inbox first saw that the link has ended.
     ended_at: Option<u64>,
+    /// The triggers in a row that nobody takes, and the count of messages before them.
+    stray_tokens: (u64, u32),
+    /// The records that say that packets wait.
+    packets_records: u64,
     stats: HalfStats,
 }
 
@@ -120,6 +135,7 @@ impl Inbox {
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             lent: None,
             id: RequestId(0),
+            metadata: Metadata::new(),
             held: None,
             max_message: link.terms().max_message,
             plain_max: link.terms().max_message.min(largest_payload(peer.ring)),
@@ -130,6 +146,8 @@ impl Inbox {
             ahead: Box::default(),
             extension: None,
             ended_at: None,
+            stray_tokens: (0, 0),
+            packets_records: 0,
             stats: HalfStats::default(),
             generation: *link.own().generation(),
             link,
@@ -180,6 +198,17 @@ impl Inbox {
             0 => Some(self.poll_briefly(patience)),
             word => Some(word),
         }
+    }
+
+    /// Returns the link whose peer may take back the memory of the record at the ring's position.
+    #[inline(always)]
+    fn lender(&self) -> Option<&Link> {
+        if self.lent.is_some() { Some(&self.link) } else { None }
+    }
+
+    /// Checks that the peer has not taken back what it lent for the record at the ring's position. Memory of the ring stays.
+    fn check_loan(&self) -> Result<()> {
+        if self.lent.is_some() { self.link.check_loans() } else { Ok(()) }
     }
 
     /// Returns the record at the ring's position, of any kind, checked.
@@ -390,8 +419,8 @@ impl Inbox {
         if header.is_plain() && header.len() <= self.max_message {
             return Ok(Some(RecordHead { header, offset, len: header.len() as usize }));
         }
-        if header.kind() == Kind::Tensors {
-            self.check_tensors(header).map_err(|fault| self.fail(fault))?;
+        if header.is_plain_tensors() {
+            self.check_tensors(header, header.len() as usize).map_err(|fault| self.fail(fault))?;
             return Ok(Some(RecordHead { header, offset, len: header.len() as usize }));
         }
         self.check_rare(record, patience)
@@ -403,8 +432,15 @@ impl Inbox {
             Kind::Request => MessageKind::Request(self.id),
             Kind::Response => MessageKind::Response(self.id),
             Kind::Tensors => MessageKind::Tensors,
+            Kind::TensorRequest => MessageKind::TensorRequest(self.id),
+            Kind::TensorResponse => MessageKind::TensorResponse(self.id),
             _ => MessageKind::Message,
         }
+    }
+
+    /// Returns the size of the record at the ring's position in a backlog, in bytes.
+    pub(crate) fn size(&self, head: &RecordHead) -> usize {
+        head.len + self.metadata(head).section().len() + head.header.attachments() * PINNED
     }
 
     #[inline(always)]
@@ -441,7 +477,7 @@ impl Inbox {
         }
         let rest = self.bytes(head).slice(copied, head.len - copied);
         rest.copy_to(&mut message[copied..]);
-        self.release(head);
+        self.release(head)?;
         Ok(head.len)
     }
 
@@ -453,17 +489,23 @@ impl Inbox {
     }
 
     /// Releases the record at the ring's position, with its loan.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LoanRevoked`]: the peer has taken the loan back, so the caller may have read other bytes. The link is over.
     #[inline(always)]
-    pub(crate) fn release(&mut self, head: &RecordHead) {
+    pub(crate) fn release(&mut self, head: &RecordHead) -> Result<()> {
         // Most records have no loan, and then nothing is stored.
         if let Some(LoanDescriptor { slot, generation, .. }) = self.lent {
             self.lent = None;
+            self.link.check_loans().map_err(|error| self.fail(error))?;
             self.stats.pooled += 1;
             self.session.return_loan(slot, generation);
         }
         self.stats.messages += 1;
         self.stats.bytes += head.len as u64;
         self.discard(head.header);
+        Ok(())
     }
 
     /// Releases a record.
@@ -485,5 +527,6 @@ impl Drop for Inbox {
             self.room = Waker::new(layout::SENDER_STATE, layout::ROOM_BELL);
             self.offer_room();
         }
+        self.session.leave();
     }
 }

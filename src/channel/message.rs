@@ -1,5 +1,8 @@
 //! The kinds of messages, and requests with their ids.
 
+use crate::channel::metadata::Metadata;
+use crate::error::ErrorKind;
+
 /// The id of a request on one connection.
 ///
 /// A response ends the connection at the side that receives it, unless exactly one request with its id waits there.
@@ -47,7 +50,7 @@ impl std::fmt::Display for RequestId {
 /// use slipring::message::Request;
 ///
 /// let question = near.submit(b"hello")?;
-/// let Request { id, mut body } = far.recv_request()?.expect("a request");
+/// let Request { id, mut body, .. } = far.recv_request()?.expect("a request");
 /// body.make_ascii_uppercase();
 /// far.respond(id, &body)?;
 /// assert_eq!(near.wait(question)?, b"HELLO");
@@ -59,6 +62,8 @@ pub struct Request {
     pub id: RequestId,
     /// The request's bytes.
     pub body: Vec<u8>,
+    /// The values that the requesting side sent beside them.
+    pub metadata: Metadata,
 }
 
 /// The kind of a received message.
@@ -95,4 +100,41 @@ pub enum MessageKind {
     Response(RequestId),
     /// Tensors; see [`Receiver::recv_tensors`](crate::Receiver::recv_tensors).
     Tensors,
+    /// A request with tensors; see [`Receiver::recv_tensor_request`](crate::Receiver::recv_tensor_request). Its response
+    /// carries this id.
+    TensorRequest(RequestId),
+    /// The response with tensors to the request with this id.
+    TensorResponse(RequestId),
+}
+
+impl MessageKind {
+    /// Returns whether a message of this kind has tensors.
+    #[inline(always)]
+    pub(crate) fn has_tensors(self) -> bool {
+        matches!(self, Self::Tensors | Self::TensorRequest(_) | Self::TensorResponse(_))
+    }
+
+    /// Returns the request that a message of this kind answers.
+    #[inline(always)]
+    pub(crate) fn answers(self) -> Option<RequestId> {
+        match self {
+            Self::Response(id) | Self::TensorResponse(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Returns the error of a caller that receives messages of another kind.
+    pub(crate) fn other_kind(self) -> ErrorKind {
+        let (next, method) = match self {
+            Self::Message => ("is a plain one", "`recv`"),
+            Self::Request(_) => ("is a request", "`recv_request`"),
+            Self::Response(_) => ("is a response without tensors", "`call` or `wait`"),
+            Self::Tensors => ("has tensors", "`recv_tensor` or `recv_tensors`"),
+            Self::TensorRequest(_) => ("is a request with tensors", "`recv_tensor_request`"),
+            Self::TensorResponse(_) => {
+                ("is a response with tensors", "`call_tensors` or `wait_tensors`")
+            }
+        };
+        ErrorKind::OtherKind { next, method }
+    }
 }

@@ -18,7 +18,9 @@ pub(crate) mod envelope;
 pub(crate) mod extension;
 pub(crate) mod inbox;
 pub(crate) mod loan_descriptor;
+pub(crate) mod long_copy;
 pub(crate) mod message;
+pub(crate) mod metadata;
 #[cfg(all(test, slipring_loom))]
 mod models;
 pub(crate) mod pipeline;
@@ -30,11 +32,14 @@ pub(crate) mod token;
 
 pub use attachment::LentRange;
 pub(crate) use attachment::{Attachment, Claims, SINGLE};
+pub(crate) use backlog::{Charged, SetAside};
+pub(crate) use envelope::{Envelope, PLAIN_TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE};
 pub use extension::ExtensionSlot;
-pub(crate) use inbox::receiver::SetAside;
 pub use inbox::receiver::{Received, Receiver};
 pub(crate) use loan_descriptor::ALIGNMENT;
+pub(crate) use long_copy::SLICE;
 pub use message::{MessageKind, Request, RequestId};
+pub use metadata::{Metadata, Value};
 pub(crate) use readiness::Watch;
 pub use sender::Sender;
 pub(crate) use sender::attachments::OutgoingAttachment;

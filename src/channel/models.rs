@@ -14,15 +14,17 @@
 //! Not modelled: the sockets, deadlines, and the handshake.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
 use crate::channel::pipeline::{tell, told};
 use crate::error::ErrorKind;
+use crate::link::deadlines::Holder;
 use crate::link::health::{Health, HealthWord};
-use crate::link::registry::LinkRegistry;
-use crate::pool::{Borrower, Pool, PoolOptions};
+use crate::link::registry::{LinkRegistry, PeerEnd};
+use crate::pool::{Borrower, LoanLimit, Pool, PoolOptions};
 use crate::ring::{Consumer, Header, Kind, Producer};
 use crate::shm::{Backing, LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, failure_without};
@@ -200,6 +202,8 @@ fn a_half_that_sleeps_hears_of_a_peer_that_leaves_and_ends() {
     });
 }
 
+const HOLDER: Holder = Holder { uid: 0, pid: None };
+
 /// The array of a borrower's returns.
 struct Returns(LoomWords);
 
@@ -210,27 +214,37 @@ impl Borrower for Returns {
 }
 
 /// The user of a link goes while the peer holds a loan, returns it or not, and ends.
-fn end(returns_first: bool, process: bool) {
+fn end(returns_first: bool, end: PeerEnd) {
     loom::model(move || {
         const BLOCK: usize = 4096;
         let backing = Backing::default();
         let quota = BLOCK as u64;
-        let pool = Pool::new(PoolOptions { quota, footprint: 0, far_footprint: 0, backing });
+        let pool = Pool::new(PoolOptions {
+            quota,
+            loans: LoanLimit::NONE,
+            footprint: 0,
+            far_footprint: 0,
+            backing,
+        });
         let words = LoomWords::new(8);
         let borrower = pool.open(Arc::new(Returns(words.clone())), 1);
         let mut block = pool.alloc(BLOCK).expect("memory").expect("a block is free");
         let loan = pool.lend(&mut block, borrower).expect("a slot is free");
         let (registry, health_word) =
-            (Arc::new(LinkRegistry::new(pool.clone())), Arc::new(HealthWord::new()));
-        registry.enter(borrower, Arc::new(()));
+            (Arc::new(LinkRegistry::new(pool.clone(), None)), Arc::new(HealthWord::new()));
+        registry.enter(borrower, HOLDER, Arc::new(()));
         let ending = {
             let (registry, health_word) = (registry.clone(), health_word.clone());
             thread::spawn(move || {
                 if returns_first {
                     words.store(0, loan.generation, Edge::Return.store());
                 }
-                health_word.raise(if process { Health::Dead } else { Health::HungUp });
-                registry.ended(borrower, &health_word, process).is_some()
+                let health = match end {
+                    PeerEnd::Process => Health::Dead,
+                    PeerEnd::Released | PeerEnd::Cut => Health::HungUp,
+                };
+                health_word.raise(health);
+                registry.ended(borrower, &health_word, end, Instant::now()).is_some()
             })
         };
         let here = registry.retire(borrower, &health_word).is_some();
@@ -242,14 +256,64 @@ fn end(returns_first: bool, process: bool) {
 }
 
 fn hang_up() {
-    end(false, false);
+    end(false, PeerEnd::Released);
 }
 
 #[test]
 fn a_link_is_let_go_by_whoever_comes_last() {
     hang_up();
-    end(true, false);
-    end(false, true);
+    end(true, PeerEnd::Released);
+    end(true, PeerEnd::Cut);
+    end(false, PeerEnd::Process);
+}
+
+/// The user of a link goes while its deadline comes, and the peer keeps its loan or returns it.
+fn deadline(returns: bool) {
+    loom::model(move || {
+        const BLOCK: usize = 4096;
+        let (backing, quota, loans) = (Backing::default(), BLOCK as u64, LoanLimit::NONE);
+        let options = PoolOptions { quota, footprint: 0, far_footprint: 0, loans, backing };
+        let pool = Pool::new(options);
+        let words = LoomWords::new(8);
+        let borrower = pool.open(Arc::new(Returns(words.clone())), 1);
+        let mut block = pool.alloc(BLOCK).expect("memory").expect("a block is free");
+        let loan = pool.lend(&mut block, borrower).expect("a slot is free");
+        let grace = Some(Duration::ZERO);
+        let (registry, health_word) =
+            (Arc::new(LinkRegistry::new(pool.clone(), grace)), Arc::new(HealthWord::new()));
+        registry.enter(borrower, HOLDER, health_word.clone());
+        let now = Instant::now();
+        assert!(registry.limit(borrower, now, 1), "it is the first");
+        let watching = {
+            let registry = registry.clone();
+            thread::spawn(move || {
+                if returns {
+                    words.store(0, loan.generation, Edge::Return.store());
+                }
+                registry.revoke_due(now, 1, HealthWord::is_retired).len()
+            })
+        };
+        let here = usize::from(registry.retire(borrower, &health_word).is_some());
+        let there = watching.join().unwrap();
+        assert_eq!(here + there, 1, "the link is let go once");
+        assert!(registry.find(borrower.number()).is_none() && registry.next_deadline().is_none());
+        assert!(pool.alloc(BLOCK).expect("memory").is_ok(), "the block came back");
+    });
+}
+
+fn revoked_link() {
+    deadline(false);
+}
+
+#[test]
+fn a_link_is_let_go_at_its_deadline_or_by_its_session() {
+    revoked_link();
+    deadline(true);
+}
+
+#[test]
+fn a_deadline_fails_where_the_loans_are_counted_first() {
+    assert!(failure_without(Edge::Retire, revoked_link).contains("let go once"));
 }
 
 #[test]

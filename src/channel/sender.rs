@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::channel::announced::AnnouncedSegments;
 use crate::channel::envelope::{Envelope, PLAIN};
+use crate::channel::message::RequestId;
+use crate::channel::metadata::Metadata;
 use crate::channel::sender::arming::WantedRoom;
 use crate::channel::sender::reservation::{Batch, POOLED, Reservation};
 use crate::channel::stats::HalfStats;
@@ -45,6 +47,7 @@ mod descriptors;
 mod pipelined;
 mod pool_writer;
 pub(crate) mod reservation;
+mod with_metadata;
 
 /// The block of one message, and the offset of its descriptor in the ring, in bytes.
 #[derive(Debug)]
@@ -97,6 +100,8 @@ pub struct Sender {
     /// The room of the pooled message that is being written. It is never moved: its parts are written and read in
     /// several widths, and a move would wait for the stores.
     pooled: PoolRoom,
+    /// The metadata of the reserved message, if that lies in the pool and has some.
+    metadata: Metadata,
     /// The batch that is being written.
     batch: BatchSlot,
     /// Bytes of the messages in it.
@@ -146,6 +151,7 @@ impl Sender {
             ready: session.env.pool().ready(link.borrower()),
             prepared: None,
             pooled: PoolRoom { block: session.env.pool().no_block(), offset: 0 },
+            metadata: Metadata::new(),
             batch: BatchSlot::default(),
             batch_bytes: 0,
             gone: false,
@@ -194,8 +200,13 @@ impl Sender {
     }
 
     /// Sends a request with an id that the response will carry.
-    pub(crate) fn send_request(&mut self, id: u64, body: &[u8], deadline: Instant) -> Result<()> {
-        let envelope = Envelope { kind: Kind::Request, id: Some(id) };
+    pub(crate) fn send_request(
+        &mut self,
+        id: RequestId,
+        (body, metadata): (&[u8], &Metadata),
+        deadline: Instant,
+    ) -> Result<()> {
+        let envelope = Envelope::new(Kind::Request).of(id).with(metadata);
         self.put(envelope, body, SendPatience::Until(deadline)).map_err(into_error)
     }
 
@@ -204,8 +215,8 @@ impl Sender {
     /// # Errors
     ///
     /// As [`send`](Self::send).
-    pub fn respond(&mut self, request: crate::channel::RequestId, body: &[u8]) -> Result<()> {
-        let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
+    pub fn respond(&mut self, request: RequestId, body: &[u8]) -> Result<()> {
+        let envelope = Envelope::new(Kind::Response).of(request);
         self.put(envelope, body, SendPatience::Default).map_err(into_error)
     }
 
@@ -214,12 +225,8 @@ impl Sender {
     /// # Errors
     ///
     /// As [`try_send`](Self::try_send).
-    pub fn try_respond(
-        &mut self,
-        request: crate::channel::RequestId,
-        body: &[u8],
-    ) -> Result<(), TrySendError> {
-        let envelope = Envelope { kind: Kind::Response, id: Some(request.0) };
+    pub fn try_respond(&mut self, request: RequestId, body: &[u8]) -> Result<(), TrySendError> {
+        let envelope = Envelope::new(Kind::Response).of(request);
         self.put(envelope, body, SendPatience::None)
     }
 
@@ -255,12 +262,8 @@ impl Sender {
     }
 
     /// Sends a request and does not wait.
-    pub(crate) fn try_request(
-        &mut self,
-        id: crate::channel::RequestId,
-        body: &[u8],
-    ) -> Result<(), TrySendError> {
-        let envelope = Envelope { kind: Kind::Request, id: Some(id.0) };
+    pub(crate) fn try_request(&mut self, id: RequestId, body: &[u8]) -> Result<(), TrySendError> {
+        let envelope = Envelope::new(Kind::Request).of(id);
         self.put(envelope, body, SendPatience::None)
     }
 
@@ -275,7 +278,7 @@ impl Sender {
     /// As [`send`](Self::send).
     #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Reservation<'_>> {
-        self.reserve_with(len, SendPatience::Default).map_err(into_error)
+        self.reserve_room(len, SendPatience::Default).map_err(into_error)
     }
 
     /// As [`reserve`](Self::reserve), but waits for room until `deadline`.
@@ -284,7 +287,7 @@ impl Sender {
     ///
     /// As [`send`](Self::send).
     pub fn reserve_deadline(&mut self, len: usize, deadline: Instant) -> Result<Reservation<'_>> {
-        self.reserve_with(len, SendPatience::Until(deadline)).map_err(into_error)
+        self.reserve_room(len, SendPatience::Until(deadline)).map_err(into_error)
     }
 
     /// As [`reserve`](Self::reserve), but does not wait.
@@ -293,7 +296,7 @@ impl Sender {
     ///
     /// As [`try_send`](Self::try_send).
     pub fn try_reserve(&mut self, len: usize) -> Result<Reservation<'_>, TrySendError> {
-        self.reserve_with(len, SendPatience::None)
+        self.reserve_room(len, SendPatience::None)
     }
 
     /// Starts a batch: messages that become visible together, at the cost of one publication.
@@ -324,6 +327,21 @@ impl Sender {
         self.producer.start(&mut self.batch);
         self.batch_bytes = 0;
         Ok(Batch { sender: self })
+    }
+
+    /// Ends this half, and takes back at once all memory that the peer holds or has not received: long messages and
+    /// tensors. The pool uses it again, also if the peer's process is stopped. The peer gets the messages that travelled in
+    /// the ring; a read of memory that was taken back fails with [`ErrorKind::LoanRevoked`]. A slice of a
+    /// [trusted](crate::Connection::trust) peer's tensor shows other data from now on.
+    ///
+    /// The drop of both halves does the same after [`Options::release_grace`](crate::Options::release_grace).
+    pub fn abort(self) {
+        self.revoke();
+    }
+
+    /// Takes back all that the peer holds. This half lends nothing more.
+    pub(crate) fn revoke(&self) {
+        self.session.revoke();
     }
 
     /// Returns the counters of this sender.
@@ -366,7 +384,7 @@ impl Sender {
     #[inline(always)]
     fn put(
         &mut self,
-        envelope: Envelope,
+        envelope: Envelope<'_>,
         message: &[u8],
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
@@ -375,7 +393,7 @@ impl Sender {
         }
         self.check()?;
         let len = envelope.len() + message.len();
-        let header = Header::new(envelope.kind, len as u32);
+        let header = envelope.header(message.len());
         if len <= BESIDE as usize && envelope.is_plain() && self.put_beside(header, message)? {
             return Ok(());
         }
@@ -397,7 +415,7 @@ impl Sender {
     }
 
     #[inline(always)]
-    fn reserve_with(
+    fn reserve_room(
         &mut self,
         len: usize,
         patience: SendPatience,
@@ -419,27 +437,30 @@ impl Sender {
     /// Writes an envelope and a short message into the ring. The bytes in the header's cache line, which the receiver
     /// polls, are written last.
     #[inline(always)]
-    pub(crate) fn write(&mut self, offset: usize, envelope: Envelope, message: &[u8]) {
+    pub(crate) fn write(&mut self, offset: usize, envelope: Envelope<'_>, message: &[u8]) {
         self.ring.put(offset + envelope.len(), message);
-        self.write_id(offset, envelope);
+        self.write_envelope(offset, envelope);
     }
 
     #[inline(always)]
-    pub(crate) fn write_id(&mut self, offset: usize, envelope: Envelope) {
+    pub(crate) fn write_envelope(&mut self, offset: usize, envelope: Envelope<'_>) {
+        if !envelope.metadata.is_empty() {
+            self.ring.put(offset + envelope.len() - envelope.metadata.len(), envelope.metadata);
+        }
         if let Some(number) = envelope.id {
             self.ring.put(offset, &number.to_le_bytes());
         }
     }
 
-    /// Publishes a reserved message as [`finish`](Self::finish) does. `next` is that of [`Reservation`].
+    /// Publishes a reserved message of `len` bytes as [`finish`](Self::finish) does. `next` is that of [`Reservation`].
     #[inline(always)]
-    pub(crate) fn finish_message(&mut self, header: Header, next: u64) -> Result<()> {
+    pub(crate) fn finish_message(&mut self, header: Header, next: u64, len: usize) -> Result<()> {
         if next == 0 {
             self.producer.publish(header);
         } else {
             self.producer.publish_beside(header, next);
         }
-        self.published(header.len() as usize)
+        self.published(len)
     }
 
     /// Publishes a record and wakes the receiver if it sleeps.
@@ -575,6 +596,7 @@ impl Drop for Sender {
             let _ = self.announce();
             self.room.leave(&self.session.link);
         }
+        self.session.leave();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The ways in which a peer breaks the protocol.
 
-use crate::error::TensorFault;
+use crate::error::{MetadataFault, TensorFault};
 
 /// The ways in which a peer breaks the protocol. Each ends the peer's own link and no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +74,14 @@ pub enum Fault {
         /// Its size in bytes.
         size: u64,
     },
+    /// A descriptor's memory has blocks behind its end, which take long to free.
+    #[error("descriptor has {allocated} bytes allocated, its size allows {most}")]
+    Excess {
+        /// Bytes that are allocated.
+        allocated: u64,
+        /// The most bytes that memory of its size may have.
+        most: u64,
+    },
     /// A descriptor of memory is not open for reading.
     #[error("descriptor is not open for reading")]
     AccessMode,
@@ -101,6 +109,14 @@ pub enum Fault {
         len: u64,
         /// The ring's capacity in bytes.
         capacity: u64,
+    },
+    /// The peer's socket has ended, and the ring has told of more packets than came.
+    #[error("{records} records told of packets, the socket has ended after {packets} packets")]
+    PacketsAfterEnd {
+        /// Records that say that packets wait.
+        records: u64,
+        /// Packets that came.
+        packets: u64,
     },
     /// The reader's position went backwards or past the written bytes.
     #[error("reader position {position} is outside of {tail}..={head}")]
@@ -184,6 +200,9 @@ pub enum Fault {
         /// The limit in bytes.
         limit: u64,
     },
+    /// A record has impossible metadata.
+    #[error("metadata: {0}")]
+    Metadata(MetadataFault),
     /// A record describes an impossible tensor.
     #[error("tensor: {0}")]
     Tensor(TensorFault),
@@ -199,6 +218,14 @@ impl Fault {
     /// Returns whether a descriptor is no shared memory of the agreed kind.
     pub(crate) fn is_of_memory(&self) -> bool {
         use Fault::*;
-        matches!(self, NotMemfd | Seals { .. } | MemorySize { .. } | Sparse { .. } | AccessMode)
+        matches!(
+            self,
+            NotMemfd
+                | Seals { .. }
+                | MemorySize { .. }
+                | Sparse { .. }
+                | Excess { .. }
+                | AccessMode
+        )
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use std::{fmt, io};
 
-use crate::error::{CommitFault, CudaFault, Fault, RegionFault, TensorFault};
+use crate::error::{CommitFault, CudaFault, Fault, MetadataFault, RegionFault, TensorFault};
 
 /// The result of an operation that can fail with an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -167,6 +167,12 @@ pub enum ErrorKind {
         /// The quota in bytes.
         quota: u64,
     },
+    /// The peer has taken back the memory of a message or tensor: it closed or aborted the link, and its
+    /// [`release_grace`](crate::Options::release_grace) is over. What was read there may be other data.
+    #[error(
+        "the peer has taken the memory back: it aborted the link, or ended it and waited for its Options::release_grace"
+    )]
+    LoanRevoked,
     /// The next message is of another kind than the caller receives. It stays the next one, and nothing is lost. A peek
     /// ([`Receiver::peek`](crate::Receiver::peek)) returns messages of every kind.
     #[error("the next message {next}: receive it with {method}")]
@@ -231,6 +237,9 @@ pub enum ErrorKind {
         /// The id that the caller gave.
         id: u64,
     },
+    /// Metadata of the caller is impossible.
+    #[error("{0}")]
+    Metadata(MetadataFault),
     /// An operation on a tensor is impossible.
     #[error("{0}")]
     Tensor(TensorFault),
@@ -258,6 +267,23 @@ pub enum ErrorKind {
         /// The length in bytes.
         bytes: u64,
         /// The process's soft limit in bytes.
+        limit: u64,
+    },
+    /// A peer would make this process hold more than its link, the peer, its user, or all peers of the process may
+    /// ([`Options::peer_limit`](crate::Options::peer_limit)).
+    #[error(
+        "the {account}'s account of {resource} is full: {used} in use, {needed} more needed, {limit} allowed (Options::{account}_limit)"
+    )]
+    AccountFull {
+        /// What there is too much of.
+        resource: &'static str,
+        /// Whose account is full: "link", "peer", "user" or "process".
+        account: &'static str,
+        /// What the account holds.
+        used: u64,
+        /// What was to be added.
+        needed: u64,
+        /// The limit, now.
         limit: u64,
     },
     /// A limit on descriptors is reached: the process's (`RLIMIT_NOFILE`), the system's, or that on the user's
@@ -311,12 +337,13 @@ impl Error {
         Self::with_source(kind, source)
     }
 
-    /// Returns the error with the thing that the operation waited for as its source, if a deadline passed.
-    pub(crate) fn waiting_for(self, what: &'static str) -> Self {
-        if !self.is_timeout() {
+    /// Returns the error with the thing that the operation waited for as its source, if a deadline passed and the error
+    /// does not name it.
+    pub(crate) fn waiting_for(self, what: impl Into<String>) -> Self {
+        if !self.is_timeout() || self.report.source.is_some() {
             return self;
         }
-        Self::with_source(self.report.kind, io::Error::new(io::ErrorKind::TimedOut, what))
+        Self::with_source(self.report.kind, io::Error::new(io::ErrorKind::TimedOut, what.into()))
     }
 
     /// Returns the error of an operation that waited for room on a link.
@@ -384,6 +411,12 @@ impl From<ErrorKind> for Error {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         Self::new(ErrorKind::Fault(fault))
+    }
+}
+
+impl From<MetadataFault> for Error {
+    fn from(fault: MetadataFault) -> Self {
+        Self::new(ErrorKind::Metadata(fault))
     }
 }
 

@@ -14,6 +14,7 @@ mod cuda;
 mod fault;
 mod kind;
 pub(crate) mod memory;
+mod metadata;
 mod panic;
 mod region;
 mod tensor;
@@ -26,6 +27,7 @@ pub use cuda::{CudaFault, GpuUuid};
 pub use fault::Fault;
 #[doc(no_inline)]
 pub use kind::{Error, ErrorKind, Result};
+pub use metadata::MetadataFault;
 pub(crate) use panic::contain;
 pub use region::RegionFault;
 pub use tensor::TensorFault;

@@ -21,9 +21,10 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::{Hello, PACKET, Packet, Refusal, refusal};
-use crate::handshake::peer::Peer;
+use crate::handshake::peer::{Credentials, Peer};
 use crate::handshake::policy::PeerPolicy;
 use crate::handshake::socket::{self, Incoming, Received};
+use crate::handshake::untrusted;
 use crate::shm::{Area, Backing, Mapping, PeerSegment, Segment};
 
 /// The rules of a context for every handshake.
@@ -40,9 +41,10 @@ pub(crate) struct Rules<'a> {
 #[derive(Debug)]
 pub(crate) struct Ours {
     pub(crate) hello: Hello,
+    /// Dropped before the mapping, which frees large memory on another thread.
+    fd: OwnedFd,
     pub(crate) mapping: Mapping,
     pub(crate) ring: Area,
-    fd: OwnedFd,
 }
 
 impl Ours {
@@ -51,7 +53,7 @@ impl Ours {
         let extents = hello.extents();
         let segment = Segment::create(extents.segment_len(), extents.control, backing)?;
         let (mapping, ring, fd) = segment.into_parts(extents.control);
-        Ok(Self { hello, mapping, ring, fd })
+        Ok(Self { hello, fd, mapping, ring })
     }
 
     /// Sends our Hello.
@@ -77,7 +79,14 @@ pub(crate) struct Theirs {
 }
 
 impl Theirs {
-    fn check(rules: Rules<'_>, mut packet: Received<PACKET>) -> Result<Self> {
+    /// Checks a packet. `admitted`: the policy has admitted a sender with these credentials. `charge` runs before anything
+    /// of the peer's is mapped.
+    fn check<C>(
+        rules: Rules<'_>,
+        mut packet: Received<PACKET>,
+        admitted: Option<Credentials>,
+        charge: impl FnOnce(&Credentials, &Hello) -> Result<C>,
+    ) -> Result<(Self, C)> {
         let credentials = packet.credentials.ok_or(Fault::NoCredentials)?;
         let hello = match Packet::decode(&packet.bytes[..packet.len])? {
             Packet::Hello(hello) => hello,
@@ -86,14 +95,17 @@ impl Theirs {
         let count = packet.descriptors.len();
         let fd = if count == 1 { packet.descriptors.pop() } else { None };
         let fd = fd.ok_or(Fault::DescriptorCount { count, expected: 1 })?;
-        rules.policy.check(&credentials)?;
+        if admitted != Some(credentials) {
+            rules.policy.check(&credentials)?;
+        }
+        let charges = charge(&credentials, &hello)?;
         let pidfd = sender_of(packet.pidfd.take(), credentials.pid)?;
         let extents = hello.extents();
         let (len, control) = (extents.segment_len(), extents.control);
-        let segment = PeerSegment::attach(&fd, len, control, rules.prefault)?;
+        let segment = PeerSegment::attach(&fd, (len, false), control, rules.prefault)?;
         fd.close_mapped();
         let peer = Peer::new(credentials, pidfd);
-        Ok(Self { hello, segment, peer })
+        Ok((Self { hello, segment, peer }, charges))
     }
 }
 
@@ -126,14 +138,16 @@ fn open_pidfd(pid: Option<u32>) -> Result<Option<OwnedFd>> {
 /// µs and a wake-up another 15 µs.
 const POLL: Duration = Duration::from_micros(100);
 
-/// Runs the connecting side over a connected socket that [receives credentials](socket::receive_credentials). `meanwhile` runs while the listener makes its answer.
-pub(crate) fn connect(
+/// Runs the connecting side over a connected socket that [receives credentials](socket::receive_credentials). `meanwhile`
+/// runs while the listener makes its answer, and `charge` before the listener's segment is mapped.
+pub(crate) fn connect<C>(
     rules: Rules<'_>,
     socket: &Socket,
     ours: &Ours,
     (since, deadline): (Instant, Instant),
     meanwhile: impl FnOnce(),
-) -> Result<Theirs> {
+    charge: impl FnOnce(&Credentials, &Hello) -> Result<C>,
+) -> Result<(Theirs, C)> {
     let start = Instant::now();
     if let Err(error) = ours.introduce(socket) {
         // A listener that refused this side before its Hello has sent the reason.
@@ -157,7 +171,7 @@ pub(crate) fn connect(
             }
         }
     };
-    let theirs = Theirs::check(rules, packet);
+    let theirs = Theirs::check(rules, packet, None, charge);
     if theirs.is_err() {
         socket::end(socket);
     }
@@ -165,31 +179,60 @@ pub(crate) fn connect(
 }
 
 /// The state of a peer that has connected.
-pub(crate) enum Offer {
+pub(crate) enum Offer<C> {
     /// Its Hello has not come.
     Silent,
     /// This side answered its Hello.
-    Accepted(Box<(Ours, Theirs)>),
+    Accepted(Box<(Ours, Theirs, C)>),
+    /// This side refused it, because its user has used up its share of this process.
+    Overdrawn(Error),
 }
 
 /// Runs the accepting side: checks the peer's Hello if it has come, and answers with the side that `ours` returns.
-/// Tells a peer that it refuses why.
-pub(crate) fn accept(
+/// `may_cost` is asked whether the user of the sender may cost this process the check of a segment of so many bytes.
+/// `charge` runs before that segment is mapped. Tells a peer that it refuses why.
+///
+/// The policy checks the sender while the packet lies in the queue: this side never opens a descriptor of a stranger.
+pub(crate) fn accept<C>(
     rules: Rules<'_>,
     socket: &OwnedFd,
+    may_cost: impl FnOnce(u32, u64) -> bool,
+    charge: impl FnOnce(&Credentials, &Hello) -> Result<C>,
     ours: impl FnOnce() -> Result<Ours>,
-) -> Result<Offer> {
+) -> Result<Offer<C>> {
+    let next = match socket::peek_sender::<PACKET>(socket) {
+        Ok(Incoming::Packet(packet)) => packet,
+        Ok(Incoming::Nothing) => return Ok(Offer::Silent),
+        Ok(Incoming::End) => return Err(ErrorKind::PeerClosed.into()),
+        Err(error) => return Err(refuse(socket, error)),
+    };
+    let sender = next.credentials.ok_or_else(|| Fault::NoCredentials.into());
+    let sender = sender.and_then(|sender| rules.policy.check(&sender).map(|()| sender));
+    let sender = sender.map_err(|error| refuse(socket, error))?;
+    let segment = match Packet::decode(&next.bytes[..next.len]) {
+        Ok(Packet::Hello(hello)) => hello.extents().segment_len() as u64,
+        // The check reports the fault.
+        _ => 0,
+    };
+    // Descriptors count for the user that made their socket.
+    let is_overdrawn =
+        untrusted::are_some_overdrawn() && untrusted::is_overdrawn(socket::maker(socket)?.uid);
+    if is_overdrawn || !may_cost(sender.uid, segment) {
+        let error = Error::from(ErrorKind::OutOfMemory { bytes: segment });
+        return Ok(Offer::Overdrawn(refuse(socket, error)));
+    }
     let packet = match socket::receive::<PACKET>(socket) {
         Ok(Incoming::Packet(packet)) => packet,
         Ok(Incoming::Nothing) => return Ok(Offer::Silent),
         Ok(Incoming::End) => return Err(ErrorKind::PeerClosed.into()),
         Err(error) => return Err(refuse(socket, error)),
     };
-    let answer = Theirs::check(rules, packet).and_then(|theirs| {
-        let ours = ours()?;
-        ours.introduce(socket)?;
-        Ok((ours, theirs))
-    });
+    let answer =
+        Theirs::check(rules, packet, Some(sender), charge).and_then(|(theirs, charges)| {
+            let ours = ours()?;
+            ours.introduce(socket)?;
+            Ok((ours, theirs, charges))
+        });
     match answer {
         Ok(accepted) => Ok(Offer::Accepted(Box::new(accepted))),
         Err(error) => Err(refuse(socket, error)),

@@ -6,6 +6,7 @@
 //!   0x080  data bell       rung for the peer's receiver, after a record was published
 //!   0x088  room bell       rung for the peer's sender, after room or a loan was given back
 //!   0x0c0  released        whether this side has ended and holds no loan of the peer's
+//!   0x0c8  revoked        whether this side has taken blocks back that the peer may still read
 //!   0x100  (zero)
 //!   0x200  position        how far this side has read the peer's ring
 //!   0x300  filled          how much is there of the long message that this side writes
@@ -30,6 +31,9 @@ pub(crate) const ROOM_BELL: usize = 0x088;
 /// Not zero: this side has ended in order and holds no loan of the peer's. The thread that drops the session writes it
 /// once.
 pub(crate) const RELEASED: usize = 0x0c0;
+/// Not zero: this side has taken back blocks that the peer had not returned. The peer checks it after each copy of a loan.
+/// The thread that closes the peer's account with the pool writes it once.
+pub(crate) const REVOKED: usize = 0x0c8;
 /// Bytes that are written of the long message that comes next. The sender writes it; the reader copies along.
 pub(crate) const FILLED: usize = 0x300;
 /// The generation last returned, a word for each loan slot. Threads that return loans write it.

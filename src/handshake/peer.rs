@@ -104,6 +104,16 @@ impl Peer {
     }
 }
 
+/// Names the process, for errors.
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pid() {
+            Some(pid) => write!(f, "process {pid} of user {}", self.uid()),
+            None => write!(f, "a process of user {}", self.uid()),
+        }
+    }
+}
+
 /// Returns whether the process of a pidfd has ended, with its descriptors closed and its memory released.
 ///
 /// The kernel makes a pidfd readable in `exit_notify` (`kernel/exit.c`), after it has closed the files of the process

@@ -10,10 +10,11 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
@@ -33,6 +34,9 @@ const SCM_PIDFD: libc::c_int = 4;
 /// ([`UntrustedFds`]).
 const CONTROL: usize = (16 + 16 + 16 + 8 + 16 + 4 * MOST).div_ceil(8);
 
+/// Words of a buffer for credentials alone, behind their header.
+const SENDER: usize = (16usize + 12).div_ceil(8);
+
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 /// Returns a new socket.
@@ -48,6 +52,35 @@ pub(crate) fn bind_and_listen(socket: &OwnedFd, address: &SocketAddrUnix) -> Res
 
 pub(crate) fn connect(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
     rustix::io::retry_on_intr(|| rustix::net::connect(socket, address))
+}
+
+/// Connects, and waits until `deadline` for a place in the listener's queue. The kernel wakes one of those that wait for each
+/// peer that the listener accepts.
+///
+/// # Errors
+///
+/// `EAGAIN`: the deadline has passed.
+pub(crate) fn connect_until(
+    socket: &OwnedFd,
+    address: &SocketAddrUnix,
+    deadline: Instant,
+) -> Result<(), Errno> {
+    rustix::io::ioctl_fionbio(socket, false)?;
+    let connected = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break Err(Errno::AGAIN);
+        }
+        // Zero would wait without an end.
+        let left = left.max(Duration::from_millis(1));
+        rustix::net::sockopt::set_socket_timeout(socket, Timeout::Send, Some(left))?;
+        match rustix::net::connect(socket, address) {
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            done => break done,
+        }
+    };
+    rustix::io::ioctl_fionbio(socket, true)?;
+    connected
 }
 
 /// Returns the next pending connection, or `None` if there is none.
@@ -167,6 +200,8 @@ pub(crate) struct Received<const N: usize> {
     pub(crate) pidfd: Option<Result<OwnedFd, Errno>>,
     /// The kernel cut the packet or its control messages short.
     cut: bool,
+    /// The kernel cut the control messages short.
+    lacks_control: bool,
 }
 
 impl<const N: usize> Received<N> {
@@ -211,6 +246,19 @@ pub(crate) fn receive<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
 
 /// Receives as [`receive`] does. The caller asks whether the packet [is whole](Received::is_whole).
 pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
+    receive_with::<N, CONTROL>(socket, 0)
+}
+
+/// Copies the next packet and the credentials of its sender, and leaves the packet in the queue. The kernel opens none of
+/// its descriptors. The socket must [receive credentials](receive_credentials).
+pub(crate) fn peek_sender<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N>> {
+    receive_with::<N, SENDER>(socket, libc::MSG_PEEK)
+}
+
+fn receive_with<const N: usize, const WORDS: usize>(
+    socket: &OwnedFd,
+    flags: libc::c_int,
+) -> Result<Incoming<N>> {
     let mut received = Received {
         bytes: [0; N],
         len: 0,
@@ -218,10 +266,11 @@ pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N
         credentials: None,
         pidfd: None,
         cut: false,
+        lacks_control: false,
     };
     let mut iov = libc::iovec { iov_base: received.bytes.as_mut_ptr().cast(), iov_len: N };
     // Aligned as control messages must be.
-    let mut control = [const { MaybeUninit::<u64>::uninit() }; CONTROL];
+    let mut control = [const { MaybeUninit::<u64>::uninit() }; WORDS];
     // SAFETY: zero is a valid `msghdr`.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_iov = &mut iov;
@@ -234,7 +283,7 @@ pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N
             libc::recvmsg(
                 socket.as_raw_fd(),
                 &mut header,
-                libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
+                flags | libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
             )
         };
         if len >= 0 {
@@ -251,7 +300,11 @@ pub(crate) fn receive_cut<const N: usize>(socket: &OwnedFd) -> Result<Incoming<N
     };
     received.len = len;
     collect(&header, &mut received);
-    received.cut = header.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) != 0;
+    if received.descriptors.len() > 0 {
+        received.descriptors.charge_to(maker(socket).map_or(u32::MAX, |maker| maker.uid));
+    }
+    received.lacks_control = header.msg_flags & libc::MSG_CTRUNC != 0;
+    received.cut = received.lacks_control || header.msg_flags & libc::MSG_TRUNC != 0;
     // An empty packet has a sender, the end has none.
     let nothing = len == 0 && received.credentials.is_none();
     Ok(if nothing { Incoming::End } else { Incoming::Packet(received) })
@@ -279,6 +332,11 @@ pub(crate) fn next_brings_descriptors(socket: &OwnedFd) -> bool {
     let _ = rustix::net::sockopt::set_socket_passcred(socket, false);
     set_pass_pidfd(socket, 0);
     peek_bare(socket).is_some_and(|(_, cut)| cut)
+}
+
+/// Returns whether the next packet of a link's socket has descriptors. The socket receives credentials, and no pidfd.
+pub(crate) fn next_holds_descriptors(socket: &OwnedFd) -> bool {
+    matches!(peek_sender::<1>(socket), Ok(Incoming::Packet(packet)) if packet.lacks_control)
 }
 
 /// Peeks at the next packet with no room for control messages. Returns its length, at most 1, and whether it has any.

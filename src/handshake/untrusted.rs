@@ -1,51 +1,66 @@
 //! Descriptors that a peer controls: its socket, and those that it sent. This process closes them on threads of their
 //! own.
 //!
-//! The last `close` of a descriptor can block for as long as the peer likes. A TCP socket with `SO_LINGER` waits for
-//! its reader, a file for the server of its filesystem. The last `close` of a Unix socket closes the descriptors in its
-//! queue.
+//! A descriptor of a peer can block the thread that asks for its state, copies it or closes it. A TCP socket with
+//! `SO_LINGER` waits for its reader. A peer can serve the filesystem of a file (FUSE), and the kernel tells that server of
+//! `fstat`, `fstatfs` and each `close`. The last `close` of a Unix socket closes the descriptors in its queue.
 //!
 //! 1. A listener, and a thread that serves links, never closes such a descriptor. They [hand it over](discard).
-//! 2. At most four threads close, and end when no descriptor is left.
-//! 3. At most a quarter of the descriptors that this process may open wait for these threads.
+//! 2. The first question about a descriptor is `F_GET_SEALS`: only memory (shmem, hugetlbfs) answers. The second is a
+//!    socket call. Neither asks a filesystem, and nothing else is asked of an unknown descriptor.
+//! 3. Sockets and memory close on [threads that exit](super::exits), all else on [threads that block](super::closers).
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::OnceLock;
 
-use rustix::fs::FileType;
+use crate::handshake::packet::MOST;
+use crate::handshake::{closers, exits};
+use crate::shm::{LARGE, memfd_device, most_freed};
 
-use crate::shm::fork::Generation;
+/// The bytes that a thread may free for one packet: freeing a GiB takes half a second.
+const ROOM: u64 = LARGE as u64;
 
-/// Closing threads at a time.
-const THREADS: usize = 4;
+/// The bytes that a thread may free for one of a packet's descriptors.
+const SHARE: u64 = ROOM / MOST as u64;
 
-/// The largest memory, in bytes, that any thread may close: freeing a GiB takes half a second.
-const SMALL: u64 = 16 << 20;
-
-/// The descriptors that came with a packet. The peer chose what they are.
+/// The descriptors that came with a packet. The peer chose their files.
 #[derive(Debug, Default)]
-pub(crate) struct UntrustedFds(Vec<OwnedFd>);
+pub(crate) struct UntrustedFds {
+    fds: Vec<OwnedFd>,
+    /// The user whose account they count for.
+    user: u32,
+}
 
 impl UntrustedFds {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.fds.len()
     }
 
     pub(crate) fn push(&mut self, fd: OwnedFd) {
-        self.0.push(fd);
+        self.fds.push(fd);
+    }
+
+    /// Names the user that sent them.
+    pub(crate) fn charge_to(&mut self, user: u32) {
+        self.user = user;
     }
 
     pub(crate) fn pop(&mut self) -> Option<UntrustedFd> {
-        self.0.pop().map(|fd| UntrustedFd(Some(fd)))
+        let user = self.user;
+        self.fds.pop().map(|fd| UntrustedFd { fd: Some(fd), user })
+    }
+
+    /// Leaves them open, for a thread whose exit closes its table.
+    pub(super) fn leave_open(mut self) {
+        for fd in self.fds.drain(..) {
+            let _ = fd.into_raw_fd();
+        }
     }
 }
 
 impl Drop for UntrustedFds {
     fn drop(&mut self) {
-        // One call takes the queue's lock once: a packet can bring 253 descriptors.
-        self.0.retain(|fd| !closes_fast(fd));
-        discard(std::mem::take(&mut self.0));
+        close(std::mem::take(&mut self.fds), self.user, ROOM);
     }
 }
 
@@ -63,7 +78,10 @@ impl Drop for UntrustedFds {
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct UntrustedFd(Option<OwnedFd>);
+pub struct UntrustedFd {
+    fd: Option<OwnedFd>,
+    user: u32,
+}
 
 impl UntrustedFd {
     /// Closes the descriptor of memory that this process has mapped. This takes no time: the mapping keeps the memory.
@@ -74,168 +92,83 @@ impl UntrustedFd {
 
 impl AsFd for UntrustedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_ref().expect("present until it is taken").as_fd()
+        self.fd.as_ref().expect("present until it is taken").as_fd()
     }
 }
 
 impl From<UntrustedFd> for OwnedFd {
     fn from(mut untrusted: UntrustedFd) -> Self {
-        untrusted.0.take().expect("present until it is taken")
+        untrusted.fd.take().expect("present until it is taken")
     }
 }
 
 impl Drop for UntrustedFd {
     fn drop(&mut self) {
-        drop(UntrustedFds(self.0.take().into_iter().collect()));
+        close(self.fd.take().into_iter().collect(), self.user, SHARE);
     }
 }
 
-/// Returns whether the last `close` takes no time: the descriptor is a small memfd.
-fn closes_fast(fd: &OwnedFd) -> bool {
-    rustix::fs::fcntl_get_seals(fd).is_ok()
-        && rustix::fs::fstat(fd)
-            .is_ok_and(|stat| stat.st_blocks.unsigned_abs().saturating_mul(512) <= SMALL)
+/// Closes memfds that free at most `room` bytes together, and hands the others over.
+fn close(fds: Vec<OwnedFd>, user: u32, mut room: u64) {
+    // One call takes a queue's lock once: a packet can bring 253 descriptors.
+    discard(close_within(fds, &mut room), user);
 }
 
-/// The queue of the closing threads.
-struct Closing {
-    waiting: VecDeque<OwnedFd>,
-    threads: usize,
-    /// The process that has these threads.
-    generation: Option<u64>,
+/// Closes memfds that free at most `room` bytes together. Returns the others.
+fn close_within(mut fds: Vec<OwnedFd>, room: &mut u64) -> Vec<OwnedFd> {
+    fds.retain(|fd| match bytes_of(fd).and_then(|bytes| room.checked_sub(bytes)) {
+        Some(left) => {
+            *room = left;
+            false
+        }
+        None => true,
+    });
+    fds
 }
 
-/// The closing threads.
-struct Closers(Mutex<Closing>);
-
-static CLOSERS: Closers = Closers::new();
-
-/// Hands descriptors to the closing threads.
-pub(super) fn discard(fds: Vec<OwnedFd>) {
-    if !fds.is_empty() {
-        CLOSERS.take(fds);
-    }
+/// Returns how many bytes the last `close` of a memfd frees at most, or `None` if that is not known. The last `close` of a
+/// file on another tmpfs can be the end of that filesystem.
+fn bytes_of(fd: &OwnedFd) -> Option<u64> {
+    let bytes = most_freed(fd)?;
+    let stat = rustix::fs::fstat(fd).ok()?;
+    (Some(stat.st_dev) == device_of_memfds()).then_some(bytes)
 }
 
-impl Closers {
-    const fn new() -> Self {
-        Self(Mutex::new(Closing { waiting: VecDeque::new(), threads: 0, generation: None }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Closing> {
-        // Only a bug of this crate panics under the lock, and each step leaves the queue whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the locked queue, or `None` if a thread of the parent process held the lock at a fork.
-    fn lock_if_alive(&self) -> Option<MutexGuard<'_, Closing>> {
-        for _ in 0..1000 {
-            match self.0.try_lock() {
-                Ok(closing) => return Some(closing),
-                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-            }
-        }
-        None
-    }
-
-    /// Takes over descriptors. If the queue is full because peers block all threads, or no thread can start, the caller
-    /// closes the rest.
-    fn take(&'static self, fds: Vec<OwnedFd>) {
-        fds.iter().for_each(stop_lingering);
-        let (Some(mut closing), Ok(now)) = (self.lock_if_alive(), Generation::current()) else {
-            return;
-        };
-        if closing.generation != Some(now.number()) {
-            // A fork copies no threads, and the parent closes what waits for its own.
-            closing.threads = 0;
-            closing.generation = Some(now.number());
-        }
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let room = usize::try_from(limit.unwrap_or(u64::MAX) / 4).unwrap_or(usize::MAX);
-        let mut fds = fds.into_iter();
-        while closing.waiting.len() < room
-            && let Some(fd) = fds.next()
-        {
-            closing.waiting.push_back(fd);
-        }
-        let is_short = closing.threads < THREADS;
-        closing.threads += usize::from(is_short);
-        drop(closing);
-        if is_short {
-            self.start();
-        }
-    }
-
-    /// Starts a thread, which the queue has counted.
-    fn start(&'static self) {
-        let thread = std::thread::Builder::new().name("slipring-close".into()).stack_size(64 << 10);
-        if thread.spawn(|| self.close()).is_ok() {
-            return;
-        }
-        let mut closing = self.lock();
-        closing.threads -= 1;
-        let nobody = closing.threads == 0;
-        let rest = if nobody { std::mem::take(&mut closing.waiting) } else { VecDeque::new() };
-        drop(closing);
-        drop(rest);
-    }
-
-    /// Runs a closing thread until no descriptor is left.
-    fn close(&self) {
-        loop {
-            // The thread that started this one held the lock in this process, so no fork has left it locked.
-            let mut closing = self.lock();
-            let Some(fd) = closing.waiting.pop_front() else {
-                closing.threads -= 1;
-                return;
-            };
-            drop(closing);
-            drop(fd);
-        }
-    }
+/// Returns the device of all memfds of this machine, or `None` if this process cannot make one.
+fn device_of_memfds() -> Option<u64> {
+    static DEVICE: OnceLock<u64> = OnceLock::new();
+    DEVICE.get().copied().or_else(|| {
+        let device = memfd_device()?;
+        Some(*DEVICE.get_or_init(|| device))
+    })
 }
 
-/// Sets a socket not to linger.
-fn stop_lingering(fd: &OwnedFd) {
-    let is_socket = |fd: &OwnedFd| {
-        rustix::fs::fstat(fd)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
-    };
-    if is_socket(fd) {
-        let _ = rustix::net::sockopt::set_socket_linger(fd, None);
+/// Hands descriptors of a user's peer to threads that close them.
+pub(super) fn discard(mut fds: Vec<OwnedFd>, user: u32) {
+    if fds.is_empty() {
+        return;
     }
+    let others: Vec<OwnedFd> = fds.extract_if(.., |fd| !closes_at_exit(fd)).collect();
+    exits::take(&mut fds);
+    fds.extend(others);
+    closers::take(fds, user);
+}
+
+/// Returns whether `close` does nothing while another reference exists: the file is memory or a socket.
+fn closes_at_exit(fd: &OwnedFd) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok() || rustix::net::sockopt::socket_type(fd).is_ok()
+}
+
+/// Returns whether the library receives no further descriptors from a user: too many of them wait to be closed.
+pub(crate) fn is_overdrawn(user: u32) -> bool {
+    closers::is_overdrawn(user)
+}
+
+/// Returns whether a user [may be overdrawn](is_overdrawn).
+#[inline]
+pub(crate) fn are_some_overdrawn() -> bool {
+    closers::are_behind()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
-    use std::os::unix::net::UnixStream;
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn threads_that_wait_long_for_their_turn_close_all_the_same() {
-        let closers: &'static Closers = Box::leak(Box::new(Closers::new()));
-        let mut ends = Vec::new();
-        let mut closing = closers.lock();
-        for _ in 0..THREADS {
-            let (here, there) = UnixStream::pair().unwrap();
-            ends.push(here);
-            closing.waiting.push_back(there.into());
-            closing.threads += 1;
-            closers.start();
-        }
-        // Longer than `lock_if_alive` tries.
-        std::thread::sleep(Duration::from_millis(50));
-        drop(closing);
-        for mut end in ends {
-            end.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-            assert_eq!(end.read(&mut [0; 1]).unwrap(), 0);
-        }
-        while closers.lock().threads > 0 {
-            std::thread::yield_now();
-        }
-    }
-}
+pub(super) mod tests;

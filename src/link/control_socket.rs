@@ -6,70 +6,35 @@
 //!    Both halves may, from two threads, under one lock.
 //! 2. One call reads at most [`PACKETS`] packets, so a peer that sends without end does not hold a thread.
 //! 3. A wake-up is idempotent: it notes that its half has been woken, however many come. It is never a fault.
-//! 4. Bytes and number of a peer's segments have limits, and so has the number of all peers' segments together.
+//! 4. Where the thread serves several peers, packets and mapped bytes have a [share](crate::link::share) of its time. A
+//!    call reads no further packet once it is spent, except for the one that a record needs.
+//! 5. Bytes and number of a peer's segments have limits, and each segment is charged to the link's account.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
+use crate::account::{Account, Charge, Resource};
 use crate::error::{ErrorKind, Fault, Result};
 use crate::handshake::packet::{PACKET, Packet, Reason};
 use crate::handshake::socket;
 use crate::handshake::socket::{Incoming, Received};
-use crate::handshake::untrusted::UntrustedFd;
+use crate::handshake::untrusted::{self, UntrustedFd};
 use crate::link::passed::PassedDescriptors;
+use crate::link::share::{PACKET as PACKET_COST, SocketShare, computed};
 use crate::pool::FrozenBlock;
-use crate::shm::{Frozen, PeerMapping, PeerSegment, page_size};
+use crate::shm::fork::Generation;
+use crate::shm::{Frozen, LARGE, PeerMapping, PeerSegment, discard, page_size};
 
 /// The most segments of one peer that a side maps. Part of the wire format.
 pub(crate) const SEGMENTS: usize = 1024;
-
-/// The most segments of all peers together that this process maps: a quarter of the mappings that a process may have by
-/// default (`vm.max_map_count`).
-const ALL_SEGMENTS: usize = 16384;
-
-/// Mapped segments, and the frozen ones among them, each of which holds a descriptor.
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
-static FROZEN: AtomicUsize = AtomicUsize::new(0);
-
-/// The count of one mapping: one of [`ALL_SEGMENTS`], and if frozen one of the descriptors that frozen segments may
-/// hold, a quarter of those that this process may open. It lives as long as the mapping.
-#[derive(Debug)]
-struct Counted {
-    frozen: bool,
-}
-
-impl Counted {
-    fn new(len: u64, frozen: bool) -> Result<Self> {
-        let counted = Self { frozen };
-        // Its drop subtracts.
-        let mapped = MAPPED.fetch_add(1, Ordering::Relaxed);
-        let held = FROZEN.fetch_add(usize::from(frozen), Ordering::Relaxed);
-        if mapped >= ALL_SEGMENTS {
-            return Err(ErrorKind::OutOfMemory { bytes: len }.into());
-        }
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let limit = limit.current.unwrap_or(u64::MAX);
-        if frozen && held as u64 >= limit / 4 {
-            return Err(ErrorKind::DescriptorLimit { limit }.into());
-        }
-        Ok(counted)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        MAPPED.fetch_sub(1, Ordering::Relaxed);
-        FROZEN.fetch_sub(usize::from(self.frozen), Ordering::Relaxed);
-    }
-}
 
 /// A segment of a peer's pool, mapped.
 #[derive(Debug)]
 pub(crate) struct PoolSegment {
     mapped: PeerSegment,
-    _counted: Counted,
 }
 
 impl PoolSegment {
@@ -127,12 +92,29 @@ impl Arrived {
     }
 }
 
+/// The bytes whose pages are counted at a time: the kernel takes some 0.6 ms.
+const PART: u64 = 64 << 20;
+
+/// A segment that is not mapped yet.
+#[derive(Debug)]
+struct Counting {
+    segment: u32,
+    len: usize,
+    fd: UntrustedFd,
+    frozen: bool,
+    /// The bytes whose pages are counted: all are there.
+    done: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct ControlSocket {
     segments: HashMap<u32, Arrived>,
     /// Bytes of all segments.
     bytes: u64,
     limit: u64,
+    account: Arc<Account>,
+    /// The descriptors of the link.
+    _descriptors: Charge,
     /// Bytes of the segments that the current call has mapped.
     window: u64,
     prefault: bool,
@@ -146,15 +128,33 @@ pub(crate) struct ControlSocket {
     /// The number of retired segments, for caches of segments.
     retires: Arc<AtomicU32>,
     passed: PassedDescriptors,
+    /// The packets that were taken.
+    packets: u64,
+    /// Whether the socket has ended: it holds no further packet.
+    ended: bool,
+    /// Of a thread that serves several peers.
+    share: Option<SocketShare>,
+    /// A long segment whose pages are counted a part at a time.
+    counting: Option<Counting>,
+    /// The process that has the segments.
+    generation: Option<Generation>,
 }
 
 impl ControlSocket {
-    /// Returns a table for `limit` bytes of segments.
-    pub(crate) fn new(limit: u64, prefault: bool) -> Self {
+    /// Returns a table for `limit` bytes of segments. `account` is that of the link, with the charge for the descriptors of
+    /// the link.
+    pub(crate) fn new(
+        limit: u64,
+        prefault: bool,
+        (account, descriptors): (Arc<Account>, Charge),
+    ) -> Self {
         Self {
             segments: HashMap::new(),
             bytes: 0,
             limit,
+            passed: PassedDescriptors::new(account.clone()),
+            account,
+            _descriptors: descriptors,
             window: 0,
             prefault,
             woken: Woken::default(),
@@ -162,8 +162,79 @@ impl ControlSocket {
             room_left: 0,
             sleeps: 0,
             retires: Arc::default(),
-            passed: PassedDescriptors::default(),
+            packets: 0,
+            ended: false,
+            share: None,
+            counting: None,
+            generation: Generation::current().ok(),
         }
+    }
+
+    /// Notes that the thread that reads the socket serves several peers.
+    pub(crate) fn take_turns(&mut self) {
+        self.share.get_or_insert_with(SocketShare::new);
+    }
+
+    /// Reads the socket until this segment has come. Returns `false` if the socket rests before.
+    pub(crate) fn fetch(&mut self, socket: &OwnedFd, segment: u32) -> Result<bool> {
+        if self.share.is_none() {
+            return Ok(true);
+        }
+        self.begin_look();
+        while !self.segments.contains_key(&segment) {
+            if self.rests() {
+                return Ok(false);
+            }
+            if !self.take_one(socket)? {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns how long the socket rests. `None`: its share of time is not spent.
+    pub(crate) fn rest(&mut self) -> Option<Duration> {
+        self.share.as_mut()?.rest(Instant::now)
+    }
+
+    /// Returns the count of packets that were taken, once the socket has ended.
+    pub(crate) fn packets_at_end(&self) -> Option<u64> {
+        self.ended.then_some(self.packets)
+    }
+
+    /// Begins to read packets: of the segments that they announce, and in the time of the thread.
+    fn begin_look(&mut self) {
+        self.window = 0;
+        if let Some(share) = &mut self.share {
+            share.begin_look();
+        }
+    }
+
+    /// Returns whether the socket's share of time is spent.
+    fn rests(&mut self) -> bool {
+        self.share.as_mut().is_some_and(|share| share.rests(Instant::now))
+    }
+
+    fn spend(&mut self, cost: i64) {
+        if let Some(share) = &mut self.share {
+            share.spend(cost, Instant::now);
+        }
+    }
+
+    /// Does what a peer has this thread do, and takes the time off the socket's share.
+    fn on_its_time<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        if self.share.is_none() {
+            return work(self);
+        }
+        let before = computed();
+        let done = work(self);
+        self.spend(computed() - before);
+        done
+    }
+
+    /// Returns the account of the link.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// Returns the counter of retired segments.
@@ -206,8 +277,11 @@ impl ControlSocket {
         if !self.passed.is_open() {
             return Ok(false);
         }
-        self.window = 0;
+        self.begin_look();
         for _ in 0..PACKETS {
+            if self.rests() {
+                break;
+            }
             if !self.take_one(socket)? {
                 return Ok(false);
             }
@@ -215,38 +289,71 @@ impl ControlSocket {
         Ok(true)
     }
 
-    /// Returns the user's descriptors that a record names. Reads the socket if they have not come: the peer sends them
-    /// before it publishes the record.
+    /// Returns the user's descriptors that a record names, or the limit that left no room for one of them. Reads the socket
+    /// if they have not come: the peer sends them before it publishes the record.
+    ///
+    /// # Errors
+    ///
+    /// The link ends.
     pub(crate) fn descriptors(
         &mut self,
         socket: &OwnedFd,
         first: u64,
         count: usize,
-    ) -> Result<Vec<UntrustedFd>> {
+    ) -> Result<Result<Vec<UntrustedFd>>> {
         let end = first.saturating_add(count as u64);
         self.window = 0;
-        for _ in 0..PACKETS {
-            if self.passed.reaches(end) || !self.take_one(socket)? {
+        self.take_for_record(socket, |socket| socket.passed.reaches(end))?;
+        Ok(self.passed.take(first, count)?)
+    }
+
+    /// Takes at most [`PACKETS`] packets until `has_come`, and counts the segment of the last one to its end. The parts of a
+    /// segment are no packets: an honest one has as many as it is long.
+    fn take_for_record(
+        &mut self,
+        socket: &OwnedFd,
+        has_come: impl Fn(&Self) -> bool,
+    ) -> Result<()> {
+        let mut packets = 0;
+        while !has_come(self) && (packets < PACKETS || self.counting.is_some()) {
+            packets += u32::from(self.counting.is_none());
+            if !self.take_one(socket)? {
                 break;
             }
         }
-        self.passed.take(first, count)
+        Ok(())
     }
 
     /// Takes the next packet. Returns `false` if there is none.
     fn take_one(&mut self, socket: &OwnedFd) -> Result<bool> {
+        if let Some(counting) = self.counting.take() {
+            return self.on_its_time(|socket| socket.count(counting)).map(|()| true);
+        }
+        if self.ended {
+            return Ok(false);
+        }
+        self.spend(PACKET_COST);
+        if untrusted::are_some_overdrawn() {
+            check_overdraft(socket)?;
+        }
         match socket::receive_cut::<PACKET>(socket)? {
-            Incoming::Packet(packet) => self.admit(packet, socket).map(|()| true),
-            Incoming::Nothing | Incoming::End => Ok(false),
+            Incoming::Packet(packet) => {
+                self.packets += 1;
+                self.admit(packet, socket).map(|()| true)
+            }
+            Incoming::Nothing => Ok(false),
+            Incoming::End => {
+                self.ended = true;
+                Ok(false)
+            }
         }
     }
 
     #[cold]
     fn arrived(&mut self, socket: &OwnedFd, segment: u32) -> Result<Arrived> {
-        for _ in 0..PACKETS {
-            if self.segments.contains_key(&segment) || !self.take_one(socket)? {
-                break;
-            }
+        // With a share of time, `fetch` has read the socket. A record that names another segment now was rewritten.
+        if self.share.is_none() {
+            self.take_for_record(socket, |socket| socket.segments.contains_key(&segment))?;
         }
         let found = self.segments.get(&segment).cloned();
         found.ok_or(Fault::UnknownSegment { segment }.into())
@@ -264,14 +371,14 @@ impl ControlSocket {
         Ok(self.data_woken())
     }
 
-    /// Takes all packets.
-    pub(crate) fn take(&mut self, socket: &OwnedFd) -> Result<()> {
+    /// Takes all packets. Returns `false` if the share of time was spent before.
+    pub(crate) fn take(&mut self, socket: &OwnedFd) -> Result<bool> {
         self.take_until(socket, || false)
     }
 
     /// Takes packets for a poll for data. The caller may have polled for room just before, so a wake-up for room stays in the
     /// queue, and the packets behind it, until a few polls have [found nothing](Self::found_nothing).
-    pub(crate) fn take_for_data(&mut self, socket: &OwnedFd) -> Result<()> {
+    pub(crate) fn take_for_data(&mut self, socket: &OwnedFd) -> Result<bool> {
         self.data_left = SLEEPS;
         let leaves = self.room_left > 0;
         self.take_until(socket, || leaves && !is_next_other(socket, Packet::Wake(Reason::Room)))
@@ -285,22 +392,25 @@ impl ControlSocket {
     /// Takes packets for a poll for room. The caller may have polled for data just before, so a wake-up for data stays in the
     /// queue, and the packets behind it, for [`SLEEPS`] of these polls. Then the wake-ups for room behind it would fill
     /// the queue.
-    pub(crate) fn take_for_room(&mut self, socket: &OwnedFd) -> Result<()> {
+    pub(crate) fn take_for_room(&mut self, socket: &OwnedFd) -> Result<bool> {
         self.room_left = LEFT;
         let leaves = self.data_left > 0;
         self.data_left = self.data_left.saturating_sub(1);
         self.take_until(socket, || leaves && !is_next_other(socket, Packet::Wake(Reason::Data)))
     }
 
-    /// Takes packets until there are none, or `stop` returns true.
-    fn take_until(&mut self, socket: &OwnedFd, stop: impl Fn() -> bool) -> Result<()> {
-        self.window = 0;
+    /// Takes packets until there are none, or `stop` returns true. Returns `false` if the share of time was spent before.
+    fn take_until(&mut self, socket: &OwnedFd, stop: impl Fn() -> bool) -> Result<bool> {
+        self.begin_look();
         for _ in 0..PACKETS {
+            if self.rests() {
+                return Ok(false);
+            }
             if stop() || !self.take_one(socket)? {
                 break;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Returns whether a wake-up for data was taken after the last call.
@@ -341,12 +451,13 @@ impl ControlSocket {
         }
         match (packet_kind, packet.descriptors.pop()) {
             (Packet::Segment { segment, len, frozen }, Some(fd)) => {
-                self.map(segment, len, fd, frozen)
+                self.on_its_time(|socket| socket.map(segment, len, fd, frozen))
             }
             (Packet::Retire { segment }, _) => {
                 self.retires.fetch_add(1, Ordering::Relaxed);
                 if let Some(dropped) = self.segments.remove(&segment) {
                     self.bytes -= dropped.len();
+                    self.on_its_time(|_| drop(dropped));
                 }
                 Ok(())
             }
@@ -378,18 +489,75 @@ impl ControlSocket {
         let Ok(whole) = usize::try_from(len) else {
             return Err(ErrorKind::OutOfMemory { bytes: len }.into());
         };
-        let counted = Counted::new(len, frozen)?;
-        let arrived = if frozen {
-            Arrived::Frozen(FrozenBlock::new(Frozen::attach(fd, whole)?, counted))
+        if self.share.is_some() && len > PART {
+            // The limits hold for it already.
+            self.counting = Some(Counting { segment, len: whole, fd, frozen, done: 0 });
+            return Ok(());
+        }
+        self.attach(Counting { segment, len: whole, fd, frozen, done: 0 })
+    }
+
+    /// Counts the next part of a segment's pages, and maps the segment after the last one.
+    fn count(&mut self, mut counting: Counting) -> Result<()> {
+        let end = counting.len.min(counting.done + PART as usize);
+        let (fd, part) = (counting.fd.as_fd(), counting.done..end);
+        let is_known = if counting.frozen {
+            Frozen::count_pages(fd, counting.len, part)?
         } else {
-            let mapped = PeerSegment::attach(&fd, whole, whole, self.prefault)?;
+            PeerSegment::count_pages(fd, counting.len, part)?
+        };
+        counting.done = if is_known { end } else { 0 };
+        if is_known && end < counting.len {
+            self.counting = Some(counting);
+            return Ok(());
+        }
+        self.attach(counting)
+    }
+
+    /// Maps a segment.
+    fn attach(&mut self, counting: Counting) -> Result<()> {
+        let Counting { segment, len: whole, fd, frozen, done } = counting;
+        let (len, is_whole) = (whole as u64, done == whole);
+        let charge = |resource, amount| self.account.charge(resource, amount);
+        let charges = [charge(Resource::Mappings, 1)?, charge(Resource::MappedBytes, len)?];
+        let arrived = if frozen {
+            let charges = (charges, charge(Resource::Descriptors, 1)?);
+            let frozen = Frozen::attach(fd, whole, is_whole)?;
+            frozen.count(charges);
+            Arrived::Frozen(FrozenBlock::new(frozen, ()))
+        } else {
+            let mapped = PeerSegment::attach(&fd, (whole, is_whole), whole, self.prefault)?;
             fd.close_mapped();
-            Arrived::Pool(Arc::new(PoolSegment { mapped, _counted: counted }))
+            mapped.mapping().count(charges);
+            Arrived::Pool(Arc::new(PoolSegment { mapped }))
         };
         self.segments.insert(segment, arrived);
-        self.bytes = bytes;
+        self.bytes += len;
         Ok(())
     }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        // A thousand segments that are each unmapped at once take as long as a large one.
+        if self.bytes > LARGE as u64
+            && let Some(generation) = &self.generation
+        {
+            discard(std::mem::take(&mut self.segments), generation);
+        }
+    }
+}
+
+/// Refuses the next packet if it has descriptors and too many of its user's wait to be closed. The end of the socket closes
+/// them unopened.
+#[cold]
+fn check_overdraft(socket: &OwnedFd) -> Result<()> {
+    if untrusted::is_overdrawn(socket::maker(socket)?.uid) && socket::next_holds_descriptors(socket)
+    {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        return Err(ErrorKind::DescriptorLimit { limit: limit.unwrap_or(u64::MAX) }.into());
+    }
+    Ok(())
 }
 
 /// Returns whether there is a packet, and it is another than `left`. What comes after this look may be that one, so a caller

@@ -23,6 +23,8 @@ pub(crate) struct ChannelOptions {
     pub(crate) backlog_limit: usize,
     /// Bytes of writes that may wait for room in a reactor.
     pub(crate) write_limit: usize,
+    /// How long a peer may keep its loans after this side is done with the link. `None`: until its process ends.
+    pub(crate) release_grace: Option<Duration>,
 }
 
 /// The pool, the watcher and the options that the links of a context share.
@@ -60,7 +62,17 @@ impl LinkEnv {
         let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         match &*watcher {
             Some(watcher) => watcher.watch(link),
-            None => watcher.insert(Watcher::start(self.pool.clone())?).watch(link),
+            None => {
+                let started = Watcher::start(self.pool.clone(), self.options.release_grace)?;
+                watcher.insert(started).watch(link)
+            }
+        }
+    }
+
+    /// Notes that the last half of a link is dropped.
+    pub(crate) fn leave(&self, link: &Arc<Link>) {
+        if let Some(watcher) = &*self.watcher.lock().unwrap_or_else(PoisonError::into_inner) {
+            watcher.leave(link);
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
+use crate::account::Account;
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::layout::Extents;
 use crate::handshake::owned_socket::Socket;
@@ -21,7 +22,8 @@ use crate::handshake::{layout, socket};
 use crate::link::control_socket::ControlSocket;
 use crate::link::health::{Health, HealthWord};
 use crate::pool::{Borrower, BorrowerId};
-use crate::shm::{Mapping, PeerMapping, PeerWords};
+use crate::shm::{Mapping, OwnWords, PeerMapping, PeerWords};
+use crate::sync::Edge;
 
 /// The terms of a link, from both Hellos.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +51,7 @@ pub(crate) struct Link {
     borrower: BorrowerId,
     health_word: HealthWord,
     control_socket: Mutex<ControlSocket>,
+    account: Arc<Account>,
     /// The number of segments that the peer has retired.
     retires: Arc<AtomicU32>,
     /// A thread sleeps on the socket: a half that finds nothing arms it before it returns.
@@ -75,6 +78,7 @@ impl Link {
             borrower,
             health_word: HealthWord::new(),
             retires: control_socket.retires(),
+            account: control_socket.account().clone(),
             control_socket: Mutex::new(control_socket),
             by_descriptor: AtomicBool::new(false),
         }
@@ -118,6 +122,11 @@ impl Link {
     #[inline(always)]
     pub(crate) fn borrower(&self) -> BorrowerId {
         self.borrower
+    }
+
+    /// Returns what the peer makes this process hold.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     #[inline(always)]
@@ -228,6 +237,30 @@ impl Link {
         crate::wake::is_gone(self.peer.load(layout::RECEIVER_STATE))
     }
 
+    /// Returns whether the peer has let go of this link in order, and holds no loan of this side's.
+    pub(crate) fn peer_released(&self) -> bool {
+        self.peer.load(layout::RELEASED) != 0
+    }
+
+    /// Checks that the peer has taken none of its loans back. Then what the caller has read of a loan before this is what
+    /// the peer had written when it lent it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LoanRevoked`]
+    #[inline(always)]
+    pub(crate) fn check_loans(&self) -> Result<()> {
+        // Pairs with `Tables::count_out`: a load that saw what the peer wrote there next is followed by one of the mark.
+        Edge::Recheck.acquire();
+        if self.peer.load(layout::REVOKED) == 0 { Ok(()) } else { Err(revoked()) }
+    }
+
+    /// Tells the peer that it cannot rely on what it reads of this side's loans.
+    #[cold]
+    pub(crate) fn revoke_loans(&self) {
+        revoke(&self.own);
+    }
+
     /// Sleeps while the bell's low half is `value` and the link is alive. May return early: the caller checks what it
     /// waits for.
     pub(crate) fn sleep(&self, bell: usize, value: u32, deadline: Option<Instant>) -> Result<()> {
@@ -283,6 +316,15 @@ impl Link {
     }
 }
 
+fn revoke(own: &Mapping) {
+    own.store(layout::REVOKED, 1, Ordering::Relaxed);
+}
+
+#[cold]
+fn revoked() -> Error {
+    ErrorKind::LoanRevoked.into()
+}
+
 fn woken(result: Result<(), Errno>, call: &'static str) -> Result<()> {
     match result {
         Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Ok(()),
@@ -312,22 +354,34 @@ fn waitv_works() -> bool {
     futex::waitv(&[wait], flags, None, clock) == Err(Errno::AGAIN)
 }
 
-/// The loans that a peer has returned, for the pool. It keeps the peer's mapping alive, not the link.
+/// The loans that a peer has returned, for the pool. It keeps both mappings alive, not the link.
 #[derive(Debug)]
-pub(crate) struct Returns(PeerMapping);
+pub(crate) struct Returns {
+    own: Mapping,
+    peer: PeerMapping,
+    identity: Peer,
+}
 
 impl Returns {
-    pub(crate) fn new(peer: PeerMapping) -> Self {
-        Self(peer)
+    pub(crate) fn new((own, peer): (Mapping, PeerMapping), identity: &Peer) -> Self {
+        Self { own, peer, identity: identity.without_pidfd() }
     }
 }
 
 impl Borrower for Returns {
     fn returned(&self, slot: u32) -> u64 {
-        self.0.load(layout::RETURNS + 8 * slot as usize)
+        self.peer.load(layout::RETURNS + 8 * slot as usize)
     }
 
     fn holds_nothing(&self) -> bool {
-        self.0.load(layout::RELEASED) != 0
+        self.peer.load(layout::RELEASED) != 0
+    }
+
+    fn revoke(&self) {
+        revoke(&self.own);
+    }
+
+    fn name(&self) -> String {
+        self.identity.to_string()
     }
 }

@@ -6,6 +6,7 @@
 //! 3. One thread a context, the [`watcher`], sees the end of peers.
 
 pub(crate) mod control_socket;
+pub(crate) mod deadlines;
 pub(crate) mod env;
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing;
@@ -16,6 +17,7 @@ pub(crate) mod link_socket;
 pub(crate) mod passed;
 pub(crate) mod registry;
 pub(crate) mod session;
+pub(crate) mod share;
 pub(crate) mod waiter;
 pub(crate) mod watcher;
 

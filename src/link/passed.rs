@@ -8,48 +8,22 @@
 //!
 //! 1. Numbers count up, and each packet starts where the last one ended.
 //! 2. A record names a range. Taking it drops what lies before: descriptors of records that were never sent.
-//! 3. A descriptor for which this process had no room is missing. The record that names it fails, and the link goes on.
-//!    One link may take twice the room that it leaves to the others.
+//! 3. A descriptor for which the link's account had no room is missing. The record that names it fails, and the link goes
+//!    on.
 //! 4. A side that has not [admitted](PassedDescriptors::admit) descriptors takes none.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
+use crate::account::{Account, Charge, Resource};
 use crate::error::{ErrorKind, Fault, Result};
 use crate::handshake::untrusted::{UntrustedFd, UntrustedFds};
-
-/// Descriptors that wait to be taken, of all links: half of those that this process may open at most.
-static HELD: AtomicUsize = AtomicUsize::new(0);
-
-/// How many descriptors one link may have waiting, for each that is left to the others. One link alone gets two thirds
-/// of the room, a second one two thirds of what that leaves; of 1024 that a process may open by default, 341 and 113.
-const SHARE: u64 = 2;
 
 /// A descriptor that waits.
 #[derive(Debug)]
 struct Held {
     fd: UntrustedFd,
-    _counted: Counted,
-}
-
-#[derive(Debug)]
-struct Counted;
-
-impl Held {
-    /// Returns the descriptor, held beside `own` others of its link. Closes it and returns `None` if `room`, which all
-    /// links share, has none left.
-    fn new(fd: UntrustedFd, own: usize, room: u64) -> Option<Self> {
-        // Its drop subtracts.
-        let (held, counted) = (HELD.fetch_add(1, Ordering::Relaxed), Counted);
-        let left = room.saturating_sub(held as u64);
-        ((own as u64) < left.saturating_mul(SHARE)).then_some(Self { fd, _counted: counted })
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        HELD.fetch_sub(1, Ordering::Relaxed);
-    }
+    _charge: Charge,
 }
 
 fn limit() -> u64 {
@@ -58,17 +32,23 @@ fn limit() -> u64 {
 }
 
 /// The descriptors that came over one link.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PassedDescriptors {
+    account: Arc<Account>,
     /// The most descriptors that may wait.
     limit: usize,
     /// The number of the next descriptor to come.
     next: u64,
-    /// The descriptors before it. `None`: there was no room for this one.
-    held: VecDeque<Option<Held>>,
+    /// The descriptors before it, or the limit that left no room for one.
+    held: VecDeque<Result<Held, ErrorKind>>,
 }
 
 impl PassedDescriptors {
+    /// Returns the descriptors of a link with this account: none, and none is admitted.
+    pub(crate) fn new(account: Arc<Account>) -> Self {
+        Self { account, limit: 0, next: 0, held: VecDeque::new() }
+    }
+
     /// Sets how many descriptors may wait.
     pub(crate) fn admit(&mut self, limit: usize) {
         self.limit = limit;
@@ -103,13 +83,11 @@ impl PassedDescriptors {
         // `pop` returns the last one first.
         let missing = count.saturating_sub(came.len());
         let start = self.held.len();
-        self.held.extend((0..missing).map(|_| None));
-        let mut own = self.held.iter().flatten().count();
-        let room = limit() / 2;
+        self.held.extend((0..missing).map(|_| Err(ErrorKind::DescriptorLimit { limit: limit() })));
         while let Some(fd) = came.pop() {
-            let held = Held::new(fd, own, room);
-            own += usize::from(held.is_some());
-            self.held.push_back(held);
+            let charge = self.account.charge(Resource::Descriptors, 1);
+            let held = charge.map(|charge| Held { fd, _charge: charge });
+            self.held.push_back(held.map_err(|error| error.kind().clone()));
         }
         self.held.make_contiguous()[start..].reverse();
         self.next += count as u64;
@@ -121,23 +99,27 @@ impl PassedDescriptors {
         end <= self.next
     }
 
-    /// Takes `count` descriptors from `first` on, all of which have come, and drops those before.
+    /// Takes `count` descriptors from `first` on, all of which have come, and drops those before. Returns the limit that
+    /// left no room for one of them, if there was one: [`ErrorKind::DescriptorLimit`] of this process, or
+    /// [`ErrorKind::AccountFull`] of the peer's account. The others are closed.
     ///
     /// # Errors
     ///
-    /// - [`Fault::UnknownDescriptors`]: a record took them, or they never came.
-    /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
-    pub(crate) fn take(&mut self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
+    /// [`Fault::UnknownDescriptors`]: a record took them, or they never came.
+    pub(crate) fn take(
+        &mut self,
+        first: u64,
+        count: usize,
+    ) -> Result<Result<Vec<UntrustedFd>>, Fault> {
         let base = self.next - self.held.len() as u64;
         let end = first.checked_add(count as u64).filter(|end| self.reaches(*end));
         if end.is_none() || first < base {
-            return Err(Fault::UnknownDescriptors { first, count }.into());
+            return Err(Fault::UnknownDescriptors { first, count });
         }
         // `first` is at most `next`, so these are no more than there are.
         self.held.drain(..(first - base) as usize);
-        let taken = self.held.drain(..count).map(|held| Some(held?.fd));
-        let taken: Option<Vec<UntrustedFd>> = taken.collect();
-        taken.ok_or_else(|| ErrorKind::DescriptorLimit { limit: limit() }.into())
+        let taken = self.held.drain(..count).map(|held| Ok(held?.fd));
+        Ok(taken.collect())
     }
 }
 

@@ -1,15 +1,17 @@
 //! A session: the use of a link by this process, from the handshake to the drop of the last half or loan.
 //!
 //! 1. Each half and each loan kept by this process holds the session.
-//! 2. The drop of the session tells the peer that this side has ended and holds no loan.
+//! 2. The drop of the last half limits how long the peer may keep its loans of this side's blocks. The drop of the
+//!    session tells the peer that this side has ended and holds no loan.
 //! 3. A loan is returned once, by one store, from any thread.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::handshake::packet::Reason;
 use crate::handshake::{layout, socket};
 use crate::link::env::LinkEnv;
+use crate::link::health::Health;
 use crate::link::link::Link;
 use crate::shm::OwnWords;
 use crate::sync::Edge;
@@ -20,6 +22,8 @@ use crate::wake::{Attention, Waker};
 pub(crate) struct Session {
     pub(crate) link: Arc<Link>,
     pub(crate) env: Arc<LinkEnv>,
+    /// Halves that are not dropped.
+    halves: AtomicU8,
     /// Wakes the peer's sender when a loan was returned, from any thread.
     room: Mutex<Waker>,
     /// Whether the user vouches that the peer does not write to blocks on loan.
@@ -32,7 +36,23 @@ impl Session {
     pub(crate) fn new(link: Arc<Link>, env: Arc<LinkEnv>) -> Self {
         let room = Waker::new(layout::SENDER_STATE, layout::ROOM_BELL);
         let (trusted, kept) = (AtomicBool::new(false), OnceLock::new());
-        Self { link, env, room: Mutex::new(room), trusted, kept }
+        Self { link, env, halves: AtomicU8::new(2), room: Mutex::new(room), trusted, kept }
+    }
+
+    /// Notes that a half is dropped. After the last one the peer's loans have a deadline.
+    pub(crate) fn leave(&self) {
+        // Relaxed: the registry's lock orders what the halves did.
+        let was_last = self.halves.fetch_sub(1, Ordering::Relaxed) == 1;
+        if was_last && self.link.own().generation().is_current() {
+            self.env.leave(&self.link);
+        }
+    }
+
+    /// Takes back all that the peer holds of this side's pool, at once.
+    pub(crate) fn revoke(&self) {
+        if self.link.own().generation().is_current() {
+            self.env.pool().close(self.link.borrower());
+        }
     }
 
     /// Notes that the user vouches that the peer does not write to blocks on loan.
@@ -93,7 +113,12 @@ impl Drop for Session {
             self.link.own().store(layout::RELEASED, 1, Edge::Return.store());
             // First, so that the watcher does not wake for the end of a link that this side has dropped.
             self.env.retire(&self.link);
-            socket::shutdown(self.link.socket());
+            if self.link.health() == Health::Failed {
+                // The socket was shut down when the link failed, so that the peer would not look a second time.
+                socket::end(self.link.socket());
+            } else {
+                socket::shutdown(self.link.socket());
+            }
         }
     }
 }

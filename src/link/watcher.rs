@@ -6,25 +6,33 @@
 //! 1. The thread watches both of each link, edge-triggered. So data on the socket does not wake it, and an end wakes it
 //!    once.
 //! 2. The watcher holds every link of its context, also one without a session, while the peer reads its loans.
-//! 3. Its drop stops and joins the thread. A forked child has no such thread, and its drop does nothing.
+//! 3. The thread also sleeps until the first deadline of a peer's loans. Then it revokes them.
+//! 4. Its drop stops and joins the thread. A forked child has no such thread, and its drop does nothing.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::link::deadlines::Holder;
 use crate::link::link::Link;
-use crate::link::registry::LinkRegistry;
+use crate::link::registry::{LinkRegistry, PeerEnd};
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
 
-/// The key of the descriptor that stops the thread; links have others.
-const STOP: u64 = u64::MAX;
+/// The key of the descriptor that wakes the thread; links have others.
+const BELL: u64 = u64::MAX;
+
+/// Of the descriptors that this process may open, links whose loans have a deadline keep at most one in so many links. A
+/// link has two descriptors, so these are a quarter of them.
+const SHARE: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Watcher {
@@ -35,8 +43,16 @@ pub(crate) struct Watcher {
 
 struct Shared {
     epoll: OwnedFd,
-    stop: OwnedFd,
+    /// Wakes the thread.
+    bell: OwnedFd,
+    stopped: AtomicBool,
     registry: LinkRegistry<Link>,
+}
+
+/// Returns the most links that have a deadline.
+fn most_with_deadline() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    (limit.current.unwrap_or(u64::MAX) / SHARE).max(1) as usize
 }
 
 /// Returns the key of a link's socket. The odd key after it is that of the peer's process.
@@ -51,16 +67,18 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Watcher {
-    /// Starts the thread.
-    pub(crate) fn start(pool: Pool) -> Result<Self> {
+    /// Starts the thread. After `grace` it ends the loans of a peer that are to end.
+    pub(crate) fn start(pool: Pool, grace: Option<Duration>) -> Result<Self> {
         let os = |call| move |errno: Errno| Error::os(call, errno);
         let generation = Generation::current()?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os("epoll_create1"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let stop = eventfd(0, flags).map_err(os("eventfd"))?;
-        let data = EventData::new_u64(STOP);
-        epoll::add(&epoll, &stop, data, EventFlags::IN).map_err(os("epoll_ctl"))?;
-        let shared = Arc::new(Shared { epoll, stop, registry: LinkRegistry::new(pool) });
+        let bell = eventfd(0, flags).map_err(os("eventfd"))?;
+        let data = EventData::new_u64(BELL);
+        epoll::add(&epoll, &bell, data, EventFlags::IN | EventFlags::ET)
+            .map_err(os("epoll_ctl"))?;
+        let (stopped, registry) = (AtomicBool::new(false), LinkRegistry::new(pool, grace));
+        let shared = Arc::new(Shared { epoll, bell, stopped, registry });
         let watched = shared.clone();
         let thread = std::thread::Builder::new()
             .name("slipring-watch".into())
@@ -72,7 +90,9 @@ impl Watcher {
     /// Enters a link and watches it.
     pub(crate) fn watch(&self, link: &Arc<Link>) -> Result<()> {
         let key = key(link);
-        self.shared.registry.enter(link.borrower(), link.clone());
+        let peer = link.identity();
+        let holder = Holder { uid: peer.uid(), pid: peer.pid() };
+        self.shared.registry.enter(link.borrower(), holder, link.clone());
         let add = |fd: BorrowedFd<'_>, key, events: EventFlags| {
             let data = EventData::new_u64(key);
             epoll::add(&self.shared.epoll, fd, data, events | EventFlags::ET)
@@ -87,9 +107,19 @@ impl Watcher {
         })
     }
 
+    /// Notes that the last half of a link is dropped: the peer's loans end after the grace.
+    pub(crate) fn leave(&self, link: &Arc<Link>) {
+        if self.shared.limit(link) {
+            self.shared.wake();
+        }
+    }
+
     /// Notes that the session of a link is over. Drops the link unless the peer reads its loans.
     pub(crate) fn retire(&self, link: &Arc<Link>) {
         let gone = self.shared.registry.retire(link.borrower(), link.health_word());
+        if gone.is_none() && self.shared.limit(link) {
+            self.shared.wake();
+        }
         self.shared.forget(gone);
     }
 }
@@ -103,7 +133,8 @@ impl Drop for Watcher {
             std::mem::forget(thread);
             return;
         }
-        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
+        self.shared.stopped.store(true, Ordering::Release);
+        self.shared.wake();
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
         }
@@ -114,7 +145,19 @@ impl Shared {
     fn run(&self) {
         let mut events = [MaybeUninit::<Event>::uninit(); 64];
         loop {
-            let ready = match epoll::wait(&self.epoll, &mut events, None) {
+            let now = Instant::now();
+            let is_retired = |link: &Link| link.health_word().is_retired();
+            for link in self.registry.revoke_due(now, most_with_deadline(), is_retired) {
+                self.forget(Some(link));
+            }
+            let left =
+                self.registry.next_deadline().map(|next| next.saturating_duration_since(now));
+            // Deadlines too far for the kernel's clock are looked at later.
+            let timeout = left.map(|left| Timespec {
+                tv_sec: left.as_secs().min(1 << 20) as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            });
+            let ready = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
                 Ok((ready, _)) => ready,
                 Err(Errno::INTR) => continue,
                 // Does not happen with open descriptors of this process.
@@ -122,10 +165,12 @@ impl Shared {
             };
             for event in ready {
                 let key = event.data.u64();
-                if key == STOP {
-                    return;
-                }
-                if let Some(link) = self.registry.find(key / 2) {
+                if key == BELL {
+                    // Pairs with the drop of the watcher, which reads nothing of this thread's.
+                    if self.stopped.load(Ordering::Acquire) {
+                        return;
+                    }
+                } else if let Some(link) = self.registry.find(key / 2) {
                     self.ended(&link, key, event.flags);
                 }
             }
@@ -134,14 +179,34 @@ impl Shared {
 
     /// Handles the end of a peer's socket or process.
     fn ended(&self, link: &Arc<Link>, key: u64, flags: EventFlags) {
-        if key & 1 == 1 {
+        let has_ended = key & 1 == 1;
+        if has_ended {
             link.die();
         } else if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
             link.hang_up();
         } else {
             return;
         }
-        self.forget(self.registry.ended(link.borrower(), link.health_word(), key & 1 == 1));
+        let borrower = link.borrower();
+        let end = match has_ended {
+            false if link.peer_released() => PeerEnd::Released,
+            // Without a limit, only the end of the process ends the loans.
+            false if self.registry.limits() || link.identity().pidfd().is_some() => PeerEnd::Cut,
+            _ => PeerEnd::Process,
+        };
+        // This thread computes its sleep next.
+        let now = Instant::now();
+        self.forget(self.registry.ended(borrower, link.health_word(), end, now));
+    }
+
+    /// Gives the loans of a link's peer a deadline. Returns whether the thread has to look at it.
+    fn limit(&self, link: &Link) -> bool {
+        self.registry.limit(link.borrower(), Instant::now(), most_with_deadline())
+    }
+
+    /// Wakes the thread, which then looks at the deadlines.
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
     /// Stops watching a link that the registry dropped.

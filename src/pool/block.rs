@@ -65,6 +65,12 @@ impl Block {
         self.piece.as_ref().map(|piece| (piece.home.segment, piece.home.offset))
     }
 
+    /// Returns the bytes that it counts while it is on loan; 0 once it is.
+    #[inline(always)]
+    pub(crate) fn block_len(&self) -> u64 {
+        self.piece.as_ref().map_or(0, |piece| piece.area.len() as u64)
+    }
+
     /// Returns how many bytes were asked for.
     pub(crate) fn len(&self) -> usize {
         self.len

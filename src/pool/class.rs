@@ -2,7 +2,8 @@
 //!
 //! Cache lines that a receiver has just read are slow to write: its core still holds them. A block that rests for a
 //! while is faster to write, until so many blocks rotate that they no longer fit into the cache. So the free blocks of a
-//! class rotate, oldest first, within a fixed number of bytes, the pool's footprint. `docs/tuning.md` has the measurements.
+//! class rotate, oldest first, within a fixed number of bytes, the pool's footprint, and neighbors are not handed out one
+//! after the other. `docs/tuning.md` has the measurements.
 
 use std::collections::VecDeque;
 
@@ -128,9 +129,11 @@ impl Class {
         self.fresh += 1;
     }
 
-    /// Enters the blocks of a new segment.
-    pub(super) fn add_segment(&mut self, pieces: impl DoubleEndedIterator<Item = BoxedPiece>) {
-        for piece in pieces.rev() {
+    /// Enters the blocks of a new segment: first every second one, then those between. A core that reads a block to its end
+    /// prefetches lines behind it. In the block that is written next they would have to come back.
+    pub(super) fn add_segment(&mut self, pieces: impl Iterator<Item = BoxedPiece>) {
+        let (even, odd): (Vec<_>, Vec<_>) = pieces.enumerate().partition(|(nth, _)| nth % 2 == 0);
+        for (_, piece) in even.into_iter().chain(odd).rev() {
             self.blocks += 1;
             self.insert_fresh(piece);
         }

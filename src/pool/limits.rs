@@ -12,7 +12,26 @@ pub(crate) struct PoolOptions {
     pub(crate) footprint: u64,
     /// Bytes of each size class that rotate while peers are far.
     pub(crate) far_footprint: u64,
+    pub(crate) loans: LoanLimit,
     pub(crate) backing: Backing,
+}
+
+/// How much of a pool one borrower may hold at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LoanLimit {
+    pub(crate) blocks: u32,
+    /// Bytes of the blocks. A borrower that holds nothing gets one block of any length.
+    pub(crate) bytes: u64,
+}
+
+impl LoanLimit {
+    /// The most loans of one borrower, whatever the limit: the pool checks each of them under its lock when it takes
+    /// blocks back.
+    pub(crate) const MOST: u32 = 1024;
+
+    /// Returns the limit of a pool whose borrowers share nothing fairly.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) const NONE: Self = Self { blocks: Self::MOST, bytes: u64::MAX };
 }
 
 /// The quota has no room for a request.
@@ -33,7 +52,7 @@ impl From<Exhausted> for Error {
 /// Why the pool has no block for a borrower now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lacking {
-    /// All slots of the borrower are on loan.
-    Slot,
+    /// The borrower holds as many blocks or bytes as it may, or its account is closed.
+    Share,
     Memory(Exhausted),
 }

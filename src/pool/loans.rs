@@ -3,14 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::pool::limits::LoanLimit;
 use crate::pool::piece::BoxedPiece;
 use crate::pool::ready::Ready;
 use crate::pool::shared::SharedPiece;
 use crate::sync::Edge;
-
-/// The most loans of one borrower, however many slots it offers: the pool checks each of them under its lock when it
-/// takes blocks back.
-const LOANS: u32 = 1024;
 
 /// A peer that borrows blocks and returns each by its generation.
 pub(crate) trait Borrower: Send + Sync {
@@ -21,6 +18,14 @@ pub(crate) trait Borrower: Send + Sync {
     /// loans that it did not return.
     fn holds_nothing(&self) -> bool {
         false
+    }
+
+    /// Tells the borrower that blocks are used again which it has not returned.
+    fn revoke(&self) {}
+
+    /// Returns who the borrower is, for errors.
+    fn name(&self) -> String {
+        "a peer".into()
     }
 }
 
@@ -80,6 +85,14 @@ impl Loaned {
         }
     }
 
+    /// Returns the length of the block in bytes.
+    fn len(&self) -> u64 {
+        match self {
+            Self::Sole(piece) => piece.area.len() as u64,
+            Self::Shared(shared) => shared.block_len(),
+        }
+    }
+
     /// Returns the memory if this was its last use.
     fn into_piece(self) -> Option<BoxedPiece> {
         match self {
@@ -94,6 +107,8 @@ impl Loaned {
 pub(crate) struct Promise {
     slot: u32,
     generation: u64,
+    /// Bytes that the loan may have. The borrower may have returned more since.
+    room: u64,
 }
 
 impl Promise {
@@ -101,6 +116,27 @@ impl Promise {
     #[inline(always)]
     pub(crate) fn loan(&self, (segment, offset): (u32, u64)) -> Loan {
         Loan { segment, slot: self.slot, offset, generation: self.generation }
+    }
+
+    /// Returns whether the loan may be a block of `len` bytes.
+    #[inline(always)]
+    pub(crate) fn admits(&self, len: u64) -> bool {
+        len <= self.room
+    }
+}
+
+/// What a borrower holds.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub(crate) name: String,
+    pub(crate) blocks: usize,
+    pub(crate) bytes: u64,
+}
+
+impl std::fmt::Display for Holding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, blocks, bytes } = self;
+        write!(f, "{name} holds {blocks} blocks, {bytes} bytes")
     }
 }
 
@@ -129,9 +165,12 @@ fn is_returned(borrower: &dyn Borrower, slots: &Slots, slot: u32) -> bool {
     slots[slot as usize].as_ref().is_some_and(own)
 }
 
-/// Empties a slot. Returns the memory that was on loan there if this was its last use.
-fn take_from(slots: &mut Slots, slot: u32) -> Option<BoxedPiece> {
-    slots[slot as usize].take().and_then(|(_, loaned)| loaned.into_piece())
+/// Empties a slot, and subtracts its block from `bytes`. Returns the memory that was on loan there if this was its last
+/// use.
+fn take_from(slots: &mut Slots, slot: u32, bytes: &mut u64) -> Option<BoxedPiece> {
+    let (_, loaned) = slots[slot as usize].take()?;
+    *bytes -= loaned.len();
+    loaned.into_piece()
 }
 
 /// The account of one borrower.
@@ -146,6 +185,9 @@ pub(super) struct Account {
     free: VecDeque<u32>,
     /// Slots on loan, oldest first.
     out: Vec<u32>,
+    /// Bytes of the blocks on loan, and the most.
+    bytes: u64,
+    byte_limit: u64,
     /// Generation of the newest loan.
     generation: u64,
     ready: Ready,
@@ -154,14 +196,21 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) fn new(number: u64, borrower: Arc<dyn Borrower>, slots: u32) -> Self {
+    pub(super) fn new(
+        number: u64,
+        borrower: Arc<dyn Borrower>,
+        slots: u32,
+        limit: LoanLimit,
+    ) -> Self {
         Self {
             number,
             borrower,
             slots: Vec::new(),
-            most: slots.min(LOANS),
+            most: slots.min(limit.blocks).min(LoanLimit::MOST),
             free: VecDeque::new(),
             out: Vec::new(),
+            bytes: 0,
+            byte_limit: limit.bytes,
             generation: 0,
             ready: Ready::new(),
             ready_class: None,
@@ -180,6 +229,22 @@ impl Account {
     /// Returns how many slots are free.
     pub(super) fn room(&self) -> usize {
         self.free.len() + self.most as usize - self.slots.len()
+    }
+
+    /// Returns how many bytes more may be on loan.
+    #[inline(always)]
+    fn byte_room(&self) -> u64 {
+        if self.out.is_empty() { u64::MAX } else { self.byte_limit.saturating_sub(self.bytes) }
+    }
+
+    /// Returns whether `blocks` more blocks of `bytes` together may be on loan.
+    pub(super) fn admits(&self, blocks: usize, bytes: u64) -> bool {
+        blocks <= self.room() && bytes <= self.byte_room()
+    }
+
+    /// Returns what is on loan.
+    pub(super) fn holding(&self) -> Holding {
+        Holding { name: self.borrower.name(), blocks: self.out.len(), bytes: self.bytes }
     }
 
     /// Returns how many blocks are on loan.
@@ -225,7 +290,7 @@ impl Account {
             self.free.pop_front()?
         };
         self.generation += 1;
-        Some(Promise { slot, generation: self.generation })
+        Some(Promise { slot, generation: self.generation, room: self.byte_room() })
     }
 
     /// Frees a promised slot.
@@ -236,19 +301,20 @@ impl Account {
     /// Enters a loan.
     #[inline(always)]
     pub(super) fn enter(&mut self, promise: Promise, loaned: Loaned) {
-        let Promise { slot, generation } = promise;
+        let Promise { slot, generation, .. } = promise;
+        self.bytes += loaned.len();
         self.slots[slot as usize] = Some((generation, loaned));
         self.out.push(slot);
     }
 
     /// Takes back every loan that the borrower has returned.
     pub(super) fn reclaim(&mut self, mut back: impl FnMut(BoxedPiece)) {
-        let Self { borrower, slots, free, out, .. } = self;
+        let Self { borrower, slots, free, out, bytes, .. } = self;
         out.retain(|slot| {
             if !is_returned(&**borrower, slots, *slot) {
                 return true;
             }
-            take_from(slots, *slot).into_iter().for_each(&mut back);
+            take_from(slots, *slot, bytes).into_iter().for_each(&mut back);
             free.push_back(*slot);
             false
         });
@@ -259,21 +325,26 @@ impl Account {
     /// Takes back the returned loans that are older than any open one. It does not read the word of the newest loan: the
     /// borrower is about to write it, and a read would take the line away from it.
     pub(super) fn reclaim_oldest(&mut self, mut back: impl FnMut(BoxedPiece)) {
-        let Self { borrower, slots, free, out, .. } = self;
+        let Self { borrower, slots, free, out, bytes, .. } = self;
         let older = &out[..out.len().saturating_sub(1)];
         let open = older.iter().position(|slot| !is_returned(&**borrower, slots, *slot));
         for slot in out.drain(..open.unwrap_or(older.len())) {
-            take_from(slots, slot).into_iter().for_each(&mut back);
+            take_from(slots, slot, bytes).into_iter().for_each(&mut back);
             free.push_back(slot);
         }
         // Pairs with the borrower's store of the generation, as in `reclaim`.
         Edge::Reclaim.acquire();
     }
 
-    /// Takes back every loan: the borrower is gone.
+    /// Takes back every loan. A borrower that may still read one of them is told first.
     pub(super) fn close(self) -> impl Iterator<Item = BoxedPiece> {
-        let Self { slots, borrower, .. } = self;
+        let Self { slots, borrower, out, .. } = self;
         let holds_nothing = borrower.holds_nothing();
+        if !holds_nothing && out.iter().any(|slot| !is_returned(&*borrower, &slots, *slot)) {
+            borrower.revoke();
+        }
+        // Pairs with the borrower's store of the generation, as in `reclaim`.
+        Edge::Reclaim.acquire();
         slots.into_iter().enumerate().filter_map(move |(slot, entry)| {
             let (generation, loaned) = entry?;
             if let Loaned::Shared(shared) = &loaned

@@ -37,7 +37,7 @@ mod tables;
 
 pub(crate) use block::Block;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};
-pub(crate) use limits::{Exhausted, Lacking, PoolOptions};
+pub(crate) use limits::{Exhausted, Lacking, LoanLimit, PoolOptions};
 pub(crate) use loans::{Borrower, BorrowerId, Loan, Promise};
 pub(crate) use pool::Pool;
 pub(crate) use ready::{Prepared, Ready};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use crate::pool::{Borrower, BorrowerId, Loan, Pool, PoolOptions};
+use crate::pool::{Borrower, BorrowerId, Loan, LoanLimit, Pool, PoolOptions};
 use crate::shm::{Backing, LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, failure_without};
 
@@ -30,6 +30,22 @@ struct Returns(LoomWords);
 impl Borrower for Returns {
     fn returned(&self, slot: u32) -> u64 {
         self.0.load(8 * slot as usize)
+    }
+}
+
+/// A borrower whose loans are taken back: a word for each slot, and behind them the lender's mark.
+struct Revocable {
+    returns: LoomWords,
+    mark: LoomWords,
+}
+
+impl Borrower for Revocable {
+    fn returned(&self, slot: u32) -> u64 {
+        self.returns.load(8 * slot as usize)
+    }
+
+    fn revoke(&self) {
+        self.mark.store(0, 1, Ordering::Relaxed);
     }
 }
 
@@ -55,7 +71,13 @@ impl CachedSegment {
     fn with_slots(count: u32, slots: u32, footprint: u64) -> Self {
         let backing = Backing::default();
         let quota = u64::from(count) * BLOCK as u64;
-        let pool = Pool::new(PoolOptions { quota, footprint, far_footprint: footprint, backing });
+        let pool = Pool::new(PoolOptions {
+            quota,
+            loans: LoanLimit::NONE,
+            footprint,
+            far_footprint: footprint,
+            backing,
+        });
         let returns = LoomWords::new(8 * slots as usize);
         let id = pool.open(Arc::new(Returns(returns.clone())), slots);
         Self { pool, id, contents: LoomWords::new(8 * count as usize), returns }
@@ -269,7 +291,7 @@ fn ready() {
             let next = promise.take().or_else(|| pool.promise(*id))?;
             let loan = next.loan(block.place()?);
             lender.contents.store(content(&loan), value, Ordering::Relaxed);
-            (promise, prepared) = pool.enter_and_prepare(&mut block, *id, next);
+            (promise, prepared) = pool.enter_and_prepare(&mut block, *id, next, || ());
             Some(loan)
         };
         let first = lend(1).expect("a block is free");
@@ -307,7 +329,7 @@ fn recalled() {
         let mut block = pool.alloc_for(BLOCK, *id).expect("memory").expect("a block is free");
         let promise = promise.expect("a slot is free");
         let loan = promise.loan(block.place().expect("it is not lent"));
-        let (_, prepared) = pool.enter_and_prepare(&mut block, *id, promise);
+        let (_, prepared) = pool.enter_and_prepare(&mut block, *id, promise, || ());
         lender.returns.store(8 * loan.slot as usize, loan.generation, Edge::Return.store());
         let trimming = thread::spawn({
             let pool = pool.clone();
@@ -358,4 +380,121 @@ fn an_old_return_does_not_free_a_block_that_is_lent_again() {
 #[test]
 fn a_stale_return_fails_without_the_generation() {
     assert!(failure_without(Edge::Generation, stale_return).contains("an old return"));
+}
+
+/// A lender takes its only block back, and lends it to another borrower, while the first one copies it, and perhaps
+/// returns it. The copy is right, or the mark says that it may be wrong.
+fn revocation(returns_too: bool) {
+    loom::model(move || {
+        let (quota, loans, backing) = (BLOCK as u64, LoanLimit::NONE, Backing::default());
+        let options = PoolOptions { quota, footprint: 0, far_footprint: 0, loans, backing };
+        let pool = Pool::new(options);
+        let [contents, returns, mark, others] = [(); 4].map(|()| LoomWords::new(8));
+        let borrower = Revocable { returns: returns.clone(), mark: mark.clone() };
+        let id = pool.open(Arc::new(borrower), 1);
+        let to = pool.open(Arc::new(Returns(others)), 1);
+        let mut block = pool.alloc_for(BLOCK, id).expect("memory").expect("a block is free");
+        contents.store(0, 1, Ordering::Relaxed);
+        let loan = pool.lend(&mut block, id).expect("a slot is free");
+        let copying = {
+            let contents = contents.clone();
+            thread::spawn(move || {
+                // `Bytes::copy_to` and `Link::check_loans`.
+                let copy = contents.load(0);
+                Edge::Recheck.acquire();
+                let is_intact = mark.load(0) == 0;
+                if returns_too {
+                    returns.store(8 * loan.slot as usize, loan.generation, Edge::Return.store());
+                }
+                assert!(copy == 1 || !is_intact, "a wrong copy passed for a right one");
+            })
+        };
+        let revoking = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.close(id))
+        };
+        let lend = || {
+            let mut block = pool.alloc_for(BLOCK, to).expect("memory").ok()?;
+            contents.store(0, 2, Ordering::Relaxed);
+            pool.lend(&mut block, to)
+        };
+        let again = lend();
+        revoking.join().unwrap();
+        assert!(again.or_else(lend).is_some(), "the block is usable at once");
+        assert!(lend().is_none(), "it came back once");
+        copying.join().unwrap();
+    });
+}
+
+fn revoked() {
+    revocation(false);
+}
+
+#[test]
+fn a_copy_of_a_loan_that_is_taken_back_is_right_or_known_to_be_wrong() {
+    revoked();
+    revocation(true);
+}
+
+#[test]
+fn a_revocation_fails_without_retake() {
+    assert!(failure_without(Edge::Retake, revoked).contains("passed for a right one"));
+}
+
+#[test]
+fn a_revocation_fails_without_recheck() {
+    assert!(failure_without(Edge::Recheck, revoked).contains("passed for a right one"));
+}
+
+/// A lender has told its borrower of a promised loan while the borrower's account is closed. Perhaps it cannot enter the
+/// loan, and its block is lent to another borrower while the first one copies it: the copy is right, or the mark says that
+/// it may be wrong.
+fn published() {
+    loom::model(|| {
+        let (quota, loans, backing) = (BLOCK as u64, LoanLimit::NONE, Backing::default());
+        let options = PoolOptions { quota, footprint: 0, far_footprint: 0, loans, backing };
+        let pool = Pool::new(options);
+        let [contents, returns, mark, others] = [(); 4].map(|()| LoomWords::new(8));
+        let borrower = Revocable { returns, mark: mark.clone() };
+        let id = pool.open(Arc::new(borrower), 1);
+        let to = pool.open(Arc::new(Returns(others)), 1);
+        let mut block = pool.alloc_for(BLOCK, id).expect("memory").expect("a block is free");
+        let promise = pool.promise(id).expect("a slot is free");
+        contents.store(0, 1, Ordering::Relaxed);
+        let copying = {
+            let (contents, mark) = (contents.clone(), mark.clone());
+            thread::spawn(move || {
+                // `Bytes::copy_to` and `Link::check_loans`.
+                let copy = contents.load(0);
+                Edge::Recheck.acquire();
+                assert!(copy == 1 || mark.load(0) != 0, "a wrong copy passed for a right one");
+            })
+        };
+        let closing = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.close(id))
+        };
+        // `Sender::finish_pooled`.
+        pool.enter(&mut block, id, promise, || mark.store(0, 1, Ordering::Relaxed));
+        block.put_back();
+        let lend = || {
+            let mut block = pool.alloc_for(BLOCK, to).expect("memory").ok()?;
+            contents.store(0, 2, Ordering::Relaxed);
+            pool.lend(&mut block, to)
+        };
+        let again = lend();
+        closing.join().unwrap();
+        assert!(again.or_else(lend).is_some(), "the block is usable at once");
+        copying.join().unwrap();
+    });
+}
+
+#[test]
+fn a_copy_of_a_loan_that_a_closed_account_never_had_is_right_or_known_to_be_wrong() {
+    published();
+}
+
+#[test]
+fn a_publication_to_a_closed_account_fails_without_retake() {
+    assert!(failure_without(Edge::Retake, published).contains("passed for a right one"));
 }

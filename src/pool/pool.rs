@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::pool::block::Block;
+use crate::pool::class;
 use crate::pool::frozen::{Charge, FrozenBlock, FrozenDraft};
-use crate::pool::limits::{Exhausted, Lacking, PoolOptions};
-use crate::pool::loans::{Borrower, BorrowerId, Loan, Loaned, OpenLoan, Promise};
+use crate::pool::limits::{Exhausted, Lacking, LoanLimit, PoolOptions};
+use crate::pool::loans::{Borrower, BorrowerId, Holding, Loan, Loaned, OpenLoan, Promise};
 use crate::pool::ready::{Prepared, Ready};
 use crate::pool::shared::SharedBlock;
 use crate::pool::tables::{LockedTables, Named, Tables, Taken, copy_of};
@@ -72,17 +73,18 @@ impl Pool {
         drop(borrower);
     }
 
-    /// Takes a block of `len` bytes for a borrower with a free slot. The slot stays free until it is
-    /// [promised](Self::promise) or [lent](Self::lend), as long as nobody else lends to this borrower.
+    /// Takes a block of `len` bytes for a borrower that may have one. It may have it until the block is
+    /// [entered](Self::enter) or [lent](Self::lend), as long as nobody else lends to this borrower.
     ///
     /// # Errors
     ///
     /// The outer error is the kernel's, the inner one says what is lacking now.
     pub(crate) fn alloc_for(&self, len: usize, id: BorrowerId) -> Result<Result<Block, Lacking>> {
         let mut tables = self.lock();
-        // A closed account has no slot either. Its link is over, which the caller finds out next.
-        if !tables.has_slots(id, 1) {
-            return Ok(Err(Lacking::Slot));
+        // A closed account admits nothing. Its link is over, which the caller finds out next.
+        let block_len = Self::block_len(len);
+        if block_len <= tables.quota() && !tables.admits(id, 1, block_len) {
+            return Ok(Err(Lacking::Share));
         }
         Ok(self.alloc_locked(tables, len)?.map_err(Lacking::Memory))
     }
@@ -128,7 +130,7 @@ impl Pool {
     }
 
     /// Lends a block. Returns `None` and leaves the block as it is if the borrower has no free slot or its account is
-    /// closed.
+    /// closed. The caller has asked whether the pool [`admits`](Self::admits) all loans of the record.
     pub(crate) fn lend(&self, block: &mut Block, id: BorrowerId) -> Option<Loan> {
         let place = block.place()?;
         self.lock().lend(id, place, || block.take().map(Loaned::Sole))
@@ -146,16 +148,17 @@ impl Pool {
         self.lock().promise(id)
     }
 
-    /// Enters a promised loan and promises the next one. If the account was closed meanwhile, the borrower is gone, and
-    /// the caller still has the block.
+    /// Enters a promised loan and promises the next one. If the account was closed meanwhile, the caller still has the
+    /// block, which the borrower may read: `revoke` [tells it](Borrower::revoke) before anybody else can have the block.
     #[inline]
     pub(crate) fn enter(
         &self,
         block: &mut Block,
         id: BorrowerId,
         promise: Promise,
+        revoke: impl FnOnce(),
     ) -> Option<Promise> {
-        self.lock().enter(id, promise, || block.take().map(Loaned::Sole))
+        self.lock().enter(id, promise, || block.take().map(Loaned::Sole), revoke)
     }
 
     /// Enters a loan as [`enter`](Self::enter) does, of a block that others may hold too.
@@ -165,8 +168,14 @@ impl Pool {
         block: &SharedBlock,
         id: BorrowerId,
         promise: Promise,
+        revoke: impl FnOnce(),
     ) -> Option<Promise> {
-        self.lock().enter(id, promise, || Some(Loaned::Shared(block.shared().clone())))
+        let shared = block.shared();
+        let closed = || {
+            revoke();
+            shared.lose();
+        };
+        self.lock().enter(id, promise, || Some(Loaned::Shared(shared.clone())), closed)
     }
 
     /// Enters a loan as [`enter`](Self::enter) does, and puts a block of the same class [ready](Self::ready) if the next
@@ -176,10 +185,11 @@ impl Pool {
         block: &mut Block,
         id: BorrowerId,
         promise: Promise,
+        revoke: impl FnOnce(),
     ) -> (Option<Promise>, Option<Prepared>) {
         let Some(class) = block.class() else { return (None, None) };
         let mut tables = self.lock();
-        let promise = tables.enter(id, promise, || block.take().map(Loaned::Sole));
+        let promise = tables.enter(id, promise, || block.take().map(Loaned::Sole), revoke);
         let prepared = promise.as_ref().and_then(|_| tables.prepare(id, class));
         (promise, prepared)
     }
@@ -194,9 +204,44 @@ impl Pool {
         self.lock().renounce(id, promise);
     }
 
-    /// Returns whether a borrower has `slots` free slots, if need be after the pool took back what it returned.
-    pub(crate) fn has_slots(&self, id: BorrowerId, slots: usize) -> bool {
-        self.lock().has_slots(id, slots)
+    /// Returns how much of this pool each borrower may hold.
+    pub(crate) fn loan_limit(&self) -> LoanLimit {
+        self.lock().loan_limit()
+    }
+
+    /// Returns the length of a block for `len` bytes.
+    pub(crate) fn block_len(len: usize) -> u64 {
+        class::block_len(len as u64).unwrap_or(u64::MAX)
+    }
+
+    /// Returns whether a borrower may have `blocks` more blocks of `bytes` together, if need be after the pool took back
+    /// what it returned.
+    pub(crate) fn admits(&self, id: BorrowerId, blocks: usize, bytes: u64) -> bool {
+        self.lock().admits(id, blocks, bytes)
+    }
+
+    /// Checks that `needed` bytes are no more than the quota: otherwise no wait helps.
+    #[cold]
+    pub(crate) fn fits(&self, needed: u64) -> Result<(), Exhausted> {
+        let tables = self.lock();
+        if needed > tables.quota() { Err(tables.exhausted(needed)) } else { Ok(()) }
+    }
+
+    /// Returns who holds how much of this pool, for errors: the first few, by bytes.
+    pub(crate) fn holdings(&self) -> String {
+        const SHOWN: usize = 4;
+        let mut tables = self.lock();
+        let (mut holdings, limit) = (tables.holdings(), tables.loan_limit());
+        unlock(tables);
+        holdings.sort_by_key(|holding| std::cmp::Reverse(holding.bytes));
+        let more = holdings.len().saturating_sub(SHOWN);
+        let mut text: Vec<String> = holdings.iter().take(SHOWN).map(Holding::to_string).collect();
+        if more > 0 {
+            text.push(format!("{more} more peers hold less"));
+        }
+        let LoanLimit { blocks, bytes } = limit;
+        text.push(format!("a link may hold {blocks} blocks, {bytes} bytes (Options::loan_limit)"));
+        text.join("; ")
     }
 
     /// Returns a copy of the descriptor of a segment, to hand to a borrower, its length in bytes, and whether it is

@@ -50,6 +50,12 @@ impl Prepared {
         Self { block_len }
     }
 
+    /// Returns the block's length in bytes.
+    #[inline(always)]
+    pub(crate) fn block_len(&self) -> u64 {
+        self.block_len
+    }
+
     /// Returns whether the block serves `len` bytes.
     #[inline(always)]
     pub(crate) fn is_for(&self, len: usize) -> bool {

@@ -26,6 +26,11 @@ impl SharedPiece {
         self.lost.store(true, Ordering::Relaxed);
     }
 
+    /// Returns the block's length in bytes.
+    pub(super) fn block_len(&self) -> u64 {
+        self.piece.as_ref().map_or(0, |piece| piece.area.len() as u64)
+    }
+
     pub(super) fn home(&self) -> BlockHome {
         self.home
     }
@@ -96,6 +101,12 @@ impl SharedBlock {
     #[inline(always)]
     pub(crate) fn place(&self) -> (u32, u64) {
         (self.shared.home.segment, self.shared.home.offset)
+    }
+
+    /// Returns the bytes that each of its loans counts.
+    #[inline(always)]
+    pub(crate) fn block_len(&self) -> u64 {
+        self.shared.block_len()
     }
 
     /// Returns how many bytes were asked for.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::pool::{Borrower, BorrowerId, Loan, Pool, PoolOptions};
+use crate::pool::{Borrower, BorrowerId, Loan, LoanLimit, Pool, PoolOptions};
 use crate::shm::Backing;
 
 /// A borrower whose returns the test writes.
@@ -21,6 +21,7 @@ pub(super) fn pool(quota: u64) -> (Pool, Arc<Peer>, BorrowerId) {
         quota,
         footprint: 1 << 20,
         far_footprint: 4 << 20,
+        loans: LoanLimit::NONE,
         backing: Backing::default(),
     };
     let pool = Pool::new(options);

@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::class::{self, Class};
 use crate::pool::distance::Distance;
-use crate::pool::limits::{Exhausted, PoolOptions};
-use crate::pool::loans::{Account, Borrower, BorrowerId, Loan, Loaned, OpenLoan, Promise};
+use crate::pool::limits::{Exhausted, LoanLimit, PoolOptions};
+use crate::pool::loans::{Account, Borrower, BorrowerId, Holding, Loan, Loaned, OpenLoan, Promise};
 use crate::pool::piece::{BlockHome, BoxedPiece, Piece};
 use crate::pool::ready::{Prepared, Ready};
 use crate::shm::{Backing, Frozen, Segment};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Edge, Mutex, MutexGuard};
 
 /// The tables behind their lock. A clone is the same tables.
 #[derive(Clone)]
@@ -175,7 +175,7 @@ impl Tables {
         let number = self.next_borrower;
         self.next_borrower += 1;
         let index = free_index(&mut self.accounts);
-        self.accounts[index] = Some(Account::new(number, borrower, slots));
+        self.accounts[index] = Some(Account::new(number, borrower, slots, self.options.loans));
         BorrowerId::new(index, number)
     }
 
@@ -191,17 +191,35 @@ impl Tables {
         Some(borrower)
     }
 
+    /// Returns the most bytes of all segments together.
+    pub(super) fn quota(&self) -> u64 {
+        self.options.quota
+    }
+
+    /// Returns how much each borrower may hold.
+    pub(super) fn loan_limit(&self) -> LoanLimit {
+        self.options.loans
+    }
+
     fn account(&mut self, id: BorrowerId) -> Option<&mut Account> {
         let account = self.accounts.get_mut(id.index())?.as_mut()?;
         (account.number() == id.number()).then_some(account)
     }
 
-    /// Returns whether a borrower has `slots` free slots, if need be after the pool took back what it returned.
-    pub(super) fn has_slots(&mut self, id: BorrowerId, slots: usize) -> bool {
-        if self.account(id).is_some_and(|account| account.room() < slots) {
+    /// Returns whether a borrower may have `blocks` more blocks of `bytes` together, if need be after the pool took back
+    /// what it returned.
+    pub(super) fn admits(&mut self, id: BorrowerId, blocks: usize, bytes: u64) -> bool {
+        if self.account(id).is_some_and(|account| !account.admits(blocks, bytes)) {
             self.reclaim(id);
         }
-        self.account(id).is_some_and(|account| account.room() >= slots)
+        self.account(id).is_some_and(|account| account.admits(blocks, bytes))
+    }
+
+    /// Returns what each borrower holds that it has not returned.
+    pub(super) fn holdings(&mut self) -> Vec<Holding> {
+        self.reclaim_all();
+        let holdings = self.accounts.iter().flatten().map(Account::holding);
+        holdings.filter(|holding| holding.blocks > 0).collect()
     }
 
     /// Reserves a slot of a borrower, if need be after the pool took back what it returned.
@@ -234,15 +252,21 @@ impl Tables {
         Some(loan)
     }
 
-    /// Enters a promised loan and promises the next one.
+    /// Enters a promised loan and promises the next one. If the account was closed meanwhile, it calls `closed`: the
+    /// borrower was told of the loan, and the caller still has the block.
     #[inline]
     pub(super) fn enter(
         &mut self,
         id: BorrowerId,
         promise: Promise,
         loaned: impl FnOnce() -> Option<Loaned>,
+        closed: impl FnOnce(),
     ) -> Option<Promise> {
-        self.account(id)?.enter(promise, loaned()?);
+        let Some(account) = self.account(id) else {
+            closed();
+            return None;
+        };
+        account.enter(promise, loaned()?);
         self.promise(id)
     }
 
@@ -295,9 +319,11 @@ impl Tables {
     /// Takes a free block for `len` bytes, or names the segment that must be made for one.
     pub(super) fn take(&mut self, len: u64) -> Taken {
         let quota = self.options.quota;
-        let Some(block_len) = class::block_len(len).filter(|needed| *needed <= quota) else {
-            return Taken::Nothing(self.exhausted(len));
-        };
+        let block_len = class::block_len(len).unwrap_or(u64::MAX);
+        if block_len > quota {
+            // The caller sees by the block's length that no block will ever come.
+            return Taken::Nothing(self.exhausted(block_len));
+        }
         let class = self.class(block_len);
         if self.wants_segment(class) {
             return Taken::Growth(self.grow(class));
@@ -352,6 +378,9 @@ impl Tables {
     }
 
     fn count_out(&mut self, piece: &Piece) {
+        // Pairs with `Link::check_loans`: a borrower whose loan was taken back, and that sees what is written next, sees
+        // the mark, too. The lock orders the mark with this.
+        Edge::Retake.release();
         if let Some(segment) = &mut self.segments[piece.home.index] {
             segment.free -= 1;
         }

@@ -1,17 +1,24 @@
 //! The loop's side of a link: its receiving half, and the dispatch of received messages to callbacks.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
-use crate::channel::{MessageKind, Receiver, RequestId, SetAside, Watch};
+use crate::channel::{Receiver, RequestId, SLICE, SetAside, Watch};
 use crate::error::{Error, ErrorKind, Result, TryRecvError, contain};
 use crate::link::LinkSocket;
-use crate::reactor::command::{CallFn, ClosedFn, Command, MessageFn, ReadFn, TensorsFn};
+use crate::reactor::command::{
+    CallFn, ClosedFn, Command, Content, LongFn, MessageFn, ReadFn, TensorRequestFn, TensorsFn,
+};
 use crate::reactor::deferred::DeferredMessages;
-use crate::reactor::interest::{InterestSet, Offered};
+use crate::reactor::interest::{InterestSet, Offered, Wish};
 use crate::reactor::link::Link;
 use crate::reactor::mailbox::Mailbox;
+use crate::reactor::message::Message;
 use crate::reactor::write_queue::{Payload, Submitted};
 use crate::shm::Bytes;
+
+/// The bytes of messages after which a link's turn ends. Source: [`SLICE`], the copy of which takes about 50 µs.
+const QUANTUM: usize = SLICE;
 
 /// How the loop learns that a link has something.
 ///
@@ -23,6 +30,7 @@ use crate::shm::Bytes;
 ///     │  └── a callback arrives
 ///     ▼
 ///   Stalled: a message waits that no callback wants
+///   Resting: a record waits for the link's share of time
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -32,6 +40,8 @@ enum Mode {
     Armed,
     /// A message waits that no callback wants.
     Stalled,
+    /// A record waits for packets, and the link has spent its share of the loop's time.
+    Resting,
 }
 
 /// How a turn of a link ended.
@@ -40,6 +50,8 @@ pub(super) enum Outcome {
     Served,
     /// A message waits that no callback wants.
     Stalled,
+    /// The next record waits so long for the link's share of time.
+    Rests(Duration),
     /// The link has ended.
     Ended(Result<()>),
 }
@@ -56,8 +68,12 @@ pub(super) enum Flushed {
 
 /// How the dispatch of one message or trigger ended.
 enum Dispatch {
-    Served,
+    /// A message of so many bytes, or a trigger, has been handled.
+    Served(usize),
+    /// The copy of a long message goes on in the next turn.
+    Paused,
     Unwanted,
+    /// Nothing has come, or the next record needs packets, which the link takes in a later turn.
     Empty,
     Ended(Result<()>),
 }
@@ -87,6 +103,7 @@ impl ActiveLink {
     ) -> Self {
         let deferred = DeferredMessages::of(&mut receiver, deferred_limit);
         receiver.take_triggers();
+        receiver.take_turns();
         let (mode, interest) = (Mode::Polled, InterestSet::default());
         Self { link, receiver, socket, mode, flushing: false, deferred, interest }
     }
@@ -107,12 +124,19 @@ impl ActiveLink {
         self.receiver.advance(watch);
     }
 
-    /// Polls the link from now on, if its peer sends a packet with the next message.
+    /// Polls the link from now on, if its peer sends a packet with the next message, or if it rests.
     pub(super) fn disarm(&mut self) {
-        if self.mode == Mode::Armed {
-            self.mode = Mode::Polled;
-            self.receiver.wake();
+        match self.mode {
+            Mode::Armed => self.receiver.wake(),
+            Mode::Resting => {}
+            Mode::Polled | Mode::Stalled => return,
         }
+        self.mode = Mode::Polled;
+    }
+
+    /// Does not poll the link until its rest is over.
+    pub(super) fn rest(&mut self) {
+        self.mode = Mode::Resting;
     }
 
     /// Does not poll the link until a callback arrives.
@@ -145,6 +169,7 @@ impl ActiveLink {
             return true;
         }
         self.receiver.wake();
+        self.receiver.check_held();
         if !self.socket.is_alive() {
             // No header shows that a link has ended.
             self.link.post_poll();
@@ -172,24 +197,38 @@ impl ActiveLink {
         if hung_up {
             self.socket.hang_up();
         }
-        self.mode != Mode::Stalled || !self.socket.is_alive()
+        matches!(self.mode, Mode::Polled | Mode::Armed) || !self.socket.is_alive()
     }
 
-    /// Takes in what the socket holds. If it may hold more, the loop polls the link in the next turn, too.
-    pub(super) fn take_packets(&mut self) {
-        if self.socket.take_in() {
+    /// Takes in what the socket holds. If it may hold more, the loop polls the link in the next turn, too, or after the time
+    /// that this returns.
+    pub(super) fn take_packets(&mut self) -> Option<Duration> {
+        let rest = self.socket.take_in().then(|| self.receiver.rest())?;
+        if rest.is_none() {
             self.link.post_poll();
         }
+        rest
     }
 
-    /// Dispatches up to `budget` messages and triggers, fewer if a callback has sent the loop a command. Returns how
-    /// many, too.
+    /// Dispatches up to `budget` messages and triggers, fewer if they are long or a callback has sent the loop a command.
+    /// Returns how many, too.
     pub(super) fn serve(&mut self, budget: usize, mailbox: &Mailbox<Command>) -> (usize, Outcome) {
-        let (mut count, mut outcome) = (0, Outcome::Served);
-        while count < budget {
+        let (mut count, mut bytes, mut outcome) = (0, 0, Outcome::Served);
+        while count < budget && bytes < QUANTUM {
             match self.dispatch_next() {
-                Dispatch::Served => count += 1,
-                Dispatch::Empty => break,
+                Dispatch::Served(len) => {
+                    count += 1;
+                    bytes += len;
+                }
+                Dispatch::Paused => break,
+                Dispatch::Empty => {
+                    if self.receiver.is_ready()
+                        && let Some(rest) = self.receiver.rest()
+                    {
+                        outcome = Outcome::Rests(rest);
+                    }
+                    break;
+                }
                 Dispatch::Unwanted => {
                     outcome = Outcome::Stalled;
                     break;
@@ -226,7 +265,7 @@ impl ActiveLink {
                 return dispatched;
             }
         }
-        let received = match self.receiver.try_next() {
+        let mut received = match self.receiver.try_next() {
             Ok(Some(received)) => received,
             Ok(None) => return self.end_of_input(Ok(())),
             Err(TryRecvError::Empty) => return Dispatch::Empty,
@@ -235,56 +274,89 @@ impl ActiveLink {
         if let Some(token) = received.token() {
             let known = self.link.run(token);
             received.finish_trigger(known != Some(false));
-            return if known.is_some() { Dispatch::Served } else { panicked() };
+            return if known.is_some() { Dispatch::Served(0) } else { panicked() };
         }
         let (kind, len) = (received.kind(), received.size());
         // A message behind deferred ones waits for them. A response passes them.
-        let is_next = self.deferred.is_empty() || matches!(kind, MessageKind::Response(_));
+        let is_next = self.deferred.is_empty() || kind.answers().is_some();
         let may_defer = self.interest.has_calls() && self.deferred.admits(len);
-        if kind == MessageKind::Tensors {
-            let wanted = is_next && self.interest.has_tensors();
-            if !wanted && !may_defer {
+        if kind.has_tensors() {
+            let wanted = is_next && self.interest.wants_tensors(kind);
+            let charge = if !wanted && may_defer { self.deferred.charge(len) } else { None };
+            if !wanted && charge.is_none() {
                 received.leave();
                 return self.keep_unwanted();
             }
+            match received.is_at_hand() {
+                Ok(true) => {}
+                Ok(false) => {
+                    received.leave();
+                    return Dispatch::Empty;
+                }
+                Err(error) => return self.end_of_input(Err(error)),
+            }
             return match received.into_tensors() {
-                Ok(tensors) if wanted => match self.interest.offer_tensors(&self.link, tensors) {
-                    Ok(Offered::Panicked) => panicked(),
-                    _ => Dispatch::Served,
-                },
-                Ok(opened) => match self.deferred.push(SetAside::Tensors { opened, len }) {
-                    Ok(()) => Dispatch::Served,
-                    Err(error) => {
-                        let error = self.receiver.end(error);
-                        self.end_of_input(Err(error))
+                Ok(tensors) if wanted => {
+                    match self.interest.offer_tensors(&self.link, kind, tensors) {
+                        Ok(Offered::Panicked) => panicked(),
+                        _ => Dispatch::Served(0),
                     }
-                },
+                }
+                Ok(opened) => {
+                    match self.deferred.push(SetAside::Tensors { kind, opened, len }, charge) {
+                        Ok(()) => Dispatch::Served(0),
+                        Err(error) => {
+                            let error = self.receiver.end(error);
+                            self.end_of_input(Err(error))
+                        }
+                    }
+                }
                 Err(error) => self.end_of_input(Err(error)),
             };
         }
-        let offered = if is_next {
-            self.interest.offer(&self.link, kind, received.bytes())
+        let wish = if is_next { self.interest.wish(kind, len) } else { Wish::Nobody };
+        let offered = if wish == Wish::InPlace {
+            let content = (received.bytes(), received.metadata());
+            self.interest.offer(&self.link, Message::new(kind, content, received.lender()))
+        } else if wish == Wish::Nobody && !may_defer {
+            received.leave();
+            return self.keep_unwanted();
         } else {
-            Offered::Unwanted
-        };
-        match offered {
-            Offered::Taken => {}
-            Offered::Unwanted if may_defer => {
-                let copied = received.bytes().try_to_vec();
-                let deferred = copied.and_then(|body| self.deferred.push_message(kind, body));
-                if let Err(error) = deferred {
+            let Some(copy) = received.copy_slice() else {
+                received.leave();
+                return Dispatch::Paused;
+            };
+            let mut copy = copy.and_then(|copied| received.check().map(|()| copied));
+            if wish == Wish::Copy {
+                self.interest.offer_copy(&self.link, kind, copy.map(|(body, _)| body))
+            } else {
+                let charge = match &mut copy {
+                    Ok((_, charge)) => charge.take().or_else(|| self.deferred.charge(len)),
+                    Err(_) => None,
+                };
+                let is_refused = match &copy {
+                    Ok(_) => charge.is_none(),
+                    Err(error) => matches!(error.kind(), ErrorKind::AccountFull { .. }),
+                };
+                if is_refused {
+                    received.leave();
+                    return self.keep_unwanted();
+                }
+                let metadata = received.metadata().clone();
+                let aside = |body| SetAside::Message { kind, body, metadata };
+                let push = |(body, _)| self.deferred.push(aside(body), charge);
+                if let Err(error) = copy.and_then(push) {
                     let error = received.fail(error);
                     return self.end_of_input(Err(error));
                 }
+                Offered::Taken
             }
-            Offered::Unwanted => {
-                received.leave();
-                return self.keep_unwanted();
-            }
-            Offered::Panicked => return panicked(),
+        };
+        if matches!(offered, Offered::Panicked) {
+            return panicked();
         }
         match received.release() {
-            Ok(()) => Dispatch::Served,
+            Ok(()) => Dispatch::Served(len),
             Err(error) => self.end_of_input(Err(error)),
         }
     }
@@ -301,24 +373,38 @@ impl ActiveLink {
     /// Dispatches the first deferred message.
     #[cold]
     fn dispatch_deferred(&mut self) -> Dispatch {
-        let Some(message) = self.deferred.pop() else { return Dispatch::Empty };
+        let Some((message, charge)) = self.deferred.pop() else { return Dispatch::Empty };
         let (offered, message) = match message {
-            SetAside::Message(kind, body) => {
-                let offered = self.interest.offer(&self.link, kind, Bytes::of(&body));
-                (offered, SetAside::Message(kind, body))
+            SetAside::Message { kind, body, metadata } => {
+                match self.interest.wish(kind, body.len()) {
+                    Wish::Copy => {
+                        let len = body.len();
+                        return match self.interest.offer_copy(&self.link, kind, Ok(body)) {
+                            Offered::Panicked => panicked(),
+                            _ => Dispatch::Served(len),
+                        };
+                    }
+                    Wish::InPlace => {
+                        let content = (Bytes::of(&body), &metadata);
+                        let message = Message::new(kind, content, None);
+                        let offered = self.interest.offer(&self.link, message);
+                        (offered, SetAside::Message { kind, body, metadata })
+                    }
+                    Wish::Nobody => (Offered::Unwanted, SetAside::Message { kind, body, metadata }),
+                }
             }
-            SetAside::Tensors { opened, len } => {
-                match self.interest.offer_tensors(&self.link, opened) {
+            SetAside::Tensors { kind, opened, len } => {
+                match self.interest.offer_tensors(&self.link, kind, opened) {
                     Ok(Offered::Panicked) => return panicked(),
-                    Ok(_) => return Dispatch::Served,
-                    Err(opened) => (Offered::Unwanted, SetAside::Tensors { opened, len }),
+                    Ok(_) => return Dispatch::Served(0),
+                    Err(opened) => (Offered::Unwanted, SetAside::Tensors { kind, opened, len }),
                 }
             }
         };
         match offered {
-            Offered::Taken => Dispatch::Served,
+            Offered::Taken => Dispatch::Served(0),
             Offered::Unwanted => {
-                self.deferred.push_front(message);
+                self.deferred.push_front(message, charge);
                 Dispatch::Unwanted
             }
             Offered::Panicked => panicked(),
@@ -345,8 +431,16 @@ impl ActiveLink {
         self.interest.set_message(callback);
     }
 
+    pub(super) fn on_long(&mut self, callback: LongFn) {
+        self.interest.set_long(callback);
+    }
+
     pub(super) fn on_tensors(&mut self, callback: TensorsFn) {
         self.interest.set_tensors(callback);
+    }
+
+    pub(super) fn on_tensor_request(&mut self, callback: TensorRequestFn) {
+        self.interest.set_tensor_requests(callback);
     }
 
     pub(super) fn on_closed(&mut self, callback: ClosedFn) {
@@ -358,13 +452,19 @@ impl ActiveLink {
     }
 
     /// Makes a request. Returns `None` if a callback panicked.
-    pub(super) fn call(&mut self, request: Vec<u8>, callback: CallFn) -> Option<()> {
+    pub(super) fn call(&mut self, request: Content, callback: CallFn) -> Option<()> {
         let id = match self.receiver.start_call() {
             Ok(id) => id,
             Err(error) => return contain(|| callback(&self.link, Err(error))),
         };
         self.interest.insert_call(id, callback);
-        let submitted = self.link.writes().submit(&mut Some(Payload::Request(id)), request, None);
+        let (payload, body) = match request {
+            Content::Bytes(body) => (Payload::Request(id), body),
+            Content::Tensors(tensors) => (Payload::TensorRequest(id, tensors), Vec::new()),
+        };
+        let mut payload = Some(payload);
+        let submitted = self.link.writes().submit(&mut payload, body, None);
+        drop(payload);
         match submitted {
             Submitted::Done(_, Err(error)) => {
                 self.link.poll_after_failure();
@@ -392,11 +492,15 @@ impl ActiveLink {
         !std::mem::replace(&mut self.flushing, true)
     }
 
-    /// Sends up to `budget` of the writes that wait for room. Returns how many, and what follows.
+    /// Sends up to `budget` of the writes that wait for room, fewer if they are long. Returns how many, and what follows.
     pub(super) fn flush(&mut self, budget: usize) -> (usize, Flushed) {
-        let mut count = 0;
-        while count < budget && self.flush_one() {
+        let (mut count, mut bytes) = (0, 0);
+        while count < budget
+            && bytes < QUANTUM
+            && let Some(sent) = self.flush_one()
+        {
             count += 1;
+            bytes += sent;
         }
         let writes = self.link.writes();
         let flushed = match (writes.waiting(), writes.is_closing()) {
@@ -408,10 +512,11 @@ impl ActiveLink {
         (count, flushed)
     }
 
-    /// Sends the first write that waits for room. Returns `false` if none waits or there is no room.
-    fn flush_one(&mut self) -> bool {
-        let flushed = self.link.writes().flush_one();
-        let Some((write, result)) = flushed else { return false };
+    /// Sends the first write that waits for room. Returns the bytes that it counts, or `None` if none waits or there is no
+    /// room.
+    fn flush_one(&mut self) -> Option<usize> {
+        let (write, result) = self.link.writes().flush_one()?;
+        let bytes = write.bytes();
         match (write.request(), result) {
             (Some(id), Err(error)) => {
                 self.link.poll_after_failure();
@@ -423,7 +528,7 @@ impl ActiveLink {
             // The completion stands behind those of writes that were sent at once.
             (_, result) => self.link.settle(Submitted::Done(write.into_done(), result)),
         }
-        true
+        Some(bytes)
     }
 
     /// Ends the link: closes it for the peer, and calls every callback that waits. `by_us` says why, if this side ended

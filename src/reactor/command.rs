@@ -3,23 +3,67 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crate::channel::Receiver;
+use crate::channel::{MessageKind, Receiver};
 use crate::error::{Error, ErrorKind, Result, contain};
 use crate::link::LinkSocket;
 use crate::reactor::link::Link;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::message::Message;
-use crate::tensor::TensorSet;
+use crate::tensor::{TensorRequest, TensorSet};
 use crate::transport::{Connection, Listener};
 
 pub(super) type MessageFn = Box<dyn FnMut(&Link, Message<'_>) + Send>;
+pub(super) type LongFn = Box<dyn FnMut(&Link, MessageKind, Result<Vec<u8>>) + Send>;
 pub(super) type TensorsFn = Box<dyn FnMut(&Link, TensorSet) + Send>;
 pub(super) type ClosedFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
 pub(super) type ReadFn = Box<dyn FnOnce(&Link, Result<Option<Vec<u8>>>) + Send>;
 pub(super) type WriteFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
-pub(super) type CallFn = Box<dyn FnOnce(&Link, Result<Vec<u8>>) + Send>;
+pub(super) type TensorRequestFn = Box<dyn FnMut(&Link, TensorRequest) + Send>;
+pub(super) type CallFn = Box<dyn FnOnce(&Link, Result<Response>) + Send>;
 pub(super) type TokenFn = Box<dyn FnMut(&Link) + Send>;
 pub(super) type AcceptFn = Box<dyn FnMut(Result<Connection>) -> ControlFlow<()> + Send>;
+
+/// A request of a call, or its response.
+pub(super) enum Content {
+    Bytes(Vec<u8>),
+    Tensors(TensorSet),
+}
+
+/// The response to a call.
+pub(super) struct Response {
+    kind: MessageKind,
+    content: Content,
+}
+
+impl Response {
+    pub(super) fn new(kind: MessageKind, content: Content) -> Self {
+        Self { kind, content }
+    }
+
+    /// Returns the bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OtherKind`]: the response has tensors.
+    pub(super) fn into_bytes(self) -> Result<Vec<u8>> {
+        match self.content {
+            Content::Bytes(bytes) => Ok(bytes),
+            Content::Tensors(_) => Err(self.kind.other_kind().into()),
+        }
+    }
+
+    /// Returns the tensors.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OtherKind`]: the response has none.
+    pub(super) fn into_tensors(self) -> Result<TensorSet> {
+        match self.content {
+            Content::Tensors(tensors) => Ok(tensors),
+            Content::Bytes(_) => Err(self.kind.other_kind().into()),
+        }
+    }
+}
 
 /// A command of a handle to the loop.
 pub(super) enum Command {
@@ -38,10 +82,12 @@ pub(super) enum Command {
         accept: AcceptFn,
     },
     OnMessage(Link, MessageFn),
+    OnLong(Link, LongFn),
     OnTensors(Link, TensorsFn),
+    OnTensorRequest(Link, TensorRequestFn),
     OnClosed(Link, ClosedFn),
     Read(Link, ReadFn),
-    Call(Link, Vec<u8>, CallFn),
+    Call(Link, Content, CallFn),
     /// Call the completion of a write that the caller's thread has done.
     Written(Link, WriteFn, Result<()>),
     /// Call the last callback of a link that has ended.
@@ -83,7 +129,9 @@ impl Command {
             Self::Written(link, written, result) => drop(contain(|| written(&link, result))),
             Self::Closed(link, closed, result) => drop(contain(|| closed(&link, result))),
             Self::OnMessage(_, callback) => drop(contain(|| drop(callback))),
+            Self::OnLong(_, callback) => drop(contain(|| drop(callback))),
             Self::OnTensors(_, callback) => drop(contain(|| drop(callback))),
+            Self::OnTensorRequest(_, callback) => drop(contain(|| drop(callback))),
             Self::Accept { listener, accept, .. } => {
                 contain(|| drop(accept));
                 contain(|| drop(listener));

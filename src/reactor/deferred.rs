@@ -4,8 +4,10 @@
 //! response of a call that waits.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use crate::channel::{MessageKind, Receiver, SetAside};
+use crate::account::{Account, Charge, Resource};
+use crate::channel::{Charged, Receiver, SetAside};
 use crate::error::{Result, memory};
 use crate::tensor::TensorSet;
 
@@ -17,19 +19,22 @@ const OVERHEAD: usize = size_of::<Deferred>();
 
 /// Deferred messages, in order.
 pub(super) struct DeferredMessages {
-    queue: VecDeque<Deferred>,
+    /// Each with what the link's account holds for it.
+    queue: VecDeque<Charged<TensorSet>>,
     bytes: usize,
     /// The most bytes.
     limit: usize,
+    account: Arc<Account>,
 }
 
 impl DeferredMessages {
     /// Takes over the messages that the connection holds back. `limit` is the most bytes.
     pub(super) fn of(receiver: &mut Receiver, limit: usize) -> Self {
-        let mut deferred = Self { queue: VecDeque::new(), bytes: 0, limit };
+        let account = receiver.session().link.account().clone();
+        let mut deferred = Self { queue: VecDeque::new(), bytes: 0, limit, account };
         // A message that cannot be opened ends the link. The next poll of the ring returns the error.
-        while let Ok(Some(message)) = receiver.pop_set_aside() {
-            if let Err(error) = deferred.push(message) {
+        while let Ok(Some((message, charge))) = receiver.pop_set_aside() {
+            if let Err(error) = deferred.push(message, charge) {
                 receiver.end(error);
             }
         }
@@ -45,39 +50,40 @@ impl DeferredMessages {
         self.queue.is_empty() || self.bytes + len + OVERHEAD <= self.limit
     }
 
+    /// Charges the link's account with a message of `len` bytes. Returns `None` if the account is full.
+    pub(super) fn charge(&self, len: usize) -> Option<Charge> {
+        self.account.charge(Resource::Memory, (len + OVERHEAD) as u64).ok()
+    }
+
     /// Appends a message.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory): the allocator has no memory for its place.
-    pub(super) fn push(&mut self, message: Deferred) -> Result<()> {
+    pub(super) fn push(&mut self, message: Deferred, charge: Option<Charge>) -> Result<()> {
         let reserved = self.queue.try_reserve(1);
         reserved.map_err(|_| memory::no_memory::<Deferred>(self.queue.len() + 1))?;
         self.bytes += cost(&message);
-        self.queue.push_back(message);
+        self.queue.push_back((message, charge));
         Ok(())
     }
 
-    pub(super) fn push_message(&mut self, kind: MessageKind, body: Vec<u8>) -> Result<()> {
-        self.push(SetAside::Message(kind, body))
-    }
-
-    pub(super) fn pop(&mut self) -> Option<Deferred> {
-        let message = self.queue.pop_front()?;
+    pub(super) fn pop(&mut self) -> Option<Charged<TensorSet>> {
+        let (message, charge) = self.queue.pop_front()?;
         self.bytes -= cost(&message);
-        Some(message)
+        Some((message, charge))
     }
 
-    /// Makes `message` the first one.
-    pub(super) fn push_front(&mut self, message: Deferred) {
+    /// Makes a message that was popped the first one.
+    pub(super) fn push_front(&mut self, message: Deferred, charge: Option<Charge>) {
         self.bytes += cost(&message);
-        self.queue.push_front(message);
+        self.queue.push_front((message, charge));
     }
 }
 
 fn cost(message: &Deferred) -> usize {
     let len = match message {
-        SetAside::Message(_, body) => body.len(),
+        SetAside::Message { body, metadata, .. } => body.len() + metadata.section().len(),
         SetAside::Tensors { len, .. } => *len,
     };
     len + OVERHEAD

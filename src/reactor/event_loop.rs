@@ -19,6 +19,7 @@ use crate::reactor::link_table::LinkTable;
 use crate::reactor::listeners::ListenerSet;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::ready_set::ReadySet;
+use crate::reactor::resting::RestingSet;
 use crate::reactor::totals::Totals;
 use crate::transport::Context;
 use crate::wake::{Polling, before_last_look};
@@ -89,6 +90,7 @@ pub struct EventLoop {
     links: LinkTable,
     listeners: ListenerSet,
     ready: ReadySet,
+    resting: RestingSet,
     /// The index in the ready set at which the last sweep stopped.
     stopped_at: usize,
     /// The places of links with writes that wait for room.
@@ -125,6 +127,7 @@ impl EventLoop {
             links: LinkTable::default(),
             listeners: ListenerSet::default(),
             ready: ReadySet::default(),
+            resting: RestingSet::default(),
             stopped_at: 0,
             flushing: Vec::new(),
             polling: Polling::new(context.spin()),
@@ -164,7 +167,10 @@ impl EventLoop {
             if self.turn(usize::MAX)? > 0 {
                 self.polling.end();
             }
-            if std::mem::take(&mut self.idle) && self.arm_all() {
+            if std::mem::take(&mut self.idle)
+                && !self.listeners.end_rests(&*self.mailbox)
+                && self.arm_all()
+            {
                 self.totals.count_sleep();
                 self.take_events(self.timeout())?;
                 self.polling.end();
@@ -186,7 +192,7 @@ impl EventLoop {
         if done == 0 {
             done = self.take_events(Some(Duration::ZERO))?;
         }
-        if done == 0 && !self.arm_all() {
+        if done == 0 && (self.listeners.end_rests(&*self.mailbox) || !self.arm_all()) {
             done = 1;
         }
         // The caller decides how long to poll.
@@ -197,7 +203,7 @@ impl EventLoop {
     /// Returns how long the caller may sleep on the descriptor. `None`: until it is readable.
     pub fn timeout(&self) -> Option<Duration> {
         let room = (!self.flushing.is_empty()).then_some(ROOM_EVERY);
-        self.listeners.timeout().into_iter().chain(room).min()
+        self.listeners.timeout().into_iter().chain(self.resting.timeout()).chain(room).min()
     }
 
     fn is_finished(&self) -> bool {
@@ -294,8 +300,22 @@ impl EventLoop {
     /// Serves one link, whose socket may hold packets.
     fn poll(&mut self, place: usize) {
         let Some(active) = self.links.get(place) else { return };
-        active.take_packets();
+        let rest = active.take_packets();
         self.serve(place);
+        if let Some(rest) = rest
+            && self.links.get(place).is_some()
+        {
+            self.resting.insert(place, rest);
+        }
+    }
+
+    /// Serves the links whose rest is over. Returns how many.
+    fn end_rests(&mut self) -> usize {
+        let rested = self.resting.take_rested();
+        for place in &rested {
+            self.poll(*place);
+        }
+        rested.len()
     }
 
     /// Does what follows from a link's turn.
@@ -306,6 +326,13 @@ impl EventLoop {
                 self.ready.remove(place);
                 if let Some(active) = self.links.get(place) {
                     active.stall();
+                }
+            }
+            Outcome::Rests(time) => {
+                self.ready.remove(place);
+                if let Some(active) = self.links.get(place) {
+                    active.rest();
+                    self.resting.insert(place, time);
                 }
             }
             Outcome::Ended(result) => self.end(place, result, None),
@@ -339,7 +366,7 @@ impl EventLoop {
             }
         }
         self.listeners.pass_time(&*self.mailbox);
-        Ok(done)
+        Ok(done + self.end_rests())
     }
 
     /// Arms every link and every sending half that waits for room. Returns whether the loop may sleep.
@@ -427,9 +454,16 @@ impl EventLoop {
                 link.end_change();
                 self.change(&link, |active| active.on_message(callback));
             }
+            Command::OnLong(link, callback) => {
+                self.change(&link, |active| active.on_long(callback));
+            }
             Command::OnTensors(link, callback) => {
                 link.end_change();
                 self.change(&link, |active| active.on_tensors(callback));
+            }
+            Command::OnTensorRequest(link, callback) => {
+                link.end_change();
+                self.change(&link, |active| active.on_tensor_request(callback));
             }
             Command::OnClosed(link, callback) => match self.links.find(&link) {
                 Some(active) => active.on_closed(callback),
@@ -518,6 +552,7 @@ impl EventLoop {
     fn end(&mut self, place: usize, result: Result<()>, by_us: Option<ErrorKind>) {
         let Some(active) = self.links.remove(place) else { return };
         self.ready.remove(place);
+        self.resting.remove(place);
         self.flushing.retain(|flushing| *flushing != place);
         let _ = epoll::delete(&*self.mailbox, &active);
         let link = active.link().clone();

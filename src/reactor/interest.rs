@@ -2,22 +2,38 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::channel::{MessageKind, RequestId};
+use crate::channel::{MessageKind, RequestId, SLICE};
 use crate::error::{ErrorKind, Result, contain};
-use crate::reactor::command::{CallFn, ClosedFn, Command, MessageFn, ReadFn, TensorsFn};
+use crate::reactor::command::{
+    CallFn, ClosedFn, Command, Content, LongFn, MessageFn, ReadFn, Response, TensorRequestFn,
+    TensorsFn,
+};
 use crate::reactor::link::Link;
 use crate::reactor::message::Message;
-use crate::shm::Bytes;
-use crate::tensor::TensorSet;
+use crate::tensor::{TensorRequest, TensorSet};
 
 /// The callbacks that wait for the messages of a link.
 #[derive(Default)]
 pub(super) struct InterestSet {
     message: Option<MessageFn>,
+    /// Takes copies of the long messages that `message` would take.
+    long: Option<LongFn>,
     tensors: Option<TensorsFn>,
+    tensor_requests: Option<TensorRequestFn>,
     closed: Option<ClosedFn>,
     reads: VecDeque<ReadFn>,
     calls: HashMap<RequestId, CallFn>,
+}
+
+/// How a callback takes a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// In the peer's memory.
+    InPlace,
+    /// As a copy of its own.
+    Copy,
+    /// No callback waits for the message.
+    Nobody,
 }
 
 /// The answer to a message that was offered.
@@ -39,8 +55,16 @@ impl InterestSet {
         discard(self.message.replace(callback));
     }
 
+    pub(super) fn set_long(&mut self, callback: LongFn) {
+        discard(self.long.replace(callback));
+    }
+
     pub(super) fn set_tensors(&mut self, callback: TensorsFn) {
         discard(self.tensors.replace(callback));
+    }
+
+    pub(super) fn set_tensor_requests(&mut self, callback: TensorRequestFn) {
+        discard(self.tensor_requests.replace(callback));
     }
 
     pub(super) fn set_closed(&mut self, callback: ClosedFn) {
@@ -65,10 +89,15 @@ impl InterestSet {
         !self.calls.is_empty()
     }
 
-    /// Returns whether a callback waits for tensors.
+    /// Returns whether a callback waits for tensors of this kind.
     #[inline]
-    pub(super) fn has_tensors(&self) -> bool {
-        self.tensors.is_some()
+    pub(super) fn wants_tensors(&self, kind: MessageKind) -> bool {
+        match kind {
+            MessageKind::TensorRequest(_) => self.tensor_requests.is_some(),
+            // A response that no call waits for is a fault, which its opening returns.
+            MessageKind::TensorResponse(_) => true,
+            _ => self.tensors.is_some(),
+        }
     }
 
     /// Fails every call: the peer sends no further response.
@@ -78,22 +107,51 @@ impl InterestSet {
         }
     }
 
-    /// Offers a message to the callback that waits for its kind. Tensors go to
-    /// [`offer_tensors`](Self::offer_tensors).
+    /// Returns how the callback that waits for messages of a kind takes the next one, of `len` bytes.
     #[inline]
-    pub(super) fn offer(&mut self, link: &Link, kind: MessageKind, bytes: Bytes<'_>) -> Offered {
+    pub(super) fn wish(&self, kind: MessageKind, len: usize) -> Wish {
+        match kind {
+            MessageKind::Response(id) if self.calls.contains_key(&id) => Wish::Copy,
+            // Nobody reads it. Its release returns the fault.
+            MessageKind::Response(_) => Wish::InPlace,
+            MessageKind::Message if !self.reads.is_empty() => Wish::Copy,
+            _ if self.message.is_some() && len > SLICE && self.long.is_some() => Wish::Copy,
+            _ if self.message.is_some() => Wish::InPlace,
+            _ => Wish::Nobody,
+        }
+    }
+
+    /// Offers a message to the callback that takes it in place. Tensors go to [`offer_tensors`](Self::offer_tensors).
+    #[inline]
+    pub(super) fn offer(&mut self, link: &Link, message: Message<'_>) -> Offered {
+        match &mut self.message {
+            _ if matches!(message.kind(), MessageKind::Response(_)) => Offered::Taken,
+            Some(callback) => Offered::of(contain(|| callback(link, message))),
+            None => Offered::Unwanted,
+        }
+    }
+
+    /// Offers a copy of a message, or why there is none, to the callback that waits for it.
+    pub(super) fn offer_copy(
+        &mut self,
+        link: &Link,
+        kind: MessageKind,
+        copy: Result<Vec<u8>>,
+    ) -> Offered {
         let ran = match kind {
             MessageKind::Response(id) => match self.calls.remove(&id) {
-                Some(call) => contain(|| call(link, bytes.try_to_vec())),
-                // The release of an unknown response returns the fault.
+                Some(call) => {
+                    let response = copy.map(|body| Response::new(kind, Content::Bytes(body)));
+                    contain(|| call(link, response))
+                }
                 None => Some(()),
             },
             MessageKind::Message if !self.reads.is_empty() => {
                 let read = self.reads.pop_front();
-                read.map_or(Some(()), |read| contain(|| read(link, bytes.try_to_vec().map(Some))))
+                read.map_or(Some(()), |read| contain(|| read(link, copy.map(Some))))
             }
-            _ => match &mut self.message {
-                Some(callback) => contain(|| callback(link, Message::new(kind, bytes))),
+            _ => match &mut self.long {
+                Some(callback) => contain(|| callback(link, kind, copy)),
                 None => return Offered::Unwanted,
             },
         };
@@ -104,12 +162,24 @@ impl InterestSet {
     pub(super) fn offer_tensors(
         &mut self,
         link: &Link,
+        kind: MessageKind,
         tensors: TensorSet,
     ) -> Result<Offered, TensorSet> {
-        match &mut self.tensors {
-            Some(callback) => Ok(Offered::of(contain(|| callback(link, tensors)))),
-            None => Err(tensors),
-        }
+        let ran = match (kind, &mut self.tensors, &mut self.tensor_requests) {
+            (MessageKind::TensorResponse(id), ..) => match self.calls.remove(&id) {
+                Some(call) => {
+                    let response = Response::new(kind, Content::Tensors(tensors));
+                    contain(|| call(link, Ok(response)))
+                }
+                None => contain(|| drop(tensors)),
+            },
+            (MessageKind::TensorRequest(id), _, Some(callback)) => {
+                contain(|| callback(link, TensorRequest { id, tensors }))
+            }
+            (MessageKind::Tensors, Some(callback), _) => contain(|| callback(link, tensors)),
+            _ => return Err(tensors),
+        };
+        Ok(Offered::of(ran))
     }
 
     /// Takes the calls that wait. Their link ends.
@@ -127,7 +197,9 @@ impl InterestSet {
     /// Drops the callbacks for messages and tensors, and has the loop call the last callback with `result`.
     pub(super) fn close(self, link: &Link, result: Result<()>) {
         discard(self.message);
+        discard(self.long);
         discard(self.tensors);
+        discard(self.tensor_requests);
         if let Some(closed) = self.closed {
             // The command stands behind the completions that wait in the queue.
             link.post(Command::Closed(link.clone(), closed, result));

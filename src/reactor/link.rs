@@ -5,16 +5,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::channel::{HalfStats, RequestId, Sender, Token};
+use crate::channel::{HalfStats, MessageKind, RequestId, Sender, Token};
 use crate::error::{Error, ErrorKind, Result, TrySendError, contain};
 use crate::handshake::{Peer, UntrustedFd};
-use crate::reactor::command::{CallFn, Command, TokenFn, WriteFn};
+use crate::reactor::command::{CallFn, Command, Content, Response, TokenFn, WriteFn};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::message::Message;
 use crate::reactor::stats::{LinkStats, ReceiveCounters};
 use crate::reactor::token_table::TokenTable;
 use crate::reactor::write_queue::{Payload, Submitted, Write, WriteQueue};
-use crate::tensor::{Outgoing, Tensor, TensorSet};
+use crate::tensor::{Outgoing, Tensor, TensorRequest, TensorSet};
 
 /// A connection that a [`Reactor`](crate::Reactor) serves. The reactor's thread hands received messages to callbacks, and
 /// any thread may write.
@@ -101,9 +101,24 @@ impl Link {
     ///
     /// Messages wait in the ring while the link has neither such a callback nor a pending [read](Self::read_with). A
     /// pending read comes first. Tensors go to [`on_tensors`](Self::on_tensors).
+    ///
+    /// A peer that ends the link can take the memory of a long message back. The callback does not get a message whose
+    /// memory was taken back before. If the peer takes it back during the callback, [`Message::check`] says so there, and
+    /// the link ends with [`ErrorKind::LoanRevoked`] afterwards. A callback that acts on a long message copies it and
+    /// checks first.
     pub fn on_message(&self, callback: impl FnMut(&Link, Message<'_>) + Send + 'static) {
         self.begin_change();
         self.post(Command::OnMessage(self.clone(), Box::new(callback)));
+    }
+
+    /// Sets the callback that gets a copy of each long message for which [`on_message`](Self::on_message) has a callback.
+    /// The loop makes the copy in slices, as for [`read_with`](Self::read_with).
+    #[doc(hidden)]
+    pub fn on_long(
+        &self,
+        callback: impl FnMut(&Link, MessageKind, Result<Vec<u8>>) + Send + 'static,
+    ) {
+        self.post(Command::OnLong(self.clone(), Box::new(callback)));
     }
 
     /// Sets the callback that gets the tensors of every later message that has some, in order with the messages
@@ -148,6 +163,15 @@ impl Link {
         self.post(Command::OnTensors(self.clone(), Box::new(callback)));
     }
 
+    /// Sets the callback that gets every later request with tensors, in order with the other messages. It replaces an
+    /// earlier one, also from inside that one. [`respond_tensors`](Self::respond_tensors) answers the request, now or later.
+    ///
+    /// While the link has no such callback, requests with tensors wait in the ring, and the messages behind them wait too.
+    pub fn on_tensor_request(&self, callback: impl FnMut(&Link, TensorRequest) + Send + 'static) {
+        self.begin_change();
+        self.post(Command::OnTensorRequest(self.clone(), Box::new(callback)));
+    }
+
     /// Sets the callback that the loop calls once, after every other callback of the link, when the link has ended. It
     /// gets `Ok` if either side closed the link in order and the loop received every message before that. It replaces
     /// an earlier one.
@@ -157,6 +181,9 @@ impl Link {
 
     /// Hands the next message to `callback`. Several such reads get one message each, in order. `None` says that the
     /// peer has closed the link in order.
+    ///
+    /// The loop copies a long message in slices, and serves other links in between. It copies one message of a link at a
+    /// time. Dropping a long copy takes time, too: hand it to another thread.
     pub fn read_with(
         &self,
         callback: impl FnOnce(&Link, Result<Option<Vec<u8>>>) + Send + 'static,
@@ -164,13 +191,65 @@ impl Link {
         self.post(Command::Read(self.clone(), Box::new(callback)));
     }
 
-    /// Makes a request, and hands the response to `callback`.
+    /// Makes a request, and hands the response to `callback`. The loop copies a long response in slices, as in
+    /// [`read_with`](Self::read_with).
     pub fn call_with(
         &self,
         request: impl Into<Vec<u8>>,
         callback: impl FnOnce(&Link, Result<Vec<u8>>) + Send + 'static,
     ) {
-        self.post(Command::Call(self.clone(), request.into(), Box::new(callback)));
+        self.call(Content::Bytes(request.into()), move |link, response| {
+            callback(link, response.and_then(Response::into_bytes));
+        });
+    }
+
+    /// Makes a request with tensors, and hands the response with tensors to `callback`. While the request waits for room it
+    /// keeps the memory of the tensors, as [`write_tensors`](Self::write_tensors) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::{Address, Context, Reactor, Tensor, TensorSet};
+    ///
+    /// let address = Address::fresh();
+    /// let context = Context::new()?;
+    /// let reactor = Reactor::spawn(&context)?;
+    /// let serving = reactor.clone();
+    /// reactor.accept_with(context.listen(&address)?, move |accepted| {
+    ///     if let Ok(link) = accepted.and_then(|connection| serving.adopt(connection)) {
+    ///         link.on_tensor_request(|link, request| {
+    ///             link.respond_tensors(request.id, request.tensors);
+    ///         });
+    ///     }
+    ///     std::ops::ControlFlow::Continue(())
+    /// })?;
+    ///
+    /// let link = reactor.adopt(context.connect(&address)?)?;
+    /// let mut inputs = TensorSet::new();
+    /// inputs.insert("ids", Tensor::from_slice([2], &[7, 8])?)?;
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// link.call_tensors_with(inputs, move |_, outputs| {
+    ///     let _ = sender.send(outputs);
+    /// });
+    /// assert_eq!(receiver.recv().unwrap()?["ids"].to_vec::<i32>()?, [7, 8]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn call_tensors_with(
+        &self,
+        request: TensorSet,
+        callback: impl FnOnce(&Link, Result<TensorSet>) + Send + 'static,
+    ) {
+        self.call(Content::Tensors(request), move |link, response| {
+            callback(link, response.and_then(Response::into_tensors));
+        });
+    }
+
+    fn call(
+        &self,
+        request: Content,
+        callback: impl FnOnce(&Link, Result<Response>) + Send + 'static,
+    ) {
+        self.post(Command::Call(self.clone(), request, Box::new(callback)));
     }
 
     /// Sends a message if there is room and no write waits. This is the cheapest way to send.
@@ -264,6 +343,11 @@ impl Link {
         self.put(Payload::Response(request), body.into(), None);
     }
 
+    /// Sends tensors as the response to a request, as [`write_tensors`](Self::write_tensors) sends a set.
+    pub fn respond_tensors(&self, request: RequestId, tensors: TensorSet) {
+        self.put(Payload::TensorResponse(request, tensors), Vec::new(), None);
+    }
+
     /// Registers a function for the peer to trigger. Send the peer the token in a message.
     ///
     /// # Errors
@@ -353,8 +437,12 @@ impl Link {
         self.post(Command::Close(self.clone()));
     }
 
-    /// Closes the link in order, at once. The completions of writes that wait get an error.
+    /// Closes the link at once, and takes back at once all memory that the peer holds, as [`Sender::abort`] does. The
+    /// completions of writes that wait get an error.
     pub fn abort(&self) {
+        if self.is_here() {
+            self.writes().revoke();
+        }
         self.post(Command::Abort(self.clone(), None));
     }
 

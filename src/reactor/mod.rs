@@ -10,6 +10,10 @@
 //! The loop *polls* a link that has lately received something: each turn loads its next header. A link that stays silent is
 //! *armed*: its peer sends a packet with the next message. Before the loop sleeps it arms every link, with one barrier.
 //!
+//! Links share the loop's time. A turn of a link ends after a few messages or 256 KiB of them. The loop copies a longer
+//! message a slice a turn, and reads no more packets from a socket than its [share](crate::link::share) pays for. A link that has spent its share
+//! *rests*: the loop does not poll it, and sleeps meanwhile if nothing else is due.
+//!
 //! | file | has |
 //! |---|---|
 //! | `handle`, `link` | the handles, which any thread uses |
@@ -17,7 +21,7 @@
 //! | `write_queue` | a link's sending half, and the writes that wait for room |
 //! | `event_loop` | the loop |
 //! | `active_link`, `interest`, `deferred` | a link's receiving half, its callbacks, and messages set aside for them |
-//! | `link_table`, `ready_set`, `listeners` | the links by place and key, the polled links, the listeners |
+//! | `link_table`, `ready_set`, `resting`, `listeners` | the links by place and key, the polled and the resting links, the listeners |
 //! | `token_table` | the functions that a peer may trigger |
 //! | `stats`, `totals` | the counters |
 
@@ -36,6 +40,7 @@ mod message;
 #[cfg(all(test, slipring_loom))]
 mod models;
 mod ready_set;
+mod resting;
 mod stats;
 mod token_table;
 mod totals;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::account::{Charge, Resource};
 use crate::channel::{HalfStats, RequestId, Sender, Token};
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::handshake::UntrustedFd;
@@ -9,6 +10,9 @@ use crate::tensor::{self, TensorSet};
 
 /// The bytes that a write that waits counts besides its body.
 const OVERHEAD: usize = 64;
+
+/// The bytes by which the charge for waiting writes grows: a charge costs as much as several short writes.
+const STEP: usize = 64 << 10;
 
 /// What a write sends, besides its body.
 #[derive(Debug)]
@@ -19,6 +23,8 @@ pub(super) enum Payload<'a> {
     Trigger(Token),
     Tensor(Box<tensor::Outgoing<'a>>),
     Tensors(TensorSet),
+    TensorRequest(RequestId, TensorSet),
+    TensorResponse(RequestId, TensorSet),
 }
 
 impl Payload<'_> {
@@ -31,6 +37,8 @@ impl Payload<'_> {
             Self::Trigger(token) => Payload::Trigger(token),
             Self::Tensor(tensor) => Payload::Tensor(Box::new(tensor.into_owned())),
             Self::Tensors(tensors) => Payload::Tensors(tensors),
+            Self::TensorRequest(id, tensors) => Payload::TensorRequest(id, tensors),
+            Self::TensorResponse(id, tensors) => Payload::TensorResponse(id, tensors),
         }
     }
 
@@ -38,7 +46,9 @@ impl Payload<'_> {
     fn private_len(&self) -> usize {
         match self {
             Self::Tensor(tensor) => tensor.private_len(),
-            Self::Tensors(tensors) => tensors.private_len(),
+            Self::Tensors(tensors)
+            | Self::TensorRequest(_, tensors)
+            | Self::TensorResponse(_, tensors) => tensors.private_len(),
             Self::Message | Self::Request(_) | Self::Response(_) | Self::Trigger(_) => 0,
         }
     }
@@ -52,6 +62,8 @@ impl Payload<'_> {
             Self::Trigger(token) => sender.try_trigger(*token),
             Self::Tensor(tensor) => sender.try_put_tensor(tensor),
             Self::Tensors(tensors) => sender.try_send_tensors(tensors),
+            Self::TensorRequest(id, tensors) => sender.try_request_tensors(*id, tensors),
+            Self::TensorResponse(id, tensors) => sender.try_respond_tensors(*id, tensors),
         }
     }
 }
@@ -68,7 +80,15 @@ pub(super) struct Write<D> {
 impl<D> Write<D> {
     /// Returns the request that the write sends, if it sends one.
     pub(super) fn request(&self) -> Option<RequestId> {
-        if let Payload::Request(id) = self.payload { Some(id) } else { None }
+        match self.payload {
+            Payload::Request(id) | Payload::TensorRequest(id, _) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes that the write counts.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Drops the payload and returns the completion: memory of tensors is free before the completion runs.
@@ -99,18 +119,22 @@ pub(super) struct WriteQueue<D> {
     bytes: usize,
     /// The most of these bytes.
     limit: usize,
+    /// What the link's account holds for them, until none waits.
+    charge: Charge,
     /// Whether the queue takes no further write. The link ends after the waiting ones.
     closing: bool,
 }
 
 impl<D> WriteQueue<D> {
     pub(super) fn new(sender: Sender, limit: usize) -> Self {
+        let charge = Charge::none(sender.session().link.account(), Resource::Memory);
         Self {
             sender: Some(sender),
             last_stats: HalfStats::default(),
             waiting: VecDeque::new(),
             bytes: 0,
             limit,
+            charge,
             closing: false,
         }
     }
@@ -151,6 +175,9 @@ impl<D> WriteQueue<D> {
         if bytes > limit && !self.waiting.is_empty() {
             return Submitted::Done(done, Err(ErrorKind::WritesFull { bytes, limit }.into()));
         }
+        if let Err(error) = self.charge.raise_to(bytes.div_ceil(STEP).saturating_mul(STEP) as u64) {
+            return Submitted::Done(done, Err(error));
+        }
         self.bytes = bytes;
         if let Some(payload) = remaining.take() {
             let payload = payload.into_owned();
@@ -178,6 +205,9 @@ impl<D> WriteQueue<D> {
             sender.rouse();
         }
         self.bytes -= write.bytes;
+        if self.waiting.is_empty() {
+            self.charge.clear();
+        }
         Some((write, result))
     }
 
@@ -214,6 +244,14 @@ impl<D> WriteQueue<D> {
         self.waiting.is_empty()
     }
 
+    /// Takes back all memory that the peer holds, and admits no further write.
+    pub(super) fn revoke(&mut self) {
+        self.closing = true;
+        if let Some(sender) = &self.sender {
+            sender.revoke();
+        }
+    }
+
     pub(super) fn is_closing(&self) -> bool {
         self.closing
     }
@@ -230,6 +268,7 @@ impl<D> WriteQueue<D> {
         self.last_stats = self.stats();
         self.closing = true;
         self.bytes = 0;
+        self.charge.clear();
         (self.sender.take(), std::mem::take(&mut self.waiting))
     }
 }

@@ -46,11 +46,11 @@ const SHIFT: usize = 4096;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Lease {
+    /// The mapping that `bytes` borrows from. Dropped before the region, whose drop frees large memory on another thread.
+    window: OnceLock<Arc<Window>>,
     region: Arc<Region>,
     /// Relative to the object.
     extent: Extent,
-    /// The mapping that `bytes` borrows from.
-    window: OnceLock<Arc<Window>>,
 }
 
 impl Lease {

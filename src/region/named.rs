@@ -68,10 +68,11 @@ impl fmt::Debug for CudaHandle {
 enum Backing {
     /// `identity` distinguishes the object from every other one: device and inode.
     Host {
+        /// Dropped before the object, whose drop frees large memory on another thread.
+        windows: Windows,
         object: Object,
         identity: (u64, u64),
         key: Option<String>,
-        windows: Windows,
     },
     Cuda(CudaHandle, Option<Arc<dyn Reach>>),
 }
@@ -170,7 +171,7 @@ impl Opened {
         match &self.backing {
             Backing::Host { object, windows, .. } if windows.footing() == Footing::Sealed => {
                 let (offset, len) = (self.extent.offset(), self.extent.len() as usize);
-                ForeignMapping::map(object, offset, len, writable).map(Some)
+                ForeignMapping::map_alone(object, offset, len, writable).map(Some)
             }
             Backing::Host { .. } | Backing::Cuda(..) => Ok(None),
         }

@@ -1,15 +1,16 @@
 //! The object behind a region: its descriptor, and the kernel's reads and writes of it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::fs::{Mode, OFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::error::{Error, RegionFault, Result};
 use crate::region::RegionKind;
 use crate::region::extent::Extent;
 use crate::region::key::Key;
-use crate::shm::{TMPFS_MAGIC, check_file_size, page_size, present_pages};
+use crate::shm::fork::Generation;
+use crate::shm::{LARGE, TMPFS_MAGIC, check_file_size, discard, page_size, present_pages};
 
 /// `DMA_BUF_MAGIC` of `linux/magic.h`: the filesystem of dmabufs alone (Linux 5.3).
 const DMA_BUF_MAGIC: rustix::fs::FsWord = 0x444D_4142;
@@ -20,6 +21,8 @@ pub(super) struct Object {
     fd: OwnedFd,
     kind: RegionKind,
     writable: bool,
+    /// The process that has the descriptor.
+    generation: Option<Generation>,
 }
 
 impl Object {
@@ -36,39 +39,23 @@ impl Object {
             other => other,
         };
         let fd = opened.map_err(|errno| open_error(key, errno))?;
-        Self::checked(fd, RegionKind::Posix)
+        let (kind, writable) = (RegionKind::Posix, check(fd.as_fd(), RegionKind::Posix)?);
+        Ok(Self { fd, kind, writable, generation: Generation::current().ok() })
     }
 
-    /// Duplicates the descriptor of a memfd or dmabuf.
+    /// Duplicates the descriptor of a memfd or dmabuf. Before the checks, nothing asks the filesystem of the file or
+    /// closes a copy of the descriptor: a peer may have sent it, and may be the filesystem's server.
     pub(super) fn duplicate(fd: BorrowedFd<'_>, kind: RegionKind) -> Result<Self> {
+        let writable = check(fd, kind)?;
         let own = rustix::io::fcntl_dupfd_cloexec(fd, 0);
-        Self::checked(own.map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))?, kind)
+        let fd = own.map_err(|errno| Error::os("F_DUPFD_CLOEXEC", errno))?;
+        Ok(Self { fd, kind, writable, generation: Generation::current().ok() })
     }
 
     /// Wraps a newly created object: a regular file on tmpfs, open for reading and writing.
     pub(super) fn created(fd: OwnedFd) -> Self {
-        Self { fd, kind: RegionKind::Posix, writable: true }
-    }
-
-    fn checked(fd: OwnedFd, kind: RegionKind) -> Result<Self> {
-        let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| Error::os("F_GETFL", errno))?;
-        // `O_PATH` reads nothing. Under `O_APPEND` `pwrite` ignores its offset.
-        let refused = OFlags::PATH | OFlags::APPEND;
-        if flags.intersects(refused) || flags & OFlags::RWMODE == OFlags::WRONLY {
-            return Err(RegionFault::AccessMode { flags: flags.bits() }.into());
-        }
-        let filesystem =
-            rustix::fs::fstatfs(&fd).map_err(|errno| Error::os("fstatfs", errno))?.f_type;
-        let (is, expected) = match kind {
-            RegionKind::Dmabuf => (filesystem == DMA_BUF_MAGIC, "a dmabuf"),
-            RegionKind::Memfd => (is_memory(&fd, filesystem)?, "a memfd on tmpfs"),
-            _ => (is_memory(&fd, filesystem)?, "a regular file on tmpfs"),
-        };
-        if !is {
-            return Err(RegionFault::NotThat { expected }.into());
-        }
-        let writable = flags & OFlags::RWMODE == OFlags::RDWR;
-        Ok(Self { fd, kind, writable })
+        let generation = Generation::current().ok();
+        Self { fd, kind: RegionKind::Posix, writable: true, generation }
     }
 
     pub(super) fn kind(&self) -> RegionKind {
@@ -106,7 +93,7 @@ impl Object {
         if !self.seals().contains(SealFlags::SHRINK) {
             return false;
         }
-        match present_pages(&self.fd, end) {
+        match present_pages(&self.fd, 0, end) {
             Some(pages) => pages >= end.div_ceil(page_size() as u64),
             // Blocks past the end count, too: older kernels report them so.
             None => rustix::fs::fstat(&self.fd)
@@ -168,8 +155,60 @@ impl Object {
     }
 }
 
-/// Returns whether a descriptor is a dmabuf's.
+impl Drop for Object {
+    fn drop(&mut self) {
+        // The last `close` of an object without a name frees its pages, if no mapping holds them.
+        let frees_much = || {
+            rustix::fs::fstat(&self.fd).is_ok_and(|stat| {
+                stat.st_nlink == 0
+                    && stat.st_blocks.unsigned_abs().saturating_mul(512) > LARGE as u64
+            })
+        };
+        if let Some(generation) = &self.generation
+            && self.kind != RegionKind::Dmabuf
+            && generation.is_current()
+            && frees_much()
+            && let Ok(last) = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
+        {
+            discard(last, generation);
+        }
+    }
+}
+
+/// Checks the kind of a descriptor. Returns whether it is open for writing.
+fn check(fd: BorrowedFd<'_>, kind: RegionKind) -> Result<bool> {
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(|errno| Error::os("F_GETFL", errno))?;
+    // `O_PATH` reads nothing. Under `O_APPEND` `pwrite` ignores its offset.
+    let refused = OFlags::PATH | OFlags::APPEND;
+    if flags.intersects(refused) || flags & OFlags::RWMODE == OFlags::WRONLY {
+        return Err(RegionFault::AccessMode { flags: flags.bits() }.into());
+    }
+    let (is, expected) = match kind {
+        RegionKind::Dmabuf => (is_dmabuf(fd)?, "a dmabuf"),
+        RegionKind::Memfd => (is_memory(fd)?, "a memfd on tmpfs"),
+        _ => (is_memory(fd)?, "a regular file on tmpfs"),
+    };
+    if !is {
+        return Err(RegionFault::NotThat { expected }.into());
+    }
+    Ok(flags & OFlags::RWMODE == OFlags::RDWR)
+}
+
+/// Returns whether a descriptor is a dmabuf's. Without `/proc` none is.
+///
+/// The kernel writes the entry of `/proc`, with the name of the exporter, and asks no filesystem for it (Linux 5.3).
 pub fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool> {
+    // Most of what is not a dmabuf is memory.
+    if rustix::fs::fcntl_get_seals(fd).is_ok() {
+        return Ok(false);
+    }
+    let entry = std::fs::read(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
+    let says_so = entry.is_ok_and(|entry| {
+        entry.split(|byte| *byte == b'\n').any(|line| line.starts_with(b"exp_name:"))
+    });
+    if !says_so {
+        return Ok(false);
+    }
     let stat = rustix::fs::fstatfs(fd).map_err(|errno| Error::os("fstatfs", errno))?;
     Ok(stat.f_type == DMA_BUF_MAGIC)
 }
@@ -180,12 +219,14 @@ impl AsFd for Object {
     }
 }
 
-/// Returns whether the file's bytes are memory: no device, FIFO or directory, and no filesystem that can
-/// block.
-fn is_memory(fd: &OwnedFd, filesystem: rustix::fs::FsWord) -> Result<bool> {
-    let stat = rustix::fs::fstat(fd).map_err(|errno| Error::os("fstat", errno))?;
-    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    Ok(regular && filesystem == TMPFS_MAGIC)
+/// Returns whether the file's bytes are memory: no device, FIFO or directory, and no filesystem that can block. Only
+/// regular files of tmpfs and hugetlbfs answer the first question, and it asks no filesystem.
+fn is_memory(fd: BorrowedFd<'_>) -> Result<bool> {
+    if rustix::fs::fcntl_get_seals(fd).is_err() {
+        return Ok(false);
+    }
+    let stat = rustix::fs::fstatfs(fd).map_err(|errno| Error::os("fstatfs", errno))?;
+    Ok(stat.f_type == TMPFS_MAGIC)
 }
 
 /// A descriptor limit keeps its own kind. Every other error gets the key's.

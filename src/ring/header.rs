@@ -5,7 +5,7 @@
 //!        │ kind   │flags│ 0  │ attachments │ version │ payload length in bytes   │
 //! ```
 //!
-//! Only a message of tensors has attachments and a version.
+//! Only a record of tensors has attachments and a version.
 //!
 //! The word is zero where no record is published. `kind` is never zero in a record, so the low half alone
 //! tells whether there is one.
@@ -30,9 +30,13 @@ pub(crate) enum Kind {
     Packets = 6,
     /// The description of tensors, whose memory is attached.
     Tensors = 7,
+    /// A request with tensors: its id (8 bytes), then as [`Tensors`](Self::Tensors).
+    TensorRequest = 8,
+    /// A response with tensors: the request's id (8 bytes), then as [`Tensors`](Self::Tensors).
+    TensorResponse = 9,
 }
 
-/// The kinds of records that may have a payload, as bits.
+/// The kinds of records that may have a payload, but for those with tensors, as bits.
 const KINDS: u64 = 1 << Kind::Message as u64
     | 1 << Kind::Request as u64
     | 1 << Kind::Response as u64
@@ -49,6 +53,8 @@ const TIGHT: u64 = 1 << 10;
 /// The lengths in bytes of tight payloads: too long for one line with their header, and so short that whole
 /// lines would slow a stream down noticeably.
 const TIGHT_LENGTHS: core::ops::RangeInclusive<u32> = SHORT as u32 + 1..=BESIDE as u32;
+/// The payload has metadata in front of the message.
+const META: u64 = 1 << 11;
 /// All bits that a header may have, whatever its kind.
 const KNOWN: u64 = 0xFFFF_FFFF_0000_0000 | TIGHT | POOLED | MORE | 7;
 
@@ -81,17 +87,23 @@ impl Header {
     /// The version of the descriptions that this library writes.
     pub(crate) const TENSORS_VERSION: u8 = 1;
 
-    /// Returns the header of a message of tensors.
+    /// Returns the header of a record of tensors.
     #[inline(always)]
-    pub(crate) fn tensors(attachments: u8, len: u32) -> Self {
+    pub(crate) fn tensors(kind: Kind, attachments: u8, len: u32) -> Self {
         let version = u64::from(Self::TENSORS_VERSION) << VERSION;
-        Self(Self::new(Kind::Tensors, len).0 | u64::from(attachments) << ATTACHMENTS | version)
+        Self(Self::new(kind, len).0 | u64::from(attachments) << ATTACHMENTS | version)
     }
 
     /// Returns the header of a record that was reserved with this one and got a shorter payload. It keeps the
     /// rounding, so it needs no more room than was reserved.
     pub(crate) fn shortened(self, len: u32) -> Self {
         Self(self.0 & 0xFFFF_FFFF | u64::from(len) << 32)
+    }
+
+    /// Returns the same header, of a record with metadata.
+    #[inline(always)]
+    pub(crate) fn with_metadata(self) -> Self {
+        Self(self.0 | META)
     }
 
     /// Returns the same header, followed by more records of its batch.
@@ -139,33 +151,62 @@ impl Header {
     }
 
     fn from_rare(word: u64) -> Result<Self, Fault> {
-        const TENSORS: u64 = KNOWN & !POOLED | 0xFF << ATTACHMENTS | 0xFF << VERSION;
-        let is_tensors = word & 0xFF == Kind::Tensors as u64 && word & !TENSORS == 0;
-        if is_tensors || word == Kind::Close as u64 {
-            Ok(Self(word))
-        } else {
-            Err(Fault::RecordHeader { header: word })
-        }
+        const TENSORS: u64 = KNOWN & !POOLED | META | 0xF | 0xFF << ATTACHMENTS | 0xFF << VERSION;
+        let is_legal = match word & 0xFF {
+            // With metadata: the others are not rare.
+            1..=3 => word & !(KNOWN | META) == 0,
+            4 => word == Kind::Close as u64,
+            7..=9 => word & !TENSORS == 0,
+            _ => false,
+        };
+        if is_legal { Ok(Self(word)) } else { Err(Fault::RecordHeader { header: word }) }
     }
 
     /// Returns the kind of the payload.
     #[inline(always)]
     pub(crate) fn kind(self) -> Kind {
-        match self.0 & 7 {
+        match self.0 & 0xF {
             1 => Kind::Message,
             2 => Kind::Request,
             3 => Kind::Response,
             5 => Kind::Trigger,
             6 => Kind::Packets,
             7 => Kind::Tensors,
+            8 => Kind::TensorRequest,
+            9 => Kind::TensorResponse,
             _ => Kind::Close,
         }
     }
 
-    /// Returns whether this is a plain message whose payload lies in the ring, as nearly every record.
+    /// Returns whether this is a plain message without metadata whose payload lies in the ring, as nearly every record.
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
-        self.0 & (POOLED | 0xFF) == Kind::Message as u64
+        self.0 & (META | POOLED | 0xFF) == Kind::Message as u64
+    }
+
+    /// Returns whether the payload has metadata.
+    #[inline(always)]
+    pub(crate) fn has_metadata(self) -> bool {
+        self.0 & META != 0
+    }
+
+    /// Returns whether this is a record of tensors.
+    #[inline(always)]
+    pub(crate) fn has_tensors(self) -> bool {
+        (Kind::Tensors as u64..=Kind::TensorResponse as u64).contains(&(self.0 & 0xF))
+    }
+
+    /// Returns whether this is a message of tensors without metadata.
+    #[inline(always)]
+    pub(crate) fn is_plain_tensors(self) -> bool {
+        self.0 & (META | 0xFF) == Kind::Tensors as u64
+    }
+
+    /// Returns whether this is a message of tensors without metadata that has one attachment.
+    #[inline(always)]
+    pub(crate) fn is_single(self) -> bool {
+        let single = Kind::Tensors as u64 | 1 << ATTACHMENTS;
+        self.0 & (META | 0xFF | 0xFF << ATTACHMENTS) == single
     }
 
     /// Returns whether more records of its batch follow directly.

@@ -1,4 +1,4 @@
-//! The process that a handle belongs to.
+//! The process that a handle belongs to, and state of one process.
 //!
 //! Segments are not inherited over `fork` (`MADV_DONTFORK`), so a child that used its parent's handle would
 //! access unmapped memory. One page of this process holds its generation. The kernel wipes it in every child
@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
@@ -65,6 +65,56 @@ impl Generation {
     }
 }
 
+/// State of a process, of which the child of a fork starts its own.
+///
+/// A lock in plain static memory stays locked in the child if another thread held it at the fork.
+pub(crate) struct PerProcess<T: 'static> {
+    newest: AtomicPtr<Entry<T>>,
+}
+
+struct Entry<T> {
+    made_in: u64,
+    state: T,
+}
+
+impl<T> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self { newest: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// Returns the state of the calling process. The first call makes it, and lets it `inherit` from the parent's state:
+    /// a lock that is held there is never released.
+    pub(crate) fn get(&self, make: fn() -> T, inherit: fn(&T, &T)) -> Result<&'static T> {
+        Ok(self.get_in(Generation::current()?.number(), make, inherit))
+    }
+
+    fn get_in(&self, process: u64, make: fn() -> T, inherit: fn(&T, &T)) -> &'static T {
+        let newest = self.newest.load(Ordering::Acquire);
+        // SAFETY: the pointer is null, or of an entry that was whole when it was stored, and that is never freed.
+        let parent = unsafe { newest.as_ref() };
+        if let Some(entry) = parent
+            && entry.made_in == process
+        {
+            return &entry.state;
+        }
+        let entry = Box::into_raw(Box::new(Entry { made_in: process, state: make() }));
+        let stored =
+            self.newest.compare_exchange(newest, entry, Ordering::AcqRel, Ordering::Acquire);
+        if let Err(others) = stored {
+            // SAFETY: `entry` comes from a box, and no other thread has seen it.
+            drop(unsafe { Box::from_raw(entry) });
+            // SAFETY: another thread has stored it, so it is whole; an entry is never freed.
+            return unsafe { &(*others).state };
+        }
+        // SAFETY: as for `others`.
+        let own = unsafe { &(*entry).state };
+        if let Some(parent) = parent {
+            inherit(&parent.state, own);
+        }
+        own
+    }
+}
+
 /// Returns a number that is not zero and that no other process has drawn.
 fn fresh_number() -> Result<u64> {
     let mut bytes = [0; 8];
@@ -109,6 +159,50 @@ fn page() -> Result<&'static AtomicU64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn threads_of_a_process_share_its_state_and_the_next_process_inherits() {
+        let inherit = |parent: &Mutex<Vec<u32>>, own: &Mutex<Vec<u32>>| {
+            own.lock().unwrap().append(&mut parent.lock().unwrap());
+        };
+        let states = PerProcess::<Mutex<Vec<u32>>>::new();
+        std::thread::scope(|scope| {
+            for number in 0..3 {
+                let states = &states;
+                scope.spawn(move || {
+                    states.get_in(1, Mutex::default, inherit).lock().unwrap().push(number);
+                });
+            }
+        });
+        let parent = states.get_in(1, Mutex::default, inherit);
+        assert_eq!(parent.lock().unwrap().len(), 3);
+        let child = states.get_in(2, Mutex::default, inherit);
+        assert_eq!(child.lock().unwrap().len(), 3);
+        assert!(parent.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_lock_that_is_held_at_the_fork_is_free_in_the_child() {
+        static STATE: PerProcess<Mutex<u32>> = PerProcess::new();
+        let held = STATE.get(Mutex::default, |_, _| ()).unwrap().lock().unwrap();
+        // SAFETY: the child allocates, which the C library allows, and ends with `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let inherit = |parent: &Mutex<u32>, own: &Mutex<u32>| {
+                *own.lock().unwrap() = u32::from(parent.try_lock().is_err());
+            };
+            let own = STATE.get(Mutex::default, inherit);
+            let is_free = own.is_ok_and(|own| own.try_lock().is_ok_and(|own| *own == 1));
+            // SAFETY: `_exit` runs no handlers, as a forked child of a threaded process must not.
+            unsafe { libc::_exit(i32::from(!is_free)) };
+        }
+        let mut status = 0;
+        // SAFETY: `pid` is our child, `status` a valid place to write to.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        assert_eq!(status, 0);
+        drop(held);
+    }
 
     #[test]
     fn a_generation_ends_at_fork() {

@@ -40,7 +40,7 @@ impl Draft {
     pub(crate) fn create(len: usize) -> Result<Self> {
         let fd = create_memfd()?;
         fill(&fd, len)?;
-        let area = Mapping::map(&fd, len, len)?.take_area(0);
+        let area = Mapping::map_draft(&fd, len)?.take_area(0);
         Ok(Self { area, fd, len })
     }
 
@@ -63,33 +63,47 @@ impl Draft {
         drop(area);
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
         let mapping = PeerMapping::map_frozen(&fd, len)?;
-        Ok(Frozen { mapping, fd, len })
+        Ok(Frozen { fd, mapping, len })
     }
 }
 
 /// Memory that is sealed against writing, of this process or of a peer.
 #[derive(Debug)]
 pub(crate) struct Frozen {
-    mapping: PeerMapping,
-    /// Kept for sending it on.
+    /// Kept for sending it on. Dropped before the mapping, which frees large memory on another thread.
     fd: OwnedFd,
+    mapping: PeerMapping,
     len: usize,
 }
 
 impl Frozen {
-    /// Checks a peer's descriptor as frozen memory of `len` bytes and maps it.
+    /// Checks a peer's descriptor as frozen memory of `len` bytes and maps it. `is_counted`: its pages were counted before.
     ///
     /// # Errors
     ///
     /// [`Fault`](crate::error::Fault) with the first check that fails.
-    pub(crate) fn attach(fd: impl AsFd + Into<OwnedFd>, len: usize) -> Result<Self> {
+    pub(crate) fn attach(
+        fd: impl AsFd + Into<OwnedFd>,
+        len: usize,
+        is_counted: bool,
+    ) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
-        let known = is_whole(fd.as_fd(), len)?;
+        let known = is_counted || is_whole(fd.as_fd(), len, 0..len)?;
         let mapping = PeerMapping::map_frozen(&fd, len)?;
         if !known {
             fill_holes(&mapping, fd.as_fd(), len as u64)?;
         }
-        Ok(Self { mapping, fd: fd.into(), len })
+        Ok(Self { fd: fd.into(), mapping, len })
+    }
+
+    /// As [`PeerSegment::count_pages`](crate::shm::PeerSegment::count_pages).
+    pub(crate) fn count_pages(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        part: std::ops::Range<usize>,
+    ) -> Result<bool> {
+        check(fd, len as u64, SEALS)?;
+        is_whole(fd, len, part)
     }
 
     /// Returns the length in bytes.
@@ -99,6 +113,11 @@ impl Frozen {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// As [`PeerMapping::count`].
+    pub(crate) fn count(&self, charge: impl std::fmt::Debug + Send + Sync + 'static) {
+        self.mapping.count(charge);
     }
 
     /// Returns the `len` bytes at `offset`.

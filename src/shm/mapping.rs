@@ -16,14 +16,17 @@
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::fmt::Debug;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::shm::discard::{LARGE, discard};
 use crate::shm::fork::Generation;
+use crate::shm::segment::most_freed;
 use crate::shm::{Bytes, BytesMut, OwnRing, OwnWords, PeerRing, PeerWords, page_size};
 
 /// The order of a relaxed load of a peer's word. ThreadSanitizer does not know fences, so under it the load
@@ -41,7 +44,14 @@ struct Span {
     generation: Generation,
     /// Whether areas over these bytes exist.
     handed_out: AtomicBool,
+    /// How many bytes the drop frees at most, or 0 if it unmaps at once, however long that takes.
+    frees: usize,
+    /// The accounts that these bytes count for until they are unmapped.
+    charge: OnceLock<Charge>,
 }
+
+/// The account that a mapping counts for until it is unmapped.
+type Charge = Box<dyn Debug + Send + Sync>;
 
 // SAFETY: a span is plain address space; who may touch which bytes is the matter of its owners.
 unsafe impl Send for Span {}
@@ -86,7 +96,8 @@ impl Span {
             unsafe { rustix::mm::mmap(core::ptr::null_mut(), extent, prot, flags, fd, offset) };
         let base = mapped.map_err(|errno| unmapped(extent, errno))?;
         let base = NonNull::new(base.cast::<u8>()).expect("mmap gives no null address");
-        Ok(Self { base, len, extent, generation, handed_out: AtomicBool::new(false) })
+        let (handed_out, charge) = (AtomicBool::new(false), OnceLock::new());
+        Ok(Self { base, len, extent, generation, handed_out, frees: extent, charge })
     }
 
     /// Keeps the mapping out of forked children.
@@ -148,7 +159,7 @@ unsafe impl Sync for View {}
 
 impl View {
     fn new(span: Span) -> Self {
-        let Span { base, extent, .. } = span;
+        let (base, extent) = (span.base, span.extent);
         Self { base, extent, words: extent & !7, span: Arc::new(span) }
     }
 
@@ -240,11 +251,49 @@ impl PeerRing for PeerMappedRing {
 
 impl Drop for Span {
     fn drop(&mut self) {
+        let charge = self.charge.take();
         // In a forked child nothing is mapped here, or something else is.
         if self.generation.is_current() {
-            // SAFETY: the range is this span's own mapping, and nothing borrows from it any more.
-            let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.extent) };
+            let (base, extent, generation) = (self.base, self.extent, self.generation);
+            let pages = Pages { base, extent, generation, _charge: charge };
+            if self.frees > LARGE {
+                discard(pages, &generation);
+            }
+        }
+    }
+}
+
+/// Address space that nothing borrows from any more.
+struct Pages {
+    base: NonNull<u8>,
+    extent: usize,
+    generation: Generation,
+    /// Dropped after the pages are unmapped.
+    _charge: Option<Charge>,
+}
+
+// SAFETY: plain address space, which only the drop touches.
+unsafe impl Send for Pages {}
+
+/// Bytes that one call unmaps. The kernel lets no other thread map anything meanwhile: some 3 ms for as many pages that are
+/// freed.
+const STEP: usize = 16 << 20;
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // The process may have forked while they waited.
+        if !self.generation.is_current() {
+            return;
+        }
+        let mut done = 0;
+        while done < self.extent {
+            let len = STEP.min(self.extent - done);
+            // SAFETY: `done` lies inside of the mapping.
+            let start = unsafe { self.base.add(done) };
+            // SAFETY: the range is this mapping's own, and nothing borrows from it any more.
+            let unmapped = unsafe { rustix::mm::munmap(start.as_ptr().cast(), len) };
             debug_assert!(unmapped.is_ok());
+            done += len;
         }
     }
 }
@@ -259,6 +308,14 @@ impl Mapping {
     /// Maps the first `len` bytes of `fd`, the part from `mirror` on twice.
     pub(crate) fn map(fd: impl AsFd, len: usize, mirror: usize) -> Result<Self> {
         let span = Span::map(fd, len, mirror, ProtFlags::READ | ProtFlags::WRITE)?;
+        Ok(Self { view: View::new(span) })
+    }
+
+    /// As [`map`](Self::map), but the drop unmaps the memory before it returns, however long that takes: memory that is
+    /// mapped to write cannot be sealed.
+    pub(super) fn map_draft(fd: impl AsFd, len: usize) -> Result<Self> {
+        let mut span = Span::map(fd, len, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        span.frees = 0;
         Ok(Self { view: View::new(span) })
     }
 
@@ -372,6 +429,12 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
+    /// Returns its length in bytes.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns the bytes at `offset` for writing.
     #[inline(always)]
     pub(crate) fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
@@ -467,6 +530,12 @@ impl PeerMapping {
         Ok(Self { view: View::new(span) })
     }
 
+    /// Keeps the account that the mapping counts for until the memory is unmapped, which may be after the drop.
+    pub(crate) fn count(&self, charge: impl Debug + Send + Sync + 'static) {
+        let charged = self.view.span.charge.set(Box::new(charge));
+        debug_assert!(charged.is_ok(), "a mapping counts for one account");
+    }
+
     /// Returns the word at `offset` to sleep on. Only loads and futex calls may use it.
     pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
         self.view.futex(offset)
@@ -504,6 +573,20 @@ impl ForeignMapping {
         let extent = lead as usize + len;
         let span = Span::map_from(fd, offset - lead, (extent, extent), prot, MapFlags::SHARED)?;
         Ok(Self { view: View::new(span), lead: lead as usize })
+    }
+
+    /// As [`map`](Self::map), for a mapping that outlives the descriptor: the end of the last one frees the whole object.
+    pub(crate) fn map_alone(
+        fd: impl AsFd,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> Result<Self> {
+        let mut mapping = Self::map(&fd, offset, len, writable)?;
+        let frees = most_freed(fd).and_then(|bytes| usize::try_from(bytes).ok());
+        let span = Arc::get_mut(&mut mapping.view.span).expect("nothing else knows it");
+        span.frees = frees.unwrap_or(usize::MAX);
+        Ok(mapping)
     }
 
     /// Returns the mapped addresses, in whole pages.
@@ -554,11 +637,11 @@ impl PeerWords for Mapping {
     }
 }
 
-/// Returns how many pages of the first `len` bytes of a file are allocated, in memory or swapped out. Returns
+/// Returns how many pages of the `len` bytes of a file from `start` on are allocated, in memory or swapped out. Returns
 /// `None` if the kernel does not tell (before Linux 6.5, or in a sandbox).
-pub(crate) fn present_pages(fd: impl AsFd, len: u64) -> Option<u64> {
+pub(crate) fn present_pages(fd: impl AsFd, start: u64, len: u64) -> Option<u64> {
     const CACHESTAT: libc::c_long = 451;
-    let range = [0u64, len];
+    let range = [start, len];
     // Pages in the cache, dirty, under writeback, evicted, recently evicted.
     let mut counts = [0u64; 5];
     // SAFETY: both arrays are laid out as `cachestat_range` and `cachestat`, and outlive the call.

@@ -18,6 +18,7 @@
 
 mod bytes;
 mod copy;
+mod discard;
 pub(crate) mod fork;
 mod frozen;
 #[cfg(all(test, slipring_loom))]
@@ -27,6 +28,7 @@ mod order;
 mod segment;
 
 pub use bytes::{Bytes, BytesMut, Lines};
+pub(crate) use discard::{LARGE, discard};
 pub(crate) use frozen::{Draft, Frozen};
 #[cfg(all(test, slipring_loom))]
 pub(crate) use loom_words::LoomWords;
@@ -35,7 +37,9 @@ pub(crate) use mapping::{
 };
 pub(crate) use order::Order;
 pub use segment::create_common;
-pub(crate) use segment::{Backing, PeerSegment, Segment, TMPFS_MAGIC, allocate, check_file_size};
+pub(crate) use segment::{
+    Backing, PeerSegment, Segment, TMPFS_MAGIC, allocate, check_file_size, memfd_device, most_freed,
+};
 
 /// The 64-bit words of a segment that this side writes.
 ///

@@ -1,5 +1,6 @@
 //! Segments: memfds, their seals, and the checks of a peer's segments.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use memfd::MemfdOptions;
@@ -28,8 +29,9 @@ pub(crate) struct Backing {
 /// A segment of this process: allocated, mapped read-write, then sealed.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    mapping: Mapping,
+    /// Dropped before the mapping, which frees large memory on another thread.
     fd: OwnedFd,
+    mapping: Mapping,
     len: usize,
 }
 
@@ -62,7 +64,7 @@ impl Segment {
             mapping.prefault()?;
         }
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| Error::os("F_ADD_SEALS", errno))?;
-        Ok(Self { mapping, fd, len })
+        Ok(Self { fd, mapping, len })
     }
 
     /// Returns the bytes of this segment, without its mirror.
@@ -161,6 +163,12 @@ pub(super) fn create_memfd() -> Result<OwnedFd> {
     }
 }
 
+/// Returns the device number of memfds without huge pages, which no other file has, or `None` if none can be made.
+pub(crate) fn memfd_device() -> Option<u64> {
+    let stat = rustix::fs::fstat(create_memfd().ok()?).ok()?;
+    Some(stat.st_dev)
+}
+
 /// A peer's segment: checked, then mapped read-only.
 #[derive(Debug)]
 pub(crate) struct PeerSegment {
@@ -169,14 +177,19 @@ pub(crate) struct PeerSegment {
 }
 
 impl PeerSegment {
-    /// Checks a peer's descriptor as a segment of `len` bytes, maps it, and closes it.
+    /// Checks a peer's descriptor as a segment of `len` bytes, and maps it. `is_counted`: its pages were counted before.
     ///
     /// # Errors
     ///
     /// [`Fault`](crate::error::Fault) with the first check that fails.
-    pub(crate) fn attach(fd: impl AsFd, len: usize, mirror: usize, prefault: bool) -> Result<Self> {
+    pub(crate) fn attach(
+        fd: impl AsFd,
+        (len, is_counted): (usize, bool),
+        mirror: usize,
+        prefault: bool,
+    ) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
-        let known = is_whole(fd.as_fd(), len)?;
+        let known = is_counted || is_whole(fd.as_fd(), len, 0..len)?;
         let mapping = PeerMapping::map(&fd, len, mirror).map_err(|error| {
             // Linux before 6.7 refuses a shared mapping of a sealed file by a descriptor that is open for
             // writing. The peer sent that descriptor.
@@ -189,6 +202,16 @@ impl PeerSegment {
             mapping.prefault()?;
         }
         Ok(Self { mapping, len })
+    }
+
+    /// Counts the pages of a part of a peer's segment of `len` bytes. Returns `false` if this kernel does not report them.
+    ///
+    /// # Errors
+    ///
+    /// As [`attach`](Self::attach).
+    pub(crate) fn count_pages(fd: BorrowedFd<'_>, len: usize, part: Range<usize>) -> Result<bool> {
+        check(fd, len as u64, SEALS)?;
+        is_whole(fd, len, part)
     }
 
     pub(crate) fn mapping(&self) -> &PeerMapping {
@@ -209,6 +232,8 @@ pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> R
     if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
         return Err(Fault::AccessMode.into());
     }
+    // Only memory answers this, and no filesystem hears of it. The server of another file's filesystem could leave the
+    // questions below without an answer.
     let seals = match rustix::fs::fcntl_get_seals(fd) {
         Ok(seals) => seals,
         Err(_) => return Err(Fault::NotMemfd.into()),
@@ -233,15 +258,39 @@ pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> R
     if allocated < size {
         return Err(Fault::Sparse { allocated, size }.into());
     }
+    // Memory counts as small by its length, and the blocks behind its end are freed with it. The seal against growing
+    // keeps their number.
+    let most = most_blocks(size);
+    if allocated > most {
+        return Err(Fault::Excess { allocated, most }.into());
+    }
     Ok(())
 }
 
-/// Refuses a segment with unallocated pages. Returns `false` if this kernel does not report them.
-pub(super) fn is_whole(fd: BorrowedFd<'_>, len: usize) -> Result<bool> {
-    let present = present_pages(fd, len as u64);
-    let pages = (len / page_size()) as u64;
+/// Returns the most bytes that the kernel allocates for memory of `size` bytes: the last page may be a huge one, which has
+/// as many pages as a page has pointers.
+fn most_blocks(size: u64) -> u64 {
+    let page = page_size() as u64;
+    let huge = page * (page / size_of::<u64>() as u64);
+    size.checked_next_multiple_of(huge).unwrap_or(u64::MAX).saturating_add(page)
+}
+
+/// Returns how many bytes the end of the last reference to a peer's memory frees at most. `None`: not known, as it is no
+/// memory, or another process can lengthen it.
+pub(crate) fn most_freed(fd: impl AsFd) -> Option<u64> {
+    // Only memory answers this, and no filesystem hears of it.
+    let seals = rustix::fs::fcntl_get_seals(&fd).ok()?;
+    let stat = rustix::fs::fstat(&fd).ok().filter(|_| seals.contains(SealFlags::GROW))?;
+    Some(stat.st_size.unsigned_abs().max(stat.st_blocks.unsigned_abs().saturating_mul(512)))
+}
+
+/// Refuses a segment of `len` bytes with unallocated pages in a part. Returns `false` if this kernel does not report them.
+pub(super) fn is_whole(fd: BorrowedFd<'_>, len: usize, part: Range<usize>) -> Result<bool> {
+    let present = present_pages(fd, part.start as u64, part.len() as u64);
+    let pages = (part.len() / page_size()) as u64;
     if let Some(present) = present.filter(|present| *present < pages) {
-        let (allocated, size) = (present * page_size() as u64, len as u64);
+        // The parts before this one are allocated.
+        let (allocated, size) = (part.start as u64 + present * page_size() as u64, len as u64);
         return Err(Fault::Sparse { allocated, size }.into());
     }
     Ok(present.is_some())

@@ -225,7 +225,9 @@ impl Allocation<'_> {
             let since = *start.get_or_insert(now);
             if now >= deadline {
                 let late = Error::new(ErrorKind::TimedOut { after: now - since });
-                let what = "others hold the pool's quota (Options::pool_quota)";
+                let holdings = pool.holdings();
+                let what =
+                    format!("others hold the pool's quota (Options::pool_quota); {holdings}");
                 return Err(late.waiting_for(what));
             }
             std::thread::sleep(pause.min(deadline - now));

@@ -54,6 +54,11 @@ impl Connection {
     /// - The peer does not write memory that it has lent until the memory comes back. So the peer's code is
     ///   not hostile and keeps no pointers to what it has sent. This library keeps none. Another
     ///   implementation of `docs/wire.md`, or a process under another party's control, may.
+    /// - The peer does not take memory back that this side still reads as a slice. It takes memory back when it
+    ///   [aborts](crate::Connection::abort) the link, and after
+    ///   [`Options::release_grace`](crate::Options::release_grace) when it has dropped the link or this side's link has
+    ///   failed. So the peer never aborts, and its grace is `Duration::MAX`; or this side drops all slices in time.
+    ///   Without slices nothing is required: other reads of memory that was taken back return an error.
     pub unsafe fn trust(mut self) -> Self {
         self.receiver().trust();
         self

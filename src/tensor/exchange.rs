@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::channel::{
-    Attachment, Claims, LentRange, OutgoingAttachment, Received, Receiver, Sender, SetAside,
+    Attachment, Charged, Claims, Envelope, LentRange, Metadata, OutgoingAttachment, PLAIN_TENSORS,
+    Received, Receiver, Sender,
 };
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault, TryRecvError, TrySendError};
 use crate::patience::{RecvPatience, SendPatience};
@@ -86,7 +87,57 @@ impl Sender {
         self.put_tensor(&mut tensor.into(), SendPatience::None)
     }
 
-    /// Sends a set of tensors in one message, as [`send_tensor`](Self::send_tensor) does.
+    /// Sends a tensor with metadata, as [`send_tensor`](Self::send_tensor) does.
+    /// [`Receiver::recv_tensors`](crate::Receiver::recv_tensors) returns a set that has both. A receiver that calls
+    /// [`recv_tensor`](crate::Receiver::recv_tensor) gets the tensor alone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let mut far = far.join().unwrap()?;
+    /// use slipring::message::Value;
+    /// use slipring::meta;
+    ///
+    /// let frame = context.alloc::<u8>([1080, 1920, 3])?;
+    /// near.sender().send_tensor_with(frame, &meta! { "frame" => 7, "camera" => "left" }?)?;
+    ///
+    /// let frames = far.receiver().recv_tensors()?.expect("a frame");
+    /// assert_eq!(frames.metadata().get("frame"), Some(Value::Integer(7)));
+    /// assert_eq!(frames.at(0).unwrap().shape().dims(), [1080, 1920, 3]);
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_tensor_with<'a>(
+        &mut self,
+        tensor: impl Into<Outgoing<'a>>,
+        metadata: &Metadata,
+    ) -> Result<()> {
+        let mut tensor = tensor.into();
+        self.put_tensor_with(&mut tensor, metadata, SendPatience::Default).map_err(into_send_error)
+    }
+
+    /// As [`send_tensor_with`](Self::send_tensor_with), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
+    pub fn try_send_tensor_with(
+        &mut self,
+        tensor: &Tensor,
+        metadata: &Metadata,
+    ) -> Result<(), TrySendError> {
+        self.put_tensor_with(&mut tensor.into(), metadata, SendPatience::None)
+    }
+
+    /// Sends a set of tensors in one message, with the metadata of the set, as [`send_tensor`](Self::send_tensor) does.
     ///
     /// # Examples
     ///
@@ -112,7 +163,7 @@ impl Sender {
     /// - [`ErrorKind::MessageTooLarge`]: names and shapes do not fit into the ring.
     /// - Otherwise as [`send`](Self::send).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
-        self.put_tensors(tensors, SendPatience::Default).map_err(into_send_error)
+        self.put_tensors(PLAIN_TENSORS, tensors, SendPatience::Default).map_err(into_send_error)
     }
 
     /// Sends a set as [`send_tensors`](Self::send_tensors) does. It waits for room until `deadline`.
@@ -121,7 +172,8 @@ impl Sender {
     ///
     /// As [`send_tensors`](Self::send_tensors).
     pub fn send_tensors_deadline(&mut self, tensors: &TensorSet, deadline: Instant) -> Result<()> {
-        self.put_tensors(tensors, SendPatience::Until(deadline)).map_err(into_send_error)
+        let patience = SendPatience::Until(deadline);
+        self.put_tensors(PLAIN_TENSORS, tensors, patience).map_err(into_send_error)
     }
 
     /// Sends a set as [`send_tensors`](Self::send_tensors) does. It does not wait.
@@ -130,7 +182,7 @@ impl Sender {
     ///
     /// As [`try_send`](Self::try_send).
     pub fn try_send_tensors(&mut self, tensors: &TensorSet) -> Result<(), TrySendError> {
-        self.put_tensors(tensors, SendPatience::None)
+        self.put_tensors(PLAIN_TENSORS, tensors, SendPatience::None)
     }
 
     /// Sends a tensor as [`send_tensor`](Self::send_tensor) does. It does not wait, and leaves `tensor`
@@ -152,8 +204,10 @@ impl Sender {
             Sent::Failed(kind) => Err(Error::from(kind.clone()).into()),
             Sent::Moved { head, block } if self.pool().owns(block) => {
                 if let Some(place) = block.place() {
-                    let place = (place, block.len());
-                    let enter = |pool: &Pool, to, promise| pool.enter(block, to, promise);
+                    let place = (place, block.len(), block.block_len());
+                    let enter = |pool: &Pool, to, promise, revoke: &dyn Fn()| {
+                        pool.enter(block, to, promise, revoke)
+                    };
                     if self.put_single(head.dtype, &head.shape, place, enter)? {
                         return Ok(());
                     }
@@ -162,10 +216,33 @@ impl Sender {
             }
             Sent::Moved { head, block } => {
                 let mut described = Described::default();
-                described.add_copy(*head, Bytes::of(block.bytes()))?;
-                self.put_described(described, patience)
+                described.add_copy(*head, Bytes::of(block.bytes()), None)?;
+                self.put_described(PLAIN_TENSORS, described, patience)
             }
         }
+    }
+
+    #[cold]
+    fn put_tensor_with(
+        &mut self,
+        tensor: &mut Outgoing<'_>,
+        metadata: &Metadata,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        let mut described = Described::default();
+        match &mut tensor.tensor {
+            Sent::Kept(tensor) => described.add(self, "", tensor)?,
+            Sent::Owned(tensor) => described.add(self, "", tensor)?,
+            Sent::Failed(kind) => return Err(Error::from(kind.clone()).into()),
+            Sent::Moved { head, block } => {
+                if self.pool().owns(block) {
+                    described.add_block(head, block)?;
+                } else {
+                    described.add_copy(*head, Bytes::of(block.bytes()), None)?;
+                }
+            }
+        }
+        self.put_described(PLAIN_TENSORS.with(metadata), described, patience)
     }
 
     #[inline]
@@ -173,8 +250,10 @@ impl Sender {
         if let Storage::Shared(block) = &tensor.storage
             && self.pool().owns_shared(block)
         {
-            let enter = |pool: &Pool, to, promise| pool.enter_shared(block, to, promise);
-            let place = (block.place(), block.len());
+            let enter = |pool: &Pool, to, promise, revoke: &dyn Fn()| {
+                pool.enter_shared(block, to, promise, revoke)
+            };
+            let place = (block.place(), block.len(), block.block_len());
             if self.put_single(tensor.dtype, &tensor.shape, place, enter)? {
                 return Ok(());
             }
@@ -182,7 +261,7 @@ impl Sender {
         let Some(attachment) = Described::attachment(self.pool(), tensor) else {
             let mut described = Described::default();
             described.add(self, "", tensor)?;
-            return self.put_described(described, patience);
+            return self.put_described(PLAIN_TENSORS, described, patience);
         };
         self.put_one(&Descriptor::of(tensor), attachment, patience)
     }
@@ -194,8 +273,8 @@ impl Sender {
         &mut self,
         dtype: DType,
         shape: &Shape,
-        place: ((u32, u64), usize),
-        enter: impl FnOnce(&Pool, BorrowerId, Promise) -> Option<Promise>,
+        place: ((u32, u64), usize, u64),
+        enter: impl FnOnce(&Pool, BorrowerId, Promise, &dyn Fn()) -> Option<Promise>,
     ) -> Result<bool, TrySendError> {
         match descriptor::to_words(dtype, shape) {
             Some((words, len)) => self.try_post_single(place, enter, words, len),
@@ -213,11 +292,12 @@ impl Sender {
         let mut description = [0; SHORT + 8];
         let description = &mut description[..head.encoded_len()];
         head.encode_to(description).map_err(Error::from)?;
-        self.post(&mut [attachment], description, patience)
+        self.post(PLAIN_TENSORS, &mut [attachment], description, patience)
     }
 
-    fn put_tensors(
+    pub(super) fn put_tensors(
         &mut self,
+        envelope: Envelope<'_>,
         tensors: &TensorSet,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
@@ -229,21 +309,22 @@ impl Sender {
         for (name, tensor) in tensors.iter() {
             described.add(self, name, tensor)?;
         }
-        self.put_described(described, patience)
+        self.put_described(envelope.with(tensors.metadata()), described, patience)
     }
 
     fn put_described(
         &mut self,
+        envelope: Envelope<'_>,
         mut described: Described<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        self.post(&mut described.attachments, &described.description, patience)
+        self.post(envelope, &mut described.attachments, &described.description, patience)
     }
 }
 
 impl Receiver {
     /// Receives the next tensor. Returns `None` if the peer has closed in order. It waits as
-    /// [`recv`](Self::recv) does.
+    /// [`recv`](Self::recv) does. Metadata of the message is dropped: [`recv_tensors`](Self::recv_tensors) returns it.
     ///
     /// # Errors
     ///
@@ -289,7 +370,7 @@ impl Receiver {
         self.take_tensor(RecvPatience::None)
     }
 
-    /// Receives the tensors of the next message. Returns `None` if the peer has closed in order. It waits as
+    /// Receives the tensors of the next message, with its metadata. Returns `None` if the peer has closed in order. It waits as
     /// [`recv`](Self::recv) does.
     ///
     /// # Errors
@@ -319,7 +400,7 @@ impl Receiver {
     }
 
     /// Returns the oldest message that was set aside. If its tensors are impossible the link ends.
-    pub(crate) fn pop_set_aside(&mut self) -> Result<Option<SetAside<TensorSet>>> {
+    pub(crate) fn pop_set_aside(&mut self) -> Result<Option<Charged<TensorSet>>> {
         self.pop_kept(open_set)
     }
 
@@ -385,8 +466,9 @@ fn open_one(
     Ok(1 + if rest.is_empty() { 0 } else { open_set(rest, claims)?.len() })
 }
 
-fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
+pub(super) fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
     let mut set = TensorSet::with_capacity(claims.left());
+    set.set_metadata(claims.take_metadata());
     let mut left = description;
     while !left.is_empty() {
         let index = set.len();
@@ -442,7 +524,7 @@ fn storage_of(head: &Descriptor<'_>, claims: &mut Claims<'_>) -> Result<Storage>
 }
 
 /// Returns the error of an operation that waited for room.
-fn into_send_error(error: TrySendError) -> Error {
+pub(super) fn into_send_error(error: TrySendError) -> Error {
     match error {
         TrySendError::Failed(error) => error.waiting_for_room(),
         // An operation that waits ends at its deadline instead.
@@ -451,9 +533,12 @@ fn into_send_error(error: TrySendError) -> Error {
 }
 
 /// Returns the error of an operation that waited for a message.
-fn into_recv_error(error: TryRecvError) -> Error {
+pub(super) fn into_recv_error(error: TryRecvError) -> Error {
     match error {
         TryRecvError::Failed(error) => error,
         TryRecvError::Empty => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ mod element;
 mod exchange;
 mod gpu;
 mod outgoing;
+mod request;
 mod set;
 mod shape;
 mod view;
@@ -35,6 +36,8 @@ pub use element::Element;
 pub use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, GpuPlace, OnGpu, Ticket};
 #[doc(hidden)]
 pub use outgoing::Outgoing;
+#[doc(hidden)]
+pub use request::TensorRequest;
 #[doc(no_inline)]
 pub use set::TensorSet;
 #[doc(no_inline)]

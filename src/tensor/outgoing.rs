@@ -1,6 +1,6 @@
 //! The argument of a send, and the description of a message of tensors.
 
-use crate::channel::{OutgoingAttachment, Sender};
+use crate::channel::{LentRange, OutgoingAttachment, Sender};
 use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::pool::{Block, Pool};
 use crate::shm::Bytes;
@@ -125,6 +125,12 @@ impl<'a> Described<'a> {
         }
     }
 
+    /// Adds a block that moves to the receiver.
+    pub(super) fn add_block(&mut self, head: &Descriptor<'_>, block: &'a mut Block) -> Result<()> {
+        self.attachments.push(OutgoingAttachment::Block(block));
+        self.describe(head)
+    }
+
     pub(super) fn add(&mut self, sender: &Sender, name: &str, tensor: &'a Tensor) -> Result<()> {
         let head = Descriptor { name, ..Descriptor::of(tensor) };
         match Self::attachment(sender.pool(), tensor) {
@@ -155,20 +161,27 @@ impl<'a> Described<'a> {
                     })
                 }
                 Storage::Gpu(OnGpu::Lent(_)) => Err(TensorFault::GpuLoan.into()),
-                _ => self.add_copy(head, tensor.bytes()?),
+                Storage::Lent(range) => self.add_copy(head, range.bytes(), Some(range)),
+                _ => self.add_copy(head, tensor.bytes()?, None),
             },
         }
     }
 
-    /// Adds bytes by a copy, into the description or into a block.
-    pub(super) fn add_copy(&mut self, head: Descriptor<'_>, bytes: Bytes<'a>) -> Result<()> {
+    /// Adds bytes by a copy, into the description or into a block. `lender` is the loan that they belong to.
+    pub(super) fn add_copy(
+        &mut self,
+        head: Descriptor<'_>,
+        bytes: Bytes<'a>,
+        lender: Option<&'a LentRange>,
+    ) -> Result<()> {
         if bytes.len() > INLINE {
-            self.attachments.push(OutgoingAttachment::copy_of(bytes));
+            self.attachments.push(OutgoingAttachment::copy_of(bytes, lender));
             return self.describe(&head);
         }
         let mut inline = [0; INLINE];
         let inline = &mut inline[..bytes.len()];
         bytes.copy_to(inline);
+        lender.map_or(Ok(()), LentRange::check)?;
         self.describe(&Descriptor { place: Location::Inline(inline), ..head })
     }
 

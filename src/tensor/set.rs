@@ -2,13 +2,14 @@
 
 use std::ops::Index;
 
+use crate::channel::Metadata;
 use crate::error::{Result, TensorFault};
 use crate::region::Registry;
 use crate::tensor::descriptor::MAX_NAME;
 use crate::tensor::view::Tensor;
 
 /// Tensors that travel in one message, such as a model's inputs. Each has an index, and a name if the caller
-/// gave one.
+/// gave one. The set may have [metadata](Self::metadata), which travels with it.
 ///
 /// # Examples
 ///
@@ -24,6 +25,7 @@ use crate::tensor::view::Tensor;
 #[derive(Debug, Default)]
 pub struct TensorSet {
     entries: Vec<(Box<str>, Tensor)>,
+    metadata: Metadata,
 }
 
 impl TensorSet {
@@ -33,7 +35,39 @@ impl TensorSet {
     }
 
     pub(super) fn with_capacity(count: usize) -> Self {
-        Self { entries: Vec::with_capacity(count) }
+        Self { entries: Vec::with_capacity(count), metadata: Metadata::new() }
+    }
+
+    /// Returns the named values that travel with the set. Of a received set, the values that the sender gave.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context, Tensor, TensorSet};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// # let mut far = far.join().unwrap()?;
+    /// use slipring::message::Value;
+    /// use slipring::meta;
+    ///
+    /// let mut inputs = TensorSet::new();
+    /// inputs.insert("ids", Tensor::from_slice([1, 3], &[7i64, 8, 9])?)?;
+    /// inputs.set_metadata(meta! { "model" => "bert", "step" => 3 }?);
+    /// near.sender().send_tensors(&inputs)?;
+    ///
+    /// let inputs = far.receiver().recv_tensors()?.expect("a set");
+    /// assert_eq!(inputs.metadata().get("model"), Some(Value::String("bert")));
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Replaces the named values that travel with the set.
+    pub fn set_metadata(&mut self, metadata: Metadata) {
+        self.metadata = metadata;
     }
 
     /// Appends a tensor without a name.
@@ -71,7 +105,8 @@ impl TensorSet {
     /// Returns the bytes of memory that the set takes while it waits, without pools and loans.
     pub(crate) fn private_len(&self) -> usize {
         let entry = size_of::<(Box<str>, Tensor)>();
-        self.iter().map(|(name, tensor)| entry + name.len() + tensor.private_len()).sum()
+        let tensors = self.iter().map(|(name, tensor)| entry + name.len() + tensor.private_len());
+        self.metadata.section().len() + tensors.sum::<usize>()
     }
 
     /// Returns the number of tensors.
@@ -107,7 +142,7 @@ impl TensorSet {
     pub fn resolve(self, registry: &Registry) -> Result<Self> {
         let resolve = |(name, tensor): (Box<str>, Tensor)| Ok((name, tensor.resolve(registry)?));
         let entries: Result<_> = self.entries.into_iter().map(resolve).collect();
-        Ok(Self { entries: entries? })
+        Ok(Self { entries: entries?, metadata: self.metadata })
     }
 
     /// Returns an iterator over names and tensors, in order. A tensor without a name has an empty one.

@@ -290,12 +290,18 @@ impl Tensor {
     /// # Errors
     ///
     /// - [`TensorFault::Unresolved`], [`TensorFault::OnGpu`].
+    /// - [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked): the peer has taken the bytes back. A view that was made
+    ///   before shows other bytes then. A caller that gets `Ok` from another call, behind its last read of the view, has read
+    ///   what was sent.
     /// - Of a tensor in a region: [`TensorFault::Alignment`] if it does not start at a multiple of 8, and
     ///   those of [`Lease::bytes`](crate::region::Lease::bytes), which returns views of sealed memory only.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         match &self.storage {
-            Storage::Lent(range) => Ok(range.bytes()),
+            Storage::Lent(range) => {
+                range.check()?;
+                Ok(range.bytes())
+            }
             Storage::Region(lease) => {
                 let bytes = lease.bytes()?;
                 // The peer that named the region chose the start.
@@ -307,6 +313,19 @@ impl Tensor {
             Storage::Named(_) => Err(TensorFault::Unresolved.into()),
             Storage::Gpu(_) => Err(TensorFault::OnGpu.into()),
             _ => Ok(Bytes::of(self.as_bytes()?)),
+        }
+    }
+
+    /// Checks that what was read of the bytes until now is what was sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked)
+    #[inline]
+    fn check_loan(&self) -> Result<()> {
+        match &self.storage {
+            Storage::Lent(range) => range.check(),
+            _ => Ok(()),
         }
     }
 
@@ -325,7 +344,7 @@ impl Tensor {
             Storage::Region(lease) => lease.read_at(offset as u64, to),
             _ => {
                 self.bytes()?.slice(offset, to.len()).copy_to(to);
-                Ok(())
+                self.check_loan()
             }
         }
     }
@@ -354,8 +373,10 @@ impl Tensor {
     /// - [`TensorFault::Unstable`]: the bytes are on loan from a peer that is not
     ///   [trusted](crate::Connection::trust), or lie in a region.
     /// - [`TensorFault::OnGpu`]: they lie on a GPU.
+    /// - [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked): the peer has taken them back.
     #[inline]
     pub fn as_bytes(&self) -> Result<&[u8]> {
+        self.check_loan()?;
         self.stable().ok_or_else(|| self.unstable().into())
     }
 
@@ -405,6 +426,8 @@ impl Tensor {
     /// - [`TensorFault::DataType`]: the tensor has another data type.
     /// - [`TensorFault::Bool`]: an element is neither 0 nor 1.
     /// - [`TensorFault::Unresolved`], [`TensorFault::OnGpu`]: the processor cannot read it yet.
+    /// - [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked): the peer has ended the link and taken the bytes back. What
+    ///   was copied until then may be other bytes.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         element::check::<T>(self.dtype)?;
         self.check_resolved()?;
@@ -426,18 +449,27 @@ impl Tensor {
             lease.read_at(0, &mut bytes)?;
             return Ok(element::copy(Bytes::of(&bytes), to)?);
         }
-        Ok(element::copy(self.bytes()?, to)?)
+        let copied = element::copy(self.bytes()?, to);
+        // Other bytes are no fault of the elements that the peer has sent.
+        self.check_loan()?;
+        Ok(copied?)
     }
 
     /// Passes the elements to `each` in order, in private copies of 16 KiB.
     ///
     /// # Errors
     ///
-    /// As [`to_vec`](Self::to_vec).
+    /// As [`to_vec`](Self::to_vec). The chunks that `each` has seen are what the peer has sent.
     pub fn for_each_chunk<T: Element>(&self, mut each: impl FnMut(&[T])) -> Result<()> {
         element::check::<T>(self.dtype)?;
         let Storage::Region(lease) = &self.storage else {
-            return self.bytes()?.for_each_chunk(each);
+            let bytes = self.bytes()?;
+            let copy = |at: usize, part: &mut [T]| {
+                let copied = element::copy(bytes.slice(at, size_of_val(part)), part);
+                self.check_loan()?;
+                Ok(copied?)
+            };
+            return for_each_chunk(self.byte_len(), copy, &mut each);
         };
         let mut read = Vec::new();
         let copy = |at: usize, part: &mut [T]| {
@@ -471,7 +503,11 @@ impl Tensor {
             }
             Storage::Private(private) => Storage::Private(private.clone()),
             Storage::Named(named) => Storage::Named(named.clone()),
-            Storage::Lent(range) => Storage::Private(Private::copy_of(range.bytes())?),
+            Storage::Lent(range) => {
+                let private = Private::copy_of(range.bytes())?;
+                range.check()?;
+                Storage::Private(private)
+            }
             Storage::Region(lease) => Storage::Named(Named::of(lease)),
             // Sending a loan of a GPU's memory is refused later.
             Storage::Gpu(on) => Storage::Gpu(on.clone()),

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use crate::channel::inbox::receiver::Receiver;
 use crate::channel::message::{Request, RequestId};
+use crate::channel::metadata::Metadata;
 use crate::channel::sender::Sender;
 use crate::channel::stats::HalfStats;
 use crate::error::{Error, ErrorKind, Result, TryRecvError};
@@ -213,6 +214,9 @@ impl Connection {
     /// Ends the connection in order. The peer receives all messages sent before, even if this process ends right after.
     /// Dropping the connection does the same and reports no error.
     ///
+    /// The peer may receive long messages, and keep tensors, until
+    /// [`Options::release_grace`](crate::Options::release_grace) is over or this process ends.
+    ///
     /// # Errors
     ///
     /// - [`ErrorKind::PeerDied`]: the peer may not have received the last messages.
@@ -226,6 +230,11 @@ impl Connection {
         let error = self.link().end();
         // A peer that closed first, in order, is no error.
         if *error.kind() == ErrorKind::PeerClosed { Ok(()) } else { Err(error) }
+    }
+
+    /// Ends the connection, and takes back at once all memory that the peer holds, as [`Sender::abort`] does.
+    pub fn abort(self) {
+        self.sender.abort();
     }
 
     /// Sends a request and waits for its response, at most for
@@ -258,7 +267,9 @@ impl Connection {
     ///
     /// - [`ErrorKind::TimedOut`]: no response came in time. The connection drops one that comes later.
     /// - [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`]: no response will come.
-    /// - [`ErrorKind::BacklogFull`]: other messages fill the backlog; receive them first.
+    /// - [`ErrorKind::OtherKind`]: the response has tensors, for [`call_tensors`](Self::call_tensors). The connection drops it.
+    /// - [`ErrorKind::BacklogFull`], [`ErrorKind::AccountFull`]: other messages fill the backlog, or the account of the
+    ///   [memory](crate::options::Resource::Memory) of messages set aside; receive them first.
     /// - Otherwise as [`Sender::send`].
     pub fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         self.call_deadline(request, self.default_deadline())
@@ -270,6 +281,53 @@ impl Connection {
     ///
     /// As [`call`](Self::call).
     pub fn call_deadline(&mut self, request: &[u8], deadline: Instant) -> Result<Vec<u8>> {
+        Ok(self.call_in((request, &Metadata::new()), deadline)?.0)
+    }
+
+    /// Sends a request with metadata, and returns its response with the metadata of that, as [`call`](Self::call) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::{Address, Context};
+    /// # let address = Address::fresh();
+    /// # let context = Context::new()?;
+    /// # let mut listener = context.listen(&address)?;
+    /// use slipring::message::Value;
+    /// use slipring::meta;
+    ///
+    /// let server = std::thread::spawn(move || -> slipring::Result<()> {
+    ///     let mut link = listener.accept()?;
+    ///     while let Some(request) = link.recv_request()? {
+    ///         let user = request.metadata.get("user").is_some();
+    ///         link.sender().respond_with(request.id, b"done", &meta! { "known" => user }?)?;
+    ///     }
+    ///     Ok(())
+    /// });
+    /// # let mut link = context.connect(&address)?;
+    /// let (response, metadata) = link.call_with(b"question", &meta! { "user" => "ann" }?)?;
+    /// assert_eq!((&response[..], metadata.get("known")), (&b"done"[..], Some(Value::Bool(true))));
+    /// # drop(link);
+    /// # server.join().unwrap()?;
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub fn call_with(
+        &mut self,
+        request: &[u8],
+        metadata: &Metadata,
+    ) -> Result<(Vec<u8>, Metadata)> {
+        self.call_in((request, metadata), self.default_deadline())
+    }
+
+    fn call_in(
+        &mut self,
+        request: (&[u8], &Metadata),
+        deadline: Instant,
+    ) -> Result<(Vec<u8>, Metadata)> {
         let id = self.submit_deadline(request, deadline)?;
         let response = self.receiver.response(id, deadline);
         if response.is_err() {
@@ -285,12 +343,25 @@ impl Connection {
     /// - [`ErrorKind::BacklogFull`]: 4096 requests wait for their response.
     /// - Otherwise as [`Sender::send`].
     pub fn submit(&mut self, request: &[u8]) -> Result<RequestId> {
-        self.submit_deadline(request, self.default_deadline())
+        self.submit_with(request, &Metadata::new())
     }
 
-    fn submit_deadline(&mut self, request: &[u8], deadline: Instant) -> Result<RequestId> {
+    /// As [`submit`](Self::submit), with metadata.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub fn submit_with(&mut self, request: &[u8], metadata: &Metadata) -> Result<RequestId> {
+        self.submit_deadline((request, metadata), self.default_deadline())
+    }
+
+    fn submit_deadline(
+        &mut self,
+        request: (&[u8], &Metadata),
+        deadline: Instant,
+    ) -> Result<RequestId> {
         let id = self.receiver.calls().make()?;
-        let sent = self.sender.send_request(id.0, request, deadline);
+        let sent = self.sender.send_request(id, request, deadline);
         if sent.is_err() {
             self.receiver.calls().unmake(id);
         }
@@ -302,6 +373,7 @@ impl Connection {
     /// # Errors
     ///
     /// - [`ErrorKind::UnknownRequest`]: no such request is in flight.
+    /// - [`ErrorKind::OtherKind`]: the response has tensors. It waits for [`wait_tensors`](Self::wait_tensors).
     /// - [`ErrorKind::TimedOut`]: the request stays in flight; wait once more, or [`abandon`](Self::abandon) it.
     /// - Otherwise as [`call`](Self::call).
     pub fn wait(&mut self, request: RequestId) -> Result<Vec<u8>> {
@@ -314,7 +386,16 @@ impl Connection {
     ///
     /// As [`wait`](Self::wait).
     pub fn wait_deadline(&mut self, request: RequestId, deadline: Instant) -> Result<Vec<u8>> {
-        self.receiver.response(request, deadline)
+        Ok(self.receiver.response(request, deadline)?.0)
+    }
+
+    /// As [`wait`](Self::wait), and returns the response's metadata, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_with(&mut self, request: RequestId) -> Result<(Vec<u8>, Metadata)> {
+        self.receiver.response(request, self.default_deadline())
     }
 
     /// As [`wait`](Self::wait), but does not wait.
@@ -352,7 +433,7 @@ impl Connection {
         self.receiver.abandon(request);
     }
 
-    fn default_deadline(&self) -> Instant {
+    pub(crate) fn default_deadline(&self) -> Instant {
         after(self.sender.session().env.options().send_timeout)
     }
 

@@ -26,7 +26,7 @@ use crate::transport::listener::Listener;
 use crate::transport::options::Options;
 use crate::wake::SpinPolicy;
 
-/// The pause before the next attempt, while nobody listens on an address or its queue is full.
+/// The pause before the next attempt, while nobody listens on an address.
 const RETRY: Duration = Duration::from_millis(2);
 
 /// The options, the pool of blocks and the watcher thread that all connections of one context share.
@@ -218,8 +218,9 @@ impl Context {
         let deadline = self.core.options().handshake_deadline();
         socket::receive_credentials(&socket)?;
         loop {
-            match self.core.accept(&socket)? {
+            match self.core.accept(&socket, |_, _| true)? {
                 Offer::Accepted(sides) => return self.core.establish(socket, *sides),
+                Offer::Overdrawn(error) => return Err(error),
                 Offer::Silent => {
                     if !socket::wait_readable(&socket, Some(deadline))? {
                         return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
@@ -275,24 +276,25 @@ impl Context {
         target: &SocketAddrUnix,
         (start, deadline): (Instant, Instant),
     ) -> Result<Socket> {
-        let socket = loop {
-            let socket = Socket::new(socket::open()?);
-            // Between the connect and the Hello the listener would find this side silent.
-            socket::receive_credentials(&socket)?;
-            match socket::connect(&socket, target) {
-                Ok(()) => break socket,
-                // The listener's queue is full.
-                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(RETRY),
-                Err(Errno::AGAIN) => {
-                    return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
-                }
-                Err(errno @ (Errno::CONNREFUSED | Errno::NOENT)) => {
-                    let kind = ErrorKind::NobodyListens { address: address.to_string() };
-                    return Err(Error::with_source(kind, errno));
-                }
-                Err(errno) => return Err(Error::os("connect", errno)),
-            }
+        let socket = Socket::new(socket::open()?);
+        // Between the connect and the Hello the listener would find this side silent.
+        socket::receive_credentials(&socket)?;
+        let connected = match socket::connect(&socket, target) {
+            // The listener's queue is full.
+            Err(Errno::AGAIN) => socket::connect_until(&socket, target, deadline),
+            other => other,
         };
+        match connected {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => {
+                return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+            }
+            Err(errno @ (Errno::CONNREFUSED | Errno::NOENT)) => {
+                let kind = ErrorKind::NobodyListens { address: address.to_string() };
+                return Err(Error::with_source(kind, errno));
+            }
+            Err(errno) => return Err(Error::os("connect", errno)),
+        }
         // The policy checks the listener before any descriptor leaves.
         self.core.options().admit(&socket::maker(&socket)?)?;
         Ok(socket)

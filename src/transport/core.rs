@@ -10,14 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::error::Result;
-use crate::handshake::exchange::{self, Offer, Ours, Theirs};
+use crate::handshake::exchange::{self, Offer, Ours};
 use crate::handshake::owned_socket::Socket;
+use crate::handshake::packet::Hello;
+use crate::handshake::peer::Credentials;
 use crate::link::env::LinkEnv;
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
 use crate::shm::node_of_caller;
 use crate::transport::connection::Connection;
-use crate::transport::establish::establish;
+use crate::transport::establish::{LINK_DESCRIPTORS, LinkCharges, Sides, establish};
 use crate::transport::options::Options;
 use crate::wake;
 
@@ -72,17 +74,29 @@ impl Core {
                 self.prepare();
             }
         };
-        let theirs = exchange::connect(self.options.rules(), &socket, &ours, times, meanwhile)?;
-        self.establish(socket, (ours, theirs))
+        // Only a listener's links are those that peers make.
+        let charge =
+            |peer: &Credentials, hello: &Hello| LinkCharges::new(&self.options, peer, hello, 0);
+        let rules = self.options.rules();
+        let (theirs, charges) = exchange::connect(rules, &socket, &ours, times, meanwhile, charge)?;
+        self.establish(socket, (ours, theirs, charges))
     }
 
-    /// Accepts a peer over a connected socket, if its Hello has come.
-    pub(super) fn accept(&self, socket: &OwnedFd) -> Result<Offer> {
-        exchange::accept(self.options.rules(), socket, || self.take_ours())
+    /// Accepts a peer over a connected socket, if its Hello has come and its user `may_cost` so much.
+    pub(super) fn accept(
+        &self,
+        socket: &OwnedFd,
+        may_cost: impl FnOnce(u32, u64) -> bool,
+    ) -> Result<Offer<LinkCharges>> {
+        let charge = |peer: &Credentials, hello: &Hello| {
+            LinkCharges::new(&self.options, peer, hello, LINK_DESCRIPTORS)
+        };
+        let rules = self.options.rules();
+        exchange::accept(rules, socket, may_cost, charge, || self.take_ours())
     }
 
     /// Makes the connection of a handshake.
-    pub(super) fn establish(&self, socket: Socket, sides: (Ours, Theirs)) -> Result<Connection> {
+    pub(super) fn establish(&self, socket: Socket, sides: Sides) -> Result<Connection> {
         establish(&self.options, &self.env, socket, sides)
     }
 

@@ -1,13 +1,16 @@
-//! The connection of a handshake that has succeeded.
+//! The connection of a handshake that has succeeded, and what its peer's account is charged.
 //!
-//! The function owns nothing. If the watcher cannot watch the link, the function closes the account that it opened with
+//! [`establish`] owns nothing. If the watcher cannot watch the link, it closes the account that it opened with
 //! the pool.
 
 use std::sync::Arc;
 
+use crate::account::{Account, Charge, Resource};
 use crate::error::Result;
 use crate::handshake::exchange::{Ours, Theirs};
 use crate::handshake::owned_socket::Socket;
+use crate::handshake::packet::Hello;
+use crate::handshake::peer::Credentials;
 use crate::handshake::socket;
 use crate::link::env::LinkEnv;
 use crate::link::link::{Link, Returns, Terms};
@@ -15,6 +18,44 @@ use crate::link::session::Session;
 use crate::transport::connection::Connection;
 use crate::transport::options::Options;
 use crate::wake;
+
+/// The descriptors of a link: its socket and the peer's pidfd.
+pub(super) const LINK_DESCRIPTORS: u64 = 2;
+
+/// The mappings of a peer's segment, whose ring lies twice in a row.
+const RING_MAPPINGS: u64 = 2;
+
+/// The two sides of a handshake.
+pub(super) type Sides = (Ours, Theirs, LinkCharges);
+
+/// What a link's account holds from the handshake on.
+pub(super) struct LinkCharges {
+    account: Arc<Account>,
+    descriptors: Charge,
+    ring: [Charge; 2],
+}
+
+impl LinkCharges {
+    /// Charges a new account with a link of this peer: its descriptors, and the peer's segment.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AccountFull`](crate::ErrorKind::AccountFull)
+    pub(super) fn new(
+        options: &Options,
+        peer: &Credentials,
+        hello: &Hello,
+        descriptors: u64,
+    ) -> Result<Self> {
+        let account = options.account(peer);
+        let descriptors = account.charge(Resource::Descriptors, descriptors)?;
+        let ring = [
+            account.charge(Resource::Mappings, RING_MAPPINGS)?,
+            account.charge(Resource::MappedBytes, hello.extents().segment_len() as u64)?,
+        ];
+        Ok(Self { account, descriptors, ring })
+    }
+}
 
 /// Returns the connection of a handshake's two sides.
 ///
@@ -26,7 +67,7 @@ pub(super) fn establish(
     options: &Options,
     env: &Arc<LinkEnv>,
     socket: Socket,
-    (ours, theirs): (Ours, Theirs),
+    (ours, theirs, charges): Sides,
 ) -> Result<Connection> {
     let Ours { hello, mapping, ring, .. } = ours;
     if let Some(node) = options.node_of_receiver(theirs.hello.numa_node)
@@ -42,7 +83,9 @@ pub(super) fn establish(
         peer_pool_limit: theirs.hello.pool_limit,
     };
     let peer = theirs.segment.mapping().clone();
-    let borrower = env.pool().open(Arc::new(Returns::new(peer.clone())), theirs.hello.loan_slots);
+    peer.count(charges.ring);
+    let returns = Returns::new((mapping.clone(), peer.clone()), &theirs.peer);
+    let borrower = env.pool().open(Arc::new(returns), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
     socket::stop_pidfds(&socket);
     let link = Link::new(
@@ -52,7 +95,7 @@ pub(super) fn establish(
         terms,
         interrupts,
         borrower,
-        options.control_socket(),
+        options.control_socket((charges.account, charges.descriptors)),
     );
     let link = Arc::new(link);
     if let Err(error) = env.watch(&link) {
@@ -61,3 +104,6 @@ pub(super) fn establish(
     }
     Ok(Connection::new(Session::new(link, env.clone()), ring))
 }
+
+#[cfg(test)]
+mod tests;

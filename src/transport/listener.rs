@@ -4,11 +4,12 @@
 //! them, and an epoll instance that watches all three. So the epoll instance alone tells a loop when to call.
 //!
 //! 1. A peer that lies, stays silent or dies fails its own handshake alone.
-//! 2. At most `half_open_limit` peers are half-open. One more, and the listener drops the oldest.
+//! 2. At most `half_open_limit` peers are half-open. One more, and the listener drops the oldest of the user that has most.
+//!    Each is charged to its account with a descriptor. The listener refuses a silent peer whose account is full.
 //! 3. One descriptor is held in reserve, so that the listener can turn a peer away when this process may open no more.
 //! 4. The listener removes the path of its socket on drop, while its own socket is there.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,12 +22,15 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
+use crate::account::{Charge, Resource};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::address::Address;
 use crate::handshake::exchange::Offer;
-use crate::handshake::owned_socket::Socket;
+use crate::handshake::owned_socket::{ListeningSocket, Socket};
+use crate::handshake::peer::Credentials;
 use crate::handshake::{exchange, socket};
 use crate::shm::fork::Generation;
+use crate::transport::allowance::Allowance;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
 use crate::transport::socket_path::SocketPath;
@@ -41,8 +45,8 @@ const TIMER: u64 = u64::MAX - 1;
 /// counting the pages of a GiB, and a reactor has links beside the listener.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Peers that the socket's queue holds: the backlog of `listen`.
-const QUEUE: usize = 4096;
+/// As [`SLICE`], for a reactor, whose links wait meanwhile.
+pub(crate) const SHORT_SLICE: Duration = Duration::from_micros(500);
 
 /// Peers that the listener takes from the socket's queue before it checks the half-open ones.
 const BURST: usize = 64;
@@ -51,8 +55,9 @@ const BURST: usize = 64;
 /// the head of the queue, so the socket stays readable.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
-/// Rounds after the deadline in which the listener takes what has come.
-const LATE: u32 = 4;
+/// How long the listener does not look at its socket after a [`try_accept`](Listener::try_accept) that used up its slice,
+/// in multiples of the time that it took. So a queue that never empties gets a third of the time.
+const REST: u32 = 2;
 
 /// Counts of the peers that a listener has met.
 ///
@@ -73,7 +78,7 @@ pub struct ListenerStats {
     pub accepted: u64,
     /// Peers that were refused, or broke the protocol.
     pub refused: u64,
-    /// Peers whose Hello did not come in time, or that the listener dropped for newer ones.
+    /// Peers whose Hello did not come in time, or that the listener dropped for others.
     pub silent: u64,
 }
 
@@ -100,20 +105,23 @@ pub struct ListenerStats {
 pub struct Listener {
     core: Arc<Core>,
     address: Option<Address>,
-    socket: OwnedFd,
+    socket: ListeningSocket,
     epoll: OwnedFd,
     /// Peers whose Hello has not come, oldest first.
     half_open: VecDeque<HalfOpen>,
-    /// Expires at the deadline of a half-open peer.
+    /// Expires at the deadline of a half-open peer, or at the end of a rest.
     timer: OwnedFd,
     /// Whether the timer runs, or has expired unseen. It runs on after its peer has sent its Hello, so that a stream of
     /// peers costs one setting per `handshake_timeout`.
     is_timed: bool,
     next_key: u64,
+    allowance: Allowance,
     /// Closed for a moment to turn a peer away when no descriptor is left.
     reserve: Option<OwnedFd>,
     /// The peer at the head of the queue could neither be accepted nor turned away.
     stuck: bool,
+    /// Until then the epoll instance does not watch the socket, and the timer runs.
+    rests_until: Option<Instant>,
     stats: ListenerStats,
     generation: Generation,
     /// The file to remove on drop.
@@ -123,8 +131,11 @@ pub struct Listener {
 #[derive(Debug)]
 struct HalfOpen {
     key: u64,
+    /// The user that made the peer's socket.
+    user: u32,
     socket: Socket,
     deadline: Instant,
+    charge: Charge,
 }
 
 impl Listener {
@@ -146,13 +157,17 @@ impl Listener {
             }
             Err(errno) => return Err(Error::os("bind", errno)),
         };
-        let mut listener = Self::adopt(core, socket)?;
+        let mut listener = Self::start(core, ListeningSocket::new(socket, true))?;
         listener.path = path;
         listener.address = Some(address);
         Ok(listener)
     }
 
     pub(super) fn adopt(core: Arc<Core>, socket: OwnedFd) -> Result<Self> {
+        Self::start(core, ListeningSocket::new(socket, false))
+    }
+
+    fn start(core: Arc<Core>, socket: ListeningSocket) -> Result<Self> {
         // Accepted sockets inherit the option, so no Hello comes without credentials.
         socket::receive_credentials(&socket)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
@@ -162,7 +177,7 @@ impl Listener {
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )
         .map_err(|errno| Error::os("timerfd_create", errno))?;
-        for (watched, key) in [(&socket, LISTENER), (&timer, TIMER)] {
+        for (watched, key) in [(&*socket, LISTENER), (&timer, TIMER)] {
             epoll::add(&epoll, watched, EventData::new_u64(key), EventFlags::IN)
                 .map_err(|errno| Error::os("epoll_ctl", errno))?;
         }
@@ -177,8 +192,10 @@ impl Listener {
             timer,
             is_timed: false,
             next_key: 0,
+            allowance: Allowance::default(),
             reserve,
             stuck: false,
+            rests_until: None,
             stats: ListenerStats::default(),
             generation,
             path: None,
@@ -233,27 +250,62 @@ impl Listener {
         self.accept_until(Some(Instant::now()))
     }
 
+    /// Accepts as [`try_accept`](Self::try_accept) does, for about [`SHORT_SLICE`]. `Ok(None)`: the listener stays readable
+    /// if peers are left.
+    pub(crate) fn try_accept_soon(&mut self) -> Result<Option<Connection>> {
+        self.generation.check()?;
+        self.core.prepare();
+        let now = Instant::now();
+        self.drop_silent(now);
+        for key in self.ready_keys(Some(now))? {
+            let connected = self.take_event(key, SHORT_SLICE)?;
+            if connected.is_some() || now.elapsed() >= SHORT_SLICE {
+                return Ok(connected);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until `deadline` for the first event. Returns the keys of what has events.
+    fn ready_keys(&self, deadline: Option<Instant>) -> Result<Vec<u64>> {
+        let mut events = [MaybeUninit::<Event>::uninit(); 16];
+        loop {
+            match epoll::wait(&self.epoll, &mut events, timeout(deadline).as_ref()) {
+                Ok((ready, _)) => return Ok(ready.iter().map(|event| event.data.u64()).collect()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::os("epoll_wait", errno)),
+            }
+        }
+    }
+
+    /// Handles an event. Takes new peers for about `slice`.
+    fn take_event(&mut self, key: u64, slice: Duration) -> Result<Option<Connection>> {
+        match key {
+            LISTENER => self.take_new(slice),
+            TIMER => self.expire().map(|()| None),
+            key => self.check_again(key),
+        }
+    }
+
     fn accept_until(&mut self, deadline: Option<Instant>) -> Result<Option<Connection>> {
         self.generation.check()?;
-        let mut late = 0;
+        let began = Instant::now();
+        if self
+            .rests_until
+            .is_some_and(|until| until <= began || deadline.is_none_or(|deadline| deadline > began))
+        {
+            self.end_rest();
+        }
         loop {
             self.core.prepare();
             let now = Instant::now();
             self.drop_silent(now);
-            let mut events = [MaybeUninit::<Event>::uninit(); 16];
-            let keys: Vec<u64> =
-                match epoll::wait(&self.epoll, &mut events, timeout(deadline).as_ref()) {
-                    Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
-                    Err(Errno::INTR) => continue,
-                    Err(errno) => return Err(Error::os("epoll_wait", errno)),
-                };
+            let is_late = deadline.is_some_and(|deadline| deadline <= now);
+            let slice = if is_late { SHORT_SLICE } else { SLICE };
+            let keys = self.ready_keys(deadline)?;
             let idle = keys.is_empty();
             for key in keys {
-                let connected = match key {
-                    LISTENER => self.take_new(),
-                    TIMER => self.expire().map(|()| None),
-                    key => self.check_again(key),
-                };
+                let connected = self.take_event(key, slice);
                 if connected.is_err() && self.stuck && key == LISTENER {
                     // The caller that waits for the socket would call at once, for ever.
                     let now = Instant::now();
@@ -265,34 +317,46 @@ impl Listener {
                     return Ok(connected);
                 }
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                // A caller that waits for an edge must empty the queue, but endless liars must not keep it past its
+            let now = Instant::now();
+            if let Some(deadline) = deadline.filter(|deadline| *deadline <= now) {
+                // A caller that waits for an edge must empty the queue, but endless liars must not keep it long past its
                 // deadline.
-                late += 1;
-                if idle {
-                    return Ok(None);
+                let took = now - deadline.max(began);
+                if !idle && took >= SHORT_SLICE {
+                    self.rest(took * REST);
                 }
-                if late == LATE {
-                    self.rearm();
+                if idle || took >= SHORT_SLICE {
                     return Ok(None);
                 }
             }
         }
     }
 
-    /// Causes an edge of the epoll instance, as peers may be left in the queue.
-    fn rearm(&self) {
+    /// Does not look at the socket for `time`. The end of the rest causes an edge of the epoll instance.
+    fn rest(&mut self, time: Duration) {
+        let (data, none) = (EventData::new_u64(LISTENER), EventFlags::empty());
+        self.rests_until = Some(Instant::now() + time);
+        if epoll::modify(&self.epoll, &self.socket, data, none).is_err()
+            || self.set_timer().is_err()
+        {
+            self.end_rest();
+        }
+    }
+
+    /// Watches the socket. This causes an edge of the epoll instance if peers are left in the queue.
+    fn end_rest(&mut self) {
+        self.rests_until = None;
         let _ = epoll::delete(&self.epoll, &self.socket);
         // The entry had room a moment ago. Without it, `accept` finds peers by its deadline.
         let data = EventData::new_u64(LISTENER);
         let _ = epoll::add(&self.epoll, &self.socket, data, EventFlags::IN);
     }
 
-    /// Takes peers from the socket's queue until one connects.
-    fn take_new(&mut self) -> Result<Option<Connection>> {
+    /// Takes peers from the socket's queue until one connects, for about `slice`.
+    fn take_new(&mut self, slice: Duration) -> Result<Option<Connection>> {
         let start = Instant::now();
         for _ in 0..BURST {
-            if start.elapsed() >= SLICE {
+            if start.elapsed() >= slice {
                 break;
             }
             let peer = match socket::accept(self.socket.as_fd()) {
@@ -308,14 +372,17 @@ impl Listener {
             };
             self.stuck = false;
             let options = self.core.options();
-            let admitted = socket::maker(&peer).and_then(|maker| options.admit(&maker));
-            if let Err(error) = admitted {
-                self.note(&exchange::refuse(&peer, error));
-                continue;
-            }
+            let maker = socket::maker(&peer);
+            let maker = match maker.and_then(|maker| options.admit(&maker).map(|()| maker)) {
+                Ok(maker) => maker,
+                Err(error) => {
+                    self.note(&exchange::refuse(&peer, error));
+                    continue;
+                }
+            };
             match self.check(peer)? {
                 Checked::Connected(connection) => return Ok(Some(*connection)),
-                Checked::Silent(peer) => self.keep(peer)?,
+                Checked::Silent(peer) => self.keep(peer, &maker)?,
                 Checked::Over => {}
             }
         }
@@ -327,7 +394,8 @@ impl Listener {
         let Some(at) = self.half_open.iter().position(|peer| peer.key == key) else {
             return Ok(None);
         };
-        let Some(HalfOpen { socket, deadline, .. }) = self.half_open.remove(at) else {
+        let Some(HalfOpen { socket, user, deadline, charge, .. }) = self.half_open.remove(at)
+        else {
             return Ok(None);
         };
         // The socket lives on in its connection.
@@ -339,7 +407,7 @@ impl Listener {
                 let events = EventFlags::IN;
                 epoll::add(&self.epoll, &socket, EventData::new_u64(key), events)
                     .map_err(|errno| Error::os("epoll_ctl", errno))?;
-                self.half_open.insert(at, HalfOpen { key, socket, deadline });
+                self.half_open.insert(at, HalfOpen { key, user, socket, deadline, charge });
                 Ok(None)
             }
         }
@@ -347,8 +415,13 @@ impl Listener {
 
     /// Accepts a peer if its Hello has come.
     fn check(&mut self, socket: Socket) -> Result<Checked> {
-        let answer = match self.core.accept(&socket) {
+        let may_cost = |user, bytes| self.allowance.take(user, bytes);
+        let answer = match self.core.accept(&socket, may_cost) {
             Ok(Offer::Silent) => return Ok(Checked::Silent(socket)),
+            Ok(Offer::Overdrawn(error)) => {
+                self.note(&error);
+                return Ok(Checked::Over);
+            }
             Ok(Offer::Accepted(sides)) => self.core.establish(socket, *sides),
             Err(error) => Err(error),
         };
@@ -377,30 +450,44 @@ impl Listener {
         tracing::debug!(error = format_args!("{error:#}"), "a peer was not accepted");
     }
 
-    /// Keeps a peer whose Hello has not come. Drops the oldest if there are too many.
-    fn keep(&mut self, socket: Socket) -> Result<()> {
+    /// Keeps a peer whose Hello has not come, or refuses it if its account is full. If there are too many, drops the oldest
+    /// of the user that has most.
+    fn keep(&mut self, socket: Socket, maker: &Credentials) -> Result<()> {
+        let user = maker.uid;
+        let charge = match self.core.options().account(maker).charge(Resource::Descriptors, 1) {
+            Ok(charge) => charge,
+            Err(error) => {
+                self.note(&exchange::refuse(&socket, error));
+                return Ok(());
+            }
+        };
         if self.half_open.len() >= self.core.options().most_half_open() {
-            self.drop_oldest();
+            self.drop_of_most(user);
         }
         let key = self.next_key;
         self.next_key += 1;
         epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN)
             .map_err(|errno| Error::os("epoll_ctl", errno))?;
         let deadline = self.core.options().handshake_deadline();
-        self.half_open.push_back(HalfOpen { key, socket, deadline });
+        self.half_open.push_back(HalfOpen { key, user, socket, deadline, charge });
         if self.is_timed { Ok(()) } else { self.set_timer() }
     }
 
     /// Drops the peers whose time is over, once the timer has expired.
     fn expire(&mut self) -> Result<()> {
-        self.drop_silent(Instant::now());
+        let now = Instant::now();
+        self.drop_silent(now);
+        if self.rests_until.is_some_and(|until| until <= now) {
+            self.end_rest();
+        }
         self.set_timer()
     }
 
-    /// Sets the timer to the deadline of the oldest half-open peer, or stops it if there is none. This also takes back
+    /// Sets the timer to the deadline of the oldest half-open peer or the end of a rest, or stops it if there is none. This also takes back
     /// what an expired timer has reported.
     fn set_timer(&mut self) -> Result<()> {
-        let next = self.half_open.front().map(|peer| peer.deadline);
+        let first = self.half_open.front().map(|peer| peer.deadline);
+        let next = first.into_iter().chain(self.rests_until).min();
         // Zero would stop the timer.
         let value = timeout(next).map(|left| match left {
             Timespec { tv_sec: 0, tv_nsec: 0 } => Timespec { tv_sec: 0, tv_nsec: 1 },
@@ -421,7 +508,23 @@ impl Listener {
     }
 
     fn drop_oldest(&mut self) {
-        if let Some(peer) = self.half_open.pop_front() {
+        self.drop_at(0);
+    }
+
+    /// Drops the oldest peer of the user that has most, with one of `comer` on its way.
+    fn drop_of_most(&mut self, comer: u32) {
+        let mut counts = HashMap::from([(comer, 1)]);
+        for peer in &self.half_open {
+            *counts.entry(peer.user).or_insert(0) += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(user, count)| (*count, *user == comer));
+        let is_of_most = |peer: &HalfOpen| most.is_some_and(|(user, _)| peer.user == user);
+        let oldest = self.half_open.iter().position(is_of_most);
+        self.drop_at(oldest.unwrap_or_default());
+    }
+
+    fn drop_at(&mut self, at: usize) {
+        if let Some(peer) = self.half_open.remove(at) {
             let _ = epoll::delete(&self.epoll, &peer.socket);
             socket::end(&peer.socket);
             self.stats.silent += 1;
@@ -437,7 +540,8 @@ impl Listener {
         }
         let turned = socket::accept(self.socket.as_fd());
         let gone = turned.is_ok();
-        drop(turned);
+        // The drop of a `Socket` never waits.
+        drop(turned.map(|peer| peer.map(Socket::new)));
         self.reserve = reserve_descriptor(&self.socket);
         gone
     }
@@ -476,15 +580,13 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let path = self.path.take().filter(|_| self.generation.is_current());
-        if self.generation.is_current() {
-            // The kernel would close the descriptors that waiting peers have sent on this thread, with the socket.
-            let mut left = 0;
-            while left < QUEUE && matches!(socket::accept(self.socket.as_fd()), Ok(Some(_))) {
-                left += 1;
-            }
+        if !self.generation.is_current() {
+            return;
         }
-        if let Some(path) = path {
+        // Nobody joins the queue after this. The drop of the socket needs a descriptor to take those who wait.
+        self.socket.end();
+        self.reserve = None;
+        if let Some(path) = self.path.take() {
             path.remove();
         }
     }

@@ -20,6 +20,7 @@
 //! 2. After the handshake the socket carries descriptors of pool segments and of the user's, wake-ups, and the end of
 //!    the peer. It carries no messages.
 
+mod allowance;
 mod connection;
 mod context;
 mod core;
@@ -30,6 +31,6 @@ mod socket_path;
 
 pub use connection::{Connection, Stats};
 pub use context::Context;
-pub(crate) use listener::PAUSE as ACCEPT_PAUSE;
 pub use listener::{Listener, ListenerStats};
+pub(crate) use listener::{PAUSE as ACCEPT_PAUSE, SHORT_SLICE as ACCEPT_SLICE};
 pub use options::Options;

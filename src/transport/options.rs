@@ -3,8 +3,10 @@
 //! 1. Every option has a default.
 //! 2. A context checks its options once, when it is made.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::account::{Account, Charge, Limits, Resource};
 use crate::error::{ErrorKind, Result};
 use crate::handshake::exchange::Rules;
 use crate::handshake::layout;
@@ -14,7 +16,7 @@ use crate::handshake::policy::PeerPolicy;
 use crate::link::control_socket::ControlSocket;
 use crate::link::env::ChannelOptions;
 use crate::patience::after;
-use crate::pool::PoolOptions;
+use crate::pool::{LoanLimit, PoolOptions};
 use crate::shm::{Backing, page_size};
 use crate::wake::{Spin, SpinPolicy};
 
@@ -55,6 +57,7 @@ pub struct Options {
     inline_max: u64,
     loan_slots: u32,
     pool_quota: u64,
+    loan_limit: Option<LoanLimit>,
     pool_footprint: u64,
     pool_far_footprint: u64,
     peer_pool_limit: u64,
@@ -63,8 +66,10 @@ pub struct Options {
     half_open_limit: usize,
     handshake_timeout: Duration,
     send_timeout: Duration,
+    release_grace: Duration,
     spin: Spin,
     peer_policy: PeerPolicy,
+    limits: Limits,
     huge_pages: bool,
     prefault: bool,
     numa: Numa,
@@ -78,6 +83,7 @@ impl Default for Options {
             inline_max: 4 << 10,
             loan_slots: 256,
             pool_quota: 2 << 30,
+            loan_limit: None,
             pool_footprint: POOL_FOOTPRINT,
             pool_far_footprint: POOL_FAR_FOOTPRINT,
             peer_pool_limit: 4 << 30,
@@ -86,8 +92,10 @@ impl Default for Options {
             half_open_limit: 64,
             handshake_timeout: Duration::from_secs(1),
             send_timeout: Duration::from_secs(30),
+            release_grace: Duration::from_secs(1),
             spin: Spin::Adaptive { max: Duration::from_micros(400) },
             peer_policy: PeerPolicy::SameUser,
+            limits: Limits::default(),
             huge_pages: false,
             prefault: false,
             numa: Numa::Local,
@@ -143,9 +151,14 @@ impl Options {
         theirs.filter(|_| self.numa == Numa::Receiver)
     }
 
+    /// Returns the account of a new link with this peer.
+    pub(super) fn account(&self, peer: &Credentials) -> Arc<Account> {
+        Account::of_link((peer.uid, peer.pid), self.limits)
+    }
+
     /// Returns the receiving side of a new link's socket.
-    pub(super) fn control_socket(&self) -> ControlSocket {
-        ControlSocket::new(self.peer_pool_limit, self.prefault)
+    pub(super) fn control_socket(&self, account: (Arc<Account>, Charge)) -> ControlSocket {
+        ControlSocket::new(self.peer_pool_limit, self.prefault, account)
     }
 
     /// Returns the options of a link's halves.
@@ -156,6 +169,7 @@ impl Options {
             spin: self.spin,
             backlog_limit: self.backlog_limit,
             write_limit: self.write_limit,
+            release_grace: Some(self.release_grace).filter(|grace| *grace != Duration::MAX),
         }
     }
 }
@@ -200,6 +214,18 @@ impl Options {
         self
     }
 
+    /// Blocks and bytes of this context's pool that one link's peer may hold: long messages and tensors that it has not
+    /// returned, also those that it has not received. Default 1024 blocks, which is the most, and a quarter of
+    /// [`pool_quota`](Self::pool_quota). The peer's [`loan_slots`](Self::loan_slots) limit the blocks, too.
+    ///
+    /// A link at its limit has no room, and other links go on. A message that alone is longer than the limit is sent
+    /// while the peer holds nothing. A tensor that goes to several links counts for each of them. Blocks count with
+    /// their whole length, which is up to a quarter more than the message.
+    pub fn loan_limit(mut self, blocks: u32, bytes: u64) -> Self {
+        self.loan_limit = Some(LoanLimit { blocks, bytes });
+        self
+    }
+
     /// Bytes of each block size that rotate while the peer's CPU shares a cache with this side's. Default 2 MiB.
     ///
     /// The pool hands out the block of a size that was unused for longest, because lines that a receiver has just read
@@ -227,19 +253,21 @@ impl Options {
     }
 
     /// Bytes of messages that a receiver may set aside while it waits for something else (a response). Default 1 MiB.
+    /// The accounts of [`Resource::Memory`] hold for all links together.
     pub fn backlog_limit(mut self, bytes: usize) -> Self {
         self.backlog_limit = bytes;
         self
     }
 
     /// Bytes of writes of one [`Link`](crate::Link) that may wait for room, while its peer is slow or does not read.
-    /// Default 64 MiB. One write of any length may wait.
+    /// Default 64 MiB. One write of any length may wait, within the accounts of [`Resource::Memory`].
     pub fn write_limit(mut self, bytes: usize) -> Self {
         self.write_limit = bytes;
         self
     }
 
-    /// Peers of one listener whose Hello may be due. Default 64. When one more connects, the listener drops the oldest.
+    /// Peers of one listener whose Hello may be due. Default 64. When one more connects, the listener drops the oldest of the
+    /// user that has most.
     pub fn half_open_limit(mut self, peers: usize) -> Self {
         self.half_open_limit = peers;
         self
@@ -257,6 +285,20 @@ impl Options {
         self
     }
 
+    /// How long a peer may keep and receive this side's blocks (long messages and tensors) after this side has dropped both
+    /// halves of the link, or after the peer's end of the socket was closed without a release. Default 1 s. Then this side
+    /// uses the blocks again, closes its descriptors, and reads of the blocks by the peer fail with
+    /// [`ErrorKind::LoanRevoked`]. [`Sender::abort`](crate::Sender::abort) does not wait.
+    ///
+    /// `Duration::MAX`: the peer may keep them until its process ends, and a link with two descriptors lives on as long. A
+    /// peer that [trusts](crate::Connection::trust) this side relies on it. With any other value, the links that wait for
+    /// the grace hold at most a quarter of the descriptors that the process may open (`RLIMIT_NOFILE`). Beyond that this
+    /// side takes back what one process holds: of the user with most such links, the process with most, and its oldest.
+    pub fn release_grace(mut self, grace: Duration) -> Self {
+        self.release_grace = grace;
+        self
+    }
+
     /// How long a waiter polls before it sleeps. Default [`Spin::Adaptive`] with a `max` of 400 µs.
     pub fn spin(mut self, spin: Spin) -> Self {
         self.spin = spin;
@@ -266,6 +308,45 @@ impl Options {
     /// The peers that listeners admit, and the listeners that this side connects to. Default [`PeerPolicy::SameUser`].
     pub fn peer_policy(mut self, policy: PeerPolicy) -> Self {
         self.peer_policy = policy;
+        self
+    }
+
+    /// How much of a resource one link may make this process hold. Default: as much as its peer may.
+    pub fn link_limit(mut self, resource: Resource, limit: u64) -> Self {
+        self.limits.set_link(resource, limit);
+        self
+    }
+
+    /// How much of a resource the links of one peer process may make this process hold together. At most, and by default,
+    /// two thirds of what the other peers of its user leave.
+    pub fn peer_limit(mut self, resource: Resource, limit: u64) -> Self {
+        self.limits.set_peer(resource, limit);
+        self
+    }
+
+    /// How much of a resource the links of one user (effective user id) may make this process hold together. At most, and
+    /// by default, three quarters of what other users leave.
+    pub fn user_limit(mut self, resource: Resource, limit: u64) -> Self {
+        self.limits.set_user(resource, limit);
+        self
+    }
+
+    /// How much of a resource all peers may make this process hold together. The links of other contexts count, too. The
+    /// defaults follow the limits of the process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::options::Resource;
+    /// use slipring::{Context, Options};
+    ///
+    /// // A process that opens few files of its own gives peers more of what it may open.
+    /// let options = Options::new().process_limit(Resource::Descriptors, 900).user_limit(Resource::Descriptors, 600);
+    /// let context = Context::with_options(options)?;
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn process_limit(mut self, resource: Resource, limit: u64) -> Self {
+        self.limits.set_process(resource, limit);
         self
     }
 
@@ -319,6 +400,9 @@ impl Options {
         if self.loan_slots == 0 || self.loan_slots > 1 << 16 {
             return wrong("loan_slots", self.loan_slots.into(), "1 to 65536");
         }
+        if self.loan_limit.is_some_and(|limit| limit.blocks == 0 || limit.bytes == 0) {
+            return wrong("loan_limit", 0, "at least 1 block and 1 byte");
+        }
         if self.pool_footprint == 0 {
             return wrong("pool_footprint", 0, "at least 1 byte");
         }
@@ -341,6 +425,9 @@ impl Options {
             quota: self.pool_quota,
             footprint: self.pool_footprint,
             far_footprint: self.pool_far_footprint,
+            loans: self
+                .loan_limit
+                .unwrap_or(LoanLimit { blocks: LoanLimit::MOST, bytes: self.pool_quota / 4 }),
             backing: self.backing(),
         }
     }

@@ -17,8 +17,8 @@ use rustix::net::SocketAddrUnix;
 
 use crate::handshake::socket;
 
-/// Attempts to take the lock, with a millisecond in between. A listener holds it for a few system calls; whoever holds it
-/// for longer costs the others the removal of their files.
+/// Attempts to take the lock, with a millisecond in between. A listener holds it for a few system calls. A process that
+/// holds it for longer keeps the others from removing their files.
 const ATTEMPTS: u32 = 50;
 
 /// Device and inode of a file.

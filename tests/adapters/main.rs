@@ -3,6 +3,7 @@
 mod faults;
 mod fork;
 mod mio;
+mod shares;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokio;

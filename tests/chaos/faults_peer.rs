@@ -124,7 +124,7 @@ fn serve(context: &Context, link: &mut Connection) -> (bool, Result<(), Error>) 
 
 /// Where the honest side meets the victim.
 enum Stage<'a> {
-    Listening(Listener),
+    Listening(Box<Listener>),
     Connecting(&'a Context, &'a str),
 }
 
@@ -145,7 +145,7 @@ fn meet(stage: &mut Stage<'_>) -> Result<Connection, Error> {
 fn run(context: &Context, test: &str, role: &str, plan: Plan) -> Option<(Outcome, Vec<String>)> {
     let name = unique_name();
     let mut stage = match role {
-        "connects" => Stage::Listening(context.listen(&*name).unwrap()),
+        "connects" => Stage::Listening(Box::new(context.listen(&*name).unwrap())),
         _ => Stage::Connecting(context, &name),
     };
     let argument = format!("{role} {name}");

@@ -93,7 +93,7 @@ fn victim(role: Role, name: &str) {
 
 /// Where the survivor meets victims.
 enum Stage<'a> {
-    Listening(Listener),
+    Listening(Box<Listener>),
     Connecting(&'a Context, &'a str),
 }
 
@@ -166,7 +166,7 @@ fn once(context: &Context, test: &str, role: Role, plan: Plan) -> Option<Outcome
     let name = unique_name();
     // Before the victim is there.
     let mut stage = match role {
-        Role::VictimConnects => Stage::Listening(context.listen(&*name).unwrap()),
+        Role::VictimConnects => Stage::Listening(Box::new(context.listen(&*name).unwrap())),
         Role::VictimAccepts => Stage::Connecting(context, &name),
     };
     let argument = format!("victim {name}");

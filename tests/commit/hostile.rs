@@ -212,6 +212,33 @@ fn a_request_for_which_there_is_no_memory_ends_its_link() {
 }
 
 #[test]
+fn long_requests_that_wait_are_bounded_in_bytes() {
+    alone("long_requests_that_wait_are_bounded_in_bytes", || {
+        let watch = Watch::new(ServerOptions::new().workers(1));
+        let model = watch.stage.client().load(b"slow 3000").unwrap();
+        let session = model.session(0).unwrap();
+        let _buffers = session.allocate_all().unwrap();
+        session.commit().unwrap();
+        let count = watch.stage.counts.of("execute");
+        let execution = session.start().unwrap();
+        wait_until("the execution", || watch.stage.counts.of("execute") > count);
+        // The only worker is busy.
+        let mut hostile = Hostile::connect(&watch.stage);
+        let long = vec![b'x'; 40 << 20];
+        for ticket in 0..2 {
+            hostile.link.send(&[&head(LOAD, 0, ticket).0[..], &long].concat()).unwrap();
+        }
+        assert_eq!(hostile.hear(), Some((1, Said::Failed(14))), "80 MiB would wait");
+        assert!(matches!(hostile.hear(), Some((0, Said::Loaded(_)))));
+        execution.wait().unwrap();
+        // One at a time.
+        let again = [&head(LOAD, 0, 2).0[..], &long].concat();
+        assert!(matches!(hostile.ask(&again), Some((2, Said::Loaded(_)))));
+        watch.executes(3);
+    });
+}
+
+#[test]
 fn more_requests_than_may_wait_are_refused_one_by_one() {
     alone("more_requests_than_may_wait_are_refused_one_by_one", || {
         let watch = Watch::new(ServerOptions::new().workers(1));

@@ -8,13 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-use slipring::ErrorKind;
-use slipring::commit::ServerOptions;
+use slipring::commit::{Client, ServerOptions};
 use slipring::error::CommitFault;
+use slipring::{Context, ErrorKind};
 
 use crate::support::census::{descriptors, leave_descriptors};
 use crate::support::commit::*;
-use crate::support::other::alone;
+use crate::support::other::{Other, alone, listen_for, say};
 use crate::support::raw;
 use crate::support::service::Stage;
 use crate::support::wait_until;
@@ -299,11 +299,10 @@ fn descriptors_that_no_message_follows_end_only_their_link() {
     });
 }
 
-/// Returns a client that has as many descriptors waiting as it may.
-fn hoards(watch: &Watch) -> (Raw, u64) {
-    let good = memfd(16, SealFlags::SHRINK);
-    let mut raw = Raw::connect(&watch.stage);
-    let model = raw.load();
+/// Sends more descriptors than the server takes in, and waits until it takes no more.
+fn hoard(raw: &mut Raw) {
+    // The server closes such memory on the spot. Other refused descriptors would wait for a thread, and their number ends a link.
+    let good = memfd(16, SealFlags::SHRINK | SealFlags::GROW);
     let before = descriptors();
     for _ in 0..6 {
         raw.pass(&[good.as_fd(); 100]);
@@ -312,40 +311,71 @@ fn hoards(watch: &Watch) -> (Raw, u64) {
     wait_until("that they are taken in", || {
         thread::sleep(Duration::from_millis(5));
         let now = descriptors();
-        now > before && std::mem::replace(&mut last, now) == now
+        std::mem::replace(&mut last, now) == now
     });
-    (raw, model)
 }
 
 #[test]
 fn clients_that_hoard_descriptors_leave_room_to_the_others() {
-    alone("clients_that_hoard_descriptors_leave_room_to_the_others", || {
-        let watch = Watch::new(ServerOptions::new().workers(2));
-        let resource = rustix::process::Resource::Nofile;
-        let before = rustix::process::getrlimit(resource);
-        let limit = rustix::process::Rlimit { current: Some(720), ..before };
-        rustix::process::setrlimit(resource, limit).unwrap();
-        let mut hoards = vec![hoards(&watch)];
-        let honest = watch.stage.client();
-        for clients in 1..4 {
-            // Each of them has two thirds of what those before it have left.
-            let model = honest.load(b"many 6").unwrap();
-            let session = model.session(0).unwrap();
-            let _buffers = session.allocate_all().unwrap();
-            if let Err(error) = session.commit() {
-                panic!("beside {clients} others: {error}");
-            }
-            session.execute().unwrap();
-            model.close().unwrap();
-            hoards.push(self::hoards(&watch));
-        }
-        // Only their own messages lack the descriptors that were refused.
-        for (raw, model) in &mut hoards {
-            let message = head(COMMIT, 2, 3).u64(*model).passed(500, 2).memory(0, 0, 0, 8);
-            assert_eq!(raw.ask(&message.memory(1, 1, 8, 8).0), Some((3, Said::Failed(15))));
-        }
-        drop((hoards, honest));
-        rustix::process::setrlimit(resource, before).unwrap();
-        watch.is_undisturbed();
-    });
+    const TEST: &str = "clients_that_hoard_descriptors_leave_room_to_the_others";
+    let mut server =
+        Other::start(
+            TEST,
+            "",
+            |name| {
+                if name.is_empty() { beside_hoards(TEST) } else { visit(name) }
+            },
+        );
+    server.succeeds();
+}
+
+/// The rounds of the honest client, beside more and more hoards.
+const ROUNDS: usize = 3;
+
+/// The server, with clients of this process that hoard descriptors, and an honest one of another process.
+fn beside_hoards(test: &str) {
+    let watch = Watch::new(ServerOptions::new().workers(2));
+    let resource = rustix::process::Resource::Nofile;
+    let before = rustix::process::getrlimit(resource);
+    let limit = rustix::process::Rlimit { current: Some(720), ..before };
+    rustix::process::setrlimit(resource, limit).unwrap();
+    let connect = |_| {
+        let mut raw = Raw::connect(&watch.stage);
+        let model = raw.load();
+        (raw, model)
+    };
+    let mut hoards: Vec<(Raw, u64)> = (0..ROUNDS).map(connect).collect();
+    let mut honest = Other::spawn(test, &watch.stage.name);
+    // The first one takes all that a peer may, and the other ones are of the same peer.
+    for (raw, _) in &mut hoards {
+        hoard(raw);
+        honest.tell("go");
+        honest.expect("done");
+    }
+    honest.succeeds();
+    // The census does not count its pipes.
+    drop(honest);
+    // Only their own messages lack the descriptors that were refused.
+    for (raw, model) in &mut hoards {
+        let message = head(COMMIT, 2, 3).u64(*model).passed(500, 2).memory(0, 0, 0, 8);
+        assert_eq!(raw.ask(&message.memory(1, 1, 8, 8).0), Some((3, Said::Failed(15))));
+    }
+    drop(hoards);
+    rustix::process::setrlimit(resource, before).unwrap();
+    watch.is_undisturbed();
+}
+
+/// An honest client, which commits buffers in each round.
+fn visit(name: &str) {
+    let client = Client::connect(&Context::new().unwrap(), name).unwrap();
+    for _ in 0..ROUNDS {
+        listen_for("go");
+        let model = client.load(b"many 6").unwrap();
+        let session = model.session(0).unwrap();
+        let _buffers = session.allocate_all().unwrap();
+        session.commit().unwrap();
+        session.execute().unwrap();
+        model.close().unwrap();
+        say("done");
+    }
 }

@@ -29,7 +29,7 @@ WORDS = {
 }
 # A part of a record's header: its first bit, its bits, its limit.
 HEADER = {
-    "header.kind": (0, 8, 7),
+    "header.kind": (0, 8, 9),
     "header.flags": (8, 8, 8),
     "header.attachments": (16, 8, 1),
     "header.version": (24, 8, 1),
@@ -52,9 +52,23 @@ DESCRIPTION = {
     "dimension 1": (40, 4, 3),
     "name": (44, 1, 128),
 }
+META = 1 << 11
+SECTION = struct.pack("<HBBsqBBsB2s", 17, 1, 1, b"a", 7, 3, 1, b"b", 2, b"ok").ljust(24, b"\0")  # an integer, a string
+METADATA = {
+    "meta.len": (0, 2, 512),
+    "meta.type": (2, 1, 5),
+    "meta.name_len": (3, 1, 63),
+    "meta.name": (4, 1, 128),
+    "meta.value": (5, 8, 1),
+    "meta.type 1": (13, 1, 5),
+    "meta.name 1": (15, 1, 98),
+    "meta.string": (16, 1, 2),
+    "meta.padding": (20, 1, 1),
+}
 # Each record of the scene: which header, which payload.
 RECORDS = {"message": {}, "pooled": DESCRIPTOR, "tensors": DESCRIPTOR | DESCRIPTION, "trigger": {"token": (0, 4, 1)},
-           "packets": {}, "request": {"id": (0, 8, 2)}}
+           "packets": {}, "request": {"id": (0, 8, 2)}, "metadata": METADATA,
+           "tensor request": {"id": (0, 8, 2)}}
 PACKET = {SEGMENT: "Segment", RETIRE: "Retire", WAKE: "Wake"}
 
 
@@ -105,6 +119,7 @@ def scene(link, lies):
             if place == "word":
                 link.store(WORDS[name][0], value)
         record("message", b"message")
+        record("metadata", SECTION + b"message", flags=META)
         record("pooled", link.descriptor(), flags=POOLED)
         record("tensors", link.descriptor(slot=1, offset=64, length=24) + TENSOR, kind=TENSORS | 1 << 16 | 1 << 24)
         record("trigger", bytes(4), kind=TRIGGER)
@@ -112,6 +127,7 @@ def scene(link, lies):
             said(RETIRE)
         record("packets", b"", kind=PACKETS)
         record("request", bytes(8) + b"request", kind=wire.REQUEST)
+        record("tensor request", bytes(8), kind=wire.TENSOR_REQUEST | 1 << 24)
         # What makes the server look at our position: more than its ring holds.
         if ("word", "position") in lies:
             for _ in range(80):

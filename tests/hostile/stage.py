@@ -11,12 +11,18 @@ from wire import Ended, Refused
 # How long an evil link may go on before it counts as left alone, and before a test calls it a hang.
 PROMPT, PATIENCE = 0.1, 5.0
 
-ATTACKS = {}
+ATTACKS, SIEGES = {}, {}
 
 
 def attack(run):
     """Enters an attack under its name: `descriptors_kinds` is `descriptors-kinds`."""
     ATTACKS[run.__name__.replace("_", "-")] = run
+    return run
+
+
+def siege(run):
+    """Enters an attack without an end, a generator that yields after each step (siege.py)."""
+    SIEGES[run.__name__.replace("_", "-")] = run
     return run
 
 

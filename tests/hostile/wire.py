@@ -18,7 +18,7 @@ import kernel
 
 MAGIC = b"slipring"
 HELLO, REFUSAL, SEGMENT, RETIRE, WAKE = range(1, 6)
-MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS = range(1, 8)
+MESSAGE, REQUEST, RESPONSE, CLOSE, TRIGGER, PACKETS, TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE = range(1, 10)
 MORE, POOLED, TIGHT = 1 << 8, 1 << 9, 1 << 10
 POSITION, RECEIVER_STATE, SENDER_STATE, DATA_BELL, ROOM_BELL, RELEASED, FILLED, LOANS = (
     0x200, 0x40, 0x48, 0x80, 0x88, 0xC0, 0x300, 0x1000)
@@ -192,7 +192,7 @@ class Link:
             fill(self)
         self.head = self.read = 0
         self.after_more = False
-        self.pools = {}
+        self.pools, self.attended = {}, {}
         self.end = end or dial(name)
         told = {"ring_capacity": ring, "loan_slots": slots, "control_len": self.base} | changes
         body, found = greet(self.end, packet(HELLO, **told), [self.own.fd])
@@ -222,8 +222,16 @@ class Link:
         self.own.words[offset // 8] = value & (1 << 64) - 1
 
     def ring_bell(self, bell=DATA_BELL):
+        """Wakes a parked sleeper by its bell, and an armed one by a packet, once an epoch."""
         self.store(bell, self.own.words[bell // 8] + 1)
-        kernel.futex_wake(self.own.address + bell)
+        kernel.futex_wake(self.own.address + bell)  # has a full fence
+        state = self.their_words[(RECEIVER_STATE if bell == DATA_BELL else SENDER_STATE) // 8]
+        if state & 7 == 2 and self.attended.get(bell) != state:
+            self.attended[bell] = state
+            try:
+                self.say(WAKE, (), socket.MSG_DONTWAIT, reason=1 if bell == DATA_BELL else 2)
+            except OSError:
+                pass  # a full queue wakes it as well, and the end of the socket is seen elsewhere
 
     def at(self, position):
         return self.base + position % self.ring

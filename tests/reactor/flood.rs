@@ -4,7 +4,10 @@
 //! Each test prints the rate of that link. With `SLIPRING_JUDGE=1` half of its rate alone is demanded; the machine must
 //! be idle.
 
+use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -12,8 +15,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::callbacks::receive;
 use crate::support::raw::{self, DATA_BELL, Hello, RETURNS, ROOM_BELL, RawPeer};
-use crate::support::{HANG, Stage, pair_of, sample, wait_until};
+use crate::support::{HANG, Stage, pair_of, sample, soon, unique_name, wait_until};
+use rustix::process::Signal;
 use slipring::message::Token;
+use slipring::options::PeerPolicy;
 use slipring::{Connection, Context, Link, Options, Reactor};
 
 /// Records that say that packets wait on the socket.
@@ -303,4 +308,91 @@ fn peers_that_are_expensive_to_check_delay_nobody_for_long() {
     println!("peers that cost much: the longest round trip took {worst:?}");
     assert!(worst < HANG / 4, "{worst:?}");
     drop(context);
+}
+
+/// A process of another user that connects again and again.
+struct Connects(Child);
+
+impl Connects {
+    /// Starts it. `None`, said aloud, where this machine cannot.
+    fn start(name: &str, what: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can be another user");
+            return None;
+        }
+        let mut command = Command::new("python3");
+        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/connects.py"));
+        command.args([name, "12345", what]).stdout(Stdio::piped());
+        let Ok(mut child) = command.spawn() else {
+            eprintln!("skipped: there is no python3");
+            return None;
+        };
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n");
+        Some(Self(child))
+    }
+
+    /// Stops it, or lets it go on.
+    fn goes_on(&self, goes_on: bool) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let signal = if goes_on { Signal::CONT } else { Signal::STOP };
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Connects {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Floods the listener of a reactor, with a link of the same reactor beside it and with honest peers.
+fn withstands_connects(policy: PeerPolicy, what: &str) {
+    let context = Context::with_options(Options::new().peer_policy(policy)).unwrap();
+    let name = unique_name();
+    let reactor = Reactor::spawn(&context).unwrap();
+    let serving = reactor.clone();
+    let accept = move |accepted: slipring::Result<Connection>| {
+        if let Ok(link) = accepted.and_then(|connection| serving.adopt(connection)) {
+            link.on_message(|link, message| link.write(message.to_vec()));
+        }
+        ControlFlow::Continue(())
+    };
+    reactor.accept_with(context.listen(&name).unwrap(), accept).unwrap();
+    let mut bystander = Bystander::new(&context, &reactor);
+    let Some(flooder) = Connects::start(&name, what) else { return };
+    flooder.goes_on(false);
+    compare(&format!("connects of another user, {what}"), &mut bystander, |over| {
+        flooder.goes_on(true);
+        while !over.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        flooder.goes_on(false);
+    });
+    flooder.goes_on(true);
+    thread::sleep(Duration::from_millis(300));
+    let mut longest = Duration::ZERO;
+    for _ in 0..20 {
+        let start = Instant::now();
+        let deadline = if sample::is_judged() { start + Duration::from_secs(1) } else { soon() };
+        let mut link = context.connect_deadline(&name, deadline).unwrap();
+        link.send(b"there?").unwrap();
+        assert_eq!(receive(&mut link), b"there?");
+        longest = longest.max(start.elapsed());
+    }
+    println!("{what}: an honest peer connects within {longest:?}");
+}
+
+#[test]
+fn connects_of_users_that_are_not_admitted_leave_links_their_rate_and_honest_peers_a_place() {
+    withstands_connects(PeerPolicy::SameUser, "lies");
+    withstands_connects(PeerPolicy::SameUser, "silent");
+}
+
+#[test]
+fn connects_of_an_admitted_user_leave_links_their_rate_and_others_a_place() {
+    withstands_connects(PeerPolicy::Anyone, "silent");
+    withstands_connects(PeerPolicy::Anyone, "lies");
 }

@@ -7,6 +7,7 @@ mod links;
 mod memory;
 mod panics;
 mod regressions;
+mod shares;
 #[path = "../support/mod.rs"]
 mod support;
 mod tensors;

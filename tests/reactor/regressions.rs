@@ -305,7 +305,7 @@ fn a_peer_that_left_behind_a_full_ring_is_served_in_shares_although_every_answer
 
 #[test]
 fn a_dead_peer_whose_ring_is_all_records_ends_its_link() {
-    for header in [raw::message(8), raw::header(TRIGGER, 4), raw::header(PACKETS, 0)] {
+    for header in [raw::message(8), raw::header(TRIGGER, 4)] {
         let mut stage = Stage::new(Options::new());
         let reactor = Reactor::spawn(&stage.context).unwrap();
         let (near, mut far) = pair_of(&stage.context, &stage.context);
@@ -323,4 +323,23 @@ fn a_dead_peer_whose_ring_is_all_records_ends_its_link() {
         assert_eq!(callbacks::receive(&mut far), b"there?");
         stage.is_undisturbed();
     }
+}
+
+#[test]
+fn a_ring_that_tells_of_packets_everywhere_is_not_read_to_its_end_after_the_socket_has_ended() {
+    let mut stage = Stage::new(Options::new());
+    let reactor = Reactor::spawn(&stage.context).unwrap();
+    let hello = raw::Hello { ring_capacity: 1 << 20, ..raw::Hello::honest() };
+    let (connection, peer) = stage.link_with(hello);
+    peer.fill_ring(raw::header(PACKETS, 0), &[]);
+    rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Both).unwrap();
+    let (say, ended) = answer();
+    reactor.adopt(connection).unwrap().on_closed(say);
+    let end = kind(hear(&ended));
+    let ErrorKind::Fault(Fault::PacketsAfterEnd { records, packets: 0 }) = end else {
+        panic!("{end:?}")
+    };
+    // The ring shows 16,384 of them.
+    assert!(records <= 2048, "{records} records");
+    stage.is_undisturbed();
 }

@@ -18,6 +18,16 @@ pub fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
+/// Returns the open descriptors and the mappings of segments, a line each.
+fn listing() -> String {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let mut lines: Vec<_> =
+        open.map(|fd| format!("{:?} {:?}", fd.file_name(), fs::read_link(fd.path()))).collect();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    lines.extend(maps.lines().filter(|line| line.contains("/memfd:")).map(String::from));
+    lines.join("\n")
+}
+
 /// Returns how many mappings of segments there are, own ones and those of peers.
 pub fn mappings() -> usize {
     alone();
@@ -67,7 +77,7 @@ impl Census {
                 return;
             }
             let late = std::time::Instant::now() >= deadline;
-            assert!(!late, "held {self:?}, now {now:?}");
+            assert!(!late, "held {self:?}, now {now:?}\n{}", listing());
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
     }

@@ -150,6 +150,8 @@ impl Watch {
             let now = (stats.clients, stats.models, stats.commits, stats.mappings);
             now == (1, 1, 1, 2) && stats.descriptors == 0
         });
+        // The pool keeps a segment for the next message that is long enough.
+        self.stage.context.trim();
         self.census.comes_back_but_for_a_spare();
     }
 

@@ -28,6 +28,8 @@ pub mod fake_cuda;
 pub mod faulty;
 #[cfg(feature = "cuda")]
 pub mod gpus;
+pub mod hanging;
+pub mod lingering;
 pub mod other;
 pub mod python;
 pub mod quiet;

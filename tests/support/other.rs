@@ -313,6 +313,22 @@ pub fn over_threads_and_processes(
     });
 }
 
+/// Runs `act` with another effective user of the calling thread, which is root's.
+pub fn as_user<T>(uid: u32, act: impl FnOnce() -> T) -> T {
+    become_user(uid);
+    let done = act();
+    become_user(0);
+    done
+}
+
+fn become_user(uid: u32) {
+    // `seteuid` of the C library would wait for every thread, also for one that hangs.
+    let keep = libc::uid_t::MAX;
+    // SAFETY: it changes an id of the calling thread and nothing else.
+    let done = unsafe { libc::syscall(libc::SYS_setresuid, keep, uid, keep) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}
+
 /// Runs `child` in a forked child that ends in time, and gives how it ended.
 pub fn fork(child: impl FnOnce()) -> i32 {
     // SAFETY: no thread of this process holds a lock of the allocator's for long, and glibc takes

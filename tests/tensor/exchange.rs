@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::thread;
 
 use half::bf16;
-use slipring::error::{TensorFault, TryRecvError};
+use slipring::error::{TensorFault, TryRecvError, TrySendError};
 use slipring::region::{PosixShm, Registry, Source};
 use slipring::{Connection, Context, DType, ErrorKind, Options, Tensor, TensorSet};
 
@@ -17,7 +17,7 @@ use crate::support::{pair, pair_of, pair_with, soon, unique_name, wait_until};
 
 /// A small quota: what does not come back is missed at once.
 fn small() -> Options {
-    Options::new().pool_quota(4 << 20)
+    Options::new().pool_quota(4 << 20).loan_limit(1024, 1 << 30)
 }
 
 fn kind<T: std::fmt::Debug>(answer: Result<T, slipring::Error>) -> ErrorKind {
@@ -493,6 +493,51 @@ fn what_never_fits_is_refused_at_once() {
     }
     assert!(matches!(kind(near.sender().send_tensors(&set)), ErrorKind::PoolExhausted { .. }));
     near.send(b"goes on").unwrap();
+}
+
+/// Asserts that a send without patience fails for ever, and does not say that there is no room now.
+fn never_fits(answer: Result<(), TrySendError>) {
+    let error = answer.unwrap_err();
+    let TrySendError::Failed(error) = error else { panic!("{error}") };
+    assert!(matches!(error.kind(), ErrorKind::PoolExhausted { .. }), "{error}");
+}
+
+#[test]
+fn what_never_fits_is_refused_at_once_while_the_peer_keeps_a_loan() {
+    let context = Context::with_options(Options::new().pool_quota(4 << 20)).unwrap();
+    let (mut near, mut far) = pair_of(&context, &Context::new().unwrap());
+    let private = |len: usize| Tensor::from_slice([len], &vec![1u8; len]).unwrap();
+    near.send_tensor(context.alloc::<u8>([1 << 20]).unwrap()).unwrap();
+    let held = far.recv_tensor().unwrap().unwrap();
+    never_fits(near.sender().try_send_tensor(&private(5 << 20)));
+    drop(held);
+}
+
+#[test]
+fn what_fits_only_without_the_rounding_of_blocks_is_refused_at_once() {
+    let context = Context::with_options(Options::new().pool_quota(70_000)).unwrap();
+    let (mut near, _far) = pair_of(&context, &Context::new().unwrap());
+    let message = vec![1u8; 69_000];
+    never_fits(near.sender().try_send(&message));
+    never_fits(near.sender().try_send_tensor(&Tensor::from_slice([69_000], &message).unwrap()));
+    assert!(matches!(kind(context.alloc::<u8>([69_000])), ErrorKind::PoolExhausted { .. }));
+}
+
+#[test]
+fn a_set_whose_blocks_and_copies_never_fit_together_is_refused_at_once() {
+    let context = Context::with_options(small()).unwrap();
+    let (mut near, mut far) = pair_of(&context, &Context::new().unwrap());
+    let copied = || Tensor::from_slice([2 << 20], &vec![1u8; 2 << 20]).unwrap();
+    let block = |len| context.alloc::<u8>([len]).unwrap().share().unwrap();
+    let (mut fits, mut never) = (TensorSet::new(), TensorSet::new());
+    never.push(block(3 << 20));
+    never.push(copied());
+    never_fits(near.sender().try_send_tensors(&never));
+    drop(never);
+    let twice = block(2 << 20);
+    [twice.try_clone().unwrap(), twice, copied()].into_iter().for_each(|each| fits.push(each));
+    near.sender().try_send_tensors(&fits).unwrap();
+    assert_eq!(far.receiver().recv_tensors().unwrap().unwrap().len(), 3);
 }
 
 #[test]

@@ -4,6 +4,8 @@
 mod dlpack;
 mod exchange;
 mod lies;
+mod metadata;
+mod requests;
 #[path = "../support/mod.rs"]
 mod support;
 mod wire;

@@ -19,7 +19,9 @@ use slipring::error::{TryRecvError, TrySendError};
 use slipring::message::MessageKind;
 use slipring::options::Spin;
 use slipring::tensor::Element;
-use slipring::{Connection, Context, DType, ErrorKind, Options, Result, Shape, Tensor, TensorSet};
+use slipring::{
+    Connection, Context, DType, ErrorKind, Options, Result, Shape, Tensor, TensorSet, meta,
+};
 
 use crate::support::python::{Echo, Python, body, called_as, in_time};
 use crate::support::raw::{self, Hello, Lent, RawPeer, SEALS, segment_packet};
@@ -249,7 +251,7 @@ impl Drop for Stopped {
 
 /// A context whose pool is small: what does not come back is missed at once.
 fn small() -> Options {
-    Options::new().pool_quota(4 << 20)
+    Options::new().pool_quota(4 << 20).loan_limit(1024, 1 << 30)
 }
 
 /// Waits until all of a pool can be had.
@@ -273,7 +275,10 @@ impl Expected {
 fn echo(link: &mut Connection, change: impl Fn(TensorSet) -> TensorSet) -> Result<()> {
     let mut expected = Expected::default();
     while let Some(received) = in_time(|deadline| link.receiver().peek_deadline(deadline))? {
-        if received.kind() == MessageKind::Tensors {
+        if let MessageKind::TensorRequest(id) = received.kind() {
+            let set = change(received.into_tensors()?);
+            in_time(|_| link.respond_tensors(id, &set))?;
+        } else if received.kind() == MessageKind::Tensors {
             let set = received.into_tensors()?;
             expected.check(&set);
             let set = change(set);
@@ -314,6 +319,12 @@ fn echo_in_a_loop(link: &mut Connection) -> Result<u32> {
                 }
             }
             match link.receiver().try_peek() {
+                Ok(Some(received)) if matches!(received.kind(), MessageKind::TensorRequest(_)) => {
+                    let MessageKind::TensorRequest(id) = received.kind() else { unreachable!() };
+                    let set = received.into_tensors()?;
+                    in_time(|_| link.respond_tensors(id, &set))?;
+                    progress = true;
+                }
                 Ok(Some(received)) if received.kind() == MessageKind::Tensors => {
                     let set = received.into_tensors()?;
                     expected.check(&set);
@@ -360,7 +371,11 @@ fn a_listener_with_large_rings_keeps_every_rule_of_tensors() {
 #[test]
 fn a_listener_with_a_small_pool_keeps_every_rule_of_tensors() {
     // Enough for the loans that peer.py holds at once, and little more.
-    let options = Options::new().pool_quota(8 << 20).pool_footprint(1).pool_far_footprint(1);
+    let options = Options::new()
+        .pool_quota(8 << 20)
+        .loan_limit(1024, 8 << 20)
+        .pool_footprint(1)
+        .pool_far_footprint(1);
     is_checked(options, |link| echo(link, |set| set).unwrap());
 }
 
@@ -504,7 +519,11 @@ fn a_shared_tensor_goes_to_many_and_many_times() {
 #[test]
 fn pools_do_not_grow_in_many_exchanges() {
     // A block that is not returned is soon missed.
-    let options = Options::new().pool_quota(8 << 20).pool_footprint(1).pool_far_footprint(1);
+    let options = Options::new()
+        .pool_quota(8 << 20)
+        .loan_limit(1024, 8 << 20)
+        .pool_footprint(1)
+        .pool_far_footprint(1);
     let Some(Echo { context, mut link, python }) = Echo::new(options) else { return };
     for round in 0..1000 {
         let mut set = TensorSet::new();
@@ -802,7 +821,7 @@ fn peer_py_finds_what_is_wrong_in_a_header_or_with_a_frozen_segment() {
         honest ^ 3 << 24,
         honest ^ 3 << 16,
         honest | raw::POOLED,
-        honest | 1 << 11,
+        honest | 1 << 12,
         honest ^ 6,
     ];
     for lie in lies {
@@ -825,4 +844,35 @@ fn peer_py_finds_what_is_wrong_in_a_header_or_with_a_frozen_segment() {
         peer.publish(honest, &payload);
         python.fails(complaint);
     }
+}
+
+#[test]
+fn requests_with_tensors_come_back() {
+    let Some(mut echo) = Echo::new(small()) else { return };
+    let context = echo.context.clone();
+    for round in 0..3 {
+        let sets: Vec<TensorSet> = (0..4)
+            .map(|number| {
+                let mut lent = context.alloc::<u8>([9000 * number]).unwrap();
+                lent.fill(round);
+                let mut set = TensorSet::new();
+                set.insert("lent", lent.share().unwrap()).unwrap();
+                set.insert("inline", Tensor::from_slice([1], &[number as u64]).unwrap()).unwrap();
+                set.set_metadata(meta! { "round" => round, "name" => "große" }.unwrap());
+                set
+            })
+            .collect();
+        let asked: Vec<_> = sets.iter().map(|set| echo.link.submit_tensors(set).unwrap()).collect();
+        echo.send(b"a message between them");
+        // In their order: peer.py sends the next block size when all loans of the one before are back.
+        for (request, set) in asked.into_iter().zip(&sets) {
+            let came = echo.link.wait_tensors(request).unwrap();
+            assert_eq!((came.len(), came.metadata()), (2, set.metadata()));
+            for (name, tensor) in set {
+                assert_eq!(elements(&came[name]), elements(tensor));
+            }
+        }
+        echo.comes_back(b"a message between them");
+    }
+    echo.close();
 }

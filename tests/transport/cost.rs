@@ -200,6 +200,7 @@ fn a_peer_that_keeps_everything_costs_ring_and_quota_and_errors_say_what_to_do()
         let moment = Duration::from_millis(20);
         let options = Options::new()
             .pool_quota(QUOTA)
+            .loan_limit(1024, QUOTA)
             .ring_capacity(RING)
             .send_timeout(moment)
             .backlog_limit(30_000)

@@ -639,6 +639,38 @@ fn a_listener_whose_queue_is_full_costs_a_deadline() {
     assert!(met.unwrap_err().is_timeout());
 }
 
+/// Returns how many times this thread has slept.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_peer_sleeps_until_a_full_queue_has_a_place_for_it() {
+    let name = unique_name();
+    let listener = raw::listen(&name);
+    rustix::net::listen(&listener, 0).unwrap();
+    let _first = raw::dial(&name);
+    let options = Options::new().handshake_timeout(Duration::from_millis(500));
+    let context = Context::with_options(options).unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let (start, before) = (Instant::now(), sleeps());
+            assert!(context.connect(&name).unwrap_err().is_timeout());
+            (start.elapsed(), sleeps() - before)
+        });
+        thread::sleep(Duration::from_millis(300));
+        drop(raw::accept(&listener));
+        // The one that waits, which sends its Hello and hears nothing.
+        let waiter = raw::accept(&listener);
+        assert!(raw::receive(&waiter).is_some());
+        let (time, sleeps) = waits.join().unwrap();
+        assert!(time < Duration::from_secs(2), "{time:?}");
+        assert!(sleeps < 30, "it slept {sleeps} times");
+    });
+}
+
 #[test]
 fn a_silent_peer_is_dropped_at_its_deadline_and_blocks_nobody() {
     let mut stage = Stage::new(Options::new().handshake_timeout(Duration::from_millis(50)));
@@ -923,6 +955,16 @@ fn a_segment_is_sealed_allocated_shared_memory_of_the_right_size() {
     rustix::fs::fcntl_add_seals(&holed, SEALS).unwrap();
     let sparse = Fault::Sparse { allocated: len - page(), size: len };
     add("one hole", holed, sparse);
+    let (long, _memory) = memfd(len, true, SealFlags::empty());
+    let (behind, keep) = (4 << 20, rustix::fs::FallocateFlags::KEEP_SIZE);
+    rustix::fs::fallocate(&long, keep, len, behind).unwrap();
+    rustix::fs::fcntl_add_seals(&long, SEALS).unwrap();
+    // No more than a huge page and a page.
+    let huge = page() * page() / 8;
+    let most = len.next_multiple_of(huge) + page();
+    if len + behind > most {
+        add("blocks behind its end", long, Fault::Excess { allocated: len + behind, most });
+    }
     for other in [page(), len - page(), len + page(), 2 * len] {
         add("another size", segment(other).0, size(other));
     }

@@ -49,7 +49,7 @@ fn received_fault(link: &mut Connection) -> Fault {
 #[test]
 fn a_header_that_cannot_be_ends_the_link_with_that_header() {
     let mut stage = Stage::new(Options::new());
-    let mut lies: Vec<u64> = (11..32).map(|bit| header(MESSAGE, 8) | 1 << bit).collect();
+    let mut lies: Vec<u64> = (12..32).map(|bit| header(MESSAGE, 8) | 1 << bit).collect();
     lies.extend((5..=255).map(|kind| header(kind, 8)));
     // No kind, but not nothing either.
     lies.extend([MORE, POOLED, TIGHT, header(0, 1), header(0, 0xFFFF_FFFF), 1 << 63]);
@@ -597,6 +597,18 @@ fn a_pool_segment_must_be_sealed_allocated_and_shared_memory() {
         raw::send(&peer.socket, &segment_packet(1, 4 * page()), &[fd.as_fd()]).unwrap();
     });
     let expected = Fault::Sparse { allocated: 0, size: 4 * page() };
+    assert_eq!(received_fault(&mut link), expected);
+    // Blocks behind the end, which the receiver would free with the segment.
+    let behind = 4 * page() * page() / 8;
+    let mut link = names_a_segment(&mut stage, |peer| {
+        let (fd, _memory) = memfd(page(), true, SealFlags::empty());
+        let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&fd, keep, page(), behind).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SEALS).unwrap();
+        raw::send(&peer.socket, &segment_packet(1, page()), &[fd.as_fd()]).unwrap();
+    });
+    let most = behind / 4 + page();
+    let expected = Fault::Excess { allocated: page() + behind, most };
     assert_eq!(received_fault(&mut link), expected);
     let mut link = names_a_segment(&mut stage, |peer| {
         let (pipe, _other_end) = std::io::pipe().unwrap();

@@ -236,7 +236,7 @@ fn a_message_over_the_pools_quota_is_refused_at_once() {
 #[test]
 fn a_spent_quota_is_waited_for_and_recovered_from() {
     let quota = 256 << 10;
-    let (mut near, mut far) = pair(Options::new().pool_quota(quota));
+    let (mut near, mut far) = pair(Options::new().pool_quota(quota).loan_limit(1024, quota));
     let message = |number: u8| vec![number; 64 << 10];
     (0..4).for_each(|number| near.send(&message(number)).unwrap());
     assert!(is_full(near.sender().try_send(&message(9))));
@@ -442,7 +442,7 @@ fn abandoned_blocks_go_back_to_the_pool() {
 #[test]
 fn an_option_out_of_range_is_named_with_its_value() {
     let page = rustix::param::page_size() as u64;
-    let wrong: [(&str, u64, Options); 15] = [
+    let wrong: [(&str, u64, Options); 17] = [
         ("ring_capacity", 0, Options::new().ring_capacity(0)),
         ("ring_capacity", 1, Options::new().ring_capacity(1)),
         ("ring_capacity", page / 2, Options::new().ring_capacity(page / 2)),
@@ -455,6 +455,8 @@ fn an_option_out_of_range_is_named_with_its_value() {
         ("loan_slots", 0, Options::new().loan_slots(0)),
         ("loan_slots", 65_537, Options::new().loan_slots(65_537)),
         ("loan_slots", u32::MAX.into(), Options::new().loan_slots(u32::MAX)),
+        ("loan_limit", 0, Options::new().loan_limit(0, 1)),
+        ("loan_limit", 0, Options::new().loan_limit(1, 0)),
         ("pool_footprint", 0, Options::new().pool_footprint(0)),
         ("half_open_limit", 0, Options::new().half_open_limit(0)),
         ("ring_capacity", page + 1, Options::new().ring_capacity(page + 1)),

@@ -1,6 +1,7 @@
 //! A connection carries every message once, whole and in order. It ends with the reason. A peer that dies, lies or
 //! hoards costs its own link, and nothing else in the process.
 
+mod accounts;
 mod ahead;
 mod cost;
 mod death;
@@ -10,10 +11,13 @@ mod interop;
 mod lies;
 mod limits;
 mod memory;
+mod metadata;
 mod polling;
 mod processes;
 mod readiness;
 mod regressions;
+mod revocation;
+mod shares;
 mod slow_descriptors;
 #[path = "../support/mod.rs"]
 mod support;

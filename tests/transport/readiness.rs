@@ -3,14 +3,15 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{pair, soon};
-use rustix::event::Timespec;
+use crate::support::{HANG, pair, raw, soon, unique_name};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use slipring::error::{TryRecvError, TrySendError};
-use slipring::{Connection, ErrorKind, Options};
+use slipring::{Connection, Context, ErrorKind, Listener, Options};
 
 /// A loop over one descriptor.
 #[derive(Debug)]
@@ -329,4 +330,42 @@ fn no_wake_up_is_lost_between_a_sleeping_and_an_awake_side() {
         near.close().unwrap();
         peer.join().unwrap();
     }
+}
+
+#[test]
+fn a_listener_whose_queue_never_empties_rests_between_its_turns() {
+    fn is_readable(listener: &Listener, patience: Duration) -> bool {
+        let fds = &mut [PollFd::new(listener, PollFlags::IN)];
+        rustix::event::poll(fds, Some(&patience.try_into().unwrap())).unwrap() > 0
+    }
+    let context = Context::new().unwrap();
+    let name = unique_name();
+    let mut listener = context.listen(&name).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let end = soon();
+                while !is_over.load(Ordering::Relaxed) && Instant::now() < end {
+                    drop(raw::try_dial(&name));
+                }
+            });
+        }
+        let deadline = soon();
+        let mut rested = false;
+        while !rested && Instant::now() < deadline {
+            let start = Instant::now();
+            assert!(listener.try_accept().unwrap().is_none());
+            // It left peers in the queue. After its rest the descriptor tells of them.
+            rested = start.elapsed() >= Duration::from_micros(500)
+                && !is_readable(&listener, Duration::ZERO)
+                && is_readable(&listener, HANG);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(rested, "it stays readable");
+    });
+    // Its last rest does not keep a peer from connecting.
+    let dialing = thread::spawn(move || context.connect(&name).map(drop));
+    listener.accept_deadline(soon()).unwrap();
+    dialing.join().unwrap().unwrap();
 }

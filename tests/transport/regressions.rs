@@ -246,7 +246,7 @@ fn forbid_cachestat() -> bool {
 
 #[test]
 fn peers_with_many_segments_leave_mappings_to_the_rest_of_the_process() {
-    /// One more than the mappings that all peers together may have here.
+    /// At least the mappings that all peers together may have here.
     const ALL: usize = 16384;
     const EACH: u32 = 1024;
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
@@ -277,8 +277,8 @@ fn peers_with_many_segments_leave_mappings_to_the_rest_of_the_process() {
             assert!(kept.len() <= ALL / EACH as usize, "there is no end to it");
         };
         // Want of our own is not the peer's fault.
-        assert!(matches!(met.kind(), ErrorKind::OutOfMemory { .. }), "{met}");
-        assert!(mappings() > ALL / 2);
+        assert!(matches!(met.kind(), ErrorKind::AccountFull { account: "peer", .. }), "{met}");
+        assert!(mappings() > ALL / 4);
         // A link that needs no new mapping works, and so does the process.
         stage.witness.check();
         thread::spawn(|| vec![1; 1 << 20]).join().unwrap();

@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use slipring::error::{TryRecvError, TrySendError};
 use slipring::message::MessageKind;
 use slipring::options::{PeerPolicy, Spin};
 use slipring::stats::Stats;
-use slipring::{Connection, ErrorKind, Options, Result, Sender};
+use slipring::{Connection, ErrorKind, Options, Result, Sender, meta};
 
 use crate::support::python::{Echo, body, called, in_time};
 use crate::support::{Witness, soon, wait_until};
@@ -197,6 +197,27 @@ fn every_length_comes_back() {
         }
         echo.close();
     }
+}
+
+#[test]
+fn metadata_comes_back() {
+    let Some(mut echo) = Echo::new(Options::new()) else { return };
+    let long = "x".repeat(255);
+    let all = [
+        meta! { "stamp" => SystemTime::now(), "frame" => -7, "exposure" => 0.25, "camera" => "große", "yes" => true },
+        meta! { "a" => &long, "b" => &long[..246] },
+        meta! {},
+    ];
+    for metadata in all.map(Result::unwrap) {
+        for (seed, len) in LENGTHS.into_iter().enumerate() {
+            let body = body(len, seed);
+            echo.link.sender().send_with(&body, &metadata).unwrap();
+            let came = in_time(|deadline| echo.link.receiver().recv_with_deadline(deadline));
+            assert_eq!(came.unwrap(), Some((body.clone(), metadata.clone())));
+            assert_eq!(echo.link.call_with(&body, &metadata).unwrap(), (body, metadata.clone()));
+        }
+    }
+    echo.close();
 }
 
 #[test]

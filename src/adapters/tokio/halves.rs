@@ -4,11 +4,11 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adapters::tokio::shared::{LinkWaits, watch_until};
-use crate::channel::{HalfStats, Request, RequestId};
+use crate::adapters::tokio::shared::{LinkWaits, TaskTurn, watch_until};
+use crate::channel::{HalfStats, Metadata, Request, RequestId};
 use crate::error::{TryRecvError, TrySendError};
 use crate::handshake::Peer;
-use crate::tensor::Outgoing;
+use crate::tensor::{Outgoing, TensorRequest};
 use crate::wake::{Polling, SpinPolicy};
 use crate::{ErrorKind, Result, Tensor, TensorSet};
 
@@ -53,11 +53,12 @@ pub(super) const SLICE: Duration = Duration::from_millis(5);
 pub struct AsyncSender {
     inner: crate::Sender,
     shared: Arc<LinkWaits>,
+    turn: TaskTurn,
 }
 
 impl AsyncSender {
     pub(super) fn new(inner: crate::Sender, shared: Arc<LinkWaits>) -> Self {
-        Self { inner, shared }
+        Self { inner, shared, turn: TaskTurn::default() }
     }
 
     /// Sends a message, and waits for room.
@@ -67,6 +68,15 @@ impl AsyncSender {
     /// As [`crate::Sender::send`].
     pub async fn send(&mut self, message: &[u8]) -> Result<()> {
         self.put(|sender| sender.try_send(message)).await
+    }
+
+    /// Sends a message with metadata, and waits for room.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::send_with`].
+    pub async fn send_with(&mut self, message: &[u8], metadata: &Metadata) -> Result<()> {
+        self.put(|sender| sender.try_send_with(message, metadata)).await
     }
 
     /// Sends the response to a request.
@@ -98,6 +108,23 @@ impl AsyncSender {
         self.put(|sender| sender.try_send_tensors(tensors)).await
     }
 
+    /// Sends tensors as the response to a request, and waits for room.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::respond_tensors`].
+    pub async fn respond_tensors(&mut self, request: RequestId, tensors: &TensorSet) -> Result<()> {
+        self.put(|sender| sender.try_respond_tensors(request, tensors)).await
+    }
+
+    pub(super) async fn request_tensors(
+        &mut self,
+        id: RequestId,
+        tensors: &TensorSet,
+    ) -> Result<()> {
+        self.put(|sender| sender.try_request_tensors(id, tensors)).await
+    }
+
     pub(super) async fn request(&mut self, id: RequestId, body: &[u8]) -> Result<()> {
         self.put(|sender| sender.try_request(id, body)).await
     }
@@ -109,6 +136,9 @@ impl AsyncSender {
     ) -> Result<()> {
         let mut armed = false;
         loop {
+            if self.turn.is_over() {
+                tokio::task::yield_now().await;
+            }
             match attempt(&mut self.inner) {
                 Ok(()) => {
                     self.inner.rouse();
@@ -224,12 +254,14 @@ pub struct AsyncReceiver {
     inner: crate::Receiver,
     shared: Arc<LinkWaits>,
     polling: Polling,
+    turn: TaskTurn,
 }
 
 impl AsyncReceiver {
-    pub(super) fn new(inner: crate::Receiver, shared: Arc<LinkWaits>) -> Self {
+    pub(super) fn new(mut inner: crate::Receiver, shared: Arc<LinkWaits>) -> Self {
         let polling = Polling::new(spin_of(&inner));
-        Self { inner, shared, polling }
+        inner.take_turns();
+        Self { inner, shared, polling, turn: TaskTurn::default() }
     }
 
     /// Receives the next message. Returns `None` if the peer has closed in order.
@@ -238,7 +270,7 @@ impl AsyncReceiver {
     ///
     /// As [`crate::Receiver::recv`].
     pub async fn recv(&mut self) -> Result<Option<Vec<u8>>> {
-        self.get(crate::Receiver::try_recv).await
+        self.get(crate::Receiver::try_recv_in_turns).await
     }
 
     /// Receives the next request. Returns `None` if the peer has closed in order.
@@ -268,6 +300,29 @@ impl AsyncReceiver {
         self.get(crate::Receiver::try_recv_tensors).await
     }
 
+    /// Receives the next request with tensors. Returns `None` if the peer has closed in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_tensor_request`].
+    pub async fn recv_tensor_request(&mut self) -> Result<Option<TensorRequest>> {
+        self.get(crate::Receiver::try_recv_tensor_request).await
+    }
+
+    /// Receives the next message and its metadata. Returns `None` if the peer has closed in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_with`].
+    pub async fn recv_with(&mut self) -> Result<Option<(Vec<u8>, Metadata)>> {
+        self.get(crate::Receiver::try_recv_with).await
+    }
+
+    pub(super) async fn tensor_response(&mut self, id: RequestId) -> Result<TensorSet> {
+        let response = self.get(|receiver| receiver.try_tensor_response(id).map(Some)).await?;
+        response.ok_or_else(|| ErrorKind::PeerClosed.into())
+    }
+
     pub(super) async fn response(&mut self, id: RequestId) -> Result<Vec<u8>> {
         let response = self.get(|receiver| receiver.try_response(id)).await?;
         response.ok_or_else(|| ErrorKind::PeerClosed.into())
@@ -281,12 +336,21 @@ impl AsyncReceiver {
         // A future that was dropped leaves its wait behind.
         self.polling.abandon();
         loop {
+            // Before the attempt: a future that is dropped here has received nothing.
+            if self.turn.is_over() {
+                tokio::task::yield_now().await;
+            }
             match attempt(&mut self.inner) {
                 Ok(received) => {
                     self.polling.end();
                     return Ok(received);
                 }
                 Err(TryRecvError::Failed(error)) => return Err(error),
+                // The rest of what has come takes another turn.
+                Err(TryRecvError::Empty) if self.inner.is_ready() => match self.inner.rest() {
+                    Some(rest) => tokio::time::sleep(rest).await,
+                    None => tokio::task::yield_now().await,
+                },
                 Err(TryRecvError::Empty) => self.wait().await?,
             }
         }
@@ -329,6 +393,10 @@ impl AsyncReceiver {
 
     pub(super) fn start_call(&mut self) -> Result<RequestId> {
         self.inner.start_call()
+    }
+
+    pub(super) fn cancel_call(&mut self, id: RequestId) {
+        self.inner.cancel_call(id);
     }
 
     pub(super) fn abandon(&mut self, id: RequestId) {

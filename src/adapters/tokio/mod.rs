@@ -5,7 +5,7 @@
 //! between two polls. Then it sleeps on the link's socket.
 //! Every future here is cancel-safe: a dropped future has received and sent either nothing or everything.
 //!
-//! [`AsyncStream`] is a byte stream over a connection, for code that expects a socket.
+//! [`AsyncCaller`] makes calls of several tasks at a time on one connection. [`AsyncStream`] is a byte stream over a connection, for code that expects a socket.
 //!
 //! The runtime needs its I/O and time drivers (`enable_all`).
 //!
@@ -37,6 +37,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
+mod caller;
 mod halves;
 mod shared;
 mod stream;
@@ -44,10 +45,11 @@ mod stream;
 use crate::adapters::tokio::shared::{LinkWaits, Listening, Watched};
 use crate::channel::{Request, RequestId};
 use crate::handshake::Peer;
-use crate::tensor::Outgoing;
+use crate::tensor::{Outgoing, TensorRequest};
 use crate::transport::Stats;
 use crate::{Address, Context, Error, Result, Tensor, TensorSet};
 
+pub use caller::AsyncCaller;
 pub use halves::{AsyncReceiver, AsyncSender};
 pub use stream::AsyncStream;
 
@@ -177,6 +179,11 @@ impl AsyncConnection {
         (self.sender, self.receiver)
     }
 
+    /// Returns a handle for calls of several tasks at a time.
+    pub fn into_caller(self) -> AsyncCaller {
+        AsyncCaller::new(self.sender, self.receiver)
+    }
+
     /// Returns a byte stream over this connection.
     pub fn into_stream(self) -> AsyncStream {
         AsyncStream::new(self.sender, self.receiver)
@@ -208,11 +215,74 @@ impl AsyncConnection {
     /// As [`crate::Connection::call`], but there is no deadline: use `tokio::time::timeout`.
     pub async fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         let id = self.receiver.start_call()?;
-        let mut call = Call { receiver: &mut self.receiver, id: Some(id) };
+        let mut call = Call { receiver: &mut self.receiver, id, step: CallStep::Unsent };
         self.sender.request(id, request).await?;
+        call.step = CallStep::Sent;
         let response = call.receiver.response(id).await?;
-        call.id = None;
+        call.step = CallStep::Answered;
         Ok(response)
+    }
+
+    /// Makes a request with tensors and waits for its response with tensors, as [`call`](Self::call) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// use slipring::tokio::{AsyncConnection, AsyncListener};
+    /// use slipring::{Address, Context, Tensor, TensorSet};
+    ///
+    /// let (context, address) = (Context::new()?, Address::fresh());
+    /// let mut listener = AsyncListener::new(context.listen(&address)?)?;
+    /// let server = tokio::spawn(async move {
+    ///     let mut link = listener.accept().await?;
+    ///     while let Some(request) = link.recv_tensor_request().await? {
+    ///         link.respond_tensors(request.id, &request.tensors).await?;
+    ///     }
+    ///     Ok::<_, slipring::Error>(())
+    /// });
+    ///
+    /// let mut link = AsyncConnection::connect(&context, address).await?;
+    /// let mut inputs = TensorSet::new();
+    /// inputs.insert("ids", Tensor::from_slice([2], &[7, 8])?)?;
+    /// let outputs = link.call_tensors(&inputs).await?;
+    /// assert_eq!(outputs["ids"].to_vec::<i32>()?, [7, 8]);
+    /// link.close()?;
+    /// server.await.unwrap()?;
+    /// # Ok::<_, slipring::Error>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Connection::call_tensors`], but there is no deadline: use `tokio::time::timeout`.
+    pub async fn call_tensors(&mut self, tensors: &TensorSet) -> Result<TensorSet> {
+        let id = self.receiver.start_call()?;
+        let mut call = Call { receiver: &mut self.receiver, id, step: CallStep::Unsent };
+        self.sender.request_tensors(id, tensors).await?;
+        call.step = CallStep::Sent;
+        let response = call.receiver.tensor_response(id).await?;
+        call.step = CallStep::Answered;
+        Ok(response)
+    }
+
+    /// Receives the next request with tensors. Returns `None` if the peer has closed in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Receiver::recv_tensor_request`].
+    pub async fn recv_tensor_request(&mut self) -> Result<Option<TensorRequest>> {
+        self.receiver.recv_tensor_request().await
+    }
+
+    /// Sends tensors as the response to a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Sender::respond_tensors`].
+    pub async fn respond_tensors(&mut self, request: RequestId, tensors: &TensorSet) -> Result<()> {
+        self.sender.respond_tensors(request, tensors).await
     }
 
     /// Receives the next request. `None`: the peer has finished in order.
@@ -321,18 +391,33 @@ impl AsyncConnection {
         let joined = crate::Connection::join(self.sender.into_inner(), self.receiver.into_inner());
         joined.map_err(|_| Error::from(crate::ErrorKind::PeerClosed))?.close()
     }
+
+    /// Ends the connection, and takes back at once all memory that the peer holds, as [`crate::Connection::abort`].
+    pub fn abort(self) {
+        self.sender.into_inner().abort();
+    }
 }
 
 /// A request that waits for its response. Dropping it gives the response up.
 struct Call<'a> {
     receiver: &'a mut AsyncReceiver,
-    id: Option<RequestId>,
+    id: RequestId,
+    step: CallStep,
+}
+
+/// How far a call has come.
+enum CallStep {
+    Unsent,
+    Sent,
+    Answered,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.receiver.abandon(id);
+        match self.step {
+            CallStep::Unsent => self.receiver.cancel_call(self.id),
+            CallStep::Sent => self.receiver.abandon(self.id),
+            CallStep::Answered => {}
         }
     }
 }

@@ -136,6 +136,29 @@ impl LinkWaits {
     }
 }
 
+/// The most that a task does before it lets others run: sends and receives, most of which take less than a microsecond, or
+/// slices of a long message.
+const TURN: u32 = 64;
+
+/// The turn of a task. A peer that sends without end does not keep other tasks from running.
+#[derive(Debug, Default)]
+pub(super) struct TaskTurn {
+    done: u32,
+}
+
+impl TaskTurn {
+    /// Counts a step. Returns whether the task lets others run first.
+    #[inline]
+    pub(super) fn is_over(&mut self) -> bool {
+        self.done += 1;
+        let is_over = self.done > TURN;
+        if is_over {
+            self.done = 0;
+        }
+        is_over
+    }
+}
+
 /// Polls until `ready`, and lets other tasks run between two polls. Returns `false` if it has polled for long enough.
 pub(super) async fn watch_until(polling: &mut Polling, mut ready: impl FnMut() -> bool) -> bool {
     if polling.is_never() {

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Result;
 use crate::adapters::tokio::halves::{AsyncReceiver, AsyncSender, SLICE, spin_of};
-use crate::channel::MessageKind;
+use crate::adapters::tokio::shared::TaskTurn;
 use crate::error::TryRecvError;
 use crate::handshake::Peer;
 use crate::wake::{Polling, SpinPolicy};
@@ -66,11 +66,12 @@ pub struct AsyncStream {
 struct Wait {
     polling: Polling,
     sleep: Option<Sleep>,
+    turn: TaskTurn,
 }
 
 impl Wait {
     fn new(spin: SpinPolicy) -> Self {
-        Self { polling: Polling::new(spin), sleep: None }
+        Self { polling: Polling::new(spin), sleep: None, turn: TaskTurn::default() }
     }
 
     /// Polls the sleep. Returns `Ready` if there is none or it has ended.
@@ -81,6 +82,15 @@ impl Wait {
             return Poll::Ready(woken);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Returns whether the task lets others run first, and wakes it if so.
+    fn yields(&mut self, context: &mut Context<'_>) -> bool {
+        let yields = self.turn.is_over();
+        if yields {
+            context.waker().wake_by_ref();
+        }
+        yields
     }
 
     /// A poll has found nothing. Returns whether the task polls on, and wakes it if so.
@@ -132,10 +142,13 @@ impl AsyncRead for AsyncStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
+            if this.reading.yields(context) {
+                return Poll::Pending;
+            }
             ready!(this.reading.poll(context)).map_err(io::Error::other)?;
             match this.receiver.inner().try_peek() {
                 // A tensor stays in the ring.
-                Ok(Some(received)) if received.kind() == MessageKind::Tensors => {
+                Ok(Some(received)) if received.kind().has_tensors() => {
                     let what = "a tensor was sent to a stream of bytes";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, what)));
                 }
@@ -144,6 +157,7 @@ impl AsyncRead for AsyncStream {
                     let count = left.min(buffer.remaining());
                     let bytes = received.bytes();
                     bytes.slice(this.read, count).copy_to(buffer.initialize_unfilled_to(count));
+                    received.check().map_err(to_io)?;
                     buffer.advance(count);
                     this.read += count;
                     this.reading.is_over();
@@ -159,6 +173,18 @@ impl AsyncRead for AsyncStream {
                 Ok(None) => return Poll::Ready(Ok(())),
                 Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(to_io(error))),
                 Err(TryRecvError::Empty) => {
+                    if this.receiver.half().is_ready() {
+                        if let Some(rest) = this.receiver.half().rest() {
+                            this.reading.sleep(async move {
+                                ::tokio::time::sleep(rest).await;
+                                Ok(())
+                            });
+                            continue;
+                        }
+                        // The rest of what has come takes another turn.
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
                     if this.reading.looks_again(context) {
                         return Poll::Pending;
                     }
@@ -197,6 +223,9 @@ impl AsyncWrite for AsyncStream {
         }
         let mut armed = false;
         loop {
+            if this.writing.yields(context) {
+                return Poll::Pending;
+            }
             ready!(this.writing.poll(context)).map_err(io::Error::other)?;
             if sender.try_send_parts(parts, len).map_err(to_io)? {
                 this.writing.is_over();

@@ -17,12 +17,15 @@ impl Inbox {
         } else {
             control_socket.take(self.link.socket())
         };
-        if let Err(error) = taken {
-            drop(control_socket);
-            return Err(self.fail(error));
-        }
-        // The peer sends one wake-up an epoch.
-        let woken = control_socket.data_woken();
+        let is_read = match taken {
+            Ok(is_read) => is_read,
+            Err(error) => {
+                drop(control_socket);
+                return Err(self.fail(error));
+            }
+        };
+        // The peer sends one wake-up an epoch, which may be among the packets that are left.
+        let woken = control_socket.data_woken() || !is_read;
         if self.flow != Flow::Armed || woken {
             self.flow = Flow::Armed;
             before_last_look(self.data.arm(&self.link));

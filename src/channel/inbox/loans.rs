@@ -14,8 +14,9 @@ impl Inbox {
         let record = Record { header, offset: self.consumer.payload(header) };
         let Ok(descriptor) = self.descriptor(record, 0) else { return false };
         let cached = self.segments.current(&self.session, descriptor.segment);
-        let is_found =
-            cached.is_some_and(|cached| descriptor.range_in(cached.segment.len() as u64).is_ok());
+        let is_found = cached
+            .is_some_and(|cached| descriptor.range_in(cached.segment.len() as u64).is_ok())
+            && self.link.check_loans().is_ok();
         if is_found {
             self.lent = Some(descriptor);
         }
@@ -45,12 +46,33 @@ impl Inbox {
     }
 
     /// Borrows a range of the peer's pool.
+    ///
+    /// # Errors
+    ///
+    /// - [`LoanRevoked`](crate::ErrorKind::LoanRevoked): the peer has taken it back. The caller shows nothing of it.
+    /// - The peer lies about it, or this process cannot map it.
     #[inline(always)]
     pub(crate) fn borrow(&mut self, descriptor: LoanDescriptor) -> Result<()> {
+        self.link.check_loans()?;
         let cached = self.segments.find(&self.session, descriptor.segment)?;
         descriptor.range_in(cached.segment.len() as u64)?;
         self.lent = Some(descriptor);
         Ok(())
+    }
+
+    /// Returns whether a segment of the peer's is known, or the socket holds no announcement of it. Reads the socket, and
+    /// returns `false` if the socket rests before the segment has come.
+    #[inline]
+    pub(crate) fn is_at_hand(&self, segment: u32) -> Result<bool> {
+        match self.segments.current(&self.session, segment) {
+            Some(_) => Ok(true),
+            None => self.fetch(segment),
+        }
+    }
+
+    #[cold]
+    fn fetch(&self, segment: u32) -> Result<bool> {
+        self.link.control_socket().fetch(self.link.socket(), segment)
     }
 
     /// Allows one new segment to be read from the socket, if this one is not cached. A record names one segment.

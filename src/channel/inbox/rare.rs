@@ -1,16 +1,21 @@
-//! The slow path of the inbox: triggers, packets, requests, responses, and messages whose segment is not cached.
+//! The slow path of the inbox: triggers, packets, and messages with an envelope or in a segment that is not cached.
 
 use std::time::Instant;
 
 use crate::channel::inbox::{Flow, Inbox, RecordHead};
-use crate::channel::loan_descriptor as pooled;
-use crate::channel::message::RequestId;
 use crate::error::{Fault, Result, TryRecvError};
 use crate::patience::RecvPatience;
 use crate::ring::{Header, Kind, Record};
 
+/// The most packets records after the end of the socket for which no packet came. A writer sends a packet before each of
+/// them, so an honest one has none.
+const SURPLUS: u64 = 1024;
+
 /// The most triggers in a row from a peer that was given no token.
 const TOKENS: u32 = 1 << 16;
+
+/// The most of them that a caller that does not wait handles at a time: some microseconds. An honest peer sends none.
+const TURN: u32 = 256;
 
 impl Inbox {
     /// Checks a record that is no plain message. Acts on triggers and packets, and waits for the record after them.
@@ -20,7 +25,7 @@ impl Inbox {
         mut record: Record,
         patience: RecvPatience,
     ) -> Result<Option<RecordHead>, TryRecvError> {
-        let (mut start, mut tokens) = (None, 0);
+        let mut start = None;
         loop {
             match record.header.kind() {
                 Kind::Close => {
@@ -35,30 +40,42 @@ impl Inbox {
                 Kind::Trigger => {
                     self.token(record).map_err(|fault| self.fail(fault))?;
                     self.stats.stale_tokens += 1;
-                    tokens += 1;
+                    let tokens = self.count_stray_token();
                     if tokens == TOKENS {
                         return Err(self.fail(Fault::UnexpectedTokens { count: TOKENS }).into());
                     }
                     self.discard(record.header);
+                    if tokens.is_multiple_of(TURN) && matches!(patience, RecvPatience::None) {
+                        return Err(TryRecvError::Empty);
+                    }
                     record = self.await_record(patience)?;
                 }
                 Kind::Packets => {
                     let start = *start.get_or_insert_with(Instant::now);
-                    self.take_packets(record.header).map_err(|error| self.fail(error))?;
+                    if !self.take_packets(record.header).map_err(|error| self.fail(error))? {
+                        return Err(TryRecvError::Empty);
+                    }
                     self.discard(record.header);
                     // Reading the socket takes time.
                     patience.check(start)?;
                     record = self.await_record(patience)?;
                 }
-                Kind::Tensors => return self.check_record(record, patience),
                 // A lack of our own memory or descriptors ends the link, too: the record's contents are lost.
                 _ => {
-                    return Ok(Some(
-                        self.check_envelope(record).map_err(|error| self.fail(error))?,
-                    ));
+                    let checked = self.check_envelope(record).map_err(|error| self.fail(error))?;
+                    return checked.map(Some).ok_or(TryRecvError::Empty);
                 }
             }
         }
+    }
+
+    /// Counts a trigger that nobody takes. Returns how many there were after the last message.
+    fn count_stray_token(&mut self) -> u32 {
+        let messages = self.stats.messages;
+        let (since, count) = &mut self.stray_tokens;
+        *count = if *since == messages { *count + 1 } else { 1 };
+        *since = messages;
+        *count
     }
 
     /// Returns the token of a trigger.
@@ -72,42 +89,22 @@ impl Inbox {
         Ok(u32::from_le_bytes(token))
     }
 
-    /// Reads the socket. The peer sends no more packets until this side has read the ones that wait.
-    fn take_packets(&mut self, header: Header) -> Result<()> {
+    /// Reads the socket. The peer sends no more packets until this side has read the ones that wait. Returns `false` if the
+    /// socket rests and packets may be left.
+    fn take_packets(&mut self, header: Header) -> Result<bool> {
         if header.is_pooled() || header.len() != 0 {
             return Err(Fault::RecordHeader { header: header.to_word() }.into());
         }
+        self.packets_records += 1;
+        let records = self.packets_records;
         let mut control_socket = self.link.control_socket();
-        control_socket.take(self.link.socket())?;
+        let is_done = control_socket.take(self.link.socket())?;
         self.segments.forget_retired(self.link.retires());
-        Ok(())
-    }
-
-    /// Checks a request, a response, or a message in the pool.
-    fn check_envelope(&mut self, record: Record) -> Result<RecordHead> {
-        let header = record.header;
-        let payload = self.link.peer().bytes(record.offset, header.len() as usize);
-        let envelope = if header.kind() == Kind::Message { 0 } else { 8 };
-        let fixed = envelope + if header.is_pooled() { pooled::LEN } else { 0 };
-        if payload.len() < fixed || header.is_pooled() && payload.len() != fixed {
-            return Err(Fault::RecordHeader { header: header.to_word() }.into());
-        }
-        let mut id = [0; 8];
-        payload.slice(0, envelope).copy_to(&mut id[..envelope]);
-        self.id = RequestId(u64::from_le_bytes(id));
-        let offset = record.offset + envelope;
-        let link = &self.link;
-        let max = link.terms().max_message;
-        if !header.is_pooled() {
-            let len = payload.len() - envelope;
-            if len as u64 > max {
-                return Err(Fault::MessageLength { len: len as u64, max }.into());
+        match control_socket.packets_at_end() {
+            Some(packets) if records > packets.saturating_add(SURPLUS) => {
+                Err(Fault::PacketsAfterEnd { records, packets }.into())
             }
-            return Ok(RecordHead { header, offset, len });
+            _ => Ok(is_done),
         }
-        let descriptor = self.descriptor(record, envelope)?;
-        self.open_window_for(descriptor.segment);
-        self.borrow(descriptor)?;
-        Ok(self.pooled_head(Record { header, offset }))
     }
 }

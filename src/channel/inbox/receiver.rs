@@ -11,21 +11,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::channel::attachment::Claims;
-use crate::channel::backlog::{Backlog, KeptMessage, PINNED};
+use crate::channel::backlog::{Backlog, Charged, KeptMessage, PINNED, SetAside};
 use crate::channel::calls::Calls;
-use crate::channel::inbox::Flow;
+use crate::channel::inbox::awaited::Awaited;
 use crate::channel::inbox::{Inbox, RecordHead};
+use crate::channel::long_copy::{Copied, LongCopy, SLICE};
 use crate::channel::message::{MessageKind, Request, RequestId};
+use crate::channel::metadata::Metadata;
 use crate::channel::pipeline::{MESSAGES, REQUESTS, Wanted};
-use crate::channel::readiness::Watch;
 use crate::channel::stats::HalfStats;
 use crate::channel::token::Token;
 use crate::error::Fault;
 pub use crate::error::TryRecvError;
 use crate::error::{Error, ErrorKind, Result};
+use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::patience::RecvPatience;
-use crate::ring::Kind;
+use crate::ring::{Header, Kind};
 use crate::shm::Bytes;
 
 /// The receiving half of a [`Connection`](crate::Connection), which one thread uses at a time.
@@ -54,7 +56,15 @@ pub struct Receiver {
     pub(crate) inbox: Inbox,
     pub(crate) backlog: Backlog,
     pub(crate) calls: Calls,
+    /// The copy of the next message, if it is a long one and the caller serves other peers in between.
+    copy: LongCopy,
+    /// Whether a call handles a bounded part of what has come, and then finds nothing although there is more: the thread
+    /// serves several peers, and comes back.
+    takes_turns: bool,
 }
+
+/// The most messages that one call sets aside, if the caller takes turns.
+const TURN: usize = 64;
 
 /// Shows the count of messages.
 impl fmt::Debug for Receiver {
@@ -65,8 +75,10 @@ impl fmt::Debug for Receiver {
 
 impl Receiver {
     pub(crate) fn new(session: Arc<Session>) -> Self {
-        let backlog = Backlog::new(session.env.options().backlog_limit);
-        Self { inbox: Inbox::new(session), backlog, calls: Calls::default() }
+        let account = session.link.account().clone();
+        let backlog = Backlog::new(session.env.options().backlog_limit, account);
+        let (calls, copy) = (Calls::default(), LongCopy::default());
+        Self { inbox: Inbox::new(session), backlog, calls, copy, takes_turns: false }
     }
 
     /// Receives the next message. `None`: the peer has closed in order, and each message that it sent was received.
@@ -77,7 +89,9 @@ impl Receiver {
     /// - [`ErrorKind::PeerDied`]: the peer ended without closing, and each message that it published was received.
     /// - [`ErrorKind::Fault`]: the peer broke the protocol; the connection is over.
     /// - [`ErrorKind::OtherKind`]: the next message has tensors or is a request, for another method. It stays the next one.
-    /// - [`ErrorKind::BacklogFull`]: too many responses stand before the next message.
+    /// - [`ErrorKind::LoanRevoked`]: the peer ended the link, and has taken back the memory of a long message before this side
+    ///   received it.
+    /// - [`ErrorKind::BacklogFull`], [`ErrorKind::AccountFull`]: too many responses stand before the next message.
     /// - [`ErrorKind::OutOfMemory`]: the allocator has no memory for the message, which stays the next one.
     /// - [`ErrorKind::Forked`]: the process that made the connection is the parent of this one.
     pub fn recv(&mut self) -> Result<Option<Vec<u8>>> {
@@ -178,7 +192,8 @@ impl Receiver {
     /// Returns the next message in the ring, of any kind, without a copy. It stays the next one until it is
     /// [released](Received::release). Waits as [`recv`](Self::recv) does.
     ///
-    /// It does not return messages that were set aside during a wait for another kind.
+    /// Messages that were set aside during a wait for a response come first. Of tensors that were set aside, the bytes are
+    /// their description alone.
     ///
     /// # Errors
     ///
@@ -212,7 +227,10 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv). Messages that `each` saw before are released.
+    /// - [`ErrorKind::LoanRevoked`]: the peer has ended the link and taken back the memory of a long message. `each` did not
+    ///   see that message, unless the peer took it back during the call of `each`: the bytes of the last message that
+    ///   `each` saw may have been other ones. Those of the messages before it are what the peer has sent.
+    /// - Otherwise as [`recv`](Self::recv). Messages that `each` saw before are released.
     pub fn drain(
         &mut self,
         max: usize,
@@ -278,24 +296,18 @@ impl Receiver {
 
     fn request(&mut self, patience: RecvPatience) -> Result<Option<Request>, TryRecvError> {
         let kept = self.kept(Awaited::Request, patience, REQUESTS)?;
-        Ok(kept.and_then(|KeptMessage { kind, body, .. }| match kind {
-            MessageKind::Request(id) => Some(Request { id, body }),
+        Ok(kept.and_then(|KeptMessage { kind, body, metadata, .. }| match kind {
+            MessageKind::Request(id) => Some(Request { id, body, metadata }),
             _ => None,
         }))
     }
 
-    /// Receives the response to a request.
-    pub(crate) fn response(&mut self, id: RequestId, deadline: Instant) -> Result<Vec<u8>> {
-        let response = self.response_with(id, RecvPatience::Until(deadline)).map_err(into_error)?;
-        response.ok_or_else(|| ErrorKind::PeerClosed.into())
-    }
-
-    /// Returns the response to a request. `None`: the peer has closed in order.
+    /// Returns the response to a request, and its metadata. `None`: the peer has closed in order.
     pub(crate) fn response_with(
         &mut self,
         id: RequestId,
         patience: RecvPatience,
-    ) -> Result<Option<Vec<u8>>, TryRecvError> {
+    ) -> Result<Option<(Vec<u8>, Metadata)>, TryRecvError> {
         if !self.calls.is_made(id) {
             return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
         }
@@ -303,7 +315,7 @@ impl Receiver {
         if kept.is_some() {
             self.calls.finish(id);
         }
-        Ok(kept.map(|kept| kept.body))
+        Ok(kept.map(|kept| (kept.body, kept.metadata)))
     }
 
     pub(crate) fn calls(&mut self) -> &mut Calls {
@@ -313,7 +325,7 @@ impl Receiver {
     /// Marks a response as not wanted, and drops it if it was set aside.
     pub(crate) fn abandon(&mut self, id: RequestId) {
         self.calls.abandon(id);
-        if self.backlog.take(|kind| *kind == MessageKind::Response(id)).is_some() {
+        if self.backlog.take(|kind| kind.answers() == Some(id)).is_some() {
             self.calls.finish(id);
         }
     }
@@ -394,39 +406,52 @@ impl Receiver {
 
     /// Returns the next message of the awaited kind, and sets aside what a wait for it may set aside.
     #[cold]
-    fn kept(
+    pub(super) fn kept(
         &mut self,
         awaited: Awaited,
         patience: RecvPatience,
         copies: Wanted,
     ) -> Result<Option<KeptMessage>, TryRecvError> {
         if let Some(oldest) = self.backlog.oldest_unasked() {
-            awaited.check(oldest)?;
+            awaited.check(oldest.kind)?;
         }
         if let Some(kept) = self.backlog.take(|kind| awaited.takes(*kind)) {
             return Ok(Some(kept));
         }
-        loop {
+        if let Some(kind) = self.backlog.find(|kind| awaited.is_other_sort(*kind)) {
+            awaited.check(kind)?;
+        }
+        for _ in 0..if self.takes_turns { TURN } else { usize::MAX } {
             let mut body = Vec::new();
             // The caller may set the announced message aside.
             let ahead = (copies, self.backlog.room());
-            let Some((head, copied)) = self.inbox.head_for_copy(patience, ahead, &mut body)? else {
-                return Ok(None);
-            };
+            let found = self.inbox.head_for_copy(patience, ahead, &mut body)?;
+            let Some((head, mut copied)) = found else { return Ok(None) };
             let kind = self.inbox.kind(&head);
-            let is_expected = match kind {
-                MessageKind::Response(id) => self.calls.is_made(id),
-                _ => true,
-            };
+            let is_expected = kind.answers().is_none_or(|id| self.calls.is_made(id));
+            let in_slices = self.takes_turns && head.len > SLICE && !kind.has_tensors();
+            let mut charge = None;
             if is_expected && !awaited.takes(kind) {
-                let size = head.len + head.header.attachments() * PINNED;
-                if let Err(error) = awaited.check(kind).and_then(|()| self.backlog.admit(size)) {
+                let size = self.inbox.size(&head);
+                // A copy in slices has a charge of its own.
+                let admit = |()| self.backlog.admit(size, !in_slices);
+                charge =
+                    awaited.check(kind).and_then(admit).inspect_err(|_| self.inbox.hold(head))?;
+            }
+            if kind.has_tensors() && !self.are_at_hand(&head)? {
+                self.inbox.hold(head);
+                break;
+            }
+            if in_slices {
+                let Some(copy) = self.copy_slice(&head) else {
                     self.inbox.hold(head);
-                    return Err(error.into());
-                }
+                    break;
+                };
+                (body, charge) = copy.inspect_err(|_| self.inbox.hold(head))?;
+                copied = body.len();
             }
             let kept = self.inbox.kept(&head, kind, (body, copied))?;
-            if let MessageKind::Response(id) = kept.kind
+            if let Some(id) = kept.kind.answers()
                 && !self.calls.answered(id).map_err(|fault| self.inbox.fail(fault))?
             {
                 // The response is not wanted.
@@ -435,8 +460,25 @@ impl Receiver {
             if awaited.takes(kept.kind) {
                 return Ok(Some(kept));
             }
-            self.backlog.push(kept);
+            self.backlog.push(KeptMessage { charge, ..kept });
         }
+        Err(TryRecvError::Empty)
+    }
+
+    /// Returns whether the memory that a tensors record names is at hand, if the caller takes turns. Otherwise the opening of
+    /// the record waits for it.
+    #[inline]
+    pub(crate) fn are_at_hand(&mut self, head: &RecordHead) -> Result<bool> {
+        if !self.takes_turns {
+            return Ok(true);
+        }
+        self.inbox.are_attachments_at_hand(head).map_err(|error| self.inbox.fail(error))
+    }
+
+    /// Copies the next slice of a message. Returns the copy when it is whole.
+    fn copy_slice(&mut self, head: &RecordHead) -> Option<Result<Copied>> {
+        let inbox = &self.inbox;
+        self.copy.go_on(inbox.stats.messages, inbox.bytes(head), inbox.link.account())
     }
 
     /// Calls `open` with the description and the attachments of the next tensors record. If `open` fails, the link ends.
@@ -450,6 +492,10 @@ impl Receiver {
             && let Some(head) = self.inbox.head(patience)?
         {
             if head.header.kind() == Kind::Tensors {
+                if !self.are_at_hand(&head)? {
+                    self.inbox.hold(head);
+                    return Err(TryRecvError::Empty);
+                }
                 return Ok(Some(self.inbox.open(&head, open)?));
             }
             self.inbox.hold(head);
@@ -479,7 +525,7 @@ impl Receiver {
         kept: KeptMessage,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut claims = Claims::kept(kept.attachments, &mut self.inbox.extension);
+        let mut claims = Claims::kept(kept.attachments, kept.metadata, &mut self.inbox.extension);
         open(&kept.body, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))
             .map_err(|error| self.inbox.fail(error))
@@ -487,10 +533,22 @@ impl Receiver {
 
     #[inline(always)]
     fn peek_with(&mut self, patience: RecvPatience) -> Result<Option<Received<'_>>, TryRecvError> {
+        if self.backlog.has_unasked() {
+            return Ok(Some(self.peek_set_aside()));
+        }
         Ok(self.next_with(patience)?.map(|received| {
             received.receiver.inbox.hold(received.head);
             received
         }))
+    }
+
+    /// Returns the oldest message that was set aside and is no response.
+    #[cold]
+    fn peek_set_aside(&mut self) -> Received<'_> {
+        let len = self.backlog.oldest_unasked().map_or(0, |kept| kept.body.len());
+        // Only its length is used.
+        let head = RecordHead { header: Header::POOLED_MESSAGE, offset: SET_ASIDE, len };
+        Received { head, receiver: self }
     }
 
     /// As [`try_peek`](Self::try_peek), for a caller that [leaves](Received::leave) what it does not take.
@@ -508,6 +566,20 @@ impl Receiver {
         Ok(head.map(|head| Received { head, receiver: self }))
     }
 
+    /// Releases a record that answers a request or has tensors. The attachments go back with it.
+    #[cold]
+    fn release_rare(&mut self, head: &RecordHead) -> Result<()> {
+        let kind = self.inbox.kind(head);
+        if kind.answers().is_some() {
+            self.settle_response()?;
+        }
+        if kind.has_tensors() {
+            self.inbox.keep(head, kind).map(drop)
+        } else {
+            self.inbox.release(head)
+        }
+    }
+
     /// Settles the response at the ring's position, which the caller has read in place.
     #[cold]
     fn settle_response(&mut self) -> Result<()> {
@@ -518,45 +590,8 @@ impl Receiver {
     }
 }
 
-/// The message that a caller waits for.
-#[derive(Debug, Clone, Copy)]
-enum Awaited {
-    Message,
-    Request,
-    Tensors,
-    Response(RequestId),
-}
-
-impl Awaited {
-    fn takes(self, kind: MessageKind) -> bool {
-        match self {
-            Self::Message => kind == MessageKind::Message,
-            Self::Request => matches!(kind, MessageKind::Request(_)),
-            Self::Tensors => kind == MessageKind::Tensors,
-            Self::Response(id) => kind == MessageKind::Response(id),
-        }
-    }
-
-    /// Checks that the caller takes a message of this kind, or that the receiver may set it aside for a caller who will
-    /// ask for it. A caller that only receives another kind may never ask: it would lose the message unseen.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::OtherKind`]: the caller receives the message by another method first.
-    fn check(self, kind: MessageKind) -> Result<()> {
-        let (next, method) = match kind {
-            _ if self.takes(kind) || matches!(self, Self::Response(_)) => return Ok(()),
-            MessageKind::Response(_) => return Ok(()),
-            MessageKind::Message => ("is a plain one", "`recv`"),
-            MessageKind::Request(_) => ("is a request", "`recv_request`"),
-            MessageKind::Tensors => ("has tensors", "`recv_tensor` or `recv_tensors`"),
-        };
-        Err(ErrorKind::OtherKind { next, method }.into())
-    }
-}
-
 /// Returns the error of an operation that waited.
-fn into_error(error: TryRecvError) -> Error {
+pub(super) fn into_error(error: TryRecvError) -> Error {
     match error {
         TryRecvError::Failed(error) => error,
         // An operation that waits ends by its deadline, so this arm is not reached.
@@ -564,7 +599,15 @@ fn into_error(error: TryRecvError) -> Error {
     }
 }
 
+/// The offset of a message that was set aside. No segment is that long.
+const SET_ASIDE: usize = usize::MAX;
+
 /// A received message in the sender's memory, without a copy.
+///
+/// A peer that [aborts](crate::Sender::abort) the link, or has dropped it for
+/// [`Options::release_grace`](crate::Options::release_grace), takes back the memory of a message that is longer than its
+/// [`Options::inline_max`](crate::Options::inline_max). The bytes may then be those of any other message of that process.
+/// [`release`](Self::release) reports it, so a caller acts on what it has read after that.
 ///
 /// Dropped without [`release`](Self::release), it stays the next message, with the kind and the length that it had.
 ///
@@ -587,6 +630,8 @@ fn into_error(error: TryRecvError) -> Error {
 /// ```
 #[derive(Debug)]
 pub struct Received<'a> {
+    /// Its offset is [`SET_ASIDE`] if it is the oldest one in the backlog that is no response. Otherwise it stands at the
+    /// ring's position.
     pub(crate) head: RecordHead,
     pub(crate) receiver: &'a mut Receiver,
 }
@@ -595,7 +640,34 @@ impl Received<'_> {
     /// Returns a view of the message's bytes.
     #[inline(always)]
     pub fn bytes(&self) -> Bytes<'_> {
-        self.receiver.inbox.bytes(&self.head)
+        match self.set_aside() {
+            Some(kept) => Bytes::of(&kept.body),
+            None => self.receiver.inbox.bytes(&self.head),
+        }
+    }
+
+    /// Returns whether the message was set aside. A field for it would be a byte with padding behind it, which the compiler
+    /// copies in overlapping parts: a load waits for two stores then, 9 ns a message.
+    #[inline(always)]
+    fn is_set_aside(&self) -> bool {
+        self.head.offset == SET_ASIDE
+    }
+
+    /// Returns the message if it was set aside.
+    #[inline(always)]
+    pub(super) fn set_aside(&self) -> Option<&KeptMessage> {
+        if self.is_set_aside() { self.receiver.backlog.oldest_unasked() } else { None }
+    }
+
+    /// Checks that the peer has not taken the message's memory back. Then what was read of it is what the peer has sent.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_set_aside() { Ok(()) } else { self.receiver.inbox.check_loan() }
+    }
+
+    /// Returns the link whose peer may take the message's memory back.
+    #[inline(always)]
+    pub(crate) fn lender(&self) -> Option<&Link> {
+        if self.is_set_aside() { None } else { self.receiver.inbox.lender() }
     }
 
     /// Returns the message's length in bytes.
@@ -606,7 +678,7 @@ impl Received<'_> {
 
     /// Returns the message's size in the backlog, in bytes.
     pub(crate) fn size(&self) -> usize {
-        self.head.len + self.head.header.attachments() * PINNED
+        self.receiver.inbox.size(&self.head)
     }
 
     /// Returns whether the message has no bytes.
@@ -618,7 +690,10 @@ impl Received<'_> {
     /// Returns the message's kind.
     #[inline(always)]
     pub fn kind(&self) -> MessageKind {
-        self.receiver.inbox.kind(&self.head)
+        match self.set_aside() {
+            Some(kept) => kept.kind,
+            None => self.receiver.inbox.kind(&self.head),
+        }
     }
 
     /// Calls `open` with a tensors record and releases it. `None`: the record is of another kind, and is released.
@@ -626,29 +701,50 @@ impl Received<'_> {
         self,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
-        if self.head.header.kind() == Kind::Tensors {
+        if self.is_set_aside() {
+            let kept = self.receiver.backlog.take_unasked();
+            let tensors = kept.filter(|kept| kept.kind.has_tensors());
+            return tensors.map(|kept| self.receiver.open_kept(kept, open)).transpose();
+        }
+        if self.head.header.has_tensors() {
             self.receiver.inbox.unhold();
+            if self.head.header.kind() == Kind::TensorResponse {
+                self.receiver.settle_response()?;
+            }
             return self.receiver.inbox.open(&self.head, open).map(Some);
         }
         self.release().map(|()| None)
+    }
+
+    /// Returns whether the memory that a tensors record names has come. Otherwise a caller that takes turns
+    /// [leaves](Self::leave) the message, and comes back.
+    pub(crate) fn is_at_hand(&mut self) -> Result<bool> {
+        self.receiver.are_at_hand(&self.head)
+    }
+
+    /// Copies the next slice of the message. Returns the copy when it is whole. A caller that gets `None`
+    /// [leaves](Self::leave) the message, and goes on when it gets the message again.
+    pub(crate) fn copy_slice(&mut self) -> Option<Result<Copied>> {
+        self.receiver.copy_slice(&self.head)
     }
 
     /// Returns the message's memory to the sender.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Fault`]: the peer broke the protocol.
+    /// - [`ErrorKind::LoanRevoked`]: the peer has taken the message's memory back, so its bytes may have been other ones.
+    /// - [`ErrorKind::Fault`]: the peer broke the protocol.
     #[inline(always)]
     pub fn release(self) -> Result<()> {
+        if self.is_set_aside() {
+            drop(self.receiver.backlog.take_unasked());
+            return Ok(());
+        }
         self.receiver.inbox.unhold();
         match self.head.header.kind() {
-            Kind::Response => self.receiver.settle_response()?,
-            // The attachments go back with their record.
-            Kind::Tensors => return self.receiver.inbox.keep(&self.head).map(drop),
-            _ => {}
+            Kind::Message | Kind::Request => self.receiver.inbox.release(&self.head),
+            _ => self.receiver.release_rare(&self.head),
         }
-        self.receiver.inbox.release(&self.head);
-        Ok(())
     }
 
     /// Ends the link: this process cannot take the message.
@@ -662,17 +758,6 @@ impl Received<'_> {
     }
 }
 
-/// A message that was set aside.
-#[derive(Debug)]
-pub(crate) enum SetAside<T> {
-    Message(MessageKind, Vec<u8>),
-    /// Tensors, opened. The record had size `len` in the backlog, in bytes.
-    Tensors {
-        opened: T,
-        len: usize,
-    },
-}
-
 impl Receiver {
     /// Returns whether a record has come, a promised one is missing, or the link is over.
     #[inline]
@@ -680,70 +765,53 @@ impl Receiver {
         self.inbox.is_ready()
     }
 
-    /// Returns whether a promised record is missing, of which no header tells.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.inbox.consumer.is_cut()
+    /// Handles a bounded part of what has come in each call from now on, and finds nothing although there is more.
+    pub(crate) fn take_turns(&mut self) {
+        self.takes_turns = true;
+        self.inbox.link.control_socket().take_turns();
     }
 
-    /// Publishes that this half sleeps on the socket. The caller issues one barrier for any number of halves, and then
-    /// checks each once more.
-    pub(crate) fn doze(&mut self) -> bool {
-        let Inbox { flow, data, link, .. } = &mut self.inbox;
-        if *flow != Flow::Open {
-            return false;
+    /// As [`try_recv`](Self::try_recv), for a caller that takes turns: a long message takes several calls.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "a runtime takes turns"))]
+    pub(crate) fn try_recv_in_turns(&mut self) -> Result<Option<Vec<u8>>, TryRecvError> {
+        if self.backlog.is_empty()
+            && let Some(head) = self.inbox.plain(RecvPatience::None)
+        {
+            if head.len <= SLICE {
+                let mut message = Vec::new();
+                self.inbox.copy_out(&head, &mut message)?;
+                return Ok(Some(message));
+            }
+            self.inbox.hold(head);
         }
-        *flow = Flow::Armed;
-        data.arm(link)
+        Ok(self.kept(Awaited::Message, RecvPatience::None, None)?.map(|kept| kept.body))
     }
 
-    /// Publishes that this half is awake.
-    pub(crate) fn wake(&mut self) {
-        self.inbox.disarm();
-    }
-
-    /// Returns a watch of the next record's header.
-    pub(crate) fn watch(&self) -> Watch {
-        Watch::new(self.inbox.link.peer().clone(), self.inbox.consumer.next_header())
-    }
-
-    /// Moves a watch to the next record.
-    #[inline(always)]
-    pub(crate) fn advance(&self, watch: &mut Watch) {
-        watch.move_to(self.inbox.consumer.next_header());
-    }
-
-    /// Publishes the position up to which this half has read.
-    #[inline(always)]
-    pub(crate) fn publish_position(&mut self) {
-        self.inbox.publish_position();
-    }
-
-    /// Makes triggers appear like messages. [`Received::token`] tells them apart.
-    pub(crate) fn take_triggers(&mut self) {
-        self.inbox.takes_triggers = true;
-    }
-
-    /// Takes the oldest message out of the backlog, and calls `open` with tensors. If `open` fails, the link ends.
+    /// Takes the oldest message out of the backlog with its charge, and calls `open` with tensors. If `open` fails, the
+    /// link ends.
     pub(crate) fn pop_kept<T>(
         &mut self,
         open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
-    ) -> Result<Option<SetAside<T>>> {
-        let Some(kept) = self.backlog.take(|_| true) else { return Ok(None) };
-        match kept.kind {
-            MessageKind::Tensors => {
-                let len = kept.body.len() + kept.attachments.len() * PINNED;
-                let opened = self.open_kept(kept, open)?;
-                return Ok(Some(SetAside::Tensors { opened, len }));
-            }
-            MessageKind::Response(id) => self.calls.finish(id),
-            _ => {}
+    ) -> Result<Option<Charged<T>>> {
+        let Some(mut kept) = self.backlog.take(|_| true) else { return Ok(None) };
+        let charge = kept.charge.take();
+        if let Some(id) = kept.kind.answers() {
+            self.calls.finish(id);
         }
-        Ok(Some(SetAside::Message(kept.kind, kept.body)))
+        if kept.kind.has_tensors() {
+            let metadata = kept.metadata.section().len();
+            let (kind, len) =
+                (kept.kind, kept.body.len() + metadata + kept.attachments.len() * PINNED);
+            let opened = self.open_kept(kept, open)?;
+            return Ok(Some((SetAside::Tensors { kind, opened, len }, charge)));
+        }
+        let KeptMessage { kind, body, metadata, .. } = kept;
+        Ok(Some((SetAside::Message { kind, body, metadata }, charge)))
     }
 
     /// As [`response`](Self::response), but does not wait.
     pub(crate) fn try_response(&mut self, id: RequestId) -> Result<Option<Vec<u8>>, TryRecvError> {
-        self.response_with(id, RecvPatience::None)
+        Ok(self.response_with(id, RecvPatience::None)?.map(|(body, _)| body))
     }
 
     pub(crate) fn start_call(&mut self) -> Result<RequestId> {

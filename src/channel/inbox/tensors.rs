@@ -1,8 +1,6 @@
 //! Tensors records as the inbox receives them: records with attachments.
 
-use crate::channel::attachment::Origin;
-
-use crate::channel::attachment::{Attachment, Claims, LONGEST, LentRange, SHORT, SINGLE, borrow};
+use crate::channel::attachment::{Claims, LONGEST, LentRange, SHORT, SINGLE, borrow};
 use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::receiver::Receiver;
 use crate::channel::inbox::{Inbox, RecordHead};
@@ -10,7 +8,7 @@ use crate::channel::loan_descriptor::{self as pooled, LoanDescriptor, NO_SLOT};
 use crate::channel::message::MessageKind;
 use crate::error::{Fault, Result, TryRecvError, memory};
 use crate::patience::RecvPatience;
-use crate::ring::{Header, Kind};
+use crate::ring::Header;
 use crate::shm::Bytes;
 
 /// A tensors record with one loan and a short description. Nearly every tensors record is one, so the receiver takes it
@@ -47,8 +45,7 @@ impl Receiver {
         }
         let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
         const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
-        if head.header.kind() == Kind::Tensors
-            && head.header.attachments() == 1
+        if head.header.is_single()
             && LENS.contains(&head.len)
             // The line of the header, which is mapped whatever the record's length.
             && let Some([a, b, c, d, description @ ..]) =
@@ -72,22 +69,35 @@ impl Receiver {
 
     /// Takes the loan of a single tensor, and releases the record.
     #[inline(always)]
-    pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange> {
+    pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange, TryRecvError> {
+        if self.inbox.segments.current(&self.inbox.session, single.loan.segment).is_none() {
+            self.await_single(single)?;
+        }
         let inbox = &mut self.inbox;
-        inbox.open_window_for(single.loan.segment);
         let attached = borrow(&inbox.session, &mut inbox.segments, &single.loan);
         let range = attached.map_err(|error| inbox.fail(error))?;
         inbox.stats.tensors += 1;
         inbox.discard(single.head.header);
         Ok(range)
     }
+
+    /// Allows one new segment to be read from the socket. Leaves the tensor in the ring, and finds nothing, if the caller
+    /// takes turns and the socket rests before the segment has come.
+    #[cold]
+    fn await_single(&mut self, single: &Single) -> Result<(), TryRecvError> {
+        if !self.are_at_hand(&single.head)? {
+            self.inbox.hold(single.head);
+            return Err(TryRecvError::Empty);
+        }
+        self.inbox.link.control_socket().open_window();
+        Ok(())
+    }
 }
 
 impl Inbox {
-    /// Checks the header of a tensors record.
-    pub(crate) fn check_tensors(&self, header: Header) -> Result<(), Fault> {
-        let table = (header.attachments() * pooled::LEN) as u64;
-        let is_bounded = (table..=LONGEST).contains(&header.len());
+    /// Checks the header of a tensors record, which has `len` bytes behind its envelope.
+    pub(crate) fn check_tensors(&self, header: Header, len: usize) -> Result<(), Fault> {
+        let is_bounded = header.attachments() * pooled::LEN <= len && header.len() <= LONGEST;
         if header.version() != Header::TENSORS_VERSION || !is_bounded {
             return Err(Fault::RecordHeader { header: header.to_word() });
         }
@@ -113,10 +123,9 @@ impl Inbox {
         self.link.peer().bytes(head.offset, head.len).copy_to(payload);
         let (table, description) = payload.split_at(head.header.attachments() * pooled::LEN);
         self.link.control_socket().open_window();
-        let mut claims = Claims {
-            origin: Origin::Ring { session: &self.session, segments: &mut self.segments, table },
-            extension: &mut self.extension,
-        };
+        let metadata = self.take_metadata(head.header);
+        let memory = (&self.session, &mut self.segments);
+        let mut claims = Claims::in_ring(memory, table, metadata, &mut self.extension);
         let opened = open(description, &mut claims)
             .and_then(|opened| claims.finish().map(|()| opened))
             .map_err(|error| self.fail(error))?;
@@ -127,6 +136,22 @@ impl Inbox {
             self.publish_position();
         }
         Ok(opened)
+    }
+
+    /// Returns whether the memory that a tensors record names [is at hand](Self::is_at_hand). The peer may change what this
+    /// reads: opening the record reads and checks it.
+    pub(crate) fn are_attachments_at_hand(&self, head: &RecordHead) -> Result<bool> {
+        for index in 0..head.header.attachments() {
+            let at = head.offset + index * pooled::LEN;
+            let words = self.link.peer().bytes(at, pooled::LEN).words();
+            let descriptor = words.map(LoanDescriptor::of_words);
+            if let Some(descriptor) = descriptor
+                && !self.is_at_hand(descriptor.segment)?
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The bytes from a record's payload on, up to the end of the line behind its header at least.
@@ -142,20 +167,21 @@ impl Inbox {
         kind: MessageKind,
         (mut body, copied): (Vec<u8>, usize),
     ) -> Result<KeptMessage> {
-        if kind == MessageKind::Tensors {
-            let (body, attachments) = self.keep(head)?;
-            return Ok(KeptMessage { kind, body, attachments });
+        if kind.has_tensors() {
+            return self.keep(head, kind);
         }
         self.copy_rest(head, &mut body, copied)?;
-        Ok(KeptMessage { kind, body, attachments: Vec::new() })
+        let metadata = self.take_metadata(head.header);
+        Ok(KeptMessage { kind, body, metadata, attachments: Vec::new(), charge: None })
     }
 
     /// Takes the tensors record at the ring's position out: its description and its attachments.
-    pub(crate) fn keep(&mut self, head: &RecordHead) -> Result<(Vec<u8>, Vec<Attachment>)> {
+    pub(crate) fn keep(&mut self, head: &RecordHead, kind: MessageKind) -> Result<KeptMessage> {
         let count = head.header.attachments();
         self.open(head, |description, claims| {
             let attachments: Result<_> = (0..count).map(|_| claims.claim()).collect();
-            Ok((memory::copied(description)?, attachments?))
+            let (body, metadata) = (memory::copied(description)?, claims.take_metadata());
+            Ok(KeptMessage { kind, body, metadata, attachments: attachments?, charge: None })
         })
     }
 }

@@ -4,11 +4,13 @@
 //! 2. It copies only when it has all of them.
 //! 3. While it waits for one of them it holds none, so it blocks no other sender.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::channel::announced::Offered;
-use crate::channel::attachment::{LONGEST, SHORT, SINGLE};
+use crate::channel::attachment::{LONGEST, LentRange, SHORT, SINGLE};
+use crate::channel::envelope::Envelope;
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::sender::Sender;
@@ -17,7 +19,7 @@ use crate::handshake::peer::Peer;
 use crate::link::session::Session;
 use crate::patience::SendPatience;
 use crate::pool::{Block, BorrowerId, Exhausted, FrozenBlock, Pool, Promise, SharedBlock};
-use crate::ring::Header;
+use crate::ring::{Header, Kind};
 use crate::shm::Bytes;
 
 /// The most attachments of one record.
@@ -40,22 +42,41 @@ pub(crate) enum OutgoingAttachment<'a> {
     /// Copied into a block, which is there while the record is being published.
     Copy {
         bytes: Bytes<'a>,
+        /// The loan that the bytes belong to, if a peer can take them back.
+        lender: Option<&'a LentRange>,
         block: Option<Block>,
     },
 }
 
 impl<'a> OutgoingAttachment<'a> {
     /// To be copied.
-    pub(crate) fn copy_of(bytes: Bytes<'a>) -> Self {
-        Self::Copy { bytes, block: None }
+    pub(crate) fn copy_of(bytes: Bytes<'a>, lender: Option<&'a LentRange>) -> Self {
+        Self::Copy { bytes, lender, block: None }
+    }
+
+    /// Copies the bytes, if they are to be copied.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LoanRevoked`]: their lender has taken them back.
+    fn fill(&mut self) -> Result<()> {
+        let Self::Copy { bytes, lender, block: Some(block) } = self else { return Ok(()) };
+        bytes.copy_to(block.bytes_mut());
+        lender.map_or(Ok(()), LentRange::check)
     }
 
     fn is_lent(&self) -> bool {
         !matches!(self, Self::Frozen { .. })
     }
 
-    fn is_copy(&self) -> bool {
-        matches!(self, Self::Copy { .. })
+    /// Returns where the block lies that the caller has filled.
+    fn place(&self) -> Option<(u32, u64)> {
+        match self {
+            Self::Block(block) => block.place(),
+            Self::Shared(block) => Some(block.place()),
+            Self::Ticket(block) => Some(block.place()),
+            Self::Frozen { .. } | Self::Copy { .. } => None,
+        }
     }
 
     /// Its length in bytes.
@@ -66,6 +87,17 @@ impl<'a> OutgoingAttachment<'a> {
             Self::Ticket(block) => block.len(),
             Self::Frozen { len, .. } => *len,
             Self::Copy { bytes, .. } => bytes.len(),
+        }
+    }
+
+    /// Returns the bytes of the pool that the receiver holds.
+    fn block_len(&self) -> u64 {
+        match self {
+            Self::Block(block) => block.block_len(),
+            Self::Shared(block) => block.block_len(),
+            Self::Ticket(block) => block.block_len(),
+            Self::Frozen { .. } => 0,
+            Self::Copy { bytes, .. } => Pool::block_len(bytes.len()),
         }
     }
 
@@ -104,13 +136,14 @@ impl Sender {
     #[inline]
     pub(crate) fn post(
         &mut self,
+        envelope: Envelope<'_>,
         attachments: &mut [OutgoingAttachment<'_>],
         description: &[u8],
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        match self.try_post(attachments, description) {
+        match self.try_post(envelope, attachments, description) {
             Err(TrySendError::Full { free, needed }) => {
-                self.await_post(attachments, description, patience, (free, needed))
+                self.await_post(envelope, (attachments, description), patience, (free, needed))
             }
             posted => posted,
         }
@@ -119,12 +152,12 @@ impl Sender {
     #[cold]
     fn await_post(
         &mut self,
-        attachments: &mut [OutgoingAttachment<'_>],
-        description: &[u8],
+        envelope: Envelope<'_>,
+        (attachments, description): (&mut [OutgoingAttachment<'_>], &[u8]),
         patience: SendPatience,
         (free, needed): (u64, u64),
     ) -> Result<(), TrySendError> {
-        let header = self.tensors_header(attachments.len(), description.len())?;
+        let header = self.tensors_header(envelope, attachments.len(), description.len())?;
         let Some(deadline) = self.deadline(patience) else {
             if self.link.peer_left() {
                 return Err(Error::from(ErrorKind::PeerClosed).into());
@@ -133,12 +166,12 @@ impl Sender {
                 return Err(TrySendError::Full { free, needed });
             }
             self.arm_for_pool()?;
-            return self.try_post(attachments, description);
+            return self.try_post(envelope, attachments, description);
         };
         let start = Instant::now();
         loop {
             self.room_in_ring(header, SendPatience::Until(deadline))?;
-            match self.try_post(attachments, description) {
+            match self.try_post(envelope, attachments, description) {
                 Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
                 posted => return posted,
             }
@@ -147,8 +180,13 @@ impl Sender {
 
     /// Returns the header of a tensors record.
     #[inline]
-    fn tensors_header(&self, attachments: usize, description: usize) -> Result<Header> {
-        let len = attachments * pooled::LEN + description;
+    fn tensors_header(
+        &self,
+        envelope: Envelope<'_>,
+        attachments: usize,
+        description: usize,
+    ) -> Result<Header> {
+        let len = envelope.len() + attachments * pooled::LEN + description;
         let max = crate::ring::largest_payload(self.link.terms().own.ring).min(LONGEST);
         if attachments > ATTACHMENTS {
             let fault = TensorFault::Count { count: attachments, expected: ATTACHMENTS };
@@ -158,16 +196,17 @@ impl Sender {
             let kind = ErrorKind::MessageTooLarge { len: len as u64, max };
             return Err(kind.into());
         }
-        Ok(Header::tensors(attachments as u8, len as u32))
+        Ok(envelope.mark(Header::tensors(envelope.kind, attachments as u8, len as u32)))
     }
 
     #[inline]
     fn try_post(
         &mut self,
+        envelope: Envelope<'_>,
         attachments: &mut [OutgoingAttachment<'_>],
         description: &[u8],
     ) -> Result<(), TrySendError> {
-        let header = self.tensors_header(attachments.len(), description.len())?;
+        let header = self.tensors_header(envelope, attachments.len(), description.len())?;
         let offset = match self.room_for_tensors(header, attachments) {
             Ok(offset) => offset,
             Err(error) => {
@@ -175,8 +214,12 @@ impl Sender {
                 return Err(error);
             }
         };
+        if let Err(error) = attachments.iter_mut().try_for_each(OutgoingAttachment::fill) {
+            give_back(attachments);
+            return Err(error.into());
+        }
         let (mut short, mut long) = ([0; SHORT], Vec::new());
-        let len = header.len() as usize;
+        let len = header.len() as usize - envelope.len();
         let payload = if len <= SHORT {
             &mut short[..len]
         } else {
@@ -194,7 +237,7 @@ impl Sender {
             bytes += descriptor.len;
             to.copy_from_slice(&descriptor.encode());
         }
-        self.ring.put(offset, payload);
+        self.write(offset, envelope, payload);
         self.producer.publish(header);
         self.found(header, true);
         self.stats.tensors += 1;
@@ -205,17 +248,18 @@ impl Sender {
 
     /// Sends a tensors record of one loan, with a description of `len` bytes in little-endian words. Nothing is put
     /// together in memory: words wait for bytes that were just written. The loan is entered, by `enter`, once
-    /// the peer can see it: it has the slot that was promised then. False: something is lacking, and the
+    /// the peer can see it: it has the slot that was promised then. If the account was closed meanwhile, `enter` calls its
+    /// last argument. False: something is lacking, and the
     /// [general way](Self::post) finds out what.
     #[inline(always)]
     pub(crate) fn try_post_single(
         &mut self,
-        (place, bytes): ((u32, u64), usize),
-        enter: impl FnOnce(&Pool, BorrowerId, Promise) -> Option<Promise>,
+        (place, bytes, block_len): ((u32, u64), usize, u64),
+        enter: impl FnOnce(&Pool, BorrowerId, Promise, &dyn Fn()) -> Option<Promise>,
         [a, b, c, d]: [u64; SINGLE],
         len: usize,
     ) -> Result<bool, TrySendError> {
-        let header = Header::tensors(1, (pooled::LEN + len) as u32);
+        let header = Header::tensors(Kind::Tensors, 1, (pooled::LEN + len) as u32);
         self.check()?;
         let Ok(Ok(offset)) = self.producer.reserve(header) else { return Ok(false) };
         if !self.announced.knows(place.0) {
@@ -224,6 +268,10 @@ impl Sender {
         let Some(promise) = self.promise.take().or_else(|| self.ask_promise()) else {
             return Ok(false);
         };
+        if !promise.admits(block_len) {
+            self.promise = Some(promise);
+            return Ok(false);
+        }
         let [e, f, g, h] = LoanDescriptor::new(&promise.loan(place), bytes as u64).to_words();
         let words = [e, f, g, h, a, b, c, d];
         let whole = words.len().min(pooled::LEN / 8 + len.div_ceil(8));
@@ -232,7 +280,7 @@ impl Sender {
         self.found(header, true);
         let announced = self.announce();
         let Session { link, env, .. } = &*self.session;
-        self.promise = enter(env.pool(), link.borrower(), promise);
+        self.promise = enter(env.pool(), link.borrower(), promise, &|| link.revoke_loans());
         self.stats.tensors += 1;
         self.stats.bytes += bytes as u64;
         announced?;
@@ -262,19 +310,21 @@ impl Sender {
         attachments: &mut [OutgoingAttachment<'_>],
     ) -> Result<usize, TrySendError> {
         let loans = attachments.iter().filter(|attachment| attachment.is_lent()).count();
-        let copies = attachments.iter().any(OutgoingAttachment::is_copy);
         self.renounce();
         loop {
             let offset = self.room_in_ring(header, SendPatience::None)?;
             let full = TrySendError::Full { free: 0, needed: header.len() };
             let Session { link, env, .. } = &*self.session;
-            // One loan finds out by itself, unless a copy would have been made for it by then.
-            if (loans > 1 || copies) && !env.pool().has_slots(link.borrower(), loans) {
-                let slots = link.terms().peer.loan_slots as usize;
+            let lens = attachments.iter().map(OutgoingAttachment::block_len);
+            let bytes = lens.fold(0, u64::saturating_add);
+            if loans > 0 && !env.pool().admits(link.borrower(), loans, bytes) {
+                let slots =
+                    link.terms().peer.loan_slots.min(env.pool().loan_limit().blocks) as usize;
                 if loans > slots {
                     let fault = TensorFault::Count { count: loans, expected: slots };
                     return Err(Error::from(fault).into());
                 }
+                env.pool().fits(needed(attachments)).map_err(Error::from)?;
                 return Err(full);
             }
             take_blocks(env.pool(), attachments)?;
@@ -302,8 +352,7 @@ impl Sender {
         Ok(Offered::Known)
     }
 
-    /// Lends an attachment. `None`: no slot is free, which happens to a record of one loan, and where the
-    /// account was closed.
+    /// Lends an attachment. Returns `None` if the account was closed.
     #[inline]
     fn lend_attachment(
         &mut self,
@@ -311,9 +360,6 @@ impl Sender {
     ) -> Option<LoanDescriptor> {
         let Session { link, env, .. } = &*self.session;
         let (pool, to) = (env.pool(), link.borrower());
-        if let OutgoingAttachment::Copy { bytes, block: Some(block) } = attachment {
-            bytes.copy_to(block.bytes_mut());
-        }
         let len = attachment.len() as u64;
         if let OutgoingAttachment::Frozen { memory, offset, len } = attachment {
             // It has one, since it was offered.
@@ -321,7 +367,7 @@ impl Sender {
             self.announced.name(segment, self.producer.written());
             return Some(LoanDescriptor::frozen(segment, *offset as u64, *len as u64));
         }
-        let mut lend = || match attachment {
+        let loan = match attachment {
             OutgoingAttachment::Block(block) => pool.lend(block, to),
             OutgoingAttachment::Copy { block: Some(block), .. } => pool.lend(block, to),
             OutgoingAttachment::Shared(block) => pool.lend_shared(block, to),
@@ -330,7 +376,6 @@ impl Sender {
                 None
             }
         };
-        let loan = lend().or_else(|| if pool.has_slots(to, 1) { lend() } else { None });
         loan.map(|loan| LoanDescriptor::new(&loan, len))
     }
 
@@ -351,7 +396,7 @@ fn take_blocks(
     attachments: &mut [OutgoingAttachment<'_>],
 ) -> Result<(), TrySendError> {
     for at in 0..attachments.len() {
-        if let OutgoingAttachment::Copy { bytes, block: block @ None } = &mut attachments[at] {
+        if let OutgoingAttachment::Copy { bytes, block: block @ None, .. } = &mut attachments[at] {
             match pool.alloc(bytes.len())? {
                 Ok(taken) => *block = Some(taken),
                 Err(spent) => return Err(lacking(spent, attachments)),
@@ -361,12 +406,18 @@ fn take_blocks(
     Ok(())
 }
 
+/// Returns the bytes of the pool that a record takes at once: those of its blocks and of its copies.
+fn needed(attachments: &[OutgoingAttachment<'_>]) -> u64 {
+    // A block that is attached twice is taken once.
+    let mut blocks = HashSet::new();
+    let new = attachments.iter().filter(|each| each.place().is_none_or(|at| blocks.insert(at)));
+    new.fold(0, |sum, attachment| sum.saturating_add(attachment.block_len()))
+}
+
 /// What to say when the pool has no block now: whether it ever will.
 #[cold]
 fn lacking(spent: Exhausted, attachments: &[OutgoingAttachment<'_>]) -> TrySendError {
-    let copies = attachments.iter().filter(|attachment| attachment.is_copy());
-    let all = copies.fold(0u64, |sum, attachment| sum.saturating_add(attachment.len() as u64));
-    let needed = spent.needed.max(all);
+    let needed = needed(attachments);
     if needed > spent.quota {
         return Error::from(Exhausted { needed, ..spent }).into();
     }

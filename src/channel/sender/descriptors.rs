@@ -55,12 +55,10 @@ impl Sender {
     ///
     /// - [`ErrorKind::Fault`]: the peer sent no descriptors with these numbers. The connection ends.
     /// - [`ErrorKind::DescriptorLimit`]: this process had no room for one of them. The others are closed.
+    /// - [`ErrorKind::AccountFull`]: the account of the link, peer or user had no room. The others are closed.
     #[doc(hidden)]
     pub fn take_descriptors(&self, first: u64, count: usize) -> Result<Vec<UntrustedFd>> {
         let taken = self.link.control_socket().descriptors(self.link.socket(), first, count);
-        taken.map_err(|error| match error.kind() {
-            ErrorKind::DescriptorLimit { .. } => error,
-            _ => self.link.fail(error),
-        })
+        taken.map_err(|error| self.link.fail(error))?
     }
 }

@@ -7,9 +7,12 @@ use crate::channel::sender::Sender;
 use crate::handshake::layout;
 
 impl Sender {
-    /// Copies a message into its block. The receiver of a long message is told after each piece.
-    pub(crate) fn fill(&mut self, envelope: Envelope, message: &[u8]) {
-        let tells = message.len() >= LONG && self.write_payload(envelope, message.len());
+    /// Copies a message into its block. The receiver of a long message is told after each piece, unless metadata stands in
+    /// front of the descriptor, where the receiver looks for it.
+    pub(crate) fn fill(&mut self, envelope: Envelope<'_>, message: &[u8]) {
+        let tells = message.len() >= LONG
+            && envelope.metadata.is_empty()
+            && self.write_payload(envelope, message.len());
         if !tells {
             self.pooled.block.bytes_mut().copy_from_slice(message);
             return;
@@ -41,7 +44,7 @@ impl Sender {
     }
 
     /// Writes the payload of the coming record to its place in the ring. Returns `false` if no loan slot is free.
-    fn write_payload(&mut self, envelope: Envelope, len: usize) -> bool {
+    fn write_payload(&mut self, envelope: Envelope<'_>, len: usize) -> bool {
         if self.promise.is_none() {
             self.promise = self.ask_promise();
         }
@@ -50,7 +53,7 @@ impl Sender {
         };
         let descriptor = LoanDescriptor::new(&promise.loan(place), len as u64).to_words();
         self.ring.put_words(self.pooled.offset + envelope.len(), &descriptor);
-        self.write_id(self.pooled.offset, envelope);
+        self.write_envelope(self.pooled.offset, envelope);
         true
     }
 }

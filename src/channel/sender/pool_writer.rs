@@ -29,7 +29,7 @@ impl Sender {
     #[cold]
     pub(crate) fn put_pooled(
         &mut self,
-        envelope: Envelope,
+        envelope: Envelope<'_>,
         message: &[u8],
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
@@ -45,7 +45,7 @@ impl Sender {
     pub(crate) fn room_in_pool(
         &mut self,
         len: usize,
-        envelope: Envelope,
+        envelope: Envelope<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
         // A leaked reservation left its block here.
@@ -61,7 +61,7 @@ impl Sender {
     fn find_room_in_pool(
         &mut self,
         len: usize,
-        envelope: Envelope,
+        envelope: Envelope<'_>,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
         self.check()?;
@@ -98,9 +98,11 @@ impl Sender {
         loop {
             self.pooled.offset = self.room_in_ring(header, SendPatience::None)?;
             let block = &mut self.pooled.block;
-            // A ready block needs a promised slot.
+            // A ready block needs a promised slot that admits it.
             let is_ready = match (self.prepared.take(), &self.ready, &self.promise) {
-                (Some(prepared), Some(ready), Some(_)) if prepared.is_for(len) => {
+                (Some(prepared), Some(ready), Some(promise))
+                    if prepared.is_for(len) && promise.admits(prepared.block_len()) =>
+                {
                     block.take_ready(ready, prepared, len)
                 }
                 _ => false,
@@ -130,11 +132,11 @@ impl Sender {
         match env.pool().alloc_for(len, link.borrower())? {
             Ok(block) => self.pooled.block = block,
             // Only this half lends to this peer, so a slot that it gives up stays free.
-            Err(Lacking::Slot) if self.promise.is_some() => {
+            Err(Lacking::Share) if self.promise.is_some() => {
                 self.renounce();
                 return Ok(false);
             }
-            Err(Lacking::Slot) => return Err(full(len)),
+            Err(Lacking::Share) => return Err(full(len)),
             Err(Lacking::Memory(spent)) if spent.needed > spent.quota => {
                 return Err(Error::from(spent).into());
             }
@@ -178,7 +180,11 @@ impl Sender {
         });
         match waited {
             Err(error) if error.is_timeout() => {
-                return Err(ErrorKind::TimedOut { after: start.elapsed() }.into());
+                let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
+                return Err(late.waiting_for(format!(
+                    "the peer makes no room: it receives too slowly, or keeps what it was lent; {}",
+                    env.pool().holdings()
+                )));
             }
             waited => waited?,
         }
@@ -187,7 +193,7 @@ impl Sender {
     }
 
     /// Publishes the block's descriptor, and enters the loan into the peer's account.
-    pub(crate) fn finish_pooled(&mut self, envelope: Envelope, len: usize) -> Result<()> {
+    pub(crate) fn finish_pooled(&mut self, envelope: Envelope<'_>, len: usize) -> Result<()> {
         let place = self.pooled.block.place();
         let promise = self.promise.take().or_else(|| self.ask_promise());
         let Some((promise, place)) = promise.zip(place) else {
@@ -198,14 +204,15 @@ impl Sender {
         let descriptor = LoanDescriptor::new(&promise.loan(place), len as u64).to_words();
         let offset = self.pooled.offset;
         self.ring.put_words(offset + envelope.len(), &descriptor);
-        self.write_id(offset, envelope);
+        self.write_envelope(offset, envelope);
         self.stats.pooled += 1;
         let announced = self.finish(envelope.pooled(), len);
         let Session { link, env, .. } = &*self.session;
         let block = &mut self.pooled.block;
+        let revoke = || link.revoke_loans();
         (self.promise, self.prepared) =
-            env.pool().enter_and_prepare(block, link.borrower(), promise);
-        // An account that closed in between belongs to a peer that has ended, perhaps after it read this message.
+            env.pool().enter_and_prepare(block, link.borrower(), promise, revoke);
+        // The account was closed in between: the peer, which may read this message, is told that it cannot rely on it.
         self.pooled.block.put_back();
         announced?;
         self.note_distance()

@@ -3,11 +3,12 @@
 //! 1. Dropped without `publish`, each sends nothing. A block of the pool goes back.
 //! 2. A batch fits into the ring as a whole and becomes visible by one store, that of its first header.
 
-use crate::channel::envelope::PLAIN;
+use crate::channel::envelope::{Envelope, PLAIN};
+use crate::channel::metadata::Metadata;
 use crate::channel::sender::{Sender, into_error};
 use crate::error::{Error, ErrorKind, Fault, Result, TrySendError};
 use crate::patience::after;
-use crate::ring::{Full, Header, Kind, batch_limit};
+use crate::ring::{Full, Header, batch_limit};
 
 /// The offset of a reservation whose room is in the pool.
 pub(crate) const POOLED: usize = usize::MAX;
@@ -35,10 +36,10 @@ pub(crate) const POOLED: usize = usize::MAX;
 #[derive(Debug)]
 #[must_use = "a reservation sends nothing before it is published"]
 pub struct Reservation<'a> {
-    /// The start of the payload in the ring's data section, in bytes, or [`POOLED`]. A pooled message has its room in
+    /// The start of the message in the ring's data section, in bytes, or [`POOLED`]. A pooled message has its room in
     /// the sender, so that this type fits into registers.
     pub(crate) offset: usize,
-    /// The header of the reserved record, if it lies in the ring.
+    /// The header of the reserved record. Of that of a record in the pool only the mark of metadata is used.
     pub(crate) header: Header,
     /// The start of the next record, as [`Beside`](crate::ring::Beside) says. 0: not known yet.
     pub(crate) next: u64,
@@ -57,9 +58,9 @@ impl Reservation<'_> {
     #[inline(always)]
     pub fn publish(self) -> Result<()> {
         if self.offset == POOLED {
-            return publish_pooled(self.sender, self.len);
+            return publish_pooled(self.sender, self.len, self.header);
         }
-        self.sender.finish_message(self.header, self.next)
+        self.sender.finish_message(self.header, self.next, self.len)
     }
 
     /// Shortens the message to its first `len` bytes.
@@ -70,12 +71,15 @@ impl Reservation<'_> {
     pub fn truncate(&mut self, len: usize) {
         assert!(len <= self.len, "{len} bytes of a reservation of {}", self.len);
         if self.offset != POOLED {
+            let start = self.sender.producer.place(self.header);
+            let metadata = self.offset - start;
             // A payload that has become short lies beside its header.
-            self.header = self.header.shortened(len as u32);
+            self.header = self.header.shortened((metadata + len) as u32);
             let offset = self.sender.producer.place(self.header);
-            let back = self.offset - offset;
-            self.sender.ring.bytes_mut(offset, back + len).copy_within(back.., 0);
-            (self.offset, self.next) = (offset, 0);
+            let back = start - offset;
+            let moved = self.sender.ring.bytes_mut(offset, back + metadata + len);
+            moved.copy_within(back.., 0);
+            (self.offset, self.next) = (offset + metadata, 0);
         }
         self.len = len;
     }
@@ -84,8 +88,15 @@ impl Reservation<'_> {
 // These functions take a reservation's parts, not the reservation: taking its address would put it into memory, and its
 // stores would stand before the message's in the processor's queue.
 
-fn publish_pooled(sender: &mut Sender, len: usize) -> Result<()> {
-    if sender.pooled.block.is_held() { sender.finish_pooled(PLAIN, len) } else { Ok(()) }
+fn publish_pooled(sender: &mut Sender, len: usize, header: Header) -> Result<()> {
+    if !sender.pooled.block.is_held() {
+        return Ok(());
+    }
+    if header.has_metadata() {
+        let metadata = std::mem::take(&mut sender.metadata);
+        return sender.finish_pooled(PLAIN.with(&metadata), len);
+    }
+    sender.finish_pooled(PLAIN, len)
 }
 
 fn pooled(sender: &Sender, len: usize) -> &[u8] {
@@ -176,6 +187,22 @@ impl Batch<'_> {
         Ok(())
     }
 
+    /// As [`push`](Self::push), with metadata.
+    ///
+    /// # Errors
+    ///
+    /// As [`push`](Self::push).
+    pub fn push_with(&mut self, message: &[u8], metadata: &Metadata) -> Result<()> {
+        let envelope = PLAIN.with(metadata);
+        let mut placed = self.place_in(envelope, message.len());
+        if let Err(TrySendError::Full { needed, .. }) = placed {
+            placed = Ok(self.await_room(envelope, message.len(), needed)?);
+        }
+        let offset = placed.map_err(into_error)?;
+        self.sender.write(offset, envelope, message);
+        Ok(())
+    }
+
     /// As [`push`](Self::push), but does not wait.
     ///
     /// # Errors
@@ -205,7 +232,7 @@ impl Batch<'_> {
     fn await_place(&mut self, len: usize) -> Result<usize> {
         match self.place(len) {
             Ok(offset) => Ok(offset),
-            Err(TrySendError::Full { needed, .. }) => self.await_room(len, needed),
+            Err(TrySendError::Full { needed, .. }) => self.await_room(PLAIN, len, needed),
             Err(TrySendError::Failed(error)) => Err(error),
         }
     }
@@ -225,11 +252,17 @@ impl Batch<'_> {
     /// Adds a message of `len` bytes and returns its offset in the ring's data section.
     #[inline(always)]
     fn place(&mut self, len: usize) -> Result<usize, TrySendError> {
+        self.place_in(PLAIN, len)
+    }
+
+    /// Adds a record with a message of `len` bytes and returns its offset in the ring's data section.
+    #[inline(always)]
+    fn place_in(&mut self, envelope: Envelope<'_>, len: usize) -> Result<usize, TrySendError> {
         let Sender { producer, batch, batch_bytes, inline_max, .. } = &mut *self.sender;
         if len > *inline_max {
             return Err(self.refuse(len, Ok(None)));
         }
-        match producer.push(batch, Header::new(Kind::Message, len as u32)) {
+        match producer.push(batch, envelope.header(len)) {
             Ok(Ok(offset)) => {
                 *batch_bytes += len as u64;
                 Ok(offset)
@@ -256,11 +289,11 @@ impl Batch<'_> {
     }
 
     #[cold]
-    fn await_room(&mut self, len: usize, mut needed: u64) -> Result<usize> {
+    fn await_room(&mut self, envelope: Envelope<'_>, len: usize, mut needed: u64) -> Result<usize> {
         let deadline = after(self.sender.session.env.options().send_timeout);
         loop {
             self.sender.await_room(needed, deadline)?;
-            match self.place(len) {
+            match self.place_in(envelope, len) {
                 Err(TrySendError::Full { needed: still, .. }) => needed = still,
                 answer => return answer.map_err(into_error),
             }

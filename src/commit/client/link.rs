@@ -396,7 +396,8 @@ impl ClientLink {
                 Ok(Some(received)) if received.kind() == MessageKind::Message => {
                     match decode(received.bytes()) {
                         Ok(answer) => received.release().map(|()| answer),
-                        Err(error) => Err(error),
+                        // Bytes that were taken back are no fault of the answer.
+                        Err(error) => received.check().and(Err(error)),
                     }
                 }
                 Ok(Some(_)) => Ok(Err(Fault::Field { field: "commit.kind", value: 1 })),

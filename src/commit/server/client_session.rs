@@ -28,6 +28,8 @@ use crate::commit::slots::Slots;
 use crate::commit::wire::message::{self, Answer, Request};
 use crate::error::{CommitFault, Error, Fault, Result};
 use crate::reactor::{Link, Message, Reactor};
+use crate::shm::fork::Generation;
+use crate::shm::{LARGE, discard};
 use crate::transport::Connection;
 
 /// Locks a mutex whose value every holder leaves whole: a panic under the lock poisons nothing.
@@ -43,6 +45,8 @@ pub(super) struct ClientSession<S: Service> {
     ledger: Mutex<Ledger<S>>,
     /// Requests other than executions that wait for a worker.
     waiting: AtomicUsize,
+    /// Bytes of those of them that are long.
+    long_bytes: Arc<AtomicUsize>,
     /// The link has ended.
     gone: AtomicBool,
     /// The error that the link ended with. Empty: the client closed in order.
@@ -74,14 +78,19 @@ impl<S: Service> ClientSession<S> {
             link: link.clone(),
             ledger: Mutex::new(Ledger { models, commits, account: Account::default() }),
             waiting: AtomicUsize::new(0),
+            long_bytes: Arc::default(),
             gone: AtomicBool::new(false),
             why: OnceLock::new(),
             _counted: host.tally().client(),
         });
-        let ending = session.clone();
+        let (ending, copied) = (session.clone(), session.clone());
         link.on_closed(move |_, ended| ending.close(ended));
+        link.on_long(move |_, kind, message| copied.receive_long(kind, message));
         link.on_message(move |_, message| session.receive(message));
         link.on_tensors(|link, _| link.fail(unexpected(MessageKind::Tensors)));
+        link.on_tensor_request(|link, request| {
+            link.fail(unexpected(MessageKind::TensorRequest(request.id)));
+        });
         Ok(())
     }
 
@@ -91,12 +100,21 @@ impl<S: Service> ClientSession<S> {
         if message.kind() != MessageKind::Message {
             return self.link.fail(unexpected(message.kind()));
         }
-        match message::is_execute_one(message.bytes()) {
-            Some((ticket, id)) => self.start(ticket, id),
-            None => match message.bytes().try_to_vec() {
-                Ok(message) => self.receive_other(message),
-                Err(error) => self.link.fail(error),
-            },
+        if let Some((ticket, id)) = message::is_execute_one(message.bytes()) {
+            return self.start(ticket, id);
+        }
+        match message.bytes().try_to_vec().and_then(|copy| message.check().map(|()| copy)) {
+            Ok(copy) => self.receive_other(copy),
+            Err(error) => self.link.fail(error),
+        }
+    }
+
+    /// Handles the copy of a long message of the client, on the reactor's thread.
+    fn receive_long(self: &Arc<Self>, kind: MessageKind, message: Result<Vec<u8>>) {
+        match message {
+            _ if kind != MessageKind::Message => self.link.fail(unexpected(kind)),
+            Ok(message) => self.receive_other(message),
+            Err(error) => self.link.fail(error),
         }
     }
 
@@ -128,7 +146,10 @@ impl<S: Service> ClientSession<S> {
     fn receive_other(self: &Arc<Self>, message: Vec<u8>) {
         let (ticket, request) = match Request::decode(&message) {
             Ok((ticket, request, _)) => (ticket, request),
-            Err(fault) => return self.link.fail(fault.into()),
+            Err(fault) => {
+                free(message);
+                return self.link.fail(fault.into());
+            }
         };
         let take = |first, count| self.link.take_descriptors(first, count);
         let descriptors = match &request {
@@ -144,12 +165,14 @@ impl<S: Service> ClientSession<S> {
             }
             _ => Ok(Vec::new()),
         };
-        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed);
-        if let Err(fault) = self.host.options().check_requests(waiting) {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return self.answer(ticket, &Answer::Failed(fault));
-        }
-        let request = ControlRequest::new(ticket, request, message, descriptors);
+        let counted = match self.count_request(message.len()) {
+            Ok(counted) => counted,
+            Err(fault) => {
+                free(message);
+                return self.answer(ticket, &Answer::Failed(fault));
+            }
+        };
+        let request = ControlRequest::new(ticket, request, (message, counted), descriptors);
         let session = self.clone();
         self.queue(move || {
             if !session.is_gone() {
@@ -157,6 +180,20 @@ impl<S: Service> ClientSession<S> {
             }
             session.waiting.fetch_sub(1, Ordering::Relaxed);
         });
+    }
+
+    /// Counts a request of `len` bytes that is to wait. Only the reactor's thread adds.
+    fn count_request(&self, len: usize) -> Result<Option<LongRequest>, CommitFault> {
+        let options = self.host.options();
+        options.check_requests(self.waiting.load(Ordering::Relaxed))?;
+        let mut long = None;
+        if len > LARGE {
+            options.check_long_request(self.long_bytes.load(Ordering::Relaxed), len)?;
+            self.long_bytes.fetch_add(len, Ordering::Relaxed);
+            long = Some(LongRequest { len, all: self.long_bytes.clone() });
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Ok(long)
     }
 
     /// Starts several executions: all of them, or none.
@@ -397,8 +434,29 @@ impl<S: Service> Drop for Committed<S> {
     }
 }
 
+/// The count of a long request's bytes. It ends before the request is answered.
+pub(super) struct LongRequest {
+    len: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Drop for LongRequest {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
+
+/// Drops a message, a long one on another thread: the kernel takes some 0.1 s to free a GiB.
+fn free(message: Vec<u8>) {
+    if message.len() > LARGE
+        && let Ok(generation) = Generation::current()
+    {
+        discard(message, &generation);
+    }
+}
+
 /// Returns the error of a record that no client of this library sends.
 fn unexpected(kind: MessageKind) -> Error {
-    let value = u64::from(kind == MessageKind::Tensors) + 1;
+    let value = u64::from(kind.has_tensors()) + 1;
     Fault::Field { field: "commit.kind", value }.into()
 }

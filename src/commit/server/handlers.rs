@@ -7,7 +7,9 @@ use crate::commit::buffer;
 use crate::commit::description::Layout;
 use crate::commit::memory::{Memory, View};
 use crate::commit::server::account::Claim;
-use crate::commit::server::client_session::{ClientSession, Committed, Held, LoadedModel};
+use crate::commit::server::client_session::{
+    ClientSession, Committed, Held, LoadedModel, LongRequest,
+};
 use crate::commit::server::host::guarded;
 use crate::commit::server::service::{Buffers, ModelSource, Service};
 use crate::commit::wire::message::{self, Answer, Object, Request};
@@ -21,6 +23,7 @@ pub(super) struct ControlRequest {
     request: Request,
     /// The message that the request came in. A load has the model's bytes behind the head.
     message: Vec<u8>,
+    _counted: Option<LongRequest>,
     descriptors: Result<Vec<UntrustedFd>>,
 }
 
@@ -28,10 +31,10 @@ impl ControlRequest {
     pub(super) fn new(
         ticket: u64,
         request: Request,
-        message: Vec<u8>,
+        (message, counted): (Vec<u8>, Option<LongRequest>),
         descriptors: Result<Vec<UntrustedFd>>,
     ) -> Self {
-        Self { ticket, request, message, descriptors }
+        Self { ticket, request, message, _counted: counted, descriptors }
     }
 
     /// Handles the request, and answers it. The end of a commit or model answers its release or unload.

@@ -10,6 +10,9 @@ const ALL_REGIONS: usize = 16384;
 /// remember, and no client of this library sends a second one before the first is answered.
 const REQUESTS: usize = 16;
 
+/// Bytes of long requests that one client may have waiting, beside the first one, which may have any length.
+const REQUEST_BYTES: usize = 64 << 20;
+
 /// Options of a [`Server`](crate::commit::Server): its number of worker threads, and what each client may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerOptions {
@@ -99,6 +102,14 @@ impl ServerOptions {
     /// Checks that a client which has `used` requests waiting may make one more.
     pub(super) fn check_requests(&self, used: usize) -> Result<(), CommitFault> {
         within("requests", used as u64, 1, REQUESTS as u64)
+    }
+
+    /// Checks that a client which has `used` bytes of long requests waiting may make one more, of `len` bytes.
+    pub(super) fn check_long_request(&self, used: usize, len: usize) -> Result<(), CommitFault> {
+        if used == 0 {
+            return Ok(());
+        }
+        within("bytes of requests", used as u64, len as u64, REQUEST_BYTES as u64)
     }
 
     /// Checks that a server which has `used` regions mapped may map `needed` more.

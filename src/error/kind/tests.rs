@@ -37,6 +37,7 @@ fn error_kinds() -> Vec<ErrorKind> {
         ErrorKind::MessageTooLarge { len: b, max: a },
         ErrorKind::BatchTooLarge { needed: b, capacity: a },
         ErrorKind::PoolExhausted { needed: a, used: b, quota: c },
+        ErrorKind::LoanRevoked,
         ErrorKind::OtherKind { next: "has tensors", method: "`recv_tensor`" },
         ErrorKind::BacklogFull { messages: x, needed: y, used: z, limit: w },
         ErrorKind::CallsInFlight { calls: x, limit: y },
@@ -47,11 +48,19 @@ fn error_kinds() -> Vec<ErrorKind> {
         ErrorKind::NumbersSpent,
         ErrorKind::ReactorStopped,
         ErrorKind::UnknownRequest { id: a },
+        ErrorKind::Metadata(MetadataFault::Padding),
         ErrorKind::Tensor(TensorFault::Overflow),
         ErrorKind::Region(RegionFault::Empty),
         ErrorKind::Commit(CommitFault::EmptyBuffer),
         ErrorKind::Cuda(CudaFault::NoDevice),
         ErrorKind::OutOfMemory { bytes: a },
+        ErrorKind::AccountFull {
+            resource: "mappings",
+            account: "link",
+            used: a,
+            needed: b,
+            limit: c,
+        },
         ErrorKind::FileSizeLimit { bytes: a, limit: b },
         ErrorKind::DescriptorLimit { limit: a },
         ErrorKind::Forked,
@@ -75,11 +84,13 @@ fn faults() -> Vec<Fault> {
         Fault::Seals { seals: a as u32, required: b as u32 },
         Fault::MemorySize { size: a, expected: b },
         Fault::Sparse { allocated: a, size: b },
+        Fault::Excess { allocated: b, most: a },
         Fault::AccessMode,
         Fault::RecordHeader { header: a },
         Fault::RecordMissing,
         Fault::RecordLength { len: a, capacity: b },
         Fault::RecordsAfterEnd { len: a, capacity: b },
+        Fault::PacketsAfterEnd { records: a, packets: b },
         Fault::Position { position: a, tail: b, head: c },
         Fault::Parking { value: a },
         Fault::UnexpectedTokens { count: a as u32 },
@@ -90,8 +101,26 @@ fn faults() -> Vec<Fault> {
         Fault::LoanSlot { slot: b, slots: a },
         Fault::MessageLength { len: b, max: a },
         Fault::PeerPool { bytes: b, segments: c as usize, limit: a },
+        Fault::Metadata(MetadataFault::Padding),
         Fault::Tensor(TensorFault::Overflow),
         Fault::UnknownRequest { id: a },
+    ]
+}
+
+fn metadata_faults() -> Vec<MetadataFault> {
+    let [a, b, ..] = N;
+    let (x, y) = (a as usize, b as usize);
+    vec![
+        MetadataFault::Name { len: y, max: x },
+        MetadataFault::SameName { first: x, second: y },
+        MetadataFault::Text { len: y, max: x },
+        MetadataFault::Len { len: y, max: x },
+        MetadataFault::Time,
+        MetadataFault::Type { index: x, code: 7 },
+        MetadataFault::Bool { index: x, value: b },
+        MetadataFault::Utf8 { index: x },
+        MetadataFault::Cut { index: x },
+        MetadataFault::Padding,
     ]
 }
 
@@ -218,6 +247,7 @@ fn check_all<T: fmt::Debug + fmt::Display>(name: &str, source: &str, samples: &[
 fn every_text_keeps_the_rules() {
     check_all("ErrorKind", include_str!("../kind.rs"), &error_kinds());
     check_all("Fault", include_str!("../fault.rs"), &faults());
+    check_all("MetadataFault", include_str!("../metadata.rs"), &metadata_faults());
     check_all("TensorFault", include_str!("../tensor.rs"), &tensor_faults());
     check_all("RegionFault", include_str!("../region.rs"), &region_faults());
     check_all("CudaFault", include_str!("../cuda.rs"), &cuda_faults());

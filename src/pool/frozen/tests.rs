@@ -1,11 +1,17 @@
 //! Unit tests of `pool::frozen`.
 
-use crate::pool::{Pool, PoolOptions};
+use crate::pool::{LoanLimit, Pool, PoolOptions};
 use crate::shm::{Backing, page_size};
 
 fn pool(quota: u64) -> Pool {
     let backing = Backing::default();
-    Pool::new(PoolOptions { quota, footprint: 1 << 20, far_footprint: 4 << 20, backing })
+    Pool::new(PoolOptions {
+        quota,
+        loans: LoanLimit::NONE,
+        footprint: 1 << 20,
+        far_footprint: 4 << 20,
+        backing,
+    })
 }
 
 #[test]

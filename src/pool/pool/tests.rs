@@ -1,10 +1,10 @@
 //! Unit tests of `pool::pool`.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::pool::Users;
-use crate::pool::support::{lend, other, pool};
+use crate::pool::support::{Peer, lend, other, pool};
 
 /// A borrower that declares to hold nothing, whatever it has returned.
 struct Released;
@@ -40,7 +40,7 @@ fn a_closed_account_lends_nothing_even_if_its_place_is_taken() {
     let (pool, _peer, id) = pool(1 << 20);
     pool.close(id);
     let next = other(&pool);
-    assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Slot);
+    assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Share);
     assert!(pool.alloc_for(4096, next).unwrap().is_ok());
     pool.close(id);
     assert!(pool.alloc_for(4096, next).unwrap().is_ok());
@@ -97,7 +97,7 @@ fn a_closed_account_gives_everything_back() {
 fn slots_run_out_with_an_answer() {
     let (pool, peer, id) = pool(64 << 20);
     let loans: Vec<Loan> = (0..8).map(|_| lend(&pool, id, 4096)).collect();
-    assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Slot);
+    assert_eq!(pool.alloc_for(4096, id).unwrap().unwrap_err(), Lacking::Share);
     peer.0[loans[3].slot as usize].store(loans[3].generation, Ordering::Relaxed);
     assert_eq!(lend(&pool, id, 4096).slot, loans[3].slot);
 }
@@ -117,6 +117,19 @@ fn blocks_rotate_within_the_footprint() {
     let mut places = seen[..4].to_vec();
     places.dedup();
     assert_eq!(places.len(), 4);
+}
+
+#[test]
+fn blocks_in_turn_are_no_neighbors() {
+    let (pool, peer, id) = pool(64 << 20);
+    let turn = || {
+        let loan = lend(&pool, id, 128 << 10);
+        peer.0[loan.slot as usize].store(loan.generation, Ordering::Relaxed);
+        loan.offset >> 17
+    };
+    for _ in 0..3 {
+        assert_eq!([(); 8].map(|()| turn()), [0, 2, 4, 6, 1, 3, 5, 7]);
+    }
 }
 
 #[test]
@@ -168,4 +181,63 @@ fn a_dropped_block_is_free_again() {
         assert_eq!(block.bytes()[99], 7);
     }
     assert_eq!(pool.trim(), 1 << 20);
+}
+
+/// Returns a pool of 8 MiB whose borrowers may hold 3 blocks and 64 KiB.
+fn shared_out() -> Pool {
+    let loans = LoanLimit { blocks: 3, bytes: 64 << 10 };
+    let backing = crate::shm::Backing::default();
+    Pool::new(PoolOptions { quota: 8 << 20, footprint: 1, far_footprint: 1, loans, backing })
+}
+
+fn peer(pool: &Pool) -> (Arc<Peer>, BorrowerId) {
+    let peer = Arc::new(Peer((0..8).map(|_| AtomicU64::new(0)).collect()));
+    let id = pool.open(peer.clone(), 8);
+    (peer, id)
+}
+
+#[test]
+fn a_borrower_holds_no_more_than_its_share_and_others_get_theirs() {
+    let pool = shared_out();
+    let ((miser, id), (_other, other)) = (peer(&pool), peer(&pool));
+    let first = lend(&pool, id, 32 << 10);
+    lend(&pool, id, 32 << 10);
+    assert_eq!(pool.alloc_for(1, id).unwrap().unwrap_err(), Lacking::Share, "64 KiB are out");
+    assert!(pool.admits(other, 3, 64 << 10));
+    lend(&pool, other, 64 << 10);
+    miser.0[first.slot as usize].store(first.generation, Ordering::Relaxed);
+    assert!(pool.alloc_for(32 << 10, id).unwrap().is_ok(), "32 KiB came back");
+    assert_eq!(pool.alloc_for(33 << 10, id).unwrap().unwrap_err(), Lacking::Share);
+    for _ in 0..2 {
+        lend(&pool, id, 1);
+    }
+    assert_eq!(pool.alloc_for(1, id).unwrap().unwrap_err(), Lacking::Share, "3 blocks are out");
+}
+
+#[test]
+fn a_block_longer_than_the_share_is_lent_to_a_borrower_that_holds_nothing() {
+    let pool = shared_out();
+    let (peer, id) = peer(&pool);
+    let long = lend(&pool, id, 128 << 10);
+    assert_eq!(pool.alloc_for(1, id).unwrap().unwrap_err(), Lacking::Share);
+    peer.0[long.slot as usize].store(long.generation, Ordering::Relaxed);
+    lend(&pool, id, 128 << 10);
+    let lacking = pool.alloc_for(16 << 20, id).unwrap().unwrap_err();
+    assert!(matches!(lacking, Lacking::Memory(_)), "no return makes room for that");
+}
+
+#[test]
+fn a_shared_block_counts_for_each_that_holds_it() {
+    let pool = shared_out();
+    let ((_first, first), (_second, second)) = (peer(&pool), peer(&pool));
+    let block = pool.alloc(64 << 10).unwrap().unwrap().share().unwrap();
+    for id in [first, second] {
+        assert!(pool.lend_shared(&block, id).is_some());
+        assert!(!pool.admits(id, 1, 1));
+    }
+    assert!(!pool.promise(first).unwrap().admits(1));
+    let holdings = pool.holdings();
+    assert_eq!(holdings.matches("a peer holds 1 blocks, 65536 bytes").count(), 2, "{holdings}");
+    pool.close(first);
+    assert!(pool.admits(second, 0, 0) && !pool.admits(first, 0, 0));
 }

@@ -48,7 +48,7 @@ impl Lending {
         let promise = self.promise.take().unwrap();
         let loan = promise.loan(self.block.place().unwrap());
         (self.promise, self.prepared) =
-            self.pool.enter_and_prepare(&mut self.block, self.id, promise);
+            self.pool.enter_and_prepare(&mut self.block, self.id, promise, || ());
         loan
     }
 }

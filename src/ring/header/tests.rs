@@ -28,21 +28,49 @@ fn every_header_survives_its_word() {
 }
 
 #[test]
+fn a_header_with_metadata_is_no_plain_one() {
+    let tensors = Header::tensors(Kind::Tensors, 1, 100);
+    assert!(tensors.is_single() && tensors.is_plain_tensors());
+    let [message, request] = [Kind::Message, Kind::Request].map(|kind| Header::new(kind, 100));
+    for plain in [message, request, Header::pooled(Kind::Message, 100), tensors] {
+        for header in [plain.with_metadata(), plain.with_metadata().with_more()] {
+            assert_eq!(Header::from_word(header.to_word()), Ok(header));
+            assert!(header.has_metadata() && !plain.has_metadata());
+            assert_eq!((header.kind(), header.len()), (plain.kind(), 100));
+            assert!(!header.is_plain() && !header.is_line() && !header.is_tight_message());
+            assert!(!header.is_single() && !header.is_plain_tensors());
+            assert!(Header::plain_from_word(header.to_word()).is_none());
+        }
+    }
+    for kind in [Kind::Close, Kind::Trigger, Kind::Packets] {
+        assert!(Header::from_word(Header::new(kind, 0).with_metadata().to_word()).is_err());
+    }
+}
+
+#[test]
 fn a_lying_header_is_a_fault() {
     let close = Header::new(Kind::Close, 0).to_word();
     assert_eq!(Header::from_word(close).map(Header::kind), Ok(Kind::Close));
-    for bit in 11..32 {
+    for bit in 12..32 {
         assert!(Header::from_word(1 | 1 << bit).is_err(), "bit {bit} must be zero");
         assert!(Header::plain_from_word(1 | 1 << bit).is_none(), "bit {bit}");
     }
-    let tensors = Header::tensors(3, 100);
+    let tensors = Header::tensors(Kind::Tensors, 3, 100);
     assert_eq!(Header::from_word(tensors.to_word()), Ok(tensors));
     assert_eq!((tensors.kind(), tensors.attachments(), tensors.version()), (Kind::Tensors, 3, 1));
+    for kind in [Kind::TensorRequest, Kind::TensorResponse] {
+        let header = Header::tensors(kind, 1, 100);
+        assert_eq!(Header::from_word(header.to_word()), Ok(header));
+        assert!(header.kind() == kind && header.has_tensors());
+        assert!(!header.is_single() && !header.is_plain_tensors() && !header.is_plain());
+        assert!(Header::from_word(header.to_word() | POOLED).is_err());
+        assert!(Header::plain_from_word(header.to_word()).is_none());
+    }
     assert!(Header::from_word(tensors.to_word() | POOLED).is_err());
-    for bit in 11..16 {
+    for bit in 12..16 {
         assert!(Header::from_word(tensors.to_word() | 1 << bit).is_err(), "bit {bit}");
     }
-    for kind in (8..=255).chain([0]) {
+    for kind in (10..=255).chain([0]) {
         assert!(Header::from_word(kind | 8 << 32).is_err(), "kind {kind} is none");
         assert!(Header::plain_from_word(kind | 8 << 32).is_none(), "kind {kind}");
     }

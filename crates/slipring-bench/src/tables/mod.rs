@@ -15,6 +15,7 @@
 //! | `floors` | one of `ping_pong` | a mode at a size | `modes`, `sizes`, `state`, `kind` |
 //! | `busy` | several of `ping_pong`, beside more and more loops | a mode at a size | `modes`, `sizes`, `state` |
 //! | `pairs` | one of `ping_pong --pairs` | a mode | `modes` |
+//! | `resources` | none | something that peers can make a process hold | |
 //! | `rivals` | one of `bench-rivals` | a system, with a column a size | `measure`, `state`, `systems`, `sizes` |
 //! | `summary` | one of `ping_pong` | a mode at a size, in words, beside its floor | `rows`, `state` |
 //! | `summary` | one of `bench-rivals` | a measure at a size, with a column a system | `rows`, `systems`, `state` |
@@ -26,6 +27,7 @@ mod markdown;
 mod page;
 mod pairs;
 mod request;
+mod resources;
 mod rivals;
 
 use std::path::Path;
@@ -80,13 +82,14 @@ fn table(request: &Request) -> Outcome<String> {
             floors::busy(&all?, request)
         }
         "pairs" => pairs::table(&Results::read(request.file()?)?, request),
+        "resources" => resources::table(),
         "rivals" => rivals::table(&Results::read(request.file()?)?, request),
         "summary" if Source::of(request.file()?)? == Source::Floors => {
             floors::summary(&Results::read(request.file()?)?, request)
         }
         "summary" => rivals::summary(&Results::read(request.file()?)?, request),
         other => Err(format!(
-            "no table {other:?}, there are: machine, floors, busy, pairs, rivals, summary"
+            "no table {other:?}, there are: machine, floors, busy, pairs, resources, rivals, summary"
         )
         .into()),
     }

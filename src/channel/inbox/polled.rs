@@ -1,0 +1,69 @@
+//! The steps by which a loop polls many halves, sleeps on their sockets, and rests a half that has used up its share.
+
+use std::time::Duration;
+
+use crate::channel::inbox::receiver::Receiver;
+use crate::channel::inbox::{Flow, Inbox};
+use crate::channel::readiness::Watch;
+use crate::error::Fault;
+
+impl Receiver {
+    /// Returns whether a promised record is missing, of which no header tells.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.inbox.consumer.is_cut()
+    }
+
+    /// Publishes that this half sleeps on the socket. The caller issues one barrier for any number of halves, and then
+    /// checks each once more.
+    pub(crate) fn doze(&mut self) -> bool {
+        let Inbox { flow, data, link, .. } = &mut self.inbox;
+        if *flow != Flow::Open {
+            return false;
+        }
+        *flow = Flow::Armed;
+        data.arm(link)
+    }
+
+    /// Publishes that this half is awake.
+    pub(crate) fn wake(&mut self) {
+        self.inbox.disarm();
+    }
+
+    /// Returns a watch of the next record's header.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch::new(self.inbox.link.peer().clone(), self.inbox.consumer.next_header())
+    }
+
+    /// Moves a watch to the next record.
+    #[inline(always)]
+    pub(crate) fn advance(&self, watch: &mut Watch) {
+        watch.move_to(self.inbox.consumer.next_header());
+    }
+
+    /// Publishes the position up to which this half has read.
+    #[inline(always)]
+    pub(crate) fn publish_position(&mut self) {
+        self.inbox.publish_position();
+    }
+
+    /// Ends the link if its peer has taken back the header of a record that this half has seen and left in the ring. No header
+    /// shows that record.
+    #[cold]
+    pub(crate) fn check_held(&mut self) {
+        if self.inbox.flow == Flow::Held && !self.inbox.consumer.is_ready() {
+            self.inbox.fail(Fault::RecordHeader { header: 0 });
+        }
+    }
+
+    /// Returns how long the record at the ring's position waits for the [share](crate::link::share) of the link's socket.
+    /// `None`: it waits for another turn at most.
+    #[cold]
+    pub(crate) fn rest(&self) -> Option<Duration> {
+        self.inbox.link.control_socket().rest()
+    }
+
+    /// Makes triggers appear like messages. [`Received::token`] tells them apart.
+    pub(crate) fn take_triggers(&mut self) {
+        self.inbox.takes_triggers = true;
+    }
+}

@@ -1,0 +1,39 @@
+//! Requests and responses with tensors, as the receiver takes them.
+
+use crate::channel::attachment::Claims;
+use crate::channel::inbox::awaited::Awaited;
+use crate::channel::inbox::receiver::Receiver;
+use crate::channel::message::{MessageKind, RequestId};
+use crate::error::{Error, ErrorKind, Result, TryRecvError};
+use crate::patience::RecvPatience;
+
+impl Receiver {
+    /// Calls `open` with the description and the attachments of the next request with tensors. If `open` fails, the link
+    /// ends. `None`: the peer has closed in order.
+    pub(crate) fn open_request<T>(
+        &mut self,
+        patience: RecvPatience,
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<Option<(RequestId, T)>, TryRecvError> {
+        let kept = self.kept(Awaited::TensorRequest, patience, None)?;
+        let Some(kept) = kept else { return Ok(None) };
+        let MessageKind::TensorRequest(id) = kept.kind else { return Ok(None) };
+        Ok(Some((id, self.open_kept(kept, open)?)))
+    }
+
+    /// Calls `open` with the description and the attachments of the response to a request. If `open` fails, the link ends.
+    pub(crate) fn open_response<T>(
+        &mut self,
+        id: RequestId,
+        patience: RecvPatience,
+        open: impl FnOnce(&[u8], &mut Claims<'_>) -> Result<T>,
+    ) -> Result<T, TryRecvError> {
+        if !self.calls.is_made(id) {
+            return Err(Error::from(ErrorKind::UnknownRequest { id: id.0 }).into());
+        }
+        let kept = self.kept(Awaited::TensorResponse(id), patience, None)?;
+        let kept = kept.ok_or_else(|| Error::from(ErrorKind::PeerClosed))?;
+        self.calls.finish(id);
+        Ok(self.open_kept(kept, open)?)
+    }
+}

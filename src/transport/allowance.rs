@@ -1,0 +1,64 @@
+//! What the peers of one user may cost a listener: bytes of segments to check, by time.
+//!
+//! A kernel that counts the pages of a GiB takes up to some 10 ms, and the peer can connect once more at once. A user has
+//! an allowance, which fills up with time. A listener keeps one number for each user that has used some of it.
+
+use std::time::Instant;
+
+/// Segments up to this length cost little, and nothing of the allowance.
+const FREE: u64 = 16 << 20;
+
+/// The allowance in bytes, which is also what a second adds to it.
+const BYTES: f64 = (4u64 << 30) as f64;
+
+/// The bytes that the users of a listener's peers have cost.
+#[derive(Debug, Default)]
+pub(super) struct Allowance {
+    /// The user, the bytes that it had used up at a moment, and the moment.
+    used: Vec<(u32, f64, Instant)>,
+}
+
+impl Allowance {
+    /// Takes the bytes of a segment from a user's allowance. Returns `false` if it has not got as much left.
+    pub(super) fn take(&mut self, user: u32, bytes: u64) -> bool {
+        bytes <= FREE || self.take_at(user, bytes, Instant::now())
+    }
+
+    fn take_at(&mut self, user: u32, bytes: u64, now: Instant) -> bool {
+        let left = |used: f64, then: Instant| used - (now - then).as_secs_f64() * BYTES;
+        self.used.retain(|(_, used, then)| left(*used, *then) > 0.0);
+        let at = self.used.iter().position(|(each, ..)| *each == user).unwrap_or_else(|| {
+            self.used.push((user, 0.0, now));
+            self.used.len() - 1
+        });
+        let (_, used, then) = &mut self.used[at];
+        let sum = left(*used, *then) + bytes as f64;
+        if sum > BYTES {
+            return false;
+        }
+        (*used, *then) = (sum, now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_user_gets_its_allowance_back_with_time_and_another_has_its_own() {
+        let (mut allowance, start) = (Allowance::default(), Instant::now());
+        for _ in 0..4 {
+            assert!(allowance.take_at(1, 1 << 30, start));
+        }
+        assert!(!allowance.take_at(1, 1 << 30, start));
+        assert!(allowance.take_at(2, 1 << 30, start));
+        assert!(allowance.take(1, 1 << 20));
+        let later = start + Duration::from_millis(260);
+        assert!(allowance.take_at(1, 1 << 30, later));
+        assert!(!allowance.take_at(1, 1 << 30, later));
+        // The other user has all of its allowance back, and no entry.
+        assert_eq!(allowance.used.len(), 1);
+    }
+}

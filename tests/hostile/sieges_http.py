@@ -1,0 +1,92 @@
+"""Sieges of a server of HTTP on a TCP address: NAME is HOST:PORT."""
+
+import socket
+import time
+
+from stage import siege
+
+INFER = "/v2/models/simple/infer"
+
+
+def connect(stage, blocking=True):
+    host, port = stage.name.rsplit(":", 1)
+    end = socket.socket()
+    end.setblocking(blocking)
+    try:
+        end.connect((host, int(port)))
+    except BlockingIOError:
+        pass
+    return end
+
+
+@siege
+def http_connects(stage):
+    """Connects and leaves, at full speed (D19)."""
+    while True:
+        for _ in range(32):
+            connect(stage).close()
+        yield
+
+
+@siege
+def http_silence(stage):
+    """Connections that say nothing, or stop within a head (B10)."""
+    held = []
+    while True:
+        end = connect(stage)
+        if len(held) % 2:
+            end.send(b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: x\r\nContent-Le")
+        held.append(end)
+        if len(held) > 300:
+            held.pop(0).close()
+            time.sleep(0.001)
+            yield
+
+
+@siege
+def http_long_bodies(stage):
+    """Bodies of 128 MiB (B8c, B9, D21, D23)."""
+    piece = bytes(1 << 20)
+    while True:
+        end = connect(stage)
+        end.settimeout(5)
+        length = 128 << 20
+        end.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        yield
+        try:
+            for _ in range(128):
+                end.sendall(piece)
+                yield
+        finally:
+            end.close()
+
+
+@siege
+def http_unread_answers(stage):
+    """Requests without an end, whose answers nobody reads (B6)."""
+    while True:
+        ends = [connect(stage) for _ in range(8)]
+        for end in ends:
+            end.setblocking(False)
+        request = b"GET /v2/models/simple/config HTTP/1.1\r\nHost: x\r\n\r\n" * 256
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            for end in ends:
+                try:
+                    end.send(request)
+                except BlockingIOError:
+                    time.sleep(0.001)
+            yield
+        for end in ends:
+            end.close()
+
+
+@siege
+def http_requests_that_stop(stage):
+    """Bodies that end before their length, and connections that are reset (D14, D15)."""
+    while True:
+        end = connect(stage)
+        end.send(f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".encode() + bytes(1000))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        end.close()
+        yield
