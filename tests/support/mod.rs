@@ -157,6 +157,16 @@ impl Stage {
         (link, peer)
     }
 
+    /// Waits until the listener has refused one more peer, and has accepted none. One call of `try_accept` may not be
+    /// enough: after a peer that took long the listener rests.
+    pub fn refuses_one(&mut self) {
+        let refused = self.listener.stats().refused;
+        wait_until("a refusal", || {
+            assert!(self.listener.try_accept().unwrap().is_none(), "accepted");
+            self.listener.stats().refused > refused
+        });
+    }
+
     /// Asserts that an honest peer is accepted, and that the other link works.
     pub fn is_undisturbed(&mut self) {
         let Self { context, name, listener, .. } = self;
