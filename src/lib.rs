@@ -112,6 +112,7 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 mod account;
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
+pub mod broadcast;
 mod channel;
 #[cfg(feature = "commit")]
 pub mod commit;

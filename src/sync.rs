@@ -47,6 +47,14 @@ pub(crate) enum Edge {
     Retake,
     /// The borrower's fence between its loads of a block and its look whether the lender has taken it back.
     Recheck,
+    /// The publisher's fence between the mark of a slot that it writes and the bytes of the slot.
+    Overwrite,
+    /// The subscriber's fence between its loads of a slot and its second look at the slot's state.
+    Overrun,
+    /// The publisher's barrier between the withdrawal of a message and its look for subscribers that hold it.
+    Withdraw,
+    /// The subscriber's barrier between the store of a hold and its second look at the slot's state.
+    Hold,
     /// A thread's store of a link's health.
     End,
     /// A half's load of a link's health.

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use crate::channel::extension::ExtensionSlot;
+use crate::channel::hold::Hold;
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::{LoanDescriptor, NO_SLOT};
 use crate::channel::metadata::Metadata;
@@ -56,6 +57,8 @@ pub struct LentRange {
     len: usize,
     generation: u64,
     slot: u32,
+    /// Of a message of a publisher: the loan ends with the last part of the message.
+    hold: Option<Arc<Hold>>,
 }
 
 impl LentRange {
@@ -97,7 +100,9 @@ impl LentRange {
 impl Drop for LentRange {
     #[inline]
     fn drop(&mut self) {
-        self.segment.session.return_loan(self.slot, self.generation);
+        if self.hold.is_none() {
+            self.segment.session.return_loan(self.slot, self.generation);
+        }
     }
 }
 
@@ -112,6 +117,13 @@ pub(crate) struct Claims<'a> {
 enum Origin<'a> {
     /// The record at the ring's position: `table` holds the descriptors that are left.
     Ring { session: &'a Arc<Session>, segments: &'a mut SegmentCache, table: &'a [u8] },
+    /// A message of a publisher, whose memory this side holds.
+    Held {
+        session: &'a Arc<Session>,
+        segments: &'a mut SegmentCache,
+        table: &'a [u8],
+        hold: Option<Arc<Hold>>,
+    },
     /// A record in the backlog, whose attachments were claimed when it was set aside.
     Kept(std::vec::IntoIter<Attachment>),
 }
@@ -125,6 +137,17 @@ impl<'a> Claims<'a> {
         extension: &'a mut Option<Arc<ExtensionSlot>>,
     ) -> Self {
         Self { origin: Origin::Ring { session, segments, table }, extension, metadata }
+    }
+
+    /// Returns the attachments of a message of a publisher, whose descriptors are `table`.
+    pub(crate) fn held(
+        (session, segments): (&'a Arc<Session>, &'a mut SegmentCache),
+        table: &'a [u8],
+        hold: Option<Arc<Hold>>,
+        metadata: Metadata,
+        extension: &'a mut Option<Arc<ExtensionSlot>>,
+    ) -> Self {
+        Self { origin: Origin::Held { session, segments, table, hold }, extension, metadata }
     }
 
     /// Returns the attachments of a record that was set aside.
@@ -162,6 +185,14 @@ impl<'a> Claims<'a> {
                 }
                 None => None,
             },
+            Origin::Held { session, segments, table, hold } => match table.split_first_chunk() {
+                Some((descriptor, rest)) => {
+                    *table = rest;
+                    let descriptor = LoanDescriptor::decode(descriptor);
+                    Some(attach_held(session, segments, &descriptor, hold)?)
+                }
+                None => None,
+            },
             Origin::Kept(attachments) => attachments.next(),
         };
         next.ok_or_else(|| Fault::Tensor(TensorFault::Count { count: 1, expected: 0 }).into())
@@ -170,7 +201,7 @@ impl<'a> Claims<'a> {
     /// Returns the count of attachments that are not claimed.
     pub(crate) fn left(&self) -> usize {
         match &self.origin {
-            Origin::Ring { table, .. } => table.len() / pooled::LEN,
+            Origin::Ring { table, .. } | Origin::Held { table, .. } => table.len() / pooled::LEN,
             Origin::Kept(attachments) => attachments.len(),
         }
     }
@@ -198,6 +229,25 @@ fn attach(
     if descriptor.slot != NO_SLOT {
         return Ok(Attachment::Lent(borrow(session, segments, descriptor)?));
     }
+    attach_frozen(session, descriptor)
+}
+
+/// Returns the memory that a descriptor of a publisher's names.
+fn attach_held(
+    session: &Arc<Session>,
+    segments: &mut SegmentCache,
+    descriptor: &LoanDescriptor,
+    hold: &Option<Arc<Hold>>,
+) -> Result<Attachment> {
+    match hold {
+        Some(hold) if descriptor.slot != NO_SLOT => {
+            Ok(Attachment::Lent(borrow_held(session, segments, descriptor, hold)?))
+        }
+        _ => attach_frozen(session, descriptor),
+    }
+}
+
+fn attach_frozen(session: &Arc<Session>, descriptor: &LoanDescriptor) -> Result<Attachment> {
     descriptor.check_offset()?;
     let link = &session.link;
     let memory = link.control_socket().frozen(link.socket(), descriptor.segment)?;
@@ -217,7 +267,21 @@ pub(super) fn borrow(
     let (offset, len) = descriptor.range_in(segment.segment.len() as u64)?;
     let LoanDescriptor { slot, generation, .. } = *descriptor;
     session.keep_loan(slot);
-    Ok(LentRange { segment, offset, len, generation, slot })
+    Ok(LentRange { segment, offset, len, generation, slot, hold: None })
+}
+
+/// Returns the range of a publisher's pool that a descriptor names.
+pub(crate) fn borrow_held(
+    session: &Arc<Session>,
+    segments: &mut SegmentCache,
+    descriptor: &LoanDescriptor,
+    hold: &Arc<Hold>,
+) -> Result<LentRange> {
+    descriptor.check(u64::MAX, session.link.terms().own.loan_slots)?;
+    let segment = segments.find(session, descriptor.segment)?.clone();
+    let (offset, len) = descriptor.range_in(segment.segment.len() as u64)?;
+    let LoanDescriptor { slot, generation, .. } = *descriptor;
+    Ok(LentRange { segment, offset, len, generation, slot, hold: Some(hold.clone()) })
 }
 
 /// The longest description of a record with a single loan that both sides handle in registers, in words of 8 bytes.

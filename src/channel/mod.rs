@@ -16,6 +16,7 @@ pub(crate) mod backlog;
 pub(crate) mod calls;
 pub(crate) mod envelope;
 pub(crate) mod extension;
+pub(crate) mod hold;
 pub(crate) mod inbox;
 pub(crate) mod loan_descriptor;
 pub(crate) mod long_copy;

@@ -85,6 +85,12 @@ pub enum Fault {
     /// A descriptor of memory is not open for reading.
     #[error("descriptor is not open for reading")]
     AccessMode,
+    /// A publisher has overwritten a message for a subscriber that it has to wait for.
+    #[error("message {message} is overwritten, and the publisher had to wait for this subscriber")]
+    Overrun {
+        /// The number of the message.
+        message: u64,
+    },
     /// A ring record's header has an impossible value.
     #[error("record header {header:#018x}")]
     RecordHeader {

@@ -106,6 +106,39 @@ pub enum ErrorKind {
         /// The code of the reason in `docs/wire.md`.
         code: u32,
     },
+    /// One side of a handshake is of a broadcast, and the other of a link.
+    #[error("{}", service_text(*publishes))]
+    WrongService {
+        /// Whether the accepting side publishes.
+        publishes: bool,
+    },
+    /// The publisher does not admit the subscriber's policy.
+    #[error(
+        "the publisher does not admit this policy: ask for fewer messages, or allow it there (PublishOptions::newest_limit, PublishOptions::every)"
+    )]
+    PolicyRefused,
+    /// The publisher has as many subscribers as it may have.
+    #[error(
+        "the publisher has {limit} subscribers, which is its limit (PublishOptions::subscriber_limit)"
+    )]
+    SubscriberLimit {
+        /// The limit.
+        limit: usize,
+    },
+    /// The publisher has evicted this subscriber, and takes back all memory that the subscriber holds.
+    #[error("the publisher has evicted this subscriber: {cause}")]
+    Evicted {
+        /// Why.
+        cause: Eviction,
+    },
+    /// The subscriber holds as many messages of the publisher's pool as it may. The next message stays the next one.
+    #[error(
+        "this subscriber holds {limit} messages of the publisher's pool, which is its limit: drop one, or allow more (PublishOptions::hold_limit)"
+    )]
+    HoldLimit {
+        /// The limit.
+        limit: u32,
+    },
     /// The two sides share no protocol version.
     #[error("no common protocol version: this side speaks {}..={}, the peer {}..={}", ours.0, ours.1, theirs.0, theirs.1)]
     NoCommonVersion {
@@ -306,11 +339,41 @@ pub enum ErrorKind {
     },
 }
 
+/// Why a publisher evicts a subscriber.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Eviction {
+    /// The subscriber wants every message, and made no room for the next one.
+    Stalled,
+    /// The owner of the publisher asked for it.
+    Asked,
+}
+
+impl fmt::Display for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stalled => {
+                "it wants every message and made no room for longer than PublishOptions::stall_after"
+            }
+            Self::Asked => "its owner asked for it (Publisher::evict)",
+        })
+    }
+}
+
+fn service_text(publishes: bool) -> &'static str {
+    if publishes {
+        "a publisher has the address, and this side does not subscribe: use Context::subscribe"
+    } else {
+        "the address has a listener for links, and this side subscribes: use Context::connect, or Context::publish there"
+    }
+}
+
 fn refusal_text(code: u32) -> String {
     match code {
         2 => "it could not use this side's hello".into(),
         3 => "it could not use this side's segment".into(),
         4 => "it has no memory or descriptors left".into(),
+        8 => "it has as many subscribers as it may have (PublishOptions::subscriber_limit)".into(),
         code => format!("code {code}"),
     }
 }

@@ -26,7 +26,7 @@ pub use commit::{Direction, Unset};
 pub use cuda::{CudaFault, GpuUuid};
 pub use fault::Fault;
 #[doc(no_inline)]
-pub use kind::{Error, ErrorKind, Result};
+pub use kind::{Error, ErrorKind, Eviction, Result};
 pub use metadata::MetadataFault;
 pub(crate) use panic::contain;
 pub use region::RegionFault;

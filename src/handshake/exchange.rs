@@ -23,6 +23,7 @@ use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::{Hello, PACKET, Packet, Refusal, refusal};
 use crate::handshake::peer::{Credentials, Peer};
 use crate::handshake::policy::PeerPolicy;
+use crate::handshake::role::{self, Service};
 use crate::handshake::socket::{self, Incoming, Received};
 use crate::handshake::untrusted;
 use crate::shm::{Area, Backing, Mapping, PeerSegment, Segment};
@@ -35,6 +36,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) prefault: bool,
     /// Whether the connecting side may poll for the answer before it sleeps.
     pub(crate) polls: bool,
+    /// What this side answers, if it accepts.
+    pub(crate) service: Service,
 }
 
 /// This side of a link to be made.
@@ -171,6 +174,10 @@ pub(crate) fn connect<C>(
             }
         }
     };
+    let charge = |peer: &Credentials, hello: &Hello| {
+        role::check_answer(ours.hello.role, hello.role)?;
+        charge(peer, hello)
+    };
     let theirs = Theirs::check(rules, packet, None, charge);
     if theirs.is_err() {
         socket::end(socket);
@@ -227,6 +234,10 @@ pub(crate) fn accept<C>(
         Ok(Incoming::End) => return Err(ErrorKind::PeerClosed.into()),
         Err(error) => return Err(refuse(socket, error)),
     };
+    let charge = |peer: &Credentials, hello: &Hello| {
+        rules.service.check(hello.role)?;
+        charge(peer, hello)
+    };
     let answer =
         Theirs::check(rules, packet, Some(sender), charge).and_then(|(theirs, charges)| {
             let ours = ours()?;
@@ -245,6 +256,10 @@ pub(crate) fn refuse(socket: &OwnedFd, error: Error) -> Error {
         ErrorKind::PeerNotAdmitted { .. } => Refusal::NotAdmitted,
         ErrorKind::Fault(fault) if fault.is_of_memory() => Refusal::BadSegment,
         ErrorKind::Fault(_) | ErrorKind::NoCommonVersion { .. } => Refusal::BadHello,
+        ErrorKind::WrongService { publishes: true } => Refusal::Publishes,
+        ErrorKind::WrongService { publishes: false } => Refusal::DoesNotPublish,
+        ErrorKind::PolicyRefused => Refusal::Policy,
+        ErrorKind::SubscriberLimit { .. } => Refusal::Subscribers,
         ErrorKind::PeerClosed
         | ErrorKind::PeerDied
         | ErrorKind::NotAdmittedByPeer

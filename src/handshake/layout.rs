@@ -7,6 +7,7 @@
 //!   0x088  room bell       rung for the peer's sender, after room or a loan was given back
 //!   0x0c0  released        whether this side has ended and holds no loan of the peer's
 //!   0x0c8  revoked        whether this side has taken blocks back that the peer may still read
+//!   0x0d0  evicted        why this publisher has evicted the peer, and 0 if it has not
 //!   0x100  (zero)
 //!   0x200  position        how far this side has read the peer's ring
 //!   0x300  filled          how much is there of the long message that this side writes
@@ -34,6 +35,9 @@ pub(crate) const RELEASED: usize = 0x0c0;
 /// Not zero: this side has taken back blocks that the peer had not returned. The peer checks it after each copy of a loan.
 /// The thread that closes the peer's account with the pool writes it once.
 pub(crate) const REVOKED: usize = 0x0c8;
+/// Why this side, a publisher, has evicted the peer: 1 the peer stalled, 2 the owner asked for it. The publisher writes it
+/// once, before it ends the socket.
+pub(crate) const EVICTED: usize = 0x0d0;
 /// Bytes that are written of the long message that comes next. The sender writes it; the reader copies along.
 pub(crate) const FILLED: usize = 0x300;
 /// The generation last returned, a word for each loan slot. Threads that return loans write it.

@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Error, ErrorKind, Fault, Result};
 use crate::handshake::layout::{self, Extents};
+use crate::handshake::role::{Policy, Role};
 use crate::shm::page_size;
 
 /// Descriptors in one packet: `SCM_MAX_FD` of `unix(7)`.
@@ -29,6 +30,17 @@ const SEGMENT: u16 = 3;
 const RETIRE: u16 = 4;
 const WAKE: u16 = 5;
 const DESCRIPTORS: u16 = 6;
+const TOPIC: u16 = 7;
+
+/// The roles in a Hello.
+const LINK: u32 = 0;
+const PUBLISHER: u32 = 1;
+const SUBSCRIBER: u32 = 2;
+
+/// The policies in the Hello of a subscriber.
+const EVERY: u32 = 1;
+const NEWEST: u32 = 2;
+const LATEST: u32 = 3;
 
 /// A flag of Hello: its sender issues `membarrier(GLOBAL_EXPEDITED)` before it sleeps.
 const ISSUES_MEMBARRIER: u32 = 1;
@@ -63,14 +75,16 @@ struct HelloBody {
     version_max: U16,
     architecture: U32,
     flags: U32,
-    token: U32,
+    role: U32,
     control_len: U64,
     ring_capacity: U64,
     loan_slots: U32,
     numa_node: U32,
     max_message: U64,
     pool_limit: U64,
-    zero: [u8; 56],
+    policy: U32,
+    depth: U32,
+    zero: [u8; 48],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -105,6 +119,19 @@ struct DescriptorsBody {
     rest: [u8; 104],
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct TopicBody {
+    slots: U32,
+    slot_len: U32,
+    hold_limit: U32,
+    history: U32,
+    rest: [u8; 96],
+}
+
+/// The most messages in a publisher's pool that a subscriber may hold.
+pub(crate) const HOLDS: u32 = 64;
+
 /// The reason to wake an event loop of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -130,9 +157,18 @@ pub(crate) struct Hello {
     pub(crate) max_message: u64,
     /// Bytes of the other side's pool that this side maps at most.
     pub(crate) pool_limit: u64,
+    /// What this side is.
+    pub(crate) role: Role,
 }
 
 impl Hello {
+    /// Returns the Hello of a side of a broadcast: a ring of one page, and a loan slot for each message that a subscriber may
+    /// hold.
+    pub(crate) fn of_broadcast(self, role: Role) -> Self {
+        let (ring_capacity, loan_slots) = (page_size() as u64, HOLDS);
+        Self { ring_capacity, loan_slots, control_len: layout::len(loan_slots), role, ..self }
+    }
+
     /// Returns the sections of the segment that comes with this Hello.
     pub(crate) fn extents(&self) -> Extents {
         Extents {
@@ -167,13 +203,28 @@ pub(crate) enum Packet {
         /// How many: 1 to [`MOST`].
         count: u32,
     },
+    /// Passes the topic of a publisher to a subscriber.
+    Topic(Topic),
+}
+
+/// The slots of a publisher's topic, and what a subscriber may take of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Topic {
+    /// A power of two, 2 to 65536.
+    pub(crate) slots: u32,
+    /// Bytes of a slot: a power of two, 64 to 65536.
+    pub(crate) slot_len: u32,
+    /// How many messages in the pool the subscriber may hold: 1 to 64.
+    pub(crate) hold_limit: u32,
+    /// How many messages a late subscriber gets: less than `slots`.
+    pub(crate) history: u32,
 }
 
 impl Packet {
     /// Returns the number of descriptors that travel with this packet.
     pub(crate) fn descriptors(&self) -> usize {
         match self {
-            Self::Hello(_) | Self::Segment { .. } => 1,
+            Self::Hello(_) | Self::Segment { .. } | Self::Topic(_) => 1,
             Self::Retire { .. } | Self::Wake(_) => 0,
             Self::Descriptors { count, .. } => *count as usize,
         }
@@ -187,6 +238,7 @@ impl Packet {
             Self::Retire { .. } => RETIRE,
             Self::Wake(_) => WAKE,
             Self::Descriptors { .. } => DESCRIPTORS,
+            Self::Topic(_) => TOPIC,
         };
         Fault::Field { field: "kind", value: kind.into() }
     }
@@ -206,6 +258,16 @@ impl Packet {
             Self::Descriptors { first, count } => {
                 let body = DescriptorsBody { first: (*first).into(), rest: [0; 104] };
                 packet(DESCRIPTORS, *count, body.as_bytes())
+            }
+            Self::Topic(topic) => {
+                let body = TopicBody {
+                    slots: topic.slots.into(),
+                    slot_len: topic.slot_len.into(),
+                    hold_limit: topic.hold_limit.into(),
+                    history: topic.history.into(),
+                    rest: [0; 96],
+                };
+                packet(TOPIC, 1, body.as_bytes())
             }
         }
     }
@@ -266,6 +328,10 @@ impl Packet {
                 }
                 Self::Descriptors { first: body.first.get(), count }
             }
+            TOPIC => {
+                let body = TopicBody::read_from_bytes(body).map_err(|_| length)?;
+                Self::Topic(check_topic(&body)?)
+            }
             kind => return Err(Fault::Field { field: "kind", value: kind.into() }.into()),
         };
         must_be("descriptors", head.descriptors.get().into(), packet.descriptors() as u64)?;
@@ -284,6 +350,14 @@ pub(crate) enum Refusal {
     BadSegment = 3,
     /// This side has no memory or descriptors left.
     NoResources = 4,
+    /// This side publishes, and the peer does not subscribe.
+    Publishes = 5,
+    /// This side does not publish, and the peer subscribes.
+    DoesNotPublish = 6,
+    /// The publisher does not admit the subscriber's policy.
+    Policy = 7,
+    /// The publisher has as many subscribers as it may have.
+    Subscribers = 8,
 }
 
 /// Returns a Refusal, to send instead of a Hello.
@@ -308,19 +382,28 @@ fn packet(kind: u16, descriptors: u32, body: &[u8]) -> [u8; PACKET] {
 }
 
 fn hello_body(hello: &Hello) -> HelloBody {
+    let (role, policy, depth) = match hello.role {
+        Role::Link => (LINK, 0, 0),
+        Role::Publisher => (PUBLISHER, 0, 0),
+        Role::Subscriber(Policy::Every) => (SUBSCRIBER, EVERY, 0),
+        Role::Subscriber(Policy::Newest(depth)) => (SUBSCRIBER, NEWEST, depth),
+        Role::Subscriber(Policy::Latest) => (SUBSCRIBER, LATEST, 0),
+    };
     HelloBody {
         version_min: VERSIONS.0.into(),
         version_max: VERSIONS.1.into(),
         architecture: architecture().into(),
         flags: if hello.issues_membarrier { ISSUES_MEMBARRIER } else { 0 }.into(),
-        token: 0.into(),
+        role: role.into(),
         control_len: hello.control_len.into(),
         ring_capacity: hello.ring_capacity.into(),
         loan_slots: hello.loan_slots.into(),
         numa_node: hello.numa_node.unwrap_or(NO_NODE).into(),
         max_message: hello.max_message.into(),
         pool_limit: hello.pool_limit.into(),
-        zero: [0; 56],
+        policy: policy.into(),
+        depth: depth.into(),
+        zero: [0; 48],
     }
 }
 
@@ -350,6 +433,13 @@ fn refusal_of(body: &RefusalBody) -> Error {
     }
     match body.code.get() {
         code if code == Refusal::NotAdmitted as u32 => ErrorKind::NotAdmittedByPeer.into(),
+        code if code == Refusal::Publishes as u32 => {
+            ErrorKind::WrongService { publishes: true }.into()
+        }
+        code if code == Refusal::DoesNotPublish as u32 => {
+            ErrorKind::WrongService { publishes: false }.into()
+        }
+        code if code == Refusal::Policy as u32 => ErrorKind::PolicyRefused.into(),
         code => ErrorKind::RefusedByPeer { code }.into(),
     }
 }
@@ -366,7 +456,6 @@ fn check_hello(body: &HelloBody) -> Result<Hello> {
     if flags & !ISSUES_MEMBARRIER != 0 {
         return lie("flags", flags.into());
     }
-    must_be("token", body.token.get().into(), 0)?;
     let capacity = body.ring_capacity.get();
     if !capacity.is_power_of_two() || capacity < page_size() as u64 || capacity > 1 << 30 {
         return lie("ring_capacity", capacity);
@@ -384,7 +473,7 @@ fn check_hello(body: &HelloBody) -> Result<Hello> {
     if node != NO_NODE && node >= 1024 {
         return lie("numa_node", node.into());
     }
-    if body.zero != [0; 56] {
+    if body.zero != [0; 48] {
         return lie("hello.zero", 1);
     }
     Ok(Hello {
@@ -395,7 +484,51 @@ fn check_hello(body: &HelloBody) -> Result<Hello> {
         numa_node: (node != NO_NODE).then_some(node),
         max_message,
         pool_limit: body.pool_limit.get(),
+        role: check_role(body)?,
     })
+}
+
+fn check_role(body: &HelloBody) -> Result<Role> {
+    let (policy, depth) = (body.policy.get(), body.depth.get());
+    let role = match body.role.get() {
+        LINK => Role::Link,
+        PUBLISHER => Role::Publisher,
+        SUBSCRIBER => Role::Subscriber(match policy {
+            EVERY => Policy::Every,
+            NEWEST if depth > 0 => return Ok(Role::Subscriber(Policy::Newest(depth))),
+            NEWEST => return Err(Fault::Field { field: "depth", value: 0 }.into()),
+            LATEST => Policy::Latest,
+            _ => return Err(Fault::Field { field: "policy", value: policy.into() }.into()),
+        }),
+        role => return Err(Fault::Field { field: "role", value: role.into() }.into()),
+    };
+    if !matches!(role, Role::Subscriber(_)) {
+        must_be("policy", policy.into(), 0)?;
+    }
+    must_be("depth", depth.into(), 0)?;
+    Ok(role)
+}
+
+fn check_topic(body: &TopicBody) -> Result<Topic> {
+    let in_range = |field, value: U32, most: u32, is_power: bool| {
+        let value = value.get();
+        let is_right = (1..=most).contains(&value) && (!is_power || value.is_power_of_two());
+        if is_right { Ok(value) } else { Err(Fault::Field { field, value: value.into() }) }
+    };
+    let slots = in_range("topic.slots", body.slots, 1 << 16, true)?;
+    let slot_len = in_range("topic.slot_len", body.slot_len, 1 << 16, true)?;
+    let hold_limit = in_range("topic.hold_limit", body.hold_limit, HOLDS, false)?;
+    let history = body.history.get();
+    if slots < 2 {
+        return Err(Fault::Field { field: "topic.slots", value: slots.into() }.into());
+    }
+    if slot_len < 64 {
+        return Err(Fault::Field { field: "topic.slot_len", value: slot_len.into() }.into());
+    }
+    if history >= slots {
+        return Err(Fault::Field { field: "topic.history", value: history.into() }.into());
+    }
+    Ok(Topic { slots, slot_len, hold_limit, history })
 }
 
 #[cfg(test)]

@@ -261,27 +261,33 @@ impl Link {
         revoke(&self.own);
     }
 
-    /// Sleeps while the bell's low half is `value` and the link is alive. May return early: the caller checks what it
+    /// Sleeps while the low half of the bell in `bells` is `value` and the link is alive. May return early: the caller checks what it
     /// waits for.
-    pub(crate) fn sleep(&self, bell: usize, value: u32, deadline: Option<Instant>) -> Result<()> {
+    pub(crate) fn sleep(
+        &self,
+        bells: &PeerMapping,
+        bell: usize,
+        value: u32,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
         static WAITV: OnceLock<bool> = OnceLock::new();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if *WAITV.get_or_init(waitv_works) {
-            self.sleep_on_both(bell, value, left)
+            self.sleep_on_both(bells.futex(bell), value, left)
         } else {
-            self.sleep_on_bell(bell, value, left)
+            self.sleep_on_bell(bells.futex(bell), value, left)
         }
     }
 
     fn sleep_on_both(
         &self,
-        bell: usize,
+        bell: &AtomicU32,
         value: u32,
         left: Option<std::time::Duration>,
     ) -> Result<()> {
         let mut waits = [futex::Wait::new(), futex::Wait::new()];
         waits[0].val = value.into();
-        waits[0].uaddr = futex::WaitPtr::new((&raw const *self.peer.futex(bell)).cast_mut().cast());
+        waits[0].uaddr = futex::WaitPtr::new((&raw const *bell).cast_mut().cast());
         waits[0].flags = futex::WaitFlags::SIZE_U32;
         waits[1].val = Health::Alive as u64;
         waits[1].uaddr =
@@ -297,23 +303,28 @@ impl Link {
     /// the health.
     fn sleep_on_bell(
         &self,
-        bell: usize,
+        bell: &AtomicU32,
         value: u32,
         left: Option<std::time::Duration>,
     ) -> Result<()> {
         const SLICE: std::time::Duration = std::time::Duration::from_millis(25);
         let slice = left.map_or(SLICE, |left| left.min(SLICE));
         let timeout = futex::Timespec { tv_sec: 0, tv_nsec: slice.subsec_nanos().into() };
-        let word = self.peer.futex(bell);
-        let slept = futex::wait(word, futex::Flags::empty(), value, Some(&timeout));
+        let slept = futex::wait(bell, futex::Flags::empty(), value, Some(&timeout));
         woken(slept, "futex wait")
     }
 
     /// Wakes the peer's thread that sleeps on a bell of this side, after the caller added to the bell.
     #[cold]
     pub(crate) fn wake(&self, bell: usize) {
-        let _ = futex::wake(self.own.futex(bell), futex::Flags::empty(), i32::MAX as u32);
+        wake_all(&self.own, bell);
     }
+}
+
+/// Wakes all threads that sleep on a bell of this process, after the caller added to the bell.
+#[cold]
+pub(crate) fn wake_all(own: &Mapping, bell: usize) {
+    let _ = futex::wake(own.futex(bell), futex::Flags::empty(), i32::MAX as u32);
 }
 
 fn revoke(own: &Mapping) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::link::Link;
+use crate::shm::PeerMapping;
 use crate::wake::{Sleeper, Spin, SpinPolicy};
 
 /// Polls before the first reading of the clock: about a microsecond.
@@ -21,6 +22,8 @@ const POLLS_A_READING: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Waiter {
     sleeper: Sleeper,
+    /// The memory with the bell, if it is not the peer's segment.
+    bells: Option<PeerMapping>,
     spin: SpinPolicy,
     /// The start of the wait. A message that comes piece by piece is one wait.
     began: Instant,
@@ -33,7 +36,13 @@ pub(crate) struct Waiter {
 impl Waiter {
     pub(crate) fn new(sleeper: Sleeper, spin: Spin) -> Self {
         let (began, spin) = (Instant::now(), SpinPolicy::new(spin));
-        Self { sleeper, spin, began, is_coming: false, sleeps: 0 }
+        Self { sleeper, bells: None, spin, began, is_coming: false, sleeps: 0 }
+    }
+
+    /// Makes the half sleep on a bell in other memory than the peer's segment.
+    pub(crate) fn on(mut self, bells: PeerMapping) -> Self {
+        self.bells = Some(bells);
+        self
     }
 
     /// Returns whether the next wait polls before it sleeps.
@@ -143,11 +152,12 @@ impl Waiter {
         self.spin.slept();
         loop {
             let bell = self.sleeper.bell();
-            let slept = self.sleeper.sleep(link.own(), link.peer(), &mut ready, |rung| {
+            let bells = self.bells.as_ref().unwrap_or(link.peer());
+            let slept = self.sleeper.sleep(link.own(), bells, &mut ready, |rung| {
                 self.sleeps += 1;
                 let slice = slice.map(|slice| start + slice);
                 let until = deadline.into_iter().chain(slice).min();
-                link.sleep(bell, rung, until)
+                link.sleep(bells, bell, rung, until)
             });
             let slept = slept.unwrap_or(Ok(()));
             let done = slept.is_err() || ready();

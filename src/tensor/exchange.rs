@@ -466,7 +466,7 @@ fn open_one(
     Ok(1 + if rest.is_empty() { 0 } else { open_set(rest, claims)?.len() })
 }
 
-pub(super) fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
+pub(crate) fn open_set(description: &[u8], claims: &mut Claims<'_>) -> Result<TensorSet> {
     let mut set = TensorSet::with_capacity(claims.left());
     set.set_metadata(claims.take_metadata());
     let mut left = description;

@@ -32,10 +32,12 @@ pub use descriptor::{Descriptor, Location};
 #[doc(no_inline)]
 pub use dtype::DType;
 pub use element::Element;
+pub(crate) use exchange::open_set;
 #[doc(hidden)]
 pub use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, GpuPlace, OnGpu, Ticket};
 #[doc(hidden)]
 pub use outgoing::Outgoing;
+pub(crate) use outgoing::Described;
 #[doc(hidden)]
 pub use request::TensorRequest;
 #[doc(no_inline)]

@@ -1,12 +1,15 @@
 //! The argument of a send, and the description of a message of tensors.
 
+use std::sync::Arc;
+
 use crate::channel::{LentRange, OutgoingAttachment, Sender};
 use crate::error::{Error, ErrorKind, Result, TensorFault};
 use crate::pool::{Block, Pool};
 use crate::shm::Bytes;
 use crate::tensor::descriptor::{Descriptor, Location};
 use crate::tensor::element::Element;
-use crate::tensor::gpu::{GpuBorrower, OnGpu};
+use crate::tensor::gpu::{GpuBorrower, GpuMemory, GpuParcel, OnGpu};
+use crate::tensor::set::TensorSet;
 use crate::tensor::view::{Named, Storage, Tensor};
 use crate::tensor::writable::{TensorMut, Writable};
 
@@ -94,6 +97,37 @@ impl Outgoing<'_> {
     }
 }
 
+impl Outgoing<'_> {
+    /// Describes the tensor for any number of receivers, which read it in blocks of `pool`.
+    pub(crate) fn describe_for_all(&mut self, pool: &Pool) -> Result<Described<'_>> {
+        let mut described = Described::default();
+        match &mut self.tensor {
+            Sent::Kept(tensor) => described.add_for_all(pool, "", tensor)?,
+            Sent::Owned(tensor) => described.add_for_all(pool, "", tensor)?,
+            Sent::Failed(kind) => return Err(kind.clone().into()),
+            Sent::Moved { head, block } => {
+                if pool.owns(block) {
+                    described.add_block(head, block)?;
+                } else {
+                    described.add_copy(*head, Bytes::of(block.bytes()), None)?;
+                }
+            }
+        }
+        Ok(described)
+    }
+}
+
+impl TensorSet {
+    /// Describes the set for any number of receivers, as [`Outgoing::describe_for_all`] does.
+    pub(crate) fn describe_for_all(&self, pool: &Pool) -> Result<Described<'_>> {
+        let mut described = Described::default();
+        for (name, tensor) in self.iter() {
+            described.add_for_all(pool, name, tensor)?;
+        }
+        Ok(described)
+    }
+}
+
 impl Descriptor<'static> {
     /// Returns the descriptor of a tensor, attached and without a name.
     #[inline]
@@ -105,9 +139,9 @@ impl Descriptor<'static> {
 
 /// The description of a set and its attachments.
 #[derive(Default)]
-pub(super) struct Described<'a> {
-    pub(super) description: Vec<u8>,
-    pub(super) attachments: Vec<OutgoingAttachment<'a>>,
+pub(crate) struct Described<'a> {
+    pub(crate) description: Vec<u8>,
+    pub(crate) attachments: Vec<OutgoingAttachment<'a>>,
 }
 
 impl<'a> Described<'a> {
@@ -131,9 +165,26 @@ impl<'a> Described<'a> {
         self.describe(head)
     }
 
+    /// Adds a tensor for the peer of a link.
     pub(super) fn add(&mut self, sender: &Sender, name: &str, tensor: &'a Tensor) -> Result<()> {
+        let lend = |memory: &Arc<dyn GpuMemory>| memory.clone().lend(&GpuBorrower::of(sender));
+        self.add_from(sender.pool(), name, tensor, lend)
+    }
+
+    /// Adds a tensor for anybody. Memory of a GPU is lent to one peer, and so refused.
+    pub(super) fn add_for_all(&mut self, pool: &Pool, name: &str, tensor: &'a Tensor) -> Result<()> {
+        self.add_from(pool, name, tensor, |_| Err(TensorFault::OnGpu.into()))
+    }
+
+    fn add_from(
+        &mut self,
+        pool: &Pool,
+        name: &str,
+        tensor: &'a Tensor,
+        lend: impl FnOnce(&Arc<dyn GpuMemory>) -> Result<GpuParcel>,
+    ) -> Result<()> {
         let head = Descriptor { name, ..Descriptor::of(tensor) };
-        match Self::attachment(sender.pool(), tensor) {
+        match Self::attachment(pool, tensor) {
             Some(attachment) => {
                 self.attachments.push(attachment);
                 self.describe(&head)
@@ -151,7 +202,7 @@ impl<'a> Described<'a> {
                     self.describe(&Descriptor { place, ..head })
                 }
                 Storage::Gpu(OnGpu::Own(memory)) => {
-                    let parcel = memory.clone().lend(&GpuBorrower::of(sender))?;
+                    let parcel = lend(memory)?;
                     let tickets = [parcel.bytes, parcel.mapping];
                     self.attachments
                         .extend(tickets.map(|ticket| OutgoingAttachment::Ticket(ticket.block)));

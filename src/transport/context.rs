@@ -18,13 +18,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::handshake::address::Address;
 use crate::handshake::exchange::Offer;
 use crate::handshake::owned_socket::Socket;
+use crate::handshake::role::{Admission, Policy, Role, Service};
 use crate::handshake::{exchange, socket};
 use crate::pool::Pool;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
+use crate::transport::establish::Established;
 use crate::transport::listener::Listener;
 use crate::transport::options::Options;
-use crate::wake::SpinPolicy;
+use crate::wake::{Spin, SpinPolicy};
 
 /// The pause before the next attempt, while nobody listens on an address.
 const RETRY: Duration = Duration::from_millis(2);
@@ -106,7 +108,7 @@ impl Context {
         Error: From<A::Error>,
     {
         self.core.generation().check()?;
-        Listener::bind(self.core.clone(), address.try_into()?)
+        Listener::bind(self.core.clone(), address.try_into()?, Service::Links)
     }
 
     /// Listens on a `SOCK_SEQPACKET` Unix socket that already listens, such as one that a service manager passed.
@@ -199,7 +201,8 @@ impl Context {
         let socket = Socket::new(socket);
         self.core.options().admit(&socket::maker(&socket)?)?;
         let deadline = self.core.options().handshake_deadline();
-        self.core.connect(socket, self.core.take_ours()?, (Instant::now(), deadline))
+        let times = (Instant::now(), deadline);
+        Ok(self.core.connect(socket, self.core.take_ours()?, times)?.into_connection())
     }
 
     /// Accepts over a connected `SOCK_SEQPACKET` Unix socket. The other end [connects](Self::connect_socket).
@@ -218,8 +221,10 @@ impl Context {
         let deadline = self.core.options().handshake_deadline();
         socket::receive_credentials(&socket)?;
         loop {
-            match self.core.accept(&socket, |_, _| true)? {
-                Offer::Accepted(sides) => return self.core.establish(socket, *sides),
+            match self.core.accept(&socket, Service::Links, |_, _| true)? {
+                Offer::Accepted(sides) => {
+                    return Ok(self.core.establish(socket, *sides)?.into_connection());
+                }
                 Offer::Overdrawn(error) => return Err(error),
                 Offer::Silent => {
                     if !socket::wait_readable(&socket, Some(deadline))? {
@@ -266,7 +271,43 @@ impl Context {
                 return Err(error);
             }
         };
+        Ok(self.core.connect(socket, ours, (start, deadline))?.into_connection())
+    }
+
+    /// Listens on an address for subscribers.
+    pub(crate) fn listen_for(&self, address: Address, admission: Admission) -> Result<Listener> {
+        self.core.generation().check()?;
+        Listener::bind(self.core.clone(), address, Service::Broadcast(admission))
+    }
+
+    /// Connects to a publisher, until `deadline`.
+    pub(crate) fn join(
+        &self,
+        address: &Address,
+        policy: Policy,
+        deadline: Instant,
+    ) -> Result<Established> {
+        self.core.generation().check()?;
+        let start = Instant::now();
+        let target = address.to_socket_address()?;
+        let ours = self.core.make_small(Role::Subscriber(policy))?;
+        let socket = self.reach(address, &target, (start, deadline))?;
         self.core.connect(socket, ours, (start, deadline))
+    }
+
+    /// Returns how long a peer may keep what it was lent after the end. `None`: as long as it lives.
+    pub(crate) fn release_grace(&self) -> Option<Duration> {
+        self.core.options().grace()
+    }
+
+    /// Returns how long a thread of this context polls before it sleeps.
+    pub(crate) fn spin_option(&self) -> Spin {
+        self.core.options().spin_option()
+    }
+
+    /// Returns when a handshake that begins now is late.
+    pub(crate) fn handshake_deadline(&self) -> Instant {
+        self.core.options().handshake_deadline()
     }
 
     /// Returns a socket connected to a listener that the peer policy admits.

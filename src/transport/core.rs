@@ -14,12 +14,12 @@ use crate::handshake::exchange::{self, Offer, Ours};
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::Hello;
 use crate::handshake::peer::Credentials;
+use crate::handshake::role::{Role, Service};
 use crate::link::env::LinkEnv;
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
 use crate::shm::node_of_caller;
-use crate::transport::connection::Connection;
-use crate::transport::establish::{LINK_DESCRIPTORS, LinkCharges, Sides, establish};
+use crate::transport::establish::{Established, LINK_DESCRIPTORS, LinkCharges, Sides, establish};
 use crate::transport::options::Options;
 use crate::wake;
 
@@ -67,7 +67,7 @@ impl Core {
         socket: Socket,
         ours: Ours,
         times: (Instant, Instant),
-    ) -> Result<Connection> {
+    ) -> Result<Established> {
         let meanwhile = || {
             // From the second connect on, the context uses the time until the listener answers.
             if self.has_connected.swap(true, Ordering::Relaxed) {
@@ -77,7 +77,7 @@ impl Core {
         // Only a listener's links are those that peers make.
         let charge =
             |peer: &Credentials, hello: &Hello| LinkCharges::new(&self.options, peer, hello, 0);
-        let rules = self.options.rules();
+        let rules = self.options.rules(Service::Links);
         let (theirs, charges) = exchange::connect(rules, &socket, &ours, times, meanwhile, charge)?;
         self.establish(socket, (ours, theirs, charges))
     }
@@ -86,17 +86,21 @@ impl Core {
     pub(super) fn accept(
         &self,
         socket: &OwnedFd,
+        service: Service,
         may_cost: impl FnOnce(u32, u64) -> bool,
     ) -> Result<Offer<LinkCharges>> {
         let charge = |peer: &Credentials, hello: &Hello| {
             LinkCharges::new(&self.options, peer, hello, LINK_DESCRIPTORS)
         };
-        let rules = self.options.rules();
-        exchange::accept(rules, socket, may_cost, charge, || self.take_ours())
+        let rules = self.options.rules(service);
+        exchange::accept(rules, socket, may_cost, charge, || match service.role() {
+            Role::Link => self.take_ours(),
+            role => self.make_small(role),
+        })
     }
 
-    /// Makes the connection of a handshake.
-    pub(super) fn establish(&self, socket: Socket, sides: Sides) -> Result<Connection> {
+    /// Makes the link of a handshake.
+    pub(super) fn establish(&self, socket: Socket, sides: Sides) -> Result<Established> {
         establish(&self.options, &self.env, socket, sides)
     }
 
@@ -117,6 +121,12 @@ impl Core {
         if spare.is_none() {
             *spare = self.make_ours().ok();
         }
+    }
+
+    /// Returns this side of a new link of a broadcast, which carries no messages.
+    pub(super) fn make_small(&self, role: Role) -> Result<Ours> {
+        let hello = self.options.hello(wake::is_registered(), node_of_caller());
+        Ours::create(hello.of_broadcast(role), self.options.backing())
     }
 
     fn make_ours(&self) -> Result<Ours> {

@@ -11,10 +11,12 @@ use crate::handshake::exchange::{Ours, Theirs};
 use crate::handshake::owned_socket::Socket;
 use crate::handshake::packet::Hello;
 use crate::handshake::peer::Credentials;
+use crate::handshake::role::Role;
 use crate::handshake::socket;
 use crate::link::env::LinkEnv;
 use crate::link::link::{Link, Returns, Terms};
 use crate::link::session::Session;
+use crate::shm::Area;
 use crate::transport::connection::Connection;
 use crate::transport::options::Options;
 use crate::wake;
@@ -24,6 +26,21 @@ pub(super) const LINK_DESCRIPTORS: u64 = 2;
 
 /// The mappings of a peer's segment, whose ring lies twice in a row.
 const RING_MAPPINGS: u64 = 2;
+
+/// A link whose handshake has succeeded.
+pub(crate) struct Established {
+    pub(crate) session: Session,
+    /// The ring that this side writes.
+    ring: Area,
+    /// What the peer is.
+    pub(crate) role: Role,
+}
+
+impl Established {
+    pub(crate) fn into_connection(self) -> Connection {
+        Connection::new(self.session, self.ring)
+    }
+}
 
 /// The two sides of a handshake.
 pub(super) type Sides = (Ours, Theirs, LinkCharges);
@@ -57,7 +74,7 @@ impl LinkCharges {
     }
 }
 
-/// Returns the connection of a handshake's two sides.
+/// Returns the link of a handshake's two sides.
 ///
 /// # Errors
 ///
@@ -68,7 +85,7 @@ pub(super) fn establish(
     env: &Arc<LinkEnv>,
     socket: Socket,
     (ours, theirs, charges): Sides,
-) -> Result<Connection> {
+) -> Result<Established> {
     let Ours { hello, mapping, ring, .. } = ours;
     if let Some(node) = options.node_of_receiver(theirs.hello.numa_node)
         && let Err(error) = mapping.bind_to_node(node)
@@ -102,7 +119,8 @@ pub(super) fn establish(
         env.pool().close(borrower);
         return Err(error);
     }
-    Ok(Connection::new(Session::new(link, env.clone()), ring))
+    let session = Session::new(link, env.clone());
+    Ok(Established { session, ring, role: theirs.hello.role })
 }
 
 #[cfg(test)]

@@ -28,11 +28,13 @@ use crate::handshake::address::Address;
 use crate::handshake::exchange::Offer;
 use crate::handshake::owned_socket::{ListeningSocket, Socket};
 use crate::handshake::peer::Credentials;
+use crate::handshake::role::Service;
 use crate::handshake::{exchange, socket};
 use crate::shm::fork::Generation;
 use crate::transport::allowance::Allowance;
 use crate::transport::connection::Connection;
 use crate::transport::core::Core;
+use crate::transport::establish::Established;
 use crate::transport::socket_path::SocketPath;
 
 /// The key of the listening socket; half-open peers have others.
@@ -104,6 +106,8 @@ pub struct ListenerStats {
 #[derive(Debug)]
 pub struct Listener {
     core: Arc<Core>,
+    /// The peers that it serves.
+    service: Service,
     address: Option<Address>,
     socket: ListeningSocket,
     epoll: OwnedFd,
@@ -139,7 +143,7 @@ struct HalfOpen {
 }
 
 impl Listener {
-    pub(super) fn bind(core: Arc<Core>, address: Address) -> Result<Self> {
+    pub(super) fn bind(core: Arc<Core>, address: Address, service: Service) -> Result<Self> {
         let target = address.to_socket_address()?;
         let socket = socket::open()?;
         // A peer that connects as soon as the socket listens is heard with its credentials.
@@ -157,17 +161,17 @@ impl Listener {
             }
             Err(errno) => return Err(Error::os("bind", errno)),
         };
-        let mut listener = Self::start(core, ListeningSocket::new(socket, true))?;
+        let mut listener = Self::start(core, ListeningSocket::new(socket, true), service)?;
         listener.path = path;
         listener.address = Some(address);
         Ok(listener)
     }
 
     pub(super) fn adopt(core: Arc<Core>, socket: OwnedFd) -> Result<Self> {
-        Self::start(core, ListeningSocket::new(socket, false))
+        Self::start(core, ListeningSocket::new(socket, false), Service::Links)
     }
 
-    fn start(core: Arc<Core>, socket: ListeningSocket) -> Result<Self> {
+    fn start(core: Arc<Core>, socket: ListeningSocket, service: Service) -> Result<Self> {
         // Accepted sockets inherit the option, so no Hello comes without credentials.
         socket::receive_credentials(&socket)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
@@ -185,6 +189,7 @@ impl Listener {
         let generation = Generation::current()?;
         Ok(Self {
             core,
+            service,
             address: None,
             socket,
             epoll,
@@ -222,7 +227,7 @@ impl Listener {
     pub fn accept(&mut self) -> Result<Connection> {
         loop {
             if let Some(connection) = self.accept_until(None)? {
-                return Ok(connection);
+                return Ok(connection.into_connection());
             }
         }
     }
@@ -236,7 +241,7 @@ impl Listener {
     pub fn accept_deadline(&mut self, deadline: Instant) -> Result<Connection> {
         let start = Instant::now();
         match self.accept_until(Some(deadline))? {
-            Some(connection) => Ok(connection),
+            Some(connection) => Ok(connection.into_connection()),
             None => Err(ErrorKind::TimedOut { after: start.elapsed() }.into()),
         }
     }
@@ -247,6 +252,11 @@ impl Listener {
     ///
     /// As [`accept`](Self::accept).
     pub fn try_accept(&mut self) -> Result<Option<Connection>> {
+        Ok(self.accept_until(Some(Instant::now()))?.map(Established::into_connection))
+    }
+
+    /// Accepts as [`try_accept`](Self::try_accept) does, a peer of any role that this listener serves.
+    pub(crate) fn try_accept_any(&mut self) -> Result<Option<Established>> {
         self.accept_until(Some(Instant::now()))
     }
 
@@ -260,7 +270,7 @@ impl Listener {
         for key in self.ready_keys(Some(now))? {
             let connected = self.take_event(key, SHORT_SLICE)?;
             if connected.is_some() || now.elapsed() >= SHORT_SLICE {
-                return Ok(connected);
+                return Ok(connected.map(Established::into_connection));
             }
         }
         Ok(None)
@@ -279,7 +289,7 @@ impl Listener {
     }
 
     /// Handles an event. Takes new peers for about `slice`.
-    fn take_event(&mut self, key: u64, slice: Duration) -> Result<Option<Connection>> {
+    fn take_event(&mut self, key: u64, slice: Duration) -> Result<Option<Established>> {
         match key {
             LISTENER => self.take_new(slice),
             TIMER => self.expire().map(|()| None),
@@ -287,7 +297,7 @@ impl Listener {
         }
     }
 
-    fn accept_until(&mut self, deadline: Option<Instant>) -> Result<Option<Connection>> {
+    fn accept_until(&mut self, deadline: Option<Instant>) -> Result<Option<Established>> {
         self.generation.check()?;
         let began = Instant::now();
         if self
@@ -353,7 +363,7 @@ impl Listener {
     }
 
     /// Takes peers from the socket's queue until one connects, for about `slice`.
-    fn take_new(&mut self, slice: Duration) -> Result<Option<Connection>> {
+    fn take_new(&mut self, slice: Duration) -> Result<Option<Established>> {
         let start = Instant::now();
         for _ in 0..BURST {
             if start.elapsed() >= slice {
@@ -390,7 +400,7 @@ impl Listener {
     }
 
     /// Checks a half-open peer whose socket is readable.
-    fn check_again(&mut self, key: u64) -> Result<Option<Connection>> {
+    fn check_again(&mut self, key: u64) -> Result<Option<Established>> {
         let Some(at) = self.half_open.iter().position(|peer| peer.key == key) else {
             return Ok(None);
         };
@@ -416,7 +426,7 @@ impl Listener {
     /// Accepts a peer if its Hello has come.
     fn check(&mut self, socket: Socket) -> Result<Checked> {
         let may_cost = |user, bytes| self.allowance.take(user, bytes);
-        let answer = match self.core.accept(&socket, may_cost) {
+        let answer = match self.core.accept(&socket, self.service, may_cost) {
             Ok(Offer::Silent) => return Ok(Checked::Silent(socket)),
             Ok(Offer::Overdrawn(error)) => {
                 self.note(&error);
@@ -554,7 +564,7 @@ impl Listener {
 
 /// A half-open peer after a check.
 enum Checked {
-    Connected(Box<Connection>),
+    Connected(Box<Established>),
     Silent(Socket),
     /// Refused, or gone.
     Over,

@@ -31,6 +31,7 @@ mod socket_path;
 
 pub use connection::{Connection, Stats};
 pub use context::Context;
+pub(crate) use establish::Established;
 pub use listener::{Listener, ListenerStats};
 pub(crate) use listener::{PAUSE as ACCEPT_PAUSE, SHORT_SLICE as ACCEPT_SLICE};
 pub use options::Options;

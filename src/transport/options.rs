@@ -11,6 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::handshake::exchange::Rules;
 use crate::handshake::layout;
 use crate::handshake::packet::Hello;
+use crate::handshake::role::{Role, Service};
 use crate::handshake::peer::Credentials;
 use crate::handshake::policy::PeerPolicy;
 use crate::link::control_socket::ControlSocket;
@@ -114,15 +115,17 @@ impl Options {
             numa_node,
             max_message: self.max_message,
             pool_limit: self.peer_pool_limit,
+            role: Role::Link,
         }
     }
 
     /// Returns what a handshake asks of the peer, and how it waits.
-    pub(super) fn rules(&self) -> Rules<'_> {
+    pub(super) fn rules(&self, service: Service) -> Rules<'_> {
         Rules {
             policy: &self.peer_policy,
             prefault: self.prefault,
             polls: self.spin != Spin::Never,
+            service,
         }
     }
 
@@ -139,6 +142,15 @@ impl Options {
     /// Returns the most peers of one listener whose Hello may be due.
     pub(super) fn most_half_open(&self) -> usize {
         self.half_open_limit
+    }
+
+    /// Returns how long a peer may keep what it was lent. `None`: as long as it lives.
+    pub(super) fn grace(&self) -> Option<Duration> {
+        Some(self.release_grace).filter(|grace| *grace != Duration::MAX)
+    }
+
+    pub(super) fn spin_option(&self) -> Spin {
+        self.spin
     }
 
     /// Returns how long a loop polls before it sleeps.
@@ -169,7 +181,7 @@ impl Options {
             spin: self.spin,
             backlog_limit: self.backlog_limit,
             write_limit: self.write_limit,
-            release_grace: Some(self.release_grace).filter(|grace| *grace != Duration::MAX),
+            release_grace: self.grace(),
         }
     }
 }

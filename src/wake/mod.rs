@@ -40,6 +40,7 @@
 //! 6. A sleeper is hot only if both processes are registered for `membarrier`; each side's Hello says so.
 
 mod barrier;
+mod crowd;
 #[cfg(all(test, slipring_loom))]
 pub(crate) mod interrupts;
 #[cfg(all(test, slipring_loom))]
@@ -50,8 +51,9 @@ mod state;
 mod waker;
 
 pub(crate) use barrier::{before_last_look, is_registered};
+pub(crate) use crowd::Crowd;
 pub(crate) use sleeper::Sleeper;
 pub use spin::Spin;
 pub(crate) use spin::{Polling, SpinPolicy};
-pub(crate) use state::{is_asleep, is_gone};
+pub(crate) use state::{GONE, is_asleep, is_asleep_word, is_gone};
 pub(crate) use waker::{Attention, Waker};

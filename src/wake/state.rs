@@ -16,7 +16,7 @@ pub(super) const ARMED: u64 = 2;
 /// A bit beside [`PARKED`]: the waker rings for the first part of a long message.
 pub(super) const EAGER: u64 = 4;
 /// The sleeper has ended.
-pub(super) const GONE: u64 = 3;
+pub(crate) const GONE: u64 = 3;
 
 /// Loads and returns the state word at `at`, after everything that the caller made visible before.
 #[inline(always)]
@@ -37,7 +37,12 @@ pub(super) fn load(peer: &impl PeerWords, at: usize) -> u64 {
 /// Returns whether the side with the state word at `at` sleeps, after the caller has made something visible to it.
 #[inline(always)]
 pub(crate) fn is_asleep(peer: &impl PeerWords, at: usize) -> bool {
-    matches!(load(peer, at) & 3, PARKED | ARMED)
+    is_asleep_word(load(peer, at))
+}
+
+/// Returns whether a state word says that its side sleeps.
+pub(crate) fn is_asleep_word(state: u64) -> bool {
+    matches!(state & 3, PARKED | ARMED)
 }
 
 /// Returns whether a state word says that its side has ended.

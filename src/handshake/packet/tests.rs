@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 fn hello() -> Hello {
     Hello {
+        role: Role::Link,
         issues_membarrier: true,
         control_len: layout::len(256),
         ring_capacity: 64 << 10,

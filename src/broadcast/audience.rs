@@ -1,0 +1,250 @@
+//! The subscribers of a publisher, and the memory that its messages keep for them.
+//!
+//! The publisher and its host thread share the audience, under one lock. A short message does not take the lock: the
+//! publisher looks at a counter, and copies the list of subscribers only after it has changed.
+//!
+//! ```text
+//!   published ─▶ kept: the last ones, and those that a subscriber has yet to read
+//!                  │ withdrawn: the slot says so
+//!                  ▼
+//!                held: a subscriber still reads it ─▶ its blocks go back to the pool
+//! ```
+//!
+//! 1. A message that keeps memory is withdrawn once it is older than every subscriber may ask for, and every subscriber that is
+//!    waited for has read it.
+//! 2. A withdrawn message keeps its memory as long as a subscriber holds it. An evicted or dead subscriber holds nothing.
+//! 3. A subscriber is told of every segment that a kept message lies in, when it joins or before the message is published.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::broadcast::event::{Event, EventKind};
+use crate::broadcast::record::Kept;
+use crate::broadcast::seat::Seat;
+use crate::broadcast::slots::SlotWriter;
+use crate::error::Eviction;
+use crate::handshake::Policy;
+use crate::handshake::packet::Reason;
+use crate::shm::{Mapping, PeerMapping};
+
+/// The most events that wait for the owner of the publisher.
+const EVENTS: usize = 1024;
+
+/// A message that keeps memory.
+#[derive(Debug)]
+struct Record {
+    message: u64,
+    kept: Vec<Kept>,
+}
+
+/// The subscribers, and what is kept for them.
+#[derive(Debug, Default)]
+pub(super) struct Audience {
+    /// Changes with the list of subscribers.
+    version: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    seats: BTreeMap<u64, Seat>,
+    next_id: u64,
+    events: VecDeque<Event>,
+    /// Messages in slots, oldest first.
+    kept: VecDeque<Record>,
+    /// Withdrawn messages that a subscriber holds.
+    held: Vec<Record>,
+}
+
+impl Audience {
+    /// Returns a number that changes with the list of subscribers.
+    #[inline(always)]
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Only a bug of this crate panics under the lock, and each step leaves the tables whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the list of subscribers has changed, under the lock.
+    pub(super) fn changed(&self) {
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Adds a subscriber and tells it of the memory that it may read. Returns its number.
+    pub(super) fn join(&self, mut seat: Seat) -> u64 {
+        let mut state = self.lock();
+        let segments: Vec<u32> = state.segments().into_iter().collect();
+        seat.announce(&segments, &segments);
+        let id = state.next_id;
+        state.next_id += 1;
+        state.note(EventKind::Joined, id, &seat);
+        state.seats.insert(id, seat);
+        self.changed();
+        id
+    }
+
+    /// Removes a subscriber that has ended. Returns it, to be dropped without the lock.
+    pub(super) fn leave(&self, id: u64) -> Option<Seat> {
+        let mut state = self.lock();
+        let seat = state.seats.remove(&id)?;
+        let kind = if seat.link().peer_left() { EventKind::Left } else { EventKind::Died };
+        state.note(kind, id, &seat);
+        state.sweep();
+        self.changed();
+        Some(seat)
+    }
+
+    /// Evicts a subscriber. Returns whether there was one.
+    pub(super) fn evict(&self, id: u64, cause: Eviction) -> bool {
+        let mut state = self.lock();
+        let Some(seat) = state.seats.remove(&id) else { return false };
+        // Before its memory is free.
+        seat.evict(cause);
+        state.note(EventKind::Evicted(cause), id, &seat);
+        state.sweep();
+        self.changed();
+        drop(state);
+        true
+    }
+}
+
+impl State {
+    fn note(&mut self, kind: EventKind, id: u64, seat: &Seat) {
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event::new(kind, id, seat.link().identity()));
+    }
+
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        self.events.drain(..).collect()
+    }
+
+    pub(super) fn seats(&self) -> impl Iterator<Item = (u64, &Seat)> {
+        self.seats.iter().map(|(id, seat)| (*id, seat))
+    }
+
+    pub(super) fn seat(&self, id: u64) -> Option<&Seat> {
+        self.seats.get(&id)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Returns the numbers and the words of all subscribers.
+    pub(super) fn words(&self) -> (Vec<u64>, Vec<PeerMapping>) {
+        self.seats.iter().map(|(id, seat)| (*id, seat.words())).unzip()
+    }
+
+    /// Sends a packet that wakes a subscriber.
+    pub(super) fn call(&self, id: u64) {
+        if let Some(seat) = self.seats.get(&id) {
+            seat.link().call(Reason::Data);
+        }
+    }
+
+    /// Returns the subscriber that is waited for and furthest behind, with its position.
+    pub(super) fn last(&self, newest: u64) -> Option<(u64, u64)> {
+        let waited_for = self.seats.iter().filter(|(_, seat)| seat.is_waited_for());
+        let positions = waited_for.map(|(id, seat)| (seat.position(newest), *id));
+        positions.min().map(|(position, id)| (id, position))
+    }
+
+    /// Returns how many of the last messages a subscriber may ask for. `history` is that of the publisher.
+    fn depth(&self, history: u64) -> u64 {
+        let of = |seat: &Seat| match seat.policy() {
+            Policy::Newest(count) => u64::from(count),
+            _ => 1,
+        };
+        self.seats.values().map(of).max().unwrap_or(0).max(history)
+    }
+
+    /// Tells all subscribers of the segments of a message. Returns the first one that is waited for and could not be told.
+    pub(super) fn announce(&mut self, kept: &[Kept]) -> Result<(), u64> {
+        let segments: Vec<u32> = kept.iter().map(Kept::segment).collect();
+        let mut needed: Vec<u32> = Vec::new();
+        let mut failed = None;
+        let all = &self.kept;
+        for (id, seat) in &mut self.seats {
+            if needed.is_empty() {
+                needed = all.iter().chain(&self.held).flat_map(|record| &record.kept).map(Kept::segment).collect();
+                needed.extend(&segments);
+            }
+            if !seat.announce(&segments, &needed) && seat.is_waited_for() {
+                failed.get_or_insert(*id);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn segments(&self) -> BTreeSet<u32> {
+        let records = self.kept.iter().chain(&self.held);
+        records.flat_map(|record| &record.kept).map(Kept::segment).collect()
+    }
+
+    /// Keeps the memory of a message that was published.
+    pub(super) fn keep(&mut self, message: u64, kept: Vec<Kept>) {
+        self.kept.push_back(Record { message, kept });
+    }
+
+    /// Returns the number of the oldest message that keeps memory in its slot.
+    pub(super) fn oldest_kept(&self) -> Option<u64> {
+        self.kept.front().map(|record| record.message)
+    }
+
+    /// Withdraws the messages that nobody may ask for any more, and those before `overwritten`, whose slots are about to be
+    /// overwritten. Frees what no subscriber holds.
+    pub(super) fn withdraw(&mut self, writer: &SlotWriter<Mapping>, history: u64, overwritten: u64) {
+        let newest = writer.next() - 1;
+        let read = self.last(newest).map_or(u64::MAX, |(_, position)| position);
+        let asked = (newest + 1).saturating_sub(self.depth(history));
+        let end = asked.min(read).max(overwritten);
+        let count = self.kept.iter().take_while(|record| record.message < end).count();
+        if count > 0 {
+            for record in self.kept.drain(..count) {
+                writer.withdraw(record.message);
+                self.held.push(record);
+            }
+            writer.look_for_holders();
+        }
+        self.sweep();
+    }
+
+    /// Frees the withdrawn messages that no subscriber holds.
+    pub(super) fn sweep(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let holds: HashSet<u64> = self.seats.values().flat_map(Seat::held).collect();
+        // Pairs with the subscriber's store of 0: its loads of the message are done.
+        crate::sync::Edge::Reclaim.acquire();
+        self.held.retain(|record| holds.contains(&record.message));
+    }
+
+    /// Returns the bytes of the pool that are kept.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        let records = self.kept.iter().chain(&self.held);
+        records.flat_map(|record| &record.kept).map(Kept::bytes).sum()
+    }
+
+    /// Returns whether no subscriber has anything to read or to give back.
+    pub(super) fn is_done(&mut self, newest: u64) -> bool {
+        self.sweep();
+        let is_done = |seat: &Seat| seat.is_over() || seat.position(newest) > newest;
+        self.held.is_empty() && (self.kept.is_empty() || self.seats.values().all(is_done))
+            && self.seats.values().all(|seat| seat.held().next().is_none())
+    }
+
+    /// Ends all: what subscribers still read may be used anew.
+    pub(super) fn clear(&mut self) -> BTreeMap<u64, Seat> {
+        self.seats.values().for_each(Seat::revoke);
+        self.kept.clear();
+        self.held.clear();
+        std::mem::take(&mut self.seats)
+    }
+}

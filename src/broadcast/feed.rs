@@ -1,0 +1,424 @@
+//! The reading of one publisher, from the join to the end of the link.
+//!
+//! 1. A message is copied out of its slot, and then checked for having been overwritten meanwhile.
+//! 2. A message with memory in the pool is held before that memory is read.
+//! 3. The publisher learns the position when an eighth of the slots is read, when nothing is left, and after each message with
+//!    memory in the pool: it may wait for it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::broadcast::cursor::Cursor;
+use crate::broadcast::layout::{BELL, Geometry};
+use crate::broadcast::record::Published;
+use crate::broadcast::sample::Body;
+use crate::broadcast::slots::{Look, SlotReader};
+use crate::channel::attachment::borrow_held;
+use crate::channel::hold::{Hold, HoldTable};
+use crate::channel::loan_descriptor as pooled;
+use crate::channel::loan_descriptor::LoanDescriptor;
+use crate::channel::segment_cache::SegmentCache;
+use crate::channel::{Claims, ExtensionSlot, Metadata};
+use crate::error::{Error, ErrorKind, Eviction, Fault, Result, TryRecvError};
+use crate::handshake::packet::{PACKET, Packet, Reason, Topic};
+use crate::handshake::peer::Peer;
+use crate::handshake::socket::{self, Incoming};
+use crate::handshake::{Policy, layout};
+use crate::link::link::Link;
+use crate::link::session::Session;
+use crate::link::waiter::Waiter;
+use crate::patience::RecvPatience;
+use crate::ring::Kind;
+use crate::shm::{OwnWords, PeerMapping, PeerSegment, PeerWords};
+use crate::sync::Edge;
+use crate::tensor::open_set;
+use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
+
+/// Messages that one look skips at most: a publisher that lies could go on for ever.
+const SKIPS: u32 = 1 << 17;
+
+/// A message that was taken.
+pub(super) struct Taken {
+    pub(super) message: u64,
+    pub(super) missed: u64,
+    /// Bytes of the payload, in the feed's buffer, behind the metadata.
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) metadata: Metadata,
+    pub(super) body: Body,
+}
+
+/// The reading of one publisher.
+#[derive(Debug)]
+pub(super) struct Feed {
+    slots: SlotReader<PeerMapping>,
+    cursor: Cursor,
+    link: Arc<Link>,
+    waiter: Waiter,
+    /// Wakes a publisher that waits for this subscriber.
+    room: Waker,
+    holds: Arc<HoldTable>,
+    segments: SegmentCache,
+    extension: Option<Arc<ExtensionSlot>>,
+    /// The payload of the message that was taken last.
+    payload: Vec<u8>,
+    is_armed: bool,
+    session: Arc<Session>,
+}
+
+impl Feed {
+    /// Joins a publisher whose handshake has succeeded: waits for the topic until `deadline`.
+    pub(super) fn join(
+        session: Session,
+        policy: Policy,
+        spin: Spin,
+        (since, deadline): (Instant, Instant),
+    ) -> Result<Self> {
+        let (topic, segment) = receive_topic(&session, (since, deadline))?;
+        let geometry = Geometry::of(&topic);
+        let words = segment.mapping().clone();
+        let slots = SlotReader::new(words.clone(), geometry);
+        let next = (slots.newest().saturating_add(1)).saturating_sub(topic.history.into()).max(1);
+        let session = Arc::new(session);
+        let link = session.link.clone();
+        let sleeper = Sleeper::new(layout::RECEIVER_STATE, BELL).with_interrupts(link.interrupts());
+        let mut feed = Self {
+            slots,
+            cursor: Cursor::new(policy, geometry.slots(), next),
+            waiter: Waiter::new(sleeper, spin).on(words),
+            room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
+            holds: HoldTable::new(session.clone(), topic.hold_limit),
+            segments: SegmentCache::default(),
+            extension: None,
+            payload: vec![0; geometry.room()],
+            is_armed: false,
+            link,
+            session,
+        };
+        feed.tell(true);
+        Ok(feed)
+    }
+
+    /// Returns the publisher's process.
+    pub(super) fn peer(&self) -> &Peer {
+        self.link.identity()
+    }
+
+    /// Returns how many messages this side holds.
+    pub(super) fn held(&self) -> usize {
+        self.holds.count()
+    }
+
+    /// Returns the payload of the message that was taken last.
+    #[inline(always)]
+    pub(super) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// Notes that a thread sleeps on the socket.
+    pub(super) fn use_descriptor(&self) {
+        self.link.use_descriptor();
+    }
+
+    /// Takes the next message.
+    ///
+    /// # Errors
+    ///
+    /// - [`TryRecvError::Empty`]: there is none now.
+    /// - [`ErrorKind::TimedOut`], [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`], [`ErrorKind::Evicted`],
+    ///   [`ErrorKind::HoldLimit`], [`Fault`].
+    #[inline(always)]
+    pub(super) fn take(&mut self, patience: RecvPatience) -> Result<Taken, TryRecvError> {
+        loop {
+            // The health comes first: what was published before the end is found after it.
+            let is_alive = self.link.is_alive();
+            if let Some(taken) = self.look()? {
+                if self.is_armed {
+                    self.disarm();
+                }
+                return Ok(taken);
+            }
+            self.tell(true);
+            if !is_alive {
+                return Err(self.end().into());
+            }
+            self.wait(patience)?;
+        }
+    }
+
+    #[inline(always)]
+    fn wait(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
+        let deadline = match patience {
+            RecvPatience::None => return self.arm(),
+            RecvPatience::Until(deadline) => Some(deadline),
+            RecvPatience::Forever => None,
+        };
+        let (slots, next) = (&self.slots, self.cursor.next());
+        self.waiter.wait(&self.link, deadline, None, || slots.is_due(next))?;
+        Ok(())
+    }
+
+    /// Arms before the caller sleeps on the socket, if it does so. Returns `Ok` if something has come meanwhile.
+    #[cold]
+    fn arm(&mut self) -> Result<(), TryRecvError> {
+        if !self.link.by_descriptor() {
+            return Err(TryRecvError::Empty);
+        }
+        let mut control_socket = self.link.control_socket();
+        let taken = control_socket.take_for_data(self.link.socket());
+        if let Err(error) = taken {
+            drop(control_socket);
+            return Err(self.fail(error).into());
+        }
+        if control_socket.data_woken() || !self.is_armed {
+            self.is_armed = true;
+            before_last_look(self.waiter.arm(&self.link));
+        }
+        drop(control_socket);
+        let has_come = self.slots.is_due(self.cursor.next()) || !self.link.is_alive();
+        if has_come { Ok(()) } else { Err(TryRecvError::Empty) }
+    }
+
+    #[cold]
+    fn disarm(&mut self) {
+        self.is_armed = false;
+        self.waiter.disarm(&self.link);
+    }
+
+    /// Takes the next message if it is there, or a later one where the policy skips some.
+    #[inline(always)]
+    fn look(&mut self) -> Result<Option<Taken>> {
+        for _ in 0..SKIPS {
+            let message = self.cursor.next();
+            match self.slots.look(message) {
+                Look::Message(word) => {
+                    if self.cursor.is_lossy()
+                        && let Some(later) = self.cursor.skips_to(self.slots.newest())
+                    {
+                        self.cursor.skip_to(later);
+                        continue;
+                    }
+                    match self.read(message, word)? {
+                        Some(taken) => return Ok(Some(taken)),
+                        // It was overwritten while it was read.
+                        None => self.skip(message)?,
+                    }
+                }
+                Look::Nothing => return Ok(None),
+                Look::Withdrawn if self.cursor.is_lossy() => self.cursor.skip_to(message + 1),
+                Look::Withdrawn | Look::Overwritten => self.skip(message)?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes on behind a message that is gone.
+    #[cold]
+    fn skip(&mut self, message: u64) -> Result<()> {
+        if !self.cursor.is_lossy() && self.cursor.has_begun() {
+            // The publisher has evicted this side, and its word is on the way; or it lies.
+            let error = if self.link.is_alive() {
+                self.fail(Fault::Overrun { message })
+            } else {
+                self.end()
+            };
+            return Err(error);
+        }
+        self.cursor.skip_to(self.cursor.after_overrun(self.slots.newest()));
+        Ok(())
+    }
+
+    /// Reads a message. Returns `None` if it was overwritten or withdrawn meanwhile.
+    #[inline(always)]
+    fn read(&mut self, message: u64, word: u64) -> Result<Option<Taken>> {
+        let room = self.slots.geometry().room();
+        let published = match Published::of_word(word, room) {
+            Ok(published) => published,
+            // The header of a later message may be half written.
+            Err(_) if !self.slots.is_whole(message) => return Ok(None),
+            Err(fault) => return Err(self.fail(fault)),
+        };
+        let len = published.len_in_slot();
+        let place = self.slots.payload(message);
+        self.slots.words().bytes(place, len).copy_to(&mut self.payload[..len]);
+        if !self.slots.is_whole(message) {
+            return Ok(None);
+        }
+        if published.is_plain() {
+            let (message, missed) = self.cursor.take();
+            self.tell(false);
+            let metadata = Metadata::new();
+            return Ok(Some(Taken { message, missed, start: 0, end: len, metadata, body: Body::Slot }));
+        }
+        self.read_rare(message, published, len)
+    }
+
+    #[cold]
+    fn read_rare(
+        &mut self,
+        message: u64,
+        published: Published,
+        mut len: usize,
+    ) -> Result<Option<Taken>> {
+        let mut hold = None;
+        if published.has_memory() {
+            let Some(taken) = self.holds.take(message).map(Arc::new) else {
+                if self.cursor.is_lossy() {
+                    return Ok(None);
+                }
+                return Err(ErrorKind::HoldLimit { limit: self.holds.limit() }.into());
+            };
+            if !self.slots.is_held(message) {
+                return Ok(None);
+            }
+            hold = Some(taken);
+        }
+        let opened = self.open(published, &mut len, &hold);
+        let (start, metadata, body) = match opened {
+            Ok(opened) => opened,
+            // The socket's queue was full when the publisher announced the segment.
+            Err(error) if self.cursor.is_lossy() && is_unknown(&error) => return Ok(None),
+            Err(error) => return Err(self.fail(error)),
+        };
+        let (message, missed) = self.cursor.take();
+        self.tell(true);
+        Ok(Some(Taken { message, missed, start, end: len, metadata, body }))
+    }
+
+    /// Opens a message whose payload in the slot is in the buffer.
+    fn open(
+        &mut self,
+        published: Published,
+        len: &mut usize,
+        hold: &Option<Arc<Hold>>,
+    ) -> Result<(usize, Metadata, Body)> {
+        let header = published.header;
+        let lie = || Error::from(Fault::RecordHeader { header: header.to_word() });
+        let Self { session, segments, extension, payload, .. } = self;
+        if published.is_spilled {
+            let hold = hold.as_ref().ok_or_else(lie)?;
+            let descriptor = payload.first_chunk().ok_or_else(lie)?;
+            let descriptor = LoanDescriptor::decode(descriptor);
+            let range = borrow_held(session, segments, &descriptor, hold)?;
+            if range.bytes().len() as u64 != header.len() {
+                return Err(lie());
+            }
+            *payload = range.bytes().try_to_vec()?;
+            range.check()?;
+            *len = payload.len();
+        }
+        let (metadata, rest) = published.split(&payload[..*len])?;
+        let start = *len - rest.len();
+        if header.kind() == Kind::Message {
+            let body = match (header.is_pooled(), hold) {
+                (false, _) => Body::Slot,
+                (true, Some(hold)) => {
+                    let descriptor = rest.first_chunk().ok_or_else(lie)?;
+                    let descriptor = LoanDescriptor::decode(descriptor);
+                    Body::Block(borrow_held(session, segments, &descriptor, hold)?)
+                }
+                (true, None) => return Err(lie()),
+            };
+            return Ok((start, metadata, body));
+        }
+        let table = header.attachments() * pooled::LEN;
+        let (table, description) = rest.split_at_checked(table).ok_or_else(lie)?;
+        let origin = (&*session, segments);
+        let mut claims =
+            Claims::held(origin, table, hold.clone(), Metadata::new(), extension);
+        let set = open_set(description, &mut claims)?;
+        claims.finish()?;
+        Ok((start, metadata, Body::Tensors(Box::new(set))))
+    }
+
+    /// Tells the publisher the position.
+    #[inline(always)]
+    fn tell(&mut self, now: bool) {
+        if let Some(position) = self.cursor.tell(now) {
+            self.store_position(position);
+        }
+    }
+
+    fn store_position(&mut self, position: u64) {
+        // Pairs with Seat::position: this side has taken or held every message before.
+        self.link.own().store(layout::POSITION, position, Edge::Release.store());
+        self.waiter.progress(&self.link, position << 6);
+        match self.room.look(self.link.own(), self.link.peer()) {
+            Ok(Some(Attention::Wake)) => self.link.wake(self.room.bell()),
+            Ok(Some(Attention::Call)) => self.link.call(Reason::Room),
+            // An impossible word costs the publisher its wake-up.
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// Ends the link. Returns the reason.
+    #[cold]
+    fn fail(&self, error: impl Into<Error>) -> Error {
+        self.link.fail(error)
+    }
+
+    /// Returns why the link has ended.
+    #[cold]
+    fn end(&self) -> Error {
+        match self.link.peer().load(layout::EVICTED) {
+            0 => self.link.end(),
+            1 => ErrorKind::Evicted { cause: Eviction::Stalled }.into(),
+            _ => ErrorKind::Evicted { cause: Eviction::Asked }.into(),
+        }
+    }
+}
+
+impl AsFd for Feed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.socket().as_fd()
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        if self.link.own().generation().is_current() {
+            self.waiter.leave(&self.link);
+        }
+    }
+}
+
+fn is_unknown(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Fault(Fault::UnknownSegment { .. }))
+}
+
+/// Waits for the topic. Returns it with its memory.
+fn receive_topic(
+    session: &Session,
+    (since, deadline): (Instant, Instant),
+) -> Result<(Topic, PeerSegment)> {
+    let socket = session.link.socket();
+    let mut packet = loop {
+        match socket::receive::<PACKET>(socket)? {
+            Incoming::Packet(packet) => break packet,
+            Incoming::End => return Err(ErrorKind::PeerClosed.into()),
+            Incoming::Nothing => {
+                if !socket::wait_readable(socket, Some(deadline))? {
+                    return Err(ErrorKind::TimedOut { after: since.elapsed() }.into());
+                }
+            }
+        }
+    };
+    let topic = match Packet::decode(&packet.bytes[..packet.len])? {
+        Packet::Topic(topic) => topic,
+        other => return Err(other.out_of_place().into()),
+    };
+    let count = packet.descriptors.len();
+    let fd = if count == 1 { packet.descriptors.pop() } else { None };
+    let fd = fd.ok_or(Fault::DescriptorCount { count, expected: 1 })?;
+    let len = Geometry::of(&topic).topic_len();
+    let account = session.link.account();
+    let charges = [
+        account.charge(crate::account::Resource::Mappings, 1)?,
+        account.charge(crate::account::Resource::MappedBytes, len as u64)?,
+    ];
+    let segment = PeerSegment::attach(&fd, (len, false), len, false)?;
+    segment.mapping().count(charges);
+    fd.close_mapped();
+    Ok((topic, segment))
+}

@@ -1,0 +1,184 @@
+//! The host of a publisher: a thread that admits subscribers and sees their end.
+//!
+//! 1. The thread sleeps until somebody comes or goes. It sends nothing but the topic.
+//! 2. After the publisher's end it keeps the memory that subscribers have yet to read, for the context's `release_grace`.
+//! 3. A forked child has no such thread, and its drop does nothing.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::broadcast::audience::Audience;
+use crate::broadcast::layout::NEWEST;
+use crate::broadcast::seat::Seat;
+use crate::error::{Error, Result};
+use crate::handshake::packet::{Packet, Refusal, Topic, refusal};
+use crate::handshake::role::Role;
+use crate::handshake::socket;
+use crate::shm::fork::Generation;
+use crate::shm::{Mapping, PeerWords};
+use crate::transport::{Established, Listener};
+
+/// The keys of the listener and of the bell. Subscribers have others.
+const LISTENER: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
+
+/// The pause between two looks whether subscribers have read what was published.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the thread and the publisher share.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) audience: Arc<Audience>,
+    pub(super) topic: Topic,
+    /// The descriptor of the topic, which every subscriber gets.
+    pub(super) fd: OwnedFd,
+    pub(super) words: Mapping,
+    pub(super) most: usize,
+    /// How long the memory of the last messages stays after the end. `None`: as long as a subscriber reads it.
+    pub(super) grace: Option<Duration>,
+}
+
+/// The handle of the thread. Its drop lets the thread end.
+#[derive(Debug)]
+pub(super) struct Host {
+    bell: Arc<OwnedFd>,
+    stopped: Arc<AtomicBool>,
+    generation: Generation,
+}
+
+impl Host {
+    /// Starts the thread.
+    pub(super) fn start(desk: Desk, listener: Listener) -> Result<Self> {
+        let os = |call| move |errno: Errno| Error::os(call, errno);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os("epoll_create1"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = Arc::new(eventfd(0, flags).map_err(os("eventfd"))?);
+        for (fd, key) in [(listener.as_fd(), LISTENER), (bell.as_fd(), BELL)] {
+            let data = EventData::new_u64(key);
+            epoll::add(&epoll, fd, data, EventFlags::IN).map_err(os("epoll_ctl"))?;
+        }
+        let stopped = Arc::new(AtomicBool::new(false));
+        let door = Door { desk, listener, epoll, stopped: stopped.clone(), _bell: bell.clone() };
+        std::thread::Builder::new()
+            .name("slipring-publish".into())
+            .spawn(move || door.run())
+            .map_err(|error| Error::os("thread spawn", error))?;
+        Ok(Self { bell, stopped, generation: Generation::current()? })
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.generation.is_current() {
+            self.stopped.store(true, Ordering::Release);
+            let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The thread's part.
+struct Door {
+    desk: Desk,
+    listener: Listener,
+    epoll: OwnedFd,
+    stopped: Arc<AtomicBool>,
+    /// Open as long as the thread waits for it.
+    _bell: Arc<OwnedFd>,
+}
+
+impl Door {
+    fn run(mut self) {
+        let mut events = [MaybeUninit::<Event>::uninit(); 64];
+        while !self.stopped.load(Ordering::Acquire) {
+            let keys: Vec<u64> = match epoll::wait(&self.epoll, &mut events, None) {
+                Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
+                Err(Errno::INTR) => continue,
+                // Does not happen with open descriptors of this process.
+                Err(_) => break,
+            };
+            for key in keys {
+                match key {
+                    LISTENER => self.admit(),
+                    BELL => {}
+                    key => self.dismiss(key / 2),
+                }
+            }
+        }
+        self.end();
+    }
+
+    /// Admits those who have come.
+    fn admit(&mut self) {
+        loop {
+            match self.listener.try_accept_any() {
+                Ok(Some(established)) => self.seat(established),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(error = format_args!("{error:#}"), "a subscriber is turned away");
+                    // The lack may last. Those who have come stay in the queue.
+                    std::thread::sleep(PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn seat(&self, established: Established) {
+        let Role::Subscriber(policy) = established.role else { return };
+        let session = established.session;
+        let Desk { audience, topic, fd, words, most, .. } = &self.desk;
+        if audience.lock().count() >= *most {
+            let _ = socket::send(session.link.socket(), &refusal(Refusal::Subscribers), &[]);
+            return;
+        }
+        if !matches!(session.link.post(&Packet::Topic(*topic), &[fd.as_fd()]), Ok(true)) {
+            return;
+        }
+        let link = session.link.clone();
+        let floor = (words.load(NEWEST) + 1).saturating_sub(topic.history.into()).max(1);
+        let id = audience.join(Seat::new(session, policy, floor, topic.hold_limit));
+        let add = |fd, key, events| {
+            epoll::add(&self.epoll, fd, EventData::new_u64(key), events | EventFlags::ET)
+        };
+        let mut added = add(link.socket().as_fd(), id * 2, EventFlags::RDHUP);
+        if let (Ok(()), Some(pidfd)) = (added, link.identity().pidfd()) {
+            added = add(pidfd, id * 2 + 1, EventFlags::IN);
+        }
+        if added.is_err() {
+            self.dismiss(id);
+        }
+    }
+
+    /// Removes a subscriber that has ended.
+    fn dismiss(&self, id: u64) {
+        // Dropped without the lock.
+        drop(self.desk.audience.leave(id));
+    }
+
+    /// Keeps what subscribers may still read, and ends.
+    fn end(self) {
+        let Self { desk, listener, .. } = self;
+        drop(listener);
+        let newest = desk.words.load(NEWEST);
+        let deadline = desk.grace.and_then(|grace| Instant::now().checked_add(grace));
+        while !desk.audience.lock().is_done(newest)
+            && deadline.is_none_or(|deadline| Instant::now() < deadline)
+        {
+            std::thread::sleep(PAUSE);
+            let over: Vec<u64> = {
+                let state = desk.audience.lock();
+                state.seats().filter(|(_, seat)| !seat.link().is_alive()).map(|(id, _)| id).collect()
+            };
+            over.into_iter().for_each(|id| drop(desk.audience.leave(id)));
+        }
+        let seats = desk.audience.lock().clear();
+        drop(seats);
+    }
+}

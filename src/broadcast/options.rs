@@ -1,0 +1,227 @@
+//! The options of publishers and of subscribers.
+
+use std::time::Duration;
+
+use crate::error::{ErrorKind, Result};
+use crate::handshake::Policy;
+use crate::handshake::packet::{HOLDS, Topic};
+use crate::handshake::role::Admission;
+
+/// The options of a publisher.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::broadcast::PublishOptions;
+/// use slipring::{Address, Context};
+/// use std::time::Duration;
+///
+/// let options = PublishOptions::new().history(4).stall_after(Duration::from_millis(200));
+/// let camera = Context::new()?.publish(Address::fresh(), options)?;
+/// assert_eq!(camera.subscribers().len(), 0);
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct PublishOptions {
+    slots: u32,
+    slot_len: u32,
+    history: u32,
+    every: bool,
+    newest_limit: Option<u32>,
+    hold_limit: u32,
+    subscriber_limit: usize,
+    stall_after: Duration,
+}
+
+impl Default for PublishOptions {
+    fn default() -> Self {
+        Self {
+            slots: 256,
+            slot_len: 256,
+            history: 0,
+            every: true,
+            newest_limit: None,
+            hold_limit: 4,
+            subscriber_limit: 1024,
+            stall_after: Duration::from_secs(1),
+        }
+    }
+}
+
+impl PublishOptions {
+    /// Returns the default options.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The messages that the topic has places for: a power of two from 2 to 65536. Default 256. A subscriber that wants every
+    /// message may be so many behind before the publisher waits for it.
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// Bytes of a slot: a power of two from 64 to 65536. Default 256. A message that is at most 16 bytes shorter lies in its
+    /// slot, and a longer one in a block of the pool.
+    pub fn slot_len(mut self, bytes: u32) -> Self {
+        self.slot_len = bytes;
+        self
+    }
+
+    /// The messages before its join that a new subscriber gets: fewer than [`slots`](Self::slots). Default 0.
+    pub fn history(mut self, messages: u32) -> Self {
+        self.history = messages;
+        self
+    }
+
+    /// Whether subscribers may ask for [`Policy::Every`]. Default yes.
+    pub fn every(mut self, yes: bool) -> Self {
+        self.every = yes;
+        self
+    }
+
+    /// The most messages that a subscriber may ask for with [`Policy::Newest`]: fewer than [`slots`](Self::slots). The pool
+    /// keeps as many messages as the subscriber with the highest number asked for. Default 64, or as many as there can be.
+    pub fn newest_limit(mut self, messages: u32) -> Self {
+        self.newest_limit = Some(messages);
+        self
+    }
+
+    /// The messages in the pool that one subscriber may hold at a time: 1 to 64. Default 4. A subscriber that holds so many
+    /// misses further ones; one that wants every message is waited for, and then evicted.
+    pub fn hold_limit(mut self, messages: u32) -> Self {
+        self.hold_limit = messages;
+        self
+    }
+
+    /// The most subscribers. Default 1024.
+    pub fn subscriber_limit(mut self, subscribers: usize) -> Self {
+        self.subscriber_limit = subscribers;
+        self
+    }
+
+    /// How long the publisher waits for a subscriber that wants every message and makes no room. Then it evicts the
+    /// subscriber. Default 1 s.
+    pub fn stall_after(mut self, time: Duration) -> Self {
+        self.stall_after = time;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        let wrong = |name, value: u32, must| {
+            Err(ErrorKind::InvalidOption { name, value: value.into(), must }.into())
+        };
+        let Self { slots, slot_len, history, hold_limit, .. } = *self;
+        let newest_limit = self.most_newest();
+        if !slots.is_power_of_two() || !(2..=1 << 16).contains(&slots) {
+            return wrong("slots", slots, "a power of two from 2 to 65536");
+        }
+        if !slot_len.is_power_of_two() || !(64..=1 << 16).contains(&slot_len) {
+            return wrong("slot_len", slot_len, "a power of two from 64 to 65536");
+        }
+        if history >= slots {
+            return wrong("history", history, "less than slots");
+        }
+        if newest_limit >= slots {
+            return wrong("newest_limit", newest_limit, "less than slots");
+        }
+        if !(1..=HOLDS).contains(&hold_limit) {
+            return wrong("hold_limit", hold_limit, "1 to 64");
+        }
+        Ok(())
+    }
+
+    pub(super) fn topic(&self) -> Topic {
+        let Self { slots, slot_len, hold_limit, history, .. } = *self;
+        Topic { slots, slot_len, hold_limit, history }
+    }
+
+    pub(super) fn admission(&self) -> Admission {
+        Admission { every: self.every, newest_limit: self.most_newest() }
+    }
+
+    /// Returns the most messages that a subscriber may ask for.
+    fn most_newest(&self) -> u32 {
+        self.newest_limit.unwrap_or(64.min(self.slots.saturating_sub(1)))
+    }
+
+    pub(super) fn most_subscribers(&self) -> usize {
+        self.subscriber_limit
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.stall_after
+    }
+}
+
+/// The options of a subscriber.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::broadcast::{PublishOptions, SubscribeOptions};
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut camera = context.publish(&address, PublishOptions::new().history(1))?;
+/// camera.send(b"tick")?;
+/// let mut viewer = context.subscribe(&address, SubscribeOptions::latest().reconnect(false))?;
+/// assert_eq!(viewer.recv()?.unwrap().to_vec()?, b"tick");
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct SubscribeOptions {
+    policy: Policy,
+    reconnect: bool,
+    wait_for_publisher: Option<Duration>,
+}
+
+impl SubscribeOptions {
+    fn of(policy: Policy) -> Self {
+        Self { policy, reconnect: true, wait_for_publisher: None }
+    }
+
+    /// Asks for every message. The publisher waits for this subscriber, and evicts it after
+    /// [`PublishOptions::stall_after`].
+    pub fn every() -> Self {
+        Self::of(Policy::Every)
+    }
+
+    /// Asks for the last so many messages. [`Sample::missed`](super::Sample::missed) tells how many were skipped.
+    pub fn newest(messages: u32) -> Self {
+        Self::of(Policy::Newest(messages))
+    }
+
+    /// Asks for the newest message, and never for one that a later one follows.
+    pub fn latest() -> Self {
+        Self::of(Policy::Latest)
+    }
+
+    /// Whether the subscriber looks for a publisher again after the last one has ended. Default yes. Then a receive waits for
+    /// the next publisher, and [`Sample::restarted`](super::Sample::restarted) tells of it. If not, a receive returns `None`
+    /// after an orderly end, and [`ErrorKind::PeerDied`] after another one.
+    pub fn reconnect(mut self, yes: bool) -> Self {
+        self.reconnect = yes;
+        self
+    }
+
+    /// How long [`Context::subscribe`](crate::Context::subscribe) waits for a publisher that is not there yet. Default: it
+    /// does not wait.
+    pub fn wait_for_publisher(mut self, time: Duration) -> Self {
+        self.wait_for_publisher = Some(time);
+        self
+    }
+
+    /// Returns what the subscriber asks for.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    pub(super) fn reconnects(&self) -> bool {
+        self.reconnect
+    }
+
+    pub(super) fn waits(&self) -> Option<Duration> {
+        self.wait_for_publisher
+    }
+}

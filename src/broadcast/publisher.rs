@@ -1,0 +1,598 @@
+//! The publisher: the one writer of a topic.
+//!
+//! The publisher owns the topic, the list of subscribers as of its last look, and the thread that admits them.
+//!
+//! 1. A short message takes no lock and makes no system call, unless a subscriber sleeps or has to make room.
+//! 2. The publisher waits only for subscribers that want every message, and for each of them at most for
+//!    [`PublishOptions::stall_after`]. Then it evicts them.
+//! 3. A message that fails is not published, and the next one has its number.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::broadcast::audience::Audience;
+use crate::broadcast::event::Event;
+use crate::broadcast::host::{Desk, Host};
+use crate::broadcast::info::SubscriberInfo;
+use crate::broadcast::layout::{BELL, Geometry};
+use crate::broadcast::options::PublishOptions;
+use crate::broadcast::record::Draft;
+use crate::broadcast::slots::SlotWriter;
+use crate::channel::Metadata;
+use crate::error::{Error, ErrorKind, Eviction, Result, TrySendError};
+use crate::handshake::{Address, layout};
+use crate::link::link::wake_all;
+use crate::link::waiter::Waiter;
+use crate::patience::{SendPatience, after};
+use crate::pool::Block;
+use crate::ring::{Header, Kind};
+use crate::shm::{Area, Backing, Mapping, OwnWords, PeerMapping, PeerWords, Segment};
+use crate::tensor::{Element, Outgoing, Shape, TensorMut, TensorSet};
+use crate::transport::Context;
+use crate::wake::{Crowd, Sleeper};
+
+/// The one writer of a topic. Its messages reach all subscribers, and lie in memory once.
+///
+/// A [`Context`] makes it with [`publish`](Context::publish). Dropping it ends the topic: subscribers receive what they have
+/// not read, unless it lies in the pool and [`Options::release_grace`](crate::Options::release_grace) is over.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::broadcast::{PublishOptions, SubscribeOptions};
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut camera = context.publish(&address, PublishOptions::default())?;
+/// let mut viewer = context.subscribe(&address, SubscribeOptions::every())?;
+///
+/// let mut frame = camera.alloc::<u8>([1080, 1920, 3])?;
+/// frame.fill(7);
+/// camera.send_tensor(frame)?; // one block, one record, any number of readers
+///
+/// let sample = viewer.recv()?.expect("a frame");
+/// assert_eq!(sample.into_tensor()?.shape().dims(), [1080, 1920, 3]);
+/// # Ok::<(), slipring::Error>(())
+/// ```
+pub struct Publisher {
+    writer: SlotWriter<Mapping>,
+    /// The slots.
+    area: Area,
+    geometry: Geometry,
+    words: Mapping,
+    crowd: Crowd<PeerMapping>,
+    /// The numbers of those in `crowd`.
+    ids: Vec<u64>,
+    /// The audience's version when `crowd` was made.
+    seen: u64,
+    /// The first message for which the publisher asks whether subscribers have made room.
+    room_until: u64,
+    /// The first message for which the publisher withdraws old ones.
+    withdraw_at: u64,
+    waiter: Waiter,
+    audience: Arc<Audience>,
+    options: PublishOptions,
+    context: Context,
+    address: Option<Address>,
+    _host: Host,
+}
+
+/// Shows the number of messages on one line.
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher").field("sent", &(self.writer.next() - 1)).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Publishes a topic under an address: a listener that admits subscribers.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::InvalidOption`]: an option has a value that it may not have.
+    /// - [`ErrorKind::AddressInUse`]: another publisher or listener has the address.
+    /// - [`ErrorKind::OutOfMemory`], [`ErrorKind::FileSizeLimit`]: there is no memory for the slots.
+    /// - Otherwise as [`listen`](Context::listen).
+    pub fn publish<A>(&self, address: A, options: PublishOptions) -> Result<Publisher>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        options.check()?;
+        let listener = self.listen_for(address.try_into()?, options.admission())?;
+        Publisher::start(self.clone(), listener, options)
+    }
+}
+
+impl Publisher {
+    fn start(
+        context: Context,
+        listener: crate::transport::Listener,
+        options: PublishOptions,
+    ) -> Result<Self> {
+        let topic = options.topic();
+        let geometry = Geometry::of(&topic);
+        let len = geometry.topic_len();
+        let segment = Segment::create(len, len, Backing::default())?;
+        let (words, area, fd) = segment.into_parts(geometry.data());
+        let audience = Arc::new(Audience::default());
+        let address = listener.address().cloned();
+        let desk = Desk {
+            audience: audience.clone(),
+            topic,
+            fd,
+            words: words.clone(),
+            most: options.most_subscribers(),
+            grace: context.release_grace(),
+        };
+        let host = Host::start(desk, listener)?;
+        let sleeper = Sleeper::new(layout::SENDER_STATE, layout::ROOM_BELL);
+        Ok(Self {
+            writer: SlotWriter::new(words.clone(), geometry),
+            area,
+            geometry,
+            words,
+            crowd: Crowd::new(layout::RECEIVER_STATE),
+            ids: Vec::new(),
+            seen: 0,
+            room_until: u64::MAX,
+            withdraw_at: u64::MAX,
+            waiter: Waiter::new(sleeper, context.spin_option()),
+            audience,
+            options,
+            context,
+            address,
+            _host: host,
+        })
+    }
+
+    /// Returns the address of the topic.
+    pub fn address(&self) -> Option<&Address> {
+        self.address.as_ref()
+    }
+
+    /// Publishes a message.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::PoolExhausted`]: the message does not fit into a slot, and all of the pool is in use.
+    /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the publisher.
+    #[inline]
+    pub fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.put(message, SendPatience::Default).map_err(into_error)
+    }
+
+    /// Publishes as [`send`](Self::send) does. It waits for subscribers until `deadline`, and evicts none of them before
+    /// [`PublishOptions::stall_after`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`send`](Self::send).
+    pub fn send_deadline(&mut self, message: &[u8], deadline: Instant) -> Result<()> {
+        self.put(message, SendPatience::Until(deadline)).map_err(into_error)
+    }
+
+    /// Publishes as [`send`](Self::send) does. It does not wait.
+    ///
+    /// # Errors
+    ///
+    /// - [`TrySendError::Full`]: a subscriber that wants every message has yet to read the oldest one.
+    /// - Otherwise as [`send`](Self::send).
+    #[inline]
+    pub fn try_send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
+        self.put(message, SendPatience::None)
+    }
+
+    /// Publishes a message with metadata, as [`send`](Self::send) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::broadcast::{PublishOptions, SubscribeOptions};
+    /// # use slipring::{Address, Context, meta};
+    /// # use slipring::message::Value;
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut camera = context.publish(&address, PublishOptions::default())?;
+    /// # let mut viewer = context.subscribe(&address, SubscribeOptions::every())?;
+    /// camera.send_with(b"tick", &meta! { "frame" => 7 }?)?;
+    /// let sample = viewer.recv()?.expect("a message");
+    /// assert_eq!(sample.metadata().get("frame"), Some(Value::Integer(7)));
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_with(&mut self, message: &[u8], metadata: &Metadata) -> Result<()> {
+        self.put_with(message, metadata, SendPatience::Default).map_err(into_error)
+    }
+
+    /// Returns memory for a tensor from the context's pool, as [`Context::alloc`] does. It first takes back what subscribers no
+    /// longer read, and waits for those that want every message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::alloc`].
+    pub fn alloc<T: Element>(&mut self, shape: impl Into<Shape>) -> Result<TensorMut<T>> {
+        let shape = shape.into();
+        let mut stall = Stall::default();
+        loop {
+            match self.context.alloc(shape) {
+                Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
+                    self.adopt();
+                    self.reclaim(error, SendPatience::Default, &mut stall).map_err(into_error)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Publishes a tensor: one block, which all subscribers read.
+    ///
+    /// # Errors
+    ///
+    /// - [`TensorFault::OnGpu`](crate::error::TensorFault::OnGpu): the tensor lies on a GPU.
+    /// - Otherwise as [`send`](Self::send).
+    pub fn send_tensor<'a>(&mut self, tensor: impl Into<Outgoing<'a>>) -> Result<()> {
+        self.send_tensor_with(tensor, &Metadata::new())
+    }
+
+    /// Publishes a tensor with metadata, as [`send_tensor`](Self::send_tensor) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_tensor`](Self::send_tensor).
+    pub fn send_tensor_with<'a>(
+        &mut self,
+        tensor: impl Into<Outgoing<'a>>,
+        metadata: &Metadata,
+    ) -> Result<()> {
+        self.await_room(SendPatience::Default).map_err(into_error)?;
+        let mut tensor = tensor.into();
+        let pool = self.context.pool().clone();
+        let described = tensor.describe_for_all(&pool)?;
+        let draft = self.draft(SendPatience::Default, |alloc| {
+            Draft::tensors(metadata.section(), described, &pool, alloc)
+        });
+        self.publish(draft.map_err(into_error)?, SendPatience::Default).map_err(into_error)
+    }
+
+    /// Publishes a set of tensors in one message, with the metadata of the set, as [`send_tensor`](Self::send_tensor) does.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::MessageTooLarge`]: there are more than 255 blocks, or the names and shapes take more than 1 MiB.
+    /// - Otherwise as [`send_tensor`](Self::send_tensor).
+    pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
+        self.await_room(SendPatience::Default).map_err(into_error)?;
+        let pool = self.context.pool().clone();
+        let described = tensors.describe_for_all(&pool)?;
+        let draft = self.draft(SendPatience::Default, |alloc| {
+            Draft::tensors(tensors.metadata().section(), described, &pool, alloc)
+        });
+        self.publish(draft.map_err(into_error)?, SendPatience::Default).map_err(into_error)
+    }
+
+    /// Returns who subscribes, and how far each one is.
+    pub fn subscribers(&self) -> Vec<SubscriberInfo> {
+        let newest = self.writer.next() - 1;
+        let state = self.audience.lock();
+        state.seats().map(|(id, seat)| SubscriberInfo::of(id, seat, newest)).collect()
+    }
+
+    /// Ends a subscriber, and takes back all memory that it holds. Returns whether there was one with this number.
+    ///
+    /// The subscriber's receives return [`ErrorKind::Evicted`], and reads of what it holds [`ErrorKind::LoanRevoked`].
+    pub fn evict(&mut self, subscriber: u64) -> bool {
+        self.audience.evict(subscriber, Eviction::Asked)
+    }
+
+    /// Returns what has happened to subscribers after the last call, oldest first: at most the last 1024 events.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.audience.lock().take_events()
+    }
+
+    /// Returns the bytes of the pool that published messages keep: those that subscribers may ask for or hold.
+    pub fn kept_bytes(&self) -> u64 {
+        self.audience.lock().kept_bytes()
+    }
+
+    /// Returns the number of messages that were published.
+    pub fn sent(&self) -> u64 {
+        self.writer.next() - 1
+    }
+
+    #[inline(always)]
+    fn put(&mut self, message: &[u8], patience: SendPatience) -> Result<(), TrySendError> {
+        if message.len() > self.geometry.room() {
+            return self.put_long(message, &Metadata::new(), patience);
+        }
+        self.await_room(patience)?;
+        self.put_in_slot(Header::new(Kind::Message, message.len() as u32).to_word(), message);
+        Ok(())
+    }
+
+    #[cold]
+    fn put_with(
+        &mut self,
+        message: &[u8],
+        metadata: &Metadata,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        if metadata.section().len() + message.len() > self.geometry.room() {
+            return self.put_long(message, metadata, patience);
+        }
+        self.await_room(patience)?;
+        let Draft { header, payload, .. } = Draft::short(metadata.section(), message);
+        self.put_in_slot(header, &payload);
+        Ok(())
+    }
+
+    #[cold]
+    fn put_long(
+        &mut self,
+        message: &[u8],
+        metadata: &Metadata,
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
+        self.await_room(patience)?;
+        let section = metadata.section();
+        let draft = self.draft(patience, |alloc| Draft::long(section, message, alloc))?;
+        self.publish(draft, patience)
+    }
+
+    /// Publishes a payload that fits into a slot and keeps no memory. There is room for it.
+    #[inline(always)]
+    fn put_in_slot(&mut self, header: u64, payload: &[u8]) {
+        let offset = self.writer.begin();
+        self.area.put(offset, payload);
+        self.writer.publish(header);
+        self.wake();
+    }
+
+    /// Makes a draft, whose blocks come from the pool.
+    fn draft(
+        &mut self,
+        patience: SendPatience,
+        make: impl FnOnce(&mut dyn FnMut(usize) -> Result<Block>) -> Result<Draft>,
+    ) -> Result<Draft, TrySendError> {
+        let room = self.geometry.room();
+        let mut full = None;
+        let mut alloc = |len: usize| {
+            self.block(len, patience).map_err(|error| match error {
+                TrySendError::Failed(error) => error,
+                TrySendError::Full { free, needed } => {
+                    full = Some((free, needed));
+                    ErrorKind::PoolExhausted { needed, used: needed, quota: free }.into()
+                }
+            })
+        };
+        let made = make(&mut alloc).and_then(|draft| draft.fit(room, &mut alloc));
+        match full {
+            Some((free, needed)) => Err(TrySendError::Full { free, needed }),
+            None => Ok(made?),
+        }
+    }
+
+    /// Returns a block, for which subscribers may have to give memory back.
+    fn block(&mut self, len: usize, patience: SendPatience) -> Result<Block, TrySendError> {
+        let mut stall = Stall::default();
+        loop {
+            match self.context.pool().alloc(len)? {
+                Ok(block) => return Ok(block),
+                Err(exhausted) => self.reclaim(exhausted.into(), patience, &mut stall)?,
+            }
+        }
+    }
+
+    /// Takes back memory that nobody reads. If there was none, waits for the subscriber that is furthest behind. Returns `full`
+    /// if no wait helps.
+    #[cold]
+    fn reclaim(
+        &mut self,
+        full: Error,
+        patience: SendPatience,
+        stall: &mut Stall,
+    ) -> Result<(), TrySendError> {
+        let next = self.writer.next();
+        let last = {
+            let mut state = self.audience.lock();
+            let before = state.kept_bytes();
+            state.withdraw(&self.writer, self.options.topic().history.into(), 0);
+            if state.kept_bytes() < before {
+                return Ok(());
+            }
+            // A subscriber that has read all does not keep memory back.
+            let oldest = state.oldest_kept();
+            state.last(next - 1).filter(|(_, at)| oldest.is_some_and(|oldest| *at <= oldest))
+        };
+        match last {
+            Some((id, position)) => self.await_subscriber((id, position + 1), patience, stall),
+            None => Err(full.into()),
+        }
+    }
+
+    /// Publishes a draft whose payload fits into a slot. There is room for it.
+    fn publish(&mut self, draft: Draft, patience: SendPatience) -> Result<(), TrySendError> {
+        let Draft { header, payload, kept } = draft;
+        let mut stall = Stall::default();
+        let history = self.options.topic().history.into();
+        loop {
+            let mut state = self.audience.lock();
+            match state.announce(&kept) {
+                Ok(()) => {
+                    let message = self.writer.next();
+                    let offset = self.writer.begin();
+                    self.area.put(offset, &payload);
+                    self.writer.publish(header);
+                    if !kept.is_empty() {
+                        state.keep(message, kept);
+                    }
+                    state.withdraw(&self.writer, history, 0);
+                    self.withdraw_at = withdraw_at(state.oldest_kept(), self.geometry.slots());
+                    break;
+                }
+                // Its socket's queue is full: it reads no packets.
+                Err(id) => {
+                    let position = state.seat(id).map_or(0, |seat| seat.position(u64::MAX - 1));
+                    drop(state);
+                    self.await_subscriber((id, position + 1), patience, &mut stall)?;
+                }
+            }
+        }
+        self.wake();
+        Ok(())
+    }
+
+    /// Makes sure that the next slot may be overwritten.
+    #[inline(always)]
+    fn await_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
+        let next = self.writer.next();
+        if self.audience.version() == self.seen && next < self.room_until && next < self.withdraw_at
+        {
+            return Ok(());
+        }
+        self.make_room(patience)
+    }
+
+    #[cold]
+    fn make_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
+        self.context.check()?;
+        let (next, slots) = (self.writer.next(), self.geometry.slots());
+        let history = self.options.topic().history.into();
+        let mut stall = Stall::default();
+        loop {
+            self.adopt();
+            let last = {
+                let mut state = self.audience.lock();
+                let last = state.last(next - 1);
+                self.room_until = last.map_or(u64::MAX, |(_, position)| position + slots);
+                if next < self.room_until {
+                    // The message that the next one overwrites keeps no memory in its slot any more.
+                    let overwritten = (next + 1).saturating_sub(slots);
+                    state.withdraw(&self.writer, history, overwritten);
+                    self.withdraw_at = withdraw_at(state.oldest_kept(), slots);
+                    return Ok(());
+                }
+                last
+            };
+            if let Some((id, _)) = last {
+                self.await_subscriber((id, next - slots + 1), patience, &mut stall)?;
+            }
+        }
+    }
+
+    /// Waits until a subscriber has read up to `position`, or is gone. Evicts it if it takes too long.
+    fn await_subscriber(
+        &mut self,
+        (id, position): (u64, u64),
+        patience: SendPatience,
+        stall: &mut Stall,
+    ) -> Result<(), TrySendError> {
+        let newest = self.writer.next() - 1;
+        let link = {
+            let state = self.audience.lock();
+            let Some(seat) = state.seat(id) else { return Ok(()) };
+            if seat.position(newest) >= position || seat.is_over() {
+                return Ok(());
+            }
+            seat.link().clone()
+        };
+        let until = match patience {
+            SendPatience::None => {
+                let behind = newest + 1 - position.min(newest + 1);
+                let free = self.geometry.slots().saturating_sub(behind + 1);
+                return Err(TrySendError::Full { free, needed: 1 });
+            }
+            SendPatience::Until(deadline) => Some(deadline),
+            SendPatience::Default => None,
+        };
+        let stalled = stall.until(id, self.options.patience());
+        let deadline = until.map_or(stalled, |until| until.min(stalled));
+        let is_there = || {
+            link.peer().load(layout::POSITION) >= position || link.peer_left()
+        };
+        match self.waiter.wait(&link, Some(deadline), None, is_there) {
+            Err(error) if error.is_timeout() => {
+                if Instant::now() >= stalled {
+                    self.audience.evict(id, Eviction::Stalled);
+                    return Ok(());
+                }
+                let what = "a subscriber that wants every message has yet to read the oldest one";
+                Err(error.waiting_for(what).into())
+            }
+            waited => Ok(waited?),
+        }
+    }
+
+    /// Copies the list of subscribers, if it has changed.
+    fn adopt(&mut self) {
+        let version = self.audience.version();
+        if version != self.seen {
+            let (ids, words) = self.audience.lock().words();
+            self.crowd.replace(words.into_iter());
+            self.ids = ids;
+            self.seen = version;
+        }
+    }
+
+    /// Wakes the subscribers that sleep.
+    #[inline(always)]
+    fn wake(&mut self) {
+        let (audience, ids) = (&self.audience, &self.ids);
+        if self.crowd.look(|index| call(audience, ids[index])) {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        self.words.add(BELL, 1);
+        wake_all(&self.words, BELL);
+    }
+}
+
+#[cold]
+fn call(audience: &Audience, id: u64) {
+    audience.lock().call(id);
+}
+
+/// Returns the first message for which the slot of the oldest message that keeps memory is needed.
+fn withdraw_at(oldest_kept: Option<u64>, slots: u64) -> u64 {
+    oldest_kept.map_or(u64::MAX, |oldest| oldest + slots)
+}
+
+/// How long a publisher waits for one subscriber.
+#[derive(Debug, Default)]
+struct Stall {
+    waits: Option<(u64, Instant)>,
+}
+
+impl Stall {
+    /// Returns when a subscriber has stalled, if it may take so long.
+    fn until(&mut self, id: u64, patience: Duration) -> Instant {
+        match self.waits {
+            Some((waits, until)) if waits == id => until,
+            _ => self.waits.insert((id, after(patience))).1,
+        }
+    }
+}
+
+fn into_error(error: TrySendError) -> Error {
+    match error {
+        TrySendError::Failed(error) => error,
+        // An operation that waits ends at its deadline instead.
+        TrySendError::Full { .. } => {
+            ErrorKind::TimedOut { after: Duration::ZERO }.into()
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if self.words.generation().is_current() {
+            self.audience.lock().seats().for_each(|(_, seat)| seat.say_end());
+        }
+    }
+}

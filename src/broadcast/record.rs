@@ -1,0 +1,236 @@
+//! A message as it is published: its header, its payload, and the memory that it keeps.
+//!
+//! ```text
+//!   message:          metadata │ bytes
+//!   long message:     metadata │ descriptor of its block (32 bytes)
+//!   tensors:          metadata │ descriptor … (32 bytes for each attachment) │ description
+//!   spilled payload:  descriptor of the block that has the payload
+//! ```
+//!
+//! 1. A payload that does not fit into a slot *spills*: it lies in a block, and the slot has the block's descriptor.
+//! 2. Metadata stands in a payload only if the header says so, and takes a multiple of 8 bytes.
+//! 3. Every descriptor names slot 0 and generation 0: a subscriber holds the message, not its blocks.
+
+use std::sync::Arc;
+
+use crate::channel::loan_descriptor as pooled;
+use crate::channel::loan_descriptor::LoanDescriptor;
+use crate::channel::{LentRange, Metadata, OutgoingAttachment};
+use crate::error::{ErrorKind, Fault, Result};
+use crate::pool::{Block, FrozenBlock, Pool, SharedBlock};
+use crate::ring::{Header, Kind};
+use crate::tensor::Described;
+
+/// A bit of a header: the payload lies in a block.
+const SPILLED: u64 = 1 << 12;
+
+/// The longest payload that spills, in bytes. Part of the wire format.
+const LONGEST: u64 = 1 << 20;
+
+/// The most attachments of a message.
+const ATTACHMENTS: usize = 255;
+
+/// Returns the block for so many bytes.
+pub(super) type Alloc<'a> = &'a mut dyn FnMut(usize) -> Result<Block>;
+
+/// Memory that a published message keeps.
+#[derive(Debug)]
+pub(super) enum Kept {
+    Block(SharedBlock),
+    /// The memory of a frozen segment, with its number in the pool.
+    Frozen(#[expect(dead_code, reason = "it keeps the segment")] Arc<FrozenBlock>, u32),
+}
+
+impl Kept {
+    /// Returns the number of its segment.
+    pub(super) fn segment(&self) -> u32 {
+        match self {
+            Self::Block(block) => block.segment(),
+            Self::Frozen(_, number) => *number,
+        }
+    }
+
+    /// Returns the bytes of the pool that it keeps.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Block(block) => block.block_len(),
+            Self::Frozen(..) => 0,
+        }
+    }
+}
+
+/// A message that is about to be published.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) header: u64,
+    pub(super) payload: Vec<u8>,
+    pub(super) kept: Vec<Kept>,
+}
+
+impl Draft {
+    /// Returns the draft of a message that goes into a block.
+    pub(super) fn long(metadata: &[u8], message: &[u8], alloc: Alloc<'_>) -> Result<Self> {
+        let mut block = alloc(message.len())?;
+        block.bytes_mut().copy_from_slice(message);
+        let mut draft = Self { header: 0, payload: metadata.to_vec(), kept: Vec::new() };
+        draft.attach(block)?;
+        draft.header = header(Header::pooled(Kind::Message, draft.payload.len() as u32), metadata);
+        Ok(draft)
+    }
+
+    /// Returns the draft of a message whose metadata does not fit into a slot beside it.
+    pub(super) fn short(metadata: &[u8], message: &[u8]) -> Self {
+        let payload = [metadata, message].concat();
+        let header = header(Header::new(Kind::Message, payload.len() as u32), metadata);
+        Self { header, payload, kept: Vec::new() }
+    }
+
+    /// Returns the draft of a message of tensors.
+    pub(super) fn tensors(
+        metadata: &[u8],
+        described: Described<'_>,
+        pool: &Pool,
+        alloc: Alloc<'_>,
+    ) -> Result<Self> {
+        let Described { description, attachments } = described;
+        let count = attachments.len();
+        let mut draft = Self { header: 0, payload: metadata.to_vec(), kept: Vec::new() };
+        let len = metadata.len() + count * pooled::LEN + description.len();
+        if count > ATTACHMENTS || len as u64 > LONGEST {
+            return Err(ErrorKind::MessageTooLarge { len: len as u64, max: LONGEST }.into());
+        }
+        for attachment in attachments {
+            draft.keep(attachment, pool, alloc)?;
+        }
+        draft.payload.extend_from_slice(&description);
+        draft.header = header(Header::tensors(Kind::Tensors, count as u8, len as u32), metadata);
+        Ok(draft)
+    }
+
+    fn keep(
+        &mut self,
+        attachment: OutgoingAttachment<'_>,
+        pool: &Pool,
+        alloc: Alloc<'_>,
+    ) -> Result<()> {
+        match attachment {
+            OutgoingAttachment::Block(block) => {
+                self.attach(std::mem::replace(block, pool.no_block()))
+            }
+            OutgoingAttachment::Shared(block) => {
+                self.attach_shared(block.clone());
+                Ok(())
+            }
+            OutgoingAttachment::Ticket(block) => {
+                self.attach_shared(block);
+                Ok(())
+            }
+            OutgoingAttachment::Frozen { memory, offset, len } => {
+                let number = pool.number_of(memory)?;
+                let descriptor = LoanDescriptor::frozen(number, offset as u64, len as u64);
+                self.payload.extend_from_slice(&descriptor.encode());
+                self.kept.push(Kept::Frozen(memory.clone(), number));
+                Ok(())
+            }
+            OutgoingAttachment::Copy { bytes, lender, .. } => {
+                let mut block = alloc(bytes.len())?;
+                bytes.copy_to(block.bytes_mut());
+                lender.map_or(Ok(()), LentRange::check)?;
+                self.attach(block)
+            }
+        }
+    }
+
+    fn attach(&mut self, block: Block) -> Result<()> {
+        // A block without memory was sent before.
+        let lost = || ErrorKind::PoolExhausted { needed: 0, used: 0, quota: 0 };
+        self.attach_shared(block.share().ok_or_else(lost)?);
+        Ok(())
+    }
+
+    fn attach_shared(&mut self, block: SharedBlock) {
+        self.payload.extend_from_slice(&descriptor_of(&block).encode());
+        self.kept.push(Kept::Block(block));
+    }
+
+    /// Moves a payload that is longer than `room` into a block.
+    pub(super) fn fit(mut self, room: usize, alloc: Alloc<'_>) -> Result<Self> {
+        if self.payload.len() <= room {
+            return Ok(self);
+        }
+        let mut block = alloc(self.payload.len())?;
+        block.bytes_mut().copy_from_slice(&self.payload);
+        self.payload.clear();
+        self.attach(block)?;
+        self.header |= SPILLED;
+        Ok(self)
+    }
+}
+
+fn descriptor_of(block: &SharedBlock) -> LoanDescriptor {
+    let (segment, offset) = block.place();
+    LoanDescriptor { segment, slot: 0, offset, len: block.len() as u64, generation: 0 }
+}
+
+fn header(header: Header, metadata: &[u8]) -> u64 {
+    if metadata.is_empty() { header.to_word() } else { header.with_metadata().to_word() }
+}
+
+/// A header as a subscriber has read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Published {
+    pub(super) header: Header,
+    /// The payload lies in a block.
+    pub(super) is_spilled: bool,
+}
+
+impl Published {
+    /// Checks a publisher's header. `room` is the longest payload of a slot.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::RecordHeader`]
+    pub(super) fn of_word(word: u64, room: usize) -> Result<Self, Fault> {
+        let lie = Fault::RecordHeader { header: word };
+        let header = Header::from_word(word & !SPILLED)?;
+        let is_spilled = word & SPILLED != 0;
+        let is_known = matches!(header.kind(), Kind::Message | Kind::Tensors) && !header.more();
+        let most = if is_spilled { LONGEST } else { room as u64 };
+        if is_known && header.len() <= most { Ok(Self { header, is_spilled }) } else { Err(lie) }
+    }
+
+    /// Returns the payload bytes in the slot.
+    pub(super) fn len_in_slot(&self) -> usize {
+        if self.is_spilled { pooled::LEN } else { self.header.len() as usize }
+    }
+
+    /// Returns whether the slot has all of the message, which is of bytes and has no metadata.
+    #[inline(always)]
+    pub(super) fn is_plain(&self) -> bool {
+        !self.is_spilled && self.header.is_plain()
+    }
+
+    /// Returns whether the message has memory of the pool.
+    #[inline(always)]
+    pub(super) fn has_memory(&self) -> bool {
+        self.is_spilled || self.header.is_pooled() || self.header.attachments() > 0
+    }
+
+    /// Takes the metadata off the front of a payload. Returns it and what is left.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::RecordHeader`], [`Fault::Metadata`], and [`ErrorKind::OutOfMemory`].
+    pub(super) fn split<'a>(&self, payload: &'a [u8]) -> Result<(Metadata, &'a [u8])> {
+        let mut metadata = Metadata::new();
+        if !self.header.has_metadata() {
+            return Ok((metadata, payload));
+        }
+        let lie = Fault::RecordHeader { header: self.header.to_word() };
+        let head = payload.first_chunk().ok_or(lie)?;
+        let len = Metadata::section_len(*head).map_err(Fault::Metadata)?;
+        let (section, rest) = payload.split_at_checked(len).ok_or(lie)?;
+        metadata.replace(section)?;
+        Ok((metadata, rest))
+    }
+}

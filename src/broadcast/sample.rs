@@ -1,0 +1,193 @@
+//! A received message of a topic.
+
+use crate::channel::{LentRange, MessageKind, Metadata};
+use crate::error::{Result, TensorFault};
+use crate::shm::Bytes;
+use crate::tensor::{Tensor, TensorSet};
+
+/// Where the bytes of a message are.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// They were copied out of the slot.
+    Slot,
+    /// In a block of the publisher's pool.
+    Block(LentRange),
+    Tensors(Box<TensorSet>),
+}
+
+/// A message of a topic, as a subscriber receives it.
+///
+/// A short message is a private copy. A long one, and tensors, lie in the publisher's pool: the subscriber *holds* them until
+/// the sample, and every tensor that was taken out of it, is dropped.
+///
+/// # Examples
+///
+/// ```
+/// use slipring::broadcast::{PublishOptions, SubscribeOptions};
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut camera = context.publish(&address, PublishOptions::default())?;
+/// let mut viewer = context.subscribe(&address, SubscribeOptions::latest())?;
+/// for tick in 0..5u8 {
+///     camera.send(&[tick])?;
+/// }
+/// let sample = viewer.recv()?.expect("a message");
+/// assert_eq!((sample.to_vec()?, sample.missed()), (vec![4], 4));
+/// # Ok::<(), slipring::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Sample<'a> {
+    payload: &'a [u8],
+    body: Body,
+    metadata: Metadata,
+    sequence: u64,
+    missed: u64,
+    restarted: bool,
+}
+
+impl<'a> Sample<'a> {
+    #[inline(always)]
+    pub(super) fn new(
+        payload: &'a [u8],
+        body: Body,
+        metadata: Metadata,
+        (sequence, missed): (u64, u64),
+        restarted: bool,
+    ) -> Self {
+        Self { payload, body, metadata, sequence, missed, restarted }
+    }
+
+    /// Returns whether it is a message of bytes or of tensors.
+    pub fn kind(&self) -> MessageKind {
+        match self.body {
+            Body::Tensors(_) => MessageKind::Tensors,
+            _ => MessageKind::Message,
+        }
+    }
+
+    /// Returns the number of the message: the first one of a publisher has 1.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Returns how many messages the subscriber has missed between the sample before and this one.
+    #[inline]
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Returns whether this is the first sample of a publisher that came after another one. [`missed`](Self::missed) counts the
+    /// messages of this publisher only.
+    pub fn restarted(&self) -> bool {
+        self.restarted
+    }
+
+    /// Returns the metadata of the message.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Returns the length of the message in bytes. Tensors have none.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.body {
+            Body::Slot => self.payload.len(),
+            Body::Block(range) => range.bytes().len(),
+            Body::Tensors(_) => 0,
+        }
+    }
+
+    /// Returns whether the message has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns a view of the bytes of the message. Tensors have none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked): the publisher has evicted this subscriber. A view that was
+    /// made before shows other bytes then.
+    #[inline]
+    pub fn bytes(&self) -> Result<Bytes<'_>> {
+        match &self.body {
+            Body::Slot => Ok(Bytes::of(self.payload)),
+            Body::Block(range) => {
+                range.check()?;
+                Ok(range.bytes())
+            }
+            Body::Tensors(_) => Ok(Bytes::of(&[])),
+        }
+    }
+
+    /// Returns a copy of the bytes of the message.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked): the publisher has evicted this subscriber.
+    /// - [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory): the allocator has no memory for it.
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let copy = self.bytes()?.try_to_vec()?;
+        self.check()?;
+        Ok(copy)
+    }
+
+    /// Copies the bytes of the message to `to`, which has their length.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked): the publisher has evicted this subscriber.
+    ///
+    /// # Panics
+    ///
+    /// If `to` has another [length](Self::len).
+    #[inline]
+    pub fn copy_to(&self, to: &mut [u8]) -> Result<()> {
+        self.bytes()?.copy_to(to);
+        self.check()
+    }
+
+    /// Checks that what was read is what the publisher has sent.
+    #[inline]
+    fn check(&self) -> Result<()> {
+        match &self.body {
+            Body::Block(range) => range.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the tensors of the message. A message of bytes has none.
+    pub fn tensors(&self) -> Option<&TensorSet> {
+        match &self.body {
+            Body::Tensors(set) => Some(set),
+            _ => None,
+        }
+    }
+
+    /// Takes the tensors of the message, with its metadata. A message of bytes gives an empty set.
+    pub fn into_tensors(self) -> TensorSet {
+        match self.body {
+            Body::Tensors(mut set) => {
+                set.set_metadata(self.metadata);
+                *set
+            }
+            _ => TensorSet::new(),
+        }
+    }
+
+    /// Takes the tensor of a message that has one.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorFault::Count`]: it has another number of tensors.
+    pub fn into_tensor(self) -> Result<Tensor> {
+        let set = self.into_tensors();
+        let count = set.len();
+        let mut tensors = set.into_iter();
+        match (tensors.next(), count) {
+            (Some((_, tensor)), 1) => Ok(tensor),
+            _ => Err(TensorFault::Count { count, expected: 1 }.into()),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! One subscriber, as its publisher sees it.
+//!
+//! 1. What the subscriber wrote is loaded once and judged: a position beyond the newest message counts as the end of it.
+//! 2. A subscriber that has left reads no further message, but may still hold some.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::channel::announced::{AnnouncedSegments, Offered};
+use crate::error::{Error, ErrorKind, Eviction};
+use crate::handshake::{Policy, layout, socket};
+use crate::link::link::Link;
+use crate::link::session::Session;
+use crate::shm::{OwnWords, PeerMapping, PeerWords};
+use crate::sync::{Edge, Ordering};
+use crate::wake::GONE;
+
+/// One subscriber.
+#[derive(Debug)]
+pub(super) struct Seat {
+    session: Session,
+    policy: Policy,
+    /// The first message that it may want, until it says which.
+    floor: u64,
+    joined: Instant,
+    holds: usize,
+    announced: AnnouncedSegments,
+}
+
+impl Seat {
+    /// Returns the seat of a subscriber that may hold so many messages.
+    pub(super) fn new(session: Session, policy: Policy, floor: u64, holds: u32) -> Self {
+        let (joined, announced) = (Instant::now(), AnnouncedSegments::default());
+        // Its Hello offers fewer words than a library does.
+        let holds = holds.min(session.link.terms().peer.loan_slots) as usize;
+        Self { session, policy, floor, joined, holds, announced }
+    }
+
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.session.link
+    }
+
+    pub(super) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    pub(super) fn joined(&self) -> Instant {
+        self.joined
+    }
+
+    /// Returns the words of the subscriber.
+    pub(super) fn words(&self) -> PeerMapping {
+        self.session.link.peer().clone()
+    }
+
+    /// Returns whether the subscriber reads no further message.
+    pub(super) fn is_over(&self) -> bool {
+        self.session.link.peer_left() || !self.session.link.is_alive()
+    }
+
+    /// Returns the number of the message that the subscriber reads next. `newest` is the last one.
+    pub(super) fn position(&self, newest: u64) -> u64 {
+        let position = self.session.link.peer().load(layout::POSITION);
+        // Pairs with Feed::tell: holds that the subscriber took of earlier messages.
+        Edge::Reuse.acquire();
+        if position == 0 { self.floor.min(newest + 1) } else { position.min(newest + 1) }
+    }
+
+    /// Returns whether the publisher waits for this subscriber before it overwrites or withdraws a message that the subscriber
+    /// has not read.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.policy == Policy::Every && !self.is_over()
+    }
+
+    /// Returns the messages that the subscriber holds.
+    pub(super) fn held(&self) -> impl Iterator<Item = u64> {
+        let peer = self.session.link.peer();
+        let words = (0..self.holds).map(|index| peer.load(layout::RETURNS + 8 * index));
+        words.filter(|message| *message != 0)
+    }
+
+    /// Tells the subscriber of segments of the pool. `needed` are those that it must not lose. Returns whether it knows all
+    /// of them.
+    pub(super) fn announce(&mut self, segments: &[u32], needed: &[u32]) -> bool {
+        // The subscriber reads its socket when a message names a segment that it does not know.
+        self.announced.packets_announced();
+        segments.iter().all(|segment| {
+            self.announced.knows(*segment)
+                || matches!(
+                    self.announced.offer(&self.session, *segment, 0, needed),
+                    Ok(Offered::Known)
+                )
+        })
+    }
+
+    /// Says that the publisher has ended in order.
+    pub(super) fn say_end(&self) {
+        // As a receiver that has left: the subscriber loads it when it sees the end of the socket.
+        self.session.link.own().store(layout::RECEIVER_STATE, GONE, Edge::Publish.store());
+        socket::shutdown(self.session.link.socket());
+    }
+
+    /// Ends the link. The subscriber learns why, and that it cannot rely on what it reads of the pool.
+    pub(super) fn evict(&self, cause: Eviction) {
+        let link = &self.session.link;
+        link.own().store(layout::EVICTED, cause as u64 + 1, Ordering::Relaxed);
+        self.revoke();
+        let _ = link.fail(Error::from(ErrorKind::Evicted { cause }));
+    }
+
+    /// Tells the subscriber that it cannot rely on what it reads of the pool.
+    pub(super) fn revoke(&self) {
+        // The pool orders this before the next use of the memory.
+        self.session.link.revoke_loans();
+    }
+}

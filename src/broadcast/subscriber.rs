@@ -1,0 +1,267 @@
+//! The subscriber: one reader of a topic, over any number of publishers that come after each other.
+//!
+//! 1. The subscriber owns the feed of the publisher that it has joined. Without one it looks for the next publisher.
+//! 2. Samples outlive the feed that they came from: their memory stays mapped.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use crate::broadcast::feed::{Feed, Taken};
+use crate::broadcast::options::SubscribeOptions;
+use crate::broadcast::sample::Sample;
+use crate::error::{Error, ErrorKind, Result, TryRecvError};
+use crate::handshake::{Address, Peer, Policy};
+use crate::patience::{RecvPatience, after};
+use crate::transport::Context;
+
+/// The pause before the next look for a publisher.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// One reader of a topic. A [`Context`] makes it with [`subscribe`](Context::subscribe).
+///
+/// # Examples
+///
+/// ```
+/// use slipring::broadcast::{PublishOptions, SubscribeOptions};
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut clock = context.publish(&address, PublishOptions::default())?;
+/// let mut log = context.subscribe(&address, SubscribeOptions::every().reconnect(false))?;
+/// clock.send(b"tick")?;
+/// clock.send(b"tock")?;
+/// drop(clock);
+///
+/// let mut seen = Vec::new();
+/// while let Some(sample) = log.recv()? {
+///     seen.push(sample.to_vec()?);
+/// }
+/// assert_eq!(seen, [b"tick", b"tock"]);
+/// # Ok::<(), slipring::Error>(())
+/// ```
+pub struct Subscriber {
+    feed: Option<Feed>,
+    address: Address,
+    options: SubscribeOptions,
+    /// No sample of the present publisher was returned, and there was another publisher before.
+    restarted: bool,
+    received: u64,
+    missed: u64,
+    context: Context,
+}
+
+/// Shows the policy and the number of messages on one line.
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber")
+            .field("policy", &self.options.policy())
+            .field("received", &self.received)
+            .field("missed", &self.missed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// Subscribes to the topic of a publisher.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::NobodyListens`]: there is no publisher, nor did one come in the time of
+    ///   [`SubscribeOptions::wait_for_publisher`].
+    /// - [`ErrorKind::WrongService`]: the address has a listener for links.
+    /// - [`ErrorKind::PolicyRefused`]: the publisher does not admit the policy.
+    /// - [`ErrorKind::RefusedByPeer`]: the publisher has as many subscribers as it may have.
+    /// - Otherwise as [`connect`](Context::connect).
+    pub fn subscribe<A>(&self, address: A, options: SubscribeOptions) -> Result<Subscriber>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        let address = address.try_into()?;
+        let until = options.waits().map(after);
+        let mut subscriber = Subscriber {
+            feed: None,
+            address,
+            options,
+            restarted: false,
+            received: 0,
+            missed: 0,
+            context: self.clone(),
+        };
+        loop {
+            match subscriber.join() {
+                Ok(()) => return Ok(subscriber),
+                Err(error) if is_absent(&error) => match until {
+                    Some(until) if Instant::now() + RETRY < until => std::thread::sleep(RETRY),
+                    _ => return Err(error),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Subscriber {
+    /// Receives the next message. It waits for it. Returns `None` after the publisher has ended in order, unless the subscriber
+    /// [reconnects](SubscribeOptions::reconnect).
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::PeerDied`]: the publisher died, and the subscriber does not reconnect.
+    /// - [`ErrorKind::Evicted`]: the publisher has evicted this subscriber.
+    /// - [`ErrorKind::HoldLimit`]: this subscriber wants every message, and holds as many in the pool as it may. The message
+    ///   stays the next one.
+    /// - [`ErrorKind::Fault`]: the publisher broke the protocol.
+    #[inline]
+    pub fn recv(&mut self) -> Result<Option<Sample<'_>>> {
+        match self.take(RecvPatience::Forever) {
+            Ok(taken) => Ok(Some(self.sample(taken))),
+            Err(error) => self.over(error),
+        }
+    }
+
+    /// Receives as [`recv`](Self::recv) does. It waits until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
+    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Sample<'_>>> {
+        match self.take(RecvPatience::Until(deadline)) {
+            Ok(taken) => Ok(Some(self.sample(taken))),
+            Err(error) => self.over(error),
+        }
+    }
+
+    /// Receives as [`recv`](Self::recv) does. It does not wait. While there is no publisher it looks for one, which takes a
+    /// handshake.
+    ///
+    /// # Errors
+    ///
+    /// - [`TryRecvError::Empty`]: no message is there.
+    /// - Otherwise as [`recv`](Self::recv).
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<Option<Sample<'_>>, TryRecvError> {
+        match self.take(RecvPatience::None) {
+            Ok(taken) => Ok(Some(self.sample(taken))),
+            Err(TryRecvError::Empty) => Err(TryRecvError::Empty),
+            Err(error) => Ok(self.over(error)?),
+        }
+    }
+
+    /// Returns what this subscriber has asked for.
+    pub fn policy(&self) -> Policy {
+        self.options.policy()
+    }
+
+    /// Returns the process of the present publisher.
+    pub fn publisher(&self) -> Option<&Peer> {
+        self.feed.as_ref().map(Feed::peer)
+    }
+
+    /// Returns how many messages were received, and how many were missed.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.received, self.missed)
+    }
+
+    /// Returns how many messages in the publisher's pool this subscriber holds.
+    pub fn held(&self) -> usize {
+        self.feed.as_ref().map_or(0, Feed::held)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, patience: RecvPatience) -> Result<Taken, TryRecvError> {
+        match &mut self.feed {
+            Some(feed) => match feed.take(patience) {
+                Err(error) if is_end(&error) && self.options.reconnects() => {
+                    self.feed = None;
+                    self.take_anew(patience)
+                }
+                taken => taken,
+            },
+            None => self.take_anew(patience),
+        }
+    }
+
+    /// Looks for the next publisher, and takes a message of it.
+    #[cold]
+    fn take_anew(&mut self, patience: RecvPatience) -> Result<Taken, TryRecvError> {
+        self.restarted = true;
+        let start = Instant::now();
+        loop {
+            let joined = match &self.feed {
+                Some(_) => Ok(()),
+                None => self.join(),
+            };
+            let lost = match joined {
+                Ok(()) => match self.feed.as_mut().map(|feed| feed.take(patience)) {
+                    Some(Err(error)) if is_end(&error) => {
+                        self.feed = None;
+                        true
+                    }
+                    Some(taken) => return taken,
+                    None => true,
+                },
+                Err(error) if is_absent(&error) => true,
+                Err(error) => return Err(error.into()),
+            };
+            debug_assert!(lost);
+            patience.check(start)?;
+            if matches!(patience, RecvPatience::None) {
+                return Err(TryRecvError::Empty);
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    fn join(&mut self) -> Result<()> {
+        let (since, deadline) = (Instant::now(), self.context.handshake_deadline());
+        let policy = self.options.policy();
+        let session = self.context.join(&self.address, policy, deadline)?.session;
+        let spin = self.context.spin_option();
+        self.feed = Some(Feed::join(session, policy, spin, (since, deadline))?);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn sample(&mut self, taken: Taken) -> Sample<'_> {
+        let Taken { message, missed, start, end, metadata, body } = taken;
+        self.received += 1;
+        self.missed += missed;
+        let restarted = std::mem::take(&mut self.restarted);
+        let payload = self.feed.as_ref().map_or(&[][..], |feed| &feed.payload()[start..end]);
+        Sample::new(payload, body, metadata, (message, missed), restarted)
+    }
+
+    /// Returns the answer of a receive that has taken nothing.
+    #[cold]
+    fn over(&self, error: TryRecvError) -> Result<Option<Sample<'_>>> {
+        match error {
+            TryRecvError::Failed(error) if *error.kind() == ErrorKind::PeerClosed => Ok(None),
+            TryRecvError::Failed(error) => Err(error),
+            TryRecvError::Empty => Err(ErrorKind::TimedOut { after: Duration::ZERO }.into()),
+        }
+    }
+}
+
+/// The descriptor is readable when [`try_recv`](Subscriber::try_recv) has something to do. Receive until it is empty before
+/// you wait for it. While there is no publisher, the descriptor is that of the last one, and is readable.
+impl Subscriber {
+    /// Returns the descriptor to wait for, or `None` while there is no publisher: call [`try_recv`](Self::try_recv) every few
+    /// milliseconds then.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let feed = self.feed.as_ref()?;
+        feed.use_descriptor();
+        Some(feed.as_fd())
+    }
+}
+
+/// Returns whether the publisher has ended.
+fn is_end(error: &TryRecvError) -> bool {
+    matches!(error, TryRecvError::Failed(error) if error.is_disconnected())
+}
+
+/// Returns whether there is no publisher now.
+fn is_absent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NobodyListens { .. }) || error.is_disconnected()
+}

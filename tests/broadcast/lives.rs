@@ -1,0 +1,147 @@
+//! Joins, ends, restarts, and what is told of them.
+
+use std::time::Duration;
+
+use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions, SubscriberState};
+use slipring::error::TryRecvError;
+use slipring::{Context, ErrorKind};
+
+use crate::support::wait_until;
+use crate::{Stage, next, soon, unique_name};
+
+#[test]
+fn either_side_may_come_first() {
+    let name = unique_name();
+    let context = Context::new().unwrap();
+    let met = context.subscribe(&name, SubscribeOptions::every()).unwrap_err();
+    assert!(matches!(met.kind(), ErrorKind::NobodyListens { .. }));
+    let joining = std::thread::spawn({
+        let (context, name) = (context.clone(), name.clone());
+        let options = SubscribeOptions::every().wait_for_publisher(Duration::from_secs(20));
+        move || context.subscribe(&name, options).unwrap()
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    let mut publisher = context.publish(&name, PublishOptions::default()).unwrap();
+    let mut subscriber = joining.join().unwrap();
+    publisher.send(b"hello").unwrap();
+    assert_eq!(next(&mut subscriber).0, b"hello");
+}
+
+#[test]
+fn a_publisher_that_comes_again_is_found() {
+    let name = unique_name();
+    let context = Context::new().unwrap();
+    let mut publisher = context.publish(&name, PublishOptions::default()).unwrap();
+    let mut subscriber = context.subscribe(&name, SubscribeOptions::every()).unwrap();
+    publisher.send(b"first").unwrap();
+    let sample = subscriber.recv().unwrap().unwrap();
+    assert!(!sample.restarted());
+    drop(publisher);
+    assert!(matches!(subscriber.try_recv(), Err(TryRecvError::Empty)));
+    let again = std::thread::spawn({
+        let (context, name) = (context.clone(), name.clone());
+        move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let mut publisher = context.publish(&name, PublishOptions::new().history(2)).unwrap();
+            publisher.send(b"second").unwrap();
+            publisher.send(b"third").unwrap();
+            publisher
+        }
+    });
+    let sample = subscriber.recv_deadline(soon()).unwrap().unwrap();
+    assert!(sample.restarted());
+    assert_eq!(sample.to_vec().unwrap(), b"second");
+    let sample = subscriber.recv().unwrap().unwrap();
+    assert!(!sample.restarted());
+    drop(again.join().unwrap());
+}
+
+#[test]
+fn links_and_broadcasts_do_not_mix() {
+    let context = Context::new().unwrap();
+    let stage = Stage::new(PublishOptions::default());
+    let met = context.connect(&stage.name).unwrap_err();
+    assert_eq!(*met.kind(), ErrorKind::WrongService { publishes: true });
+    let name = unique_name();
+    let mut listener = context.listen(&name).unwrap();
+    let asking = std::thread::spawn({
+        let (context, name) = (context.clone(), name.clone());
+        move || context.subscribe(&name, SubscribeOptions::latest()).unwrap_err()
+    });
+    wait_until("the refusal", || {
+        assert!(listener.try_accept().unwrap().is_none());
+        listener.stats().refused == 1
+    });
+    let met = asking.join().unwrap();
+    assert_eq!(*met.kind(), ErrorKind::WrongService { publishes: false });
+    let met = context.publish(&stage.name, PublishOptions::default()).unwrap_err();
+    assert!(matches!(met.kind(), ErrorKind::AddressInUse { .. }));
+}
+
+#[test]
+fn the_publisher_is_told_who_comes_and_goes() {
+    let mut stage = Stage::new(PublishOptions::new().subscriber_limit(2));
+    let first = stage.subscribe(SubscribeOptions::newest(2));
+    let mut second = stage.subscribe(SubscribeOptions::every());
+    let met = stage.context.subscribe(&stage.name, SubscribeOptions::latest()).unwrap_err();
+    assert_eq!(*met.kind(), ErrorKind::RefusedByPeer { code: 8 });
+    stage.publisher.send(b"one").unwrap();
+    let infos = stage.publisher.subscribers();
+    assert_eq!(infos.len(), 2);
+    assert_eq!((infos[0].lag(), infos[1].lag()), (1, 1));
+    assert_eq!(infos[0].state(), SubscriberState::Awake);
+    next(&mut second);
+    assert!(matches!(second.try_recv(), Err(TryRecvError::Empty)));
+    assert_eq!(stage.publisher.subscribers()[1].lag(), 0);
+    drop(first);
+    wait_until("the end", || stage.publisher.subscribers().len() == 1);
+    let kinds: Vec<_> = stage.publisher.take_events().iter().map(|event| event.kind()).collect();
+    assert_eq!(kinds, [EventKind::Joined, EventKind::Joined, EventKind::Left]);
+    // A place is free.
+    stage.subscribe(SubscribeOptions::latest());
+}
+
+#[test]
+fn sleepers_are_woken_together() {
+    let mut stage = Stage::new(PublishOptions::default());
+    let subscribers: Vec<_> = (0..8).map(|_| stage.subscribe(SubscribeOptions::every())).collect();
+    let readers: Vec<_> = subscribers
+        .into_iter()
+        .map(|mut subscriber| {
+            std::thread::spawn(move || {
+                (0..50u8).for_each(|number| assert_eq!(next(&mut subscriber).0, [number]));
+            })
+        })
+        .collect();
+    for number in 0..50u8 {
+        std::thread::sleep(Duration::from_millis(2));
+        stage.publisher.send(&[number]).unwrap();
+    }
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+#[test]
+fn a_descriptor_tells_of_messages_and_of_the_end() {
+    let mut stage = Stage::new(PublishOptions::default());
+    let mut subscriber = stage.subscribe(SubscribeOptions::latest());
+    for number in 0..20u8 {
+        while !matches!(subscriber.try_recv(), Err(TryRecvError::Empty)) {}
+        let fd = subscriber.descriptor().unwrap().try_clone_to_owned().unwrap();
+        assert!(matches!(subscriber.try_recv(), Err(TryRecvError::Empty)));
+        assert!(!readable(&fd, Duration::from_millis(1)), "{number}");
+        stage.publisher.send(&[number]).unwrap();
+        assert!(readable(&fd, Duration::from_secs(20)), "{number}");
+        assert_eq!(next(&mut subscriber).0, [number]);
+    }
+    let fd = subscriber.descriptor().unwrap().try_clone_to_owned().unwrap();
+    drop(stage.publisher);
+    assert!(readable(&fd, Duration::from_secs(20)));
+    assert!(subscriber.recv().unwrap().is_none());
+}
+
+fn readable(fd: &std::os::fd::OwnedFd, patience: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let time = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    poll(&mut fds, Some(&time)).unwrap() == 1
+}

@@ -1,0 +1,47 @@
+//! Publishers and subscribers.
+//!
+//! | module | promises |
+//! |---|---|
+//! | [`policies`] | what each policy receives and misses, and what history is |
+//! | [`memory`] | who keeps which memory of the pool, and when it comes back |
+//! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
+
+mod lives;
+mod memory;
+mod policies;
+#[path = "../support/mod.rs"]
+mod support;
+
+use slipring::broadcast::{PublishOptions, Publisher, SubscribeOptions, Subscriber};
+use slipring::{Context, Options};
+
+use support::{soon, unique_name};
+
+/// A publisher and the context and address of its subscribers.
+struct Stage {
+    context: Context,
+    publisher: Publisher,
+    name: String,
+}
+
+impl Stage {
+    fn new(options: PublishOptions) -> Self {
+        Self::with(Options::new(), options)
+    }
+
+    fn with(context: Options, options: PublishOptions) -> Self {
+        let name = unique_name();
+        let publisher = Context::with_options(context).unwrap().publish(&name, options).unwrap();
+        Self { context: Context::new().unwrap(), publisher, name }
+    }
+
+    fn subscribe(&self, options: SubscribeOptions) -> Subscriber {
+        self.context.subscribe(&self.name, options.reconnect(false)).unwrap()
+    }
+}
+
+/// Receives the next message, which must come.
+fn next(subscriber: &mut Subscriber) -> (Vec<u8>, u64) {
+    let sample = subscriber.recv_deadline(soon()).unwrap().expect("a message");
+    (sample.to_vec().unwrap(), sample.missed())
+}

@@ -1,0 +1,153 @@
+//! Who keeps which memory of the pool.
+
+use std::time::{Duration, Instant};
+
+use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
+use slipring::error::{Eviction, TryRecvError};
+use slipring::{ErrorKind, Options};
+
+use crate::support::wait_until;
+use crate::{Stage, next};
+
+const FRAME: usize = 1 << 20;
+
+fn frame(stage: &mut Stage, byte: u8) {
+    let mut frame = stage.publisher.alloc::<u8>([FRAME]).unwrap();
+    frame.fill(byte);
+    stage.publisher.send_tensor(frame).unwrap();
+}
+
+#[test]
+fn memory_that_nobody_may_ask_for_comes_back() {
+    let mut stage = Stage::with(Options::new().pool_quota(8 << 20), PublishOptions::default());
+    for number in 0..100u8 {
+        frame(&mut stage, number);
+        assert_eq!(stage.publisher.kept_bytes(), 0, "nobody subscribes");
+    }
+    let mut latest = stage.subscribe(SubscribeOptions::latest());
+    for number in 0..100u8 {
+        frame(&mut stage, number);
+    }
+    assert!(stage.publisher.kept_bytes() < 2 * FRAME as u64);
+    let tensor = latest.recv().unwrap().unwrap().into_tensor().unwrap();
+    assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![99; FRAME]);
+    // Held by the subscriber, whatever comes later.
+    for number in 0..100u8 {
+        frame(&mut stage, number);
+        assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![99; FRAME]);
+    }
+    assert!(stage.publisher.kept_bytes() < 3 * FRAME as u64);
+}
+
+#[test]
+fn a_subscriber_that_holds_all_that_it_may_misses_messages_or_is_told() {
+    let options = PublishOptions::new().hold_limit(2).stall_after(Duration::from_secs(20));
+    let mut stage = Stage::new(options);
+    let mut latest = stage.subscribe(SubscribeOptions::latest());
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    let mut tensors = Vec::new();
+    for number in 0..2u8 {
+        frame(&mut stage, number);
+        tensors.push(latest.recv().unwrap().unwrap().into_tensor().unwrap());
+        tensors.push(every.recv().unwrap().unwrap().into_tensor().unwrap());
+    }
+    frame(&mut stage, 2);
+    assert!(matches!(latest.try_recv(), Err(TryRecvError::Empty)));
+    for _ in 0..2 {
+        let met = every.recv().unwrap_err();
+        assert_eq!(*met.kind(), ErrorKind::HoldLimit { limit: 2 });
+    }
+    assert_eq!((every.held(), latest.held()), (2, 2));
+    drop(tensors);
+    assert_eq!((every.held(), latest.held()), (0, 0));
+    let third = every.recv().unwrap().unwrap();
+    assert_eq!((third.sequence(), third.missed()), (3, 0));
+    drop(third);
+    frame(&mut stage, 3);
+    let fourth = latest.recv().unwrap().unwrap();
+    assert_eq!((fourth.sequence(), fourth.missed()), (4, 1));
+}
+
+#[test]
+fn a_subscriber_that_reads_nothing_is_evicted_and_the_others_go_on() {
+    let options = PublishOptions::new().slots(16).stall_after(Duration::from_millis(50));
+    let mut stage = Stage::with(Options::new().pool_quota(32 << 20), options);
+    let mut stuck = stage.subscribe(SubscribeOptions::every());
+    let mut other = stage.subscribe(SubscribeOptions::every());
+    frame(&mut stage, 7);
+    let held = stuck.recv().unwrap().unwrap().into_tensor().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut count = 0;
+        while other.recv_deadline(crate::soon()).unwrap().is_some() {
+            count += 1;
+        }
+        count
+    });
+    for number in 0..200u8 {
+        frame(&mut stage, number);
+    }
+    let evicted = Eviction::Stalled;
+    let met = loop {
+        match stuck.recv() {
+            Ok(_) => {}
+            Err(met) => break met,
+        }
+    };
+    assert_eq!(*met.kind(), ErrorKind::Evicted { cause: evicted }, "{met}");
+    assert_eq!(*held.to_vec::<u8>().unwrap_err().kind(), ErrorKind::LoanRevoked);
+    let kinds: Vec<_> = stage.publisher.take_events().iter().map(|event| event.kind()).collect();
+    assert_eq!(kinds, [EventKind::Joined, EventKind::Joined, EventKind::Evicted(evicted)]);
+    drop(stage.publisher);
+    assert_eq!(reader.join().unwrap(), 201);
+}
+
+#[test]
+fn an_attempt_does_not_wait_and_a_deadline_evicts_nobody() {
+    let mut stage = Stage::new(PublishOptions::new().slots(4).newest_limit(1));
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    for number in 0..4u8 {
+        stage.publisher.try_send(&[number]).unwrap();
+    }
+    assert!(stage.publisher.try_send(b"one too many").is_err());
+    let soon = Instant::now() + Duration::from_millis(20);
+    assert!(stage.publisher.send_deadline(b"one too many", soon).unwrap_err().is_timeout());
+    for number in 0..4u8 {
+        assert_eq!(next(&mut every).0, [number]);
+    }
+    stage.publisher.try_send(&[4]).unwrap();
+    assert_eq!(next(&mut every).0, [4]);
+    assert_eq!(stage.publisher.subscribers().len(), 1);
+}
+
+#[test]
+fn what_was_not_read_stays_after_the_publishers_end() {
+    let mut stage = Stage::new(PublishOptions::default());
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    for number in 0..5u8 {
+        frame(&mut stage, number);
+    }
+    drop(stage.publisher);
+    for number in 0..5u8 {
+        let tensor = every.recv().unwrap().unwrap().into_tensor().unwrap();
+        assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![number; FRAME]);
+    }
+    assert!(every.recv().unwrap().is_none());
+}
+
+#[test]
+fn the_owner_evicts_a_subscriber_and_has_its_memory_at_once() {
+    let mut stage = Stage::new(PublishOptions::default());
+    let mut viewer = stage.subscribe(SubscribeOptions::latest());
+    frame(&mut stage, 1);
+    let tensor = viewer.recv().unwrap().unwrap().into_tensor().unwrap();
+    frame(&mut stage, 2);
+    frame(&mut stage, 3);
+    let info = &stage.publisher.subscribers()[0];
+    assert_eq!((info.held(), info.pid()), (1, Some(std::process::id())));
+    let id = info.id();
+    assert!(stage.publisher.evict(id));
+    assert!(!stage.publisher.evict(id));
+    assert!(stage.publisher.kept_bytes() <= FRAME as u64 * 5 / 4);
+    wait_until("the end", || matches!(viewer.try_recv(), Err(TryRecvError::Failed(_))));
+    assert_eq!(*tensor.to_vec::<u8>().unwrap_err().kind(), ErrorKind::LoanRevoked);
+}
