@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::broadcast::cursor::Cursor;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::record::Published;
-use crate::broadcast::sample::Body;
+use crate::broadcast::sample::{Body, Rare};
 use crate::broadcast::slots::{Look, SlotReader};
 use crate::channel::attachment::borrow_held;
 use crate::channel::hold::{Hold, HoldTable};
@@ -35,6 +35,9 @@ use crate::sync::Edge;
 use crate::tensor::open_set;
 use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 
+/// Polls before a subscriber that has read all tells the publisher: about a microsecond. Telling costs a fence.
+const POLLS: u32 = 1000;
+
 /// Messages that one look skips at most: a publisher that lies could go on for ever.
 const SKIPS: u32 = 1 << 17;
 
@@ -45,8 +48,7 @@ pub(super) struct Taken {
     /// Bytes of the payload, in the feed's buffer, behind the metadata.
     pub(super) start: usize,
     pub(super) end: usize,
-    pub(super) metadata: Metadata,
-    pub(super) body: Body,
+    pub(super) rare: Option<Box<Rare>>,
 }
 
 /// The reading of one publisher.
@@ -85,7 +87,7 @@ impl Feed {
         let sleeper = Sleeper::new(layout::RECEIVER_STATE, BELL).with_interrupts(link.interrupts());
         let mut feed = Self {
             slots,
-            cursor: Cursor::new(policy, geometry.slots(), next),
+            cursor: Cursor::new(policy, geometry.capacity(), next),
             waiter: Waiter::new(sleeper, spin).on(words),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             holds: HoldTable::new(session.clone(), topic.hold_limit),
@@ -139,8 +141,8 @@ impl Feed {
                 }
                 return Ok(taken);
             }
-            self.tell(true);
             if !is_alive {
+                self.tell(true);
                 return Err(self.end().into());
             }
             self.wait(patience)?;
@@ -150,10 +152,24 @@ impl Feed {
     #[inline(always)]
     fn wait(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
         let deadline = match patience {
-            RecvPatience::None => return self.arm(),
+            RecvPatience::None => {
+                self.tell(true);
+                return self.arm();
+            }
             RecvPatience::Until(deadline) => Some(deadline),
             RecvPatience::Forever => None,
         };
+        let (slots, next) = (&self.slots, self.cursor.next());
+        if self.waiter.polls() {
+            for _ in 0..POLLS {
+                if slots.is_due(next) {
+                    self.waiter.caught();
+                    return Ok(());
+                }
+            }
+        }
+        // A publisher that waits for room learns of all that was read.
+        self.tell(true);
         let (slots, next) = (&self.slots, self.cursor.next());
         self.waiter.wait(&self.link, deadline, None, || slots.is_due(next))?;
         Ok(())
@@ -248,8 +264,7 @@ impl Feed {
         if published.is_plain() {
             let (message, missed) = self.cursor.take();
             self.tell(false);
-            let metadata = Metadata::new();
-            return Ok(Some(Taken { message, missed, start: 0, end: len, metadata, body: Body::Slot }));
+            return Ok(Some(Taken { message, missed, start: 0, end: len, rare: None }));
         }
         self.read_rare(message, published, len)
     }
@@ -275,7 +290,7 @@ impl Feed {
             hold = Some(taken);
         }
         let opened = self.open(published, &mut len, &hold);
-        let (start, metadata, body) = match opened {
+        let (start, rare) = match opened {
             Ok(opened) => opened,
             // The socket's queue was full when the publisher announced the segment.
             Err(error) if self.cursor.is_lossy() && is_unknown(&error) => return Ok(None),
@@ -283,7 +298,7 @@ impl Feed {
         };
         let (message, missed) = self.cursor.take();
         self.tell(true);
-        Ok(Some(Taken { message, missed, start, end: len, metadata, body }))
+        Ok(Some(Taken { message, missed, start, end: len, rare: Some(Box::new(rare)) }))
     }
 
     /// Opens a message whose payload in the slot is in the buffer.
@@ -292,7 +307,7 @@ impl Feed {
         published: Published,
         len: &mut usize,
         hold: &Option<Arc<Hold>>,
-    ) -> Result<(usize, Metadata, Body)> {
+    ) -> Result<(usize, Rare)> {
         let header = published.header;
         let lie = || Error::from(Fault::RecordHeader { header: header.to_word() });
         let Self { session, segments, extension, payload, .. } = self;
@@ -320,7 +335,7 @@ impl Feed {
                 }
                 (true, None) => return Err(lie()),
             };
-            return Ok((start, metadata, body));
+            return Ok((start, Rare { metadata, body }));
         }
         let table = header.attachments() * pooled::LEN;
         let (table, description) = rest.split_at_checked(table).ok_or_else(lie)?;
@@ -329,7 +344,7 @@ impl Feed {
             Claims::held(origin, table, hold.clone(), Metadata::new(), extension);
         let set = open_set(description, &mut claims)?;
         claims.finish()?;
-        Ok((start, metadata, Body::Tensors(Box::new(set))))
+        Ok((start, Rare { metadata, body: Body::Tensors(set) }))
     }
 
     /// Tells the publisher the position.

@@ -14,7 +14,8 @@
 //!
 //! 1. Every word has 64 bits in native order. The publisher alone writes it.
 //! 2. Messages count from 1. The state of a slot is `2 · n` if it holds message `n`, `2 · n + 1` if it held message `n` and
-//!    the memory of that message is taken back, and 0 while the publisher writes it.
+//!    the memory of that message is taken back, and 0 if the next message comes there.
+//! 3. One slot is that of the next message, so the slots keep one message less than there are slots.
 
 use crate::handshake::packet::Topic;
 use crate::shm::page_size;
@@ -34,6 +35,8 @@ pub(super) const PAYLOAD: u64 = 16;
 pub(super) struct Geometry {
     slots: u64,
     slot_len: u64,
+    /// The start of the first slot, in bytes from the start of the topic.
+    data: usize,
 }
 
 impl Geometry {
@@ -44,12 +47,12 @@ impl Geometry {
 
     pub(super) fn new(slots: u32, slot_len: u32) -> Self {
         debug_assert!(slots.is_power_of_two() && slot_len.is_power_of_two() && slot_len >= 64);
-        Self { slots: slots.into(), slot_len: slot_len.into() }
+        Self { slots: slots.into(), slot_len: slot_len.into(), data: page_size() }
     }
 
-    /// Returns the number of slots.
-    pub(super) fn slots(&self) -> u64 {
-        self.slots
+    /// Returns how many messages the slots keep: one slot is that of the next message.
+    pub(super) fn capacity(&self) -> u64 {
+        self.slots - 1
     }
 
     /// Returns the bytes of the longest payload.
@@ -72,7 +75,7 @@ impl Geometry {
     /// Returns the start of the first slot, in bytes from the start of the topic.
     #[inline(always)]
     pub(super) fn data(&self) -> usize {
-        page_size()
+        self.data
     }
 
     /// Returns the bytes of the topic: whole pages.

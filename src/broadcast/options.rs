@@ -55,7 +55,7 @@ impl PublishOptions {
     }
 
     /// The messages that the topic has places for: a power of two from 2 to 65536. Default 256. A subscriber that wants every
-    /// message may be so many behind before the publisher waits for it.
+    /// message may be one less behind before the publisher waits for it.
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self

@@ -430,7 +430,7 @@ impl Publisher {
                         state.keep(message, kept);
                     }
                     state.withdraw(&self.writer, history, 0);
-                    self.withdraw_at = withdraw_at(state.oldest_kept(), self.geometry.slots());
+                    self.withdraw_at = withdraw_at(state.oldest_kept(), self.geometry.capacity());
                     break;
                 }
                 // Its socket's queue is full: it reads no packets.
@@ -459,7 +459,7 @@ impl Publisher {
     #[cold]
     fn make_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
         self.context.check()?;
-        let (next, slots) = (self.writer.next(), self.geometry.slots());
+        let (next, capacity) = (self.writer.next(), self.geometry.capacity());
         let history = self.options.topic().history.into();
         let mut stall = Stall::default();
         loop {
@@ -467,18 +467,18 @@ impl Publisher {
             let last = {
                 let mut state = self.audience.lock();
                 let last = state.last(next - 1);
-                self.room_until = last.map_or(u64::MAX, |(_, position)| position + slots);
+                self.room_until = last.map_or(u64::MAX, |(_, position)| position + capacity);
                 if next < self.room_until {
                     // The message that the next one overwrites keeps no memory in its slot any more.
-                    let overwritten = (next + 1).saturating_sub(slots);
+                    let overwritten = (next + 1).saturating_sub(capacity);
                     state.withdraw(&self.writer, history, overwritten);
-                    self.withdraw_at = withdraw_at(state.oldest_kept(), slots);
+                    self.withdraw_at = withdraw_at(state.oldest_kept(), capacity);
                     return Ok(());
                 }
                 last
             };
             if let Some((id, _)) = last {
-                self.await_subscriber((id, next - slots + 1), patience, &mut stall)?;
+                self.await_subscriber((id, next - capacity + 1), patience, &mut stall)?;
             }
         }
     }
@@ -502,7 +502,7 @@ impl Publisher {
         let until = match patience {
             SendPatience::None => {
                 let behind = newest + 1 - position.min(newest + 1);
-                let free = self.geometry.slots().saturating_sub(behind + 1);
+                let free = self.geometry.capacity().saturating_sub(behind + 1);
                 return Err(TrySendError::Full { free, needed: 1 });
             }
             SendPatience::Until(deadline) => Some(deadline),
@@ -559,8 +559,8 @@ fn call(audience: &Audience, id: u64) {
 }
 
 /// Returns the first message for which the slot of the oldest message that keeps memory is needed.
-fn withdraw_at(oldest_kept: Option<u64>, slots: u64) -> u64 {
-    oldest_kept.map_or(u64::MAX, |oldest| oldest + slots)
+fn withdraw_at(oldest_kept: Option<u64>, capacity: u64) -> u64 {
+    oldest_kept.map_or(u64::MAX, |oldest| oldest + capacity)
 }
 
 /// How long a publisher waits for one subscriber.

@@ -190,6 +190,7 @@ impl Published {
     /// # Errors
     ///
     /// [`Fault::RecordHeader`]
+    #[inline(always)]
     pub(super) fn of_word(word: u64, room: usize) -> Result<Self, Fault> {
         let lie = Fault::RecordHeader { header: word };
         let header = Header::from_word(word & !SPILLED)?;

@@ -12,7 +12,14 @@ pub(super) enum Body {
     Slot,
     /// In a block of the publisher's pool.
     Block(LentRange),
-    Tensors(Box<TensorSet>),
+    Tensors(TensorSet),
+}
+
+/// What most messages do not have. It stands apart, so that a sample moves in registers.
+#[derive(Debug)]
+pub(super) struct Rare {
+    pub(super) metadata: Metadata,
+    pub(super) body: Body,
 }
 
 /// A message of a topic, as a subscriber receives it.
@@ -39,8 +46,7 @@ pub(super) enum Body {
 #[derive(Debug)]
 pub struct Sample<'a> {
     payload: &'a [u8],
-    body: Body,
-    metadata: Metadata,
+    rare: Option<Box<Rare>>,
     sequence: u64,
     missed: u64,
     restarted: bool,
@@ -50,17 +56,21 @@ impl<'a> Sample<'a> {
     #[inline(always)]
     pub(super) fn new(
         payload: &'a [u8],
-        body: Body,
-        metadata: Metadata,
+        rare: Option<Box<Rare>>,
         (sequence, missed): (u64, u64),
         restarted: bool,
     ) -> Self {
-        Self { payload, body, metadata, sequence, missed, restarted }
+        Self { payload, rare, sequence, missed, restarted }
+    }
+
+    #[inline(always)]
+    fn body(&self) -> &Body {
+        self.rare.as_ref().map_or(&Body::Slot, |rare| &rare.body)
     }
 
     /// Returns whether it is a message of bytes or of tensors.
     pub fn kind(&self) -> MessageKind {
-        match self.body {
+        match self.body() {
             Body::Tensors(_) => MessageKind::Tensors,
             _ => MessageKind::Message,
         }
@@ -85,13 +95,14 @@ impl<'a> Sample<'a> {
 
     /// Returns the metadata of the message.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        const NONE: &Metadata = &Metadata::new();
+        self.rare.as_ref().map_or(NONE, |rare| &rare.metadata)
     }
 
     /// Returns the length of the message in bytes. Tensors have none.
     #[inline]
     pub fn len(&self) -> usize {
-        match &self.body {
+        match self.body() {
             Body::Slot => self.payload.len(),
             Body::Block(range) => range.bytes().len(),
             Body::Tensors(_) => 0,
@@ -111,7 +122,7 @@ impl<'a> Sample<'a> {
     /// made before shows other bytes then.
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'_>> {
-        match &self.body {
+        match self.body() {
             Body::Slot => Ok(Bytes::of(self.payload)),
             Body::Block(range) => {
                 range.check()?;
@@ -151,7 +162,7 @@ impl<'a> Sample<'a> {
     /// Checks that what was read is what the publisher has sent.
     #[inline]
     fn check(&self) -> Result<()> {
-        match &self.body {
+        match self.body() {
             Body::Block(range) => range.check(),
             _ => Ok(()),
         }
@@ -159,7 +170,7 @@ impl<'a> Sample<'a> {
 
     /// Returns the tensors of the message. A message of bytes has none.
     pub fn tensors(&self) -> Option<&TensorSet> {
-        match &self.body {
+        match self.body() {
             Body::Tensors(set) => Some(set),
             _ => None,
         }
@@ -167,10 +178,11 @@ impl<'a> Sample<'a> {
 
     /// Takes the tensors of the message, with its metadata. A message of bytes gives an empty set.
     pub fn into_tensors(self) -> TensorSet {
-        match self.body {
-            Body::Tensors(mut set) => {
-                set.set_metadata(self.metadata);
-                *set
+        let Some(rare) = self.rare else { return TensorSet::new() };
+        match *rare {
+            Rare { metadata, body: Body::Tensors(mut set) } => {
+                set.set_metadata(metadata);
+                set
             }
             _ => TensorSet::new(),
         }

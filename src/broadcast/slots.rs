@@ -2,7 +2,7 @@
 //!
 //! | writer | reader |
 //! |---|---|
-//! | store state = 0 | load state: `2 · n` |
+//! | store state = 0, when the message before is published | load state: `2 · n` |
 //! | **release fence** | **acquire fence** |
 //! | store header and payload | load header and payload |
 //! | store state = `2 · n`, **release** | **acquire fence** |
@@ -53,14 +53,12 @@ impl<O: OwnWords> SlotWriter<O> {
         self.next
     }
 
-    /// Begins the next message. Returns the start of its payload, in bytes from the first slot.
+    /// Begins the next message, whose slot is marked. Returns the start of its payload, in bytes from the first slot.
     #[inline(always)]
     pub(super) fn begin(&self) -> usize {
-        let position = self.geometry.position(self.next);
-        self.slots.store(position, 0, Ordering::Relaxed);
-        // Pairs with SlotReader::holds: a reader that loads what is stored next sees the slot as taken.
+        // Pairs with SlotReader::is_whole: a reader that loads what is stored next sees the slot as taken.
         Edge::Overwrite.release();
-        (position + PAYLOAD) as usize
+        (self.geometry.position(self.next) + PAYLOAD) as usize
     }
 
     /// Publishes the message that was begun.
@@ -73,6 +71,8 @@ impl<O: OwnWords> SlotWriter<O> {
         // A hint: what it leads to is checked by the slot's own state.
         self.own.store(NEWEST, self.next, Ordering::Relaxed);
         self.next += 1;
+        // The mark moves the line of the next message towards this core before it is needed.
+        self.slots.store(self.geometry.position(self.next), 0, Ordering::Relaxed);
     }
 
     /// Withdraws a message. Behind [`look_for_holders`](Self::look_for_holders) the caller finds every reader that holds it.

@@ -225,12 +225,12 @@ impl Subscriber {
 
     #[inline(always)]
     fn sample(&mut self, taken: Taken) -> Sample<'_> {
-        let Taken { message, missed, start, end, metadata, body } = taken;
+        let Taken { message, missed, start, end, rare } = taken;
         self.received += 1;
         self.missed += missed;
         let restarted = std::mem::take(&mut self.restarted);
         let payload = self.feed.as_ref().map_or(&[][..], |feed| &feed.payload()[start..end]);
-        Sample::new(payload, body, metadata, (message, missed), restarted)
+        Sample::new(payload, rare, (message, missed), restarted)
     }
 
     /// Returns the answer of a receive that has taken nothing.

@@ -142,6 +142,7 @@ fn a_descriptor_tells_of_messages_and_of_the_end() {
 fn readable(fd: &std::os::fd::OwnedFd, patience: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
-    let time = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    let time =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
     poll(&mut fds, Some(&time)).unwrap() == 1
 }

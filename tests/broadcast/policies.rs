@@ -10,7 +10,8 @@ use crate::{Stage, next};
 #[test]
 fn every_message_reaches_a_subscriber_that_wants_every_one() {
     let mut stage = Stage::new(PublishOptions::new().slots(16));
-    let mut subscribers: Vec<_> = (0..3).map(|_| stage.subscribe(SubscribeOptions::every())).collect();
+    let mut subscribers: Vec<_> =
+        (0..3).map(|_| stage.subscribe(SubscribeOptions::every())).collect();
     std::thread::scope(|scope| {
         for subscriber in &mut subscribers {
             scope.spawn(move || {

@@ -26,6 +26,7 @@
 //! options -> pairs -> two processes a pair
 //! ```
 
+mod broadcasts;
 mod commits;
 mod harness;
 mod loops;

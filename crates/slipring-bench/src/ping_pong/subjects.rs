@@ -5,6 +5,7 @@ use slipring::message::Bytes;
 use slipring::options::Spin;
 use slipring::{Address, Connection, Context, Listener, Options};
 
+use super::broadcasts::{Echoed, Ignored, Shown, Streamed};
 use super::commits::Executed;
 use super::registered::Committed;
 use super::rows::{Kind, Row, one};
@@ -146,7 +147,7 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         mode: "stream",
-        sizes: &[64],
+        sizes: &[8, 64],
         open: Stream::one_by_one,
         pace: Pace::Stream,
         floor: Some("ring"),
@@ -158,6 +159,67 @@ pub static ROWS: &[Row] = &[
         open: Stream::batched,
         pace: Pace::Stream,
         floor: Some("ring"),
+        ..DIRECT
+    },
+    // Messages of which one memory serves all readers.
+    Row { mode: "broadcast", sizes: &[8], open: Echoed::open, floor: Some("direct"), ..DIRECT },
+    Row {
+        mode: "broadcast-stream",
+        sizes: &[8, 64],
+        open: Streamed::open,
+        pace: Pace::Stream,
+        floor: Some("stream"),
+        ..DIRECT
+    },
+    Row {
+        mode: "publish-1",
+        sizes: &[64],
+        open: Ignored::by_1,
+        pace: Pace::Stream,
+        floor: None,
+        shown: false,
+        ..DIRECT
+    },
+    Row {
+        mode: "publish-4",
+        sizes: &[64],
+        open: Ignored::by_4,
+        pace: Pace::Stream,
+        floor: Some("publish-1"),
+        ..DIRECT
+    },
+    Row {
+        mode: "publish-16",
+        sizes: &[64],
+        open: Ignored::by_16,
+        pace: Pace::Stream,
+        floor: Some("publish-1"),
+        ..DIRECT
+    },
+    Row {
+        mode: "publish-64",
+        sizes: &[64],
+        open: Ignored::by_64,
+        pace: Pace::Stream,
+        floor: Some("publish-1"),
+        ..DIRECT
+    },
+    Row {
+        mode: "broadcast-tensor",
+        sizes: &[8],
+        open: Shown::open,
+        pace: Pace::Batches,
+        floor: None,
+        shown: false,
+        ..DIRECT
+    },
+    // A gigabyte to 16 subscribers, beside eight bytes to them.
+    Row {
+        mode: "broadcast-flat",
+        sizes: &[MIB, 1 << 30],
+        open: Shown::open,
+        floor: Some("broadcast-tensor"),
+        shown: false,
         ..DIRECT
     },
     Row {
