@@ -16,6 +16,7 @@
 //! 3. A subscriber is told of every segment that a kept message lies in, when it joins or before the message is published.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +26,8 @@ use crate::broadcast::seat::Seat;
 use crate::broadcast::slots::SlotWriter;
 use crate::error::Eviction;
 use crate::handshake::Policy;
-use crate::handshake::packet::Reason;
+use crate::handshake::packet::{Packet, Reason, Refusal, Topic, refusal};
+use crate::handshake::socket;
 use crate::shm::{Mapping, PeerMapping};
 
 /// The most events that wait for the owner of the publisher.
@@ -74,9 +76,23 @@ impl Audience {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Adds a subscriber and tells it of the memory that it may read. Returns its number.
-    pub(super) fn join(&self, mut seat: Seat) -> u64 {
+    /// Adds a subscriber, then tells it of the topic and of the memory that it may read. So a message that is published after
+    /// the subscriber knows the topic counts for it. Returns its number, or `None` if there are `most`, or the subscriber takes
+    /// no packet.
+    pub(super) fn join(
+        &self,
+        mut seat: Seat,
+        (topic, fd): (&Topic, BorrowedFd<'_>),
+        most: usize,
+    ) -> Option<u64> {
         let mut state = self.lock();
+        if state.seats.len() >= most {
+            let _ = socket::send(seat.link().socket(), &refusal(Refusal::Subscribers), &[]);
+            return None;
+        }
+        if !matches!(seat.link().post(&Packet::Topic(*topic), &[fd]), Ok(true)) {
+            return None;
+        }
         let segments: Vec<u32> = state.segments().into_iter().collect();
         seat.announce(&segments, &segments);
         let id = state.next_id;
@@ -84,7 +100,7 @@ impl Audience {
         state.note(EventKind::Joined, id, &seat);
         state.seats.insert(id, seat);
         self.changed();
-        id
+        Some(id)
     }
 
     /// Removes a subscriber that has ended. Returns it, to be dropped without the lock.
@@ -130,10 +146,6 @@ impl State {
 
     pub(super) fn seat(&self, id: u64) -> Option<&Seat> {
         self.seats.get(&id)
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.seats.len()
     }
 
     /// Returns the numbers and the words of all subscribers.

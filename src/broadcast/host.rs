@@ -18,9 +18,8 @@ use crate::broadcast::audience::Audience;
 use crate::broadcast::layout::NEWEST;
 use crate::broadcast::seat::Seat;
 use crate::error::{Error, Result};
-use crate::handshake::packet::{Packet, Refusal, Topic, refusal};
+use crate::handshake::packet::Topic;
 use crate::handshake::role::Role;
-use crate::handshake::socket;
 use crate::shm::fork::Generation;
 use crate::shm::{Mapping, PeerWords};
 use crate::transport::{Established, Listener};
@@ -134,16 +133,10 @@ impl Door {
         let Role::Subscriber(policy) = established.role else { return };
         let session = established.session;
         let Desk { audience, topic, fd, words, most, .. } = &self.desk;
-        if audience.lock().count() >= *most {
-            let _ = socket::send(session.link.socket(), &refusal(Refusal::Subscribers), &[]);
-            return;
-        }
-        if !matches!(session.link.post(&Packet::Topic(*topic), &[fd.as_fd()]), Ok(true)) {
-            return;
-        }
         let link = session.link.clone();
         let floor = (words.load(NEWEST) + 1).saturating_sub(topic.history.into()).max(1);
-        let id = audience.join(Seat::new(session, policy, floor, topic.hold_limit));
+        let seat = Seat::new(session, policy, floor, topic.hold_limit);
+        let Some(id) = audience.join(seat, (topic, fd.as_fd()), *most) else { return };
         let add = |fd, key, events| {
             epoll::add(&self.epoll, fd, EventData::new_u64(key), events | EventFlags::ET)
         };
