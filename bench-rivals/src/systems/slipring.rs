@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use slipring::broadcast::{PublishOptions, SubscribeOptions};
 use slipring::message::Bytes;
 use slipring::options::Spin;
 use slipring::{Address, Connection, Context, EventLoop, Link, Listener, Options, Tensor};
@@ -60,6 +61,8 @@ impl System for Slipring {
             (Work::FanIn | Work::Reactor(_), _) => "defaults; reactor",
             (Work::Trip(Treatment::Filled), false) | (Work::Stream, _) => "defaults; reserve, peek",
             (Work::Trip(Treatment::Untouched), false) => "defaults; reserve, peek",
+            (Work::FanOut, false) => "defaults; broadcast, every()",
+            (Work::FanOut, true) => "defaults; a link each",
             (_, false) => "defaults",
             (_, true) => "defaults; a fresh tensor each time",
         };
@@ -72,7 +75,7 @@ impl System for Slipring {
             _ if self.polled => work == Work::Trip(Treatment::Filled) && bytes >= 1 << 20,
             Work::Trip(Treatment::Copied) => !self.tensors,
             Work::Trip(_) => !self.tensors || bytes >= 64,
-            Work::FanOut => self.tensors,
+            Work::FanOut => self.ring.is_none() && !self.polled,
             _ => !self.tensors,
         }
     }
@@ -83,7 +86,7 @@ impl System for Slipring {
             Work::Connect => Connect::open(setup),
             Work::FanIn => FanIn::open(setup, fan_in),
             Work::FanOut => {
-                let part = fan_out(setup)?;
+                let part = if self.tensors { fan_out(setup)? } else { broadcast(setup)? };
                 FanOut::over(part, setup)
             }
             _ => {
@@ -297,6 +300,37 @@ fn fan_out(setup: &Setup) -> Outcome<FanOutPart> {
         }) as Look
     };
     Ok(FanOutPart::Receivers(links.into_iter().map(receiver).collect()))
+}
+
+/// One tensor, published once.
+fn broadcast(setup: &Setup) -> Outcome<FanOutPart> {
+    let context = Context::new()?;
+    let address = Address::named(setup.name)?;
+    let bytes = setup.bytes;
+    if setup.role == Role::Leader {
+        let mut publisher = context.publish(&address, PublishOptions::default())?;
+        // The follower subscribes before it returns.
+        setup.meet()?;
+        setup.meet()?;
+        return Ok(FanOutPart::Sender(Box::new(move |fill| {
+            let mut tensor = publisher.alloc::<u8>([bytes])?;
+            fill(&mut tensor);
+            Ok(publisher.send_tensor(tensor)?)
+        })));
+    }
+    setup.meet()?;
+    let receivers: Outcome<Vec<Look>> = (0..RECEIVERS)
+        .map(|_| {
+            let mut subscriber = context.subscribe(&address, SubscribeOptions::every())?;
+            Ok(Box::new(move |look: &mut dyn FnMut(&[u8]) -> Outcome<()>| {
+                let tensor = subscriber.recv()?.ok_or_else(gone)?.into_tensor()?;
+                look(in_place(&tensor)?)
+            }) as Look)
+        })
+        .collect();
+    let receivers = receivers?;
+    setup.meet()?;
+    Ok(FanOutPart::Receivers(receivers))
 }
 
 #[allow(unsafe_code)]
