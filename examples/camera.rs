@@ -11,6 +11,7 @@
 //! viewers go on. A camera without viewers goes on, too.
 
 use std::io::{Write, stdout};
+use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use lexopt::prelude::{Long, ValueExt};
@@ -19,7 +20,15 @@ use slipring::{Context, meta};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(error) => eprintln!("camera: {error:#}"),
+    }
+    ExitCode::FAILURE
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let (mut name, mut rate, mut height, mut width, mut count) =
         ("viewers".to_owned(), 60, 1080, 1920, 0);
     let mut arguments = lexopt::Parser::from_env();

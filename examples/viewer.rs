@@ -12,6 +12,7 @@
 //! start it again: the other goes on.
 
 use std::io::{Write, stdout};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use lexopt::prelude::{Long, ValueExt};
@@ -21,7 +22,15 @@ use slipring::message::Value;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(error) => eprintln!("viewer: {error:#}"),
+    }
+    ExitCode::FAILURE
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let (mut name, mut options, mut slow, mut count) =
         ("viewers".to_owned(), SubscribeOptions::latest(), 0, 0);
     let mut arguments = lexopt::Parser::from_env();

@@ -60,5 +60,5 @@ pub use info::{SubscriberInfo, SubscriberState};
 pub use options::{PublishOptions, SubscribeOptions};
 pub use publisher::Publisher;
 pub use reservation::PublishReservation;
-pub use sample::Sample;
+pub use sample::{OwnedSample, Sample};
 pub use subscriber::Subscriber;
