@@ -55,6 +55,7 @@ mod slots;
 mod subscriber;
 
 pub use crate::handshake::Policy;
+pub(crate) use feed::Feed;
 pub use event::{Event, EventKind};
 pub use info::{SubscriberInfo, SubscriberState};
 pub use options::{PublishOptions, SubscribeOptions};
@@ -62,3 +63,4 @@ pub use publisher::Publisher;
 pub use reservation::PublishReservation;
 pub use sample::{OwnedSample, Sample};
 pub use subscriber::Subscriber;
+pub(crate) use subscriber::{Joining, is_absent};
