@@ -161,6 +161,46 @@ fn a_fan_out_goes_on_when_a_receiver_stops_and_gets_its_memory_back() {
 }
 
 #[test]
+fn viewers_of_every_policy_go_on_when_their_camera_was_killed() {
+    let name = unique_name();
+    let frames = "--height 20 --width 30";
+    let viewers = [("latest", "--slow 30"), ("newest=4", ""), ("every", "")].map(|(policy, slow)| {
+        Example::start("viewer", &format!("--name {name} --policy {policy} {slow}"))
+    });
+    for round in 0..2 {
+        let camera = Example::start("camera", &format!("--name {name} --rate 200 {frames}"));
+        camera.says_times("Joined", 3);
+        camera.says("a second, 3 viewers");
+        for viewer in &viewers {
+            viewer.says_times("another camera came", round);
+        }
+        camera.kill();
+    }
+    for (index, viewer) in viewers.into_iter().enumerate() {
+        let said = viewer.kill();
+        assert!(said.contains(" ms old, "), "{said}");
+        let missed = said.lines().any(|line| line.contains("missed") && !line.contains(" 0 missed"));
+        assert_eq!(missed, index == 0, "{said}");
+    }
+}
+
+#[test]
+fn a_camera_goes_on_when_a_viewer_was_killed_or_is_too_slow() {
+    let name = unique_name();
+    let camera = Example::start("camera", &format!("--name {name} --rate 500 --height 2 --width 3"));
+    camera.says("publishing as");
+    let viewer = Example::start("viewer", &format!("--name {name}"));
+    camera.says("Joined");
+    viewer.kill();
+    camera.says("Died");
+    let slow = Example::start("viewer", &format!("--name {name} --policy every --slow 2500"));
+    assert!(slow.fails().contains("evicted"));
+    camera.says("Evicted(Stalled)");
+    Example::start("viewer", &format!("--name {name} --policy newest=4 --count 50")).succeeds();
+    camera.says("Left");
+}
+
+#[test]
 fn a_producer_goes_on_when_its_consumer_was_killed() {
     for pixels in [21, 7000] {
         let name = unique_name();

@@ -25,6 +25,7 @@ use crate::handshake::packet::{PACKET, Packet, Reason, Topic};
 use crate::handshake::peer::Peer;
 use crate::handshake::socket::{self, Incoming};
 use crate::handshake::{Policy, layout};
+use crate::link::LinkSocket;
 use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::link::waiter::Waiter;
@@ -53,7 +54,7 @@ pub(super) struct Taken {
 
 /// The reading of one publisher.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(crate) struct Feed {
     slots: SlotReader<PeerMapping>,
     cursor: Cursor,
     link: Arc<Link>,
@@ -121,6 +122,11 @@ impl Feed {
     /// Notes that a thread sleeps on the socket.
     pub(super) fn use_descriptor(&self) {
         self.link.use_descriptor();
+    }
+
+    /// Returns the socket of the link.
+    pub(super) fn socket(&self) -> LinkSocket {
+        LinkSocket::new(self.link.clone())
     }
 
     /// Takes the next message.

@@ -221,7 +221,7 @@ impl SubscribeOptions {
         self.reconnect
     }
 
-    pub(super) fn waits(&self) -> Option<Duration> {
+    pub(crate) fn waits(&self) -> Option<Duration> {
         self.wait_for_publisher
     }
 }

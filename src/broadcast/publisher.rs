@@ -17,7 +17,8 @@ use crate::broadcast::host::{Desk, Host};
 use crate::broadcast::info::SubscriberInfo;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::options::PublishOptions;
-use crate::broadcast::record::Draft;
+use crate::broadcast::record::{Draft, header_in_slot};
+use crate::broadcast::reservation::PublishReservation;
 use crate::broadcast::slots::SlotWriter;
 use crate::channel::Metadata;
 use crate::error::{Error, ErrorKind, Eviction, Result, TrySendError};
@@ -208,6 +209,96 @@ impl Publisher {
         self.put_with(message, metadata, SendPatience::Default).map_err(into_error)
     }
 
+    /// Publishes messages in their order, and looks for sleeping subscribers once for up to 64 of them. Returns how many there
+    /// were. An error leaves those before it published.
+    ///
+    /// Subscribers that are awake get each message at once. Those that sleep get the last ones no later than the end: an
+    /// iterator that waits makes them wait.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::broadcast::{PublishOptions, SubscribeOptions};
+    /// # use slipring::{Address, Context};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut prices = context.publish(&address, PublishOptions::default())?;
+    /// # let mut log = context.subscribe(&address, SubscribeOptions::every())?;
+    /// assert_eq!(prices.send_all((0..100u64).map(u64::to_le_bytes))?, 100);
+    /// assert_eq!(log.recv()?.unwrap().to_vec()?, 0u64.to_le_bytes());
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_all<M: AsRef<[u8]>>(
+        &mut self,
+        messages: impl IntoIterator<Item = M>,
+    ) -> Result<u64> {
+        let first = self.writer.next();
+        let mut batch = Batch { publisher: self, unseen: 0 };
+        for message in messages {
+            batch.send(message.as_ref()).map_err(into_error)?;
+        }
+        drop(batch);
+        Ok(self.writer.next() - first)
+    }
+
+    /// Returns room for one message of `len` bytes, which the caller writes where the subscribers read it: in its slot, or in
+    /// a block of the pool if it is long. It waits as [`send`](Self::send) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn reserve(&mut self, len: usize) -> Result<PublishReservation<'_>> {
+        self.reserve_with(len, &Metadata::new())
+    }
+
+    /// Returns room for one message with metadata, as [`reserve`](Self::reserve) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn reserve_with(
+        &mut self,
+        len: usize,
+        metadata: &Metadata,
+    ) -> Result<PublishReservation<'_>> {
+        self.await_room(SendPatience::Default).map_err(into_error)?;
+        let section = metadata.section();
+        if section.len() + len > self.geometry.room() {
+            let block = self.block(len, SendPatience::Default).map_err(into_error)?;
+            return Ok(PublishReservation::in_block(self, section.to_vec(), block));
+        }
+        let start = self.writer.begin_slowly();
+        self.area.put(start, section);
+        let header = header_in_slot(section, len);
+        Ok(PublishReservation::in_slot(self, header, (start + section.len(), len)))
+    }
+
+    /// Returns the bytes of slots, which a reservation has begun.
+    pub(super) fn in_slots(&self, (start, len): (usize, usize)) -> &[u8] {
+        self.area.bytes(start, len)
+    }
+
+    /// Returns the bytes of slots for writing, which a reservation has begun.
+    pub(super) fn in_slots_mut(&mut self, (start, len): (usize, usize)) -> &mut [u8] {
+        self.area.bytes_mut(start, len)
+    }
+
+    /// Publishes what a reservation has written into the next slot.
+    pub(super) fn publish_slot(&mut self, header: u64) {
+        self.writer.publish(header);
+        self.wake();
+    }
+
+    /// Publishes what a reservation has written into a block.
+    pub(super) fn publish_block(&mut self, section: &[u8], block: Block) -> Result<()> {
+        let draft =
+            self.draft(SendPatience::Default, move |_| Draft::of_block(section, block));
+        self.publish(draft.map_err(into_error)?, SendPatience::Default).map_err(into_error)
+    }
+
     /// Returns memory for a tensor from the context's pool, as [`Context::alloc`] does. It first takes back what subscribers no
     /// longer read, and waits for those that want every message.
     ///
@@ -345,10 +436,16 @@ impl Publisher {
     /// Publishes a payload that fits into a slot and keeps no memory. There is room for it.
     #[inline(always)]
     fn put_in_slot(&mut self, header: u64, payload: &[u8]) {
+        self.put_silently(header, payload);
+        self.wake();
+    }
+
+    /// Publishes as [`put_in_slot`](Self::put_in_slot) does, and wakes nobody.
+    #[inline(always)]
+    fn put_silently(&mut self, header: u64, payload: &[u8]) {
         let offset = self.writer.begin();
         self.area.put(offset, payload);
         self.writer.publish(header);
-        self.wake();
     }
 
     /// Makes a draft, whose blocks come from the pool.
@@ -448,12 +545,14 @@ impl Publisher {
     /// Makes sure that the next slot may be overwritten.
     #[inline(always)]
     fn await_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
+        if self.has_room() { Ok(()) } else { self.make_room(patience) }
+    }
+
+    /// Returns whether the next slot may be overwritten, as of the last look at the subscribers, and that they are the same.
+    #[inline(always)]
+    fn has_room(&self) -> bool {
         let next = self.writer.next();
-        if self.audience.version() == self.seen && next < self.room_until && next < self.withdraw_at
-        {
-            return Ok(());
-        }
-        self.make_room(patience)
+        self.audience.version() == self.seen && next < self.room_until && next < self.withdraw_at
     }
 
     #[cold]
@@ -550,6 +649,46 @@ impl Publisher {
     fn ring(&self) {
         self.words.add(BELL, 1);
         wake_all(&self.words, BELL);
+    }
+}
+
+/// Messages after which a batch looks for sleepers.
+const BATCH: u32 = 64;
+
+/// Messages that are published one after the other. The drop wakes the subscribers that sleep.
+struct Batch<'a> {
+    publisher: &'a mut Publisher,
+    /// The messages that sleepers have not been woken for.
+    unseen: u32,
+}
+
+impl Batch<'_> {
+    fn send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
+        let is_short = message.len() <= self.publisher.geometry.room();
+        // The publisher may wait for one that sleeps.
+        if self.unseen >= BATCH || !is_short || !self.publisher.has_room() {
+            self.wake();
+        }
+        if !is_short {
+            return self.publisher.put(message, SendPatience::Default);
+        }
+        self.publisher.await_room(SendPatience::Default)?;
+        let header = Header::new(Kind::Message, message.len() as u32);
+        self.publisher.put_silently(header.to_word(), message);
+        self.unseen += 1;
+        Ok(())
+    }
+
+    fn wake(&mut self) {
+        if std::mem::take(&mut self.unseen) > 0 {
+            self.publisher.wake();
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        self.wake();
     }
 }
 

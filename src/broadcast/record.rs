@@ -72,6 +72,11 @@ impl Draft {
     pub(super) fn long(metadata: &[u8], message: &[u8], alloc: Alloc<'_>) -> Result<Self> {
         let mut block = alloc(message.len())?;
         block.bytes_mut().copy_from_slice(message);
+        Self::of_block(metadata, block)
+    }
+
+    /// Returns the draft of a message that is in a block.
+    pub(super) fn of_block(metadata: &[u8], block: Block) -> Result<Self> {
         let mut draft = Self { header: 0, payload: metadata.to_vec(), kept: Vec::new() };
         draft.attach(block)?;
         draft.header = header(Header::pooled(Kind::Message, draft.payload.len() as u32), metadata);
@@ -80,9 +85,8 @@ impl Draft {
 
     /// Returns the draft of a message whose metadata does not fit into a slot beside it.
     pub(super) fn short(metadata: &[u8], message: &[u8]) -> Self {
-        let payload = [metadata, message].concat();
-        let header = header(Header::new(Kind::Message, payload.len() as u32), metadata);
-        Self { header, payload, kept: Vec::new() }
+        let header = header_in_slot(metadata, message.len());
+        Self { header, payload: [metadata, message].concat(), kept: Vec::new() }
     }
 
     /// Returns the draft of a message of tensors.
@@ -170,6 +174,11 @@ impl Draft {
 fn descriptor_of(block: &SharedBlock) -> LoanDescriptor {
     let (segment, offset) = block.place();
     LoanDescriptor { segment, slot: 0, offset, len: block.len() as u64, generation: 0 }
+}
+
+/// Returns the header of a message of `len` bytes behind its metadata, all of which is in its slot.
+pub(super) fn header_in_slot(metadata: &[u8], len: usize) -> u64 {
+    header(Header::new(Kind::Message, (metadata.len() + len) as u32), metadata)
 }
 
 fn header(header: Header, metadata: &[u8]) -> u64 {

@@ -10,6 +10,8 @@ use crate::tensor::{Tensor, TensorSet};
 pub(super) enum Body {
     /// They were copied out of the slot.
     Slot,
+    /// They are the sample's own.
+    Owned(Vec<u8>),
     /// In a block of the publisher's pool.
     Block(LentRange),
     Tensors(TensorSet),
@@ -21,6 +23,10 @@ pub(super) struct Rare {
     pub(super) metadata: Metadata,
     pub(super) body: Body,
 }
+
+/// A sample that borrows nothing: it may go to another thread or task, and outlives the subscriber.
+/// [`Sample::into_owned`] makes it.
+pub type OwnedSample = Sample<'static>;
 
 /// A message of a topic, as a subscriber receives it.
 ///
@@ -104,6 +110,7 @@ impl<'a> Sample<'a> {
     pub fn len(&self) -> usize {
         match self.body() {
             Body::Slot => self.payload.len(),
+            Body::Owned(bytes) => bytes.len(),
             Body::Block(range) => range.bytes().len(),
             Body::Tensors(_) => 0,
         }
@@ -124,6 +131,7 @@ impl<'a> Sample<'a> {
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         match self.body() {
             Body::Slot => Ok(Bytes::of(self.payload)),
+            Body::Owned(bytes) => Ok(Bytes::of(bytes)),
             Body::Block(range) => {
                 range.check()?;
                 Ok(range.bytes())
@@ -174,6 +182,32 @@ impl<'a> Sample<'a> {
             Body::Tensors(set) => Some(set),
             _ => None,
         }
+    }
+
+    /// Returns the sample without its borrow of the subscriber. It copies a short message. A long one and tensors stay in the
+    /// publisher's pool, and the subscriber holds them on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::broadcast::{PublishOptions, SubscribeOptions};
+    /// # use slipring::{Address, Context};
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut clock = context.publish(&address, PublishOptions::default())?;
+    /// # let mut log = context.subscribe(&address, SubscribeOptions::every())?;
+    /// clock.send(b"tick")?;
+    /// let sample = log.recv()?.expect("a message").into_owned();
+    /// let copy = std::thread::spawn(move || sample.to_vec()).join().unwrap()?;
+    /// assert_eq!(copy, b"tick");
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn into_owned(self) -> OwnedSample {
+        let Self { payload, body, metadata, sequence, missed, restarted } = self;
+        let body = match body {
+            Body::Slot => Body::Owned(payload.to_vec()),
+            body => body,
+        };
+        Sample { payload: &[], body, metadata, sequence, missed, restarted }
     }
 
     /// Takes the tensors of the message, with its metadata. A message of bytes gives an empty set.

@@ -61,6 +61,17 @@ impl<O: OwnWords> SlotWriter<O> {
         (self.geometry.position(self.next) + PAYLOAD) as usize
     }
 
+    /// Begins the next message, whose writing may take long or never end: a reader that is so far behind goes on with a later
+    /// one meanwhile. Returns the start of its payload, in bytes from the first slot.
+    pub(super) fn begin_slowly(&self) -> usize {
+        let start = self.begin();
+        // The slot had no message in the first round.
+        if let Some(overwritten) = self.next.checked_sub(self.geometry.slots()) {
+            self.withdraw(overwritten);
+        }
+        start
+    }
+
     /// Publishes the message that was begun.
     #[inline(always)]
     pub(super) fn publish(&mut self, header: u64) {

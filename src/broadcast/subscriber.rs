@@ -12,6 +12,7 @@ use crate::broadcast::options::SubscribeOptions;
 use crate::broadcast::sample::Sample;
 use crate::error::{Error, ErrorKind, Result, TryRecvError};
 use crate::handshake::{Address, Peer, Policy};
+use crate::link::LinkSocket;
 use crate::patience::{RecvPatience, after};
 use crate::transport::Context;
 
@@ -78,17 +79,8 @@ impl Context {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        let address = address.try_into()?;
         let until = options.waits().map(after);
-        let mut subscriber = Subscriber {
-            feed: None,
-            address,
-            options,
-            restarted: false,
-            received: 0,
-            missed: 0,
-            context: self.clone(),
-        };
+        let mut subscriber = Subscriber::apart(self, address.try_into()?, options);
         loop {
             match subscriber.join() {
                 Ok(()) => return Ok(subscriber),
@@ -102,7 +94,21 @@ impl Context {
     }
 }
 
+/// A join of a publisher, which waits for the answer of the publisher's process. Any thread may do it.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    context: Context,
+    address: Address,
+    policy: Policy,
+}
+
 impl Subscriber {
+    /// Returns a subscriber that has joined no publisher.
+    pub(crate) fn apart(context: &Context, address: Address, options: SubscribeOptions) -> Self {
+        let context = context.clone();
+        Self { feed: None, address, options, restarted: false, received: 0, missed: 0, context }
+    }
+
     /// Receives the next message. It waits for it. Returns `None` after the publisher has ended in order, unless the subscriber
     /// [reconnects](SubscribeOptions::reconnect).
     ///
@@ -215,12 +221,40 @@ impl Subscriber {
     }
 
     fn join(&mut self) -> Result<()> {
-        let (since, deadline) = (Instant::now(), self.context.handshake_deadline());
-        let policy = self.options.policy();
-        let session = self.context.join(&self.address, policy, deadline)?.session;
-        let spin = self.context.spin_option();
-        self.feed = Some(Feed::join(session, policy, spin, (since, deadline))?);
+        self.feed = Some(self.joining().join()?);
         Ok(())
+    }
+
+    /// Returns the join of the next publisher, for a thread that may wait for it.
+    pub(crate) fn joining(&self) -> Joining {
+        let (context, address) = (self.context.clone(), self.address.clone());
+        Joining { context, address, policy: self.options.policy() }
+    }
+
+    /// Receives from the publisher that this subscriber has joined, and waits for nothing. Without one it is empty.
+    pub(crate) fn try_recv_joined(&mut self) -> Result<Option<Sample<'_>>, TryRecvError> {
+        let Some(feed) = &mut self.feed else { return Err(TryRecvError::Empty) };
+        match feed.take(RecvPatience::None) {
+            Ok(taken) => Ok(Some(self.sample(taken))),
+            Err(error) if is_end(&error) && self.options.reconnects() => {
+                (self.feed, self.restarted) = (None, true);
+                Err(TryRecvError::Empty)
+            }
+            Err(TryRecvError::Empty) => Err(TryRecvError::Empty),
+            Err(error) => Ok(self.over(error)?),
+        }
+    }
+
+    /// Reads from the publisher that a [`Joining`] has joined.
+    pub(crate) fn install(&mut self, feed: Feed) {
+        self.feed = Some(feed);
+    }
+
+    /// Returns the socket to sleep on, or `None` while there is no publisher.
+    pub(crate) fn socket(&self) -> Option<LinkSocket> {
+        let feed = self.feed.as_ref()?;
+        feed.use_descriptor();
+        Some(feed.socket())
     }
 
     #[inline(always)]
@@ -254,6 +288,25 @@ impl Subscriber {
         feed.use_descriptor();
         Some(feed.as_fd())
     }
+
+    /// Returns the descriptor if it stays the same as long as the subscriber lives.
+    pub(crate) fn lasting_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        if self.options.reconnects() { None } else { self.descriptor() }
+    }
+}
+
+impl Joining {
+    /// Joins the publisher.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::subscribe`].
+    pub(crate) fn join(&self) -> Result<Feed> {
+        let Self { context, address, policy } = self;
+        let (since, deadline) = (Instant::now(), context.handshake_deadline());
+        let session = context.join(address, *policy, deadline)?.session;
+        Feed::join(session, *policy, context.spin_option(), (since, deadline))
+    }
 }
 
 /// Returns whether the publisher has ended.
@@ -262,6 +315,6 @@ fn is_end(error: &TryRecvError) -> bool {
 }
 
 /// Returns whether there is no publisher now.
-fn is_absent(error: &Error) -> bool {
+pub(crate) fn is_absent(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NobodyListens { .. }) || error.is_disconnected()
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
+use crate::broadcast::{Feed, Sample, Subscriber};
 use crate::channel::{MessageKind, Receiver};
 use crate::error::{Error, ErrorKind, Result, contain};
 use crate::link::LinkSocket;
@@ -21,6 +22,8 @@ pub(super) type WriteFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
 pub(super) type TensorRequestFn = Box<dyn FnMut(&Link, TensorRequest) + Send>;
 pub(super) type CallFn = Box<dyn FnOnce(&Link, Result<Response>) + Send>;
 pub(super) type TokenFn = Box<dyn FnMut(&Link) + Send>;
+pub(super) type SampleFn =
+    Box<dyn FnMut(Result<Option<Sample<'_>>>) -> ControlFlow<()> + Send>;
 pub(super) type AcceptFn = Box<dyn FnMut(Result<Connection>) -> ControlFlow<()> + Send>;
 
 /// A request of a call, or its response.
@@ -81,6 +84,15 @@ pub(super) enum Command {
         listener: Box<Listener>,
         accept: AcceptFn,
     },
+    /// Serve a subscriber. Epoll watches the socket under the key, if there is one.
+    Subscribe {
+        key: u64,
+        subscriber: Box<Subscriber>,
+        socket: Option<LinkSocket>,
+        callback: SampleFn,
+    },
+    /// Go on with the publisher that a thread has joined for the subscriber with this key.
+    Joined(u64, Result<Feed>),
     OnMessage(Link, MessageFn),
     OnLong(Link, LongFn),
     OnTensors(Link, TensorsFn),
@@ -136,6 +148,12 @@ impl Command {
                 contain(|| drop(accept));
                 contain(|| drop(listener));
             }
+            Self::Subscribe { subscriber, mut callback, .. } => {
+                contain(|| callback(Err(refused())));
+                contain(|| drop(callback));
+                drop(subscriber);
+            }
+            Self::Joined(_, joined) => drop(joined),
             Self::Run(work) => drop(contain(|| drop(work))),
             Self::Flush(_) | Self::Poll(_) | Self::Close(_) => {}
             Self::Abort(..) | Self::Nudge | Self::Shutdown => {}

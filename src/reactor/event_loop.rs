@@ -20,6 +20,7 @@ use crate::reactor::listeners::ListenerSet;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::ready_set::ReadySet;
 use crate::reactor::resting::RestingSet;
+use crate::reactor::subscribers::SubscriberSet;
 use crate::reactor::totals::Totals;
 use crate::transport::Context;
 use crate::wake::{Polling, before_last_look};
@@ -89,6 +90,7 @@ pub struct EventLoop {
     handles: Handles,
     links: LinkTable,
     listeners: ListenerSet,
+    subscribers: SubscriberSet,
     ready: ReadySet,
     resting: RestingSet,
     /// The index in the ready set at which the last sweep stopped.
@@ -126,6 +128,7 @@ impl EventLoop {
             handles: Handles::default(),
             links: LinkTable::default(),
             listeners: ListenerSet::default(),
+            subscribers: SubscriberSet::default(),
             ready: ReadySet::default(),
             resting: RestingSet::default(),
             stopped_at: 0,
@@ -144,7 +147,7 @@ impl EventLoop {
     }
 
     /// Serves links, and sleeps when there is nothing to do. Returns after [`Reactor::shutdown`], or when no handle, no
-    /// link and no listener is left.
+    /// link, no listener and no subscriber is left.
     ///
     /// # Errors
     ///
@@ -203,11 +206,13 @@ impl EventLoop {
     /// Returns how long the caller may sleep on the descriptor. `None`: until it is readable.
     pub fn timeout(&self) -> Option<Duration> {
         let room = (!self.flushing.is_empty()).then_some(ROOM_EVERY);
-        self.listeners.timeout().into_iter().chain(self.resting.timeout()).chain(room).min()
+        let served = self.listeners.timeout().into_iter().chain(self.subscribers.timeout());
+        served.chain(self.resting.timeout()).chain(room).min()
     }
 
     fn is_finished(&self) -> bool {
-        let unused = self.links.len() == 0 && self.listeners.is_empty();
+        let is_silent = self.listeners.is_empty() && self.subscribers.is_empty();
+        let unused = self.links.len() == 0 && is_silent;
         self.stopped || unused && self.mailbox.is_abandoned(|| self.handles.is_empty())
     }
 
@@ -218,6 +223,9 @@ impl EventLoop {
             done += self.execute_commands();
         }
         done += self.sweep(budget);
+        if self.subscribers.is_ready() {
+            done += self.subscribers.serve(&self.mailbox);
+        }
         if !self.flushing.is_empty() {
             done += self.flush();
         }
@@ -361,11 +369,12 @@ impl EventLoop {
                 if active.is_some_and(|active| active.take_event(flags.intersects(ends))) {
                     self.poll(place);
                 }
-            } else if self.listeners.accept(key, &*self.mailbox) {
+            } else if self.subscribers.wake(key) || self.listeners.accept(key, &*self.mailbox) {
                 done += 1;
             }
         }
         self.listeners.pass_time(&*self.mailbox);
+        self.subscribers.pass_time();
         Ok(done + self.end_rests())
     }
 
@@ -380,7 +389,7 @@ impl EventLoop {
         let places = self.ready.places();
         let armed = self.arm(&places, was_hot);
         let flushed = if self.flushing.is_empty() { 0 } else { self.flush() };
-        armed && flushed == 0 && !self.mailbox.is_pending()
+        armed && flushed == 0 && !self.mailbox.is_pending() && !self.subscribers.is_ready()
     }
 
     /// Arms the links at `places`, with one barrier. `was_hot`: a sending half that the caller has armed was hot. Returns
@@ -450,6 +459,10 @@ impl EventLoop {
             Command::Accept { key, listener, accept } => {
                 self.listeners.push(key, *listener, accept);
             }
+            Command::Subscribe { key, subscriber, socket, callback } => {
+                self.subscribers.insert(key, (*subscriber, socket), callback);
+            }
+            Command::Joined(key, joined) => self.subscribers.joined(key, joined, &self.mailbox),
             Command::OnMessage(link, callback) => {
                 link.end_change();
                 self.change(&link, |active| active.on_message(callback));
@@ -560,8 +573,9 @@ impl EventLoop {
         self.totals.remove(&link);
     }
 
-    /// Closes every link and listener.
+    /// Closes every link, listener and subscriber.
     fn end_all(&mut self) {
+        self.subscribers.close(&self.mailbox);
         self.listeners.close(&*self.mailbox);
         for place in 0..self.links.places() {
             self.end(place, Ok(()), Some(ErrorKind::ReactorStopped));

@@ -6,12 +6,14 @@ use std::sync::{Arc, Weak};
 
 use rustix::event::epoll::EventFlags;
 
+use crate::broadcast::{Sample, Subscriber};
 use crate::error::{Error, Result};
 use crate::reactor::command::Command;
 use crate::reactor::event_loop::EventLoop;
 use crate::reactor::link::Link;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::stats::ReactorStats;
+use crate::reactor::subscribers::EVENTS;
 use crate::reactor::totals::Totals;
 use crate::transport::{Connection, Context, Listener};
 
@@ -87,7 +89,7 @@ impl Handles {
 
 impl Reactor {
     /// Starts a thread, `slipring-reactor`, that serves links. It ends at [`shutdown`](Self::shutdown), or when no
-    /// handle, no link and no listener of the reactor is left.
+    /// handle, no link, no listener and no subscriber of the reactor is left.
     ///
     /// [`Options::spin`](crate::Options::spin) of the context says how long the thread polls before it sleeps.
     ///
@@ -148,6 +150,62 @@ impl Reactor {
         let key = mailbox.watch(&listener, EventFlags::IN)?;
         let (listener, accept) = (Box::new(listener), Box::new(accept));
         Command::Accept { key, listener, accept }.post(mailbox);
+        Ok(())
+    }
+
+    /// Receives the messages of a topic on the reactor's thread. The thread hands each one to `callback`, as
+    /// [`Subscriber::recv`] would return it, until `callback` returns `Break` or panics. `Ok(None)` and an error are the last
+    /// answer, except [`ErrorKind::HoldLimit`](crate::ErrorKind::HoldLimit).
+    ///
+    /// A silent subscriber costs no time. One that [reconnects](crate::broadcast::SubscribeOptions::reconnect) waits for the
+    /// next publisher without holding up the reactor.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    ///
+    /// use slipring::broadcast::{PublishOptions, SubscribeOptions};
+    /// use slipring::{Address, Context, Reactor};
+    ///
+    /// let (context, address) = (Context::new()?, Address::fresh());
+    /// let mut camera = context.publish(&address, PublishOptions::default())?;
+    /// let reactor = Reactor::spawn(&context)?;
+    /// let (seen, all) = std::sync::mpsc::channel();
+    /// for _ in 0..10 {
+    ///     let seen = seen.clone();
+    ///     let subscriber = context.subscribe(&address, SubscribeOptions::every())?;
+    ///     reactor.subscribe(subscriber, move |sample| {
+    ///         let sample = sample.ok().flatten().expect("a message");
+    ///         seen.send(sample.to_vec()).unwrap();
+    ///         ControlFlow::Continue(())
+    ///     })?;
+    /// }
+    /// camera.send(b"frame")?;
+    /// for _ in 0..10 {
+    ///     assert_eq!(all.recv().unwrap()?, b"frame");
+    /// }
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel cannot watch one more descriptor.
+    /// - [`ErrorKind::Forked`](crate::ErrorKind::Forked): the caller is a forked child.
+    pub fn subscribe(
+        &self,
+        subscriber: Subscriber,
+        callback: impl FnMut(Result<Option<Sample<'_>>>) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<()> {
+        let mailbox = &self.owner.mailbox;
+        mailbox.generation().check()?;
+        let socket = subscriber.socket();
+        let key = match &socket {
+            Some(socket) => mailbox.watch(socket, EVENTS)?,
+            None => mailbox.key(),
+        };
+        let (subscriber, callback) = (Box::new(subscriber), Box::new(callback));
+        Command::Subscribe { key, subscriber, socket, callback }.post(mailbox);
         Ok(())
     }
 

@@ -54,10 +54,15 @@ impl<C> Mailbox<C> {
 
     /// Adds `source` to the loop's epoll set. Returns its key.
     pub(super) fn watch(&self, source: impl AsFd, events: EventFlags) -> Result<u64> {
-        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
+        let key = self.key();
         epoll::add(&self.epoll, source, EventData::new_u64(key), events)
             .map_err(|errno| Error::os("epoll_ctl", errno))?;
         Ok(key)
+    }
+
+    /// Returns a key that no other source has.
+    pub(super) fn key(&self) -> u64 {
+        self.next_key.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns whether `key` is the bell's.

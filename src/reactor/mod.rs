@@ -22,6 +22,7 @@
 //! | `event_loop` | the loop |
 //! | `active_link`, `interest`, `deferred` | a link's receiving half, its callbacks, and messages set aside for them |
 //! | `link_table`, `ready_set`, `resting`, `listeners` | the links by place and key, the polled and the resting links, the listeners |
+//! | `subscribers` | the subscribers of topics |
 //! | `token_table` | the functions that a peer may trigger |
 //! | `stats`, `totals` | the counters |
 
@@ -42,6 +43,7 @@ mod models;
 mod ready_set;
 mod resting;
 mod stats;
+mod subscribers;
 mod token_table;
 mod totals;
 mod write_queue;

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`policies`] | what each policy receives and misses, and what history is |
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
+//! | [`in_place`] | messages that are written in place, and batches |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
 
+mod in_place;
 mod lives;
 mod memory;
 mod policies;

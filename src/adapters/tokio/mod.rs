@@ -7,6 +7,11 @@
 //!
 //! [`AsyncCaller`] makes calls of several tasks at a time on one connection. [`AsyncStream`] is a byte stream over a connection, for code that expects a socket.
 //!
+//! [`AsyncSubscriber`] receives what a [`Publisher`](crate::broadcast::Publisher) publishes. A publisher needs no type of its
+//! own here: [`Publisher::try_send`](crate::broadcast::Publisher::try_send) never waits, and
+//! [`Publisher::send`](crate::broadcast::Publisher::send) only for subscribers that want every message.
+//! [`PublishOptions::every`](crate::broadcast::PublishOptions::every) refuses those.
+//!
 //! The runtime needs its I/O and time drivers (`enable_all`).
 //!
 //! # Examples
@@ -41,6 +46,7 @@ mod caller;
 mod halves;
 mod shared;
 mod stream;
+mod subscriber;
 
 use crate::adapters::tokio::shared::{LinkWaits, Listening, Watched};
 use crate::channel::{Request, RequestId};
@@ -52,6 +58,7 @@ use crate::{Address, Context, Error, Result, Tensor, TensorSet};
 pub use caller::AsyncCaller;
 pub use halves::{AsyncReceiver, AsyncSender};
 pub use stream::AsyncStream;
+pub use subscriber::AsyncSubscriber;
 
 /// Accepts connections: [`crate::Listener`] on a tokio runtime.
 ///

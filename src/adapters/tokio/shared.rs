@@ -83,6 +83,12 @@ pub(super) fn watch(listener: crate::Listener) -> Result<Watched<Listening>> {
     unsafe { Watched::new(Listening(listener)) }
 }
 
+/// Watches the socket of a link on the current runtime.
+pub(super) fn watch_link(socket: LinkSocket) -> Result<Watched<LinkSocket>> {
+    // SAFETY: a `LinkSocket` holds its link, which keeps one socket open for as long as it lives.
+    unsafe { Watched::new(socket) }
+}
+
 /// The socket of a link, and the halves that wait on it. The half that reads a packet from the socket may read the other
 /// half's wake-up. It then notifies the other half.
 #[derive(Debug)]
@@ -94,8 +100,7 @@ pub(super) struct LinkWaits {
 
 impl LinkWaits {
     pub(super) fn new(socket: LinkSocket) -> Result<Arc<Self>> {
-        // SAFETY: a `LinkSocket` holds its link, which keeps one socket open for as long as it lives.
-        let socket = unsafe { Watched::new(socket) }?;
+        let socket = watch_link(socket)?;
         Ok(Arc::new(Self { socket, data: Notify::new(), room: Notify::new() }))
     }
 

@@ -1,0 +1,209 @@
+//! A subscriber on a runtime.
+//!
+//! 1. The task sleeps on the socket of the publisher that the subscriber has joined. The next publisher has another one.
+//! 2. A join waits for another process, so a thread for blocking work does it.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{self, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use tokio::time::Sleep;
+
+use crate::adapters::tokio::shared::{TaskTurn, Watched, watch_link};
+use crate::broadcast::{
+    Feed, OwnedSample, Policy, Sample, SubscribeOptions, Subscriber, is_absent,
+};
+use crate::error::TryRecvError;
+use crate::link::LinkSocket;
+use crate::patience::after;
+use crate::{Address, Context, Error, Result};
+
+/// The pause before the next look for a publisher.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// One reader of a topic: [`Subscriber`] on a tokio runtime.
+///
+/// It sleeps as soon as nothing is there, whatever [`Options::spin`](crate::Options::spin) says. While there is no publisher it
+/// looks for one every 5 ms.
+///
+/// # Examples
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// use slipring::broadcast::{PublishOptions, SubscribeOptions};
+/// use slipring::tokio::AsyncSubscriber;
+/// use slipring::{Address, Context};
+///
+/// let (context, address) = (Context::new()?, Address::fresh());
+/// let mut clock = context.publish(&address, PublishOptions::default())?;
+/// let options = SubscribeOptions::every().reconnect(false);
+/// let mut log = AsyncSubscriber::subscribe(&context, &address, options).await?;
+/// clock.send(b"tick")?;
+/// drop(clock);
+/// while let Some(sample) = log.recv().await? {
+///     assert_eq!(sample.to_vec()?, b"tick");
+/// }
+/// # Ok::<_, slipring::Error>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AsyncSubscriber {
+    inner: Subscriber,
+    /// The socket of the present publisher.
+    watched: Option<Watched<LinkSocket>>,
+    /// The look for the next publisher.
+    joining: Option<JoinHandle<Result<Feed>>>,
+    /// The pause before it.
+    pause: Option<Pin<Box<Sleep>>>,
+    turn: TaskTurn,
+}
+
+impl AsyncSubscriber {
+    /// Puts a subscriber on the runtime of the tasks that receive from it.
+    pub fn new(subscriber: Subscriber) -> Self {
+        let (watched, joining, pause, turn) = (None, None, None, TaskTurn::default());
+        Self { inner: subscriber, watched, joining, pause, turn }
+    }
+
+    /// Subscribes to the topic of a publisher. The task sleeps while it waits for one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::subscribe`].
+    pub async fn subscribe<A>(
+        context: &Context,
+        address: A,
+        options: SubscribeOptions,
+    ) -> Result<Self>
+    where
+        A: TryInto<Address>,
+        Error: From<A::Error>,
+    {
+        let until = options.waits().map(after);
+        let mut subscriber =
+            Self::new(Subscriber::apart(context, address.try_into()?, options));
+        loop {
+            match poll_fn(|context| subscriber.poll_join(context)).await {
+                Ok(()) => return Ok(subscriber),
+                Err(error) if !is_absent(&error) => return Err(error),
+                Err(error) if until.is_none_or(|until| Instant::now() + RETRY >= until) => {
+                    return Err(error);
+                }
+                Err(_) => ::tokio::time::sleep(RETRY).await,
+            }
+        }
+    }
+
+    /// Receives the next message, and waits for it. Returns `None` after the publisher has ended in order, unless the
+    /// subscriber [reconnects](SubscribeOptions::reconnect). A dropped future has received nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Subscriber::recv`].
+    pub async fn recv(&mut self) -> Result<Option<OwnedSample>> {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// Receives as [`recv`](Self::recv) does, for those who write futures and streams.
+    ///
+    /// # Examples
+    ///
+    /// A stream of samples:
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # use slipring::broadcast::{PublishOptions, SubscribeOptions};
+    /// # use slipring::tokio::AsyncSubscriber;
+    /// # use slipring::{Address, Context};
+    /// use futures_util::stream::{self, StreamExt};
+    ///
+    /// # let (context, address) = (Context::new()?, Address::fresh());
+    /// # let mut clock = context.publish(&address, PublishOptions::default())?;
+    /// let mut log = AsyncSubscriber::subscribe(&context, &address, SubscribeOptions::every()).await?;
+    /// let mut samples =
+    ///     stream::poll_fn(move |context| log.poll_recv(context).map(Result::transpose));
+    /// clock.send(b"tick")?;
+    /// assert_eq!(samples.next().await.expect("a sample")?.to_vec()?, b"tick");
+    /// # Ok::<_, slipring::Error>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Subscriber::recv`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime with I/O and time.
+    pub fn poll_recv(
+        &mut self,
+        context: &mut task::Context<'_>,
+    ) -> Poll<Result<Option<OwnedSample>>> {
+        loop {
+            if self.turn.is_over() {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match self.inner.try_recv_joined() {
+                Ok(sample) => return Poll::Ready(Ok(sample.map(Sample::into_owned))),
+                Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(error)),
+                Err(TryRecvError::Empty) => {}
+            }
+            match (&self.watched, self.inner.socket()) {
+                (Some(watched), Some(_)) => {
+                    let ready = ready!(watched.poll_read_ready(context));
+                    ready.map_err(|error| Error::os("epoll_wait", error))?.clear_ready();
+                }
+                // What came before the subscriber was armed makes no event, so the next turn looks once more.
+                (None, Some(socket)) => self.watched = Some(watch_link(socket)?),
+                (_, None) => {
+                    self.watched = None;
+                    ready!(self.poll_next(context))?;
+                }
+            }
+        }
+    }
+
+    /// Joins the next publisher, and waits until there is one.
+    fn poll_next(&mut self, context: &mut task::Context<'_>) -> Poll<Result<()>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(context));
+                self.pause = None;
+            }
+            match ready!(self.poll_join(context)) {
+                Err(error) if is_absent(&error) => {
+                    self.pause = Some(Box::pin(::tokio::time::sleep(RETRY)));
+                }
+                joined => return Poll::Ready(joined),
+            }
+        }
+    }
+
+    /// Joins the publisher that is there.
+    fn poll_join(&mut self, context: &mut task::Context<'_>) -> Poll<Result<()>> {
+        let joining = self.joining.get_or_insert_with(|| {
+            let joining = self.inner.joining();
+            ::tokio::task::spawn_blocking(move || joining.join())
+        });
+        let joined = ready!(Pin::new(joining).poll(context));
+        self.joining = None;
+        let feed = joined.map_err(|error| Error::os("connect", error))??;
+        self.inner.install(feed);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Returns what this subscriber has asked for.
+    pub fn policy(&self) -> Policy {
+        self.inner.policy()
+    }
+
+    /// Returns the subscriber.
+    pub fn get_ref(&self) -> &Subscriber {
+        &self.inner
+    }
+}

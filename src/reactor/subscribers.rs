@@ -1,0 +1,295 @@
+//! The subscribers of a loop.
+//!
+//! ```text
+//!   armed ── event ──▶ ready ── nothing left ──▶ armed
+//!                        │ the publisher has ended
+//!                        ▼
+//!                      apart ── a thread joins the next publisher ──▶ ready
+//! ```
+//!
+//! 1. A subscriber that is armed costs the loop nothing. It is armed as soon as nothing is left.
+//! 2. A join waits for another process, so a thread beside the loop does it, one for all subscribers of the loop. The thread
+//!    starts with the first one that is apart, and ends with the set.
+//! 3. A panic of a callback, `Break` and an error end the subscription. [`ErrorKind::HoldLimit`] does not.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::broadcast::{Feed, Joining, Subscriber, is_absent};
+use crate::error::{Error, ErrorKind, Result, TryRecvError, contain};
+use crate::link::LinkSocket;
+use crate::reactor::command::{Command, SampleFn};
+use crate::reactor::mailbox::Mailbox;
+
+/// The most messages of one subscriber in one turn, as of a link.
+const SHARE: usize = 4;
+
+/// The pause before the next look for publishers, and before a subscriber that holds too much looks for its next message.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// The pause between two looks in multiples of a look, up to [`LONGEST`]: the looks take at most a twentieth of a processor.
+const REST: u32 = 20;
+
+/// The longest pause between two looks.
+const LONGEST: Duration = Duration::from_millis(200);
+
+/// What a descriptor of a subscriber tells of.
+pub(super) const EVENTS: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
+
+/// A subscriber, and the callback that takes its samples.
+struct Subscribed {
+    subscriber: Subscriber,
+    callback: SampleFn,
+    /// What epoll watches.
+    watched: Option<LinkSocket>,
+    is_ready: bool,
+    /// The subscriber holds too much, and looks for its next message then.
+    paused_until: Option<Instant>,
+}
+
+/// What follows from a turn of a subscriber.
+enum Turn {
+    /// It has more.
+    Ready,
+    Armed,
+    /// There is no publisher.
+    Apart,
+    Paused,
+    Ended,
+}
+
+/// The subscribers of a loop, by key.
+#[derive(Default)]
+pub(super) struct SubscriberSet {
+    subscribers: HashMap<u64, Subscribed>,
+    /// The keys of those to serve in the next turn, each one once.
+    ready: VecDeque<u64>,
+    /// The keys of those that pause.
+    paused: Vec<u64>,
+    joins: Option<mpsc::Sender<(u64, Joining)>>,
+}
+
+impl SubscriberSet {
+    pub(super) fn is_empty(&self) -> bool {
+        self.subscribers.is_empty()
+    }
+
+    /// Returns whether a subscriber has something to do.
+    #[inline(always)]
+    pub(super) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Returns the time until a pause ends.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        let until = |key| self.subscribers.get(key)?.paused_until;
+        let first = self.paused.iter().filter_map(until).min();
+        first.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Serves a subscriber from now on. `watched` is the socket that epoll watches under `key`.
+    pub(super) fn insert(
+        &mut self,
+        key: u64,
+        (subscriber, watched): (Subscriber, Option<LinkSocket>),
+        callback: SampleFn,
+    ) {
+        let (is_ready, paused_until) = (false, None);
+        let subscribed = Subscribed { subscriber, callback, watched, is_ready, paused_until };
+        self.subscribers.insert(key, subscribed);
+        self.wake(key);
+    }
+
+    /// Has a subscriber served in the next turn. Returns whether there is one with this key.
+    pub(super) fn wake(&mut self, key: u64) -> bool {
+        let Some(subscribed) = self.subscribers.get_mut(&key) else { return false };
+        if !std::mem::replace(&mut subscribed.is_ready, true) {
+            self.ready.push_back(key);
+        }
+        true
+    }
+
+    /// Wakes those whose pause is over.
+    pub(super) fn pass_time(&mut self) {
+        if self.paused.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for key in std::mem::take(&mut self.paused) {
+            match self.subscribers.get(&key).and_then(|each| each.paused_until) {
+                Some(until) if now < until => self.paused.push(key),
+                _ => drop(self.wake(key)),
+            }
+        }
+    }
+
+    /// Serves each ready subscriber once. Returns the amount of work done.
+    pub(super) fn serve(&mut self, mailbox: &Arc<Mailbox<Command>>) -> usize {
+        let mut done = 0;
+        for _ in 0..self.ready.len() {
+            let Some(key) = self.ready.pop_front() else { break };
+            let Some(subscribed) = self.subscribers.get_mut(&key) else { continue };
+            (subscribed.is_ready, subscribed.paused_until) = (false, None);
+            let (count, turn) = subscribed.serve(key, mailbox);
+            done += count.max(1);
+            match turn {
+                Turn::Ready => drop(self.wake(key)),
+                Turn::Armed => {}
+                Turn::Apart => {
+                    subscribed.unwatch(mailbox);
+                    let joining = subscribed.subscriber.joining();
+                    if let Err(error) = self.join(key, joining, mailbox) {
+                        self.end(key, Some(error), mailbox);
+                    }
+                }
+                Turn::Paused => {
+                    subscribed.paused_until = Some(Instant::now() + RETRY);
+                    self.paused.push(key);
+                }
+                Turn::Ended => self.end(key, None, mailbox),
+            }
+        }
+        done
+    }
+
+    /// Goes on with a publisher that was joined.
+    pub(super) fn joined(
+        &mut self,
+        key: u64,
+        joined: Result<Feed>,
+        mailbox: &Arc<Mailbox<Command>>,
+    ) {
+        let Some(subscribed) = self.subscribers.get_mut(&key) else { return };
+        match joined {
+            Ok(feed) => {
+                subscribed.subscriber.install(feed);
+                self.wake(key);
+            }
+            Err(error) => self.end(key, Some(error), mailbox),
+        }
+    }
+
+    /// Ends every subscription.
+    pub(super) fn close(&mut self, mailbox: &Arc<Mailbox<Command>>) {
+        let keys: Vec<u64> = self.subscribers.keys().copied().collect();
+        for key in keys {
+            self.end(key, Some(ErrorKind::ReactorStopped.into()), mailbox);
+        }
+        self.joins = None;
+    }
+
+    /// Ends a subscription. The callback learns of the error, if there is one.
+    fn end(&mut self, key: u64, error: Option<Error>, mailbox: &Mailbox<Command>) {
+        let Some(mut ended) = self.subscribers.remove(&key) else { return };
+        ended.unwatch(mailbox);
+        if let Some(error) = error {
+            contain(|| (ended.callback)(Err(error)));
+        }
+        contain(|| drop(ended));
+    }
+
+    /// Has the thread join the next publisher.
+    fn join(&mut self, key: u64, joining: Joining, mailbox: &Arc<Mailbox<Command>>) -> Result<()> {
+        let joins = match &self.joins {
+            Some(joins) => joins,
+            None => {
+                let (joins, joinings) = mpsc::channel();
+                let mailbox = mailbox.clone();
+                std::thread::Builder::new()
+                    .name("slipring-join".into())
+                    .spawn(move || join_all(&joinings, &mailbox))
+                    .map_err(|error| Error::os("thread spawn", error))?;
+                self.joins.insert(joins)
+            }
+        };
+        // The thread lives as long as the channel.
+        let _ = joins.send((key, joining));
+        Ok(())
+    }
+}
+
+impl Subscribed {
+    /// Hands a few samples to the callback. Returns how many, and what follows.
+    fn serve(&mut self, key: u64, mailbox: &Mailbox<Command>) -> (usize, Turn) {
+        let mut count = 0;
+        while count < SHARE {
+            let Self { subscriber, callback, .. } = self;
+            let (answer, next) = match subscriber.try_recv_joined() {
+                Ok(Some(sample)) => (contain(|| callback(Ok(Some(sample)))), None),
+                Ok(None) => (contain(|| callback(Ok(None))), Some(Turn::Ended)),
+                Err(TryRecvError::Failed(error)) => {
+                    let is_limit = matches!(error.kind(), ErrorKind::HoldLimit { .. });
+                    let next = if is_limit { Turn::Paused } else { Turn::Ended };
+                    (contain(|| callback(Err(error))), Some(next))
+                }
+                Err(TryRecvError::Empty) => match (subscriber.socket(), &self.watched) {
+                    (None, _) => return (count, Turn::Apart),
+                    (Some(_), Some(_)) => return (count, Turn::Armed),
+                    (Some(socket), None) => {
+                        if let Err(error) = self.watch(key, socket, mailbox) {
+                            contain(|| (self.callback)(Err(error)));
+                            return (count, Turn::Ended);
+                        }
+                        // What came before makes no event.
+                        continue;
+                    }
+                },
+            };
+            count += 1;
+            if answer != Some(ControlFlow::Continue(())) {
+                return (count, Turn::Ended);
+            }
+            if let Some(next) = next {
+                return (count, next);
+            }
+        }
+        (count, Turn::Ready)
+    }
+
+    fn watch(&mut self, key: u64, socket: LinkSocket, mailbox: &Mailbox<Command>) -> Result<()> {
+        epoll::add(mailbox, &socket, EventData::new_u64(key), EVENTS)
+            .map_err(|errno| Error::os("epoll_ctl", errno))?;
+        self.watched = Some(socket);
+        Ok(())
+    }
+
+    fn unwatch(&mut self, mailbox: &Mailbox<Command>) {
+        if let Some(socket) = self.watched.take() {
+            let _ = epoll::delete(mailbox, &socket);
+        }
+    }
+}
+
+/// The thread that joins publishers, until the loop ends.
+fn join_all(joinings: &mpsc::Receiver<(u64, Joining)>, mailbox: &Mailbox<Command>) {
+    let mut waiting: Vec<(u64, Joining)> = Vec::new();
+    let mut pause = None;
+    loop {
+        let next = match pause {
+            None => joinings.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(pause) => joinings.recv_timeout(pause),
+        };
+        match next {
+            Ok(joining) => waiting.push(joining),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        waiting.extend(joinings.try_iter());
+        let start = Instant::now();
+        waiting.retain(|(key, joining)| match joining.join() {
+            // A publisher whose process is stopped does not answer.
+            Err(error) if is_absent(&error) || error.is_timeout() => true,
+            joined => {
+                Command::Joined(*key, joined).post(mailbox);
+                false
+            }
+        });
+        let rest = (start.elapsed() * REST).clamp(RETRY, LONGEST);
+        pause = (!waiting.is_empty()).then_some(rest);
+    }
+}
