@@ -86,6 +86,8 @@ impl Audience {
         most: usize,
     ) -> Option<u64> {
         let mut state = self.lock();
+        // A publisher that looks from here on waits for the lock, and then finds the subscriber.
+        self.changed();
         if state.seats.len() >= most {
             let _ = socket::send(seat.link().socket(), &refusal(Refusal::Subscribers), &[]);
             return None;
@@ -99,7 +101,6 @@ impl Audience {
         state.next_id += 1;
         state.note(EventKind::Joined, id, &seat);
         state.seats.insert(id, seat);
-        self.changed();
         Some(id)
     }
 

@@ -138,6 +138,7 @@ impl Feed {
     ///   [`ErrorKind::HoldLimit`], [`Fault`].
     #[inline(always)]
     pub(super) fn take(&mut self, patience: RecvPatience) -> Result<Taken, TryRecvError> {
+        let mut in_vain = false;
         loop {
             // The health comes first: what was published before the end is found after it.
             let is_alive = self.link.is_alive();
@@ -151,7 +152,11 @@ impl Feed {
                 self.tell(true);
                 return Err(self.end().into());
             }
+            if in_vain {
+                check_time(patience)?;
+            }
             self.wait(patience)?;
+            in_vain = true;
         }
     }
 
@@ -346,8 +351,7 @@ impl Feed {
         let table = header.attachments() * pooled::LEN;
         let (table, description) = rest.split_at_checked(table).ok_or_else(lie)?;
         let origin = (&*session, segments);
-        let mut claims =
-            Claims::held(origin, table, hold.clone(), Metadata::new(), extension);
+        let mut claims = Claims::held(origin, table, hold.clone(), Metadata::new(), extension);
         let set = open_set(description, &mut claims)?;
         claims.finish()?;
         Ok((start, Rare { metadata, body: Body::Tensors(set) }))
@@ -401,6 +405,15 @@ impl Drop for Feed {
         if self.link.own().generation().is_current() {
             self.waiter.leave(&self.link);
         }
+    }
+}
+
+/// Checks that time is left after a wait that ended without a message: a publisher that lies ends every wait at once.
+#[cold]
+fn check_time(patience: RecvPatience) -> Result<(), TryRecvError> {
+    match patience {
+        RecvPatience::None => Err(TryRecvError::Empty),
+        patience => patience.check(Instant::now()),
     }
 }
 

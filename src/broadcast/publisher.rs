@@ -532,7 +532,8 @@ impl Publisher {
                 }
                 // Its socket's queue is full: it reads no packets.
                 Err(id) => {
-                    let position = state.seat(id).map_or(0, |seat| seat.position(u64::MAX - 1));
+                    let position =
+                        state.seat(id).map_or(0, |seat| seat.position(self.writer.next() - 1));
                     drop(state);
                     self.await_subscriber((id, position + 1), patience, &mut stall)?;
                 }
@@ -609,10 +610,16 @@ impl Publisher {
         };
         let stalled = stall.until(id, self.options.patience());
         let deadline = until.map_or(stalled, |until| until.min(stalled));
+        let mut reached = 0;
         let is_there = || {
-            link.peer().load(layout::POSITION) >= position || link.peer_left()
+            reached = link.peer().load(layout::POSITION).min(newest + 1);
+            reached >= position || link.peer_left()
         };
-        match self.waiter.wait(&link, Some(deadline), None, is_there) {
+        let waited = self.waiter.wait(&link, Some(deadline), None, is_there);
+        if let Some(seat) = self.audience.lock().seat(id) {
+            seat.advance(reached);
+        }
+        match waited {
             Err(error) if error.is_timeout() => {
                 if Instant::now() >= stalled {
                     self.audience.evict(id, Eviction::Stalled);
@@ -722,9 +729,7 @@ fn into_error(error: TrySendError) -> Error {
     match error {
         TrySendError::Failed(error) => error,
         // An operation that waits ends at its deadline instead.
-        TrySendError::Full { .. } => {
-            ErrorKind::TimedOut { after: Duration::ZERO }.into()
-        }
+        TrySendError::Full { .. } => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
     }
 }
 

@@ -204,9 +204,15 @@ impl Published {
         let lie = Fault::RecordHeader { header: word };
         let header = Header::from_word(word & !SPILLED)?;
         let is_spilled = word & SPILLED != 0;
-        let is_known = matches!(header.kind(), Kind::Message | Kind::Tensors) && !header.more();
-        let most = if is_spilled { LONGEST } else { room as u64 };
-        if is_known && header.len() <= most { Ok(Self { header, is_spilled }) } else { Err(lie) }
+        let is_known = match header.kind() {
+            Kind::Message => !header.more(),
+            Kind::Tensors => !header.more() && header.version() == Header::TENSORS_VERSION,
+            _ => false,
+        };
+        // A reader keeps the buffer of a spilled payload for the slots after it.
+        let is_fitting = header.len() <= room as u64;
+        let is_right = is_fitting != is_spilled && header.len() <= LONGEST;
+        if is_known && is_right { Ok(Self { header, is_spilled }) } else { Err(lie) }
     }
 
     /// Returns the payload bytes in the slot.

@@ -1,8 +1,10 @@
 //! One subscriber, as its publisher sees it.
 //!
-//! 1. What the subscriber wrote is loaded once and judged: a position beyond the newest message counts as the end of it.
+//! 1. What the subscriber wrote is loaded once and judged: a position beyond the newest message counts as the end of it, and
+//!    one that goes back as the furthest one so far.
 //! 2. A subscriber that has left reads no further message, but may still hold some.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,8 +22,8 @@ use crate::wake::GONE;
 pub(super) struct Seat {
     session: Session,
     policy: Policy,
-    /// The first message that it may want, until it says which.
-    floor: u64,
+    /// The furthest position so far. At first the first message that it may want.
+    furthest: Cell<u64>,
     joined: Instant,
     holds: usize,
     announced: AnnouncedSegments,
@@ -33,7 +35,7 @@ impl Seat {
         let (joined, announced) = (Instant::now(), AnnouncedSegments::default());
         // Its Hello offers fewer words than a library does.
         let holds = holds.min(session.link.terms().peer.loan_slots) as usize;
-        Self { session, policy, floor, joined, holds, announced }
+        Self { session, policy, furthest: Cell::new(floor), joined, holds, announced }
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {
@@ -63,7 +65,14 @@ impl Seat {
         let position = self.session.link.peer().load(layout::POSITION);
         // Pairs with Feed::tell: holds that the subscriber took of earlier messages.
         Edge::Reuse.acquire();
-        if position == 0 { self.floor.min(newest + 1) } else { position.min(newest + 1) }
+        self.advance(position.min(newest + 1));
+        self.furthest.get()
+    }
+
+    /// Notes a position that the subscriber has told. Two subscribers whose positions go back would otherwise make the
+    /// publisher wait for them by turns, without end.
+    pub(super) fn advance(&self, position: u64) {
+        self.furthest.set(position.max(self.furthest.get()));
     }
 
     /// Returns whether the publisher waits for this subscriber before it overwrites or withdraws a message that the subscriber

@@ -30,6 +30,9 @@ fn withdrawn(message: u64) -> u64 {
     message << 1 | 1
 }
 
+/// No publisher gets so far. A subscriber counts on from here for ever without an overflow.
+const MOST: u64 = 1 << 62;
+
 /// The writing end.
 #[derive(Debug)]
 pub(super) struct SlotWriter<O: OwnWords> {
@@ -138,7 +141,7 @@ impl<P: PeerWords> SlotReader<P> {
     /// Returns the number of the newest message, as of a moment ago.
     #[inline(always)]
     pub(super) fn newest(&self) -> u64 {
-        self.peer.load(NEWEST)
+        self.peer.load(NEWEST).min(MOST)
     }
 
     /// Returns whether something is where a message is due: itself, or a sign that it is gone.

@@ -35,14 +35,16 @@ HELLO_FIELDS = HEAD | {
     "version_max": (18, 2, 1),
     "architecture": (20, 4, 0x060C0108),
     "flags": (24, 4, 0),
-    "token": (28, 4, 0),
+    "role": (28, 4, 0),
     "control_len": (32, 8, 8192),
     "ring_capacity": (40, 8, 65536),
     "loan_slots": (48, 4, 256),
     "numa_node": (52, 4, 0xFFFFFFFF),
     "max_message": (56, 8, 1 << 30),
     "pool_limit": (64, 8, 1 << 32),
-    "hello.zero": (72, 8, 0),
+    "policy": (72, 4, 0),
+    "depth": (76, 4, 0),
+    "hello.zero": (80, 8, 0),
     "hello.zero.last": (120, 8, 0),
 }
 PACKET_FIELDS = {

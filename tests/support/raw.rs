@@ -36,6 +36,7 @@ pub const REFUSAL: u16 = 2;
 pub const SEGMENT: u16 = 3;
 pub const RETIRE: u16 = 4;
 pub const WAKE: u16 = 5;
+pub const TOPIC: u16 = 7;
 
 /// Record kinds and flags.
 pub const MESSAGE: u64 = 1;
@@ -45,6 +46,7 @@ pub const CLOSE: u64 = 4;
 pub const MORE: u64 = 1 << 8;
 pub const POOLED: u64 = 1 << 9;
 pub const TIGHT: u64 = 1 << 10;
+pub const META: u64 = 1 << 11;
 
 /// The seals that every segment needs.
 pub const SEALS: SealFlags =
@@ -72,16 +74,31 @@ pub struct Hello {
     pub version_max: u16,
     pub architecture: u32,
     pub flags: u32,
-    pub token: u32,
+    /// 0 a link, 1 a publisher, 2 a subscriber.
+    pub role: u32,
     pub control_len: u64,
     pub ring_capacity: u64,
     pub loan_slots: u32,
     pub numa_node: u32,
     pub max_message: u64,
     pub pool_limit: u64,
+    /// Of a subscriber: 1 every, 2 newest, 3 latest.
+    pub policy: u32,
+    /// Of a subscriber of the newest messages: how many.
+    pub depth: u32,
 }
 
 impl Hello {
+    /// The Hello of a publisher.
+    pub fn publisher() -> Self {
+        Self { role: 1, ..Self::honest() }
+    }
+
+    /// The Hello of a subscriber with a policy and a depth.
+    pub fn subscriber(policy: u32, depth: u32) -> Self {
+        Self { role: 2, policy, depth, ..Self::honest() }
+    }
+
     pub fn honest() -> Self {
         let slots = 256;
         Self {
@@ -92,13 +109,15 @@ impl Hello {
                 | page().trailing_zeros() << 16
                 | 6 << 24,
             flags: 0,
-            token: 0,
+            role: 0,
             control_len: (0x1000 + 8 * u64::from(slots)).next_multiple_of(page()),
             ring_capacity: 64 << 10,
             loan_slots: slots,
             numa_node: u32::MAX,
             max_message: 1 << 30,
             pool_limit: 1 << 32,
+            policy: 0,
+            depth: 0,
         }
     }
 
@@ -112,13 +131,15 @@ impl Hello {
         bytes.extend(self.version_max.to_le_bytes());
         bytes.extend(self.architecture.to_le_bytes());
         bytes.extend(self.flags.to_le_bytes());
-        bytes.extend(self.token.to_le_bytes());
+        bytes.extend(self.role.to_le_bytes());
         bytes.extend(self.control_len.to_le_bytes());
         bytes.extend(self.ring_capacity.to_le_bytes());
         bytes.extend(self.loan_slots.to_le_bytes());
         bytes.extend(self.numa_node.to_le_bytes());
         bytes.extend(self.max_message.to_le_bytes());
         bytes.extend(self.pool_limit.to_le_bytes());
+        bytes.extend(self.policy.to_le_bytes());
+        bytes.extend(self.depth.to_le_bytes());
         bytes.resize(128, 0);
         bytes
     }
@@ -144,6 +165,15 @@ pub fn segment_packet(segment: u32, len: u64) -> Vec<u8> {
 pub fn retire_packet(segment: u32) -> Vec<u8> {
     let mut bytes = head(RETIRE, 0);
     bytes.extend(segment.to_le_bytes());
+    bytes.resize(128, 0);
+    bytes
+}
+
+pub fn topic_packet(slots: u32, slot_len: u32, hold_limit: u32, history: u32) -> Vec<u8> {
+    let mut bytes = head(TOPIC, 1);
+    for field in [slots, slot_len, hold_limit, history] {
+        bytes.extend(field.to_le_bytes());
+    }
     bytes.resize(128, 0);
     bytes
 }

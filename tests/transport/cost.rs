@@ -154,7 +154,7 @@ fn a_length_of_nearly_four_gib_is_refused_wherever_it_stands() {
             Hello { loan_slots: LONG as u32, ..honest },
             Hello { numa_node: LONG as u32, ..honest },
             Hello { flags: LONG as u32, ..honest },
-            Hello { token: LONG as u32, ..honest },
+            Hello { role: LONG as u32, ..honest },
         ];
         for lie in lies {
             let socket = raw::dial(&stage.name);

@@ -794,12 +794,12 @@ fn a_packet_that_is_no_hello_is_refused() {
 }
 
 /// Every field of a Hello: name, offset, length in bytes, and values that it cannot have.
-const FIELDS: [(&str, usize, usize, &[u64]); 14] = [
+const FIELDS: [(&str, usize, usize, &[u64]); 16] = [
     ("head.zero", 10, 2, &[1, 0xFFFF]),
     ("descriptors", 12, 4, &[0, 2, 1 << 31, 0xFFFF_FFFF]),
     ("version_min", 16, 2, &[2, 0xFFFF]),
     ("flags", 24, 4, &[2, 4, 1 << 31, 0xFFFF_FFFF]),
-    ("token", 28, 4, &[1, 0xFFFF_FFFF]),
+    ("role", 28, 4, &[3, 0xFFFF_FFFF]),
     ("control_len", 32, 8, &[0, 1, 4096, 8191, 8193, 1 << 31, 1 << 32, 1 << 63, u64::MAX]),
     ("ring_capacity", 40, 8, &[0, 1, 2048, 65535, 65537, 1 << 31, 1 << 32, 1 << 63, u64::MAX]),
     ("loan_slots", 48, 4, &[0, 65537, 1 << 31, 0xFFFF_FFFF]),
@@ -807,7 +807,10 @@ const FIELDS: [(&str, usize, usize, &[u64]); 14] = [
     ("control_len", 48, 4, &[513, 65536]),
     ("max_message", 56, 8, &[0, (1 << 40) + 1, 1 << 63, u64::MAX]),
     ("numa_node", 52, 4, &[1024, 1 << 31, 0xFFFF_FFFE]),
-    ("hello.zero", 72, 8, &[1, 1 << 63]),
+    // A link has neither.
+    ("policy", 72, 4, &[1, 2, 3, 1 << 31]),
+    ("depth", 76, 4, &[1, 1 << 31]),
+    ("hello.zero", 80, 8, &[1, 1 << 63]),
     ("hello.zero", 96, 8, &[1, u64::MAX]),
     ("hello.zero", 120, 8, &[1, 1 << 63]),
 ];

@@ -33,7 +33,7 @@ type Honest = fn(u64) -> bool;
 
 /// Every field of a Hello that `decode` checks: name, offset and length in bytes, and which other
 /// values than the test's are no lies.
-const FIELDS: [(&str, usize, usize, Honest); 15] = [
+const FIELDS: [(&str, usize, usize, Honest); 17] = [
     ("magic", 0, 8, |_| false),
     ("kind", 8, 2, |_| false),
     ("head.zero", 10, 2, |_| false),
@@ -42,13 +42,16 @@ const FIELDS: [(&str, usize, usize, Honest); 15] = [
     ("version_max", 18, 2, |value| value >= 1),
     ("architecture", 20, 4, |_| false),
     ("flags", 24, 4, |value| value == 0),
-    ("token", 28, 4, |_| false),
+    // A publisher has no policy either.
+    ("role", 28, 4, |value| value == 1),
     ("control_len", 32, 8, |_| false),
     ("ring_capacity", 40, 8, |_| false),
     ("loan_slots", 48, 4, |value| value >= 1 && layout::len(value as u32) == 8192),
     ("numa_node", 52, 4, |value| value < 1024),
     ("max_message", 56, 8, |value| value > 0 && value <= 1 << 40),
-    ("hello.zero", 72, 8, |_| false),
+    ("policy", 72, 4, |_| false),
+    ("depth", 76, 4, |_| false),
+    ("hello.zero", 80, 8, |_| false),
 ];
 
 #[test]
@@ -62,6 +65,12 @@ fn packets_survive_their_bytes() {
         Packet::Wake(Reason::Data),
         Packet::Wake(Reason::Room),
         Packet::Descriptors { first: 1 << 40, count: 253 },
+        Packet::Hello(Hello { role: Role::Publisher, ..hello() }),
+        Packet::Hello(Hello { role: Role::Subscriber(Policy::Every), ..hello() }),
+        Packet::Hello(Hello { role: Role::Subscriber(Policy::Newest(7)), ..hello() }),
+        Packet::Hello(Hello { role: Role::Subscriber(Policy::Latest), ..hello() }),
+        Packet::Topic(Topic { slots: 2, slot_len: 64, hold_limit: 1, history: 0 }),
+        Packet::Topic(Topic { slots: 65536, slot_len: 65536, hold_limit: 64, history: 65535 }),
     ] {
         assert_eq!(Packet::decode(&packet.encode()).unwrap(), packet);
     }
