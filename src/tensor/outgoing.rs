@@ -94,6 +94,18 @@ impl Outgoing<'_> {
     }
 }
 
+impl Outgoing<'_> {
+    /// Returns the bytes of this process's pool that the tensor keeps while it waits.
+    pub(crate) fn pool_len(&self) -> usize {
+        match &self.tensor {
+            Sent::Kept(tensor) => tensor.pool_len(),
+            Sent::Owned(tensor) => tensor.pool_len(),
+            Sent::Failed(_) => 0,
+            Sent::Moved { block, .. } => block.block_len() as usize,
+        }
+    }
+}
+
 impl Descriptor<'static> {
     /// Returns the descriptor of a tensor, attached and without a name.
     #[inline]
