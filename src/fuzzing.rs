@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering as Atomic};
 
 use crate::pool::{
-    Block, Borrower, BorrowerId, Loan, LoanLimit, Pool, PoolOptions, Prepared, Promise, Ready,
-    SharedBlock,
+    Block, Borrower, BorrowerId, Holder, Loan, LoanLimit, Pool, PoolOptions, Prepared, Promise,
+    Ready, SharedBlock,
 };
 use crate::ring::{BESIDE, BatchSlot, Consumer, Header, Kind, Producer, largest_payload};
 use crate::shm::{Backing, OwnRing, OwnWords, PeerRing, PeerWords};
@@ -237,6 +237,10 @@ const SLOTS: usize = 4;
 struct Liar(Vec<AtomicU64>);
 
 impl Borrower for Liar {
+    fn holder(&self) -> Holder {
+        Holder { uid: 0, pid: None }
+    }
+
     fn returned(&self, slot: u32) -> u64 {
         self.0[slot as usize].load(Atomic::Relaxed)
     }

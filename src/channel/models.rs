@@ -21,10 +21,9 @@ use loom::thread;
 
 use crate::channel::pipeline::{tell, told};
 use crate::error::ErrorKind;
-use crate::link::deadlines::Holder;
 use crate::link::health::{Health, HealthWord};
 use crate::link::registry::{LinkRegistry, PeerEnd};
-use crate::pool::{Borrower, LoanLimit, Pool, PoolOptions};
+use crate::pool::{Borrower, Holder, LoanLimit, Pool, PoolOptions};
 use crate::ring::{Consumer, Header, Kind, Producer};
 use crate::shm::{Backing, LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, failure_without};
@@ -208,6 +207,10 @@ const HOLDER: Holder = Holder { uid: 0, pid: None };
 struct Returns(LoomWords);
 
 impl Borrower for Returns {
+    fn holder(&self) -> Holder {
+        Holder { uid: 0, pid: None }
+    }
+
     fn returned(&self, slot: u32) -> u64 {
         self.0.load(8 * slot as usize)
     }

@@ -57,14 +57,8 @@ impl Drop for Socket {
         }
         // After this nothing can come. An honest peer's last packets have no descriptors.
         socket::end(&fd);
-        for _ in 0..PACKETS {
-            if !socket::holds_unread(&fd) {
-                return;
-            }
-            if socket::next_brings_descriptors(&fd) {
-                break;
-            }
-            socket::skip(&fd);
+        if socket::drain(&fd, PACKETS) {
+            return;
         }
         let user = socket::maker(&fd).map_or(u32::MAX, |maker| maker.uid);
         discard(vec![fd], user);

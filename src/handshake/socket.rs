@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, UCred,
 };
 
 use crate::error::{Error, ErrorKind, Fault, Result};
@@ -319,38 +319,30 @@ pub(crate) fn peek(socket: &OwnedFd, bytes: &mut [u8]) -> Option<usize> {
         .map(|(_, len)| len)
 }
 
-/// Returns whether a packet, perhaps an empty one, is in the queue of a socket that is shut down for reading.
-pub(crate) fn holds_unread(socket: &OwnedFd) -> bool {
-    // With this option each packet has at least its sender's credentials, for which there is no room.
-    let _ = rustix::net::sockopt::set_socket_passcred(socket, true);
-    peek_bare(socket).is_some_and(|(len, cut)| len > 0 || cut)
-}
-
-/// Returns whether the next packet of a socket's queue has descriptors.
-pub(crate) fn next_brings_descriptors(socket: &OwnedFd) -> bool {
-    // Without these options descriptors are the only control messages.
-    let _ = rustix::net::sockopt::set_socket_passcred(socket, false);
-    set_pass_pidfd(socket, 0);
-    peek_bare(socket).is_some_and(|(_, cut)| cut)
-}
-
 /// Returns whether the next packet of a link's socket has descriptors. The socket receives credentials, and no pidfd.
 pub(crate) fn next_holds_descriptors(socket: &OwnedFd) -> bool {
     matches!(peek_sender::<1>(socket), Ok(Incoming::Packet(packet)) if packet.lacks_control)
 }
 
-/// Peeks at the next packet with no room for control messages. Returns its length, at most 1, and whether it has any.
-fn peek_bare(socket: &OwnedFd) -> Option<(usize, bool)> {
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    let (mut byte, mut none) = ([0; 1], RecvAncillaryBuffer::default());
-    let seen =
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut none, flags).ok()?;
-    Some((seen.bytes, seen.flags.contains(ReturnFlags::CTRUNC)))
-}
-
-/// Drops the next packet of a socket's queue, which has no descriptors.
-pub(crate) fn skip(socket: &OwnedFd) {
-    let _ = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
+/// Drops the packets of a socket that is shut down, up to `most` and up to one with descriptors. Returns `true` if the queue
+/// is empty. An error says nothing about the queue.
+pub(crate) fn drain(socket: &OwnedFd, most: usize) -> bool {
+    // With this option an empty packet has credentials, which tell it from the end. Nothing else but descriptors comes with
+    // a packet.
+    if rustix::net::sockopt::set_socket_passcred(socket, true).is_err() {
+        return false;
+    }
+    set_pass_pidfd(socket, 0);
+    for _ in 0..most {
+        match peek_sender::<1>(socket) {
+            Ok(Incoming::Packet(packet)) if !packet.lacks_control => {
+                let _ = rustix::net::recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
+            }
+            Ok(Incoming::Nothing | Incoming::End) => return true,
+            Ok(Incoming::Packet(_)) | Err(_) => return false,
+        }
+    }
+    false
 }
 
 /// Ends the request for a descriptor of each sender's process.

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::account::{Account, Charge, Resource};
 use crate::error::{ErrorKind, Fault, Result};
@@ -23,7 +23,7 @@ use crate::handshake::socket;
 use crate::handshake::socket::{Incoming, Received};
 use crate::handshake::untrusted::{self, UntrustedFd};
 use crate::link::passed::PassedDescriptors;
-use crate::link::share::{PACKET as PACKET_COST, SocketShare, computed};
+use crate::link::share::{CALL, PACKET as PACKET_COST, PeerProcess, SocketShare, computed};
 use crate::pool::FrozenBlock;
 use crate::shm::fork::Generation;
 use crate::shm::{Frozen, LARGE, PeerMapping, PeerSegment, discard, page_size};
@@ -170,9 +170,9 @@ impl ControlSocket {
         }
     }
 
-    /// Notes that the thread that reads the socket serves several peers.
-    pub(crate) fn take_turns(&mut self) {
-        self.share.get_or_insert_with(SocketShare::new);
+    /// Notes that the thread that reads the socket of this peer serves several peers.
+    pub(crate) fn take_turns(&mut self, peer: PeerProcess) {
+        self.share.get_or_insert_with(|| SocketShare::new(peer));
     }
 
     /// Reads the socket until this segment has come. Returns `false` if the socket rests before.
@@ -193,8 +193,8 @@ impl ControlSocket {
     }
 
     /// Returns how long the socket rests. `None`: its share of time is not spent.
-    pub(crate) fn rest(&mut self) -> Option<Duration> {
-        self.share.as_mut()?.rest(Instant::now)
+    pub(crate) fn rest(&self) -> Option<Duration> {
+        self.share.as_ref()?.rest()
     }
 
     /// Returns the count of packets that were taken, once the socket has ended.
@@ -211,13 +211,13 @@ impl ControlSocket {
     }
 
     /// Returns whether the socket's share of time is spent.
-    fn rests(&mut self) -> bool {
-        self.share.as_mut().is_some_and(|share| share.rests(Instant::now))
+    fn rests(&self) -> bool {
+        self.share.as_ref().is_some_and(SocketShare::rests)
     }
 
     fn spend(&mut self, cost: i64) {
         if let Some(share) = &mut self.share {
-            share.spend(cost, Instant::now);
+            share.spend(cost);
         }
     }
 
@@ -332,7 +332,7 @@ impl ControlSocket {
         if self.ended {
             return Ok(false);
         }
-        self.spend(PACKET_COST);
+        self.spend(CALL);
         if untrusted::are_some_overdrawn() {
             check_overdraft(socket)?;
         }
@@ -366,8 +366,9 @@ impl ControlSocket {
         if self.sleeps < SLEEPS {
             return Ok(false);
         }
-        self.sleeps = 0;
-        self.take(socket)?;
+        if self.take(socket)? {
+            self.sleeps = 0;
+        }
         Ok(self.data_woken())
     }
 
@@ -440,6 +441,9 @@ impl ControlSocket {
         }
         whole?;
         let packet_kind = decoded?;
+        if !matches!(packet_kind, Packet::Wake(_)) {
+            self.spend(PACKET_COST);
+        }
         let (count, expected) = (packet.descriptors.len(), packet_kind.descriptors());
         if count != expected {
             return Err(Fault::DescriptorCount { count, expected }.into());

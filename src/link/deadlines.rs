@@ -4,13 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
-/// The peer that holds the loans of a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Holder {
-    pub(crate) uid: u32,
-    /// `None`: the kernel did not say.
-    pub(crate) pid: Option<u32>,
-}
+use crate::pool::Holder;
 
 /// The deadlines of some links, with the numbers of the links, in order.
 type Sorted = BTreeSet<(Instant, u64)>;

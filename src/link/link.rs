@@ -21,7 +21,7 @@ use crate::handshake::peer::Peer;
 use crate::handshake::{layout, socket};
 use crate::link::control_socket::ControlSocket;
 use crate::link::health::{Health, HealthWord};
-use crate::pool::{Borrower, BorrowerId};
+use crate::pool::{Borrower, BorrowerId, Holder};
 use crate::shm::{Mapping, OwnWords, PeerMapping, PeerWords};
 use crate::sync::Edge;
 
@@ -390,6 +390,10 @@ impl Borrower for Returns {
 
     fn revoke(&self) {
         revoke(&self.own);
+    }
+
+    fn holder(&self) -> Holder {
+        Holder { uid: self.identity.uid(), pid: self.identity.pid() }
     }
 
     fn name(&self) -> String {

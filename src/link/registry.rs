@@ -19,8 +19,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::link::deadlines::{Deadlines, Holder};
+use crate::link::deadlines::Deadlines;
 use crate::link::health::HealthWord;
+use crate::pool::Holder;
 use crate::pool::{BorrowerId, Pool};
 use crate::sync::{Edge, Mutex, MutexGuard};
 

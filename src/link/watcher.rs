@@ -21,9 +21,9 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::link::deadlines::Holder;
 use crate::link::link::Link;
 use crate::link::registry::{LinkRegistry, PeerEnd};
+use crate::pool::Holder;
 use crate::pool::Pool;
 use crate::shm::fork::Generation;
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::pool::holders::Holder;
 use crate::pool::limits::LoanLimit;
 use crate::pool::piece::BoxedPiece;
 use crate::pool::ready::Ready;
@@ -22,6 +23,9 @@ pub(crate) trait Borrower: Send + Sync {
 
     /// Tells the borrower that blocks are used again which it has not returned.
     fn revoke(&self) {}
+
+    /// Returns the process that borrows. Its links share what it may hold.
+    fn holder(&self) -> Holder;
 
     /// Returns who the borrower is, for errors.
     fn name(&self) -> String {
@@ -86,7 +90,7 @@ impl Loaned {
     }
 
     /// Returns the length of the block in bytes.
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         match self {
             Self::Sole(piece) => piece.area.len() as u64,
             Self::Shared(shared) => shared.block_len(),
@@ -176,6 +180,7 @@ fn take_from(slots: &mut Slots, slot: u32, bytes: &mut u64) -> Option<BoxedPiece
 /// The account of one borrower.
 pub(super) struct Account {
     number: u64,
+    holder: usize,
     borrower: Arc<dyn Borrower>,
     /// Slots that were used at least once.
     slots: Vec<Option<(u64, Loaned)>>,
@@ -198,12 +203,13 @@ pub(super) struct Account {
 impl Account {
     pub(super) fn new(
         number: u64,
-        borrower: Arc<dyn Borrower>,
+        (borrower, holder): (Arc<dyn Borrower>, usize),
         slots: u32,
         limit: LoanLimit,
     ) -> Self {
         Self {
             number,
+            holder,
             borrower,
             slots: Vec::new(),
             most: slots.min(limit.blocks).min(LoanLimit::MOST),
@@ -231,15 +237,22 @@ impl Account {
         self.free.len() + self.most as usize - self.slots.len()
     }
 
-    /// Returns how many bytes more may be on loan.
+    /// Returns how many bytes more the link may hold.
     #[inline(always)]
-    fn byte_room(&self) -> u64 {
-        if self.out.is_empty() { u64::MAX } else { self.byte_limit.saturating_sub(self.bytes) }
+    pub(super) fn byte_room(&self) -> u64 {
+        self.byte_limit.saturating_sub(self.bytes)
     }
 
-    /// Returns whether `blocks` more blocks of `bytes` together may be on loan.
-    pub(super) fn admits(&self, blocks: usize, bytes: u64) -> bool {
-        blocks <= self.room() && bytes <= self.byte_room()
+    /// Returns the bytes on loan.
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the index of the borrower's process among the holders.
+    #[inline(always)]
+    pub(super) fn holder(&self) -> usize {
+        self.holder
     }
 
     /// Returns what is on loan.
@@ -280,9 +293,10 @@ impl Account {
         if class.is_none() || self.ready_class == class { self.ready.take() } else { None }
     }
 
-    /// Reserves a slot and a generation. The borrower may be told of the loan before it is [entered](Self::enter).
+    /// Reserves a slot and a generation, for a block of up to `room` bytes. The borrower may be told of the loan before it is
+    /// [entered](Self::enter).
     #[inline(always)]
-    pub(super) fn promise(&mut self) -> Option<Promise> {
+    pub(super) fn promise(&mut self, room: u64) -> Option<Promise> {
         let slot = if self.slots.len() < self.most as usize {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -290,7 +304,7 @@ impl Account {
             self.free.pop_front()?
         };
         self.generation += 1;
-        Some(Promise { slot, generation: self.generation, room: self.byte_room() })
+        Some(Promise { slot, generation: self.generation, room })
     }
 
     /// Frees a promised slot.

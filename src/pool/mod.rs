@@ -21,6 +21,7 @@ mod block;
 mod class;
 mod distance;
 mod frozen;
+mod holders;
 mod limits;
 mod loans;
 #[cfg(all(test, slipring_loom))]
@@ -37,6 +38,7 @@ mod tables;
 
 pub(crate) use block::Block;
 pub(crate) use frozen::{FrozenBlock, FrozenDraft};
+pub(crate) use holders::Holder;
 pub(crate) use limits::{Exhausted, Lacking, LoanLimit, PoolOptions};
 pub(crate) use loans::{Borrower, BorrowerId, Loan, Promise};
 pub(crate) use pool::Pool;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use crate::pool::{Borrower, BorrowerId, Loan, LoanLimit, Pool, PoolOptions};
+use crate::pool::{Borrower, BorrowerId, Holder, Loan, LoanLimit, Pool, PoolOptions};
 use crate::shm::{Backing, LoomWords, OwnWords, PeerWords};
 use crate::sync::{Edge, Ordering, failure_without};
 
@@ -28,6 +28,10 @@ const RACE: &str = "Causality violation";
 struct Returns(LoomWords);
 
 impl Borrower for Returns {
+    fn holder(&self) -> Holder {
+        Holder { uid: 0, pid: None }
+    }
+
     fn returned(&self, slot: u32) -> u64 {
         self.0.load(8 * slot as usize)
     }
@@ -40,6 +44,10 @@ struct Revocable {
 }
 
 impl Borrower for Revocable {
+    fn holder(&self) -> Holder {
+        Holder { uid: 0, pid: None }
+    }
+
     fn returned(&self, slot: u32) -> u64 {
         self.returns.load(8 * slot as usize)
     }

@@ -3,13 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::pool::{Borrower, BorrowerId, Loan, LoanLimit, Pool, PoolOptions};
+use crate::pool::{Borrower, BorrowerId, Holder, Loan, LoanLimit, Pool, PoolOptions};
 use crate::shm::Backing;
 
 /// A borrower whose returns the test writes.
 pub(super) struct Peer(pub(super) Vec<AtomicU64>);
 
 impl Borrower for Peer {
+    fn holder(&self) -> Holder {
+        // Each is a process of its own.
+        Holder { uid: 0, pid: Some(std::ptr::from_ref(self).addr() as u32) }
+    }
+
     fn returned(&self, slot: u32) -> u64 {
         self.0[slot as usize].load(Ordering::Relaxed)
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::class::{self, Class};
 use crate::pool::distance::Distance;
+use crate::pool::holders::Holders;
 use crate::pool::limits::{Exhausted, LoanLimit, PoolOptions};
 use crate::pool::loans::{Account, Borrower, BorrowerId, Holding, Loan, Loaned, OpenLoan, Promise};
 use crate::pool::piece::{BlockHome, BoxedPiece, Piece};
@@ -142,6 +143,7 @@ pub(super) struct Tables {
     frozen: BTreeMap<u32, Weak<Frozen>>,
     classes: Vec<Class>,
     accounts: Vec<Option<Account>>,
+    holders: Holders,
     next_borrower: u64,
     /// Bytes that count for the quota.
     used: u64,
@@ -161,6 +163,7 @@ impl Tables {
             frozen: BTreeMap::new(),
             classes: Vec::new(),
             accounts: Vec::new(),
+            holders: Holders::default(),
             next_borrower: 0,
             used: 0,
             coming: Vec::new(),
@@ -175,7 +178,9 @@ impl Tables {
         let number = self.next_borrower;
         self.next_borrower += 1;
         let index = free_index(&mut self.accounts);
-        self.accounts[index] = Some(Account::new(number, borrower, slots, self.options.loans));
+        let holder = self.holders.join(borrower.holder());
+        let account = Account::new(number, (borrower, holder), slots, self.options.loans);
+        self.accounts[index] = Some(account);
         BorrowerId::new(index, number)
     }
 
@@ -184,6 +189,8 @@ impl Tables {
         self.account(id)?;
         let account = self.accounts[id.index()].take()?;
         account.recall(None).into_iter().for_each(|piece| self.put_back(piece));
+        self.holders.subtract(account.holder(), account.bytes());
+        self.holders.leave(account.holder());
         let borrower = account.borrower();
         for piece in account.close() {
             self.put_back(piece);
@@ -209,10 +216,50 @@ impl Tables {
     /// Returns whether a borrower may have `blocks` more blocks of `bytes` together, if need be after the pool took back
     /// what it returned.
     pub(super) fn admits(&mut self, id: BorrowerId, blocks: usize, bytes: u64) -> bool {
-        if self.account(id).is_some_and(|account| !account.admits(blocks, bytes)) {
-            self.reclaim(id);
+        if self.has_room_for(id, blocks, bytes) {
+            return true;
         }
-        self.account(id).is_some_and(|account| account.admits(blocks, bytes))
+        self.reclaim(id);
+        // Other links of its process may have returned something.
+        self.has_room_for(id, blocks, bytes) || {
+            self.reclaim_all();
+            self.has_room_for(id, blocks, bytes)
+        }
+    }
+
+    fn has_room_for(&mut self, id: BorrowerId, blocks: usize, bytes: u64) -> bool {
+        let Some(account) = self.account(id) else { return false };
+        let (room, link_room, holder) = (account.room(), account.byte_room(), account.holder());
+        // A process that holds nothing gets one block of any length.
+        let byte_room = match self.holders.bytes(holder) {
+            0 => u64::MAX,
+            _ => link_room.min(self.peer_room(holder)),
+        };
+        blocks <= room && bytes <= byte_room
+    }
+
+    /// Returns how many bytes more a peer process may hold.
+    #[inline(always)]
+    fn peer_room(&self, holder: usize) -> u64 {
+        let quota = self.options.quota;
+        // While all blocks together are a quarter of the quota, no peer has less left, whoever holds them:
+        // `Holders::share` is at least half of the quota less all that is on loan.
+        if self.used <= quota / 4 {
+            return quota / 4;
+        }
+        let share = self.holders.share(holder, quota).max(self.options.loans.bytes);
+        share.saturating_sub(self.holders.bytes(holder))
+    }
+
+    /// Returns the longest block that the next promise of an account is for. The promises of all links of a process are
+    /// together no more than it may hold.
+    #[inline(always)]
+    fn promised_room(&self, account: &Account) -> u64 {
+        let holder = account.holder();
+        match self.holders.links(holder) {
+            1 if self.holders.bytes(holder) == 0 => u64::MAX,
+            links => account.byte_room().min(self.peer_room(holder) / links),
+        }
     }
 
     /// Returns what each borrower holds that it has not returned.
@@ -228,7 +275,9 @@ impl Tables {
         if self.account(id)?.room() == 0 {
             self.reclaim(id);
         }
-        self.account(id)?.promise()
+        self.account(id)?;
+        let room = self.promised_room(self.accounts[id.index()].as_ref()?);
+        self.account(id)?.promise(room)
     }
 
     pub(super) fn renounce(&mut self, id: BorrowerId, promise: Promise) {
@@ -246,9 +295,9 @@ impl Tables {
         loaned: impl FnOnce() -> Option<Loaned>,
     ) -> Option<Loan> {
         let account = self.account(id)?;
-        let promise = account.promise()?;
+        let promise = account.promise(0)?;
         let loan = promise.loan(place);
-        account.enter(promise, loaned()?);
+        self.enter_loan(id, promise, loaned()?);
         Some(loan)
     }
 
@@ -262,12 +311,20 @@ impl Tables {
         loaned: impl FnOnce() -> Option<Loaned>,
         closed: impl FnOnce(),
     ) -> Option<Promise> {
-        let Some(account) = self.account(id) else {
+        if self.account(id).is_none() {
             closed();
             return None;
-        };
-        account.enter(promise, loaned()?);
+        }
+        self.enter_loan(id, promise, loaned()?);
         self.promise(id)
+    }
+
+    #[inline(always)]
+    fn enter_loan(&mut self, id: BorrowerId, promise: Promise, loaned: Loaned) {
+        if let Some(account) = self.accounts[id.index()].as_mut() {
+            self.holders.add(account.holder(), loaned.len());
+            account.enter(promise, loaned);
+        }
     }
 
     /// Puts a block like the one just lent ready for a borrower's next loan, if one is free.
@@ -411,7 +468,10 @@ impl Tables {
     pub(super) fn reclaim(&mut self, id: BorrowerId) {
         let mut back = std::mem::take(&mut self.coming);
         if let Some(account) = self.account(id) {
+            let before = account.bytes();
             account.reclaim(|piece| back.push(piece));
+            let (holder, returned) = (account.holder(), before - account.bytes());
+            self.holders.subtract(holder, returned);
         }
         self.take_back(back);
     }
@@ -419,7 +479,10 @@ impl Tables {
     fn reclaim_oldest(&mut self, id: BorrowerId) {
         let mut back = std::mem::take(&mut self.coming);
         if let Some(account) = self.account(id) {
+            let before = account.bytes();
             account.reclaim_oldest(|piece| back.push(piece));
+            let (holder, returned) = (account.holder(), before - account.bytes());
+            self.holders.subtract(holder, returned);
         }
         self.take_back(back);
     }
@@ -428,7 +491,9 @@ impl Tables {
     pub(super) fn reclaim_all(&mut self) {
         let mut back = std::mem::take(&mut self.coming);
         for account in self.accounts.iter_mut().flatten() {
+            let before = account.bytes();
             account.reclaim(|piece| back.push(piece));
+            self.holders.subtract(account.holder(), before - account.bytes());
         }
         self.take_back(back);
     }

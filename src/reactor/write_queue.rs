@@ -53,6 +53,17 @@ impl Payload<'_> {
         }
     }
 
+    /// Returns the bytes of this process's pool that the payload keeps while it waits.
+    fn pool_len(&self) -> usize {
+        match self {
+            Self::Tensor(tensor) => tensor.pool_len(),
+            Self::Tensors(tensors)
+            | Self::TensorRequest(_, tensors)
+            | Self::TensorResponse(_, tensors) => tensors.pool_len(),
+            Self::Message | Self::Request(_) | Self::Response(_) | Self::Trigger(_) => 0,
+        }
+    }
+
     /// Sends the payload at once, or leaves it as it was.
     fn try_send(&mut self, sender: &mut Sender, body: &[u8]) -> Result<(), TrySendError> {
         match self {
@@ -75,6 +86,8 @@ pub(super) struct Write<D> {
     done: Option<D>,
     /// The bytes that it counts.
     bytes: usize,
+    /// Of these, the bytes of private memory.
+    private: usize,
 }
 
 impl<D> Write<D> {
@@ -115,8 +128,10 @@ pub(super) struct WriteQueue<D> {
     /// The counts of the sender when the link ended.
     last_stats: HalfStats,
     waiting: VecDeque<Write<D>>,
-    /// The bytes that the waiting writes count.
+    /// The bytes that the waiting writes keep: private memory, and blocks of the pool.
     bytes: usize,
+    /// Of these, the bytes of private memory.
+    private: usize,
     /// The most of these bytes.
     limit: usize,
     /// What the link's account holds for them, until none waits.
@@ -133,6 +148,7 @@ impl<D> WriteQueue<D> {
             last_stats: HalfStats::default(),
             waiting: VecDeque::new(),
             bytes: 0,
+            private: 0,
             limit,
             charge,
             closing: false,
@@ -170,18 +186,20 @@ impl<D> WriteQueue<D> {
             }
             Err(TrySendError::Full { .. }) => {}
         }
-        let cost = OVERHEAD.saturating_add(body.len()).saturating_add(payload.private_len());
+        let private = OVERHEAD.saturating_add(body.len()).saturating_add(payload.private_len());
+        let cost = private.saturating_add(payload.pool_len());
         let (bytes, limit) = (self.bytes.saturating_add(cost), self.limit);
         if bytes > limit && !self.waiting.is_empty() {
             return Submitted::Done(done, Err(ErrorKind::WritesFull { bytes, limit }.into()));
         }
-        if let Err(error) = self.charge.raise_to(bytes.div_ceil(STEP).saturating_mul(STEP) as u64) {
+        let all = self.private.saturating_add(private);
+        if let Err(error) = self.charge.raise_to(all.div_ceil(STEP).saturating_mul(STEP) as u64) {
             return Submitted::Done(done, Err(error));
         }
-        self.bytes = bytes;
+        (self.bytes, self.private) = (bytes, all);
         if let Some(payload) = remaining.take() {
             let payload = payload.into_owned();
-            self.waiting.push_back(Write { payload, body, done, bytes: cost });
+            self.waiting.push_back(Write { payload, body, done, bytes: cost, private });
         }
         if self.waiting.len() == 1 { Submitted::First } else { Submitted::Behind }
     }
@@ -205,6 +223,7 @@ impl<D> WriteQueue<D> {
             sender.rouse();
         }
         self.bytes -= write.bytes;
+        self.private -= write.private;
         if self.waiting.is_empty() {
             self.charge.clear();
         }
@@ -267,7 +286,7 @@ impl<D> WriteQueue<D> {
     pub(super) fn end(&mut self) -> (Option<Sender>, VecDeque<Write<D>>) {
         self.last_stats = self.stats();
         self.closing = true;
-        self.bytes = 0;
+        (self.bytes, self.private) = (0, 0);
         self.charge.clear();
         (self.sender.take(), std::mem::take(&mut self.waiting))
     }

@@ -98,6 +98,16 @@ impl Outgoing<'_> {
 }
 
 impl Outgoing<'_> {
+    /// Returns the bytes of this process's pool that the tensor keeps while it waits.
+    pub(crate) fn pool_len(&self) -> usize {
+        match &self.tensor {
+            Sent::Kept(tensor) => tensor.pool_len(),
+            Sent::Owned(tensor) => tensor.pool_len(),
+            Sent::Failed(_) => 0,
+            Sent::Moved { block, .. } => block.block_len() as usize,
+        }
+    }
+
     /// Describes the tensor for any number of receivers, which read it in blocks of `pool`.
     pub(crate) fn describe_for_all(&mut self, pool: &Pool) -> Result<Described<'_>> {
         let mut described = Described::default();

@@ -109,6 +109,11 @@ impl TensorSet {
         self.metadata.section().len() + tensors.sum::<usize>()
     }
 
+    /// Returns the bytes of this process's pool that the set keeps.
+    pub(crate) fn pool_len(&self) -> usize {
+        self.iter().map(|(_, tensor)| tensor.pool_len()).sum()
+    }
+
     /// Returns the number of tensors.
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -523,6 +523,14 @@ impl Tensor {
         }
     }
 
+    /// Returns the bytes of this process's pool that the tensor keeps.
+    pub(super) fn pool_len(&self) -> usize {
+        match &self.storage {
+            Storage::Shared(block) => block.block_len() as usize,
+            _ => 0,
+        }
+    }
+
     /// Returns a private copy, which holds no loan.
     ///
     /// # Errors

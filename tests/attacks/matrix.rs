@@ -43,7 +43,7 @@ pub const ATTACKS: &[(Attack, &[Kind])] = &[
     (Attack::new("connects-other-user"), ALL),
     (Attack::new("hellos-other-user"), &[Blocking, Reactor, EventLoop]),
     (Attack::new("large-hellos"), &[Blocking, Reactor, EventLoop, Commit]),
-    (Attack::new("stranger-lingers"), &[Blocking, Poll]),
+    (Attack::new("stranger-lingers"), &[Blocking, Reactor, Poll]),
     // D14 to D17: rings and wakes.
     (Attack::new("dead-full-ring"), ALL),
     (Attack::new("endless-messages"), ECHO),

@@ -4,6 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::support::raw::{self, Lent, Memory, RawPeer};
 use crate::support::{Stage, pair_of};
@@ -304,4 +305,48 @@ fn a_header_that_its_writer_takes_back_while_its_message_is_copied_ends_the_link
         assert!(calls < 10_000, "the loop polls a record that is gone");
     }
     assert!(!link.is_open());
+}
+
+/// Returns the time that this thread has computed.
+fn computed() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[test]
+fn all_links_of_a_peer_process_have_one_share_of_a_loop_s_time() {
+    const LEN: u64 = 96 << 20;
+    const LINKS: usize = 8;
+    const EACH: u32 = 16;
+    let mut stage = Stage::new(Options::new());
+    let mut scene = Scene::new(stage.context.clone());
+    let (fd, _memory) = raw::segment(LEN);
+    let mut peers = Vec::new();
+    let (heard, came) = counter();
+    for _ in 0..LINKS {
+        let (connection, peer) = stage.link();
+        let heard = heard.clone();
+        scene.reactor.adopt(connection).unwrap().on_message(move |_, _| {
+            heard.fetch_add(1, Ordering::Relaxed);
+        });
+        peers.push(peer);
+    }
+    scene.trip();
+    let (start, before) = (Instant::now(), computed());
+    for peer in &mut peers {
+        for number in 0..EACH {
+            raw::send(&peer.socket, &raw::segment_packet(number, LEN), &[fd.as_fd()]).unwrap();
+            peer.lend(Lent { segment: number, slot: number, offset: 0, len: 5000, generation: 1 });
+        }
+        peer.wake_loop();
+    }
+    while came.load(Ordering::Relaxed) < LINKS * EACH as usize {
+        if scene.events.poll_once(64).unwrap() == 0 {
+            std::thread::sleep(scene.events.timeout().expect("a link rests"));
+        }
+    }
+    let (passed, computed) = (start.elapsed(), computed() - before);
+    println!("the loop has computed for {computed:?} of {passed:?}");
+    // The packets have a quarter, and the loop itself needs some.
+    assert!(computed < passed / 2, "the loop has computed for {computed:?} of {passed:?}");
 }

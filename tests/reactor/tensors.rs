@@ -8,7 +8,7 @@ use crate::support::callbacks::{diary, hear, kind, receive, settle};
 use crate::support::other::{Other, say, wait_for_death};
 use crate::support::{pair_of, soon, unique_name, wait_until};
 use slipring::error::{TensorFault, TrySendError};
-use slipring::options::Spin;
+use slipring::options::{Resource, Spin};
 use slipring::{
     Connection, Context, Error, ErrorKind, EventLoop, Link, Options, Reactor, Tensor, TensorSet,
 };
@@ -418,8 +418,10 @@ fn tensors_are_sent_now_or_not_at_all_behind_what_waits() {
 
 #[test]
 fn a_tensor_goes_to_many_links_and_comes_back_after_the_last() {
-    let Pair { near, far, reactor, link, end } =
-        served(Options::new().pool_quota(QUOTA as u64).ring_capacity(4096));
+    // The block counts for each link, and all links are of this process.
+    let loans = 8 * QUOTA as u64;
+    let options = Options::new().pool_quota(QUOTA as u64).loan_limit(64, loans).ring_capacity(4096);
+    let Pair { near, far, reactor, link, end } = served(options);
     let mut links = vec![(link, end)];
     for _ in 0..4 {
         let (adopted, end) = pair_of(&near, &far);
@@ -431,7 +433,7 @@ fn a_tensor_goes_to_many_links_and_comes_back_after_the_last() {
         filled.push(if index % 2 == 0 { fill(link) } else { 0 });
         link.write_tensor(&tensor);
         // Of that nothing is private.
-        assert!(link.waiting_bytes() < 1000);
+        assert!(link.waiting_bytes() < 1000 + QUOTA, "the block counts for each link");
     }
     drop(tensor);
     for ((_, mut end), filled) in links.into_iter().zip(filled) {
@@ -446,17 +448,31 @@ fn a_tensor_goes_to_many_links_and_comes_back_after_the_last() {
 }
 
 #[test]
-fn private_bytes_that_wait_count_and_loans_do_not() {
-    let options = Options::new().ring_capacity(4096).write_limit(100_000);
+fn all_bytes_that_wait_count_and_those_of_the_pool_are_no_private_memory() {
+    let options = Options::new()
+        .ring_capacity(4096)
+        .write_limit(100_000)
+        .link_limit(Resource::Memory, 200_000);
     let Pair { near, link, end: _end, .. } = served(options);
     fill(&link);
     let (say, said) = diary();
-    for number in 0..20 {
-        let say = say.clone();
-        link.write_tensor_with(pooled(&near, number, 100_000), move |_, result| say(result));
-    }
-    assert!(link.waiting_bytes() < 20 * 500);
-    let full = say.clone();
+    // One write of any length may wait, and its blocks count for the limit alone.
+    let first = say.clone();
+    link.write_tensor_with(pooled(&near, 1, 300_000), move |_, result| first(result));
+    assert!(link.waiting_bytes() >= 1_200_000);
+    let second = say.clone();
+    link.write_tensor_with(pooled(&near, 2, 10), move |_, result| second(result));
+    assert!(matches!(kind(hear(&said)), ErrorKind::WritesFull { limit: 100_000, .. }));
+    let ended = end_of(&link);
+    link.abort();
+    let _ = hear(&ended);
+    hear(&said).unwrap_err();
+
+    let options = Options::new().ring_capacity(4096).write_limit(100_000);
+    let Pair { link, end: _end, .. } = served(options);
+    fill(&link);
+    let (say, said) = diary();
+    let full = say;
     let private = || Tensor::from_slice([60_000], &[1u8; 60_000]).unwrap();
     link.write_tensor(private());
     assert!((60_000..70_000).contains(&link.waiting_bytes()));
@@ -468,7 +484,38 @@ fn private_bytes_that_wait_count_and_loans_do_not() {
     let ended = end_of(&link);
     link.write_tensor(private());
     assert!(matches!(kind(hear(&ended)), ErrorKind::WritesFull { .. }));
-    (0..20).for_each(|_| assert!(hear(&said).is_err()));
+}
+
+#[test]
+fn a_stopped_peer_keeps_no_more_of_the_pool_than_its_limits() {
+    const FRAME: usize = 1 << 20;
+    let options = Options::new().pool_quota(64 << 20).loan_limit(4, 8 << 20).write_limit(8 << 20);
+    let near = Context::with_options(options).unwrap();
+    let reactor = Reactor::spawn(&near).unwrap();
+    let far = Context::new().unwrap();
+    let mut ends: Vec<_> = (0..3)
+        .map(|_| {
+            let (near, far) = crate::support::pair_of(&near, &far);
+            (reactor.adopt(near).unwrap(), far)
+        })
+        .collect();
+    // The first one receives nothing.
+    for number in 0..100u8 {
+        let mut frame =
+            near.alloc::<u8>([FRAME]).unwrap_or_else(|error| panic!("{number}: {error}"));
+        frame.fill(number);
+        let frame = frame.share().unwrap();
+        for (link, _) in &ends {
+            // A write that the stopped link refuses ends nothing.
+            link.write_tensor_with(frame.try_clone().unwrap(), |_, _| ());
+        }
+        drop(frame);
+        for (_, end) in &mut ends[1..] {
+            let tensor = end.receiver().recv_tensor_deadline(soon()).unwrap().unwrap();
+            assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![number; FRAME]);
+        }
+    }
+    assert!(near.pool_bytes() <= 32 << 20, "{}", near.pool_bytes());
 }
 
 #[test]

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
 use crate::support::callbacks::{diary, hear, settle};
 use crate::support::census::descriptors;
 use crate::support::hanging::HangingFile;
@@ -149,6 +152,35 @@ fn strangers_cost_a_listener_no_descriptor_whatever_lingers_in_their_queues() {
         }
         at_once("the end of the listener", || drop(listener));
     });
+}
+
+#[test]
+fn a_listener_goes_on_when_a_stranger_ends_at_the_refusal() {
+    const STRANGERS: u64 = 100;
+    let name = crate::support::unique_name();
+    let nobody = PeerPolicy::Custom(Arc::new(|_: &_| false));
+    let context = slipring::Context::with_options(Options::new().peer_policy(nobody)).unwrap();
+    let mut listener = context.listen(&name).unwrap();
+    let mut readers = Vec::new();
+    for stranger in 1..=STRANGERS {
+        let (nested, reader) = nested();
+        readers.push(reader);
+        let socket = raw::dial(&name);
+        raw::send(&socket, &Hello::honest().encode(), &[nested.as_fd()]).unwrap();
+        drop(nested);
+        let ends = std::thread::spawn(move || {
+            // The refusal comes, and stays unread.
+            let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            while rustix::net::recv(&socket, &mut [0; 1], peek) == Err(Errno::AGAIN) {}
+        });
+        at_once("a refusal", || {
+            wait_until("the refusal", || {
+                assert!(listener.try_accept().unwrap().is_none());
+                listener.stats().refused == stranger
+            });
+        });
+        ends.join().unwrap();
+    }
 }
 
 fn lends(peer: &mut RawPeer) {

@@ -768,7 +768,8 @@ impl Receiver {
     /// Handles a bounded part of what has come in each call from now on, and finds nothing although there is more.
     pub(crate) fn take_turns(&mut self) {
         self.takes_turns = true;
-        self.inbox.link.control_socket().take_turns();
+        let link = &self.inbox.link;
+        link.control_socket().take_turns((link.identity().uid(), link.identity().pid()));
     }
 
     /// As [`try_recv`](Self::try_recv), for a caller that takes turns: a long message takes several calls.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
-use crate::pool::{Borrower, LoanLimit, PoolOptions};
+use crate::pool::{Borrower, Holder, LoanLimit, PoolOptions};
 use crate::shm::Backing;
 
 const GRACE: Duration = Duration::from_secs(1000);
@@ -17,6 +17,10 @@ struct Hesitant {
 }
 
 impl Borrower for Hesitant {
+    fn holder(&self) -> Holder {
+        Holder { uid: 0, pid: None }
+    }
+
     fn returned(&self, _slot: u32) -> u64 {
         let again = self.was_asked.swap(true, Ordering::Relaxed);
         if again { self.first.load(Ordering::Relaxed) } else { 0 }

@@ -3,13 +3,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::pool::Users;
 use crate::pool::support::{Peer, lend, other, pool};
+use crate::pool::{Holder, Users};
 
 /// A borrower that declares to hold nothing, whatever it has returned.
 struct Released;
 
 impl Borrower for Released {
+    fn holder(&self) -> Holder {
+        Holder { uid: 0, pid: None }
+    }
+
     fn returned(&self, _slot: u32) -> u64 {
         u64::MAX
     }
@@ -212,6 +216,44 @@ fn a_borrower_holds_no_more_than_its_share_and_others_get_theirs() {
         lend(&pool, id, 1);
     }
     assert_eq!(pool.alloc_for(1, id).unwrap().unwrap_err(), Lacking::Share, "3 blocks are out");
+}
+
+/// A link of process 7 of user 1.
+struct Linked(Peer);
+
+impl Borrower for Linked {
+    fn returned(&self, slot: u32) -> u64 {
+        self.0.returned(slot)
+    }
+
+    fn holder(&self) -> Holder {
+        Holder { uid: 1, pid: Some(7) }
+    }
+}
+
+#[test]
+fn the_links_of_one_process_leave_something_to_others() {
+    let loans = LoanLimit { blocks: 64, bytes: 2 << 20 };
+    let backing = crate::shm::Backing::default();
+    let pool =
+        Pool::new(PoolOptions { quota: 8 << 20, footprint: 1, far_footprint: 1, loans, backing });
+    let links: Vec<_> = (0..8)
+        .map(|_| {
+            let link = Linked(Peer((0..64).map(|_| AtomicU64::new(0)).collect()));
+            pool.open(Arc::new(link), 64)
+        })
+        .collect();
+    let mut lent = 0;
+    for id in links.iter().cycle().take(64) {
+        if let Ok(mut block) = pool.alloc_for(256 << 10, *id).unwrap() {
+            pool.lend(&mut block, *id).unwrap();
+            lent += 1;
+        }
+    }
+    assert_eq!(lent, 16, "half of the quota: two thirds of three quarters");
+    let (_other, other) = peer(&pool);
+    lend(&pool, other, 1 << 20);
+    assert!(links.iter().all(|id| !pool.promise(*id).unwrap().admits(256 << 10)));
 }
 
 #[test]
