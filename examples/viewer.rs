@@ -44,8 +44,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     writeln!(stdout(), "waiting for {name}")?;
-    let mut viewer =
-        Context::new()?.subscribe(&name, options.wait_for_publisher(Duration::MAX))?;
+    let mut viewer = Context::new()?.subscribe(&name, options.wait_for_publisher(Duration::MAX))?;
     let (mut seen, mut told, mut oldest) = (0, (0, 0), Duration::ZERO);
     let mut report = Instant::now() + SECOND;
     while count == 0 || seen < count {

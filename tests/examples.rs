@@ -164,9 +164,10 @@ fn a_fan_out_goes_on_when_a_receiver_stops_and_gets_its_memory_back() {
 fn viewers_of_every_policy_go_on_when_their_camera_was_killed() {
     let name = unique_name();
     let frames = "--height 20 --width 30";
-    let viewers = [("latest", "--slow 30"), ("newest=4", ""), ("every", "")].map(|(policy, slow)| {
-        Example::start("viewer", &format!("--name {name} --policy {policy} {slow}"))
-    });
+    let viewers =
+        [("latest", "--slow 30"), ("newest=4", ""), ("every", "")].map(|(policy, slow)| {
+            Example::start("viewer", &format!("--name {name} --policy {policy} {slow}"))
+        });
     for round in 0..2 {
         let camera = Example::start("camera", &format!("--name {name} --rate 200 {frames}"));
         camera.says_times("Joined", 3);
@@ -179,7 +180,8 @@ fn viewers_of_every_policy_go_on_when_their_camera_was_killed() {
     for (index, viewer) in viewers.into_iter().enumerate() {
         let said = viewer.kill();
         assert!(said.contains(" ms old, "), "{said}");
-        let missed = said.lines().any(|line| line.contains("missed") && !line.contains(" 0 missed"));
+        let missed =
+            said.lines().any(|line| line.contains("missed") && !line.contains(" 0 missed"));
         assert_eq!(missed, index == 0, "{said}");
     }
 }
@@ -187,7 +189,8 @@ fn viewers_of_every_policy_go_on_when_their_camera_was_killed() {
 #[test]
 fn a_camera_goes_on_when_a_viewer_was_killed_or_is_too_slow() {
     let name = unique_name();
-    let camera = Example::start("camera", &format!("--name {name} --rate 500 --height 2 --width 3"));
+    let camera =
+        Example::start("camera", &format!("--name {name} --rate 500 --height 2 --width 3"));
     camera.says("publishing as");
     let viewer = Example::start("viewer", &format!("--name {name}"));
     camera.says("Joined");

@@ -29,6 +29,7 @@ use crate::handshake::Policy;
 use crate::handshake::packet::{Packet, Reason, Refusal, Topic, refusal};
 use crate::handshake::socket;
 use crate::shm::{Mapping, PeerMapping};
+use crate::wake::before_last_look;
 
 /// The most events that wait for the owner of the publisher.
 const EVENTS: usize = 1024;
@@ -86,8 +87,10 @@ impl Audience {
         most: usize,
     ) -> Option<u64> {
         let mut state = self.lock();
-        // A publisher that looks from here on waits for the lock, and then finds the subscriber.
+        // A publisher that looks from here on waits for the lock, and then finds the subscriber. Pairs with Publisher::wake: a
+        // message whose publication misses the change is visible to the subscriber, which looks before it sleeps.
         self.changed();
+        before_last_look(true);
         if state.seats.len() >= most {
             let _ = socket::send(seat.link().socket(), &refusal(Refusal::Subscribers), &[]);
             return None;

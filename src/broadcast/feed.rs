@@ -202,6 +202,10 @@ impl Feed {
             self.is_armed = true;
             before_last_look(self.waiter.arm(&self.link));
         }
+        if control_socket.packets_at_end().is_some() {
+            // The descriptor tells of the end once, and the watcher may learn of it later.
+            self.link.hang_up();
+        }
         drop(control_socket);
         let has_come = self.slots.is_due(self.cursor.next()) || !self.link.is_alive();
         if has_come { Ok(()) } else { Err(TryRecvError::Empty) }

@@ -14,7 +14,7 @@
 //!
 //! 1. Every word has 64 bits in native order. The publisher alone writes it.
 //! 2. Messages count from 1. The state of a slot is `2 · n` if it holds message `n`, `2 · n + 1` if it held message `n` and
-//!    the memory of that message is taken back, and 0 if the next message comes there.
+//!    the memory of that message is taken back or the next message comes there, and 0 if it held none.
 //! 3. One slot is that of the next message, so the slots keep one message less than there are slots.
 
 use crate::handshake::packet::Topic;
@@ -48,6 +48,12 @@ impl Geometry {
     pub(super) fn new(slots: u32, slot_len: u32) -> Self {
         debug_assert!(slots.is_power_of_two() && slot_len.is_power_of_two() && slot_len >= 64);
         Self { slots: slots.into(), slot_len: slot_len.into(), data: page_size() }
+    }
+
+    /// Returns the number of slots.
+    #[inline(always)]
+    pub(super) fn slots(&self) -> u64 {
+        self.slots
     }
 
     /// Returns how many messages the slots keep: one slot is that of the next message.

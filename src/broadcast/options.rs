@@ -80,7 +80,7 @@ impl PublishOptions {
         self
     }
 
-    /// The most messages that a subscriber may ask for with [`Policy::Newest`]: fewer than [`slots`](Self::slots). The pool
+    /// The most messages that a subscriber may ask for with [`Policy::Newest`]: up to three quarters of [`slots`](Self::slots). The pool
     /// keeps as many messages as the subscriber with the highest number asked for. Default 64, or as many as there can be.
     pub fn newest_limit(mut self, messages: u32) -> Self {
         self.newest_limit = Some(messages);
@@ -122,8 +122,8 @@ impl PublishOptions {
         if history >= slots {
             return wrong("history", history, "less than slots");
         }
-        if newest_limit >= slots {
-            return wrong("newest_limit", newest_limit, "less than slots");
+        if newest_limit > most_newest(slots) {
+            return wrong("newest_limit", newest_limit, "at most three quarters of slots");
         }
         if !(1..=HOLDS).contains(&hold_limit) {
             return wrong("hold_limit", hold_limit, "1 to 64");
@@ -142,7 +142,7 @@ impl PublishOptions {
 
     /// Returns the most messages that a subscriber may ask for.
     fn most_newest(&self) -> u32 {
-        self.newest_limit.unwrap_or(64.min(self.slots.saturating_sub(1)))
+        self.newest_limit.unwrap_or(64.min(most_newest(self.slots)))
     }
 
     pub(super) fn most_subscribers(&self) -> usize {
@@ -152,6 +152,12 @@ impl PublishOptions {
     pub(super) fn patience(&self) -> Duration {
         self.stall_after
     }
+}
+
+/// Returns the most messages that a subscriber can ask for: it needs room between its oldest one and the next that is written.
+fn most_newest(slots: u32) -> u32 {
+    let capacity = slots.saturating_sub(1);
+    capacity - capacity / 4
 }
 
 /// The options of a subscriber.

@@ -270,7 +270,7 @@ impl Publisher {
             let block = self.block(len, SendPatience::Default).map_err(into_error)?;
             return Ok(PublishReservation::in_block(self, section.to_vec(), block));
         }
-        let start = self.writer.begin_slowly();
+        let start = self.writer.begin();
         self.area.put(start, section);
         let header = header_in_slot(section, len);
         Ok(PublishReservation::in_slot(self, header, (start + section.len(), len)))
@@ -640,12 +640,27 @@ impl Publisher {
             self.crowd.replace(words.into_iter());
             self.ids = ids;
             self.seen = version;
+            // The next message asks for all of them.
+            self.room_until = 0;
         }
     }
 
     /// Wakes the subscribers that sleep.
     #[inline(always)]
     fn wake(&mut self) {
+        let (audience, ids) = (&self.audience, &self.ids);
+        if self.crowd.look(|index| call(audience, ids[index])) {
+            self.ring();
+        }
+        // Pairs with Audience::join: a subscriber that may have missed this message is in the list.
+        if self.audience.version() != self.seen {
+            self.wake_newcomers();
+        }
+    }
+
+    #[cold]
+    fn wake_newcomers(&mut self) {
+        self.adopt();
         let (audience, ids) = (&self.audience, &self.ids);
         if self.crowd.look(|index| call(audience, ids[index])) {
             self.ring();

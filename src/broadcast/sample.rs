@@ -202,12 +202,13 @@ impl<'a> Sample<'a> {
     /// # Ok::<(), slipring::Error>(())
     /// ```
     pub fn into_owned(self) -> OwnedSample {
-        let Self { payload, body, metadata, sequence, missed, restarted } = self;
-        let body = match body {
-            Body::Slot => Body::Owned(payload.to_vec()),
-            body => body,
-        };
-        Sample { payload: &[], body, metadata, sequence, missed, restarted }
+        let Self { payload, rare, sequence, missed, restarted } = self;
+        let mut rare = rare
+            .unwrap_or_else(|| Box::new(Rare { metadata: Metadata::new(), body: Body::Slot }));
+        if matches!(rare.body, Body::Slot) {
+            rare.body = Body::Owned(payload.to_vec());
+        }
+        Sample { payload: &[], rare: Some(rare), sequence, missed, restarted }
     }
 
     /// Takes the tensors of the message, with its metadata. A message of bytes gives an empty set.

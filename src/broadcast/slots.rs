@@ -2,14 +2,14 @@
 //!
 //! | writer | reader |
 //! |---|---|
-//! | store state = 0, when the message before is published | load state: `2 · n` |
+//! | store state = withdrawn, when the message before is published | load state: `2 · n` |
 //! | **release fence** | **acquire fence** |
 //! | store header and payload | load header and payload |
 //! | store state = `2 · n`, **release** | **acquire fence** |
 //! | | load state: still `2 · n` |
 //!
-//! 1. What a reader has copied between two loads of `2 · n` is message `n`. The writer stores each state but 0 and `2 · n + 1`
-//!    once, so a state that is the same twice was never another one in between.
+//! 1. What a reader has copied between two loads of `2 · n` is message `n`. The states of a slot only rise, so a state
+//!    that is the same twice was never another one in between.
 //! 2. Payload in the pool is not copied into the slot. A reader *holds* the message: it stores the number into a word of its
 //!    own, and loads the state once more behind a full barrier. The writer that takes the memory back stores `2 · n + 1`,
 //!    and loads the words of all readers behind a full barrier. So one of the two sees the other.
@@ -64,17 +64,6 @@ impl<O: OwnWords> SlotWriter<O> {
         (self.geometry.position(self.next) + PAYLOAD) as usize
     }
 
-    /// Begins the next message, whose writing may take long or never end: a reader that is so far behind goes on with a later
-    /// one meanwhile. Returns the start of its payload, in bytes from the first slot.
-    pub(super) fn begin_slowly(&self) -> usize {
-        let start = self.begin();
-        // The slot had no message in the first round.
-        if let Some(overwritten) = self.next.checked_sub(self.geometry.slots()) {
-            self.withdraw(overwritten);
-        }
-        start
-    }
-
     /// Publishes the message that was begun.
     #[inline(always)]
     pub(super) fn publish(&mut self, header: u64) {
@@ -85,8 +74,15 @@ impl<O: OwnWords> SlotWriter<O> {
         // A hint: what it leads to is checked by the slot's own state.
         self.own.store(NEWEST, self.next, Ordering::Relaxed);
         self.next += 1;
-        // The mark moves the line of the next message towards this core before it is needed.
-        self.slots.store(self.geometry.position(self.next), 0, Ordering::Relaxed);
+        // The mark moves the line of the next message towards this core before it is needed. A reader that is so far behind goes
+        // on with a later message.
+        self.slots.store(self.geometry.position(self.next), self.mark(), Ordering::Relaxed);
+    }
+
+    /// Returns the state of the next message's slot: the message before it there is withdrawn.
+    #[inline(always)]
+    fn mark(&self) -> u64 {
+        self.next.checked_sub(self.geometry.slots()).map_or(0, withdrawn)
     }
 
     /// Withdraws a message. Behind [`look_for_holders`](Self::look_for_holders) the caller finds every reader that holds it.

@@ -1,5 +1,6 @@
-//! Connections and listeners work inside event loops of others: mio and tokio.
+//! Connections, listeners and subscribers work inside event loops of others: mio and tokio.
 
+mod broadcast;
 mod faults;
 mod fork;
 mod mio;

@@ -85,7 +85,8 @@ fn no_byte_of_an_open_reservation_is_ever_seen() {
 
 #[test]
 fn a_batch_reaches_subscribers_that_sleep_and_waits_for_those_that_want_every_message() {
-    let mut stage = Stage::new(PublishOptions::new().slots(16).stall_after(Duration::from_secs(60)));
+    let mut stage =
+        Stage::new(PublishOptions::new().slots(16).stall_after(Duration::from_secs(60)));
     let subscribers: Vec<_> = (0..2).map(|_| stage.subscribe(SubscribeOptions::every())).collect();
     std::thread::scope(|scope| {
         for mut subscriber in subscribers {
@@ -121,9 +122,8 @@ fn what_a_batch_has_published_before_its_iterator_panics_arrives() {
         std::thread::sleep(Duration::from_millis(50));
         let messages = (0..2u8).map(|number| if number == 0 { [7] } else { panic!("as planned") });
         let publisher = &mut stage.publisher;
-        let sent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            publisher.send_all(messages)
-        }));
+        let sent =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| publisher.send_all(messages)));
         assert!(sent.is_err());
         assert_eq!(received.join().unwrap(), (vec![7], 0));
     });

@@ -3,6 +3,7 @@
 //! | module | promises |
 //! |---|---|
 //! | [`policies`] | what each policy receives and misses, and what history is |
+//! | [`reactors`] | many subscribers on one thread |
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
 //! | [`in_place`] | messages that are written in place, and batches |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
@@ -11,6 +12,7 @@ mod in_place;
 mod lives;
 mod memory;
 mod policies;
+mod reactors;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -166,3 +166,22 @@ fn impossible_options_are_errors() {
     }
     assert_eq!(stage.subscribe(SubscribeOptions::newest(4)).policy(), Policy::Newest(4));
 }
+
+#[test]
+fn a_subscriber_that_is_any_number_of_messages_behind_goes_on() {
+    for behind in 0..40u32 {
+        let mut stage = Stage::new(PublishOptions::new().slots(16));
+        let mut newest = stage.subscribe(SubscribeOptions::newest(12));
+        let mut latest = stage.subscribe(SubscribeOptions::latest());
+        for number in 0..=behind {
+            stage.publisher.send(&number.to_le_bytes()).unwrap();
+        }
+        assert_eq!(next(&mut latest), (behind.to_le_bytes().to_vec(), behind.into()));
+        let (mut expected, mut received) = (0, 0);
+        while let Ok(Some(sample)) = newest.try_recv() {
+            expected += sample.missed() + 1;
+            received += 1;
+        }
+        assert_eq!((expected, received), (u64::from(behind) + 1, u64::from(behind + 1).min(12)));
+    }
+}
