@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::handshake::layout;
 use crate::link::session::Session;
 use crate::shm::OwnWords;
+use crate::sync::Edge;
 
 /// The holds of one subscriber.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ impl HoldTable {
         let is_free = |taken: &AtomicBool| !taken.swap(true, Ordering::Acquire);
         let index = self.taken.iter().position(is_free)?;
         let word = layout::RETURNS + 8 * index;
-        self.session.link.own().store(word, message, Ordering::Relaxed);
+        store(self.session.link.own(), word, message);
         Some(Hold { table: self.clone(), index })
     }
 
@@ -46,6 +47,13 @@ impl HoldTable {
     pub(crate) fn count(&self) -> usize {
         self.taken.iter().filter(|taken| taken.load(Ordering::Relaxed)).count()
     }
+}
+
+/// Stores a hold into a word that is 0 or was given back.
+pub(crate) fn store(own: &impl OwnWords, word: usize, message: u64) {
+    // Pairs with State::sweep: a publisher that finds this number, and not the 0 before it, knows that the loads of the
+    // word's earlier message are done.
+    own.store(word, message, Edge::Return.store());
 }
 
 /// A message that this side reads. The drop gives it back.

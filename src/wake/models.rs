@@ -12,6 +12,7 @@
 //! `membarrier`, which loom does not know, is modelled by what it promises ([`interrupts`](crate::wake::interrupts)).
 //! Not modelled: the other reasons to wake up, which are deadlines, signals, and the link's health.
 
+mod crowd;
 mod eager;
 mod hot;
 

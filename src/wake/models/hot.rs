@@ -12,7 +12,7 @@ use crate::wake::interrupts::interruptible;
 use crate::wake::{Sleeper, Waker, state};
 
 /// Returns a sleeper that has been awake for long enough.
-fn heat(sleeper: Sleeper, own: &impl OwnWords) -> Sleeper {
+pub(super) fn heat(sleeper: Sleeper, own: &impl OwnWords) -> Sleeper {
     let mut sleeper = sleeper.with_interrupts(true);
     sleeper.progress(own, CAPACITY << 20);
     sleeper
