@@ -53,6 +53,8 @@ pub(super) struct Audience {
 pub(super) struct State {
     seats: BTreeMap<u64, Seat>,
     next_id: u64,
+    /// The publisher has ended.
+    is_over: bool,
     events: VecDeque<Event>,
     /// Messages in slots, oldest first.
     kept: VecDeque<Record>,
@@ -91,6 +93,9 @@ impl Audience {
         // message whose publication misses the change is visible to the subscriber, which looks before it sleeps.
         self.changed();
         before_last_look(true);
+        if state.is_over {
+            return None;
+        }
         if state.seats.len() >= most {
             let _ = socket::send(seat.link().socket(), &refusal(Refusal::Subscribers), &[]);
             return None;
@@ -157,6 +162,12 @@ impl State {
         self.seats.iter().map(|(id, seat)| (*id, seat.words())).unzip()
     }
 
+    /// Notes the end of the publisher, and tells all subscribers.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+        self.seats.values().for_each(Seat::say_end);
+    }
+
     /// Sends a packet that wakes a subscriber.
     pub(super) fn call(&self, id: u64) {
         if let Some(seat) = self.seats.get(&id) {
@@ -188,7 +199,12 @@ impl State {
         let all = &self.kept;
         for (id, seat) in &mut self.seats {
             if needed.is_empty() {
-                needed = all.iter().chain(&self.held).flat_map(|record| &record.kept).map(Kept::segment).collect();
+                needed = all
+                    .iter()
+                    .chain(&self.held)
+                    .flat_map(|record| &record.kept)
+                    .map(Kept::segment)
+                    .collect();
                 needed.extend(&segments);
             }
             if !seat.announce(&segments, &needed) && seat.is_waited_for() {
@@ -215,7 +231,12 @@ impl State {
 
     /// Withdraws the messages that nobody may ask for any more, and those before `overwritten`, whose slots are about to be
     /// overwritten. Frees what no subscriber holds.
-    pub(super) fn withdraw(&mut self, writer: &SlotWriter<Mapping>, history: u64, overwritten: u64) {
+    pub(super) fn withdraw(
+        &mut self,
+        writer: &SlotWriter<Mapping>,
+        history: u64,
+        overwritten: u64,
+    ) {
         let newest = writer.next() - 1;
         let read = self.last(newest).map_or(u64::MAX, |(_, position)| position);
         let asked = (newest + 1).saturating_sub(self.depth(history));
@@ -252,7 +273,8 @@ impl State {
     pub(super) fn is_done(&mut self, newest: u64) -> bool {
         self.sweep();
         let is_done = |seat: &Seat| seat.is_over() || seat.position(newest) > newest;
-        self.held.is_empty() && (self.kept.is_empty() || self.seats.values().all(is_done))
+        self.held.is_empty()
+            && (self.kept.is_empty() || self.seats.values().all(is_done))
             && self.seats.values().all(|seat| seat.held().next().is_none())
     }
 

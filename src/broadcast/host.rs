@@ -6,8 +6,9 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -28,6 +29,9 @@ use crate::transport::{Established, Listener};
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 
+/// How long the end of a publisher waits for the thread to close the listener, which takes it microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The pause between two looks whether subscribers have read what was published.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -44,11 +48,13 @@ pub(super) struct Desk {
     pub(super) grace: Option<Duration>,
 }
 
-/// The handle of the thread. Its drop lets the thread end.
+/// The handle of the thread. Its drop lets the thread end, and waits until the address is free.
 #[derive(Debug)]
 pub(super) struct Host {
     bell: Arc<OwnedFd>,
     stopped: Arc<AtomicBool>,
+    /// The thread says here that it listens no more.
+    closed: Mutex<Receiver<()>>,
     generation: Generation,
 }
 
@@ -64,12 +70,15 @@ impl Host {
             epoll::add(&epoll, fd, data, EventFlags::IN).map_err(os("epoll_ctl"))?;
         }
         let stopped = Arc::new(AtomicBool::new(false));
-        let door = Door { desk, listener, epoll, stopped: stopped.clone(), _bell: bell.clone() };
+        let (close, closed) = mpsc::sync_channel(1);
+        let (stopper, kept) = (stopped.clone(), bell.clone());
+        let door = Door { desk, listener, epoll, stopped: stopper, close, _bell: kept };
         std::thread::Builder::new()
             .name("slipring-publish".into())
             .spawn(move || door.run())
             .map_err(|error| Error::os("thread spawn", error))?;
-        Ok(Self { bell, stopped, generation: Generation::current()? })
+        let closed = Mutex::new(closed);
+        Ok(Self { bell, stopped, closed, generation: Generation::current()? })
     }
 }
 
@@ -78,6 +87,8 @@ impl Drop for Host {
         if self.generation.is_current() {
             self.stopped.store(true, Ordering::Release);
             let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+            let closed = self.closed.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = closed.recv_timeout(PATIENCE);
         }
     }
 }
@@ -88,6 +99,7 @@ struct Door {
     listener: Listener,
     epoll: OwnedFd,
     stopped: Arc<AtomicBool>,
+    close: SyncSender<()>,
     /// Open as long as the thread waits for it.
     _bell: Arc<OwnedFd>,
 }
@@ -120,7 +132,10 @@ impl Door {
                 Ok(Some(established)) => self.seat(established),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(error = format_args!("{error:#}"), "a subscriber is turned away");
+                    tracing::warn!(
+                        error = format_args!("{error:#}"),
+                        "a subscriber is turned away"
+                    );
                     // The lack may last. Those who have come stay in the queue.
                     std::thread::sleep(PAUSE);
                     return;
@@ -157,8 +172,9 @@ impl Door {
 
     /// Keeps what subscribers may still read, and ends.
     fn end(self) {
-        let Self { desk, listener, .. } = self;
+        let Self { desk, listener, close, .. } = self;
         drop(listener);
+        let _ = close.try_send(());
         let newest = desk.words.load(NEWEST);
         let deadline = desk.grace.and_then(|grace| Instant::now().checked_add(grace));
         while !desk.audience.lock().is_done(newest)
@@ -167,7 +183,11 @@ impl Door {
             std::thread::sleep(PAUSE);
             let over: Vec<u64> = {
                 let state = desk.audience.lock();
-                state.seats().filter(|(_, seat)| !seat.link().is_alive()).map(|(id, _)| id).collect()
+                state
+                    .seats()
+                    .filter(|(_, seat)| !seat.link().is_alive())
+                    .map(|(id, _)| id)
+                    .collect()
             };
             over.into_iter().for_each(|id| drop(desk.audience.leave(id)));
         }

@@ -55,8 +55,8 @@ mod slots;
 mod subscriber;
 
 pub use crate::handshake::Policy;
-pub(crate) use feed::Feed;
 pub use event::{Event, EventKind};
+pub(crate) use feed::Feed;
 pub use info::{SubscriberInfo, SubscriberState};
 pub use options::{PublishOptions, SubscribeOptions};
 pub use publisher::Publisher;

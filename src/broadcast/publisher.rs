@@ -294,8 +294,7 @@ impl Publisher {
 
     /// Publishes what a reservation has written into a block.
     pub(super) fn publish_block(&mut self, section: &[u8], block: Block) -> Result<()> {
-        let draft =
-            self.draft(SendPatience::Default, move |_| Draft::of_block(section, block));
+        let draft = self.draft(SendPatience::Default, move |_| Draft::of_block(section, block));
         self.publish(draft.map_err(into_error)?, SendPatience::Default).map_err(into_error)
     }
 
@@ -751,7 +750,7 @@ fn into_error(error: TrySendError) -> Error {
 impl Drop for Publisher {
     fn drop(&mut self) {
         if self.words.generation().is_current() {
-            self.audience.lock().seats().for_each(|(_, seat)| seat.say_end());
+            self.audience.lock().end();
         }
     }
 }

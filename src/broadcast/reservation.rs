@@ -41,8 +41,14 @@ pub struct PublishReservation<'a> {
 #[derive(Debug)]
 enum Room {
     /// In the next slot: `range` is the start and the length of its bytes behind the metadata.
-    Slot { header: u64, range: (usize, usize) },
-    Block { metadata: Vec<u8>, block: Block },
+    Slot {
+        header: u64,
+        range: (usize, usize),
+    },
+    Block {
+        metadata: Vec<u8>,
+        block: Block,
+    },
 }
 
 impl<'a> PublishReservation<'a> {
@@ -54,11 +60,7 @@ impl<'a> PublishReservation<'a> {
         Self { publisher, room: Room::Slot { header, range } }
     }
 
-    pub(super) fn in_block(
-        publisher: &'a mut Publisher,
-        metadata: Vec<u8>,
-        block: Block,
-    ) -> Self {
+    pub(super) fn in_block(publisher: &'a mut Publisher, metadata: Vec<u8>, block: Block) -> Self {
         Self { publisher, room: Room::Block { metadata, block } }
     }
 

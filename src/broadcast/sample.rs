@@ -203,8 +203,8 @@ impl<'a> Sample<'a> {
     /// ```
     pub fn into_owned(self) -> OwnedSample {
         let Self { payload, rare, sequence, missed, restarted } = self;
-        let mut rare = rare
-            .unwrap_or_else(|| Box::new(Rare { metadata: Metadata::new(), body: Body::Slot }));
+        let mut rare =
+            rare.unwrap_or_else(|| Box::new(Rare { metadata: Metadata::new(), body: Body::Slot }));
         if matches!(rare.body, Body::Slot) {
             rare.body = Body::Owned(payload.to_vec());
         }

@@ -22,8 +22,7 @@ pub(super) type WriteFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
 pub(super) type TensorRequestFn = Box<dyn FnMut(&Link, TensorRequest) + Send>;
 pub(super) type CallFn = Box<dyn FnOnce(&Link, Result<Response>) + Send>;
 pub(super) type TokenFn = Box<dyn FnMut(&Link) + Send>;
-pub(super) type SampleFn =
-    Box<dyn FnMut(Result<Option<Sample<'_>>>) -> ControlFlow<()> + Send>;
+pub(super) type SampleFn = Box<dyn FnMut(Result<Option<Sample<'_>>>) -> ControlFlow<()> + Send>;
 pub(super) type AcceptFn = Box<dyn FnMut(Result<Connection>) -> ControlFlow<()> + Send>;
 
 /// A request of a call, or its response.

@@ -35,9 +35,9 @@ pub use element::Element;
 pub(crate) use exchange::open_set;
 #[doc(hidden)]
 pub use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, GpuPlace, OnGpu, Ticket};
+pub(crate) use outgoing::Described;
 #[doc(hidden)]
 pub use outgoing::Outgoing;
-pub(crate) use outgoing::Described;
 #[doc(hidden)]
 pub use request::TensorRequest;
 #[doc(no_inline)]

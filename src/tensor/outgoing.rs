@@ -182,7 +182,12 @@ impl<'a> Described<'a> {
     }
 
     /// Adds a tensor for anybody. Memory of a GPU is lent to one peer, and so refused.
-    pub(super) fn add_for_all(&mut self, pool: &Pool, name: &str, tensor: &'a Tensor) -> Result<()> {
+    pub(super) fn add_for_all(
+        &mut self,
+        pool: &Pool,
+        name: &str,
+        tensor: &'a Tensor,
+    ) -> Result<()> {
         self.add_from(pool, name, tensor, |_| Err(TensorFault::OnGpu.into()))
     }
 

@@ -146,3 +146,18 @@ fn readable(fd: &std::os::fd::OwnedFd, patience: Duration) -> bool {
         Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
     poll(&mut fds, Some(&time)).unwrap() == 1
 }
+
+#[test]
+fn an_address_is_free_after_its_publisher() {
+    let (context, name) = (Context::new().unwrap(), unique_name());
+    let mut subscriber: Option<slipring::broadcast::Subscriber> = None;
+    for round in 0..50u8 {
+        let options = PublishOptions::new().history(1);
+        let mut publisher = context.publish(&name, options).unwrap();
+        publisher.send(&[round]).unwrap();
+        let subscriber = subscriber
+            .get_or_insert_with(|| context.subscribe(&name, SubscribeOptions::every()).unwrap());
+        let sample = subscriber.recv_deadline(soon()).unwrap().unwrap();
+        assert_eq!((sample.to_vec().unwrap(), sample.restarted()), (vec![round], round > 0));
+    }
+}

@@ -83,8 +83,7 @@ impl AsyncSubscriber {
         Error: From<A::Error>,
     {
         let until = options.waits().map(after);
-        let mut subscriber =
-            Self::new(Subscriber::apart(context, address.try_into()?, options));
+        let mut subscriber = Self::new(Subscriber::apart(context, address.try_into()?, options));
         loop {
             match poll_fn(|context| subscriber.poll_join(context)).await {
                 Ok(()) => return Ok(subscriber),
