@@ -65,7 +65,8 @@ impl Drop for LongCopy {
         if let Some(generation) = &self.generation
             && self.body.capacity() > LARGE
         {
-            discard(std::mem::take(&mut self.body), generation);
+            // The account holds the memory until it is freed.
+            discard((std::mem::take(&mut self.body), self.charge.take()), generation);
         }
     }
 }

@@ -19,3 +19,34 @@ fn a_long_message_is_copied_a_slice_at_a_time_and_never_mixed_with_another() {
     assert_eq!(go_on(8, &second).unwrap().unwrap().0, second);
     assert_eq!(go_on(9, b"short").unwrap().unwrap().0, b"short");
 }
+
+/// Keeps the thread that frees memory until the other end is dropped.
+struct Busy(std::sync::mpsc::Receiver<()>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.recv();
+    }
+}
+
+#[test]
+fn a_copy_that_is_given_up_stays_charged_until_its_memory_is_freed() {
+    let long = vec![1; 2 * LARGE];
+    let mut limits = Limits::default();
+    limits.set_link(Resource::Memory, long.len() as u64);
+    let account = Account::of_link((0, None), limits);
+    let mut copy = LongCopy::default();
+    while copy.body.len() <= LARGE {
+        assert!(copy.go_on(0, Bytes::of(&long), &account).is_none());
+    }
+    let (free, busy) = std::sync::mpsc::channel::<()>();
+    discard(Busy(busy), &Generation::current().unwrap());
+    drop(copy);
+    assert!(account.charge(Resource::Memory, 1).is_err(), "the memory is not free");
+    drop(free);
+    let start = std::time::Instant::now();
+    while account.charge(Resource::Memory, 1).is_err() {
+        assert!(start.elapsed().as_secs() < 60, "the charge stays");
+        std::thread::yield_now();
+    }
+}
