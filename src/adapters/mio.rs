@@ -165,5 +165,6 @@ impl Source for Subscriber {
 fn lasting(subscriber: &Subscriber) -> io::Result<RawFd> {
     let why = "the descriptor of a subscriber that reconnects changes: set SubscribeOptions::reconnect(false)";
     let unsupported = || io::Error::new(io::ErrorKind::Unsupported, why);
-    Ok(subscriber.lasting_descriptor().ok_or_else(unsupported)?.as_raw_fd())
+    let descriptor = if subscriber.reconnects() { None } else { subscriber.descriptor() };
+    Ok(descriptor.ok_or_else(unsupported)?.as_raw_fd())
 }

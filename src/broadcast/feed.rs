@@ -44,12 +44,12 @@ const SKIPS: u32 = 1 << 17;
 
 /// A message that was taken.
 pub(super) struct Taken {
-    pub(super) message: u64,
-    pub(super) missed: u64,
+    pub(crate) message: u64,
+    pub(crate) missed: u64,
     /// Bytes of the payload, in the feed's buffer, behind the metadata.
-    pub(super) start: usize,
-    pub(super) end: usize,
-    pub(super) rare: Option<Box<Rare>>,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) rare: Option<Box<Rare>>,
 }
 
 /// The reading of one publisher.

@@ -38,14 +38,14 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// What the thread and the publisher share.
 #[derive(Debug)]
 pub(super) struct Desk {
-    pub(super) audience: Arc<Audience>,
-    pub(super) topic: Topic,
+    pub(crate) audience: Arc<Audience>,
+    pub(crate) topic: Topic,
     /// The descriptor of the topic, which every subscriber gets.
-    pub(super) fd: OwnedFd,
-    pub(super) words: Mapping,
-    pub(super) most: usize,
+    pub(crate) fd: OwnedFd,
+    pub(crate) words: Mapping,
+    pub(crate) most: usize,
     /// How long the memory of the last messages stays after the end. `None`: as long as a subscriber reads it.
-    pub(super) grace: Option<Duration>,
+    pub(crate) grace: Option<Duration>,
 }
 
 /// The handle of the thread. Its drop lets the thread end, and waits until the address is free.

@@ -99,12 +99,16 @@ fn ends(slots: u32) -> (Writer, Reader) {
 impl Writer {
     /// Publishes a message, all of whose words are its number.
     fn send(&mut self) {
-        let message = self.slots.next();
+        self.write();
+        self.slots.publish(self.slots.next());
+    }
+
+    /// Writes the payload of the next message.
+    fn write(&self) {
         let offset = HEAD + self.slots.begin();
         for word in 0..WORDS {
-            self.words.store(offset + 8 * word, message, Ordering::Relaxed);
+            self.words.store(offset + 8 * word, self.slots.next(), Ordering::Relaxed);
         }
-        self.slots.publish(message);
     }
 }
 
@@ -128,13 +132,13 @@ impl Reader {
 /// A slot that is overwritten while a reader copies it: every execution.
 fn overwritten() {
     loom::model(|| {
-        let (mut writer, reader) = ends(1);
+        let (mut writer, reader) = ends(2);
         writer.send();
-        let writing = thread::spawn(move || writer.send());
+        let writing = thread::spawn(move || (0..2).for_each(|_| writer.send()));
         reader.check(1, LoomWords::load);
-        reader.check(2, LoomWords::load);
+        reader.check(3, LoomWords::load);
         writing.join().unwrap();
-        assert!(reader.check(2, LoomWords::load), "the last message is there");
+        assert!(reader.check(3, LoomWords::load), "the last message is there");
     });
 }
 
@@ -188,7 +192,7 @@ fn reuse(message: u64, holds: &LoomWords, memory: &LoomWords) -> bool {
 /// The writer takes the memory of a message back while a reader holds it, reads it, and gives it back: every execution.
 fn held() {
     loom::model(|| {
-        let (mut writer, reader) = ends(1);
+        let (mut writer, reader) = ends(2);
         let [holds, memory] = [(); 2].map(|()| LoomWords::new(8));
         memory.store(0, 1, Ordering::Relaxed);
         writer.send();
@@ -232,7 +236,7 @@ fn a_hold_fails_without_reclaim() {
 /// A reader gives a hold back and holds the next message in the same word. The writer may load the second number alone.
 fn held_in_turn() {
     loom::model(|| {
-        let (mut writer, reader) = ends(2);
+        let (mut writer, reader) = ends(4);
         let [holds, memory] = [(); 2].map(|()| LoomWords::new(8));
         memory.store(0, 1, Ordering::Relaxed);
         (0..2).for_each(|_| writer.send());
@@ -269,7 +273,7 @@ fn a_later_hold_fails_without_reclaim() {
 /// A subscriber that wants every message: its position lets the writer overwrite the slot.
 fn every() {
     loom::model(|| {
-        let (mut writer, reader) = ends(1);
+        let (mut writer, reader) = ends(2);
         let position = LoomWords::new(8);
         writer.send();
         let reading = {
@@ -289,6 +293,8 @@ fn every() {
             let has_room = writer.slots.next() < read + 1;
             if has_room {
                 writer.send();
+                // In the slot of the first message.
+                writer.write();
             }
             has_room
         };

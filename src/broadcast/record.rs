@@ -62,9 +62,9 @@ impl Kept {
 /// A message that is about to be published.
 #[derive(Debug)]
 pub(super) struct Draft {
-    pub(super) header: u64,
-    pub(super) payload: Vec<u8>,
-    pub(super) kept: Vec<Kept>,
+    pub(crate) header: u64,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) kept: Vec<Kept>,
 }
 
 impl Draft {
@@ -188,9 +188,9 @@ fn header(header: Header, metadata: &[u8]) -> u64 {
 /// A header as a subscriber has read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Published {
-    pub(super) header: Header,
+    pub(crate) header: Header,
     /// The payload lies in a block.
-    pub(super) is_spilled: bool,
+    pub(crate) is_spilled: bool,
 }
 
 impl Published {

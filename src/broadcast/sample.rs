@@ -20,8 +20,8 @@ pub(super) enum Body {
 /// What most messages do not have. It stands apart, so that a sample moves in registers.
 #[derive(Debug)]
 pub(super) struct Rare {
-    pub(super) metadata: Metadata,
-    pub(super) body: Body,
+    pub(crate) metadata: Metadata,
+    pub(crate) body: Body,
 }
 
 /// A sample that borrows nothing: it may go to another thread or task, and outlives the subscriber.

@@ -289,9 +289,9 @@ impl Subscriber {
         Some(feed.as_fd())
     }
 
-    /// Returns the descriptor if it stays the same as long as the subscriber lives.
-    pub(crate) fn lasting_descriptor(&self) -> Option<BorrowedFd<'_>> {
-        if self.options.reconnects() { None } else { self.descriptor() }
+    /// Returns whether the subscriber looks for another publisher after the present one. Its descriptor changes then.
+    pub fn reconnects(&self) -> bool {
+        self.options.reconnects()
     }
 }
 
