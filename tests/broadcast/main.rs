@@ -6,8 +6,10 @@
 //! | [`reactors`] | many subscribers on one thread |
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
 //! | [`in_place`] | messages that are written in place, and batches |
+//! | [`hostile`] | subscribers and publishers that lie |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
 
+mod hostile;
 mod in_place;
 mod lives;
 mod memory;

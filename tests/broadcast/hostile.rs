@@ -1,0 +1,572 @@
+//! Subscribers and publishers that lie. An honest side beside them goes on.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions, Subscriber};
+use slipring::error::{Eviction, Fault, TryRecvError};
+use slipring::options::PeerPolicy;
+use slipring::{Context, ErrorKind, Options};
+
+use crate::support::other::{Other, alone, say};
+use crate::support::raw::{
+    self, Hello, Lent, MESSAGE, META, MORE, Memory, POOLED, RECEIVER_STATE, RETURNS, RawPeer,
+    header, page, topic_packet,
+};
+use crate::support::{census::Census, fault, soon, unique_name, wait_until};
+use crate::{Stage, next};
+
+/// Policies in a Hello.
+const EVERY: u32 = 1;
+const NEWEST: u32 = 2;
+const LATEST: u32 = 3;
+
+/// Words of a topic.
+const NEWEST_WORD: usize = 0x040;
+
+/// A bit of a slot's header: the payload lies in a block.
+const SPILLED: u64 = 1 << 12;
+
+const FRAME: usize = 1 << 20;
+
+fn quick() -> PublishOptions {
+    PublishOptions::new().slots(16).newest_limit(8).stall_after(Duration::from_millis(30))
+}
+
+/// Joins a publisher by hand. The publisher then has one subscriber more.
+fn join(stage: &Stage, hello: Hello) -> RawPeer {
+    let before = stage.publisher.subscribers().len();
+    let mut peer = RawPeer::greet(raw::dial(&stage.name), hello);
+    peer.meet();
+    let (packet, fds) = raw::receive(&peer.socket).expect("a Topic");
+    assert_eq!((packet[8], fds.len()), (raw::TOPIC as u8, 1), "{:?}", raw::refusal_code(&packet));
+    wait_until("the join", || stage.publisher.subscribers().len() > before);
+    peer
+}
+
+/// Publishes messages, which an honest subscriber receives.
+fn goes_on(stage: &mut Stage, honest: &mut Subscriber, count: usize) {
+    for number in 0..count {
+        let message = vec![number as u8; if number % 5 == 4 { 20_000 } else { 9 }];
+        stage.publisher.send(&message).unwrap();
+        assert!(next(honest) == (message, 0), "message {number}");
+    }
+}
+
+fn evictions(stage: &Stage) -> usize {
+    let events = stage.publisher.take_events();
+    let is_one = |kind| kind == EventKind::Evicted(Eviction::Stalled);
+    events.iter().filter(|event| is_one(event.kind())).count()
+}
+
+#[test]
+fn positions_that_cannot_be_cost_their_subscriber_alone() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    // The last two are past the newest message: that subscriber has read all.
+    for (position, is_evicted) in [(0, true), (1, true), (1 << 40, false), (u64::MAX, false)] {
+        let liar = join(&stage, Hello::subscriber(EVERY, 0));
+        liar.position(position);
+        goes_on(&mut stage, &mut honest, 50);
+        assert_eq!(evictions(&stage), usize::from(is_evicted), "{position}");
+    }
+}
+
+#[test]
+fn positions_that_go_back_do_not_hold_the_publisher() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    let liars = [(); 2].map(|()| join(&stage, Hello::subscriber(EVERY, 0)));
+    let flag = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = Over(&flag);
+        for liar in &liars {
+            scope.spawn(|| {
+                while !flag.load(Ordering::Relaxed) {
+                    liar.own.store(raw::POSITION, 1);
+                    liar.own.store(raw::POSITION, u64::MAX);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        let start = Instant::now();
+        goes_on(&mut stage, &mut honest, 200);
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        drop(over);
+    });
+}
+
+/// Ends the threads of a test, also when it panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_subscriber_that_has_read_all_and_maps_nothing_is_evicted() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    for position in [0, 1, u64::MAX] {
+        let hello = Hello { pool_limit: 0, ..Hello::subscriber(EVERY, 0) };
+        let liar = join(&stage, hello);
+        liar.position(position);
+        goes_on(&mut stage, &mut honest, 10);
+        assert_eq!(evictions(&stage), 1, "{position}");
+    }
+    let _lossy = join(&stage, Hello { pool_limit: 0, ..Hello::subscriber(LATEST, 0) });
+    goes_on(&mut stage, &mut honest, 50);
+    assert_eq!(evictions(&stage), 0);
+}
+
+#[test]
+fn a_subscriber_that_says_nothing_is_evicted_or_not_waited_for() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    let silent = [(EVERY, 0), (NEWEST, 8), (LATEST, 0)]
+        .map(|(policy, depth)| join(&stage, Hello::subscriber(policy, depth)));
+    goes_on(&mut stage, &mut honest, 100);
+    assert_eq!(evictions(&stage), 1);
+    assert_eq!(stage.publisher.subscribers().len(), 3);
+    drop(silent);
+    wait_until("their end", || stage.publisher.subscribers().len() == 1);
+}
+
+#[test]
+fn holds_that_are_never_given_back_cost_no_more_than_the_limit() {
+    let options = Options::new().pool_quota(64 << 20);
+    let mut stage = Stage::with(options, PublishOptions::new().hold_limit(3));
+    let mut honest = stage.subscribe(SubscribeOptions::latest());
+    let liar = join(&stage, Hello::subscriber(LATEST, 0));
+    // The first three are messages to come, the others beyond the limit. Later all of them never come.
+    for first in [1, 1 << 40, u64::MAX - 255] {
+        for word in 0..256 {
+            liar.own.store(RETURNS + 8 * word as usize, first + word);
+        }
+        for number in 0..100u8 {
+            let mut frame = stage.publisher.alloc::<u8>([FRAME]).unwrap();
+            frame.fill(number);
+            stage.publisher.send_tensor(frame).unwrap();
+            let tensor = honest.recv().unwrap().unwrap().into_tensor().unwrap();
+            assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![number; FRAME]);
+        }
+        let most = if first == 1 { 4 } else { 1 };
+        assert!(stage.publisher.kept_bytes() <= most * FRAME as u64, "{first}");
+        assert!(stage.publisher.subscribers().iter().all(|one| one.held() <= 3));
+    }
+    liar.own.store(RETURNS, stage.publisher.sent());
+    stage.publisher.send(b"withdraws nothing that is held").unwrap();
+    drop(liar);
+    wait_until("its end", || stage.publisher.subscribers().len() == 1);
+    assert!(stage.publisher.kept_bytes() <= FRAME as u64);
+}
+
+#[test]
+fn a_publisher_outlives_a_hold_by_its_grace() {
+    let options = Options::new().release_grace(Duration::from_millis(50));
+    let name = unique_name();
+    let context = Context::with_options(options).unwrap();
+    let mut publisher = context.publish(&name, PublishOptions::new()).unwrap();
+    let mut liar = RawPeer::greet(raw::dial(&name), Hello::subscriber(LATEST, 0));
+    liar.meet();
+    liar.own.store(RETURNS, 1);
+    wait_until("the join", || publisher.subscribers().len() == 1);
+    publisher.send(&[1; 20_000]).unwrap();
+    drop(publisher);
+    // The revoked word.
+    wait_until("the end of the grace", || liar.theirs().load(0x0c8) != 0);
+}
+
+#[test]
+fn state_words_that_cannot_be_cost_a_wake_up() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    let liar = join(&stage, Hello::subscriber(LATEST, 0));
+    for state in [1, 2, 5, 6, 7, 8, 9, 1 << 63, u64::MAX - 1, u64::MAX, 4, 0, 3] {
+        liar.own.store(RECEIVER_STATE, state);
+        goes_on(&mut stage, &mut honest, 5);
+        for epoch in 0..100 {
+            liar.own.store(RECEIVER_STATE, epoch << 3 | state & 7);
+            goes_on(&mut stage, &mut honest, 1);
+        }
+    }
+}
+
+#[test]
+fn a_flood_of_joins_leaves_nothing_behind() {
+    alone("a_flood_of_joins_leaves_nothing_behind", || {
+        let mut stage = Stage::new(quick());
+        let mut honest = stage.subscribe(SubscribeOptions::every());
+        goes_on(&mut stage, &mut honest, 50);
+        drop(stage.subscribe(SubscribeOptions::latest()));
+        wait_until("its end", || stage.publisher.subscribers().len() == 1);
+        let before = Census::take();
+        for round in 0..10 {
+            let silent: Vec<OwnedFd> = (0..50).map(|_| raw::dial(&stage.name)).collect();
+            for number in 0..50 {
+                let policy = [EVERY, LATEST][number % 2];
+                drop(RawPeer::greet(raw::dial(&stage.name), Hello::subscriber(policy, 0)));
+            }
+            drop(silent);
+            goes_on(&mut stage, &mut honest, 10);
+            let mut late = stage.subscribe(SubscribeOptions::every());
+            stage.publisher.send(&[round]).unwrap();
+            assert_eq!(next(&mut late).0, [round]);
+            assert_eq!(next(&mut honest).0, [round]);
+        }
+        wait_until("their end", || stage.publisher.subscribers().len() == 1);
+        before.comes_back_but_for_a_spare();
+        assert!(stage.publisher.kept_bytes() <= 32_768);
+    });
+}
+
+/// Returns the code with which a listener refuses a Hello.
+fn refusal(name: &str, hello: &[u8]) -> Option<u32> {
+    let socket = raw::dial(name);
+    let (fd, _memory) = raw::segment(Hello::honest().segment_len());
+    raw::send(&socket, hello, &[fd.as_fd()]).unwrap();
+    let (packet, _) = raw::receive(&socket).expect("an answer");
+    raw::refusal_code(&packet)
+}
+
+#[test]
+fn each_wrong_hello_has_its_refusal() {
+    let mut stage = Stage::new(quick().subscriber_limit(2));
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    let of = |policy, depth| Hello::subscriber(policy, depth);
+    for (hello, code) in [
+        (Hello::honest(), 5),
+        (Hello::publisher(), 5),
+        (Hello { role: 3, ..of(EVERY, 0) }, 2),
+        (Hello { role: u32::MAX, ..of(EVERY, 0) }, 2),
+        (of(0, 0), 2),
+        (of(4, 0), 2),
+        (of(u32::MAX, 0), 2),
+        (of(EVERY, 1), 2),
+        (of(LATEST, 1), 2),
+        (of(NEWEST, 0), 2),
+        (of(NEWEST, 9), 7),
+        (of(NEWEST, u32::MAX), 7),
+        (Hello { policy: 1, ..Hello::publisher() }, 2),
+    ] {
+        assert_eq!(refusal(&stage.name, &hello.encode()), Some(code), "{hello:?}");
+    }
+    for at in [80, 127] {
+        let mut hello = of(EVERY, 0).encode();
+        hello[at] = 1;
+        assert_eq!(refusal(&stage.name, &hello), Some(2), "byte {at}");
+    }
+    // The publisher counts behind the handshake.
+    let _second = join(&stage, of(LATEST, 0));
+    let mut third = RawPeer::greet(raw::dial(&stage.name), of(LATEST, 0));
+    third.meet();
+    let (packet, _) = raw::receive(&third.socket).expect("a Refusal");
+    assert_eq!(raw::refusal_code(&packet), Some(8));
+    goes_on(&mut stage, &mut honest, 20);
+
+    let lossy = Stage::new(quick().every(false));
+    assert_eq!(refusal(&lossy.name, &of(EVERY, 0).encode()), Some(7));
+    let met = lossy.context.subscribe(&lossy.name, SubscribeOptions::every()).unwrap_err();
+    assert_eq!(*met.kind(), ErrorKind::PolicyRefused);
+
+    let name = unique_name();
+    let mut listener = lossy.context.listen(&name).unwrap();
+    let asks = std::thread::spawn(move || refusal(&name, &of(EVERY, 0).encode()));
+    wait_until("the refusal", || {
+        assert!(listener.try_accept().unwrap().is_none());
+        listener.stats().refused == 1
+    });
+    assert_eq!(asks.join().unwrap(), Some(6));
+}
+
+#[test]
+fn another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: another user needs root to become one");
+        return;
+    }
+    let name = unique_name();
+    let mut other = Other::start("another_user_is_refused", &name, |name| {
+        // SAFETY: sets an id of this process, in which nobody else relies on it.
+        assert_eq!(unsafe { libc::setuid(65534) }, 0);
+        let wait = SubscribeOptions::latest().wait_for_publisher(Duration::from_secs(20));
+        let met = Context::new().unwrap().subscribe(name, wait.clone()).unwrap_err();
+        assert_eq!(*met.kind(), ErrorKind::PeerNotAdmitted { uid: 0 });
+        let open = Context::with_options(Options::new().peer_policy(PeerPolicy::Anyone)).unwrap();
+        let met = open.subscribe(name, wait).unwrap_err();
+        assert_eq!(*met.kind(), ErrorKind::NotAdmittedByPeer);
+        say("done");
+    });
+    let context = Context::new().unwrap();
+    let publisher = context.publish(&name, PublishOptions::default()).unwrap();
+    other.expect("done");
+    other.succeeds();
+    assert!(publisher.take_events().is_empty());
+}
+
+/// A subscriber that joins a publisher made by hand, which sends `answer` behind its Hello.
+fn joins(
+    options: SubscribeOptions,
+    answer: impl FnOnce(&OwnedFd),
+) -> (slipring::Result<Subscriber>, RawPeer) {
+    let name = unique_name();
+    let listener = raw::listen(&name);
+    let joining = std::thread::spawn(move || {
+        Context::new().unwrap().subscribe(&name, options.reconnect(false))
+    });
+    let socket = raw::accept(&listener);
+    let (packet, fds) = raw::receive(&socket).expect("a Hello");
+    let mut peer = RawPeer::greet(socket, Hello::publisher());
+    peer.heard(&packet, &fds);
+    answer(&peer.socket);
+    (joining.join().unwrap(), peer)
+}
+
+const SLOTS: u64 = 16;
+const SLOT: u64 = 256;
+const ROOM: u64 = SLOT - 16;
+
+/// A topic made by hand, with a subscriber.
+struct Topic {
+    memory: Memory,
+    peer: RawPeer,
+}
+
+impl Topic {
+    /// A topic that has said nothing but a number of the newest message.
+    fn new(options: SubscribeOptions, newest: u64) -> (Subscriber, Self) {
+        let (fd, memory) = raw::segment(page() + (SLOTS * SLOT).next_multiple_of(page()));
+        memory.store(NEWEST_WORD, newest);
+        let (subscriber, peer) = joins(options, |socket| {
+            let packet = topic_packet(SLOTS as u32, SLOT as u32, 4, 0);
+            raw::send(socket, &packet, &[fd.as_fd()]).unwrap();
+        });
+        (subscriber.unwrap(), Self { memory, peer })
+    }
+
+    fn slot(&self, message: u64) -> usize {
+        (page() + message % SLOTS * SLOT) as usize
+    }
+
+    fn publish(&self, message: u64, word: u64, payload: &[u8]) {
+        let slot = self.slot(message);
+        self.memory.store(slot, 0);
+        self.memory.store(slot + 8, word);
+        self.memory.write(slot + 16, payload);
+        self.memory.store(slot, message << 1);
+        self.memory.store(NEWEST_WORD, message);
+    }
+
+    fn fill(&self, state: u64) {
+        (0..SLOTS).for_each(|slot| self.memory.store(self.slot(slot), state));
+    }
+}
+
+#[test]
+fn topics_that_cannot_be_are_faults() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    let len = page() + (SLOTS * SLOT).next_multiple_of(page());
+    let (right, _memory) = raw::segment(len);
+    let good = topic_packet(16, 256, 4, 0);
+    let met = |answer: &dyn Fn(&OwnedFd)| fault(joins(SubscribeOptions::latest(), answer).0);
+    for (field, packet) in [
+        ("topic.slots", topic_packet(0, 256, 4, 0)),
+        ("topic.slots", topic_packet(1, 256, 4, 0)),
+        ("topic.slots", topic_packet(15, 256, 4, 0)),
+        ("topic.slots", topic_packet(1 << 17, 256, 4, 0)),
+        ("topic.slot_len", topic_packet(16, 0, 4, 0)),
+        ("topic.slot_len", topic_packet(16, 32, 4, 0)),
+        ("topic.slot_len", topic_packet(16, 255, 4, 0)),
+        ("topic.slot_len", topic_packet(16, 1 << 17, 4, 0)),
+        ("topic.hold_limit", topic_packet(16, 256, 0, 0)),
+        ("topic.hold_limit", topic_packet(16, 256, 65, 0)),
+        ("topic.history", topic_packet(16, 256, 4, 16)),
+        ("topic.history", topic_packet(16, 256, 4, u32::MAX)),
+    ] {
+        let met = met(&|socket| raw::send(socket, &packet, &[right.as_fd()]).unwrap());
+        assert!(matches!(met, Fault::Field { field: name, .. } if name == field), "{met:?}");
+    }
+    let none = met(&|socket| raw::send(socket, &good, &[]).unwrap());
+    assert_eq!(none, Fault::DescriptorCount { count: 0, expected: 1 });
+    let two = [right.as_fd(), right.as_fd()];
+    let two = met(&|socket| raw::send(socket, &good, &two).unwrap());
+    assert_eq!(two, Fault::DescriptorCount { count: 2, expected: 1 });
+    let short = met(&|socket| raw::send(socket, &good[..127], &[right.as_fd()]).unwrap());
+    assert!(matches!(short, Fault::PacketLength { .. }), "{short:?}");
+    let long = [&good[..], &[0]].concat();
+    let long = met(&|socket| raw::send(socket, &long, &[right.as_fd()]).unwrap());
+    assert!(matches!(long, Fault::Truncated { .. } | Fault::PacketLength { .. }), "{long:?}");
+    let wake = met(&|socket| raw::send(socket, &raw::wake_packet(1), &[]).unwrap());
+    assert!(matches!(wake, Fault::Field { field: "kind", value: 5 }), "{wake:?}");
+
+    let (small, _memory) = raw::segment(len - page());
+    let small = met(&|socket| raw::send(socket, &good, &[small.as_fd()]).unwrap());
+    assert!(matches!(small, Fault::MemorySize { .. }), "{small:?}");
+    let (open, _memory) = raw::memfd(len, true, rustix::fs::SealFlags::SHRINK);
+    let open = met(&|socket| raw::send(socket, &good, &[open.as_fd()]).unwrap());
+    assert!(matches!(open, Fault::Seals { .. }), "{open:?}");
+    let (sparse, _memory) = raw::memfd(len, false, raw::SEALS);
+    let sparse = met(&|socket| raw::send(socket, &good, &[sparse.as_fd()]).unwrap());
+    assert!(matches!(sparse, Fault::Sparse { .. }), "{sparse:?}");
+
+    let refusal = raw::refusal_packet((1, 1), 8);
+    let (met, _peer) = joins(SubscribeOptions::latest(), |socket| {
+        raw::send(socket, &refusal, &[]).unwrap();
+    });
+    assert_eq!(*met.unwrap_err().kind(), ErrorKind::RefusedByPeer { code: 8 });
+    goes_on(&mut stage, &mut honest, 20);
+}
+
+#[test]
+fn headers_that_cannot_be_are_faults() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    let tensors = |attachments: u64, version: u64| 7 | attachments << 16 | version << 24;
+    let mut words: Vec<u64> = vec![0, u64::MAX, 1 << 63];
+    words.extend([2, 3, 4, 5, 6, 8, 9, 10, 255].map(|kind| header(kind, 8)));
+    words.extend(
+        [MORE, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 24].map(|bit| header(MESSAGE, 8) | bit),
+    );
+    words.extend([ROOM + 1, 1 << 20, u64::from(u32::MAX)].map(|len| header(MESSAGE, len)));
+    words.extend([0, 31, 33].map(|len| header(MESSAGE | POOLED, len)));
+    words.extend([0, 1, 9].map(|len| header(MESSAGE | META, len)));
+    words.extend([1, 32, ROOM, (1 << 20) + 1].map(|len| header(MESSAGE | SPILLED, len)));
+    words.push(header(tensors(0, 0), 0));
+    words.push(header(tensors(1, 1), 31));
+    words.push(header(tensors(255, 1), ROOM));
+    words.push(header(tensors(0, 1) | POOLED, 32));
+    words.push(header(tensors(0, 1), 3));
+    for word in words {
+        for options in [SubscribeOptions::every(), SubscribeOptions::latest()] {
+            let (mut subscriber, topic) = Topic::new(options, 0);
+            topic.publish(1, word, &[0xFF; ROOM as usize]);
+            for _ in 0..2 {
+                let met = subscriber.recv_deadline(soon()).map(|_| word);
+                fault(met);
+            }
+        }
+    }
+    goes_on(&mut stage, &mut honest, 20);
+}
+
+#[test]
+fn blocks_that_are_not_in_the_pool_are_faults() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    let right = Lent { segment: 0, slot: 0, offset: 64, len: 1000, generation: 0 };
+    let lies = [
+        Lent { slot: 64, ..right },
+        Lent { slot: 1 << 31, ..right },
+        Lent { offset: 8, ..right },
+        Lent { offset: page(), ..right },
+        Lent { offset: u64::MAX - 63, ..right },
+        Lent { len: page(), ..right },
+        Lent { len: u64::MAX, ..right },
+        Lent { segment: 9, ..right },
+    ];
+    for flag in [POOLED, SPILLED] {
+        let word = |len: u64| header(MESSAGE | flag, if flag == POOLED { 32 } else { len });
+        for lie in lies {
+            let (mut subscriber, mut topic) = Topic::new(SubscribeOptions::every(), 0);
+            topic.peer.send_segment(0, page());
+            topic.publish(1, word(lie.len.clamp(ROOM + 1, 1 << 20)), &lie.encode());
+            fault(subscriber.recv_deadline(soon()).map(drop));
+        }
+        let (mut subscriber, mut topic) = Topic::new(SubscribeOptions::every(), 0);
+        topic.peer.send_segment(0, page());
+        topic.publish(1, word(1000), &right.encode());
+        assert_eq!(next(&mut subscriber).0, [0; 1000]);
+        // The buffer has room for the slots that follow.
+        topic.publish(2, header(MESSAGE, ROOM), &[2; ROOM as usize]);
+        assert_eq!(next(&mut subscriber).0, [2; ROOM as usize]);
+    }
+    // The length in the header is another one than that in the descriptor.
+    let (mut subscriber, mut topic) = Topic::new(SubscribeOptions::every(), 0);
+    topic.peer.send_segment(0, page());
+    topic.publish(1, header(MESSAGE | SPILLED, 999), &right.encode());
+    fault(subscriber.recv_deadline(soon()).map(drop));
+    // A lossy subscriber misses what it was not told of.
+    let (mut subscriber, topic) = Topic::new(SubscribeOptions::latest(), 0);
+    topic.publish(1, header(MESSAGE | POOLED, 32), &right.encode());
+    assert!(matches!(subscriber.try_recv(), Err(TryRecvError::Empty)));
+    topic.publish(2, header(MESSAGE, 2), b"ok");
+    assert_eq!(next(&mut subscriber), (b"ok".to_vec(), 1));
+    goes_on(&mut stage, &mut honest, 20);
+}
+
+#[test]
+fn messages_that_never_come_end_with_the_deadline() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    for options in
+        [SubscribeOptions::every(), SubscribeOptions::newest(4), SubscribeOptions::latest()]
+    {
+        for newest in [0, 1, 1 << 40, u64::MAX - 1, u64::MAX] {
+            for state in [0, 1, u64::MAX, u64::MAX - 1, 1 << 63, 33] {
+                for uses_descriptor in [false, true] {
+                    let (mut subscriber, topic) = Topic::new(options.clone(), newest);
+                    topic.fill(state);
+                    if uses_descriptor {
+                        assert!(subscriber.descriptor().is_some());
+                    }
+                    let start = Instant::now();
+                    let _ = subscriber.try_recv().map(drop);
+                    let _ = subscriber.recv_deadline(start + Duration::from_millis(5)).map(drop);
+                    let late = start.elapsed();
+                    assert!(
+                        late < Duration::from_secs(5),
+                        "{options:?} {newest} {state}: {late:?}"
+                    );
+                }
+            }
+        }
+    }
+    goes_on(&mut stage, &mut honest, 20);
+}
+
+#[test]
+fn messages_that_are_withdrawn_without_end_end_with_the_deadline() {
+    let mut stage = Stage::new(quick());
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    for options in [SubscribeOptions::newest(4), SubscribeOptions::latest()] {
+        let (mut subscriber, topic) = Topic::new(options, 0);
+        let flag = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let over = Over(&flag);
+            scope.spawn(|| {
+                let mut message = 1;
+                while !flag.load(Ordering::Relaxed) {
+                    topic.memory.store(topic.slot(message), message << 1 | 1);
+                    topic.memory.store(NEWEST_WORD, message);
+                    message += 1;
+                }
+            });
+            for _ in 0..20 {
+                let start = Instant::now();
+                let _ = subscriber.try_recv().map(drop);
+                let _ = subscriber.recv_deadline(start + Duration::from_millis(5)).map(drop);
+                assert!(start.elapsed() < Duration::from_secs(5));
+            }
+            drop(over);
+        });
+    }
+    goes_on(&mut stage, &mut honest, 20);
+}
+
+#[test]
+fn words_of_an_end_that_cannot_be_end_one_subscriber() {
+    let (mut subscriber, topic) = Topic::new(SubscribeOptions::latest(), 0);
+    // The evicted word.
+    topic.peer.own.store(0x0d0, u64::MAX);
+    topic.publish(1, header(MESSAGE, 2), b"ok");
+    assert_eq!(next(&mut subscriber).0, b"ok");
+    drop(topic);
+    let met = subscriber.recv_deadline(soon()).map(drop).unwrap_err();
+    assert_eq!(*met.kind(), ErrorKind::Evicted { cause: Eviction::Asked });
+}
