@@ -91,7 +91,7 @@ pub(super) enum Command {
         callback: SampleFn,
     },
     /// Go on with the publisher that a thread has joined for the subscriber with this key.
-    Joined(u64, Result<Feed>),
+    Joined(u64, Result<Box<Feed>>),
     OnMessage(Link, MessageFn),
     OnLong(Link, LongFn),
     OnTensors(Link, TensorsFn),

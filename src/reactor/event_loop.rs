@@ -462,7 +462,9 @@ impl EventLoop {
             Command::Subscribe { key, subscriber, socket, callback } => {
                 self.subscribers.insert(key, (*subscriber, socket), callback);
             }
-            Command::Joined(key, joined) => self.subscribers.joined(key, joined, &self.mailbox),
+            Command::Joined(key, joined) => {
+                self.subscribers.joined(key, joined.map(|feed| *feed), &self.mailbox)
+            }
             Command::OnMessage(link, callback) => {
                 link.end_change();
                 self.change(&link, |active| active.on_message(callback));

@@ -285,7 +285,7 @@ fn join_all(joinings: &mpsc::Receiver<(u64, Joining)>, mailbox: &Mailbox<Command
             // A publisher whose process is stopped does not answer.
             Err(error) if is_absent(&error) || error.is_timeout() => true,
             joined => {
-                Command::Joined(*key, joined).post(mailbox);
+                Command::Joined(*key, joined.map(Box::new)).post(mailbox);
                 false
             }
         });

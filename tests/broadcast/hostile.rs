@@ -401,7 +401,7 @@ fn topics_that_cannot_be_are_faults() {
     assert!(matches!(short, Fault::PacketLength { .. }), "{short:?}");
     let long = [&good[..], &[0]].concat();
     let long = met(&|socket| raw::send(socket, &long, &[right.as_fd()]).unwrap());
-    assert!(matches!(long, Fault::Truncated { .. } | Fault::PacketLength { .. }), "{long:?}");
+    assert!(matches!(long, Fault::Truncated | Fault::PacketLength { .. }), "{long:?}");
     let wake = met(&|socket| raw::send(socket, &raw::wake_packet(1), &[]).unwrap());
     assert!(matches!(wake, Fault::Field { field: "kind", value: 5 }), "{wake:?}");
 

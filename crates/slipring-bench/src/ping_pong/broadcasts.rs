@@ -30,7 +30,7 @@ impl Ends {
             Role::Leader => ("leader", "follower"),
             Role::Follower => ("follower", "leader"),
         };
-        let address = |side: &str| Address::named(&format!("{}-{side}", setup.name));
+        let address = |side: &str| Address::named(format!("{}-{side}", setup.name));
         let publisher = context.publish(address(own)?, PublishOptions::default())?;
         setup.meet()?;
         let count = if setup.role == Role::Follower { count } else { 1 };
