@@ -63,6 +63,7 @@
 //! |---|---|
 //! | the root | the types that every program meets |
 //! | [`options`] | the values of [`Options`]: spinning, the peer policy |
+//! | [`broadcast`] | publish and subscribe: one writer, any number of readers, one copy |
 //! | [`error`] | the faults that an [`ErrorKind`] carries, and the answers of operations that do not wait |
 //! | [`message`] | the bytes and kinds of received messages, metadata, requests, tokens |
 //! | [`peer`] | the credentials of the other process |

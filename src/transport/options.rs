@@ -230,8 +230,11 @@ impl Options {
     /// returned, also those that it has not received. Default 1024 blocks, which is the most, and a quarter of
     /// [`pool_quota`](Self::pool_quota). The peer's [`loan_slots`](Self::loan_slots) limit the blocks, too.
     ///
+    /// All links of one peer process together hold at most two thirds of what the other peers of its user leave of the pool, and a
+    /// user at most three quarters of what other users leave; but always as much as one link may.
+    ///
     /// A link at its limit has no room, and other links go on. A message that alone is longer than the limit is sent
-    /// while the peer holds nothing. A tensor that goes to several links counts for each of them. Blocks count with
+    /// while the peer process holds nothing. A tensor that goes to several links counts for each of them. Blocks count with
     /// their whole length, which is up to a quarter more than the message.
     pub fn loan_limit(mut self, blocks: u32, bytes: u64) -> Self {
         self.loan_limit = Some(LoanLimit { blocks, bytes });
