@@ -117,14 +117,6 @@ pub enum ErrorKind {
         "the publisher does not admit this policy: ask for fewer messages, or allow it there (PublishOptions::newest_limit, PublishOptions::every)"
     )]
     PolicyRefused,
-    /// The publisher has as many subscribers as it may have.
-    #[error(
-        "the publisher has {limit} subscribers, which is its limit (PublishOptions::subscriber_limit)"
-    )]
-    SubscriberLimit {
-        /// The limit.
-        limit: usize,
-    },
     /// The publisher has evicted this subscriber, and takes back all memory that the subscriber holds.
     #[error("the publisher has evicted this subscriber: {cause}")]
     Evicted {

@@ -259,7 +259,6 @@ pub(crate) fn refuse(socket: &OwnedFd, error: Error) -> Error {
         ErrorKind::WrongService { publishes: true } => Refusal::Publishes,
         ErrorKind::WrongService { publishes: false } => Refusal::DoesNotPublish,
         ErrorKind::PolicyRefused => Refusal::Policy,
-        ErrorKind::SubscriberLimit { .. } => Refusal::Subscribers,
         ErrorKind::PeerClosed
         | ErrorKind::PeerDied
         | ErrorKind::NotAdmittedByPeer

@@ -29,6 +29,10 @@ fn error_kinds() -> Vec<ErrorKind> {
         ErrorKind::UnmappedUser,
         ErrorKind::NotAdmittedByPeer,
         ErrorKind::RefusedByPeer { code: a as u32 },
+        ErrorKind::WrongService { publishes: true },
+        ErrorKind::PolicyRefused,
+        ErrorKind::Evicted { cause: Eviction::Stalled },
+        ErrorKind::HoldLimit { limit: a as u32 },
         ErrorKind::NoCommonVersion { ours: (a as u16, b as u16), theirs: (c as u16, d as u16) },
         ErrorKind::Fault(Fault::Magic),
         ErrorKind::TimedOut { after: Duration::from_millis(a) },
@@ -75,6 +79,7 @@ fn faults() -> Vec<Fault> {
     vec![
         Fault::PacketLength { len: x, expected: y },
         Fault::Magic,
+        Fault::Overrun { message: a },
         Fault::Field { field: "hello.flags", value: a },
         Fault::Architecture { ours: a as u32, theirs: b as u32 },
         Fault::NoCredentials,
