@@ -247,7 +247,7 @@ impl Borrower for Liar {
 }
 
 /// What stands in the way of a block's being handed out again.
-struct Holder {
+struct HeldBlock {
     place: (u32, u64),
     /// A borrower's loan; `None`: it is ours.
     loan: Option<(usize, Loan)>,
@@ -266,7 +266,7 @@ struct Client {
 struct Lending {
     pool: Pool,
     borrowers: Vec<Client>,
-    holders: Vec<Holder>,
+    holders: Vec<HeldBlock>,
     blocks: Vec<Block>,
     shared: Vec<SharedBlock>,
 }
@@ -303,13 +303,13 @@ impl Lending {
     fn take(&mut self, block: Block) {
         let Some(place) = block.place() else { panic!("a new block is not lent") };
         assert!(self.holders.iter().all(|holder| holder.place != place), "{place:?} is held");
-        self.holders.push(Holder { place, loan: None });
+        self.holders.push(HeldBlock { place, loan: None });
         self.blocks.push(block);
     }
 
     /// One use of ours less.
     fn forget(&mut self, place: (u32, u64)) {
-        let ours = |holder: &Holder| holder.place == place && holder.loan.is_none();
+        let ours = |holder: &HeldBlock| holder.place == place && holder.loan.is_none();
         let at = self.holders.iter().position(ours);
         self.holders.swap_remove(at.expect("what we hold is noted"));
     }
@@ -318,7 +318,7 @@ impl Lending {
         // A generation that was guessed has come back already.
         if self.borrowers[borrower].liar.returned(loan.slot) != loan.generation {
             let place = (loan.segment, loan.offset);
-            self.holders.push(Holder { place, loan: Some((borrower, loan)) });
+            self.holders.push(HeldBlock { place, loan: Some((borrower, loan)) });
         }
     }
 
@@ -353,7 +353,7 @@ impl Lending {
     fn give_back(&mut self, script: &Script<'_>) {
         let borrower = script.below(self.borrowers.len());
         let (slot, value) = match self.holders.get(script.below(self.holders.len().max(1))) {
-            Some(Holder { loan: Some((to, loan)), .. }) if script.byte() & 1 == 0 => {
+            Some(HeldBlock { loan: Some((to, loan)), .. }) if script.byte() & 1 == 0 => {
                 if *to != borrower {
                     return;
                 }
@@ -419,7 +419,7 @@ impl Lending {
             }
             _ => drop(self.pool.trim()),
         }
-        for Holder { place, .. } in &self.holders {
+        for HeldBlock { place, .. } in &self.holders {
             assert!(self.pool.holds(place.0), "segment {} is in use", place.0);
         }
     }

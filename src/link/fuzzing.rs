@@ -18,7 +18,7 @@ pub fn packet(bytes: &[u8]) {
                     assert_eq!(hello.extents().segment_len() as u64, len);
                     20..PACKET
                 }
-                Packet::Segment { .. } => 0..32,
+                Packet::Segment { .. } | Packet::Topic(_) => 0..32,
                 Packet::Retire { .. } | Packet::Wake(_) => 0..20,
                 Packet::Descriptors { .. } => 0..24,
             };

@@ -5,9 +5,7 @@ use std::sync::mpsc;
 
 use slipring::error::{Fault, TensorFault, TryRecvError};
 use slipring::message::{MessageKind, TensorRequest};
-use slipring::{
-    Connection, Context, Error, ErrorKind, Link, Options, Reactor, Tensor, TensorSet, meta,
-};
+use slipring::{Context, Error, ErrorKind, Link, Options, Reactor, Tensor, TensorSet, meta};
 
 use crate::support::raw::{self, Lent};
 use crate::support::{HANG, Stage, fault, pair, pair_of, soon};
@@ -263,6 +261,7 @@ fn a_peer_that_answers_a_reactor_unasked_ends_its_link() {
 #[cfg(feature = "tokio")]
 #[test]
 fn a_runtime_answers_and_makes_requests_with_tensors() {
+    use slipring::Connection;
     use slipring::tokio::AsyncConnection;
 
     let context = Context::new().unwrap();
