@@ -3,7 +3,8 @@
 //! 1. A user holds at most three quarters of what other users leave of the quota, and a peer process at most two thirds of what
 //!    the other peers of its user leave. So a peer that holds nothing can have something, whatever number of links a greedy
 //!    one has.
-//! 2. A peer may always hold as much as one of its links may.
+//! 2. A peer may always hold as much as one of its links may, in spite of rule 1: several processes of one user can fill
+//!    the pool together.
 
 /// The peer process that borrows over one or more links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
