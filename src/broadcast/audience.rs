@@ -194,19 +194,13 @@ impl State {
     /// Tells all subscribers of the segments of a message. Returns the first one that is waited for and could not be told.
     pub(super) fn announce(&mut self, kept: &[Kept]) -> Result<(), u64> {
         let segments: Vec<u32> = kept.iter().map(Kept::segment).collect();
-        let mut needed: Vec<u32> = Vec::new();
+        if self.seats.values_mut().all(|seat| seat.knows(&segments)) {
+            return Ok(());
+        }
+        let mut needed: Vec<u32> = self.segments().into_iter().collect();
+        needed.extend(&segments);
         let mut failed = None;
-        let all = &self.kept;
         for (id, seat) in &mut self.seats {
-            if needed.is_empty() {
-                needed = all
-                    .iter()
-                    .chain(&self.held)
-                    .flat_map(|record| &record.kept)
-                    .map(Kept::segment)
-                    .collect();
-                needed.extend(&segments);
-            }
             if !seat.announce(&segments, &needed) && seat.is_waited_for() {
                 failed.get_or_insert(*id);
             }
@@ -214,6 +208,7 @@ impl State {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Returns the segments that kept messages lie in.
     fn segments(&self) -> BTreeSet<u32> {
         let records = self.kept.iter().chain(&self.held);
         records.flat_map(|record| &record.kept).map(Kept::segment).collect()

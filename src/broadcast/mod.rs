@@ -10,13 +10,13 @@
 //!
 //! A [`Publisher`] writes each message once. Each [`Subscriber`] says what it wants: [every](SubscribeOptions::every) message,
 //! the [newest](SubscribeOptions::newest) few, or the [latest](SubscribeOptions::latest) one. A subscriber that is slow,
-//! stopped, dead or lying costs nobody else anything, except that a publisher waits for those that want every message, and only
-//! for [`PublishOptions::stall_after`].
+//! stopped, dead or lying costs nobody else anything, except that a publisher waits for those that want every message, and in
+//! each send only for [`PublishOptions::stall_after`].
 //!
 //! 1. The publisher writes the topic and its pool, a subscriber its own segment, and nobody else either of them.
 //! 2. A subscriber is a link without messages: its handshake, its end, its segments and its accounts are those of a link.
-//! 3. A message lies in its slot, or its slot names the blocks of the pool that it lies in. What it keeps of the pool is the
-//!    publisher's, whoever reads it: `docs/broadcast.md` has the rules.
+//! 3. A message lies in its slot, or its slot names the blocks of the pool that it lies in. The publisher owns these blocks
+//!    as long as the message keeps them: `docs/broadcast.md` has the rules.
 //!
 //! # Examples
 //!

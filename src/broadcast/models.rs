@@ -189,16 +189,20 @@ fn reuse(message: u64, holds: &LoomWords, memory: &LoomWords) -> bool {
     is_free
 }
 
-/// The writer takes the memory of a message back while a reader holds it, reads it, and gives it back: every execution.
-fn held() {
-    loom::model(|| {
-        let (mut writer, reader) = ends(2);
+/// The writer takes the memory of the first of `sent` messages back while a reader holds it, reads it, and gives it back. Then the
+/// reader does `then` with its words. Every execution.
+fn taken_back((slots, sent): (u32, u32), then: fn(&LoomWords)) {
+    loom::model(move || {
+        let (mut writer, reader) = ends(slots);
         let [holds, memory] = [(); 2].map(|()| LoomWords::new(8));
         memory.store(0, 1, Ordering::Relaxed);
-        writer.send();
+        (0..sent).for_each(|_| writer.send());
         let reading = {
             let (holds, memory) = (holds.clone(), memory.clone());
-            thread::spawn(move || read_held(&reader, 1, &holds, &memory))
+            thread::spawn(move || {
+                read_held(&reader, 1, &holds, &memory);
+                then(&holds);
+            })
         };
         writer.slots.withdraw(1);
         writer.slots.look_for_holders();
@@ -206,6 +210,10 @@ fn held() {
         reading.join().unwrap();
         assert!(is_reused || reuse(1, &holds, &memory), "the hold was given back");
     });
+}
+
+fn held() {
+    taken_back((2, 1), |_| {});
 }
 
 #[test]
@@ -233,26 +241,9 @@ fn a_hold_fails_without_reclaim() {
     assert!(failure_without(Edge::Reclaim, held).contains(RACE));
 }
 
-/// A reader gives a hold back and holds the next message in the same word. The writer may load the second number alone.
+/// The reader holds the next message in the same word. The writer may load the second number alone.
 fn held_in_turn() {
-    loom::model(|| {
-        let (mut writer, reader) = ends(4);
-        let [holds, memory] = [(); 2].map(|()| LoomWords::new(8));
-        memory.store(0, 1, Ordering::Relaxed);
-        (0..2).for_each(|_| writer.send());
-        let reading = {
-            let (holds, memory) = (holds.clone(), memory.clone());
-            thread::spawn(move || {
-                read_held(&reader, 1, &holds, &memory);
-                hold::store(&holds, 0, 2);
-            })
-        };
-        writer.slots.withdraw(1);
-        writer.slots.look_for_holders();
-        let is_reused = reuse(1, &holds, &memory);
-        reading.join().unwrap();
-        assert!(is_reused || reuse(1, &holds, &memory), "the hold was given back");
-    });
+    taken_back((4, 2), |holds| hold::store(holds, 0, 2));
 }
 
 #[test]

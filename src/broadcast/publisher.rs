@@ -3,10 +3,11 @@
 //! The publisher owns the topic, the list of subscribers as of its last look, and the thread that admits them.
 //!
 //! 1. A short message takes no lock and makes no system call, unless a subscriber sleeps or has to make room.
-//! 2. The publisher waits only for subscribers that want every message, and for each of them at most for
-//!    [`PublishOptions::stall_after`]. Then it evicts them.
+//! 2. A send waits only for subscribers that want every message, and for each of them at most for
+//!    [`PublishOptions::stall_after`] in all. Then it evicts them.
 //! 3. A message that fails is not published, and the next one has its number.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -266,7 +267,7 @@ impl Publisher {
     ) -> Result<PublishReservation<'_>> {
         self.await_room(SendPatience::Default).map_err(into_error)?;
         let section = metadata.section();
-        if section.len() + len > self.geometry.room() {
+        if len.saturating_add(section.len()) > self.geometry.room() {
             let block = self.block(len, SendPatience::Default).map_err(into_error)?;
             return Ok(PublishReservation::in_block(self, section.to_vec(), block));
         }
@@ -399,7 +400,8 @@ impl Publisher {
             return self.put_long(message, &Metadata::new(), patience);
         }
         self.await_room(patience)?;
-        self.put_in_slot(Header::new(Kind::Message, message.len() as u32).to_word(), message);
+        self.put_silently(message);
+        self.wake();
         Ok(())
     }
 
@@ -410,12 +412,15 @@ impl Publisher {
         metadata: &Metadata,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        if metadata.section().len() + message.len() > self.geometry.room() {
+        let section = metadata.section();
+        if section.len() + message.len() > self.geometry.room() {
             return self.put_long(message, metadata, patience);
         }
         self.await_room(patience)?;
-        let Draft { header, payload, .. } = Draft::short(metadata.section(), message);
-        self.put_in_slot(header, &payload);
+        let offset = self.writer.begin();
+        self.area.put(offset, section);
+        self.area.put(offset + section.len(), message);
+        self.publish_slot(header_in_slot(section, message.len()));
         Ok(())
     }
 
@@ -432,19 +437,12 @@ impl Publisher {
         self.publish(draft, patience)
     }
 
-    /// Publishes a payload that fits into a slot and keeps no memory. There is room for it.
+    /// Publishes a message that fits into a slot, and wakes nobody. There is room for it.
     #[inline(always)]
-    fn put_in_slot(&mut self, header: u64, payload: &[u8]) {
-        self.put_silently(header, payload);
-        self.wake();
-    }
-
-    /// Publishes as [`put_in_slot`](Self::put_in_slot) does, and wakes nobody.
-    #[inline(always)]
-    fn put_silently(&mut self, header: u64, payload: &[u8]) {
+    fn put_silently(&mut self, message: &[u8]) {
         let offset = self.writer.begin();
-        self.area.put(offset, payload);
-        self.writer.publish(header);
+        self.area.put(offset, message);
+        self.writer.publish(Header::new(Kind::Message, message.len() as u32).to_word());
     }
 
     /// Makes a draft, whose blocks come from the pool.
@@ -694,8 +692,7 @@ impl Batch<'_> {
             return self.publisher.put(message, SendPatience::Default);
         }
         self.publisher.await_room(SendPatience::Default)?;
-        let header = Header::new(Kind::Message, message.len() as u32);
-        self.publisher.put_silently(header.to_word(), message);
+        self.publisher.put_silently(message);
         self.unseen += 1;
         Ok(())
     }
@@ -723,19 +720,18 @@ fn withdraw_at(oldest_kept: Option<u64>, capacity: u64) -> u64 {
     oldest_kept.map_or(u64::MAX, |oldest| oldest + capacity)
 }
 
-/// How long a publisher waits for one subscriber.
+/// How long one send waits for each subscriber.
 #[derive(Debug, Default)]
 struct Stall {
-    waits: Option<(u64, Instant)>,
+    /// The subscribers that the send has waited for. Each deadline stays, so subscribers that advance by turns have no more time
+    /// than others.
+    deadlines: BTreeMap<u64, Instant>,
 }
 
 impl Stall {
-    /// Returns when a subscriber has stalled, if it may take so long.
+    /// Returns when a subscriber has stalled: `patience` after the first wait for it.
     fn until(&mut self, id: u64, patience: Duration) -> Instant {
-        match self.waits {
-            Some((waits, until)) if waits == id => until,
-            _ => self.waits.insert((id, after(patience))).1,
-        }
+        *self.deadlines.entry(id).or_insert_with(|| after(patience))
     }
 }
 

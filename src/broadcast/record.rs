@@ -83,12 +83,6 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Returns the draft of a message whose metadata does not fit into a slot beside it.
-    pub(super) fn short(metadata: &[u8], message: &[u8]) -> Self {
-        let header = header_in_slot(metadata, message.len());
-        Self { header, payload: [metadata, message].concat(), kept: Vec::new() }
-    }
-
     /// Returns the draft of a message of tensors.
     pub(super) fn tensors(
         metadata: &[u8],

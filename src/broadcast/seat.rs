@@ -69,8 +69,7 @@ impl Seat {
         self.furthest.get()
     }
 
-    /// Notes a position that the subscriber has told. Two subscribers whose positions go back would otherwise make the
-    /// publisher wait for them by turns, without end.
+    /// Notes a position that the subscriber has told. One that goes back changes nothing.
     pub(super) fn advance(&self, position: u64) {
         self.furthest.set(position.max(self.furthest.get()));
     }
@@ -86,6 +85,11 @@ impl Seat {
         let peer = self.session.link.peer();
         let words = (0..self.holds).map(|index| peer.load(layout::RETURNS + 8 * index));
         words.filter(|message| *message != 0)
+    }
+
+    /// Returns whether the subscriber knows these segments of the pool.
+    pub(super) fn knows(&mut self, segments: &[u32]) -> bool {
+        segments.iter().all(|segment| self.announced.knows(*segment))
     }
 
     /// Tells the subscriber of segments of the pool. `needed` are those that it must not lose. Returns whether it knows all

@@ -195,23 +195,14 @@ impl Subscriber {
         self.restarted = true;
         let start = Instant::now();
         loop {
-            let joined = match &self.feed {
-                Some(_) => Ok(()),
-                None => self.join(),
-            };
-            let lost = match joined {
-                Ok(()) => match self.feed.as_mut().map(|feed| feed.take(patience)) {
-                    Some(Err(error)) if is_end(&error) => {
-                        self.feed = None;
-                        true
-                    }
-                    Some(taken) => return taken,
-                    None => true,
+            match self.joining().join() {
+                Ok(feed) => match self.feed.insert(feed).take(patience) {
+                    Err(error) if is_end(&error) => self.feed = None,
+                    taken => return taken,
                 },
-                Err(error) if is_absent(&error) => true,
+                Err(error) if is_absent(&error) => {}
                 Err(error) => return Err(error.into()),
-            };
-            debug_assert!(lost);
+            }
             patience.check(start)?;
             if matches!(patience, RecvPatience::None) {
                 return Err(TryRecvError::Empty);

@@ -242,8 +242,8 @@ impl Tables {
     #[inline(always)]
     fn peer_room(&self, holder: usize) -> u64 {
         let quota = self.options.quota;
-        // While all blocks together are a quarter of the quota, no peer has less left, whoever holds them:
-        // `Holders::share` is at least half of the quota less all that is on loan.
+        // A quarter of the quota or less is in use. `Holders::share` then leaves each peer at least another quarter: it is at
+        // least half of the quota less all that is on loan.
         if self.used <= quota / 4 {
             return quota / 4;
         }

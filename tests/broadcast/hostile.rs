@@ -99,6 +99,36 @@ fn positions_that_go_back_do_not_hold_the_publisher() {
     });
 }
 
+#[test]
+fn positions_that_advance_by_turns_do_not_hold_the_publisher() {
+    let options = PublishOptions::new().slots(64).stall_after(Duration::from_millis(300));
+    let mut stage = Stage::with(Options::new().pool_quota(8 << 20), options);
+    let liars = [(); 2].map(|()| join(&stage, Hello::subscriber(EVERY, 0)));
+    for _ in 0..60 {
+        stage.publisher.send(&[0; 65_536]).unwrap();
+    }
+    let flag = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = Over(&flag);
+        scope.spawn(|| {
+            // Each wait for one of them ends in time, and all of them together take 12 seconds.
+            for position in 2..=61 {
+                for liar in &liars {
+                    std::thread::sleep(Duration::from_millis(100));
+                    if flag.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    liar.own.store(raw::POSITION, position);
+                }
+            }
+        });
+        // Needs what the other messages keep.
+        stage.publisher.send(&vec![1; 7 << 20]).unwrap();
+        drop(over);
+    });
+    assert_eq!(evictions(&stage), 2);
+}
+
 /// Ends the threads of a test, also when it panics.
 struct Over<'a>(&'a AtomicBool);
 

@@ -103,7 +103,8 @@ fn a_subscriber_that_reads_nothing_is_evicted_and_the_others_go_on() {
 
 #[test]
 fn an_attempt_does_not_wait_and_a_deadline_evicts_nobody() {
-    let mut stage = Stage::new(PublishOptions::new().slots(4).newest_limit(1));
+    let options = PublishOptions::new().slots(4).newest_limit(1);
+    let mut stage = Stage::new(options.stall_after(Duration::from_secs(20)));
     let mut every = stage.subscribe(SubscribeOptions::every());
     for number in 0..3u8 {
         stage.publisher.try_send(&[number]).unwrap();
