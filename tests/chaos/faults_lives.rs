@@ -21,7 +21,7 @@ use slipring::{Connection, Context, DType, Error, Options, Reactor, Tensor};
 use crate::support::faulty::*;
 use crate::support::raw;
 use crate::support::trace::{Call, Meant};
-use crate::support::{other, unique_name};
+use crate::support::{other, unique_name, wait_until};
 
 /// Places of each call that are tried in each life where not all are.
 const PLACES: usize = 4;
@@ -58,7 +58,11 @@ fn life(work: impl Fn(&Context) -> Ended) {
     let context = Context::with_options(options).unwrap();
     disturbed(true, || {
         let ended = work(&context);
-        context.trim();
+        // What a link has lent comes back after its end, on another thread. What comes back after a trim stays in the pool.
+        wait_until("the memory", || {
+            context.trim();
+            context.pool_bytes() == 0
+        });
         ended
     })
 }
