@@ -60,6 +60,12 @@ enum Party {
         uid: u32,
         pid: Option<u32>,
     },
+    /// All peers that are not admitted yet.
+    Strangers,
+    /// Those of them that this user's processes are.
+    StrangersOf {
+        uid: u32,
+    },
 }
 
 impl Ledger {
@@ -94,6 +100,9 @@ impl Ledger {
 
 /// The account of one link, below those of its peer, of the peer's user and of this process. It lives as long as one of its
 /// charges.
+///
+/// That of a peer that is not admitted yet lies below those of all such peers of its user, of all such peers, and of this
+/// process.
 #[derive(Debug)]
 pub(crate) struct Account {
     ledger: &'static Ledger,
@@ -101,7 +110,12 @@ pub(crate) struct Account {
     peer: Arc<Counts>,
     link: Counts,
     limits: Limits,
+    is_stranger: bool,
 }
+
+/// The names of the levels in errors.
+const LEVELS: [&str; 4] = ["process", "user", "peer", "link"];
+const STRANGER_LEVELS: [&str; 4] = ["process", "strangers", "strangers of a user", "stranger"];
 
 impl Account {
     /// Returns the account of a new link with this process of this user's.
@@ -109,10 +123,21 @@ impl Account {
         Self::open(Ledger::current(), (uid, pid), limits)
     }
 
+    /// Returns the account of a peer of this user's that is not admitted yet.
+    pub(crate) fn of_stranger(uid: u32, limits: Limits) -> Arc<Self> {
+        Self::open_stranger(Ledger::current(), uid, limits)
+    }
+
     fn open(ledger: &'static Ledger, (uid, pid): (u32, Option<u32>), limits: Limits) -> Arc<Self> {
         let user = ledger.party(Party::User { uid });
         let peer = ledger.party(Party::Peer { uid, pid });
-        Arc::new(Self { ledger, user, peer, link: Counts::new(), limits })
+        Arc::new(Self { ledger, user, peer, link: Counts::new(), limits, is_stranger: false })
+    }
+
+    fn open_stranger(ledger: &'static Ledger, uid: u32, limits: Limits) -> Arc<Self> {
+        let user = ledger.party(Party::Strangers);
+        let peer = ledger.party(Party::StrangersOf { uid });
+        Arc::new(Self { ledger, user, peer, link: Counts::new(), limits, is_stranger: true })
     }
 
     /// Charges the link, its peer, the peer's user and the process.
@@ -121,26 +146,27 @@ impl Account {
     ///
     /// [`ErrorKind::AccountFull`]: one of the four would exceed its limit. Nothing is charged.
     pub(crate) fn charge(self: &Arc<Self>, resource: Resource, amount: u64) -> Result<Charge> {
-        let Self { ledger, user, peer, link, limits } = &**self;
-        let levels =
-            [("process", &ledger.process), ("user", &**user), ("peer", &**peer), ("link", link)];
+        let Self { ledger, user, peer, link, limits, is_stranger } = &**self;
+        let levels = [&ledger.process, &**user, &**peer, link];
         // The part that the siblings of the level leave.
         let mut left = u64::MAX;
-        for (depth, (account, counts)) in levels.iter().enumerate() {
+        for (depth, counts) in levels.iter().enumerate() {
             let limit = match depth {
                 0 => limits.process(resource),
+                1 if *is_stranger => limits.strangers(resource),
                 1 => limits.user(resource, left),
                 2 => limits.peer(resource, left),
                 _ => limits.link(resource),
             };
             match counts.add(resource, amount, limit) {
                 Ok(held) => {
-                    let below = levels.get(depth + 1).map_or(0, |(_, below)| below.held(resource));
+                    let below = levels.get(depth + 1).map_or(0, |below| below.held(resource));
                     left = limit.saturating_sub(held.saturating_sub(below));
                 }
                 Err(used) => {
-                    levels[..depth].iter().for_each(|(_, above)| above.subtract(resource, amount));
-                    let resource = resource.name();
+                    levels[..depth].iter().for_each(|above| above.subtract(resource, amount));
+                    let names = if *is_stranger { STRANGER_LEVELS } else { LEVELS };
+                    let (account, resource) = (names[depth], resource.name());
                     let full =
                         ErrorKind::AccountFull { resource, account, used, needed: amount, limit };
                     return Err(full.into());
@@ -160,7 +186,7 @@ impl Account {
 
 /// What an account was charged. The drop subtracts it.
 #[derive(Debug)]
-pub(crate) struct Charge {
+pub struct Charge {
     account: Arc<Account>,
     resource: Resource,
     amount: u64,

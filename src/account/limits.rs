@@ -2,6 +2,10 @@
 
 use crate::account::resource::{COUNT, Resource};
 
+/// All peers that are not admitted yet get this part of the limit of the process. By the default limit of descriptors there
+/// is room for the half-open peers of more than one listener (`half_open_limit`).
+const STRANGERS: u64 = 8;
+
 /// The limits that the user of the library has set. All others follow from the default limit of the process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
@@ -31,6 +35,11 @@ impl Limits {
     /// Returns the limit of all peers together.
     pub(super) fn process(&self, resource: Resource) -> u64 {
         self.process[resource.index()].unwrap_or_else(|| resource.default_limit())
+    }
+
+    /// Returns the limit of all peers that are not admitted yet.
+    pub(super) fn strangers(&self, resource: Resource) -> u64 {
+        (self.process(resource) / STRANGERS).max(1)
     }
 
     /// Returns the limit of a user, when other users leave `left`.

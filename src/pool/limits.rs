@@ -22,6 +22,8 @@ pub(crate) struct LoanLimit {
     pub(crate) blocks: u32,
     /// Bytes of the blocks. A borrower that holds nothing gets one block of any length.
     pub(crate) bytes: u64,
+    /// Whether a borrower's process may hold so many bytes, whatever others hold.
+    pub(crate) is_right: bool,
 }
 
 impl LoanLimit {
@@ -31,7 +33,7 @@ impl LoanLimit {
 
     /// Returns the limit of a pool whose borrowers share nothing fairly.
     #[cfg(any(test, fuzzing))]
-    pub(crate) const NONE: Self = Self { blocks: Self::MOST, bytes: u64::MAX };
+    pub(crate) const NONE: Self = Self { blocks: Self::MOST, bytes: u64::MAX, is_right: true };
 }
 
 /// The quota has no room for a request.

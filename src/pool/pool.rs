@@ -239,7 +239,7 @@ impl Pool {
         if more > 0 {
             text.push(format!("{more} more peers hold less"));
         }
-        let LoanLimit { blocks, bytes } = limit;
+        let LoanLimit { blocks, bytes, .. } = limit;
         text.push(format!("a link may hold {blocks} blocks, {bytes} bytes (Options::loan_limit)"));
         text.join("; ")
     }

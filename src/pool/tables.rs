@@ -147,6 +147,8 @@ pub(super) struct Tables {
     next_borrower: u64,
     /// Bytes that count for the quota.
     used: u64,
+    /// Bytes of the blocks that are in use.
+    out: u64,
     /// Blocks that are being taken back. It is empty between two calls and keeps its capacity.
     coming: Vec<BoxedPiece>,
     /// Segments that were dropped. The caller unmaps them without the lock.
@@ -166,6 +168,7 @@ impl Tables {
             holders: Holders::default(),
             next_borrower: 0,
             used: 0,
+            out: 0,
             coming: Vec::new(),
             dropped: Vec::new(),
         }
@@ -241,13 +244,9 @@ impl Tables {
     /// Returns how many bytes more a peer process may hold.
     #[inline(always)]
     fn peer_room(&self, holder: usize) -> u64 {
-        let quota = self.options.quota;
-        // A quarter of the quota or less is in use. `Holders::share` then leaves each peer at least another quarter: it is at
-        // least half of the quota less all that is on loan.
-        if self.used <= quota / 4 {
-            return quota / 4;
-        }
-        let share = self.holders.share(holder, quota).max(self.options.loans.bytes);
+        let PoolOptions { quota, loans, .. } = self.options;
+        let share = self.holders.share(holder, (quota, self.out), loans.bytes);
+        let share = if loans.is_right { share.max(loans.bytes) } else { share };
         share.saturating_sub(self.holders.bytes(holder))
     }
 
@@ -438,12 +437,14 @@ impl Tables {
         // Pairs with `Link::check_loans`: a borrower whose loan was taken back, and that sees what is written next, sees
         // the mark, too. The lock orders the mark with this.
         Edge::Retake.release();
+        self.out += piece.area.len() as u64;
         if let Some(segment) = &mut self.segments[piece.home.index] {
             segment.free -= 1;
         }
     }
 
     fn count_back(&mut self, piece: &Piece) {
+        self.out -= piece.area.len() as u64;
         if let Some(segment) = &mut self.segments[piece.home.index] {
             segment.free += 1;
         }

@@ -150,7 +150,7 @@ impl Listener {
         socket::receive_credentials(&socket)?;
         let bind = || socket::bind_and_listen(&socket, &target);
         let bound = match address.as_path() {
-            Some(path) => SocketPath::bind(path, bind),
+            Some(path) => SocketPath::bind(path, bind, |errno| *errno == Errno::ADDRINUSE),
             None => bind().map(|()| None),
         };
         let path = match bound {
@@ -460,20 +460,28 @@ impl Listener {
         tracing::debug!(error = format_args!("{error:#}"), "a peer was not accepted");
     }
 
-    /// Keeps a peer whose Hello has not come, or refuses it if its account is full. If there are too many, drops the oldest
-    /// of the user that has most.
+    /// Keeps a peer whose Hello has not come. If there are too many, here or in the account of such peers, drops the oldest of
+    /// the user that has most. Refuses the peer if the account is still full.
     fn keep(&mut self, socket: Socket, maker: &Credentials) -> Result<()> {
         let user = maker.uid;
-        let charge = match self.core.options().account(maker).charge(Resource::Descriptors, 1) {
+        if self.half_open.len() >= self.core.options().most_half_open() {
+            self.drop_of_most(user);
+        }
+        let account = self.core.options().stranger(maker);
+        let charge = account.charge(Resource::Descriptors, 1).or_else(|_| {
+            match self.half_open.iter().position(|peer| peer.user == user) {
+                Some(oldest) => self.drop_at(oldest),
+                None => self.drop_of_most(user),
+            }
+            account.charge(Resource::Descriptors, 1)
+        });
+        let charge = match charge {
             Ok(charge) => charge,
             Err(error) => {
                 self.note(&exchange::refuse(&socket, error));
                 return Ok(());
             }
         };
-        if self.half_open.len() >= self.core.options().most_half_open() {
-            self.drop_of_most(user);
-        }
         let key = self.next_key;
         self.next_key += 1;
         epoll::add(&self.epoll, &socket, EventData::new_u64(key), EventFlags::IN)

@@ -168,6 +168,11 @@ impl Options {
         Account::of_link((peer.uid, peer.pid), self.limits)
     }
 
+    /// Returns the account of a peer that is not admitted yet.
+    pub(super) fn stranger(&self, peer: &Credentials) -> Arc<Account> {
+        Account::of_stranger(peer.uid, self.limits)
+    }
+
     /// Returns the receiving side of a new link's socket.
     pub(super) fn control_socket(&self, account: (Arc<Account>, Charge)) -> ControlSocket {
         ControlSocket::new(self.peer_pool_limit, self.prefault, account)
@@ -230,14 +235,15 @@ impl Options {
     /// returned, also those that it has not received. Default 1024 blocks, which is the most, and a quarter of
     /// [`pool_quota`](Self::pool_quota). The peer's [`loan_slots`](Self::loan_slots) limit the blocks, too.
     ///
-    /// All links of one peer process together hold at most two thirds of what the other peers of its user leave of the pool, and a
-    /// user at most three quarters of what other users leave; but always as much as one link may.
+    /// All links of one peer process together hold at most two thirds of what the other peers of its user leave of the pool, or as
+    /// much as one link may. By default, a user holds at most three quarters of what other users leave. With a limit that was set,
+    /// each peer process may hold as much as one link, whatever others hold.
     ///
     /// A link at its limit has no room, and other links go on. A message that alone is longer than the limit is sent
     /// while the peer process holds nothing. A tensor that goes to several links counts for each of them. Blocks count with
     /// their whole length, which is up to a quarter more than the message.
     pub fn loan_limit(mut self, blocks: u32, bytes: u64) -> Self {
-        self.loan_limit = Some(LoanLimit { blocks, bytes });
+        self.loan_limit = Some(LoanLimit { blocks, bytes, is_right: true });
         self
     }
 
@@ -440,9 +446,11 @@ impl Options {
             quota: self.pool_quota,
             footprint: self.pool_footprint,
             far_footprint: self.pool_far_footprint,
-            loans: self
-                .loan_limit
-                .unwrap_or(LoanLimit { blocks: LoanLimit::MOST, bytes: self.pool_quota / 4 }),
+            loans: self.loan_limit.unwrap_or(LoanLimit {
+                blocks: LoanLimit::MOST,
+                bytes: self.pool_quota / 4,
+                is_right: false,
+            }),
             backing: self.backing(),
         }
     }

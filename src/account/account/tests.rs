@@ -136,3 +136,16 @@ fn defaults_follow_the_process() {
         assert!(resource.default_limit() > 0, "{resource:?}");
     }
 }
+
+#[test]
+fn peers_that_are_not_admitted_take_an_eighth_and_leave_something_to_those_of_other_users() {
+    let (ledger, limits) = (ledger(), limits(240));
+    let stranger = |uid| Account::open_stranger(ledger, uid, limits);
+    let (_flood, full) = fill(&stranger(1));
+    assert_eq!((_flood.len(), full), (20, "strangers of a user"));
+    assert_eq!(fill(&stranger(1)).0.len(), 0);
+    let other = fill(&stranger(2)).0;
+    assert_eq!(other.len(), 7, "two thirds of what the first user leaves of 30");
+    let admitted = Account::open(ledger, (1, Some(1)), limits);
+    assert_eq!(fill(&admitted).0.len(), (240 - 27) * 3 / 4 * 2 / 3 + 1);
+}

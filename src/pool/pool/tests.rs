@@ -189,7 +189,7 @@ fn a_dropped_block_is_free_again() {
 
 /// Returns a pool of 8 MiB whose borrowers may hold 3 blocks and 64 KiB.
 fn shared_out() -> Pool {
-    let loans = LoanLimit { blocks: 3, bytes: 64 << 10 };
+    let loans = LoanLimit { blocks: 3, bytes: 64 << 10, is_right: true };
     let backing = crate::shm::Backing::default();
     Pool::new(PoolOptions { quota: 8 << 20, footprint: 1, far_footprint: 1, loans, backing })
 }
@@ -233,7 +233,7 @@ impl Borrower for Linked {
 
 #[test]
 fn the_links_of_one_process_leave_something_to_others() {
-    let loans = LoanLimit { blocks: 64, bytes: 2 << 20 };
+    let loans = LoanLimit { blocks: 64, bytes: 2 << 20, is_right: true };
     let backing = crate::shm::Backing::default();
     let pool =
         Pool::new(PoolOptions { quota: 8 << 20, footprint: 1, far_footprint: 1, loans, backing });
