@@ -107,6 +107,7 @@ const IMPORTS: [(&str, &[&str]); 20] = [
         "commit",
         &[
             "error",
+            "account",
             "shm",
             "region",
             "handshake",

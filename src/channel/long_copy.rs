@@ -16,7 +16,7 @@ use crate::shm::{Bytes, LARGE, discard};
 pub(crate) const SLICE: usize = 256 << 10;
 
 /// A copy, and what the account holds for it if it was made in slices.
-pub(crate) type Copied = (Vec<u8>, Option<Charge>);
+pub type Copied = (Vec<u8>, Option<Charge>);
 
 /// The part of a long message that is copied.
 #[derive(Debug, Default)]
@@ -51,6 +51,8 @@ impl LongCopy {
         }
         let from = self.body.len();
         if let Err(error) = memory::reserve(&mut self.body, bytes.len() - from) {
+            // Nothing is reserved, so nothing stays charged.
+            *self = Self::default();
             return Some(Err(error));
         }
         let end = bytes.len().min(from + SLICE);

@@ -38,7 +38,7 @@ pub(crate) use envelope::{Envelope, PLAIN_TENSORS, TENSOR_REQUEST, TENSOR_RESPON
 pub use extension::ExtensionSlot;
 pub use inbox::receiver::{Received, Receiver};
 pub(crate) use loan_descriptor::ALIGNMENT;
-pub(crate) use long_copy::SLICE;
+pub(crate) use long_copy::{Copied, SLICE};
 pub use message::{MessageKind, Request, RequestId};
 pub use metadata::{Metadata, Value};
 pub(crate) use readiness::Watch;

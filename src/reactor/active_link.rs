@@ -328,7 +328,7 @@ impl ActiveLink {
             };
             let mut copy = copy.and_then(|copied| received.check().map(|()| copied));
             if wish == Wish::Copy {
-                self.interest.offer_copy(&self.link, kind, copy.map(|(body, _)| body))
+                self.interest.offer_copy(&self.link, kind, copy)
             } else {
                 let charge = match &mut copy {
                     Ok((_, charge)) => charge.take().or_else(|| self.deferred.charge(len)),
@@ -379,7 +379,8 @@ impl ActiveLink {
                 match self.interest.wish(kind, body.len()) {
                     Wish::Copy => {
                         let len = body.len();
-                        return match self.interest.offer_copy(&self.link, kind, Ok(body)) {
+                        let copied = Ok((body, charge));
+                        return match self.interest.offer_copy(&self.link, kind, copied) {
                             Offered::Panicked => panicked(),
                             _ => Dispatch::Served(len),
                         };

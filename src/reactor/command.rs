@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::broadcast::{Feed, Sample, Subscriber};
-use crate::channel::{MessageKind, Receiver};
+use crate::channel::{Copied, MessageKind, Receiver};
 use crate::error::{Error, ErrorKind, Result, contain};
 use crate::link::LinkSocket;
 use crate::reactor::link::Link;
@@ -14,7 +14,7 @@ use crate::tensor::{TensorRequest, TensorSet};
 use crate::transport::{Connection, Listener};
 
 pub(super) type MessageFn = Box<dyn FnMut(&Link, Message<'_>) + Send>;
-pub(super) type LongFn = Box<dyn FnMut(&Link, MessageKind, Result<Vec<u8>>) + Send>;
+pub(super) type LongFn = Box<dyn FnMut(&Link, MessageKind, Result<Copied>) + Send>;
 pub(super) type TensorsFn = Box<dyn FnMut(&Link, TensorSet) + Send>;
 pub(super) type ClosedFn = Box<dyn FnOnce(&Link, Result<()>) + Send>;
 pub(super) type ReadFn = Box<dyn FnOnce(&Link, Result<Option<Vec<u8>>>) + Send>;

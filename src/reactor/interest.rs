@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::channel::{MessageKind, RequestId, SLICE};
+use crate::channel::{Copied, MessageKind, RequestId, SLICE};
 use crate::error::{ErrorKind, Result, contain};
 use crate::reactor::command::{
     CallFn, ClosedFn, Command, Content, LongFn, MessageFn, ReadFn, Response, TensorRequestFn,
@@ -136,19 +136,21 @@ impl InterestSet {
         &mut self,
         link: &Link,
         kind: MessageKind,
-        copy: Result<Vec<u8>>,
+        copy: Result<Copied>,
     ) -> Offered {
         let ran = match kind {
             MessageKind::Response(id) => match self.calls.remove(&id) {
                 Some(call) => {
-                    let response = copy.map(|body| Response::new(kind, Content::Bytes(body)));
+                    let response = copy.map(|(body, _)| Response::new(kind, Content::Bytes(body)));
                     contain(|| call(link, response))
                 }
                 None => Some(()),
             },
             MessageKind::Message if !self.reads.is_empty() => {
                 let read = self.reads.pop_front();
-                read.map_or(Some(()), |read| contain(|| read(link, copy.map(Some))))
+                read.map_or(Some(()), |read| {
+                    contain(|| read(link, copy.map(|(body, _)| Some(body))))
+                })
             }
             _ => match &mut self.long {
                 Some(callback) => contain(|| callback(link, kind, copy)),

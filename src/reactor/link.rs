@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::channel::{HalfStats, MessageKind, RequestId, Sender, Token};
+use crate::channel::{Copied, HalfStats, MessageKind, RequestId, Sender, Token};
 use crate::error::{Error, ErrorKind, Result, TrySendError, contain};
 use crate::handshake::{Peer, UntrustedFd};
 use crate::reactor::command::{CallFn, Command, Content, Response, TokenFn, WriteFn};
@@ -112,11 +112,12 @@ impl Link {
     }
 
     /// Sets the callback that gets a copy of each long message for which [`on_message`](Self::on_message) has a callback.
-    /// The loop makes the copy in slices, as for [`read_with`](Self::read_with).
+    /// The loop makes the copy in slices, as for [`read_with`](Self::read_with). The callback gets what the link's account
+    /// holds for the copy, too.
     #[doc(hidden)]
     pub fn on_long(
         &self,
-        callback: impl FnMut(&Link, MessageKind, Result<Vec<u8>>) + Send + 'static,
+        callback: impl FnMut(&Link, MessageKind, Result<Copied>) + Send + 'static,
     ) {
         self.post(Command::OnLong(self.clone(), Box::new(callback)));
     }

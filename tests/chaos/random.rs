@@ -259,8 +259,6 @@ const SEGMENT_LEN: u64 = 64 << 10;
 
 /// Something that a peer writes, possibly nonsense.
 fn lie(random: &mut Random, peer: &mut RawPeer, fd: &OwnedFd) {
-    /// Records that tell of packets.
-    const PACKETS: u64 = 6;
     let number = random.below(4) as u32;
     match random.below(14) {
         0..=2 => {

@@ -22,6 +22,7 @@ fn lied_to<T: std::fmt::Debug>(
         let lie = &lie;
         scope.spawn(move || {
             let mut link = listener.accept_deadline(soon()).unwrap();
+            link.sender().admit_descriptors(64);
             let mut answers = honest.iter();
             while let Ok(Some(asked)) = link.receiver().recv_deadline(soon()) {
                 let ticket = u64::from_le_bytes(asked[8..16].try_into().unwrap());
@@ -251,6 +252,7 @@ fn a_service_that_sends_records_of_another_kind_ends_the_clients_link() {
         thread::scope(|scope| {
             scope.spawn(move || {
                 let mut link = listener.accept_deadline(soon()).unwrap();
+                link.sender().admit_descriptors(64);
                 link.receiver().recv_deadline(soon()).unwrap();
                 if what == 0 {
                     link.send_tensor(Tensor::from_slice([1], &[1u8]).unwrap()).unwrap();
@@ -274,6 +276,7 @@ fn tokens_of_a_service_do_nothing_and_an_endless_stream_ends_the_clients_link() 
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut link = listener.accept_deadline(soon()).unwrap();
+            link.sender().admit_descriptors(64);
             let asked = link.receiver().recv_deadline(soon()).unwrap().unwrap();
             for token in [0, 1, 0xffff, u32::MAX] {
                 link.sender().trigger(Token::from(token)).unwrap();

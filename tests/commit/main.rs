@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod accounts;
 mod deaths;
 mod dmabuf;
 mod errors;

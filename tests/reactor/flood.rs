@@ -22,7 +22,6 @@ use slipring::options::PeerPolicy;
 use slipring::{Connection, Context, Link, Options, Reactor};
 
 /// Records that say that packets wait on the socket.
-const PACKETS: u64 = 6;
 
 /// How long each rate is taken.
 const SLICE: Duration = Duration::from_millis(100);
@@ -233,7 +232,7 @@ fn wake_ups_that_nobody_asked_for_leave_their_link_open_and_a_bystander_its_rate
         let _ = raw::send(&peer.socket, &raw::wake_packet(1 + (round & 1) as u32), &[]);
         if round.is_multiple_of(64) {
             // Makes the loop read the socket, so that more wake-ups have room.
-            peer.publish(raw::header(PACKETS, 0), &[]);
+            peer.publish(raw::header(raw::PACKETS, 0), &[]);
         }
     });
     assert!(is_open, "a superfluous wake-up is no fault");

@@ -13,7 +13,6 @@ use slipring::{Connection, Context, ErrorKind, EventLoop, Link, Options, Reactor
 
 /// The kinds of records that trigger a token, and that say that packets wait on the socket.
 const TRIGGER: u64 = 5;
-const PACKETS: u64 = 6;
 
 /// A link of a fresh reactor, and the other end.
 fn served(options: Options) -> (Reactor, Link, Connection) {
@@ -331,7 +330,7 @@ fn a_ring_that_tells_of_packets_everywhere_is_not_read_to_its_end_after_the_sock
     let reactor = Reactor::spawn(&stage.context).unwrap();
     let hello = raw::Hello { ring_capacity: 1 << 20, ..raw::Hello::honest() };
     let (connection, peer) = stage.link_with(hello);
-    peer.fill_ring(raw::header(PACKETS, 0), &[]);
+    peer.fill_ring(raw::header(raw::PACKETS, 0), &[]);
     rustix::net::shutdown(&peer.socket, rustix::net::Shutdown::Both).unwrap();
     let (say, ended) = answer();
     reactor.adopt(connection).unwrap().on_closed(say);

@@ -12,7 +12,6 @@ use slipring::error::{Fault, TryRecvError};
 use slipring::{Connection, Context, ErrorKind, EventLoop, Link, Options, Reactor};
 
 /// Records that say that packets wait on the socket.
-const PACKETS: u64 = 6;
 
 /// Slices of 256 KiB.
 const SLICES: usize = 64;
@@ -180,7 +179,7 @@ fn announce_beside(len: u64, pairs: u32) -> u32 {
             let before = announcer.packets / 2;
             announcer.announce(2 * pairs);
             for _ in before..announcer.packets / 2 {
-                announcer.peer.publish(raw::header(PACKETS, 0), &[]);
+                announcer.peer.publish(raw::header(raw::PACKETS, 0), &[]);
             }
             if announcer.packets >= 2 * pairs {
                 // A message behind all of it comes through.

@@ -229,11 +229,12 @@ impl Raw {
         raw::send(&self.peer.socket, &bytes, fds)
     }
 
-    /// Sends descriptors, and returns the number of the first.
+    /// Sends descriptors, and has the server read them. Returns the number of the first.
     pub fn pass(&mut self, fds: &[BorrowedFd<'_>]) -> u64 {
         let first = self.passed;
         self.packet(first, fds.len() as u32, fds).unwrap();
         self.passed += fds.len() as u64;
+        self.peer.announce();
         first
     }
 

@@ -43,6 +43,7 @@ pub const MESSAGE: u64 = 1;
 pub const REQUEST: u64 = 2;
 pub const RESPONSE: u64 = 3;
 pub const CLOSE: u64 = 4;
+pub const PACKETS: u64 = 6;
 pub const MORE: u64 = 1 << 8;
 pub const POOLED: u64 = 1 << 9;
 pub const TIGHT: u64 = 1 << 10;
@@ -486,6 +487,11 @@ impl RawPeer {
     /// Publishes an honest message.
     pub fn say(&mut self, payload: &[u8]) {
         self.publish(message(payload.len() as u64), payload);
+    }
+
+    /// Publishes a record that says that packets wait on the socket.
+    pub fn announce(&mut self) {
+        self.publish(header(PACKETS, 0), &[]);
     }
 
     /// Publishes a message in the pool, as described.

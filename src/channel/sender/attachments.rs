@@ -331,7 +331,7 @@ impl Sender {
             match self.offer_all(attachments)? {
                 Offered::Known => return Ok(offset),
                 Offered::NoRoom => return Err(full),
-                Offered::Unannounced => self.announce_packets()?,
+                Offered::Unannounced => self.announce_packets(SendPatience::None)?,
             }
         }
     }

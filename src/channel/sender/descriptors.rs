@@ -3,11 +3,12 @@
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use crate::channel::sender::Sender;
+use crate::channel::sender::{Sender, into_error};
 use crate::error::{ErrorKind, Result};
 use crate::handshake::packet::{MOST, Packet};
 use crate::handshake::socket;
 use crate::handshake::untrusted::UntrustedFd;
+use crate::patience::SendPatience;
 
 impl Sender {
     /// Sends descriptors, which a later record names. Waits for room on the socket until `deadline`. Returns the number of
@@ -23,8 +24,17 @@ impl Sender {
     #[doc(hidden)]
     pub fn pass(&mut self, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<u64> {
         self.check()?;
-        let start = Instant::now();
         let number = self.passed;
+        let sent = self.post_descriptors(fds, deadline);
+        if self.passed > number {
+            // The peer reads its socket at this record, in the time that it has for that.
+            self.announce_packets(SendPatience::Until(deadline)).map_err(into_error)?;
+        }
+        sent.map(|()| number)
+    }
+
+    fn post_descriptors(&mut self, fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
+        let start = Instant::now();
         for fds in fds.chunks(MOST) {
             let packet = Packet::Descriptors { first: self.passed, count: fds.len() as u32 };
             while !self.link.post(&packet, fds)? {
@@ -34,7 +44,7 @@ impl Sender {
             }
             self.passed += fds.len() as u64;
         }
-        Ok(number)
+        Ok(())
     }
 
     /// Returns how many descriptors were sent.

@@ -119,7 +119,7 @@ impl Sender {
                 }
                 Offered::Unannounced => {
                     self.pooled.block.put_back();
-                    self.announce_packets()?;
+                    self.announce_packets(SendPatience::None)?;
                 }
             }
         }
@@ -160,9 +160,9 @@ impl Sender {
 
     /// Sends a record that makes the reader read its socket.
     #[cold]
-    pub(crate) fn announce_packets(&mut self) -> Result<(), TrySendError> {
+    pub(crate) fn announce_packets(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
         let header = Header::new(Kind::Packets, 0);
-        self.room_in_ring(header, SendPatience::None)?;
+        self.room_in_ring(header, patience)?;
         self.producer.publish(header);
         self.announced.packets_announced();
         self.announce()?;

@@ -16,11 +16,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::channel::MessageKind;
+use crate::account::{Account as MemoryAccount, Charge, Resource};
+use crate::channel::{Copied, MessageKind};
 use crate::commit::description::{Layout, MOST};
 use crate::commit::server::account::Account;
 use crate::commit::server::batch::Batch;
-use crate::commit::server::handlers::ControlRequest;
+use crate::commit::server::handlers::{self, ControlRequest};
 use crate::commit::server::host::{Host, guarded};
 use crate::commit::server::service::{Buffers, Caller, Service};
 use crate::commit::server::tally::Counted;
@@ -43,6 +44,7 @@ pub(super) struct ClientSession<S: Service> {
     caller: Caller,
     link: Link,
     ledger: Mutex<Ledger<S>>,
+    account: Arc<MemoryAccount>,
     /// Requests other than executions that wait for a worker.
     waiting: AtomicUsize,
     /// Bytes of those of them that are long.
@@ -70,6 +72,7 @@ impl<S: Service> ClientSession<S> {
     ) -> Result<()> {
         // A commit names at most MOST descriptors. Twice as many leave room for one that the client gave up.
         connection.sender().admit_descriptors(2 * MOST);
+        let account = connection.sender().session().link.account().clone();
         let link = reactor.adopt(connection)?;
         let (models, commits) = (Slots::default(), Slots::default());
         let session = Arc::new(Self {
@@ -77,6 +80,7 @@ impl<S: Service> ClientSession<S> {
             caller: Caller::new(host.number(), link.peer().without_pidfd()),
             link: link.clone(),
             ledger: Mutex::new(Ledger { models, commits, account: Account::default() }),
+            account,
             waiting: AtomicUsize::new(0),
             long_bytes: Arc::default(),
             gone: AtomicBool::new(false),
@@ -104,16 +108,16 @@ impl<S: Service> ClientSession<S> {
             return self.start(ticket, id);
         }
         match message.bytes().try_to_vec().and_then(|copy| message.check().map(|()| copy)) {
-            Ok(copy) => self.receive_other(copy),
+            Ok(copy) => self.receive_other((copy, None)),
             Err(error) => self.link.fail(error),
         }
     }
 
     /// Handles the copy of a long message of the client, on the reactor's thread.
-    fn receive_long(self: &Arc<Self>, kind: MessageKind, message: Result<Vec<u8>>) {
+    fn receive_long(self: &Arc<Self>, kind: MessageKind, message: Result<Copied>) {
         match message {
             _ if kind != MessageKind::Message => self.link.fail(unexpected(kind)),
-            Ok(message) => self.receive_other(message),
+            Ok(copied) => self.receive_other(copied),
             Err(error) => self.link.fail(error),
         }
     }
@@ -143,11 +147,11 @@ impl<S: Service> ClientSession<S> {
     }
 
     #[cold]
-    fn receive_other(self: &Arc<Self>, message: Vec<u8>) {
+    fn receive_other(self: &Arc<Self>, (message, mut charge): Copied) {
         let (ticket, request) = match Request::decode(&message) {
             Ok((ticket, request, _)) => (ticket, request),
             Err(fault) => {
-                free(message);
+                free((message, charge));
                 return self.link.fail(fault.into());
             }
         };
@@ -165,10 +169,10 @@ impl<S: Service> ClientSession<S> {
             }
             _ => Ok(Vec::new()),
         };
-        let counted = match self.count_request(message.len()) {
+        let counted = match self.count_request(message.len(), &mut charge) {
             Ok(counted) => counted,
             Err(fault) => {
-                free(message);
+                free((message, charge));
                 return self.answer(ticket, &Answer::Failed(fault));
             }
         };
@@ -182,18 +186,30 @@ impl<S: Service> ClientSession<S> {
         });
     }
 
-    /// Counts a request of `len` bytes that is to wait. Only the reactor's thread adds.
-    fn count_request(&self, len: usize) -> Result<Option<LongRequest>, CommitFault> {
+    /// Counts a request of `len` bytes that is to wait. Only the reactor's thread adds. `charge` is what the link's account
+    /// holds for it already.
+    fn count_request(
+        &self,
+        len: usize,
+        charge: &mut Option<Charge>,
+    ) -> Result<WaitingRequest, CommitFault> {
         let options = self.host.options();
         options.check_requests(self.waiting.load(Ordering::Relaxed))?;
-        let mut long = None;
-        if len > LARGE {
+        let is_long = len > LARGE;
+        if is_long {
             options.check_long_request(self.long_bytes.load(Ordering::Relaxed), len)?;
-            self.long_bytes.fetch_add(len, Ordering::Relaxed);
-            long = Some(LongRequest { len, all: self.long_bytes.clone() });
         }
+        let charge = match charge.take() {
+            Some(charge) => charge,
+            None => {
+                let charge = self.account.charge(Resource::Memory, len as u64);
+                charge.map_err(|error| handlers::lack_of_resources(&error))?
+            }
+        };
+        let len = if is_long { len } else { 0 };
+        self.long_bytes.fetch_add(len, Ordering::Relaxed);
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Ok(long)
+        Ok(WaitingRequest { len, all: self.long_bytes.clone(), _charge: charge })
     }
 
     /// Starts several executions: all of them, or none.
@@ -434,24 +450,28 @@ impl<S: Service> Drop for Committed<S> {
     }
 }
 
-/// The count of a long request's bytes. It ends before the request is answered.
-pub(super) struct LongRequest {
+/// The count of a request's bytes. It ends before the request is answered.
+pub(super) struct WaitingRequest {
+    /// Bytes of a long request.
     len: usize,
     all: Arc<AtomicUsize>,
+    /// What the link's account holds for the request.
+    _charge: Charge,
 }
 
-impl Drop for LongRequest {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         self.all.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 
-/// Drops a message, a long one on another thread: the kernel takes some 0.1 s to free a GiB.
-fn free(message: Vec<u8>) {
-    if message.len() > LARGE
+/// Drops a message, a long one on another thread: the kernel takes some 0.1 s to free a GiB. The account holds the memory
+/// until it is freed.
+fn free(copied: Copied) {
+    if copied.0.len() > LARGE
         && let Ok(generation) = Generation::current()
     {
-        discard(message, &generation);
+        discard(copied, &generation);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::commit::description::Layout;
 use crate::commit::memory::{Memory, View};
 use crate::commit::server::account::Claim;
 use crate::commit::server::client_session::{
-    ClientSession, Committed, Held, LoadedModel, LongRequest,
+    ClientSession, Committed, Held, LoadedModel, WaitingRequest,
 };
 use crate::commit::server::host::guarded;
 use crate::commit::server::service::{Buffers, ModelSource, Service};
@@ -23,7 +23,7 @@ pub(super) struct ControlRequest {
     request: Request,
     /// The message that the request came in. A load has the model's bytes behind the head.
     message: Vec<u8>,
-    _counted: Option<LongRequest>,
+    _counted: WaitingRequest,
     descriptors: Result<Vec<UntrustedFd>>,
 }
 
@@ -31,7 +31,7 @@ impl ControlRequest {
     pub(super) fn new(
         ticket: u64,
         request: Request,
-        (message, counted): (Vec<u8>, Option<LongRequest>),
+        (message, counted): (Vec<u8>, WaitingRequest),
         descriptors: Result<Vec<UntrustedFd>>,
     ) -> Self {
         Self { ticket, request, message, _counted: counted, descriptors }
@@ -352,6 +352,6 @@ fn to_commit_fault(region: u32, error: &Error) -> CommitFault {
     }
 }
 
-fn lack_of_resources(error: &Error) -> CommitFault {
+pub(super) fn lack_of_resources(error: &Error) -> CommitFault {
     CommitFault::Resources { why: format!("{error:#}") }
 }
