@@ -136,14 +136,15 @@ pub mod tensor;
 mod transport;
 mod wake;
 
-/// What `commit` and `cuda` build on beside the public API: passed descriptors, the socket of a link, memory that both
-/// sides write, and what a receiver keeps of a peer's GPU memory. It may change in any release.
+/// What `commit`, `cuda` and the crate of Triton build on beside the public API: passed descriptors, the socket of a link,
+/// memory that both sides write, what a receiver keeps of a peer's GPU memory, and the file of a socket. It may change in any release.
 #[doc(hidden)]
 pub mod seam {
     pub use crate::channel::{ExtensionSlot, LentRange};
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;
     pub use crate::shm::create_common;
+    pub use crate::transport::SocketPath;
 }
 
 #[cfg(feature = "tokio")]
@@ -153,7 +154,7 @@ pub use channel::{Batch, Received, Receiver, Reservation, Sender};
 #[doc(inline)]
 pub use error::{Error, ErrorKind, Result};
 pub use handshake::Address;
-pub use reactor::{EventLoop, Link, Message, Reactor};
+pub use reactor::{EventLoop, Link, Local, Message, Reactor};
 #[doc(inline)]
 pub use tensor::{DType, Shape, Tensor, TensorMut, TensorSet};
 pub use transport::{Connection, Context, Listener, Options};

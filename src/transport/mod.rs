@@ -35,3 +35,4 @@ pub(crate) use establish::Established;
 pub use listener::{Listener, ListenerStats};
 pub(crate) use listener::{PAUSE as ACCEPT_PAUSE, SHORT_SLICE as ACCEPT_SLICE};
 pub use options::Options;
+pub use socket_path::SocketPath;

@@ -76,7 +76,7 @@ impl<'a> Folder<'a> {
 
 /// The file of a bound socket.
 #[derive(Debug)]
-pub(super) struct SocketPath {
+pub struct SocketPath {
     path: PathBuf,
     /// The file is removed only while it is this one.
     identity: Identity,
@@ -85,13 +85,18 @@ pub(super) struct SocketPath {
 impl SocketPath {
     /// Calls `bind`, which binds a socket to the path and listens on it. If a file is in the way that a dead process left,
     /// removes the file and calls `bind` once more. Returns `None` if this process cannot remove the file later.
-    pub(super) fn bind(
+    ///
+    /// # Errors
+    ///
+    /// That of `bind`. `is_in_use` says whether a file is in the way.
+    pub fn bind<E>(
         path: &Path,
-        bind: impl Fn() -> Result<(), Errno>,
-    ) -> Result<Option<Self>, Errno> {
+        bind: impl Fn() -> Result<(), E>,
+        is_in_use: impl Fn(&E) -> bool,
+    ) -> Result<Option<Self>, E> {
         let folder = Folder::lock(path);
         let mut bound = bind();
-        if matches!(bound, Err(Errno::ADDRINUSE))
+        if bound.as_ref().is_err_and(is_in_use)
             && folder.as_ref().is_some_and(|folder| folder.is_stale() && folder.remove())
         {
             bound = bind();
@@ -102,7 +107,7 @@ impl SocketPath {
     }
 
     /// Removes the file, unless another one has its place.
-    pub(super) fn remove(self) {
+    pub fn remove(self) {
         if let Some(folder) = Folder::lock(&self.path)
             && folder.socket() == Some(self.identity)
         {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+use slipring::seam::SocketPath;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -74,48 +75,34 @@ pub struct Server {
 
 /// The file of a Unix socket. It is removed on drop.
 #[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    /// Device and inode. Another process may have taken the path meanwhile.
-    identity: (u64, u64),
-}
-
-impl SocketFile {
-    /// Returns the file to which this process has just bound a socket, and gives it a mode.
-    ///
-    /// A process that may write the folder can have replaced the file. So the mode goes to the file that was opened and
-    /// looked at, and never to one that a link leads to.
-    fn of(path: &Path, mode: Option<u32>) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        let found = file.metadata()?;
-        let is_ours = found.file_type().is_socket()
-            && found.nlink() == 1
-            && found.uid() == rustix::process::geteuid().as_raw();
-        if !is_ours {
-            let what = format!("another file has taken the place of the socket {}", path.display());
-            return Err(io::Error::other(what));
-        }
-        if let Some(mode) = mode {
-            // `fchmod` takes no descriptor of this kind.
-            let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
-            fs::set_permissions(opened, Permissions::from_mode(mode))?;
-        }
-        Ok(Self { path: path.to_owned(), identity: (found.dev(), found.ino()) })
-    }
-}
+struct SocketFile(Option<SocketPath>);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
-            let _ = fs::remove_file(&self.path);
+        if let Some(path) = self.0.take() {
+            path.remove();
         }
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
+/// Gives a mode to the file to which this process has just bound a socket.
+///
+/// A process that may write the folder can have replaced the file. So the mode goes to the file that was opened and looked at,
+/// and never to one that a link leads to.
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    let is_ours = found.file_type().is_socket()
+        && found.nlink() == 1
+        && found.uid() == rustix::process::geteuid().as_raw();
+    if !is_ours {
+        let what = format!("another file has taken the place of the socket {}", path.display());
+        return Err(io::Error::other(what));
+    }
+    // `fchmod` takes no descriptor of this kind.
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(opened, Permissions::from_mode(mode))
 }
 
 impl Server {
@@ -138,7 +125,7 @@ impl Server {
     }
 
     /// Listens on a Unix socket at a free path. The process's umask sets the mode of the file. The server removes the
-    /// file when it ends; a killed server leaves it.
+    /// file when it ends. A killed server leaves it, and the next server that listens on the path replaces it.
     ///
     /// # Errors
     ///
@@ -170,10 +157,15 @@ impl Server {
     ) -> io::Result<Bound> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        bind(&socket, &SocketAddrUnix::new(path)?)?;
-        // No client can connect before `listen`.
-        self.files.push(SocketFile::of(path, mode)?);
-        rustix::net::listen(&socket, BACKLOG)?;
+        let target = SocketAddrUnix::new(path)?;
+        let bind_and_listen = || -> io::Result<()> {
+            bind(&socket, &target)?;
+            // No client can connect before `listen`.
+            mode.map_or(Ok(()), |mode| set_mode(path, mode))?;
+            Ok(rustix::net::listen(&socket, BACKLOG)?)
+        };
+        let is_in_use = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+        self.files.push(SocketFile(SocketPath::bind(path, bind_and_listen, is_in_use)?));
         let listener = UnixListener::from_std(socket.into())?;
         self.sockets.push((protocol, Socket::Unix(listener)));
         Ok(Bound::Unix(path.to_owned()))
