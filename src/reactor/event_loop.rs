@@ -52,6 +52,9 @@ const LONG: Timespec = Timespec { tv_sec: 1 << 30, tv_nsec: 0 };
 /// Either [`run`](Self::run) it on a thread, or wait for its descriptor (`AsFd`) beside others and call
 /// [`poll_once`](Self::poll_once) until that returns 0.
 ///
+/// Callbacks are `Send`, because a loop may move to another thread before it runs. [`Local`](crate::Local) keeps what is
+/// not `Send`, for a loop that runs on the thread that sets the callbacks.
+///
 /// Dropping it closes every link in order.
 ///
 /// # Examples

@@ -22,6 +22,7 @@
 //! | `event_loop` | the loop |
 //! | `active_link`, `interest`, `deferred` | a link's receiving half, its callbacks, and messages set aside for them |
 //! | `link_table`, `ready_set`, `resting`, `listeners` | the links by place and key, the polled and the resting links, the listeners |
+//! | `local` | values of one thread, for callbacks that run on it |
 //! | `subscribers` | the subscribers of topics |
 //! | `token_table` | the functions that a peer may trigger |
 //! | `stats`, `totals` | the counters |
@@ -36,6 +37,7 @@ mod interest;
 mod link;
 mod link_table;
 mod listeners;
+mod local;
 mod mailbox;
 mod message;
 #[cfg(all(test, slipring_loom))]
@@ -51,5 +53,6 @@ mod write_queue;
 pub use event_loop::EventLoop;
 pub use handle::Reactor;
 pub use link::Link;
+pub use local::Local;
 pub use message::Message;
 pub use stats::{LinkStats, ReactorStats};
