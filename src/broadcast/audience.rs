@@ -178,7 +178,10 @@ impl State {
     /// Returns the subscriber that is waited for and furthest behind, with its position.
     pub(super) fn last(&self, newest: u64) -> Option<(u64, u64)> {
         let waited_for = self.seats.iter().filter(|(_, seat)| seat.is_waited_for());
-        let positions = waited_for.map(|(id, seat)| (seat.position(newest), *id));
+        let positions = waited_for.map(|(id, seat)| {
+            seat.stay_awake(newest);
+            (seat.position(newest), *id)
+        });
         positions.min().map(|(position, id)| (id, position))
     }
 

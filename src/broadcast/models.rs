@@ -296,6 +296,47 @@ fn every() {
     });
 }
 
+/// A subscriber that wants every message holds one, tells its position, and reads the memory. The publisher does not
+/// withdraw the message before it has loaded a position behind it.
+fn held_before_the_position() {
+    loom::model(|| {
+        let [holds, memory, position] = [(); 3].map(|()| LoomWords::new(8));
+        memory.store(0, 1, Ordering::Relaxed);
+        let reading = {
+            let [holds, memory, position] = [&holds, &memory, &position].map(Clone::clone);
+            thread::spawn(move || {
+                hold::store(&holds, 0, 1);
+                position.store(0, 2, Edge::Release.store());
+                assert_eq!(memory.read(0), 1);
+                holds.store(0, 0, Edge::Return.store());
+            })
+        };
+        let try_reuse = || {
+            let read = position.load(0);
+            Edge::Reuse.acquire();
+            read == 2 && reuse(1, &holds, &memory)
+        };
+        let is_reused = try_reuse();
+        reading.join().unwrap();
+        assert!(is_reused || try_reuse(), "the hold was given back");
+    });
+}
+
+#[test]
+fn a_position_tells_of_the_holds_before_it() {
+    held_before_the_position();
+}
+
+#[test]
+fn a_hold_before_the_position_fails_without_release() {
+    assert!(failure_without(Edge::Release, held_before_the_position).contains(RACE));
+}
+
+#[test]
+fn a_hold_before_the_position_fails_without_reuse() {
+    assert!(failure_without(Edge::Reuse, held_before_the_position).contains(RACE));
+}
+
 #[test]
 fn a_slot_is_not_overwritten_before_the_position_is_behind_it() {
     every();

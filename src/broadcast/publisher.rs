@@ -594,16 +594,17 @@ impl Publisher {
             if seat.position(newest) >= position || seat.is_over() {
                 return Ok(());
             }
-            seat.link().clone()
-        };
-        let until = match patience {
-            SendPatience::None => {
+            if matches!(patience, SendPatience::None) {
                 let behind = newest + 1 - position.min(newest + 1);
                 let free = self.geometry.capacity().saturating_sub(behind + 1);
                 return Err(TrySendError::Full { free, needed: 1 });
             }
+            self.waiter.set_hot(seat.take_heat());
+            seat.link().clone()
+        };
+        let until = match patience {
             SendPatience::Until(deadline) => Some(deadline),
-            SendPatience::Default => None,
+            _ => None,
         };
         let stalled = stall.until(id, self.options.patience());
         let deadline = until.map_or(stalled, |until| until.min(stalled));
@@ -615,6 +616,7 @@ impl Publisher {
         let waited = self.waiter.wait(&link, Some(deadline), None, is_there);
         if let Some(seat) = self.audience.lock().seat(id) {
             seat.advance(reached);
+            seat.put_heat(self.waiter.is_hot(), newest);
         }
         match waited {
             Err(error) if error.is_timeout() => {

@@ -15,7 +15,7 @@ use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::shm::{OwnWords, PeerMapping, PeerWords};
 use crate::sync::{Edge, Ordering};
-use crate::wake::GONE;
+use crate::wake::{GONE, HOT};
 
 /// One subscriber.
 #[derive(Debug)]
@@ -27,7 +27,15 @@ pub(super) struct Seat {
     joined: Instant,
     holds: usize,
     announced: AnnouncedSegments,
+    /// The state word says that the publisher is hot.
+    is_hot: Cell<bool>,
+    /// The newest message when the publisher last slept for this subscriber.
+    slept_at: Cell<u64>,
 }
+
+/// After so many messages without a sleep for a subscriber the publisher is hot for it: as many as a sleeper of a link takes
+/// records.
+const HOT_AFTER: u64 = 1024;
 
 impl Seat {
     /// Returns the seat of a subscriber that may hold so many messages.
@@ -35,7 +43,39 @@ impl Seat {
         let (joined, announced) = (Instant::now(), AnnouncedSegments::default());
         // Its Hello offers fewer words than a library does.
         let holds = holds.min(session.link.terms().peer.loan_slots) as usize;
-        Self { session, policy, furthest: Cell::new(floor), joined, holds, announced }
+        let furthest = Cell::new(floor);
+        let (is_hot, slept_at) = (Cell::new(false), Cell::new(0));
+        let seat = Self { session, policy, furthest, joined, holds, announced, is_hot, slept_at };
+        // A subscriber tells the publisher after each message with memory in the pool, and the publisher seldom sleeps.
+        seat.heat();
+        seat
+    }
+
+    fn heat(&self) {
+        if self.session.link.interrupts() {
+            self.session.link.own().store(layout::SENDER_STATE, HOT, Ordering::Relaxed);
+            self.is_hot.set(true);
+        }
+    }
+
+    /// Takes out whether the publisher is hot, which is about to wait for this subscriber.
+    pub(super) fn take_heat(&self) -> bool {
+        self.is_hot.take()
+    }
+
+    /// Notes whether the publisher is still hot after a wait.
+    pub(super) fn put_heat(&self, is_hot: bool, newest: u64) {
+        self.is_hot.set(is_hot);
+        if !is_hot {
+            self.slept_at.set(newest);
+        }
+    }
+
+    /// Makes the publisher hot again, if it has not slept for this subscriber for long.
+    pub(super) fn stay_awake(&self, newest: u64) {
+        if !self.is_hot.get() && newest - self.slept_at.get() >= HOT_AFTER {
+            self.heat();
+        }
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {

@@ -68,6 +68,17 @@ impl Waiter {
         self.sleeper.progress(link.own(), position);
     }
 
+    /// Takes over the state of a link whose state word says whether this half is hot. [`is_hot`](Self::is_hot) tells what it
+    /// says after the wait.
+    pub(crate) fn set_hot(&mut self, is_hot: bool) {
+        self.sleeper.set_hot(is_hot);
+    }
+
+    /// Returns whether this half is hot.
+    pub(crate) fn is_hot(&self) -> bool {
+        self.sleeper.is_hot()
+    }
+
     /// Sets whether the peer wakes this half for a long message as soon as it writes the first part.
     pub(crate) fn set_eager(&mut self, is_eager: bool) {
         self.sleeper.set_eager(is_eager);

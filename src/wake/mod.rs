@@ -55,5 +55,5 @@ pub(crate) use crowd::Crowd;
 pub(crate) use sleeper::Sleeper;
 pub use spin::Spin;
 pub(crate) use spin::{Polling, SpinPolicy};
-pub(crate) use state::{GONE, is_asleep, is_asleep_word, is_gone};
+pub(crate) use state::{GONE, HOT, is_asleep, is_asleep_word, is_gone};
 pub(crate) use waker::{Attention, Waker};

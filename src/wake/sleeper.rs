@@ -65,6 +65,16 @@ impl Sleeper {
         }
     }
 
+    /// Takes over a state word that says whether this sleeper is hot.
+    pub(crate) fn set_hot(&mut self, is_hot: bool) {
+        self.is_hot = is_hot;
+    }
+
+    /// Returns whether this sleeper is hot, and so its state word.
+    pub(crate) fn is_hot(&self) -> bool {
+        self.is_hot
+    }
+
     /// Stores that this side sleeps. The caller checks once more what it waits for, and then sleeps while the bell's
     /// low half is the value returned.
     pub(crate) fn park(&mut self, own: &impl OwnWords, peer: &impl PeerWords) -> u32 {

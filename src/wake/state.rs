@@ -8,7 +8,7 @@ use crate::sync::{Edge, Ordering, compiler_fence};
 /// Awake. The waker fences before it loads the state.
 pub(super) const AWAKE: u64 = 0;
 /// Awake for so long that it interrupts the waker's CPU before it next sleeps. The waker does not fence.
-pub(super) const HOT: u64 = 4;
+pub(crate) const HOT: u64 = 4;
 /// Asleep on the bell.
 pub(super) const PARKED: u64 = 1;
 /// Asleep on the link's socket.
