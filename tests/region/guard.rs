@@ -531,7 +531,12 @@ fn more_mappings_than_can_be_guarded_are_refused_and_all_places_are_reused() {
             let object = PosixShm::create(key, PAGES * PAGE).unwrap();
             SigbusGuard::install().unwrap();
             slipring::Context::raise_descriptor_limit().unwrap();
+            let others = Registry::new().unwrap();
+            others.register("honest", Source::Posix(key), 0, PAGE).unwrap();
             for _ in 0..2 {
+                // Its mapping to read has a place already, and keeps it.
+                let honest = others.lease("honest", 0, 8).unwrap();
+                honest.in_place(|bytes| assert_eq!(bytes.byte(0), 0)).unwrap();
                 let registry = Registry::with_limits(2100, u64::MAX).unwrap();
                 let mut refused = 0;
                 for number in 0..2051 {
@@ -546,7 +551,10 @@ fn more_mappings_than_can_be_guarded_are_refused_and_all_places_are_reused() {
                         }
                     }
                 }
-                assert_eq!(refused, 6);
+                assert_eq!(refused, 7);
+                honest.in_place(|bytes| assert_eq!(bytes.byte(0), 0)).unwrap();
+                // What needs no place goes on as well.
+                honest.read_at(0, &mut [1; 8]).unwrap();
             }
         },
     ));

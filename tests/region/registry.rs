@@ -11,11 +11,11 @@ use std::thread;
 use crate::support::census::descriptors;
 use crate::support::census::limit_files;
 use crate::support::other::{Other, alone, listen_for, say};
-use crate::support::{unique_name, wait_until};
+use crate::support::{pair_of, unique_name, wait_until};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use slipring::error::RegionFault;
 use slipring::region::{CudaHandle, PosixShm, RegionKind, Registry, SigbusGuard, Source};
-use slipring::{Error, ErrorKind};
+use slipring::{Context, DType, Error, ErrorKind, Tensor};
 
 const PAGE: u64 = 4096;
 
@@ -379,6 +379,48 @@ fn limits_are_met_with_both_numbers_and_given_back() {
     assert_eq!(fault(register("c", 1)), count);
     drop(lease);
     register("c", 1000).unwrap();
+}
+
+#[test]
+fn regions_that_fill_a_registry_leave_its_leases_to_an_honest_peer() {
+    let object = PosixShm::create(&format!("/{}", unique_name()), 4096).unwrap();
+    // Nobody touches its pages, so it takes no memory.
+    let all = 64u64 << 30;
+    let long = rustix::fs::memfd_create("slipring-test-region", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&long, all).unwrap();
+    let registry = Registry::new().unwrap();
+    registry.register("honest", Source::Posix(object.key()), 0, 4096).unwrap();
+    let context = Context::new().unwrap();
+    let (mut near, mut far) = pair_of(&context, &context);
+    let mut honest = |round: u8| {
+        let lease = registry.lease("honest", 64, 8).unwrap();
+        lease.write_at(0, &[round; 8]).unwrap();
+        near.send_tensor(Tensor::in_region(lease, DType::Uint8, [8]).unwrap()).unwrap();
+        let tensor = far.recv_tensor().unwrap().unwrap().resolve(&registry).unwrap();
+        assert_eq!(tensor.to_vec::<u8>().unwrap(), [round; 8]);
+    };
+    let register = |name: &str, len| registry.register(name, Source::Memfd(long.as_fd()), 0, len);
+    assert_eq!(
+        fault(register("long", all)),
+        RegionFault::TooManyBytes { used: 4096, needed: all, limit: all }
+    );
+    register("long", all - 4096).unwrap();
+    assert!(matches!(fault(register("byte", 1)), RegionFault::TooManyBytes { .. }));
+    honest(1);
+    // Memory of a GPU has no bytes and no descriptors.
+    let gpu = CudaHandle { raw: [0; 64], device: 0 };
+    for number in 2..1024 {
+        registry.register(&number.to_string(), Source::Cuda(gpu), 0, 1).unwrap();
+        if number % 100 == 0 {
+            honest(number as u8);
+        }
+    }
+    let count = RegionFault::TooManyRegions { count: 1024, limit: 1024 };
+    assert_eq!(fault(registry.register("more", Source::Cuda(gpu), 0, 1)), count);
+    honest(3);
+    registry.unregister("long").unwrap();
+    register("long", 1).unwrap();
+    honest(4);
 }
 
 #[test]

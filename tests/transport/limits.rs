@@ -607,6 +607,39 @@ fn requests_in_flight_have_a_limit() {
 }
 
 #[test]
+fn a_peer_that_answers_nothing_has_4096_requests_and_another_is_asked() {
+    let context = Context::with_options(Options::new().ring_capacity(1 << 20)).unwrap();
+    let (mut asked, mut silent) = pair_of(&context, &context);
+    let (mut near, mut honest) = pair_of(&context, &context);
+    let serving = thread::spawn(move || {
+        while let Some(request) = honest.recv_request().unwrap() {
+            honest.respond(request.id, &request.body).unwrap();
+        }
+    });
+    let full = ErrorKind::CallsInFlight { calls: 4096, limit: 4096 };
+    let mut made = 0;
+    while let Ok(id) = asked.submit(b"question") {
+        // It reads each request. Those that are given up count, too.
+        silent.recv_request().unwrap().unwrap();
+        if made % 2 == 0 {
+            assert!(asked.wait_deadline(id, Instant::now()).unwrap_err().is_timeout());
+        }
+        made += 1;
+        assert!(made <= 4096, "there is no end to it");
+        if made % 64 == 0 {
+            assert_eq!(near.call_deadline(b"honest", soon()).unwrap(), b"honest");
+        }
+    }
+    for _ in 0..100 {
+        assert_eq!(kind(asked.submit(b"one more")), full);
+        assert_eq!(near.call_deadline(b"honest", soon()).unwrap(), b"honest");
+    }
+    asked.send(b"a message is no request").unwrap();
+    drop((asked, silent, near));
+    serving.join().unwrap();
+}
+
+#[test]
 fn a_response_that_comes_too_late_is_dropped() {
     let (mut near, mut far) = pair(Options::new());
     assert!(near.call_deadline(b"slow", shortly()).unwrap_err().is_timeout());

@@ -13,7 +13,7 @@ use crate::support::other::{Other, fork, say};
 use crate::support::raw::{self, *};
 use crate::support::{Stage, fault, pair, pair_of, sample, soon, stays_faulty};
 use rustix::fs::{FallocateFlags, MemfdFlags};
-use rustix::net::Shutdown;
+use rustix::net::{RecvFlags, Shutdown};
 use slipring::error::{Fault, TryRecvError, TrySendError};
 use slipring::options::{PeerPolicy, Spin};
 use slipring::{Connection, Context, Error, ErrorKind, Options};
@@ -369,6 +369,30 @@ fn abandoned_reservations_and_trims_stop_no_link() {
     near.send(&[7; 100_000]).unwrap();
     assert_eq!(far.receiver().recv_deadline(soon()).unwrap().unwrap(), [7; 100_000]);
     assert!(matches!(far.receiver().try_recv(), Err(TryRecvError::Empty)));
+}
+
+#[test]
+fn a_peer_that_never_reads_its_packets_has_few_unannounced_ones() {
+    let mut stage = Stage::new(Options::new());
+    let (mut link, peer) = stage.link();
+    let words = peer.theirs().len() / 8;
+    let mut rounds = 0;
+    // A round sends a segment, or takes it back. No message comes of it.
+    while link.sender().try_reserve(100_000).map(drop).is_ok() {
+        stage.context.trim();
+        rounds += 1;
+        assert!(rounds < 10_000, "there is no end to it");
+    }
+    stage.witness.check();
+    let is_told = |at: &usize| peer.theirs().load(at * 8) & !TIGHT == header(PACKETS, 0);
+    let told = (0..words).filter(is_told).count();
+    let mut packets = 0;
+    while rustix::net::recv(&peer.socket, &mut [0; 1], RecvFlags::DONTWAIT).is_ok() {
+        packets += 1;
+    }
+    assert!(packets > 64, "{packets} packets");
+    assert!(packets <= 32 * (told + 1), "{packets} packets, and {told} records that tell of them");
+    stage.is_undisturbed();
 }
 
 #[test]

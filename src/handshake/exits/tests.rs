@@ -68,6 +68,47 @@ fn what_is_taken_is_closed_and_what_the_process_has_beside_it_is_not() {
 }
 
 #[test]
+fn threads_that_do_not_end_are_waited_for_and_others_close_meanwhile() {
+    let exits: &'static Exits = Box::leak(Box::new(Exits::default()));
+    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let pair = || rustix::net::socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
+    let in_time = || Some(Instant::now() + Duration::from_secs(10));
+    // Their exits take long.
+    let gate = std::sync::Arc::new(std::sync::RwLock::new(()));
+    let shut = gate.write().unwrap();
+    let (say, ids) = mpsc::channel();
+    let threads: Vec<_> = (0..EXITING)
+        .map(|_| {
+            let (gate, say) = (gate.clone(), say.clone());
+            std::thread::spawn(move || {
+                say.send(gettid().as_raw_nonzero().get()).unwrap();
+                drop(gate.read());
+            })
+        })
+        .collect();
+    exits.lock().exiting.extend(ids.iter().take(EXITING));
+    assert!(exits.is_crowded());
+    let (given, far) = pair();
+    exits.take(&mut vec![given]);
+    // Files of another user's do not wait for them.
+    for _ in 0..20 {
+        let (given, far) = pair();
+        crate::handshake::closers::take(vec![given], 2);
+        assert!(socket::wait_readable(&far, in_time()).unwrap(), "the other end is open");
+        std::thread::sleep(GATHER);
+    }
+    if exits.lock().refused.is_some() {
+        println!("skipped: the kernel refuses tables of a thread's own");
+    } else {
+        assert_eq!(socket::peek(&far, &mut [0; 1]), None, "a thread more has ended");
+    }
+    drop(shut);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(socket::wait_readable(&far, in_time()).unwrap(), "the other end is open");
+    settle(exits);
+}
+
+#[test]
 fn descriptors_in_flight_leave_the_user_most_of_its_own() {
     let exits: &'static Exits = Box::leak(Box::new(Exits::default()));
     let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
