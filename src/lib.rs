@@ -113,6 +113,7 @@ compile_error!("slipring needs 64-bit loads from read-only memory, which 32-bit 
 mod account;
 #[cfg(any(feature = "mio", feature = "tokio"))]
 mod adapters;
+mod bounds;
 pub mod broadcast;
 mod channel;
 #[cfg(feature = "commit")]
@@ -137,9 +138,11 @@ mod transport;
 mod wake;
 
 /// What `commit`, `cuda` and the crate of Triton build on beside the public API: passed descriptors, the socket of a link,
-/// memory that both sides write, what a receiver keeps of a peer's GPU memory, and the file of a socket. It may change in any release.
+/// memory that both sides write, what a receiver keeps of a peer's GPU memory, and the file of a socket. `SECURITY.md` is made
+/// of the bounds. It may change in any release.
 #[doc(hidden)]
 pub mod seam {
+    pub use crate::bounds::{Bound, bounds};
     pub use crate::channel::{ExtensionSlot, LentRange};
     pub use crate::handshake::UntrustedFd;
     pub use crate::link::LinkSocket;

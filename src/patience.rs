@@ -31,6 +31,10 @@ pub(crate) enum SendPatience {
     Default,
 }
 
+/// The most that a task under tokio does before it lets others run: sends and receives, most of which take less than a
+/// microsecond, or slices of a long message.
+pub(crate) const TASK_TURN: u32 = 64;
+
 /// The longest time that a peer can hold an operation that does not wait, by packets for it to take.
 const MOMENT: Duration = Duration::from_millis(100);
 

@@ -1,5 +1,6 @@
 //! What the source promises of itself: who imports whom, where `unsafe` may stand and that each is
-//! explained, how long a file may be, that the README's code is code that runs, and that the pages name what exists.
+//! explained, how long a file may be, that the README's code is code that runs, that the pages name what exists, and that
+//! what `SECURITY.md` bounds has a test.
 //!
 //! It reads text, not syntax: comments and the insides of literals are blanked out first.
 
@@ -7,8 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use slipring::options::Resource;
+
 /// Who may import whom: each module may import the ones before it that its line names. `lib.rs` may import all of them.
-const IMPORTS: [(&str, &[&str]); 20] = [
+const IMPORTS: [(&str, &[&str]); 21] = [
     ("error", &[]),
     ("sync", &[]),
     ("patience", &["error"]),
@@ -119,6 +122,22 @@ const IMPORTS: [(&str, &[&str]); 20] = [
         ],
     ),
     ("cuda", &["error", "shm", "region", "handshake", "channel", "transport", "tensor"]),
+    (
+        "bounds",
+        &[
+            "patience",
+            "shm",
+            "pool",
+            "region",
+            "handshake",
+            "link",
+            "channel",
+            "transport",
+            "tensor",
+            "reactor",
+            "commit",
+        ],
+    ),
     (
         "fuzzing", // of `cargo fuzz` alone
         &["error", "sync", "shm", "ring", "wake", "pool", "link", "channel", "transport", "commit"],
@@ -753,4 +772,41 @@ fn the_memory_model_names_every_edge() {
         .map(|edge| format!("Edge::{edge}"))
         .collect();
     report("edges that docs/memory-model.md does not name", &wrong);
+}
+
+/// Each row of the tables of `SECURITY.md` is used up by a test, beside an honest client.
+#[test]
+fn each_row_of_security_is_used_up_by_a_test_that_exists() {
+    let resources = Resource::ALL.map(|row| (row.name().to_owned(), vec![row.test()]));
+    let bounds = slipring::seam::bounds().into_iter().map(|row| (row.resource, row.tests.to_vec()));
+    let rows: Vec<_> = resources.into_iter().chain(bounds).collect();
+    assert!(rows.len() > 30, "{} rows", rows.len());
+    let mut wrong = Vec::new();
+    for (row, tests) in rows {
+        if tests.is_empty() {
+            wrong.push(format!("{row}: no test"));
+        }
+        let missing = tests.iter().filter(|test| !is_tried(test));
+        wrong.extend(missing.map(|test| format!("{row}: there is no {test}")));
+    }
+    report("rows of SECURITY.md without a test", &wrong);
+}
+
+/// Returns whether a test exists. `siege NAME` is one of `tests/attacks/matrix.rs`, `attack NAME` one of `tests/hostile`,
+/// which `tests/chaos` runs. All others are `FILE::NAME`.
+fn is_tried(test: &str) -> bool {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
+    if let Some(name) = test.strip_prefix("siege ") {
+        return read("tests/attacks/matrix.rs").contains(&format!("Attack::new({name:?})"));
+    }
+    if let Some(name) = test.strip_prefix("attack ") {
+        let function = format!("@attack\ndef {}(stage)", name.replace('-', "_"));
+        let mut files = fs::read_dir(root().join("tests/hostile")).unwrap();
+        return files.any(|file| read(file.unwrap().path().to_str().unwrap()).contains(&function));
+    }
+    let Some((path, name)) = test.split_once("::") else { return false };
+    let text = read(path);
+    let function = format!("fn {name}(");
+    let Some((before, _)) = text.split_once(&function) else { return false };
+    before.lines().rev().take(3).any(|line| line.starts_with("#[test]"))
 }

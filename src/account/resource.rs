@@ -82,6 +82,16 @@ impl Resource {
         }
     }
 
+    /// Returns the test that uses the resource up beside an honest peer.
+    #[doc(hidden)]
+    pub const fn test(self) -> &'static str {
+        match self {
+            Self::Descriptors | Self::Mappings | Self::MappedBytes | Self::Memory => {
+                "tests/transport/accounts.rs::a_hostile_peer_uses_up_each_row_of_the_table_and_an_honest_one_works"
+            }
+        }
+    }
+
     /// Returns the default limit of the process, now.
     pub(super) fn default_limit(self) -> u64 {
         match self {

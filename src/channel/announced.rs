@@ -16,7 +16,7 @@ use crate::link::session::Session;
 
 /// The most packets on the socket of which no record has told. The peer reads its socket only when a record says so,
 /// so the number is far below what a socket's queue holds (`docs/wire.md`, packets record).
-const UNANNOUNCED: u32 = 32;
+pub(crate) const UNANNOUNCED: u32 = 32;
 
 /// An announced segment.
 #[derive(Debug, Clone, Copy)]

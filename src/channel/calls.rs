@@ -16,7 +16,7 @@ use crate::error::{ErrorKind, Fault, Result};
 
 /// The most requests that may wait for their responses at a time. A peer that never answers makes this side remember
 /// no more than these ids.
-const LIMIT: usize = 4096;
+pub(crate) const LIMIT: usize = 4096;
 
 /// The requests of one connection.
 #[derive(Debug, Default)]

@@ -39,7 +39,7 @@ mod envelope;
 mod loans;
 mod pipelined;
 mod polled;
-mod rare;
+pub(crate) mod rare;
 pub(crate) mod receiver;
 mod tensor_calls;
 mod tensors;

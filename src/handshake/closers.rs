@@ -17,7 +17,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::shm::fork::PerProcess;
 
 /// Closing threads at a time: half of them for the first user, half of the rest for a second one.
-const THREADS: usize = 64;
+pub(crate) const THREADS: usize = 64;
+
+/// Of the descriptors that this process may open, one in so many may wait for a thread: half of those that are left for
+/// each user.
+pub(crate) const WAITING: u64 = 2;
 
 static CLOSERS: PerProcess<Closers> = PerProcess::new();
 
@@ -140,7 +144,7 @@ impl Closers {
             return false;
         }
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let room = usize::try_from(limit.unwrap_or(u64::MAX) / 2).unwrap_or(usize::MAX);
+        let room = usize::try_from(limit.unwrap_or(u64::MAX) / WAITING).unwrap_or(usize::MAX);
         let own = self.lock().users.get(&user).map_or(0, |queue| queue.waiting.len());
         own > 0 && own >= room.saturating_sub(waiting)
     }

@@ -39,7 +39,10 @@ use crate::shm::fork::PerProcess;
 const IDLE: Duration = Duration::from_millis(100);
 
 /// The most threads whose exit the kernel has not finished. The exit frees memory, and so it can take long.
-const EXITING: usize = 64;
+pub(crate) const EXITING: usize = 64;
+
+/// Of the descriptors that this process may open, one in so many may be in flight.
+pub(crate) const IN_FLIGHT: u64 = 8;
 
 /// How long a thread gathers descriptors before it receives them. A thread costs some 50 µs, and an arena of `malloc`.
 const GATHER: Duration = Duration::from_millis(5);
@@ -248,7 +251,7 @@ impl Exits {
 /// Returns how many descriptors may be in flight.
 fn most_in_flight() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    usize::try_from(limit.unwrap_or(u64::MAX) / 8).unwrap_or(usize::MAX)
+    usize::try_from(limit.unwrap_or(u64::MAX) / IN_FLIGHT).unwrap_or(usize::MAX)
 }
 
 /// Gives the calling thread a descriptor table of its own with one descriptor. Returns `false` if the kernel refuses.

@@ -43,6 +43,9 @@ pub(crate) const FILLED: usize = 0x300;
 /// The generation last returned, a word for each loan slot. Threads that return loans write it.
 pub(crate) const RETURNS: usize = 0x1000;
 
+/// The longest ring, in bytes. Part of the wire format.
+pub(crate) const LONGEST_RING: u64 = 1 << 30;
+
 /// Returns the bytes of a control section with `slots` loan slots: whole pages.
 pub(crate) fn len(slots: u32) -> u64 {
     let page = crate::shm::page_size() as u64;

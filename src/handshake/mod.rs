@@ -5,9 +5,9 @@
 //! 3. [`layout`] names each word of the segment that the handshake passes on.
 
 pub(crate) mod address;
-mod closers;
+pub(crate) mod closers;
 pub(crate) mod exchange;
-mod exits;
+pub(crate) mod exits;
 pub(crate) mod layout;
 pub(crate) mod owned_socket;
 pub(crate) mod packet;

@@ -457,7 +457,10 @@ fn check_hello(body: &HelloBody) -> Result<Hello> {
         return lie("flags", flags.into());
     }
     let capacity = body.ring_capacity.get();
-    if !capacity.is_power_of_two() || capacity < page_size() as u64 || capacity > 1 << 30 {
+    if !capacity.is_power_of_two()
+        || capacity < page_size() as u64
+        || capacity > layout::LONGEST_RING
+    {
         return lie("ring_capacity", capacity);
     }
     let slots = body.loan_slots.get();

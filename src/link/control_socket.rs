@@ -51,7 +51,7 @@ impl PoolSegment {
 }
 
 /// The most packets that one call reads: four times as many as a writer may send without a record that announces them.
-const PACKETS: u32 = 128;
+pub(crate) const PACKETS: u32 = 128;
 
 /// The most bytes of segments that one call maps, in multiples of the limit. Counting the pages of a GiB takes some 10 ms.
 const LIMITS: u64 = 4;

@@ -18,13 +18,13 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 /// The most that a peer may owe, in nanoseconds: the time for segments of some 400 MiB.
-const MOST: i64 = 4_000_000;
+pub(crate) const MOST: i64 = 4_000_000;
 
 /// The part of the time that pays the debt of one peer at most: one in so many nanoseconds.
-const PART: i64 = 4;
+pub(crate) const PART: i64 = 4;
 
 /// The part of the time that pays all debts.
-const ALL: i64 = 2;
+pub(crate) const ALL: i64 = 2;
 
 /// The time after which a look ends, in nanoseconds.
 const LOOK: i64 = 1_000_000;

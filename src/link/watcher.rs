@@ -32,7 +32,7 @@ const BELL: u64 = u64::MAX;
 
 /// Of the descriptors that this process may open, links whose loans have a deadline keep at most one in so many links. A
 /// link has two descriptors, so these are a quarter of them.
-const SHARE: u64 = 8;
+pub(crate) const SHARE: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Watcher {

@@ -31,6 +31,9 @@ impl LoanLimit {
     /// blocks back.
     pub(crate) const MOST: u32 = 1024;
 
+    /// By default one borrower may hold the bytes of one in so many parts of the quota.
+    pub(crate) const PART: u64 = 4;
+
     /// Returns the limit of a pool whose borrowers share nothing fairly.
     #[cfg(any(test, fuzzing))]
     pub(crate) const NONE: Self = Self { blocks: Self::MOST, bytes: u64::MAX, is_right: true };

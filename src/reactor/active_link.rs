@@ -18,7 +18,7 @@ use crate::reactor::write_queue::{Payload, Submitted};
 use crate::shm::Bytes;
 
 /// The bytes of messages after which a link's turn ends. Source: [`SLICE`], the copy of which takes about 50 µs.
-const QUANTUM: usize = SLICE;
+pub(crate) const QUANTUM: usize = SLICE;
 
 /// How the loop learns that a link has something.
 ///

@@ -27,7 +27,7 @@ use crate::wake::{Polling, before_last_look};
 
 /// The most messages and triggers of one link in one turn. Source: `ping_pong --modes noisy`, where 4 do not change the
 /// round trip of another link and 32 double it.
-const SHARE: usize = 4;
+pub(crate) const SHARE: usize = 4;
 
 /// The most waiting writes of one link that the loop sends in one turn.
 const WRITES: usize = 32;

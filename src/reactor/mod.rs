@@ -50,7 +50,9 @@ mod token_table;
 mod totals;
 mod write_queue;
 
+pub(crate) use active_link::QUANTUM;
 pub use event_loop::EventLoop;
+pub(crate) use event_loop::SHARE;
 pub use handle::Reactor;
 pub use link::Link;
 pub use local::Local;

@@ -33,9 +33,9 @@ mod named;
 mod object;
 mod posix_shm;
 mod reach;
-mod registry;
+pub(crate) mod registry;
 mod status;
-mod table;
+pub(crate) mod table;
 mod window;
 
 pub use guard::{SigbusGuard, Unblocked};

@@ -14,6 +14,12 @@ use crate::shm::fork::Generation;
 /// The longest name in bytes.
 const LONGEST_NAME: usize = 1024;
 
+/// The most regions of a registry, by default.
+pub(crate) const REGIONS: usize = 1024;
+
+/// The most bytes of all its regions in host memory, by default.
+pub(crate) const BYTES: u64 = 64 << 30;
+
 /// Memory of other processes under names. Clones share one set of names, and any thread may use them.
 ///
 /// All kinds of regions share one set of names. Dropping the last clone unregisters all regions.
@@ -66,7 +72,7 @@ impl Registry {
     ///
     /// [`ErrorKind::Os`](crate::ErrorKind::Os): the kernel is too old.
     pub fn new() -> Result<Self> {
-        Self::with_limits(1024, 64 << 30)
+        Self::with_limits(REGIONS, BYTES)
     }
 
     /// Returns a registry for at most `regions` regions, which have `bytes` bytes at most. Each region takes a

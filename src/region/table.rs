@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 use crate::error::RegionFault;
 
 /// Two registries of 1024 regions, the default, with a mapping to read and one to write for each.
-const ENTRIES: usize = 4096;
+pub(crate) const ENTRIES: usize = 4096;
 
 struct GuardEntry {
     version: AtomicU64,

@@ -6,10 +6,10 @@
 use std::time::Instant;
 
 /// Segments up to this length cost little, and nothing of the allowance.
-const FREE: u64 = 16 << 20;
+pub(crate) const FREE: u64 = 16 << 20;
 
 /// The allowance in bytes, which is also what a second adds to it.
-const BYTES: f64 = (4u64 << 30) as f64;
+pub(crate) const BYTES: u64 = 4 << 30;
 
 /// The bytes that the users of a listener's peers have cost.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Allowance {
     }
 
     fn take_at(&mut self, user: u32, bytes: u64, now: Instant) -> bool {
-        let left = |used: f64, then: Instant| used - (now - then).as_secs_f64() * BYTES;
+        let left = |used: f64, then: Instant| used - (now - then).as_secs_f64() * BYTES as f64;
         self.used.retain(|(_, used, then)| left(*used, *then) > 0.0);
         let at = self.used.iter().position(|(each, ..)| *each == user).unwrap_or_else(|| {
             self.used.push((user, 0.0, now));
@@ -33,7 +33,7 @@ impl Allowance {
         });
         let (_, used, then) = &mut self.used[at];
         let sum = left(*used, *then) + bytes as f64;
-        if sum > BYTES {
+        if sum > BYTES as f64 {
             return false;
         }
         (*used, *then) = (sum, now);

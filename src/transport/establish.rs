@@ -22,7 +22,7 @@ use crate::transport::options::Options;
 use crate::wake;
 
 /// The descriptors of a link: its socket and the peer's pidfd.
-pub(super) const LINK_DESCRIPTORS: u64 = 2;
+pub(crate) const LINK_DESCRIPTORS: u64 = 2;
 
 /// The mappings of a peer's segment, whose ring lies twice in a row.
 const RING_MAPPINGS: u64 = 2;

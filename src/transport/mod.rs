@@ -20,7 +20,7 @@
 //! 2. After the handshake the socket carries descriptors of pool segments and of the user's, wake-ups, and the end of
 //!    the peer. It carries no messages.
 
-mod allowance;
+pub(crate) mod allowance;
 mod connection;
 mod context;
 mod core;
@@ -31,7 +31,7 @@ mod socket_path;
 
 pub use connection::{Connection, Stats};
 pub use context::Context;
-pub(crate) use establish::Established;
+pub(crate) use establish::{Established, LINK_DESCRIPTORS};
 pub use listener::{Listener, ListenerStats};
 pub(crate) use listener::{PAUSE as ACCEPT_PAUSE, SHORT_SLICE as ACCEPT_SLICE};
 pub use options::Options;

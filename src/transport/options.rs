@@ -106,7 +106,7 @@ impl Default for Options {
 
 impl Options {
     /// Returns this side's Hello, for a thread on this node.
-    pub(super) fn hello(&self, issues_membarrier: bool, numa_node: Option<u32>) -> Hello {
+    pub(crate) fn hello(&self, issues_membarrier: bool, numa_node: Option<u32>) -> Hello {
         Hello {
             issues_membarrier,
             control_len: layout::len(self.loan_slots),
@@ -136,12 +136,17 @@ impl Options {
 
     /// Returns when a handshake that begins now is late.
     pub(super) fn handshake_deadline(&self) -> Instant {
-        after(self.handshake_timeout)
+        after(self.hello_time())
     }
 
     /// Returns the most peers of one listener whose Hello may be due.
-    pub(super) fn most_half_open(&self) -> usize {
+    pub(crate) fn most_half_open(&self) -> usize {
         self.half_open_limit
+    }
+
+    /// Returns how long a peer may take for its Hello.
+    pub(crate) fn hello_time(&self) -> Duration {
+        self.handshake_timeout
     }
 
     /// Returns how long a peer may keep what it was lent. `None`: as long as it lives.
@@ -179,7 +184,7 @@ impl Options {
     }
 
     /// Returns the options of a link's halves.
-    pub(super) fn channel(&self) -> ChannelOptions {
+    pub(crate) fn channel(&self) -> ChannelOptions {
         ChannelOptions {
             inline_max: self.inline_max,
             send_timeout: self.send_timeout,
@@ -412,7 +417,7 @@ impl Options {
         let page = page_size() as u64;
         let wrong = |name, value, must| Err(ErrorKind::InvalidOption { name, value, must }.into());
         let capacity = self.ring_capacity;
-        if !capacity.is_power_of_two() || capacity < page || capacity > 1 << 30 {
+        if !capacity.is_power_of_two() || capacity < page || capacity > layout::LONGEST_RING {
             return wrong("ring_capacity", capacity, "a power of two from one page to 1 GiB");
         }
         if self.max_message == 0 || self.max_message > 1 << 40 {
@@ -448,7 +453,7 @@ impl Options {
             far_footprint: self.pool_far_footprint,
             loans: self.loan_limit.unwrap_or(LoanLimit {
                 blocks: LoanLimit::MOST,
-                bytes: self.pool_quota / 4,
+                bytes: self.pool_quota / LoanLimit::PART,
                 is_right: false,
             }),
             backing: self.backing(),

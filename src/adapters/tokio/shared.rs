@@ -16,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::link::LinkSocket;
+use crate::patience::TASK_TURN;
 use crate::shm::fork::Generation;
 use crate::wake::Polling;
 use crate::{Error, Result};
@@ -141,10 +142,6 @@ impl LinkWaits {
     }
 }
 
-/// The most that a task does before it lets others run: sends and receives, most of which take less than a microsecond, or
-/// slices of a long message.
-const TURN: u32 = 64;
-
 /// The turn of a task. A peer that sends without end does not keep other tasks from running.
 #[derive(Debug, Default)]
 pub(super) struct TaskTurn {
@@ -156,7 +153,7 @@ impl TaskTurn {
     #[inline]
     pub(super) fn is_over(&mut self) -> bool {
         self.done += 1;
-        let is_over = self.done > TURN;
+        let is_over = self.done > TASK_TURN;
         if is_over {
             self.done = 0;
         }

@@ -12,10 +12,10 @@ use crate::ring::{Header, Kind, Record};
 const SURPLUS: u64 = 1024;
 
 /// The most triggers in a row from a peer that was given no token.
-const TOKENS: u32 = 1 << 16;
+pub(crate) const TOKENS: u32 = 1 << 16;
 
 /// The most of them that a caller that does not wait handles at a time: some microseconds. An honest peer sends none.
-const TURN: u32 = 256;
+pub(crate) const TURN: u32 = 256;
 
 impl Inbox {
     /// Checks a record that is no plain message. Acts on triggers and packets, and waits for the record after them.

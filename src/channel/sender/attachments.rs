@@ -23,7 +23,7 @@ use crate::ring::{Header, Kind};
 use crate::shm::Bytes;
 
 /// The most attachments of one record.
-const ATTACHMENTS: usize = 255;
+pub(crate) const ATTACHMENTS: usize = 255;
 
 /// Memory that goes with a tensors record. Lending takes effect when the record is published.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ const ALL_REGIONS: usize = 16384;
 const REQUESTS: usize = 16;
 
 /// Bytes of long requests that one client may have waiting, beside the first one, which may have any length.
-const REQUEST_BYTES: usize = 64 << 20;
+pub(crate) const REQUEST_BYTES: usize = 64 << 20;
 
 /// Options of a [`Server`](crate::commit::Server): its number of worker threads, and what each client may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,6 +13,7 @@
 //! |---|---|---|---|
 //! | `machine` | one | none: a line that names the machine, the system, the date and the commit | |
 //! | `floors` | one of `ping_pong` | a mode at a size | `modes`, `sizes`, `state`, `kind` |
+//! | `bounds` | none | what else peers can make a process hold | |
 //! | `busy` | several of `ping_pong`, beside more and more loops | a mode at a size | `modes`, `sizes`, `state` |
 //! | `pairs` | one of `ping_pong --pairs` | a mode | `modes` |
 //! | `resources` | none | something that peers can make a process hold | |
@@ -22,6 +23,7 @@
 //!
 //! All figures but throughputs are times and ratios of times: lower is better.
 
+mod bounds;
 mod floors;
 mod markdown;
 mod page;
@@ -82,6 +84,7 @@ fn table(request: &Request) -> Outcome<String> {
             floors::busy(&all?, request)
         }
         "pairs" => pairs::table(&Results::read(request.file()?)?, request),
+        "bounds" => bounds::table(),
         "resources" => resources::table(),
         "rivals" => rivals::table(&Results::read(request.file()?)?, request),
         "summary" if Source::of(request.file()?)? == Source::Floors => {
@@ -89,7 +92,7 @@ fn table(request: &Request) -> Outcome<String> {
         }
         "summary" => rivals::summary(&Results::read(request.file()?)?, request),
         other => Err(format!(
-            "no table {other:?}, there are: machine, floors, busy, pairs, resources, rivals, summary"
+            "no table {other:?}, there are: machine, bounds, floors, busy, pairs, resources, rivals, summary"
         )
         .into()),
     }

@@ -32,7 +32,7 @@ impl Request {
             let values = values.split(',').map(|value| value.replace('_', " ")).collect();
             settings.push((name.to_owned(), values));
         }
-        if files.is_empty() && kind != "resources" {
+        if files.is_empty() && !["bounds", "resources"].contains(&&*kind) {
             return Err(format!("the mark {text:?} names no file").into());
         }
         Ok(Request { kind, files, settings })
