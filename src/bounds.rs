@@ -48,12 +48,7 @@ pub fn bounds() -> Vec<Bound> {
     let (write_limit, backlog_limit) = (channel.write_limit as u64, channel.backlog_limit as u64);
     let grace = channel.release_grace.unwrap_or_default();
     let mut rows = Rows(Vec::new());
-    rows.add(
-        "memory of a link, this side",
-        "`ring_capacity`, `loan_slots`",
-        bytes(side),
-        &["tests/transport/cost.rs::a_peer_that_keeps_everything_costs_ring_and_quota_and_errors_say_what_to_do"],
-    );
+    rows.add("memory of a link, this side", "`ring_capacity`, `loan_slots`", bytes(side), KEEPS);
     rows.add(
         "memory kept ready for the next link",
         "as of a link, once a context",
@@ -66,7 +61,7 @@ pub fn bounds() -> Vec<Bound> {
         format!("at most {}, on its account", bytes(LONGEST_RING)),
         &["siege large-hellos"],
     );
-    rows.add("this context's pool", "`pool_quota`", bytes(pool.quota), &["siege stopped-borrower"]);
+    rows.add("this context's pool", "`pool_quota`", bytes(pool.quota), KEEPS);
     rows.add(
         "blocks lent over one link",
         "`loan_limit`, the peer's `loan_slots`",
@@ -184,7 +179,7 @@ pub fn bounds() -> Vec<Bound> {
         "writes of a reactor that wait, of a link",
         "`write_limit`",
         account(&format!("{}, or one write", bytes(write_limit))),
-        &["tests/transport/cost.rs::a_peer_that_keeps_everything_costs_ring_and_quota_and_errors_say_what_to_do"],
+        KEEPS,
     );
     rows.add(
         "requests in flight",
@@ -253,15 +248,13 @@ pub fn bounds() -> Vec<Bound> {
         time(options.hello_time()),
         &["siege one-silent-peer"],
     );
-    rows.add(
-        "time for room or a response",
-        "`send_timeout`",
-        time(channel.send_timeout),
-        &["attack deaf"],
-    );
+    rows.add("time for room or a response", "`send_timeout`", time(channel.send_timeout), KEEPS);
     rows.0
 }
 
+const KEEPS: &[&str] = &[
+    "tests/transport/cost.rs::a_peer_that_keeps_everything_costs_ring_and_quota_and_errors_say_what_to_do",
+];
 const REGISTRY: &[&str] =
     &["tests/region/registry.rs::regions_that_fill_a_registry_leave_its_leases_to_an_honest_peer"];
 

@@ -122,6 +122,13 @@ fn descriptors_in_flight_leave_the_user_most_of_its_own() {
     exits.take(&mut fds);
     assert_eq!(fds.len(), 100);
     assert!(exits.is_pressed());
+    // Those that it leaves, and other users', go to the threads that close files.
+    let (given, other) =
+        rustix::net::socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
+    crate::handshake::closers::take(fds, 1);
+    crate::handshake::closers::take(vec![given], 2);
+    let deadline = Some(Instant::now() + Duration::from_secs(10));
+    assert!(socket::wait_readable(&other, deadline).unwrap(), "the other end is open");
     exits.pass_on(&far);
     assert_eq!(exits.lock().in_flight, 0);
 }
