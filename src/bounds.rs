@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::broadcast::PublishOptions;
 use crate::channel::inbox::rare::{TOKENS, TURN};
 use crate::channel::sender::attachments::ATTACHMENTS;
 use crate::channel::{announced, attachment, backlog, calls};
@@ -144,6 +145,19 @@ pub fn bounds() -> Vec<Bound> {
         format!("{TOKENS}, at most {TURN} at a time"),
         &["attack flood-tokens"],
     );
+    rows.add(
+        "messages of a publisher's pool that a subscriber holds",
+        "`PublishOptions::hold_limit`",
+        PublishOptions::default().topic().hold_limit,
+        &["tests/broadcast/hostile.rs::holds_that_are_never_given_back_cost_no_more_than_the_limit"],
+    );
+    #[cfg(feature = "commit")]
+    rows.add(
+        "requests of a `commit` client that wait, beside executions",
+        "fixed",
+        crate::commit::REQUESTS,
+        &["tests/commit/hostile.rs::more_requests_than_may_wait_are_refused_one_by_one"],
+    );
     #[cfg(feature = "commit")]
     rows.add(
         "long requests of a `commit` client that wait",
@@ -177,8 +191,11 @@ pub fn bounds() -> Vec<Bound> {
     );
     rows.add(
         "writes of a reactor that wait, of a link",
-        "`write_limit`",
-        account(&format!("{}, or one write", bytes(write_limit))),
+        "`write_limit`, or one write",
+        format!(
+            "{}, with blocks of the pool; private memory on its peer's account",
+            bytes(write_limit)
+        ),
         KEEPS,
     );
     rows.add(
@@ -190,7 +207,10 @@ pub fn bounds() -> Vec<Bound> {
     rows.add(
         "half-open peers of a listener",
         "`half_open_limit`; one more, and the oldest of the user with most goes",
-        format!("{}, each with a descriptor on its account", options.most_half_open()),
+        format!(
+            "{}, each with a descriptor on the account of peers that are not admitted yet",
+            options.most_half_open()
+        ),
         &["siege silent-peers"],
     );
     rows.add(

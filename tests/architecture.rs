@@ -134,6 +134,7 @@ const IMPORTS: [(&str, &[&str]); 21] = [
             "channel",
             "transport",
             "tensor",
+            "broadcast",
             "reactor",
             "commit",
         ],

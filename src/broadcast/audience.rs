@@ -222,6 +222,11 @@ impl State {
         self.kept.push_back(Record { message, kept });
     }
 
+    /// Returns how many messages keep memory in their slots.
+    pub(super) fn kept_count(&self) -> usize {
+        self.kept.len()
+    }
+
     /// Returns the number of the oldest message that keeps memory in its slot.
     pub(super) fn oldest_kept(&self) -> Option<u64> {
         self.kept.front().map(|record| record.message)

@@ -131,7 +131,7 @@ impl PublishOptions {
         Ok(())
     }
 
-    pub(super) fn topic(&self) -> Topic {
+    pub(crate) fn topic(&self) -> Topic {
         let Self { slots, slot_len, hold_limit, history, .. } = *self;
         Topic { slots, slot_len, hold_limit, history }
     }

@@ -18,7 +18,7 @@ use crate::broadcast::host::{Desk, Host};
 use crate::broadcast::info::SubscriberInfo;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::options::PublishOptions;
-use crate::broadcast::record::{Draft, header_in_slot};
+use crate::broadcast::record::{Draft, Kept, header_in_slot};
 use crate::broadcast::reservation::PublishReservation;
 use crate::broadcast::slots::SlotWriter;
 use crate::channel::Metadata;
@@ -72,6 +72,8 @@ pub struct Publisher {
     room_until: u64,
     /// The first message for which the publisher withdraws old ones.
     withdraw_at: u64,
+    /// With more messages that keep memory, it withdraws old ones, too.
+    withdraw_above: usize,
     waiter: Waiter,
     audience: Arc<Audience>,
     options: PublishOptions,
@@ -140,6 +142,7 @@ impl Publisher {
             seen: 0,
             room_until: u64::MAX,
             withdraw_at: u64::MAX,
+            withdraw_above: 0,
             waiter: Waiter::new(sleeper, context.spin_option()),
             audience,
             options,
@@ -384,9 +387,12 @@ impl Publisher {
         self.audience.lock().take_events()
     }
 
-    /// Returns the bytes of the pool that published messages keep: those that subscribers may ask for or hold.
+    /// Returns the bytes of the pool that published messages keep: those that subscribers may ask for or hold. It first takes back
+    /// what no subscriber does.
     pub fn kept_bytes(&self) -> u64 {
-        self.audience.lock().kept_bytes()
+        let mut state = self.audience.lock();
+        state.withdraw(&self.writer, self.options.topic().history.into(), 0);
+        state.kept_bytes()
     }
 
     /// Returns the number of messages that were published.
@@ -521,9 +527,16 @@ impl Publisher {
                     self.area.put(offset, &payload);
                     self.writer.publish(header);
                     if !kept.is_empty() {
+                        let bytes = kept.iter().map(Kept::bytes).sum();
                         state.keep(message, kept);
+                        // A look at the words of all subscribers takes their lines away from them. So the publisher looks once
+                        // for half of the blocks that the pool hands out in turn.
+                        if state.kept_count() > self.withdraw_above {
+                            state.withdraw(&self.writer, history, 0);
+                            let spare = self.context.pool().rotation(bytes) / 2;
+                            self.withdraw_above = state.kept_count() + spare as usize;
+                        }
                     }
-                    state.withdraw(&self.writer, history, 0);
                     self.withdraw_at = withdraw_at(state.oldest_kept(), self.geometry.capacity());
                     break;
                 }

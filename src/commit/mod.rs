@@ -46,7 +46,7 @@ pub use buffer::Buffer;
 pub use client::{Client, Execution, Model, Session, SessionState};
 pub use description::{BufferInfo, Description, RegionInfo};
 pub use memory::View;
-pub(crate) use server::REQUEST_BYTES;
 pub use server::{
     Buffers, Caller, Execute, ModelSource, Refused, Server, ServerOptions, ServerStats, Service,
 };
+pub(crate) use server::{REQUEST_BYTES, REQUESTS};

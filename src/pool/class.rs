@@ -40,7 +40,7 @@ pub(super) fn block_len(len: u64) -> Option<u64> {
 
 /// Returns how many blocks rotate: as many as fit into `footprint` bytes, but at least [`FEW`], which a stream needs. Of
 /// blocks longer than half of the footprint one is used again and again.
-fn rotation(block_len: u64, footprint: u64) -> u64 {
+pub(super) fn rotation(block_len: u64, footprint: u64) -> u64 {
     if block_len > footprint / 2 { 1 } else { (footprint / block_len).clamp(FEW, MOST) }
 }
 

@@ -199,6 +199,11 @@ impl Pool {
         self.lock().ready(id)
     }
 
+    /// Returns how many blocks of this length the pool hands out in turn, while as many are free.
+    pub(crate) fn rotation(&self, block_len: u64) -> u64 {
+        self.lock().rotation(block_len)
+    }
+
     /// Frees the slot of a promised loan that will not be.
     pub(crate) fn renounce(&self, id: BorrowerId, promise: Promise) {
         self.lock().renounce(id, promise);

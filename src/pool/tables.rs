@@ -413,6 +413,11 @@ impl Tables {
         if self.distance.is_far() { far_footprint.max(footprint) } else { footprint }
     }
 
+    /// Returns how many blocks of this length rotate.
+    pub(super) fn rotation(&self, block_len: u64) -> u64 {
+        class::rotation(block_len, self.footprint())
+    }
+
     /// Adds a measurement of how long a line took to come from a peer's core.
     pub(super) fn note_distance(&mut self, took: Duration) {
         if self.distance.note(took) {

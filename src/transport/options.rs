@@ -286,7 +286,8 @@ impl Options {
     }
 
     /// Bytes of writes of one [`Link`](crate::Link) that may wait for room, while its peer is slow or does not read.
-    /// Default 64 MiB. One write of any length may wait, within the accounts of [`Resource::Memory`].
+    /// Blocks of the pool that a waiting write keeps count, too. Default 64 MiB. One write of any length may wait, within the
+    /// accounts of [`Resource::Memory`].
     pub fn write_limit(mut self, bytes: usize) -> Self {
         self.write_limit = bytes;
         self

@@ -19,7 +19,7 @@ mod tally;
 mod workers;
 
 pub use handle::Server;
-pub(crate) use options::REQUEST_BYTES;
 pub use options::ServerOptions;
+pub(crate) use options::{REQUEST_BYTES, REQUESTS};
 pub use service::{Buffers, Caller, Execute, ModelSource, Refused, Service};
 pub use tally::ServerStats;

@@ -8,7 +8,7 @@ const ALL_REGIONS: usize = 16384;
 
 /// Requests other than executions that one client may have waiting: 16 bound what a client can make the server
 /// remember, and no client of this library sends a second one before the first is answered.
-const REQUESTS: usize = 16;
+pub(crate) const REQUESTS: usize = 16;
 
 /// Bytes of long requests that one client may have waiting, beside the first one, which may have any length.
 pub(crate) const REQUEST_BYTES: usize = 64 << 20;
