@@ -40,8 +40,9 @@ import weakref
 DEADLINE = 30.0  # seconds, for whatever is waited for
 PAGE, MASK = mmap.PAGESIZE, (1 << 64) - 1
 
-MAGIC, HELLO, REFUSAL, SEGMENT, RETIRE, WAKE = b"slipring", 1, 2, 3, 4, 5  # §2
-HEAD, HELLO_BODY = struct.Struct("<8sHHI"), struct.Struct("<HH4sIIQQIIQQ56s")
+MAGIC, HELLO, REFUSAL, SEGMENT, RETIRE, WAKE, TOPIC = b"slipring", 1, 2, 3, 4, 5, 7  # §2
+HEAD, HELLO_BODY = struct.Struct("<8sHHI"), struct.Struct("<HH4sIIQQIIQQII48s")
+LINK, PUBLISHER, SUBSCRIBER = 0, 1, 2  # roles
 ARCHITECTURE = bytes([8, 1, PAGE.bit_length() - 1, 6])
 RING_CAPACITY, LOAN_SLOTS = 16384, 16  # of ours; small, so that they are soon used again
 MAX_MESSAGE, POOL_LIMIT, IN_RING = 1 << 24, 3 << 23, 8192  # longer ones than IN_RING go through the pool
@@ -309,16 +310,17 @@ def receive_packet(sock):
     demand(not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) and len(packet) == 128, f"packet: {len(packet)} bytes")
     magic, kind, zero, descriptors = HEAD.unpack_from(packet)
     demand(magic == MAGIC and zero == 0, "packet: head")
-    demand(kind == REFUSAL or descriptors == len(fds) == (kind in (HELLO, SEGMENT)), "packet: descriptors")
+    demand(kind == REFUSAL or descriptors == len(fds) == (kind in (HELLO, SEGMENT, TOPIC)), "packet: descriptors")
     return kind, packet, credentials, fds
 
 
-def send_hello(sock, fd):
-    send_packet(sock, HELLO, HELLO_BODY.pack(1, 1, ARCHITECTURE, MEMBARRIER, 0, CONTROL_LEN, RING_CAPACITY, LOAN_SLOTS,
-                                             0xFFFFFFFF, MAX_MESSAGE, POOL_LIMIT, bytes(56)), fd)
+def send_hello(sock, fd, role=LINK, policy=0, depth=0):
+    send_packet(sock, HELLO, HELLO_BODY.pack(1, 1, ARCHITECTURE, MEMBARRIER, role, CONTROL_LEN, RING_CAPACITY,
+                                             LOAN_SLOTS, 0xFFFFFFFF, MAX_MESSAGE, POOL_LIMIT, policy, depth,
+                                             bytes(48)), fd)
 
 
-def receive_hello(sock):
+def receive_hello(sock, expected=LINK):
     """§2, §3: the terms of the other side's Hello, judged, and its segment, mapped."""
     got = receive_packet(sock)
     demand(got, "handshake: the socket ended")
@@ -327,11 +329,11 @@ def receive_hello(sock):
     demand(kind == HELLO, f"handshake: packet of kind {kind}")
     demand(credentials, "handshake: no credentials")
     demand(credentials[1] == os.geteuid(), f"handshake: the Hello is of user {credentials[1]}", 1)
-    (low, high, architecture, flags, token, control_len, capacity, loan_slots, node, max_message, pool_limit,
-     zero) = HELLO_BODY.unpack_from(packet, HEAD.size)
+    (low, high, architecture, flags, role, control_len, capacity, loan_slots, node, max_message, pool_limit, policy,
+     depth, zero) = HELLO_BODY.unpack_from(packet, HEAD.size)
     demand(low <= 1 <= high, f"Hello: versions {low} to {high}")
     demand(architecture == ARCHITECTURE, f"Hello: architecture {architecture.hex()}")
-    demand(flags <= 1 and token == 0 and not any(zero), "Hello: flags, token or zero")
+    demand(flags <= 1 and role == expected and policy == depth == 0 and not any(zero), "Hello: flags, role or zero")
     demand(PAGE <= capacity <= 1 << 30 and capacity & (capacity - 1) == 0, f"Hello: ring_capacity {capacity}")
     demand(1 <= loan_slots <= 65536, f"Hello: loan_slots {loan_slots}")
     demand(control_len == round_up(4096 + 8 * loan_slots, PAGE), f"Hello: control_len {control_len}")
@@ -343,6 +345,10 @@ def receive_hello(sock):
 
 class Link:
     """A link: our segment, the other side's, the socket.  Opening one is the handshake (§3)."""
+    says, hears = (LINK, 0, 0), LINK  # of the Hellos: role, policy and depth of ours; their role
+    hot_after = HOT_AFTER
+    bells = None  # where the other side's bells are, unless in its segment
+    arms = False  # so Wakes come
 
     def __init__(self, sock, connecting):
         sock.settimeout(DEADLINE)
@@ -351,19 +357,19 @@ class Link:
         self.ours, fd = make_segment(CONTROL_LEN + RING_CAPACITY)
         try:
             if connecting:
-                send_hello(sock, fd)
+                send_hello(sock, fd, *self.says)
         except (BrokenPipeError, ConnectionResetError):
             pass  # a Refusal waits
         try:
             (self.theirs, self.their_control, self.their_capacity, self.their_slots, self.longest,
-             self.their_pool_limit, self.may_be_hot) = receive_hello(sock)
+             self.their_pool_limit, self.may_be_hot) = receive_hello(sock, self.hears)
         except Failure as failure:
             if not connecting:
                 with contextlib.suppress(OSError):  # it may be gone
                     send_packet(sock, REFUSAL, struct.pack("<HHI", 1, 1, failure.code))
             raise
         if not connecting:
-            send_hello(sock, fd)
+            send_hello(sock, fd, *self.says)
         os.close(fd)
         self.head = self.tail = 0  # of our ring: where we write; how far they read, as last loaded
         self.at = self.published = 0  # of their ring: where we read; the position that we told them
@@ -399,7 +405,7 @@ class Link:
 
     def progress(self, state_at, position):
         """We are hot after enough bytes without a sleep."""
-        if self.may_be_hot and position - self.awake_since[state_at] & MASK >= HOT_AFTER and state_at not in self.hot:
+        if self.may_be_hot and position - self.awake_since[state_at] & MASK >= self.hot_after and state_at not in self.hot:
             self.hot.add(state_at)
             self.ours.store(state_at, HOT)
 
@@ -407,8 +413,9 @@ class Link:
         """Parks on the other side's bell until `ready()`.  It fails at the end of the peer, and if nobody rings."""
         self.publish_position()  # §6; also before we wait for room, as the other side may wait for room, too
         deadline, timeout = time.monotonic() + DEADLINE, (ctypes.c_long * 2)(int(DEADLINE), 0)
+        bells = self.bells or self.theirs
         while True:
-            bell = self.theirs.load(bell_at) & 0xFFFFFFFF
+            bell = bells.load(bell_at) & 0xFFFFFFFF
             self.epoch += 1
             self.ours.store(state_at, self.epoch << 3 | PARKED)
             full_barrier()
@@ -419,7 +426,7 @@ class Link:
             if ready():
                 break
             demand(not ended, f"the peer died; waited for {what}")
-            futex(self.theirs.address + bell_at, FUTEX_WAIT, bell, timeout)
+            futex(bells.address + bell_at, FUTEX_WAIT, bell, timeout)
             self.slept[state_at] += 1
             demand(time.monotonic() < deadline, f"deadline: {what}")  # not looked again: a lost wake-up must show
         self.ours.store(state_at, AWAKE)
@@ -437,7 +444,7 @@ class Link:
         poll.poll()
         while True:
             for bell_at in (DATA_BELL, ROOM_BELL):
-                futex(self.theirs.address + bell_at, FUTEX_WAKE, EVERYBODY)
+                futex((self.bells or self.theirs).address + bell_at, FUTEX_WAKE, EVERYBODY)
             time.sleep(0.05)
 
     def peer_parks(self, state_at):
@@ -700,7 +707,7 @@ class Link:
         return segment, offset, length, (slot, generation)
 
     def read_pool_packet(self):
-        """Takes a Segment or a Retire from the socket, if one is there already."""
+        """Takes a packet from the socket, if one is there already."""
         self.sock.settimeout(0)
         try:
             got = receive_packet(self.sock)
@@ -713,6 +720,8 @@ class Link:
         number, flags, length = struct.unpack_from("<IIQ", packet, 16)
         if kind == RETIRE:
             self.their_segments.pop(number, None)  # tensors that lie in it keep it mapped
+            return True
+        if kind == WAKE and self.arms:
             return True
         demand(kind == SEGMENT, f"packet of kind {kind} after the handshake")
         known = [segment.length for segment in self.their_segments.values()]

@@ -8,7 +8,9 @@
 //! | [`in_place`] | messages that are written in place, and batches |
 //! | [`hostile`] | subscribers and publishers that lie |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
+//! | [`wire`] | that `docs/wire.md` is enough to write a subscriber |
 
+mod driven;
 mod hostile;
 mod in_place;
 mod lives;
@@ -17,6 +19,7 @@ mod policies;
 mod reactors;
 #[path = "../support/mod.rs"]
 mod support;
+mod wire;
 
 use slipring::broadcast::{PublishOptions, Publisher, SubscribeOptions, Subscriber};
 use slipring::{Context, Options};
