@@ -9,9 +9,11 @@
 //! | [`hostile`] | subscribers and publishers that lie |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
 //! | [`wire`] | that `docs/wire.md` is enough to write a subscriber |
+//! | [`hostile_wire`] | and one that lies without end |
 
 mod driven;
 mod hostile;
+mod hostile_wire;
 mod in_place;
 mod lives;
 mod memory;
