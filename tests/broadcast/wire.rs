@@ -339,6 +339,24 @@ fn publish_and_wait(name: &str) {
 }
 
 #[test]
+fn a_subscriber_with_few_words_holds_few_messages() {
+    let mut stage = Stage::new(PublishOptions::new().hold_limit(64));
+    let Some(mut driven) = Driven::join(&stage, "every") else { return };
+    // Its Hello offers 16 words.
+    for _ in 0..16 {
+        let said = message(&mut stage, 3000, 0);
+        assert_eq!(driven.ask("hold"), said);
+    }
+    assert_eq!(stage.publisher.subscribers()[0].held(), 16);
+    let said = message(&mut stage, 3000, 0);
+    assert_eq!(
+        (driven.ask("next"), driven.ask("drop")),
+        ("hold limit".into(), "unchanged 16".into())
+    );
+    assert_eq!(driven.ask("next"), said);
+}
+
+#[test]
 fn what_was_not_read_is_read_after_the_end() {
     for ending in ["drop", "kill"] {
         let name = unique_name();
