@@ -268,10 +268,10 @@ impl Publisher {
         len: usize,
         metadata: &Metadata,
     ) -> Result<PublishReservation<'_>> {
-        self.await_room(SendPatience::Default).map_err(into_error)?;
-        let section = metadata.section();
+        let (section, stall) = (metadata.section(), &mut Stall::default());
+        self.await_room_within(SendPatience::Default, stall).map_err(into_error)?;
         if len.saturating_add(section.len()) > self.geometry.room() {
-            let block = self.block(len, SendPatience::Default).map_err(into_error)?;
+            let block = self.block(len, SendPatience::Default, stall).map_err(into_error)?;
             return Ok(PublishReservation::in_block(self, section.to_vec(), block));
         }
         let start = self.writer.begin();
@@ -298,8 +298,9 @@ impl Publisher {
 
     /// Publishes what a reservation has written into a block.
     pub(super) fn publish_block(&mut self, section: &[u8], block: Block) -> Result<()> {
-        let draft = self.draft(SendPatience::Default, move |_| Draft::of_block(section, block));
-        self.publish(draft.map_err(into_error)?, SendPatience::Default).map_err(into_error)
+        let (patience, stall) = (SendPatience::Default, &mut Stall::default());
+        let draft = self.draft(patience, stall, move |_| Draft::of_block(section, block));
+        self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
     }
 
     /// Returns memory for a tensor from the context's pool, as [`Context::alloc`] does. It first takes back what subscribers no
@@ -342,14 +343,15 @@ impl Publisher {
         tensor: impl Into<Outgoing<'a>>,
         metadata: &Metadata,
     ) -> Result<()> {
-        self.await_room(SendPatience::Default).map_err(into_error)?;
+        let (patience, stall) = (SendPatience::Default, &mut Stall::default());
+        self.await_room_within(patience, stall).map_err(into_error)?;
         let mut tensor = tensor.into();
         let pool = self.context.pool().clone();
         let described = tensor.describe_for_all(&pool)?;
-        let draft = self.draft(SendPatience::Default, |alloc| {
+        let draft = self.draft(patience, stall, |alloc| {
             Draft::tensors(metadata.section(), described, &pool, alloc)
         });
-        self.publish(draft.map_err(into_error)?, SendPatience::Default).map_err(into_error)
+        self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
     }
 
     /// Publishes a set of tensors in one message, with the metadata of the set, as [`send_tensor`](Self::send_tensor) does.
@@ -359,13 +361,14 @@ impl Publisher {
     /// - [`ErrorKind::MessageTooLarge`]: there are more than 255 blocks, or the names and shapes take more than 1 MiB.
     /// - Otherwise as [`send_tensor`](Self::send_tensor).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
-        self.await_room(SendPatience::Default).map_err(into_error)?;
+        let (patience, stall) = (SendPatience::Default, &mut Stall::default());
+        self.await_room_within(patience, stall).map_err(into_error)?;
         let pool = self.context.pool().clone();
         let described = tensors.describe_for_all(&pool)?;
-        let draft = self.draft(SendPatience::Default, |alloc| {
+        let draft = self.draft(patience, stall, |alloc| {
             Draft::tensors(tensors.metadata().section(), described, &pool, alloc)
         });
-        self.publish(draft.map_err(into_error)?, SendPatience::Default).map_err(into_error)
+        self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
     }
 
     /// Returns who subscribes, and how far each one is.
@@ -437,10 +440,10 @@ impl Publisher {
         metadata: &Metadata,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        self.await_room(patience)?;
-        let section = metadata.section();
-        let draft = self.draft(patience, |alloc| Draft::long(section, message, alloc))?;
-        self.publish(draft, patience)
+        let (section, stall) = (metadata.section(), &mut Stall::default());
+        self.await_room_within(patience, stall)?;
+        let draft = self.draft(patience, stall, |alloc| Draft::long(section, message, alloc))?;
+        self.publish(draft, patience, stall)
     }
 
     /// Publishes a message that fits into a slot, and wakes nobody. There is room for it.
@@ -455,12 +458,13 @@ impl Publisher {
     fn draft(
         &mut self,
         patience: SendPatience,
+        stall: &mut Stall,
         make: impl FnOnce(&mut dyn FnMut(usize) -> Result<Block>) -> Result<Draft>,
     ) -> Result<Draft, TrySendError> {
         let room = self.geometry.room();
         let mut full = None;
         let mut alloc = |len: usize| {
-            self.block(len, patience).map_err(|error| match error {
+            self.block(len, patience, stall).map_err(|error| match error {
                 TrySendError::Failed(error) => error,
                 TrySendError::Full { free, needed } => {
                     full = Some((free, needed));
@@ -476,12 +480,16 @@ impl Publisher {
     }
 
     /// Returns a block, for which subscribers may have to give memory back.
-    fn block(&mut self, len: usize, patience: SendPatience) -> Result<Block, TrySendError> {
-        let mut stall = Stall::default();
+    fn block(
+        &mut self,
+        len: usize,
+        patience: SendPatience,
+        stall: &mut Stall,
+    ) -> Result<Block, TrySendError> {
         loop {
             match self.context.pool().alloc(len)? {
                 Ok(block) => return Ok(block),
-                Err(exhausted) => self.reclaim(exhausted.into(), patience, &mut stall)?,
+                Err(exhausted) => self.reclaim(exhausted.into(), patience, stall)?,
             }
         }
     }
@@ -514,9 +522,13 @@ impl Publisher {
     }
 
     /// Publishes a draft whose payload fits into a slot. There is room for it.
-    fn publish(&mut self, draft: Draft, patience: SendPatience) -> Result<(), TrySendError> {
+    fn publish(
+        &mut self,
+        draft: Draft,
+        patience: SendPatience,
+        stall: &mut Stall,
+    ) -> Result<(), TrySendError> {
         let Draft { header, payload, kept } = draft;
-        let mut stall = Stall::default();
         let history = self.options.topic().history.into();
         loop {
             let mut state = self.audience.lock();
@@ -545,7 +557,7 @@ impl Publisher {
                     let position =
                         state.seat(id).map_or(0, |seat| seat.position(self.writer.next() - 1));
                     drop(state);
-                    self.await_subscriber((id, position + 1), patience, &mut stall)?;
+                    self.await_subscriber((id, position + 1), patience, stall)?;
                 }
             }
         }
@@ -556,7 +568,21 @@ impl Publisher {
     /// Makes sure that the next slot may be overwritten.
     #[inline(always)]
     fn await_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
-        if self.has_room() { Ok(()) } else { self.make_room(patience) }
+        if self.has_room() { Ok(()) } else { self.make_room_alone(patience) }
+    }
+
+    #[cold]
+    fn make_room_alone(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
+        self.make_room(patience, &mut Stall::default())
+    }
+
+    /// As [`await_room`](Self::await_room), for a send that may have to wait for more than a slot.
+    fn await_room_within(
+        &mut self,
+        patience: SendPatience,
+        stall: &mut Stall,
+    ) -> Result<(), TrySendError> {
+        if self.has_room() { Ok(()) } else { self.make_room(patience, stall) }
     }
 
     /// Returns whether the next slot may be overwritten, as of the last look at the subscribers, and that they are the same.
@@ -567,11 +593,10 @@ impl Publisher {
     }
 
     #[cold]
-    fn make_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
+    fn make_room(&mut self, patience: SendPatience, stall: &mut Stall) -> Result<(), TrySendError> {
         self.context.check()?;
         let (next, capacity) = (self.writer.next(), self.geometry.capacity());
         let history = self.options.topic().history.into();
-        let mut stall = Stall::default();
         loop {
             self.adopt();
             let last = {
@@ -588,7 +613,7 @@ impl Publisher {
                 last
             };
             if let Some((id, _)) = last {
-                self.await_subscriber((id, next - capacity + 1), patience, &mut stall)?;
+                self.await_subscriber((id, next - capacity + 1), patience, stall)?;
             }
         }
     }

@@ -3,13 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions, Subscriber};
 use slipring::error::{Eviction, Fault, TryRecvError};
 use slipring::options::PeerPolicy;
-use slipring::{Context, ErrorKind, Options};
+use slipring::{Context, ErrorKind, Options, Tensor, TensorSet};
 
 use crate::support::other::{Other, alone, say};
 use crate::support::raw::{
@@ -599,4 +599,39 @@ fn words_of_an_end_that_cannot_be_end_one_subscriber() {
     drop(topic);
     let met = subscriber.recv_deadline(soon()).map(drop).unwrap_err();
     assert_eq!(*met.kind(), ErrorKind::Evicted { cause: Eviction::Asked });
+}
+
+#[test]
+fn positions_that_advance_a_little_do_not_hold_a_message_of_many_blocks() {
+    let options = PublishOptions::new().slots(128).stall_after(Duration::from_millis(300));
+    let mut stage = Stage::with(Options::new().pool_quota(8 << 20), options);
+    let liar = join(&stage, Hello::subscriber(EVERY, 0));
+    // The pool is full.
+    let mut sent = 0;
+    while stage.publisher.try_send(&[0; 65_536]).is_ok() {
+        sent += 1;
+    }
+    let mut set = TensorSet::new();
+    for _ in 0..40 {
+        set.push(Tensor::from_slice([65_536], &[1u8; 65_536]).unwrap());
+    }
+    let (flag, steps) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let over = Over(&flag);
+        scope.spawn(|| {
+            // Each of its steps frees one block, in time. The send needs 40 of them, which would take 8 seconds.
+            for position in 2..=sent {
+                std::thread::sleep(Duration::from_millis(200));
+                if flag.load(Ordering::Relaxed) {
+                    return;
+                }
+                liar.own.store(raw::POSITION, position);
+                steps.store(position, Ordering::Relaxed);
+            }
+        });
+        stage.publisher.send_tensors(&set).unwrap();
+        drop(over);
+    });
+    assert_eq!(evictions(&stage), 1);
+    assert!(steps.load(Ordering::Relaxed) < 20, "{steps:?}");
 }
