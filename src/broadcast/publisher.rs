@@ -72,8 +72,8 @@ pub struct Publisher {
     room_until: u64,
     /// The first message for which the publisher withdraws old ones.
     withdraw_at: u64,
-    /// With more messages that keep memory, it withdraws old ones, too.
-    withdraw_above: usize,
+    /// With more messages that keep memory, or one that keeps another number of bytes, it withdraws old ones, too.
+    withdraw_above: (usize, u64),
     waiter: Waiter,
     audience: Arc<Audience>,
     options: PublishOptions,
@@ -142,7 +142,7 @@ impl Publisher {
             seen: 0,
             room_until: u64::MAX,
             withdraw_at: u64::MAX,
-            withdraw_above: 0,
+            withdraw_above: (0, 0),
             waiter: Waiter::new(sleeper, context.spin_option()),
             audience,
             options,
@@ -543,10 +543,11 @@ impl Publisher {
                         state.keep(message, kept);
                         // A look at the words of all subscribers takes their lines away from them. So the publisher looks once
                         // for half of the blocks that the pool hands out in turn.
-                        if state.kept_count() > self.withdraw_above {
+                        let (count, of) = self.withdraw_above;
+                        if state.kept_count() > count || bytes != of {
                             state.withdraw(&self.writer, history, 0);
                             let spare = self.context.pool().rotation(bytes) / 2;
-                            self.withdraw_above = state.kept_count() + spare as usize;
+                            self.withdraw_above = (state.kept_count() + spare as usize, bytes);
                         }
                     }
                     self.withdraw_at = withdraw_at(state.oldest_kept(), self.geometry.capacity());

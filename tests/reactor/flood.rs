@@ -21,8 +21,6 @@ use slipring::message::Token;
 use slipring::options::PeerPolicy;
 use slipring::{Connection, Context, Link, Options, Reactor};
 
-/// Records that say that packets wait on the socket.
-
 /// How long each rate is taken.
 const SLICE: Duration = Duration::from_millis(100);
 const SLICES: usize = 5;

@@ -11,7 +11,7 @@ use slipring::message::Token;
 use slipring::options::Spin;
 use slipring::{Connection, Context, ErrorKind, EventLoop, Link, Options, Reactor};
 
-/// The kinds of records that trigger a token, and that say that packets wait on the socket.
+/// The kind of records that trigger a token.
 const TRIGGER: u64 = 5;
 
 /// A link of a fresh reactor, and the other end.

@@ -11,8 +11,6 @@ use crate::support::{Stage, pair_of};
 use slipring::error::{Fault, TryRecvError};
 use slipring::{Connection, Context, ErrorKind, EventLoop, Link, Options, Reactor};
 
-/// Records that say that packets wait on the socket.
-
 /// Slices of 256 KiB.
 const SLICES: usize = 64;
 const LEN: usize = SLICES * (256 << 10);
