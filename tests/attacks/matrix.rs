@@ -35,7 +35,7 @@ pub const ATTACKS: &[(Attack, &[Kind])] = &[
         Attack::new("messages-of-190-mb").on(Lack::Memory).heap(600),
         &[Blocking, Reactor, OneThread, TwoThreads, Poll, Commit],
     ),
-    (Attack::new("long-echoes").on(Lack::FileSize), &[Blocking, OneThread, TwoThreads, Poll]),
+    (Attack::new("long-echoes").on(Lack::FileSize), ECHO),
     // B10, D13, D19: strangers.
     (Attack::new("silent-peers"), ALL),
     (Attack::new("one-silent-peer"), ALL),

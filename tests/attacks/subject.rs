@@ -17,13 +17,17 @@ const RING: u64 = 73_728;
 /// The most heap memory that a server keeps after an attack, in MiB. The allocator gives back less than it was given.
 const KEPT_HEAP: u64 = 64;
 
+/// The longest file of a server that lacks [`Lack::FileSize`], in bytes: as long as the pool's segments for short messages.
+/// The segment for an echo that is longer would be longer, too, and `long-echoes` asks for one.
+const LONGEST_FILE: u64 = 1 << 20;
+
 /// What a server lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
     Nothing,
     /// It can have 600 MB of address space more than at its start.
     Memory,
-    /// It cannot make files of more than 4 MiB.
+    /// It cannot make files of more than [`LONGEST_FILE`] bytes.
     FileSize,
 }
 
@@ -51,7 +55,7 @@ impl Lack {
                 let size: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
                 limit(Resource::As, (size << 10) + 600_000_000);
             }
-            Self::FileSize => limit(Resource::Fsize, 4 << 20),
+            Self::FileSize => limit(Resource::Fsize, LONGEST_FILE),
         }
     }
 }

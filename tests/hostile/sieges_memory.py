@@ -125,11 +125,20 @@ def filled_lies(stage):
 
 @siege
 def long_echoes(stage):
-    """Asks for echoes that are longer than the files that the server may make (D22)."""
+    """Asks for echoes that are longer than the files of 1 MiB that the server may make (D22)."""
+    length, looked = MIB + wire.PAGE, False
     while True:
         link = stage.link()
-        link.give_pool(length=8 * MIB)
-        link.write(link.descriptor(length=8 * MIB), flags=POOLED)
+        if not looked and not link.echo():
+            print("wrong: the server echoes nothing", flush=True)
+        link.give_pool(length=length)
+        link.write(link.descriptor(length=length), flags=POOLED)
+        try:
+            if not looked and link.recv(5) is not None:
+                print("wrong: the server can make longer files", flush=True)
+        except wire.Ended:
+            pass
+        looked = True
         yield
-        link.recv(0.2)
+        time.sleep(0.02)
         link.leave()
