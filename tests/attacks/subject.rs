@@ -21,6 +21,10 @@ const KEPT_HEAP: u64 = 64;
 /// The segment for an echo that is longer would be longer, too, and `long-echoes` asks for one.
 const LONGEST_FILE: u64 = 1 << 20;
 
+/// The threads that close and free what a peer has left. They end with their last item, or 100 ms after it
+/// (`src/handshake/exits.rs`, `src/handshake/closers.rs`, `src/shm/discard.rs`).
+const CLEANERS: [&str; 2] = ["slipring-close", "slipring-free"];
+
 /// What a server lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
@@ -81,7 +85,10 @@ pub struct Held {
     pub descriptors: usize,
     /// Mappings of segments.
     pub mappings: usize,
+    /// Threads without the [`CLEANERS`].
     pub threads: usize,
+    /// The [`CLEANERS`] that live.
+    pub cleaners: usize,
     /// Memory that no file backs, in MiB.
     pub heap: u64,
 }
@@ -114,19 +121,33 @@ impl Subject {
             let is_pool = line.contains("rw-s") && number(end) - number(start) > RING;
             *(if is_pool { &mut pool } else { &mut mappings }) += 1;
         }
-        let threads = self.status("Threads")? as usize;
+        let (threads, cleaners) = self.threads()?;
         let heap = self.heap()?;
-        Ok(Held { descriptors: descriptors.saturating_sub(pool), mappings, threads, heap })
+        let descriptors = descriptors.saturating_sub(pool);
+        Ok(Held { descriptors, mappings, threads, cleaners, heap })
+    }
+
+    /// Counts the threads: those that are none of the [`CLEANERS`], and the cleaners.
+    fn threads(&self) -> Result<(usize, usize), String> {
+        let folder = format!("/proc/{}/task", self.process.pid());
+        let tasks = fs::read_dir(folder).map_err(|error| error.to_string())?.flatten();
+        // A thread that has ended meanwhile has no name.
+        let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        let is_cleaner = |name: &String| CLEANERS.contains(&name.trim_end());
+        let (cleaners, others): (Vec<String>, Vec<String>) = names.partition(is_cleaner);
+        Ok((others.len(), cleaners.len()))
     }
 
     /// Waits until the server holds no more than it did then, two descriptors and mappings aside: the side of the next
-    /// link that it keeps ready. Returns how long that took.
+    /// link that it keeps ready. No thread is aside, and no cleaner lives. Returns how long that took.
     pub fn comes_back(&self, then: Held) -> Result<Duration, String> {
         let start = Instant::now();
         loop {
             let now = self.held()?;
             if now.descriptors <= then.descriptors + 2
                 && now.mappings <= then.mappings + 2
+                && now.threads <= then.threads
+                && now.cleaners == 0
                 && now.heap <= then.heap + KEPT_HEAP
             {
                 return Ok(start.elapsed());
