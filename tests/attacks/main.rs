@@ -8,6 +8,7 @@
 //! | [`honest`] | the honest clients |
 //! | [`siege`] | an attacker: `tests/hostile/siege.py`, which knows the format from `docs/wire.md` alone |
 //! | [`judge`] | one attack on one server |
+//! | [`load`] | how much of the processors other programs use |
 //! | [`matrix`] | the attacks, and which kinds of servers each one meets |
 //!
 //! **How the rate is judged.** An attacker uses processors and the server's time, as any client does. So the honest
@@ -15,7 +16,11 @@
 //! large a share of a processor as the attacker had. The two take turns: an attacker is started, the rate is taken in
 //! slices, the attacker is killed with all its children, the rate is taken beside the benign client. The medians of both
 //! are compared. Where the ratio is too low, more turns are made before it counts, because other programs use the machine
-//! too. No time is judged but by a deadline against hangs.
+//! too. The turns in which they use little of it count alone, where there are two of them. Where there are not, a cell that
+//! does not hold is not judged, and the test says so; with `SLIPRING_JUDGE=1` it fails.
+//!
+//! **How a new client is judged.** It is connected and answered within 1 s. Where it waits for longer, more turns are made,
+//! and it may wait for longer in one of them, for up to 5 s.
 //!
 //! `cargo test` tries a sample of the cells of each kind, from a seed that is printed; `SLIPRING_SEED` repeats it.
 //! `SLIPRING_TESTS=whole` tries all cells, with attacks of full size, which take up to 8 GiB of memory.
@@ -23,6 +28,7 @@
 
 mod honest;
 mod judge;
+mod load;
 mod matrix;
 mod servers;
 mod siege;

@@ -1,6 +1,5 @@
 //! An attacker: a Python process that attacks until it is killed.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+use crate::load;
 use crate::support::sample;
 
 /// How long an attacker may prepare its attack.
@@ -56,25 +56,14 @@ impl Siege {
         Ok(Some(siege))
     }
 
-    fn group(&self) -> Pid {
+    /// Returns the group of the attacker and its children.
+    pub fn group(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
     /// The processor time of the group, in seconds.
     fn spent(&self) -> f64 {
-        let group = self.child.id().to_string();
-        let per_second = rustix::param::clock_ticks_per_second() as f64;
-        let processes = fs::read_dir("/proc").unwrap().flatten();
-        let stats =
-            processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
-        stats
-            .filter_map(|stat| {
-                // After the name: state, parent, group, …, user time, system time.
-                let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-                let time = |at: usize| fields[at].parse::<f64>().unwrap();
-                (fields[2] == group).then(|| (time(11) + time(12)) / per_second)
-            })
-            .sum()
+        load::spent(self.group())
     }
 
     /// Returns the share of a processor that the attacker has used since it began.

@@ -11,6 +11,8 @@ mod honest;
 mod http_served;
 #[path = "../../../../tests/attacks/judge.rs"]
 mod judge;
+#[path = "../../../../tests/attacks/load.rs"]
+mod load;
 #[path = "../../../../tests/attacks/siege.rs"]
 mod siege;
 #[path = "../../../../tests/attacks/subject.rs"]
