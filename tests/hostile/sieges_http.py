@@ -8,9 +8,11 @@ from stage import siege
 INFER = "/v2/models/simple/infer"
 
 
-def connect(stage, blocking=True):
+def connect(stage, blocking=True, room=None):
     host, port = stage.name.rsplit(":", 1)
     end = socket.socket()
+    if room:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
     end.setblocking(blocking)
     try:
         end.connect((host, int(port)))
@@ -63,22 +65,28 @@ def http_long_bodies(stage):
 
 @siege
 def http_unread_answers(stage):
-    """Requests without an end, whose answers nobody reads (B6)."""
+    """Requests of 100 kB without an end on eight connections, whose answers of the same length nobody reads (B6)."""
+    ends = [connect(stage, room=4096) for _ in range(8)]
+    for end in ends:
+        end.setblocking(False)
+    floats = 25_000
+    tensor = f'"shape":[1,{floats}],"datatype":"FP32","parameters":{{"binary_data_size":{4 * floats}}}'
+    head = f'{{"inputs":[{{"name":"INPUT0",{tensor}}}],"parameters":{{"binary_data_output":true}}}}'
+    lengths = f"Content-Length: {len(head) + 4 * floats}\r\nInference-Header-Content-Length: {len(head)}\r\n"
+    request = f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n{lengths}\r\n{head}".encode()
+    request += bytes(4 * floats)
+    taken, rest = time.monotonic(), dict.fromkeys(ends, request)
     while True:
-        ends = [connect(stage) for _ in range(8)]
         for end in ends:
-            end.setblocking(False)
-        request = b"GET /v2/models/simple/config HTTP/1.1\r\nHost: x\r\n\r\n" * 256
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            for end in ends:
-                try:
-                    end.send(request)
-                except BlockingIOError:
-                    time.sleep(0.001)
+            try:
+                rest[end] = rest[end][end.send(rest[end]) :] or request
+                taken = time.monotonic()
+            except BlockingIOError:
+                pass
+        time.sleep(0.001)
+        # The server has no room for further answers, and so it reads no further requests.
+        if time.monotonic() - taken > 0.2:
             yield
-        for end in ends:
-            end.close()
 
 
 @siege

@@ -42,6 +42,8 @@ const ATTACKS: &[Attack] = &[
     // B10, D19: clients that say nothing, and many of them.
     Attack::new("http-silence"),
     Attack::new("http-connects"),
+    // B6: answers that nobody reads.
+    Attack::new("http-unread-answers"),
     // D14, D15: requests that end before their length.
     Attack::new("http-requests-that-stop"),
 ];
