@@ -187,7 +187,7 @@ fn withstand(kind: &str, attack: &Attack, subject: Subject) -> Result<(), String
             turn.connected = turn.connected.max(visit(dial)?);
             heap = heap.max(subject.heap()?);
         }
-        turn.others = load.of_others(Load::now(server, Some(siege.group())));
+        turn.others = load.of_others(&Load::now(server, Some(siege.group())));
         let share = siege.share();
         drop(siege);
         // What is left of the attack is not to be found in the benign client's turn.
@@ -198,7 +198,7 @@ fn withstand(kind: &str, attack: &Attack, subject: Subject) -> Result<(), String
             turn.benign_rates.push(rate(&honest)?);
             visit(dial)?;
         }
-        turn.others = turn.others.max(load.of_others(Load::now(server, None)));
+        turn.others = turn.others.max(load.of_others(&Load::now(server, None)));
         benign.trips()?;
         turns.push(turn);
         let verdict = Verdict::reached(&turns);

@@ -1,5 +1,6 @@
 //! How much of the processors other programs use.
 
+use std::collections::HashMap;
 use std::fs;
 use std::time::Instant;
 
@@ -8,12 +9,14 @@ use rustix::process::Pid;
 /// `PF_KTHREAD` of the flags in `/proc/PID/stat`: a thread of the kernel.
 const KERNEL: u64 = 0x0020_0000;
 
-/// The processor time of everything and of all that takes part, in seconds, at one moment.
-#[derive(Debug, Clone, Copy)]
+/// The processor time of everything, and of each process that takes part, at one moment.
+#[derive(Debug, Clone)]
 pub struct Load {
     at: Instant,
+    /// In ticks.
     all: f64,
-    ours: f64,
+    /// In ticks, by process.
+    ours: HashMap<u32, f64>,
 }
 
 /// A process as `/proc/PID/stat` shows it.
@@ -69,18 +72,22 @@ impl Load {
                 || Some(process.group) == attacker
                 || process.flags & KERNEL != 0
         };
-        let ours = processes().filter(is_ours).map(|process| process.ticks).sum();
+        let ours =
+            processes().filter(is_ours).map(|process| (process.pid, process.ticks)).collect();
         let stat = fs::read_to_string("/proc/stat").unwrap();
         let all = stat.lines().next().unwrap().split_whitespace().skip(1);
         let all: Vec<f64> = all.map(|ticks| ticks.parse().unwrap()).collect();
         // User, nice, system, idle, waiting, interrupts, soft interrupts, stolen. Interrupts are nobody's.
         let all = all[0] + all[1] + all[2] + all.get(7).unwrap_or(&0.0);
-        Self { at: Instant::now(), all: seconds(all), ours: seconds(ours) }
+        Self { at: Instant::now(), all, ours }
     }
 
     /// Returns how many processors other programs have used from this moment to `later`.
-    pub fn of_others(self, later: Self) -> f64 {
-        let others = (later.all - self.all) - (later.ours - self.ours);
-        others.max(0.0) / later.at.duration_since(self.at).as_secs_f64()
+    pub fn of_others(&self, later: &Self) -> f64 {
+        // One that has ended meanwhile does not count.
+        let since = |(pid, ticks): (&u32, &f64)| ticks - self.ours.get(pid).unwrap_or(&0.0);
+        let ours: f64 = later.ours.iter().map(since).sum();
+        let others = (later.all - self.all - ours).max(0.0);
+        seconds(others) / later.at.duration_since(self.at).as_secs_f64()
     }
 }
