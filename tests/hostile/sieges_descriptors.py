@@ -128,13 +128,12 @@ def silent_files(stage):
     """Files of a filesystem that never answers, with Hellos and as pool segments (B5)."""
     if os.geteuid():
         raise Skip("mounting takes root")
-    files = silent_file(200)
-    sent = 0
-    while True:
-        fd = files[sent % len(files)]
-        sent += 1
+    # Of more, a quarter of the server's 512 descriptors would wait for a thread, and it would receive no further ones of
+    # this user's, the honest client's included (SECURITY.md).
+    files = silent_file(100)
+    for number, fd in enumerate(files):
         try:
-            if sent % 2:
+            if number % 2:
                 end = wire.dial(stage.name, 0.2)
                 stage.keep.append(end)
                 wire.send_packet(end, packet(HELLO), [fd])
@@ -145,6 +144,9 @@ def silent_files(stage):
                 stage.keep.append(link)
         except (OSError, wire.Ended, wire.Refused):
             pass
-        del stage.keep[:-64]
-        yield
+        if number >= len(files) // 2:
+            yield
         time.sleep(0.002)
+    while True:
+        yield
+        time.sleep(0.05)
