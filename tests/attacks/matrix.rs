@@ -23,6 +23,7 @@ pub const ATTACKS: &[(Attack, &[Kind])] = &[
     (Attack::new("stopped-borrower"), ECHO),
     (Attack::new("zombies"), ECHO),
     (Attack::new("miser"), ECHO),
+    (Attack::new("eight-links"), ECHO),
     // B8, D18, D23: memory that is dear to map, to copy and to give back.
     (Attack::new("segment-pairs"), ALL),
     (Attack::new("large-segment-pairs"), ALL),

@@ -79,3 +79,19 @@ def zombies(stage):
             yield
             links.pop(0).leave()
             time.sleep(0.02)
+
+
+@siege
+def eight_links(stage):
+    """Eight links of one process, each of which keeps as much as it gets, and goes on asking (D23)."""
+    links = [stage.link(slots=1024, ring=1 << 20) for _ in range(8)]
+    for length in (MIB, 20_000):
+        stage.said[f"lent of {length}"] = [hoard(link, length, 1024) for link in links]
+    asked = 0
+    while not all(wire.has_ended(link.end) for link in links):
+        yield
+        link, asked = links[asked % len(links)], asked + 1
+        if link.room() > 256:
+            link.write(link.descriptor(length=20_000, slot=asked % link.their_slots), flags=wire.POOLED)
+        link.take(give_back=False)
+        time.sleep(0.005)
