@@ -6,11 +6,13 @@
 //! | [`reactors`] | many subscribers on one thread |
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
 //! | [`in_place`] | messages that are written in place, and batches |
+//! | [`deaths`] | that nothing of what is killed is missed, or kept |
 //! | [`hostile`] | subscribers and publishers that lie |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
 //! | [`wire`] | that `docs/wire.md` is enough to write a subscriber |
 //! | [`hostile_wire`] | and one that lies without end |
 
+mod deaths;
 mod driven;
 mod hostile;
 mod hostile_wire;

@@ -199,7 +199,8 @@ fn sleepers_of_both_ways_are_woken() {
     for one in &mut sleepers {
         let stats = one.ask("stats");
         let slept: u32 = stats.split([' ', ',']).nth(1).unwrap().parse().unwrap();
-        assert!(slept >= 40, "{stats}");
+        // A message that comes between the state word and the sleep is found by the last look.
+        assert!(slept >= 20, "{stats}");
     }
     // The end of the publisher wakes them, too.
     sleepers.iter_mut().for_each(|one| one.tell("next"));
