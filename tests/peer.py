@@ -717,6 +717,9 @@ class Link:
         if not got:
             return False
         kind, packet, _, fds = got
+        return self.take_pool_packet(kind, packet, fds)
+
+    def take_pool_packet(self, kind, packet, fds):
         number, flags, length = struct.unpack_from("<IIQ", packet, 16)
         if kind == RETIRE:
             self.their_segments.pop(number, None)  # tensors that lie in it keep it mapped

@@ -98,9 +98,13 @@ class Subscriber(peer.Link):
             time.sleep(0.05)
 
     def take_topic(self):
-        got = peer.receive_packet(self.sock)
-        demand(got, "no Topic: the socket ended")
-        kind, packet, _, fds = got
+        while True:
+            got = peer.receive_packet(self.sock)
+            demand(got, "no Topic: the socket ended")
+            kind, packet, _, fds = got
+            if kind != peer.SEGMENT:
+                break
+            self.take_pool_packet(kind, packet, fds)
         demand(kind != peer.REFUSAL, "refused: versions %d to %d, code %d" % struct.unpack_from("<HHI", packet, 16))
         demand(kind == peer.TOPIC, f"packet of kind {kind}, not a Topic")
         self.slots, self.slot_len, self.hold_limit, self.history = struct.unpack_from("<IIII", packet, 16)

@@ -79,7 +79,7 @@ impl Audience {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Adds a subscriber, then tells it of the topic and of the memory that it may read. So a message that is published after
+    /// Adds a subscriber, and tells it of the memory that it may read and then of the topic. So a message that is published after
     /// the subscriber knows the topic counts for it. Returns its number, or `None` if there are `most`, or the subscriber takes
     /// no packet.
     pub(super) fn join(
@@ -100,11 +100,12 @@ impl Audience {
             let _ = socket::send(seat.link().socket(), &refusal(Refusal::Subscribers), &[]);
             return None;
         }
+        // The subscriber reads messages once it knows the topic, and must find the segments that they name.
+        let segments: Vec<u32> = state.segments().into_iter().collect();
+        seat.announce(&segments, &segments);
         if !matches!(seat.link().post(&Packet::Topic(*topic), &[fd]), Ok(true)) {
             return None;
         }
-        let segments: Vec<u32> = state.segments().into_iter().collect();
-        seat.announce(&segments, &segments);
         let id = state.next_id;
         state.next_id += 1;
         state.note(EventKind::Joined, id, &seat);

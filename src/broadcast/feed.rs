@@ -23,7 +23,7 @@ use crate::channel::{Claims, ExtensionSlot, Metadata};
 use crate::error::{Error, ErrorKind, Eviction, Fault, Result, TryRecvError};
 use crate::handshake::packet::{PACKET, Packet, Reason, Topic};
 use crate::handshake::peer::Peer;
-use crate::handshake::socket::{self, Incoming};
+use crate::handshake::socket::{self, Incoming, Received};
 use crate::handshake::{Policy, layout};
 use crate::link::LinkSocket;
 use crate::link::link::Link;
@@ -428,7 +428,11 @@ fn is_unknown(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Fault(Fault::UnknownSegment { .. }))
 }
 
-/// Waits for the topic. Returns it with its memory.
+fn is_segment(packet: &Received<PACKET>) -> bool {
+    matches!(Packet::decode(&packet.bytes[..packet.len]), Ok(Packet::Segment { .. }))
+}
+
+/// Waits for the topic, behind the segments that its messages name. Returns it with its memory.
 fn receive_topic(
     session: &Session,
     (since, deadline): (Instant, Instant),
@@ -436,6 +440,9 @@ fn receive_topic(
     let socket = session.link.socket();
     let mut packet = loop {
         match socket::receive::<PACKET>(socket)? {
+            Incoming::Packet(packet) if is_segment(&packet) => {
+                session.link.control_socket().admit(packet, socket)?;
+            }
             Incoming::Packet(packet) => break packet,
             Incoming::End => return Err(ErrorKind::PeerClosed.into()),
             Incoming::Nothing => {

@@ -432,7 +432,7 @@ impl ControlSocket {
     }
 
     /// Checks and handles one packet.
-    fn admit(&mut self, mut packet: Received<PACKET>, socket: &OwnedFd) -> Result<()> {
+    pub(crate) fn admit(&mut self, mut packet: Received<PACKET>, socket: &OwnedFd) -> Result<()> {
         let whole = packet.is_whole(socket);
         let decoded = Packet::decode(&packet.bytes[..packet.len]);
         if let (Ok(Packet::Descriptors { first, count }), Err(error)) = (&decoded, &whole)
