@@ -24,12 +24,16 @@ use crate::broadcast::event::{Event, EventKind};
 use crate::broadcast::record::Kept;
 use crate::broadcast::seat::Seat;
 use crate::broadcast::slots::SlotWriter;
+use crate::channel::announced::UNANNOUNCED;
 use crate::error::Eviction;
 use crate::handshake::Policy;
 use crate::handshake::packet::{Packet, Reason, Refusal, Topic, refusal};
 use crate::handshake::socket;
 use crate::shm::{Mapping, PeerMapping};
 use crate::wake::before_last_look;
+
+/// Segments that a newcomer is told of at a time.
+const SEGMENTS: usize = UNANNOUNCED as usize;
 
 /// The most events that wait for the owner of the publisher.
 const EVENTS: usize = 1024;
@@ -102,7 +106,9 @@ impl Audience {
         }
         // The subscriber reads messages once it knows the topic, and must find the segments that they name.
         let segments: Vec<u32> = state.segments().into_iter().collect();
-        seat.announce(&segments, &segments);
+        for some in segments.chunks(SEGMENTS) {
+            seat.announce(some, &segments);
+        }
         if !matches!(seat.link().post(&Packet::Topic(*topic), &[fd]), Ok(true)) {
             return None;
         }
@@ -117,6 +123,8 @@ impl Audience {
     pub(super) fn leave(&self, id: u64) -> Option<Seat> {
         let mut state = self.lock();
         let seat = state.seats.remove(&id)?;
+        // It may have failed, and read what it holds.
+        seat.revoke();
         let kind = if seat.link().peer_left() { EventKind::Left } else { EventKind::Died };
         state.note(kind, id, &seat);
         state.sweep();
@@ -226,6 +234,11 @@ impl State {
     /// Returns how many messages keep memory in their slots.
     pub(super) fn kept_count(&self) -> usize {
         self.kept.len()
+    }
+
+    /// Returns how many messages keep memory, also withdrawn ones.
+    pub(super) fn messages_with_memory(&self) -> usize {
+        self.kept.len() + self.held.len()
     }
 
     /// Returns the number of the oldest message that keeps memory in its slot.

@@ -300,7 +300,7 @@ impl Feed {
                 return Err(ErrorKind::HoldLimit { limit: self.holds.limit() }.into());
             };
             // A publisher that waits for this side withdraws no message before it has loaded a position behind it, and then it
-            // sees the hold. Pairs with Seat::position. It does not wait for a subscriber that has not told any position.
+            // sees the hold. Pairs with Seat::position.
             let is_kept = !self.cursor.is_lossy() && self.cursor.has_begun();
             if !is_kept && !self.slots.is_held(message) {
                 return Ok(None);

@@ -394,7 +394,10 @@ impl Publisher {
     /// what no subscriber does.
     pub fn kept_bytes(&self) -> u64 {
         let mut state = self.audience.lock();
-        state.withdraw(&self.writer, self.options.topic().history.into(), 0);
+        // A forked child has nothing mapped.
+        if self.words.generation().is_current() {
+            state.withdraw(&self.writer, self.options.topic().history.into(), 0);
+        }
         state.kept_bytes()
     }
 
@@ -506,9 +509,9 @@ impl Publisher {
         let next = self.writer.next();
         let last = {
             let mut state = self.audience.lock();
-            let before = state.kept_bytes();
+            let before = state.messages_with_memory();
             state.withdraw(&self.writer, self.options.topic().history.into(), 0);
-            if state.kept_bytes() < before {
+            if state.messages_with_memory() < before {
                 return Ok(());
             }
             // A subscriber that has read all does not keep memory back.
@@ -539,15 +542,15 @@ impl Publisher {
                     self.area.put(offset, &payload);
                     self.writer.publish(header);
                     if !kept.is_empty() {
-                        let bytes = kept.iter().map(Kept::bytes).sum();
+                        let bytes = self.rotating(&kept);
                         state.keep(message, kept);
                         // A look at the words of all subscribers takes their lines away from them. So the publisher looks once
                         // for half of the blocks that the pool hands out in turn.
                         let (count, of) = self.withdraw_above;
                         if state.kept_count() > count || bytes != of {
                             state.withdraw(&self.writer, history, 0);
-                            let spare = self.context.pool().rotation(bytes) / 2;
-                            self.withdraw_above = (state.kept_count() + spare as usize, bytes);
+                            let spare = self.spare(bytes);
+                            self.withdraw_above = (state.kept_count() + spare, bytes);
                         }
                     }
                     self.withdraw_at = withdraw_at(state.oldest_kept(), self.geometry.capacity());
@@ -564,6 +567,17 @@ impl Publisher {
         }
         self.wake();
         Ok(())
+    }
+
+    /// Returns the bytes of blocks that a message keeps, or 0 if it keeps memory that the pool does not hand out in turn.
+    fn rotating(&self, kept: &[Kept]) -> u64 {
+        let is_frozen = kept.iter().any(|kept| matches!(kept, Kept::Frozen(..)));
+        if is_frozen { 0 } else { kept.iter().map(Kept::bytes).sum() }
+    }
+
+    /// Returns how many messages that keep so many bytes the publisher keeps for longer than it must: little of the pool.
+    fn spare(&self, bytes: u64) -> usize {
+        if bytes == 0 { 0 } else { self.context.pool().rotation(bytes) as usize / 2 }
     }
 
     /// Makes sure that the next slot may be overwritten.

@@ -199,7 +199,8 @@ impl Pool {
         self.lock().ready(id)
     }
 
-    /// Returns how many blocks of this length the pool hands out in turn, while as many are free.
+    /// Returns how many blocks of this length, which is not 0, the pool hands out in turn, while as many are free. They take at
+    /// most a quarter of the quota.
     pub(crate) fn rotation(&self, block_len: u64) -> u64 {
         self.lock().rotation(block_len)
     }

@@ -413,9 +413,9 @@ impl Tables {
         if self.distance.is_far() { far_footprint.max(footprint) } else { footprint }
     }
 
-    /// Returns how many blocks of this length rotate.
+    /// Returns how many blocks of this length rotate, of a quarter of the quota.
     pub(super) fn rotation(&self, block_len: u64) -> u64 {
-        class::rotation(block_len, self.footprint())
+        class::rotation(block_len, self.footprint()).min(self.options.quota / 4 / block_len)
     }
 
     /// Adds a measurement of how long a line took to come from a peer's core.

@@ -460,8 +460,8 @@ impl Listener {
         tracing::debug!(error = format_args!("{error:#}"), "a peer was not accepted");
     }
 
-    /// Keeps a peer whose Hello has not come. If there are too many, here or in the account of such peers, drops the oldest of
-    /// the user that has most. Refuses the peer if the account is still full.
+    /// Keeps a peer whose Hello has not come. If there are too many, drops the oldest of the user that has most. If the account
+    /// of such peers is full, drops the oldest one of the same user, or refuses the peer.
     fn keep(&mut self, socket: Socket, maker: &Credentials) -> Result<()> {
         let user = maker.uid;
         if self.half_open.len() >= self.core.options().most_half_open() {
@@ -469,9 +469,8 @@ impl Listener {
         }
         let account = self.core.options().stranger(maker);
         let charge = account.charge(Resource::Descriptors, 1).or_else(|_| {
-            match self.half_open.iter().position(|peer| peer.user == user) {
-                Some(oldest) => self.drop_at(oldest),
-                None => self.drop_of_most(user),
+            if let Some(oldest) = self.half_open.iter().position(|peer| peer.user == user) {
+                self.drop_at(oldest);
             }
             account.charge(Resource::Descriptors, 1)
         });

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
 use slipring::error::{Eviction, TryRecvError};
-use slipring::{ErrorKind, Options};
+use slipring::{Context, ErrorKind, Options, TensorSet};
 
-use crate::support::wait_until;
+use crate::support::{soon, wait_until};
 use crate::{Stage, next};
 
 const FRAME: usize = 1 << 20;
@@ -37,6 +37,46 @@ fn memory_that_nobody_may_ask_for_comes_back() {
         assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![99; FRAME]);
     }
     assert!(stage.publisher.kept_bytes() < 3 * FRAME as u64);
+}
+
+#[test]
+fn frozen_memory_is_kept_no_longer_than_it_must() {
+    let mut stage = Stage::new(PublishOptions::default());
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    let frozen = Context::with_options(Options::new().pool_quota(8 << 20)).unwrap();
+    for number in 0..100u8 {
+        let mut frame = frozen.alloc_frozen::<u8>([FRAME]).unwrap();
+        frame.fill(number);
+        let mut set = TensorSet::new();
+        set.insert("frame", frame.share().unwrap()).unwrap();
+        if number % 2 == 1 {
+            set.insert("short", stage.context.alloc::<u8>([4096]).unwrap().share().unwrap())
+                .unwrap();
+        }
+        stage.publisher.send_tensors(&set).unwrap();
+        let sample = every.recv().unwrap().unwrap();
+        let bytes = sample.tensors().unwrap()["frame"].to_vec::<u8>().unwrap();
+        assert_eq!(bytes, vec![number; FRAME]);
+    }
+}
+
+#[test]
+fn a_newcomer_knows_every_segment_of_a_long_history() {
+    const MOST: usize = 80;
+    let options = PublishOptions::default().history(MOST as u32);
+    let mut stage = Stage::with(Options::new().pool_quota(256 << 20), options);
+    for number in 0..MOST as u8 {
+        frame(&mut stage, number);
+    }
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    for number in 0..MOST as u8 {
+        let (bytes, missed) = {
+            let sample = every.recv_deadline(soon()).unwrap().expect("a message");
+            let missed = sample.missed();
+            (sample.into_tensor().unwrap().to_vec::<u8>().unwrap(), missed)
+        };
+        assert!(missed == 0 && bytes == vec![number; FRAME], "{number}");
+    }
 }
 
 #[test]
