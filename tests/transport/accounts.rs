@@ -166,7 +166,8 @@ impl Server {
             let most = limit(resource) / 8;
             wait_until("half of the silent peers", || kept() > most / 2);
             let silent = kept();
-            assert!(silent > most / 2 && silent <= most, "{silent} silent peers are kept");
+            // A peer that is being judged, and the side of the next link, have descriptors, too.
+            assert!(silent > most / 2 && silent <= most + 4, "{silent} silent peers are kept");
         }
         links
     }
