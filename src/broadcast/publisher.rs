@@ -18,7 +18,7 @@ use crate::broadcast::host::{Desk, Host};
 use crate::broadcast::info::SubscriberInfo;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::options::PublishOptions;
-use crate::broadcast::record::{Draft, Kept, header_in_slot};
+use crate::broadcast::record::{Draft, header_in_slot, rotating_bytes};
 use crate::broadcast::reservation::PublishReservation;
 use crate::broadcast::slots::SlotWriter;
 use crate::channel::Metadata;
@@ -542,7 +542,7 @@ impl Publisher {
                     self.area.put(offset, &payload);
                     self.writer.publish(header);
                     if !kept.is_empty() {
-                        let bytes = self.rotating(&kept);
+                        let bytes = rotating_bytes(&kept);
                         state.keep(message, kept);
                         // A look at the words of all subscribers takes their lines away from them. So the publisher looks once
                         // for half of the blocks that the pool hands out in turn.
@@ -569,13 +569,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Returns the bytes of blocks that a message keeps, or 0 if it keeps memory that the pool does not hand out in turn.
-    fn rotating(&self, kept: &[Kept]) -> u64 {
-        let is_frozen = kept.iter().any(|kept| matches!(kept, Kept::Frozen(..)));
-        if is_frozen { 0 } else { kept.iter().map(Kept::bytes).sum() }
-    }
-
-    /// Returns how many messages that keep so many bytes the publisher keeps for longer than it must: little of the pool.
+    /// Returns how many messages that keep so many bytes the publisher keeps for longer than it must.
     fn spare(&self, bytes: u64) -> usize {
         if bytes == 0 { 0 } else { self.context.pool().rotation(bytes) as usize / 2 }
     }
@@ -641,7 +635,7 @@ impl Publisher {
         stall: &mut Stall,
     ) -> Result<(), TrySendError> {
         let newest = self.writer.next() - 1;
-        let link = {
+        let (link, was_hot) = {
             let state = self.audience.lock();
             let Some(seat) = state.seat(id) else { return Ok(()) };
             if seat.position(newest) >= position || seat.is_over() {
@@ -652,8 +646,9 @@ impl Publisher {
                 let free = self.geometry.capacity().saturating_sub(behind + 1);
                 return Err(TrySendError::Full { free, needed: 1 });
             }
-            self.waiter.set_hot(seat.take_heat());
-            seat.link().clone()
+            let is_hot = seat.take_heat();
+            self.waiter.set_hot(is_hot);
+            (seat.link().clone(), is_hot)
         };
         let until = match patience {
             SendPatience::Until(deadline) => Some(deadline),
@@ -661,7 +656,7 @@ impl Publisher {
         };
         let stalled = stall.until(id, self.options.patience());
         let deadline = until.map_or(stalled, |until| until.min(stalled));
-        let mut reached = 0;
+        let (mut reached, sleeps) = (0, self.waiter.sleeps);
         let is_there = || {
             reached = link.peer().load(layout::POSITION).min(newest + 1);
             reached >= position || link.peer_left()
@@ -669,7 +664,8 @@ impl Publisher {
         let waited = self.waiter.wait(&link, Some(deadline), None, is_there);
         if let Some(seat) = self.audience.lock().seat(id) {
             seat.advance(reached);
-            seat.put_heat(self.waiter.is_hot(), newest);
+            let is_hot = self.waiter.is_hot();
+            seat.put_heat(is_hot, was_hot != is_hot || self.waiter.sleeps > sleeps, newest);
         }
         match waited {
             Err(error) if error.is_timeout() => {

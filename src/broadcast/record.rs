@@ -59,6 +59,12 @@ impl Kept {
     }
 }
 
+/// Returns the bytes of blocks that a message keeps, or 0 if it keeps memory that the pool does not hand out in turn.
+pub(super) fn rotating_bytes(kept: &[Kept]) -> u64 {
+    let is_frozen = kept.iter().any(|kept| matches!(kept, Kept::Frozen(..)));
+    if is_frozen { 0 } else { kept.iter().map(Kept::bytes).sum() }
+}
+
 /// A message that is about to be published.
 #[derive(Debug)]
 pub(super) struct Draft {

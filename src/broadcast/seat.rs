@@ -63,10 +63,10 @@ impl Seat {
         self.is_hot.take()
     }
 
-    /// Notes whether the publisher is still hot after a wait.
-    pub(super) fn put_heat(&self, is_hot: bool, newest: u64) {
+    /// Notes whether the publisher is still hot after a wait, and whether it was about to sleep in it.
+    pub(super) fn put_heat(&self, is_hot: bool, slept: bool, newest: u64) {
         self.is_hot.set(is_hot);
-        if !is_hot {
+        if slept {
             self.slept_at.set(newest);
         }
     }

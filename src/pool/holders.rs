@@ -132,12 +132,17 @@ fn place<T>(
     if let Some(index) = table.iter().position(|entry| entry.as_ref().is_some_and(&is_it)) {
         return index;
     }
-    let index = table.iter().position(Option::is_none).unwrap_or_else(|| {
-        table.push(None);
-        table.len() - 1
-    });
+    let index = free_index(table);
     fill(&mut table[index]);
     index
+}
+
+/// Returns the index of an empty entry of a table, which grows if it has none.
+pub(super) fn free_index<T>(table: &mut Vec<Option<T>>) -> usize {
+    table.iter().position(Option::is_none).unwrap_or_else(|| {
+        table.push(None);
+        table.len() - 1
+    })
 }
 
 #[cfg(test)]

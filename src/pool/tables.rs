@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::class::{self, Class};
 use crate::pool::distance::Distance;
-use crate::pool::holders::Holders;
+use crate::pool::holders::{Holders, free_index};
 use crate::pool::limits::{Exhausted, LoanLimit, PoolOptions};
 use crate::pool::loans::{Account, Borrower, BorrowerId, Holding, Loan, Loaned, OpenLoan, Promise};
 use crate::pool::piece::{BlockHome, BoxedPiece, Piece};
@@ -632,14 +632,6 @@ impl Tables {
     fn segment(&self, number: u32) -> Option<&BlockSegment> {
         self.segments.iter().flatten().find(|segment| segment.number == number)
     }
-}
-
-/// Returns the index of an empty entry of a table, which grows if it has none.
-fn free_index<T>(table: &mut Vec<Option<T>>) -> usize {
-    table.iter().position(Option::is_none).unwrap_or_else(|| {
-        table.push(None);
-        table.len() - 1
-    })
 }
 
 /// Returns a copy of a descriptor that `exec` closes.

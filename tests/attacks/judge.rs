@@ -40,7 +40,8 @@ pub struct Attack {
     pub lack: Lack,
     /// The heap memory of the server that it may take while it goes on, in MiB.
     pub heap: u64,
-    /// Whether the server copies long messages.
+    /// The server copies long messages, a slice at a time. Its rate is judged in an optimised build: in another one a slice
+    /// takes a millisecond.
     pub copies: bool,
 }
 
@@ -55,12 +56,6 @@ impl Attack {
 
     pub const fn heap(self, heap: u64) -> Self {
         Self { heap, ..self }
-    }
-
-    /// The server copies long messages, a slice at a time. Its rate is judged in an optimised build: in another one a slice
-    /// takes a millisecond.
-    pub const fn copies(self) -> Self {
-        Self { copies: true, ..self }
     }
 }
 

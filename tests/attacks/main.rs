@@ -23,7 +23,8 @@
 //! and it may wait for longer in one of them, for up to 5 s.
 //!
 //! `cargo test` tries a sample of the cells of each kind, from a seed that is printed; `SLIPRING_SEED` repeats it.
-//! `SLIPRING_TESTS=whole` tries all cells, with attacks of full size, which take up to 8 GiB of memory.
+//! `SLIPRING_TESTS=whole` tries all cells, with attacks of full size, which take up to 8 GiB of memory. With `--release` it judges
+//! the rate beside long copies, too.
 //! `SLIPRING_ATTACK=linger` tries the attacks whose names contain `linger`.
 
 mod honest;

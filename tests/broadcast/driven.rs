@@ -1,12 +1,12 @@
 //! `tests/subscriber.py`, an independent subscriber written from `docs/wire.md` alone, driven by a test.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use crate::Stage;
-use crate::support::{HANG, wait_until};
+use crate::support::{HANG, python, wait_until};
 
 /// `subscriber.py`, which answers a line with a line. Killed when dropped.
 pub struct Driven {
@@ -18,22 +18,8 @@ pub struct Driven {
 impl Driven {
     /// Starts one with a policy. `None`, said aloud, where there is no Python.
     pub fn start(name: &str, arguments: &str) -> Option<Self> {
-        let started = Command::new("python3")
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/subscriber.py"))
-            .arg(name)
-            .args(arguments.split_whitespace())
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = match started {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                eprintln!("skipped: there is no python3");
-                return None;
-            }
-            other => other.unwrap(),
-        };
+        let arguments = format!("{name} {arguments}");
+        let mut child = python::spawn("subscriber.py", &arguments, Stdio::piped())?;
         let (sender, said) = channel();
         collect(child.stdout.take().unwrap(), sender.clone());
         collect(child.stderr.take().unwrap(), sender);

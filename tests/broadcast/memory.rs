@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
 use slipring::error::{Eviction, TryRecvError};
+use slipring::options::Resource;
 use slipring::{Context, ErrorKind, Options, TensorSet};
 
 use crate::support::{soon, wait_until};
@@ -80,6 +81,30 @@ fn a_newcomer_knows_every_segment_of_a_long_history() {
 }
 
 #[test]
+fn a_subscriber_that_has_failed_is_told_when_what_it_holds_is_used_anew() {
+    let mut stage = Stage::new(PublishOptions::default());
+    // The topic and one segment of the pool.
+    let limit = Options::new().link_limit(Resource::MappedBytes, FRAME as u64 * 3 / 2);
+    let context = Context::with_options(limit).unwrap();
+    let every = SubscribeOptions::every().reconnect(false);
+    let mut subscriber = context.subscribe(&stage.name, every).unwrap();
+    frame(&mut stage, 1);
+    let held = subscriber.recv_deadline(soon()).unwrap().unwrap().into_tensor().unwrap();
+    let failed = loop {
+        frame(&mut stage, 2);
+        match subscriber.recv_deadline(soon()) {
+            Ok(sample) => drop(sample.unwrap().into_tensor().unwrap()),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(failed.kind(), ErrorKind::AccountFull { .. }), "{failed:?}");
+    wait_until("the end of the subscriber", || stage.publisher.subscribers().is_empty());
+    (3..10).for_each(|byte| frame(&mut stage, byte));
+    let read = held.to_vec::<u8>().map(drop);
+    assert_eq!(*read.unwrap_err().kind(), ErrorKind::LoanRevoked);
+}
+
+#[test]
 fn a_subscriber_that_holds_all_that_it_may_misses_messages_or_is_told() {
     let options = PublishOptions::new().hold_limit(2).stall_after(Duration::from_secs(20));
     let mut stage = Stage::new(options);
@@ -134,7 +159,8 @@ fn a_subscriber_that_reads_nothing_is_evicted_and_the_others_go_on() {
         }
     };
     assert_eq!(*met.kind(), ErrorKind::Evicted { cause: evicted }, "{met}");
-    assert_eq!(*held.to_vec::<u8>().unwrap_err().kind(), ErrorKind::LoanRevoked);
+    let read = held.to_vec::<u8>().map(drop);
+    assert_eq!(*read.unwrap_err().kind(), ErrorKind::LoanRevoked);
     let kinds: Vec<_> = stage.publisher.take_events().iter().map(|event| event.kind()).collect();
     assert_eq!(kinds, [EventKind::Joined, EventKind::Joined, EventKind::Evicted(evicted)]);
     drop(stage.publisher);

@@ -133,7 +133,7 @@ fn each_policy_receives_what_it_asks_for() {
         for one in [&mut every, &mut three, &mut eight, &mut latest] {
             assert_eq!(one.ask("look"), "nothing");
         }
-        // Messages in slots, messages in blocks, and frames, by turns.
+        // By turns: a message in a slot, one in a block, a frame.
         let said: Vec<String> = (0..12)
             .map(|at| match at % 3 {
                 0 => message(&mut stage, 20, 0),

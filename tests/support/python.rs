@@ -15,6 +15,26 @@ pub fn body(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (seed * 31 + at * 7 + (at >> 8)) as u8).collect()
 }
 
+/// Starts a script of `tests` with arguments separated by blanks, and pipes for what it says. `None`, said aloud, where there
+/// is no Python.
+pub fn spawn(script: &str, arguments: &str, stdin: Stdio) -> Option<Child> {
+    let started = Command::new("python3")
+        .arg(format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR")))
+        .args(arguments.split_whitespace())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    match started {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("skipped: there is no python3");
+            None
+        }
+        other => Some(other.unwrap()),
+    }
+}
+
 /// `peer.py` and what it has said so far, on both of its outputs. Killed when dropped.
 pub struct Python {
     pub child: Child,
@@ -25,20 +45,7 @@ pub struct Python {
 impl Python {
     /// Starts it with arguments separated by blanks; `None` where there is no Python.
     pub fn start(arguments: &str) -> Option<Self> {
-        let started = Command::new("python3")
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peer.py"))
-            .args(arguments.split_whitespace())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = match started {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                eprintln!("skipped: there is no python3");
-                return None;
-            }
-            other => other.unwrap(),
-        };
+        let mut child = spawn("peer.py", arguments, Stdio::null())?;
         let said = Arc::new(Mutex::new(String::new()));
         let out = collect(child.stdout.take().unwrap(), &said);
         let err = collect(child.stderr.take().unwrap(), &said);

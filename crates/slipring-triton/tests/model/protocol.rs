@@ -365,6 +365,13 @@ fn the_file_of_a_unix_socket_has_its_mode_and_goes_with_its_server() {
         runtime.block_on(server.serve(async {})).unwrap();
         assert!(!path.exists());
     }
+    // A file that a dead server left is replaced.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let mut server = Server::new(Front::builder().build().unwrap());
+    server.listen_unix(Protocol::Http, &path).unwrap();
+    drop(server);
+    assert!(!path.exists());
     // The server leaves another file at its path in place.
     let mut server = Server::new(Front::builder().build().unwrap());
     server.listen_unix(Protocol::Http, &path).unwrap();
