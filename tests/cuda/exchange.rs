@@ -533,7 +533,8 @@ fn what_was_never_taken_comes_back_with_an_orderly_close() {
             let (pool, stream) = (small_pool(&device), device.stream().unwrap());
             let draft = pool.alloc::<u8>([2 << 20], &stream).unwrap();
             link.send_tensor(draft.share().unwrap()).unwrap();
-            link.send(b"behind it").unwrap();
+            // The peer may have closed already.
+            let _ = link.send(b"behind it");
             // Wherever the peer goes on living.
             hear_out(&mut link);
             let (until, dtype) = (soon(), slipring::DType::Uint8);
