@@ -45,6 +45,8 @@ pub(crate) enum Edge {
     Reclaim,
     /// The lender's fence after it took a block out of its pool, before it writes there.
     Retake,
+    /// A thread drops a part of a held message, and another one drops the last part.
+    Part,
     /// The borrower's fence between its loads of a block and its look whether the lender has taken it back.
     Recheck,
     /// The publisher's fence between the mark of a slot that it writes and the bytes of the slot.
@@ -80,6 +82,12 @@ impl Edge {
     #[inline(always)]
     pub(crate) fn store(self) -> Ordering {
         if self.weakened() { Ordering::Relaxed } else { Ordering::Release }
+    }
+
+    /// Returns the ordering of this edge's load and store in one.
+    #[inline(always)]
+    pub(crate) fn both(self) -> Ordering {
+        if self.weakened() { Ordering::Relaxed } else { Ordering::AcqRel }
     }
 
     /// Issues the fence of this edge, after a relaxed load. Read-only mappings define no stronger load.

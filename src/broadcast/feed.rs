@@ -14,8 +14,8 @@ use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::record::Published;
 use crate::broadcast::sample::{Body, Rare};
 use crate::broadcast::slots::{Look, SlotReader};
-use crate::channel::attachment::borrow_held;
-use crate::channel::hold::{Hold, HoldTable};
+use crate::channel::attachment::{borrow_held, borrow_whole};
+use crate::channel::hold::Hold;
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::segment_cache::SegmentCache;
@@ -61,7 +61,8 @@ pub(crate) struct Feed {
     waiter: Waiter,
     /// Wakes a publisher that waits for this subscriber.
     room: Waker,
-    holds: Arc<HoldTable>,
+    /// Messages in the pool that this side may hold.
+    hold_limit: u32,
     segments: SegmentCache,
     extension: Option<Arc<ExtensionSlot>>,
     /// The payload of the message that was taken last.
@@ -91,7 +92,7 @@ impl Feed {
             cursor: Cursor::new(policy, geometry.capacity(), next),
             waiter: Waiter::new(sleeper, spin).on(words),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
-            holds: HoldTable::new(session.clone(), topic.hold_limit),
+            hold_limit: topic.hold_limit,
             segments: SegmentCache::default(),
             extension: None,
             payload: vec![0; geometry.room()],
@@ -110,7 +111,7 @@ impl Feed {
 
     /// Returns how many messages this side holds.
     pub(super) fn held(&self) -> usize {
-        self.holds.count()
+        self.session.kept_loans() as usize
     }
 
     /// Returns the payload of the message that was taken last.
@@ -284,84 +285,61 @@ impl Feed {
         self.read_rare(message, published, len)
     }
 
-    #[cold]
+    /// Reads a message that has more than its slot's bytes.
+    #[inline(never)]
     fn read_rare(
         &mut self,
         message: u64,
         published: Published,
-        mut len: usize,
+        len: usize,
     ) -> Result<Option<Taken>> {
-        let mut hold = None;
-        if published.has_memory() {
-            let Some(taken) = self.holds.take(message).map(Arc::new) else {
-                if self.cursor.is_lossy() {
-                    return Ok(None);
-                }
-                return Err(ErrorKind::HoldLimit { limit: self.holds.limit() }.into());
-            };
-            // A publisher that waits for this side withdraws no message before it has loaded a position behind it, and then it
-            // sees the hold. Pairs with Seat::position.
-            let is_kept = !self.cursor.is_lossy() && self.cursor.has_begun();
-            if !is_kept && !self.slots.is_held(message) {
-                return Ok(None);
-            }
-            hold = Some(taken);
-        }
-        let opened = self.open(published, &mut len, &hold);
-        let (start, rare) = match opened {
-            Ok(opened) => opened,
+        let (start, end, rare) = match self.hold_and_open(message, published, len) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Ok(None),
             // The socket's queue was full when the publisher announced the segment.
             Err(error) if self.cursor.is_lossy() && is_unknown(&error) => return Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::HoldLimit { .. }) => return Err(error),
             Err(error) => return Err(self.fail(error)),
         };
         let (message, missed) = self.cursor.take();
         self.tell(true);
-        Ok(Some(Taken { message, missed, start, end: len, rare: Some(Box::new(rare)) }))
+        Ok(Some(Taken { message, missed, start, end, rare: Some(rare) }))
     }
 
-    /// Opens a message whose payload in the slot is in the buffer.
-    fn open(
+    /// Holds a message whose payload in the slot is in the buffer, and opens it. Returns its payload's range in the buffer and the
+    /// rest, or `None` if it was withdrawn meanwhile or this side may miss it.
+    fn hold_and_open(
         &mut self,
+        message: u64,
         published: Published,
-        len: &mut usize,
-        hold: &Option<Arc<Hold>>,
-    ) -> Result<(usize, Rare)> {
-        let header = published.header;
-        let lie = || Error::from(Fault::RecordHeader { header: header.to_word() });
-        let Self { session, segments, extension, payload, .. } = self;
-        if published.is_spilled {
-            let hold = hold.as_ref().ok_or_else(lie)?;
-            let descriptor = payload.first_chunk().ok_or_else(lie)?;
-            let descriptor = LoanDescriptor::decode(descriptor);
-            let range = borrow_held(session, segments, &descriptor, hold)?;
-            if range.bytes().len() as u64 != header.len() {
-                return Err(lie());
-            }
-            *payload = range.bytes().try_to_vec()?;
-            range.check()?;
-            *len = payload.len();
-        }
-        let (metadata, rest) = published.split(&payload[..*len])?;
-        let start = *len - rest.len();
-        if header.kind() == Kind::Message {
-            let body = match (header.is_pooled(), hold) {
-                (false, _) => Body::Slot,
-                (true, Some(hold)) => {
-                    let descriptor = rest.first_chunk().ok_or_else(lie)?;
-                    let descriptor = LoanDescriptor::decode(descriptor);
-                    Body::Block(borrow_held(session, segments, &descriptor, hold)?)
+        mut len: usize,
+    ) -> Result<Option<(usize, usize, Box<Rare>)>> {
+        let Self { slots, cursor, hold_limit: limit, session, segments, payload, .. } = self;
+        let mut hold = None;
+        if published.has_memory() {
+            let Some(taken) = Hold::take(session, *limit, message) else {
+                if cursor.is_lossy() {
+                    return Ok(None);
                 }
-                (true, None) => return Err(lie()),
+                return Err(ErrorKind::HoldLimit { limit: *limit }.into());
             };
-            return Ok((start, Rare { metadata, body }));
+            // A publisher that waits for this side withdraws no message before it has loaded a position behind it, and then it
+            // sees the hold. Pairs with Seat::position.
+            let is_kept = !cursor.is_lossy() && cursor.has_begun();
+            if !is_kept && !slots.is_held(message) {
+                return Ok(None);
+            }
+            if let Some((loan, single)) = published.single(payload) {
+                let range = borrow_whole(session, segments, &loan, taken)?;
+                let body = Body::Tensor(single.on_loan(range));
+                return Ok(Some((0, len, Box::new(Rare { metadata: Metadata::new(), body }))));
+            }
+            hold = Some(taken);
         }
-        let table = header.attachments() * pooled::LEN;
-        let (table, description) = rest.split_at_checked(table).ok_or_else(lie)?;
-        let origin = (&*session, segments);
-        let mut claims = Claims::held(origin, table, hold.clone(), Metadata::new(), extension);
-        let set = open_set(description, &mut claims)?;
-        claims.finish()?;
-        Ok((start, Rare { metadata, body: Body::Tensors(set) }))
+        let memory = (&*session, segments);
+        let (start, rare) =
+            open(published, (payload, &mut len), memory, hold.as_ref(), &mut self.extension)?;
+        Ok(Some((start, len, Box::new(rare))))
     }
 
     /// Tells the publisher the position.
@@ -413,6 +391,51 @@ impl Drop for Feed {
             self.waiter.leave(&self.link);
         }
     }
+}
+
+/// Opens a message whose payload in the slot is in the buffer. Returns where the payload begins behind the metadata, and the rest.
+/// A payload that has spilled replaces what is in the buffer.
+fn open(
+    published: Published,
+    (payload, len): (&mut Vec<u8>, &mut usize),
+    (session, segments): (&Arc<Session>, &mut SegmentCache),
+    hold: Option<&Hold<'_>>,
+    extension: &mut Option<Arc<ExtensionSlot>>,
+) -> Result<(usize, Rare)> {
+    let header = published.header;
+    let lie = || Error::from(Fault::RecordHeader { header: header.to_word() });
+    if published.is_spilled {
+        let hold = hold.ok_or_else(lie)?;
+        let descriptor = payload.first_chunk().ok_or_else(lie)?;
+        let descriptor = LoanDescriptor::decode(descriptor);
+        let range = borrow_held(session, segments, &descriptor, hold)?;
+        if range.bytes().len() as u64 != header.len() {
+            return Err(lie());
+        }
+        *payload = range.bytes().try_to_vec()?;
+        range.check()?;
+        *len = payload.len();
+    }
+    let (metadata, rest) = published.split(&payload[..*len])?;
+    let start = *len - rest.len();
+    if header.kind() == Kind::Message {
+        let body = match (header.is_pooled(), hold) {
+            (false, _) => Body::Slot,
+            (true, Some(hold)) => {
+                let descriptor = rest.first_chunk().ok_or_else(lie)?;
+                let descriptor = LoanDescriptor::decode(descriptor);
+                Body::Block(borrow_held(session, segments, &descriptor, hold)?)
+            }
+            (true, None) => return Err(lie()),
+        };
+        return Ok((start, Rare { metadata, body }));
+    }
+    let table = header.attachments() * pooled::LEN;
+    let (table, description) = rest.split_at_checked(table).ok_or_else(lie)?;
+    let mut claims = Claims::held((session, segments), table, hold, Metadata::new(), extension);
+    let set = open_set(description, &mut claims)?;
+    claims.finish()?;
+    Ok((start, Rare { metadata, body: Body::Tensors(set) }))
 }
 
 /// Checks that time is left after a wait that ended without a message: a publisher that lies ends every wait at once.

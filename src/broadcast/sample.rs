@@ -14,6 +14,8 @@ pub(super) enum Body {
     Owned(Vec<u8>),
     /// In a block of the publisher's pool.
     Block(LentRange),
+    /// One tensor without a name.
+    Tensor(Tensor),
     Tensors(TensorSet),
 }
 
@@ -77,7 +79,7 @@ impl<'a> Sample<'a> {
     /// Returns whether it is a message of bytes or of tensors.
     pub fn kind(&self) -> MessageKind {
         match self.body() {
-            Body::Tensors(_) => MessageKind::Tensors,
+            Body::Tensor(_) | Body::Tensors(_) => MessageKind::Tensors,
             _ => MessageKind::Message,
         }
     }
@@ -112,7 +114,7 @@ impl<'a> Sample<'a> {
             Body::Slot => self.payload.len(),
             Body::Owned(bytes) => bytes.len(),
             Body::Block(range) => range.bytes().len(),
-            Body::Tensors(_) => 0,
+            Body::Tensor(_) | Body::Tensors(_) => 0,
         }
     }
 
@@ -136,7 +138,7 @@ impl<'a> Sample<'a> {
                 range.check()?;
                 Ok(range.bytes())
             }
-            Body::Tensors(_) => Ok(Bytes::of(&[])),
+            Body::Tensor(_) | Body::Tensors(_) => Ok(Bytes::of(&[])),
         }
     }
 
@@ -176,12 +178,15 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// Returns the tensors of the message. A message of bytes has none.
-    pub fn tensors(&self) -> Option<&TensorSet> {
-        match self.body() {
-            Body::Tensors(set) => Some(set),
-            _ => None,
-        }
+    /// Returns an iterator over the names and the tensors of the message, in order. A tensor without a name has an empty one, and
+    /// a message of bytes has no tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        let (single, set) = match self.body() {
+            Body::Tensor(tensor) => (Some(("", tensor)), None),
+            Body::Tensors(set) => (None, Some(set)),
+            _ => (None, None),
+        };
+        single.into_iter().chain(set.into_iter().flat_map(TensorSet::iter))
     }
 
     /// Returns the sample without its borrow of the subscriber. It copies a short message. A long one and tensors stay in the
@@ -219,6 +224,11 @@ impl<'a> Sample<'a> {
                 set.set_metadata(metadata);
                 set
             }
+            Rare { body: Body::Tensor(tensor), .. } => {
+                let mut set = TensorSet::new();
+                set.push(tensor);
+                set
+            }
             _ => TensorSet::new(),
         }
     }
@@ -228,7 +238,18 @@ impl<'a> Sample<'a> {
     /// # Errors
     ///
     /// [`TensorFault::Count`]: it has another number of tensors.
-    pub fn into_tensor(self) -> Result<Tensor> {
+    #[inline]
+    pub fn into_tensor(mut self) -> Result<Tensor> {
+        if let Some(rare) = self.rare.take_if(|rare| matches!(rare.body, Body::Tensor(_)))
+            && let Body::Tensor(tensor) = rare.body
+        {
+            return Ok(tensor);
+        }
+        self.into_tensor_of_set()
+    }
+
+    #[cold]
+    fn into_tensor_of_set(self) -> Result<Tensor> {
         let set = self.into_tensors();
         let count = set.len();
         let mut tensors = set.into_iter();

@@ -49,6 +49,9 @@ impl Attachment {
     }
 }
 
+/// The bit of a range of a publisher's message: the loan ends with the last part of the message.
+const PART: u64 = 1 << 32;
+
 /// A range of a peer's pool that is lent to this process. Dropping it returns the loan.
 #[derive(Debug)]
 pub struct LentRange {
@@ -56,9 +59,8 @@ pub struct LentRange {
     offset: usize,
     len: usize,
     generation: u64,
-    slot: u32,
-    /// Of a message of a publisher: the loan ends with the last part of the message.
-    hold: Option<Arc<Hold>>,
+    /// The slot, and [`PART`]. In one word: a move of fields of other widths waits for their stores.
+    slot: u64,
 }
 
 impl LentRange {
@@ -100,8 +102,11 @@ impl LentRange {
 impl Drop for LentRange {
     #[inline]
     fn drop(&mut self) {
-        if self.hold.is_none() {
-            self.segment.session.return_loan(self.slot, self.generation);
+        let (session, slot) = (&self.segment.session, self.slot as u32);
+        if self.slot & PART == 0 {
+            session.return_loan(slot, self.generation);
+        } else {
+            session.drop_part(slot);
         }
     }
 }
@@ -122,7 +127,7 @@ enum Origin<'a> {
         session: &'a Arc<Session>,
         segments: &'a mut SegmentCache,
         table: &'a [u8],
-        hold: Option<Arc<Hold>>,
+        hold: Option<&'a Hold<'a>>,
     },
     /// A record in the backlog, whose attachments were claimed when it was set aside.
     Kept(std::vec::IntoIter<Attachment>),
@@ -143,7 +148,7 @@ impl<'a> Claims<'a> {
     pub(crate) fn held(
         (session, segments): (&'a Arc<Session>, &'a mut SegmentCache),
         table: &'a [u8],
-        hold: Option<Arc<Hold>>,
+        hold: Option<&'a Hold<'a>>,
         metadata: Metadata,
         extension: &'a mut Option<Arc<ExtensionSlot>>,
     ) -> Self {
@@ -189,7 +194,7 @@ impl<'a> Claims<'a> {
                 Some((descriptor, rest)) => {
                     *table = rest;
                     let descriptor = LoanDescriptor::decode(descriptor);
-                    Some(attach_held(session, segments, &descriptor, hold)?)
+                    Some(attach_held(session, segments, &descriptor, *hold)?)
                 }
                 None => None,
             },
@@ -237,7 +242,7 @@ fn attach_held(
     session: &Arc<Session>,
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,
-    hold: &Option<Arc<Hold>>,
+    hold: Option<&Hold<'_>>,
 ) -> Result<Attachment> {
     match hold {
         Some(hold) if descriptor.slot != NO_SLOT => {
@@ -262,26 +267,46 @@ pub(super) fn borrow(
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,
 ) -> Result<LentRange> {
-    descriptor.check(u64::MAX, session.link.terms().own.loan_slots)?;
-    let segment = segments.find(session, descriptor.segment)?.clone();
-    let (offset, len) = descriptor.range_in(segment.segment.len() as u64)?;
-    let LoanDescriptor { slot, generation, .. } = *descriptor;
-    session.keep_loan(slot);
-    Ok(LentRange { segment, offset, len, generation, slot, hold: None })
+    locate(session, segments, descriptor, || {
+        session.keep_loan(descriptor.slot);
+        descriptor.slot.into()
+    })
 }
 
-/// Returns the range of a publisher's pool that a descriptor names.
+/// Returns the range of a publisher's pool that a descriptor names, as another part of a held message.
 pub(crate) fn borrow_held(
     session: &Arc<Session>,
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,
-    hold: &Arc<Hold>,
+    hold: &Hold<'_>,
+) -> Result<LentRange> {
+    locate(session, segments, descriptor, || PART | u64::from(hold.split()))
+}
+
+/// As [`borrow_held`], as the only part.
+#[inline(always)]
+pub(crate) fn borrow_whole(
+    session: &Arc<Session>,
+    segments: &mut SegmentCache,
+    descriptor: &LoanDescriptor,
+    hold: Hold<'_>,
+) -> Result<LentRange> {
+    locate(session, segments, descriptor, || PART | u64::from(hold.into_slot()))
+}
+
+/// Returns the range that a descriptor names, with the slot that `keep` returns, with [`PART`] if that is a part of a held message.
+#[inline(always)]
+fn locate(
+    session: &Arc<Session>,
+    segments: &mut SegmentCache,
+    descriptor: &LoanDescriptor,
+    keep: impl FnOnce() -> u64,
 ) -> Result<LentRange> {
     descriptor.check(u64::MAX, session.link.terms().own.loan_slots)?;
     let segment = segments.find(session, descriptor.segment)?.clone();
     let (offset, len) = descriptor.range_in(segment.segment.len() as u64)?;
-    let LoanDescriptor { slot, generation, .. } = *descriptor;
-    Ok(LentRange { segment, offset, len, generation, slot, hold: Some(hold.clone()) })
+    let (generation, slot) = (descriptor.generation, keep());
+    Ok(LentRange { segment, offset, len, generation, slot })
 }
 
 /// The longest description of a record with a single loan that both sides handle in registers, in words of 8 bytes.

@@ -14,6 +14,7 @@ pub(crate) mod health;
 #[expect(clippy::module_inception, reason = "a link is the object that this folder is about")]
 pub(crate) mod link;
 pub(crate) mod link_socket;
+pub(crate) mod parts;
 pub(crate) mod passed;
 pub(crate) mod registry;
 pub(crate) mod session;

@@ -13,6 +13,7 @@ use crate::handshake::{layout, socket};
 use crate::link::env::LinkEnv;
 use crate::link::health::Health;
 use crate::link::link::Link;
+use crate::link::parts::Parts;
 use crate::shm::OwnWords;
 use crate::sync::Edge;
 use crate::wake::{Attention, Waker};
@@ -28,8 +29,8 @@ pub(crate) struct Session {
     room: Mutex<Waker>,
     /// Whether the user vouches that the peer does not write to blocks on loan.
     trusted: AtomicBool,
-    /// For each loan slot of this side, whether this process keeps the loan in it. Made for the first such loan.
-    kept: OnceLock<Box<[AtomicBool]>>,
+    /// For each loan slot of this side, what this process keeps in it. Made for the first loan.
+    kept: OnceLock<Box<[Parts]>>,
 }
 
 impl Session {
@@ -68,26 +69,61 @@ impl Session {
     /// Notes that this process keeps the peer's loan in a slot of this side.
     #[inline]
     pub(crate) fn keep_loan(&self, slot: u32) {
-        let slots = self.link.terms().own.loan_slots;
-        let kept = self.kept.get_or_init(|| (0..slots).map(|_| AtomicBool::new(false)).collect());
-        kept[slot as usize].store(true, Ordering::Relaxed);
+        self.kept()[slot as usize].take();
     }
 
-    /// Returns how many loans of the peer's this process keeps.
+    #[inline]
+    fn kept(&self) -> &[Parts] {
+        let slots = self.link.terms().own.loan_slots;
+        self.kept.get_or_init(|| (0..slots).map(|_| Parts::new()).collect())
+    }
+
+    /// Holds a message of a publisher in one of the first `limit` slots, with one part. Returns the slot, or `None` if none of
+    /// them is free.
+    #[inline]
+    pub(crate) fn take_hold(&self, limit: u32) -> Option<u32> {
+        let kept = self.kept();
+        let slot = kept.iter().take(limit as usize).position(Parts::is_free)?;
+        kept[slot].take();
+        Some(slot as u32)
+    }
+
+    /// Adds a part to a held message, of which the caller has one.
+    pub(crate) fn add_part(&self, slot: u32) {
+        self.kept()[slot as usize].add();
+    }
+
+    /// Drops a part of a held message. The drop of the last one gives the hold back.
+    #[inline]
+    pub(crate) fn drop_part(&self, slot: u32) {
+        let part = &self.kept()[slot as usize];
+        if part.drop_one() {
+            self.store_return(slot, 0);
+            // This side takes the slot only now: its next hold comes after that store.
+            part.free();
+        }
+    }
+
+    /// Returns how many loans or held messages of the peer's this process keeps.
     pub(crate) fn kept_loans(&self) -> u64 {
         let kept = self.kept.get().into_iter().flatten();
-        kept.filter(|kept| kept.load(Ordering::Relaxed)).count() as u64
+        kept.filter(|kept| !kept.is_free()).count() as u64
     }
 
     /// Returns a loan to the peer, which may then reuse the block.
     pub(crate) fn return_loan(&self, slot: u32, generation: u64) {
+        if let Some(kept) = self.kept.get() {
+            // The store of the generation orders this before the peer's next loan in the slot.
+            kept[slot as usize].free();
+        }
+        self.store_return(slot, generation);
+    }
+
+    #[inline(always)]
+    fn store_return(&self, slot: u32, generation: u64) {
         let link = &*self.link;
         if !link.own().generation().is_current() {
             return;
-        }
-        if let Some(kept) = self.kept.get() {
-            // The store below orders this before the peer's next loan in the slot.
-            kept[slot as usize].store(false, Ordering::Relaxed);
         }
         let word = layout::RETURNS + 8 * slot as usize;
         // Pairs with Account::reclaim: this process's loads of the block are done.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::{
     Attachment, Charged, Claims, Envelope, LentRange, Metadata, OutgoingAttachment, PLAIN_TENSORS,
-    Received, Receiver, Sender,
+    Received, Receiver, SINGLE, Sender,
 };
 use crate::error::{Error, ErrorKind, Fault, Result, TensorFault, TryRecvError, TrySendError};
 use crate::patience::{RecvPatience, SendPatience};
@@ -446,6 +446,30 @@ impl Received<'_> {
     /// As [`release`](Self::release).
     pub fn into_tensors(self) -> Result<TensorSet> {
         Ok(self.open(open_set)?.unwrap_or_default())
+    }
+}
+
+/// The data type and the shape of a tensor that comes alone, without its memory.
+pub(crate) struct SingleTensor {
+    dtype: DType,
+    shape: Shape,
+}
+
+impl SingleTensor {
+    /// Decodes a description of `len` bytes, in little-endian words, of a tensor whose memory has `loan` bytes. Returns `None` if
+    /// the description has another form or is impossible.
+    #[inline]
+    pub(crate) fn decode(words: [u64; SINGLE], len: usize, loan: u64) -> Option<Self> {
+        let (dtype, shape) = descriptor::of_words(words, len)?;
+        let loan = usize::try_from(loan).ok()?;
+        descriptor::check_len(dtype, &shape, loan).ok()?;
+        Some(Self { dtype, shape })
+    }
+
+    /// Returns the tensor, whose memory is on loan.
+    #[inline]
+    pub(crate) fn on_loan(self, range: LentRange) -> Tensor {
+        Tensor { dtype: self.dtype, shape: self.shape, storage: Storage::Lent(range) }
     }
 }
 

@@ -32,7 +32,7 @@ pub use descriptor::{Descriptor, Location};
 #[doc(no_inline)]
 pub use dtype::DType;
 pub use element::Element;
-pub(crate) use exchange::{TENSORS, open_set};
+pub(crate) use exchange::{SingleTensor, TENSORS, open_set};
 #[doc(hidden)]
 pub use gpu::{Fate, GpuBorrower, GpuLoan, GpuMemory, GpuParcel, GpuPlace, OnGpu, Ticket};
 pub(crate) use outgoing::Described;

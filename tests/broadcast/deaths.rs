@@ -70,8 +70,8 @@ fn send(publisher: &mut Publisher, number: u64) {
 
 /// Returns the bytes of a sample. `None`: the publisher has taken them back.
 fn bytes_of(sample: &OwnedSample) -> Option<Vec<u8>> {
-    let bytes = match sample.tensors() {
-        Some(set) => set.at(0).unwrap().to_vec::<u8>(),
+    let bytes = match sample.tensors().next() {
+        Some((_, tensor)) => tensor.to_vec::<u8>(),
         None => sample.to_vec(),
     };
     match bytes {

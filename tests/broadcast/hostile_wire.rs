@@ -60,8 +60,8 @@ impl Siege {
             for one in [&mut self.every, &mut self.latest] {
                 let sample = one.recv_deadline(soon()).unwrap().expect("a message");
                 assert_eq!((sample.sequence(), sample.missed()), (number as u64, 0));
-                let met = match sample.tensors() {
-                    Some(set) => set.at(0).unwrap().to_vec::<u8>().unwrap(),
+                let met = match sample.tensors().next() {
+                    Some((_, tensor)) => tensor.to_vec::<u8>().unwrap(),
                     None => sample.to_vec().unwrap(),
                 };
                 assert!(met == message, "message {number}");

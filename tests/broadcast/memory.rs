@@ -56,8 +56,10 @@ fn frozen_memory_is_kept_no_longer_than_it_must() {
         }
         stage.publisher.send_tensors(&set).unwrap();
         let sample = every.recv().unwrap().unwrap();
-        let bytes = sample.tensors().unwrap()["frame"].to_vec::<u8>().unwrap();
-        assert_eq!(bytes, vec![number; FRAME]);
+        let tensors: Vec<_> = sample.tensors().collect();
+        assert_eq!(tensors.len(), set.len());
+        let (name, frame) = tensors[0];
+        assert_eq!((name, frame.to_vec::<u8>().unwrap()), ("frame", vec![number; FRAME]));
     }
 }
 

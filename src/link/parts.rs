@@ -1,0 +1,113 @@
+//! What this process keeps in one loan slot: a loan, or a held message in one or more parts.
+//!
+//! 1. One thread takes a slot that is free. Any thread drops a part, and whoever drops the last one frees the slot.
+//! 2. The thread that drops the last part comes after all loads of the others, so what it stores then is true of all of them.
+//! 3. The thread that takes a slot comes after what was stored before the slot was free.
+
+use crate::sync::{AtomicU32, Edge, Ordering};
+
+/// The bit of a slot that is not free. The others count parts.
+const TAKEN: u32 = 1 << 31;
+
+/// The parts of what is kept in one slot.
+#[derive(Debug)]
+pub(crate) struct Parts(AtomicU32);
+
+impl Parts {
+    /// Returns a free slot.
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Returns whether nothing is kept in the slot.
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        // Pairs with free.
+        self.0.load(Edge::Part.load()) == 0
+    }
+
+    /// Keeps one part in the slot, which is free.
+    #[inline]
+    pub(crate) fn take(&self) {
+        self.0.store(TAKEN | 1, Ordering::Relaxed);
+    }
+
+    /// Adds a part. The caller has one.
+    #[inline]
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Drops a part. Returns whether it was the last one: then the caller [frees](Self::free) the slot.
+    #[inline]
+    pub(crate) fn drop_one(&self) -> bool {
+        // Nobody adds a part without one. Pairs with the store of this function.
+        self.0.load(Edge::Part.load()) == TAKEN | 1
+            || self.0.fetch_sub(1, Edge::Part.both()) == TAKEN | 1
+    }
+
+    /// Frees the slot.
+    #[inline]
+    pub(crate) fn free(&self) {
+        // Pairs with is_free.
+        self.0.store(0, Edge::Part.store());
+    }
+}
+
+#[cfg(all(test, slipring_loom))]
+mod models {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::shm::{LoomWords, OwnWords, PeerWords};
+    use crate::sync::failure_without;
+    use loom::thread;
+
+    /// loom's message about plain memory that is accessed without an order.
+    const RACE: &str = "Causality violation";
+
+    /// Two threads read a held message, and each drops its part. Whoever drops the last one gives the hold back, and frees the
+    /// slot. The publisher uses the memory anew, and this side holds another message in the slot.
+    fn parts() {
+        loom::model(|| {
+            let [holds, memory] = [(); 2].map(|()| LoomWords::new(8));
+            memory.store(0, 1, Ordering::Relaxed);
+            let slot = Arc::new(Parts::new());
+            slot.take();
+            holds.store(0, 1, Ordering::Relaxed);
+            slot.add();
+            let read = {
+                let (slot, holds, memory) = (slot.clone(), holds.clone(), memory.clone());
+                move || {
+                    assert_eq!(memory.read(0), 1);
+                    if slot.drop_one() {
+                        holds.store(0, 0, Edge::Return.store());
+                        slot.free();
+                    }
+                }
+            };
+            let reading = [thread::spawn(read.clone()), thread::spawn(read)];
+            if slot.is_free() {
+                slot.take();
+                holds.store(0, 2, Edge::Return.store());
+            }
+            let held = holds.load(0);
+            Edge::Reclaim.acquire();
+            if held != 1 {
+                memory.store(0, 9, Ordering::Relaxed);
+            }
+            reading.into_iter().for_each(|reading| reading.join().unwrap());
+            assert!(held != 2 || holds.load(0) == 2, "a hold was lost");
+        });
+    }
+
+    #[test]
+    fn the_last_part_gives_a_hold_back() {
+        parts();
+    }
+
+    #[test]
+    fn the_last_part_fails_without_part() {
+        assert!(failure_without(Edge::Part, parts).contains(RACE));
+    }
+}
