@@ -26,6 +26,7 @@ use crate::handshake::peer::Peer;
 use crate::handshake::socket::{self, Incoming, Received};
 use crate::handshake::{Policy, layout};
 use crate::link::LinkSocket;
+use crate::link::control_socket;
 use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::link::waiter::Waiter;
@@ -462,11 +463,14 @@ fn receive_topic(
 ) -> Result<(Topic, PeerSegment)> {
     let socket = session.link.socket();
     let mut packet = loop {
-        match socket::receive::<PACKET>(socket)? {
+        match control_socket::receive(socket)? {
             Incoming::Packet(packet) if is_segment(&packet) => {
                 session.link.control_socket().admit(packet, socket)?;
             }
-            Incoming::Packet(packet) => break packet,
+            Incoming::Packet(packet) => {
+                packet.is_whole(socket)?;
+                break packet;
+            }
             Incoming::End => return Err(ErrorKind::PeerClosed.into()),
             Incoming::Nothing => {
                 if !socket::wait_readable(socket, Some(deadline))? {

@@ -335,10 +335,7 @@ impl ControlSocket {
             return Ok(false);
         }
         self.spend(CALL);
-        if untrusted::are_some_overdrawn() {
-            check_overdraft(socket)?;
-        }
-        match socket::receive_cut::<PACKET>(socket)? {
+        match receive(socket)? {
             Incoming::Packet(packet) => {
                 self.packets += 1;
                 self.admit(packet, socket).map(|()| true)
@@ -552,6 +549,18 @@ impl Drop for ControlSocket {
             discard(std::mem::take(&mut self.segments), generation);
         }
     }
+}
+
+/// Receives the next packet of a link, which may be cut short.
+///
+/// # Errors
+///
+/// [`ErrorKind::DescriptorLimit`]: it has descriptors, and too many of its user's wait to be closed.
+pub(crate) fn receive(socket: &OwnedFd) -> Result<Incoming<PACKET>> {
+    if untrusted::are_some_overdrawn() {
+        check_overdraft(socket)?;
+    }
+    socket::receive_cut(socket)
 }
 
 /// Refuses the next packet if it has descriptors and too many of its user's wait to be closed. The end of the socket closes

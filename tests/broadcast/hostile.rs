@@ -6,17 +6,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::Rlimit;
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions, Subscriber};
 use slipring::error::{Eviction, Fault, TryRecvError};
 use slipring::options::PeerPolicy;
 use slipring::{Context, ErrorKind, Options, Tensor, TensorSet};
 
+use crate::support::census::{Census, descriptors};
+use crate::support::hanging::HangingFile;
 use crate::support::other::{Other, alone, say};
 use crate::support::raw::{
     self, Hello, Lent, MESSAGE, META, MORE, Memory, POOLED, RECEIVER_STATE, RETURNS, RawPeer,
     header, page, topic_packet,
 };
-use crate::support::{census::Census, fault, soon, unique_name, wait_until};
+use crate::support::{HANG, fault, soon, unique_name, wait_until};
 use crate::{Stage, next};
 
 /// Policies in a Hello.
@@ -359,6 +362,40 @@ fn joins(
     peer.heard(&packet, &fds);
     answer(&peer.socket);
     (joining.join().unwrap(), peer)
+}
+
+#[test]
+fn a_publisher_of_files_that_hang_cannot_use_up_the_descriptors() {
+    const LIMIT: u64 = 1024;
+    alone("a_publisher_of_files_that_hang_cannot_use_up_the_descriptors", || {
+        let Some(file) = HangingFile::open() else { return };
+        let limit = Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+        let join = |_| {
+            let name = unique_name();
+            let listener = raw::listen(&name);
+            let joining = std::thread::spawn(move || {
+                let options = SubscribeOptions::latest().reconnect(false);
+                let patient = Options::new().handshake_timeout(HANG);
+                Context::with_options(patient).unwrap().subscribe(&name, options).map(drop)
+            });
+            let socket = raw::accept(&listener);
+            let (packet, fds) = raw::receive(&socket).expect("a Hello");
+            let mut peer = RawPeer::greet(socket, Hello::publisher());
+            peer.heard(&packet, &fds);
+            (joining, peer)
+        };
+        // All of them have joined before the first one is overdrawn.
+        let waiting: Vec<_> = (0..8).map(join).collect();
+        let topic = topic_packet(16, 256, 4, 0);
+        for (joining, peer) in waiting {
+            raw::send(&peer.socket, &topic, &[file.as_fd(); 200]).unwrap();
+            joining.join().unwrap().unwrap_err();
+        }
+        assert!(descriptors() < LIMIT as usize * 3 / 4, "{} are open", descriptors());
+        drop(file);
+        wait_until("the closes", || descriptors() < 200);
+    });
 }
 
 const SLOTS: u64 = 16;
