@@ -121,6 +121,7 @@ impl Stage {
             self.due.push(message);
             self.read();
         }
+        self.publisher.reclaim();
         self.publisher.kept_bytes()
     }
 

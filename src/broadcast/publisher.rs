@@ -316,7 +316,8 @@ impl Publisher {
             match self.context.alloc(shape) {
                 Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
                     self.adopt();
-                    self.reclaim(error, SendPatience::Default, &mut stall).map_err(into_error)?;
+                    self.make_memory(error, SendPatience::Default, &mut stall)
+                        .map_err(into_error)?;
                 }
                 done => return done,
             }
@@ -390,15 +391,38 @@ impl Publisher {
         self.audience.lock().take_events()
     }
 
-    /// Returns the bytes of the pool that published messages keep: those that subscribers may ask for or hold. It first takes back
-    /// what no subscriber does.
+    /// Returns the bytes of the pool that published messages keep. Some may be of messages that no subscriber may ask for any more:
+    /// [`reclaim`](Self::reclaim) takes those back.
     pub fn kept_bytes(&self) -> u64 {
-        let mut state = self.audience.lock();
+        self.audience.lock().kept_bytes()
+    }
+
+    /// Takes back the memory of messages that no subscriber may ask for, and that none holds. Returns how many bytes that were.
+    ///
+    /// A send does this when it needs memory, so only a publisher that sends nothing for a while and shares its pool with others
+    /// has a use for it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use slipring::broadcast::PublishOptions;
+    /// # use slipring::{Address, Context};
+    /// # let context = Context::new()?;
+    /// let mut camera = context.publish(Address::fresh(), PublishOptions::new().history(1))?;
+    /// camera.send(&[7; 100_000])?;
+    /// camera.reclaim();
+    /// assert!(camera.kept_bytes() >= 100_000); // for the next subscriber
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn reclaim(&mut self) -> u64 {
         // A forked child has nothing mapped.
-        if self.words.generation().is_current() {
-            state.withdraw(&self.writer, self.options.topic().history.into(), 0);
+        if !self.words.generation().is_current() {
+            return 0;
         }
-        state.kept_bytes()
+        let mut state = self.audience.lock();
+        let before = state.kept_bytes();
+        state.withdraw(&self.writer, self.options.topic().history.into(), 0);
+        before - state.kept_bytes()
     }
 
     /// Returns the number of messages that were published.
@@ -492,7 +516,7 @@ impl Publisher {
         loop {
             match self.context.pool().alloc(len)? {
                 Ok(block) => return Ok(block),
-                Err(exhausted) => self.reclaim(exhausted.into(), patience, stall)?,
+                Err(exhausted) => self.make_memory(exhausted.into(), patience, stall)?,
             }
         }
     }
@@ -500,7 +524,7 @@ impl Publisher {
     /// Takes back memory that nobody reads. If there was none, waits for the subscriber that is furthest behind. Returns `full`
     /// if no wait helps.
     #[cold]
-    fn reclaim(
+    fn make_memory(
         &mut self,
         full: Error,
         patience: SendPatience,

@@ -190,9 +190,12 @@ fn kill_subscribers(test: &str) {
         }
         drop(victims);
         over.store(true, Ordering::Relaxed);
-        let publisher = publishing.join().unwrap();
+        let mut publisher = publishing.join().unwrap();
         wait_until("the end of the dead", || publisher.subscribers().len() == 1);
-        wait_until("their memory", || publisher.kept_bytes() == 0);
+        wait_until("their memory", || {
+            publisher.reclaim();
+            publisher.kept_bytes() == 0
+        });
         drop(publisher);
         assert_eq!(honest.join().unwrap(), sent.load(Ordering::Relaxed));
     });

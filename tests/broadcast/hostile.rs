@@ -193,14 +193,14 @@ fn holds_that_are_never_given_back_cost_no_more_than_the_limit() {
             assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![number; FRAME]);
         }
         let most = if first == 1 { 4 } else { 1 };
-        assert!(stage.publisher.kept_bytes() <= most * FRAME as u64, "{first}");
+        assert!(stage.kept_bytes() <= most * FRAME as u64, "{first}");
         assert!(stage.publisher.subscribers().iter().all(|one| one.held() <= 3));
     }
     liar.own.store(RETURNS, stage.publisher.sent());
     stage.publisher.send(b"withdraws nothing that is held").unwrap();
     drop(liar);
     wait_until("its end", || stage.publisher.subscribers().len() == 1);
-    assert!(stage.publisher.kept_bytes() <= FRAME as u64);
+    assert!(stage.kept_bytes() <= FRAME as u64);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_flood_of_joins_leaves_nothing_behind() {
         }
         wait_until("their end", || stage.publisher.subscribers().len() == 1);
         before.comes_back_but_for_a_spare();
-        assert!(stage.publisher.kept_bytes() <= 32_768);
+        assert!(stage.kept_bytes() <= 32_768);
     });
 }
 

@@ -80,7 +80,7 @@ impl Siege {
             self.stage.publisher.try_send(b"short").unwrap();
             let sent = (next(&mut self.every).0, next(&mut self.latest).0);
             assert_eq!(sent, (b"short".to_vec(), b"short".to_vec()));
-            self.stage.publisher.kept_bytes() == 0
+            self.stage.kept_bytes() == 0
         });
     }
 }

@@ -52,6 +52,12 @@ impl Stage {
         self.context.subscribe(&self.name, options.reconnect(false)).unwrap()
     }
 }
+    /// Returns the bytes of the pool that subscribers may ask for or hold.
+    fn kept_bytes(&mut self) -> u64 {
+        self.publisher.reclaim();
+        self.publisher.kept_bytes()
+    }
+
 
 /// Receives the next message, which must come.
 fn next(subscriber: &mut Subscriber) -> (Vec<u8>, u64) {

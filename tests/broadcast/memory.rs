@@ -23,13 +23,13 @@ fn memory_that_nobody_may_ask_for_comes_back() {
     let mut stage = Stage::with(Options::new().pool_quota(8 << 20), PublishOptions::default());
     for number in 0..100u8 {
         frame(&mut stage, number);
-        assert_eq!(stage.publisher.kept_bytes(), 0, "nobody subscribes");
+        assert_eq!(stage.kept_bytes(), 0, "nobody subscribes");
     }
     let mut latest = stage.subscribe(SubscribeOptions::latest());
     for number in 0..100u8 {
         frame(&mut stage, number);
     }
-    assert!(stage.publisher.kept_bytes() < 2 * FRAME as u64);
+    assert!(stage.kept_bytes() < 2 * FRAME as u64);
     let tensor = latest.recv().unwrap().unwrap().into_tensor().unwrap();
     assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![99; FRAME]);
     // Held by the subscriber, whatever comes later.
@@ -37,7 +37,24 @@ fn memory_that_nobody_may_ask_for_comes_back() {
         frame(&mut stage, number);
         assert_eq!(tensor.to_vec::<u8>().unwrap(), vec![99; FRAME]);
     }
-    assert!(stage.publisher.kept_bytes() < 3 * FRAME as u64);
+    assert!(stage.kept_bytes() < 3 * FRAME as u64);
+}
+
+#[test]
+fn a_look_at_what_is_kept_changes_nothing() {
+    let mut stage = Stage::new(PublishOptions::default());
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    for number in 0..2u8 {
+        frame(&mut stage, number);
+    }
+    for _ in 0..2 {
+        drop(every.recv().unwrap().unwrap());
+    }
+    let kept = stage.publisher.kept_bytes();
+    assert!(kept >= 2 * FRAME as u64, "{kept}");
+    let freed = stage.publisher.reclaim();
+    assert!(freed >= FRAME as u64, "{freed}");
+    assert_eq!(stage.publisher.kept_bytes(), kept - freed);
 }
 
 #[test]
@@ -216,7 +233,7 @@ fn the_owner_evicts_a_subscriber_and_has_its_memory_at_once() {
     let id = info.id();
     assert!(stage.publisher.evict(id));
     assert!(!stage.publisher.evict(id));
-    assert!(stage.publisher.kept_bytes() <= FRAME as u64 * 5 / 4);
+    assert!(stage.kept_bytes() <= FRAME as u64 * 5 / 4);
     wait_until("the end", || matches!(viewer.try_recv(), Err(TryRecvError::Failed(_))));
     assert_eq!(*tensor.to_vec::<u8>().unwrap_err().kind(), ErrorKind::LoanRevoked);
 }

@@ -325,7 +325,7 @@ fn what_a_subscriber_holds_stays_as_it_is() {
         assert_eq!(stage.publisher.subscribers().iter().map(|one| one.held()).sum::<usize>(), 0);
     }
     frame(&mut stage, 0);
-    assert!(stage.publisher.kept_bytes() < 2 * FRAME as u64);
+    assert!(stage.kept_bytes() < 2 * FRAME as u64);
 }
 
 /// Publishes four messages that a subscriber finds later, and goes on until it is told to end.
@@ -393,7 +393,7 @@ fn the_end_of_a_subscriber_gives_back_what_it_held() {
         for _ in 0..10 {
             frame(&mut stage, 0);
         }
-        assert!(stage.publisher.kept_bytes() >= 8 * FRAME as u64);
+        assert!(stage.kept_bytes() >= 8 * FRAME as u64);
         let id = stage.publisher.subscribers()[0].id();
         match ending {
             "leave" => assert_eq!(driven.ask("leave"), "left"),
@@ -403,7 +403,7 @@ fn the_end_of_a_subscriber_gives_back_what_it_held() {
         wait_until("its end", || stage.publisher.subscribers().is_empty());
         assert_eq!(kinds(&stage), [EventKind::Joined, kind], "{ending} of {id}");
         message(&mut stage, 1, 0);
-        assert_eq!(stage.publisher.kept_bytes(), 0, "{ending}");
+        assert_eq!(stage.kept_bytes(), 0, "{ending}");
     }
 }
 
