@@ -24,16 +24,12 @@ use crate::broadcast::event::{Event, EventKind};
 use crate::broadcast::record::Kept;
 use crate::broadcast::seat::Seat;
 use crate::broadcast::slots::SlotWriter;
-use crate::channel::announced::UNANNOUNCED;
-use crate::error::Eviction;
+use crate::error::{Eviction, Result};
 use crate::handshake::Policy;
 use crate::handshake::packet::{Packet, Reason, Refusal, Topic, refusal};
 use crate::handshake::socket;
 use crate::shm::{Mapping, PeerMapping};
 use crate::wake::before_last_look;
-
-/// Segments that a newcomer is told of at a time.
-const SEGMENTS: usize = UNANNOUNCED as usize;
 
 /// The most events that wait for the owner of the publisher.
 const EVENTS: usize = 1024;
@@ -84,8 +80,8 @@ impl Audience {
     }
 
     /// Adds a subscriber, and tells it of the memory that it may read and then of the topic. So a message that is published after
-    /// the subscriber knows the topic counts for it. Returns its number, or `None` if there are `most`, or the subscriber takes
-    /// no packet.
+    /// the subscriber knows the topic counts for it. Returns its number, or `None` if there are `most`, this process lacks what it
+    /// takes to tell it, or the subscriber takes no packet.
     pub(super) fn join(
         &self,
         mut seat: Seat,
@@ -106,10 +102,14 @@ impl Audience {
         }
         // The subscriber reads messages once it knows the topic, and must find the segments that they name.
         let segments: Vec<u32> = state.segments().into_iter().collect();
-        for some in segments.chunks(SEGMENTS) {
-            seat.announce(some, &segments);
-        }
-        if !matches!(seat.link().post(&Packet::Topic(*topic), &[fd]), Ok(true)) {
+        let told = seat
+            .announce(&segments, &segments)
+            .and_then(|_| seat.link().post(&Packet::Topic(*topic), &[fd]));
+        if !matches!(told, Ok(true)) {
+            if let Err(error) = told {
+                tracing::warn!(error = format_args!("{error:#}"), "a subscriber is turned away");
+                let _ = socket::send(seat.link().socket(), &refusal(Refusal::NoResources), &[]);
+            }
             return None;
         }
         let id = state.next_id;
@@ -203,21 +203,28 @@ impl State {
         self.seats.values().map(of).max().unwrap_or(0).max(history)
     }
 
-    /// Tells all subscribers of the segments of a message. Returns the first one that is waited for and could not be told.
-    pub(super) fn announce(&mut self, kept: &[Kept]) -> Result<(), u64> {
+    /// Tells all subscribers of the segments of a message. Returns the first one that is waited for and takes no packet.
+    ///
+    /// # Errors
+    ///
+    /// This process lacks what it takes to tell one that is waited for.
+    pub(super) fn announce(&mut self, kept: &[Kept]) -> Result<Option<u64>> {
         let segments: Vec<u32> = kept.iter().map(Kept::segment).collect();
         if self.seats.values_mut().all(|seat| seat.knows(&segments)) {
-            return Ok(());
+            return Ok(None);
         }
         let mut needed: Vec<u32> = self.segments().into_iter().collect();
         needed.extend(&segments);
         let mut failed = None;
         for (id, seat) in &mut self.seats {
-            if !seat.announce(&segments, &needed) && seat.is_waited_for() {
-                failed.get_or_insert(*id);
+            match seat.announce(&segments, &needed) {
+                Ok(false) if seat.is_waited_for() => drop(failed.get_or_insert(*id)),
+                Err(error) if seat.is_waited_for() => return Err(error),
+                // One that may miss messages misses this one.
+                _ => {}
             }
         }
-        failed.map_or(Ok(()), Err)
+        Ok(failed)
     }
 
     /// Returns the segments that kept messages lie in.

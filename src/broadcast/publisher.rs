@@ -162,6 +162,8 @@ impl Publisher {
     /// # Errors
     ///
     /// - [`ErrorKind::PoolExhausted`]: the message does not fit into a slot, and all of the pool is in use.
+    /// - [`ErrorKind::DescriptorLimit`]: the message lies in a new segment of the pool, and this process or its user may send no
+    ///   further descriptor to a subscriber that wants every message.
     /// - [`ErrorKind::Forked`]: this process is a fork of the one that made the publisher.
     #[inline]
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
@@ -559,8 +561,8 @@ impl Publisher {
         let history = self.options.topic().history.into();
         loop {
             let mut state = self.audience.lock();
-            match state.announce(&kept) {
-                Ok(()) => {
+            match state.announce(&kept)? {
+                None => {
                     let message = self.writer.next();
                     let offset = self.writer.begin();
                     self.area.put(offset, &payload);
@@ -581,7 +583,7 @@ impl Publisher {
                     break;
                 }
                 // Its socket's queue is full: it reads no packets.
-                Err(id) => {
+                Some(id) => {
                     let position =
                         state.seat(id).map_or(0, |seat| seat.position(self.writer.next() - 1));
                     drop(state);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::channel::announced::{AnnouncedSegments, Offered};
-use crate::error::{Error, ErrorKind, Eviction};
+use crate::error::{Error, ErrorKind, Eviction, Result};
 use crate::handshake::{Policy, layout, socket};
 use crate::link::link::Link;
 use crate::link::session::Session;
@@ -134,16 +134,30 @@ impl Seat {
 
     /// Tells the subscriber of segments of the pool. `needed` are those that it must not lose. Returns whether it knows all
     /// of them.
-    pub(super) fn announce(&mut self, segments: &[u32], needed: &[u32]) -> bool {
-        // The subscriber reads its socket when a message names a segment that it does not know.
-        self.announced.packets_announced();
-        segments.iter().all(|segment| {
-            self.announced.knows(*segment)
-                || matches!(
-                    self.announced.offer(&self.session, *segment, 0, needed),
-                    Ok(Offered::Known)
-                )
-        })
+    ///
+    /// # Errors
+    ///
+    /// This process lacks what it takes to send a descriptor.
+    pub(super) fn announce(&mut self, segments: &[u32], needed: &[u32]) -> Result<bool> {
+        for segment in segments {
+            if self.announced.knows(*segment) {
+                continue;
+            }
+            // The subscriber reads its socket when a message names a segment that it does not know.
+            self.announced.packets_announced();
+            match self.announced.offer(&self.session, *segment, 0, needed) {
+                Ok(Offered::Known) => {}
+                Ok(_) => return Ok(false),
+                Err(error) if self.is_its_own(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns whether the subscriber has caused a failed announcement: its limit leaves no room, or its link has ended.
+    fn is_its_own(&self, error: &Error) -> bool {
+        matches!(error.kind(), ErrorKind::PoolExhausted { .. }) || !self.session.link.is_alive()
     }
 
     /// Says that the publisher has ended in order.

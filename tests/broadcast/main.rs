@@ -7,6 +7,7 @@
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
 //! | [`in_place`] | messages that are written in place, and batches |
 //! | [`deaths`] | that nothing of what is killed is missed, or kept |
+//! | [`shortage`] | what the publisher's own lack of descriptors costs |
 //! | [`hostile`] | subscribers and publishers that lie |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
 //! | [`wire`] | that `docs/wire.md` is enough to write a subscriber |
@@ -21,6 +22,7 @@ mod lives;
 mod memory;
 mod policies;
 mod reactors;
+mod shortage;
 #[path = "../support/mod.rs"]
 mod support;
 mod wire;
@@ -48,16 +50,16 @@ impl Stage {
         Self { context: Context::new().unwrap(), publisher, name }
     }
 
-    fn subscribe(&self, options: SubscribeOptions) -> Subscriber {
-        self.context.subscribe(&self.name, options.reconnect(false)).unwrap()
-    }
-}
     /// Returns the bytes of the pool that subscribers may ask for or hold.
     fn kept_bytes(&mut self) -> u64 {
         self.publisher.reclaim();
         self.publisher.kept_bytes()
     }
 
+    fn subscribe(&self, options: SubscribeOptions) -> Subscriber {
+        self.context.subscribe(&self.name, options.reconnect(false)).unwrap()
+    }
+}
 
 /// Receives the next message, which must come.
 fn next(subscriber: &mut Subscriber) -> (Vec<u8>, u64) {

@@ -7,6 +7,7 @@
 //! | [`raw`] | is a peer that can lie in every byte it writes |
 //! | [`callbacks`] | reports the calls of callbacks |
 //! | [`census`] | counts what a process holds |
+//! | [`in_flight`] | uses up the descriptors that a user may send |
 //! | [`sample`] | says how much a test tries |
 //! | [`trace`], [`faulty`], [`steps`] | stop another process at its system calls, let those fail, stop it at its instructions |
 //! | [`quiet`] | forbids system calls |
@@ -29,6 +30,7 @@ pub mod faulty;
 #[cfg(feature = "cuda")]
 pub mod gpus;
 pub mod hanging;
+pub mod in_flight;
 pub mod lingering;
 pub mod other;
 pub mod python;

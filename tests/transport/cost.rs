@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::callbacks::{diary, hear, receive};
 use crate::support::census::{leave_descriptors, processor_time, shared_bytes};
+use crate::support::in_flight::{become_nobody, crowd};
 use crate::support::other::{Other, listen_for, say};
 use crate::support::raw::{self, Hello, Lent, RawPeer, segment_packet};
 use crate::support::{HANG, Stage, Witness, pair_of, soon, unique_name, wait_until};
@@ -325,35 +326,6 @@ fn a_link_that_meets_the_descriptor_limit_ends_and_no_other_and_nothing_spins() 
         }
     });
     other.succeeds();
-}
-
-fn become_nobody() {
-    // SAFETY: sets ids of this process, in which nobody else relies on them.
-    assert_eq!(unsafe { libc::setgid(65534) }, 0);
-    // SAFETY: as above.
-    assert_eq!(unsafe { libc::setuid(65534) }, 0);
-}
-
-/// In a process of its own: sends descriptors that nobody receives, as many as its limit allows.
-fn crowd(name: &str) {
-    let limit = Rlimit { current: Some(4096), maximum: Some(4096) };
-    rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
-    become_nobody();
-    listen_for("crowd");
-    let mut pairs = Vec::new();
-    let stdin = std::io::stdin();
-    // 253 in a packet is the kernel's limit (SCM_MAX_FD).
-    let many = [stdin.as_fd(); 250];
-    while pairs.len() < 4 {
-        let (near, far) = raw::socketpair();
-        (0..3).for_each(|_| raw::send(&near, b"descriptors", &many).unwrap());
-        pairs.push((near, far));
-    }
-    say(name);
-    listen_for("go");
-    drop(pairs);
-    say("gone");
-    listen_for("end");
 }
 
 #[test]

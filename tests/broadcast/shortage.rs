@@ -1,0 +1,124 @@
+//! A publisher that lacks descriptors: it says so, and no subscriber loses its place.
+
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit};
+use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
+use slipring::error::TryRecvError;
+use slipring::{ErrorKind, Options};
+
+use crate::support::census::leave_descriptors;
+use crate::support::in_flight::{become_nobody, crowd};
+use crate::support::other::{Other, alone, say};
+use crate::support::wait_until;
+use crate::{Stage, next};
+
+/// Each one takes a segment of the pool.
+const LONG: usize = 3 << 20;
+
+#[test]
+fn a_segment_that_cannot_be_sent_costs_its_message_and_nobody_their_place() {
+    let test = "a_segment_that_cannot_be_sent_costs_its_message_and_nobody_their_place";
+    let mut other = Other::start(test, "publisher", |argument| {
+        if argument != "publisher" {
+            return crowd(argument);
+        }
+        // Started while this process may still start one as another user.
+        let mut crowder = Other::spawn(test, "crowded");
+        let limit = Rlimit { current: Some(512), maximum: Some(512) };
+        rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
+        become_nobody();
+        let options = PublishOptions::new().history(1).stall_after(Duration::from_millis(30));
+        let mut stage = Stage::with(Options::new().pool_quota(64 << 20), options);
+        let mut lossy = stage.subscribe(SubscribeOptions::newest(4));
+        crowder.tell("crowd");
+        crowder.expect("crowded");
+
+        // Those that may miss messages do.
+        stage.publisher.send(&[1; LONG]).unwrap();
+        stage.publisher.send(b"short").unwrap();
+        assert_eq!(next(&mut lossy), (b"short".to_vec(), 1));
+        // A newcomer cannot be told of the history, and hears why.
+        let every = SubscribeOptions::every().reconnect(false);
+        let refused = stage.context.subscribe(&stage.name, every).unwrap_err();
+        let (lacks, hears) =
+            (ErrorKind::DescriptorLimit { limit: 512 }, ErrorKind::RefusedByPeer { code: 4 });
+        assert!([lacks, hears].contains(refused.kind()), "{refused:?}");
+        crowder.tell("go");
+        crowder.expect("gone");
+
+        let mut every = stage.subscribe(SubscribeOptions::every());
+        assert_eq!(next(&mut every).0, b"short");
+        crowder.tell("end");
+        say("done");
+    });
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: another user needs root to become one");
+        return;
+    }
+    other.expect("done");
+    other.succeeds();
+}
+
+#[test]
+fn a_subscriber_that_wants_all_is_not_evicted_for_what_the_publisher_lacks() {
+    let test = "a_subscriber_that_wants_all_is_not_evicted_for_what_the_publisher_lacks";
+    let mut other = Other::start(test, "publisher", |argument| {
+        if argument != "publisher" {
+            return crowd(argument);
+        }
+        let mut crowder = Other::spawn(test, "crowded");
+        let limit = Rlimit { current: Some(512), maximum: Some(512) };
+        rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
+        become_nobody();
+        let options = PublishOptions::new().stall_after(Duration::from_millis(30));
+        let mut stage = Stage::with(Options::new().pool_quota(64 << 20), options);
+        let mut every = stage.subscribe(SubscribeOptions::every());
+        crowder.tell("crowd");
+        crowder.expect("crowded");
+
+        let error = stage.publisher.send(&[1; LONG]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::DescriptorLimit { limit: 512 }), "{error:?}");
+        stage.publisher.send(b"short").unwrap();
+        assert_eq!(next(&mut every), (b"short".to_vec(), 0));
+        crowder.tell("go");
+        crowder.expect("gone");
+
+        stage.publisher.send(&[2; LONG]).unwrap();
+        assert!(next(&mut every) == (vec![2; LONG], 0));
+        let kinds: Vec<_> =
+            stage.publisher.take_events().iter().map(|event| event.kind()).collect();
+        assert_eq!(kinds, [EventKind::Joined]);
+        crowder.tell("end");
+        say("done");
+    });
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: another user needs root to become one");
+        return;
+    }
+    other.expect("done");
+    other.succeeds();
+}
+
+#[test]
+fn a_publisher_without_descriptors_sees_who_leaves_and_admits_others_later() {
+    let test = "a_publisher_without_descriptors_sees_who_leaves_and_admits_others_later";
+    alone(test, || {
+        let mut stage = Stage::new(PublishOptions::default());
+        let mut stays = stage.subscribe(SubscribeOptions::every());
+        let leaves = stage.subscribe(SubscribeOptions::latest());
+        let dialled: Vec<_> = (0..8).map(|_| crate::support::raw::dial(&stage.name)).collect();
+        let before = leave_descriptors(0);
+        stage.publisher.send(b"one").unwrap();
+        assert_eq!(next(&mut stays).0, b"one");
+        drop(leaves);
+        wait_until("its end", || stage.publisher.subscribers().len() == 1);
+        drop(dialled);
+        rustix::process::setrlimit(Resource::Nofile, before).unwrap();
+        let mut late = stage.subscribe(SubscribeOptions::latest());
+        stage.publisher.send(b"two").unwrap();
+        assert_eq!(next(&mut late).0, b"two");
+        assert_eq!(next(&mut stays).0, b"two");
+        assert!(matches!(stays.try_recv(), Err(TryRecvError::Empty)));
+    });
+}
