@@ -1,6 +1,7 @@
 //! The host of a publisher: a thread that admits subscribers and sees their end.
 //!
-//! 1. The thread sleeps until somebody comes or goes. It sends nothing but the topic.
+//! 1. The thread sleeps until somebody comes or goes. It sends nothing but the topic. While it lacks the descriptors for those
+//!    who come, it tries again after a pause, or when somebody goes.
 //! 2. After the publisher's end it keeps the memory that subscribers have yet to read, for the context's `release_grace`.
 //! 3. A forked child has no such thread, and its drop does nothing.
 
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 
 use crate::broadcast::audience::Audience;
@@ -23,11 +24,14 @@ use crate::handshake::packet::Topic;
 use crate::handshake::role::Role;
 use crate::shm::fork::Generation;
 use crate::shm::{Mapping, PeerWords};
-use crate::transport::{Established, Listener};
+use crate::transport::{ACCEPT_PAUSE, Established, Listener};
 
 /// The keys of the listener and of the bell. Subscribers have others.
 const LISTENER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
+
+/// The most subscribers that one turn admits, as of a listener of a reactor.
+const ACCEPTS: usize = 16;
 
 /// How long the end of a publisher waits for the thread to close the listener, which takes it microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -72,7 +76,9 @@ impl Host {
         let stopped = Arc::new(AtomicBool::new(false));
         let (close, closed) = mpsc::sync_channel(1);
         let (stopper, kept) = (stopped.clone(), bell.clone());
-        let door = Door { desk, listener, epoll, stopped: stopper, close, _bell: kept };
+        let paused_until = None;
+        let door =
+            Door { desk, listener, epoll, paused_until, stopped: stopper, close, _bell: kept };
         std::thread::Builder::new()
             .name("slipring-publish".into())
             .spawn(move || door.run())
@@ -98,6 +104,8 @@ struct Door {
     desk: Desk,
     listener: Listener,
     epoll: OwnedFd,
+    /// Until then epoll does not watch the listener, which can neither accept nor turn away the peer at the head of its queue.
+    paused_until: Option<Instant>,
     stopped: Arc<AtomicBool>,
     close: SyncSender<()>,
     /// Open as long as the thread waits for it.
@@ -108,26 +116,32 @@ impl Door {
     fn run(mut self) {
         let mut events = [MaybeUninit::<Event>::uninit(); 64];
         while !self.stopped.load(Ordering::Acquire) {
-            let keys: Vec<u64> = match epoll::wait(&self.epoll, &mut events, None) {
-                Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
-                Err(Errno::INTR) => continue,
-                // Does not happen with open descriptors of this process.
-                Err(_) => break,
-            };
+            let keys: Vec<u64> =
+                match epoll::wait(&self.epoll, &mut events, self.timeout().as_ref()) {
+                    Ok((ready, _)) => ready.iter().map(|event| event.data.u64()).collect(),
+                    Err(Errno::INTR) => continue,
+                    // Does not happen with open descriptors of this process.
+                    Err(_) => break,
+                };
             for key in keys {
                 match key {
                     LISTENER => self.admit(),
                     BELL => {}
-                    key => self.dismiss(key / 2),
+                    key => {
+                        self.dismiss(key / 2);
+                        // Its descriptors are free.
+                        self.resume(None);
+                    }
                 }
             }
+            self.resume(Some(Instant::now()));
         }
         self.end();
     }
 
-    /// Admits those who have come.
+    /// Admits those who have come. Others stay in the queue.
     fn admit(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS {
             match self.listener.try_accept_any() {
                 Ok(Some(established)) => self.seat(established),
                 Ok(None) => return,
@@ -136,12 +150,39 @@ impl Door {
                         error = format_args!("{error:#}"),
                         "a subscriber is turned away"
                     );
-                    // The lack may last. Those who have come stay in the queue.
-                    std::thread::sleep(PAUSE);
+                    if self.listener.is_stuck() {
+                        self.pause();
+                    }
                     return;
                 }
             }
         }
+    }
+
+    /// Stops watching the listener for a while: epoll would report it in every turn.
+    fn pause(&mut self) {
+        if self.watch(EventFlags::empty()) {
+            self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+        }
+    }
+
+    /// Watches the listener if its pause is over at `now`, or whenever it would be.
+    fn resume(&mut self, now: Option<Instant>) {
+        let Some(until) = self.paused_until else { return };
+        if now.is_none_or(|now| now >= until) && self.watch(EventFlags::IN) {
+            self.paused_until = None;
+        }
+    }
+
+    /// Sets the events of the listener. Returns whether epoll has taken them.
+    fn watch(&self, events: EventFlags) -> bool {
+        epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), events).is_ok()
+    }
+
+    /// Returns how long the thread sleeps. `None`: until there is an event.
+    fn timeout(&self) -> Option<Timespec> {
+        let left = self.paused_until?.saturating_duration_since(Instant::now());
+        Timespec::try_from(left).ok()
     }
 
     fn seat(&self, established: Established) {
