@@ -186,12 +186,16 @@ impl State {
 
     /// Returns the subscriber that is waited for and furthest behind, with its position.
     pub(super) fn last(&self, newest: u64) -> Option<(u64, u64)> {
-        let waited_for = self.seats.iter().filter(|(_, seat)| seat.is_waited_for());
-        let positions = waited_for.map(|(id, seat)| {
+        let positions = self.waited_for().map(|(id, seat)| {
             seat.stay_awake(newest);
-            (seat.position(newest), *id)
+            (seat.position(newest), id)
         });
         positions.min().map(|(position, id)| (id, position))
+    }
+
+    /// Returns the subscribers that are waited for.
+    pub(super) fn waited_for(&self) -> impl Iterator<Item = (u64, &Seat)> {
+        self.seats().filter(|(_, seat)| seat.is_waited_for())
     }
 
     /// Returns how many of the last messages a subscriber may ask for. `history` is that of the publisher.

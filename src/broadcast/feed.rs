@@ -355,6 +355,12 @@ impl Feed {
         // Pairs with Seat::position: this side has taken or held every message before.
         self.link.own().store(layout::POSITION, position, Edge::Release.store());
         self.waiter.progress(&self.link, position << 6);
+        self.wake_publisher();
+    }
+
+    /// Wakes a publisher that waits for this side.
+    #[inline(always)]
+    fn wake_publisher(&mut self) {
         match self.room.look(self.link.own(), self.link.peer()) {
             Ok(Some(Attention::Wake)) => self.link.wake(self.room.bell()),
             Ok(Some(Attention::Call)) => self.link.call(Reason::Room),
@@ -390,6 +396,8 @@ impl Drop for Feed {
     fn drop(&mut self) {
         if self.link.own().generation().is_current() {
             self.waiter.leave(&self.link);
+            // The socket stays open as long as a sample is held.
+            self.wake_publisher();
         }
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! A [`Publisher`] writes each message once. Each [`Subscriber`] says what it wants: [every](SubscribeOptions::every) message,
 //! the [newest](SubscribeOptions::newest) few, or the [latest](SubscribeOptions::latest) one. A subscriber that is slow,
-//! stopped, dead or lying costs nobody else anything, except that a publisher waits for those that want every message, and in
-//! each send only for [`PublishOptions::stall_after`].
+//! stopped, dead or lying costs nobody else anything, except that a publisher waits for those that want every message, until they
+//! have read nothing for [`PublishOptions::stall_after`].
 //!
 //! 1. The publisher writes the topic and its pool, a subscriber its own segment, and nobody else either of them.
 //! 2. A subscriber is a link without messages: its handshake, its end, its segments and its accounts are those of a link.
@@ -52,6 +52,7 @@ mod reservation;
 mod sample;
 mod seat;
 mod slots;
+mod stall;
 mod subscriber;
 
 pub use crate::handshake::Policy;

@@ -100,8 +100,8 @@ impl PublishOptions {
         self
     }
 
-    /// How long the publisher waits for a subscriber that wants every message and makes no room. Then it evicts the
-    /// subscriber. Default 1 s.
+    /// How long the publisher waits for a subscriber that wants every message and reads nothing. Then it evicts the subscriber.
+    /// One send waits at most four times as long in all, and then evicts those that have not read enough. Default 1 s.
     pub fn stall_after(mut self, time: Duration) -> Self {
         self.stall_after = time;
         self

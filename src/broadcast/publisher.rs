@@ -3,11 +3,10 @@
 //! The publisher owns the topic, the list of subscribers as of its last look, and the thread that admits them.
 //!
 //! 1. A short message takes no lock and makes no system call, unless a subscriber sleeps or has to make room.
-//! 2. A send waits only for subscribers that want every message, and for each of them at most for
-//!    [`PublishOptions::stall_after`] in all. Then it evicts them.
+//! 2. A send waits only for subscribers that want every message. It evicts those that read nothing for
+//!    [`PublishOptions::stall_after`], and after four times as long all that are in its way.
 //! 3. A message that fails is not published, and the next one has its number.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,12 +20,13 @@ use crate::broadcast::options::PublishOptions;
 use crate::broadcast::record::{Draft, header_in_slot, rotating_bytes};
 use crate::broadcast::reservation::PublishReservation;
 use crate::broadcast::slots::SlotWriter;
+use crate::broadcast::stall::Stall;
 use crate::channel::Metadata;
 use crate::error::{Error, ErrorKind, Eviction, Result, TrySendError};
 use crate::handshake::{Address, layout};
 use crate::link::link::wake_all;
 use crate::link::waiter::Waiter;
-use crate::patience::{SendPatience, after};
+use crate::patience::SendPatience;
 use crate::pool::Block;
 use crate::ring::{Header, Kind};
 use crate::shm::{Area, Backing, Mapping, OwnWords, PeerMapping, PeerWords, Segment};
@@ -661,10 +661,11 @@ impl Publisher {
         stall: &mut Stall,
     ) -> Result<(), TrySendError> {
         let newest = self.writer.next() - 1;
-        let (link, was_hot) = {
+        let (link, was_hot, stalled) = {
             let state = self.audience.lock();
             let Some(seat) = state.seat(id) else { return Ok(()) };
-            if seat.position(newest) >= position || seat.is_over() {
+            let at = seat.position(newest);
+            if at >= position || seat.is_over() {
                 return Ok(());
             }
             if matches!(patience, SendPatience::None) {
@@ -674,13 +675,14 @@ impl Publisher {
             }
             let is_hot = seat.take_heat();
             self.waiter.set_hot(is_hot);
-            (seat.link().clone(), is_hot)
+            let all = || state.waited_for().map(|(id, seat)| (id, seat.position(newest))).collect();
+            let stalled = stall.until((id, at), self.options.patience(), all);
+            (seat.link().clone(), is_hot, stalled)
         };
         let until = match patience {
             SendPatience::Until(deadline) => Some(deadline),
             _ => None,
         };
-        let stalled = stall.until(id, self.options.patience());
         let deadline = until.map_or(stalled, |until| until.min(stalled));
         let (mut reached, sleeps) = (0, self.waiter.sleeps);
         let is_there = || {
@@ -795,21 +797,6 @@ fn call(audience: &Audience, id: u64) {
 /// Returns the first message for which the slot of the oldest message that keeps memory is needed.
 fn withdraw_at(oldest_kept: Option<u64>, capacity: u64) -> u64 {
     oldest_kept.map_or(u64::MAX, |oldest| oldest + capacity)
-}
-
-/// How long one send waits for each subscriber.
-#[derive(Debug, Default)]
-struct Stall {
-    /// The subscribers that the send has waited for. Each deadline stays, so subscribers that advance by turns have no more time
-    /// than others.
-    deadlines: BTreeMap<u64, Instant>,
-}
-
-impl Stall {
-    /// Returns when a subscriber has stalled: `patience` after the first wait for it.
-    fn until(&mut self, id: u64, patience: Duration) -> Instant {
-        *self.deadlines.entry(id).or_insert_with(|| after(patience))
-    }
 }
 
 fn into_error(error: TrySendError) -> Error {

@@ -23,7 +23,7 @@ use crate::support::{HANG, fault, soon, unique_name, wait_until};
 use crate::{Stage, next};
 
 /// Policies in a Hello.
-const EVERY: u32 = 1;
+pub const EVERY: u32 = 1;
 const NEWEST: u32 = 2;
 const LATEST: u32 = 3;
 
@@ -40,7 +40,7 @@ fn quick() -> PublishOptions {
 }
 
 /// Joins a publisher by hand.
-fn join(stage: &Stage, hello: Hello) -> RawPeer {
+pub fn join(stage: &Stage, hello: Hello) -> RawPeer {
     let ids = || stage.publisher.subscribers().iter().map(|one| one.id()).max();
     let before = ids();
     let mut peer = RawPeer::greet(raw::dial(&stage.name), hello);
@@ -137,7 +137,7 @@ fn positions_that_advance_by_turns_do_not_hold_the_publisher() {
 }
 
 /// Ends the threads of a test, also when it panics.
-struct Over<'a>(&'a AtomicBool);
+pub struct Over<'a>(pub &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {

@@ -8,6 +8,7 @@
 //! | [`in_place`] | messages that are written in place, and batches |
 //! | [`deaths`] | that nothing of what is killed is missed, or kept |
 //! | [`shortage`] | what the publisher's own lack of descriptors costs |
+//! | [`stalls`] | how long a send waits, and for whom |
 //! | [`hostile`] | subscribers and publishers that lie |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
 //! | [`wire`] | that `docs/wire.md` is enough to write a subscriber |
@@ -23,6 +24,7 @@ mod memory;
 mod policies;
 mod reactors;
 mod shortage;
+mod stalls;
 #[path = "../support/mod.rs"]
 mod support;
 mod wire;

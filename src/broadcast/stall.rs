@@ -1,0 +1,75 @@
+//! How long one send waits for subscribers, and when one of them has stalled.
+//!
+//! 1. The time of all subscribers begins with the first wait of the send. A subscriber that has read something since then has its
+//!    time anew. Waits for others take nothing off it.
+//! 2. All waits of a send together have an end, so subscribers that read on as slowly as they may do not hold the publisher.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::patience::after;
+
+/// A send waits so many times as long as one subscriber has.
+const TIMES: u32 = 4;
+
+/// The waits of one send.
+#[derive(Debug, Default)]
+pub(super) struct Stall {
+    /// When the send waits no longer. `None` before its first wait.
+    end: Option<Instant>,
+    /// For each subscriber its position as last seen, and when it has stalled unless it reads on.
+    seen: BTreeMap<u64, (u64, Instant)>,
+}
+
+impl Stall {
+    /// Returns when a subscriber has stalled: `patience` after it was last seen to read on. At the first wait of the send, `all`
+    /// returns the numbers and the positions of all that are waited for.
+    pub(super) fn until(
+        &mut self,
+        (id, position): (u64, u64),
+        patience: Duration,
+        all: impl FnOnce() -> Vec<(u64, u64)>,
+    ) -> Instant {
+        let Self { end, seen } = self;
+        let end = *end.get_or_insert_with(|| {
+            let stalled = after(patience);
+            seen.extend(all().into_iter().map(|(id, position)| (id, (position, stalled))));
+            after(patience.saturating_mul(TIMES))
+        });
+        let (last, stalled) = seen.entry(id).or_insert_with(|| (position, after(patience)));
+        if position > *last {
+            (*last, *stalled) = (position, after(patience));
+        }
+        end.min(*stalled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(1000);
+
+    #[test]
+    fn the_time_of_all_begins_with_the_first_wait_and_anew_when_one_reads_on() {
+        let (mut stall, all) = (Stall::default(), || vec![(1, 5), (2, 5)]);
+        let first = stall.until((1, 5), LONG, all);
+        assert_eq!(stall.until((2, 5), LONG, all), first);
+        assert_eq!(stall.until((1, 5), LONG, all), first);
+        let later = stall.until((1, 6), LONG, all);
+        assert!(later > first);
+        assert_eq!(stall.until((1, 6), LONG, all), later);
+        assert_eq!(stall.until((2, 5), LONG, all), first);
+        // One that came meanwhile.
+        assert!(stall.until((3, 1), LONG, all) > first);
+    }
+
+    #[test]
+    fn a_send_has_an_end_however_its_subscribers_read_on() {
+        let mut stall = Stall::default();
+        let first = stall.until((1, 0), Duration::ZERO, || vec![(1, 0)]);
+        for position in 1..100 {
+            assert!(stall.until((1, position), LONG, Vec::new) <= first + Duration::from_secs(1));
+        }
+    }
+}

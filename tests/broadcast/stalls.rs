@@ -1,0 +1,106 @@
+//! How long a send waits for subscribers that want every message, and which of them it evicts.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
+use slipring::error::Eviction;
+use slipring::{Options, Tensor, TensorSet};
+
+use crate::hostile::{EVERY, Over, join};
+use crate::support::HANG;
+use crate::support::raw::Hello;
+use crate::{Stage, next};
+
+fn evictions(stage: &Stage) -> usize {
+    let stalled = EventKind::Evicted(Eviction::Stalled);
+    stage.publisher.take_events().iter().filter(|event| event.kind() == stalled).count()
+}
+
+#[test]
+fn a_subscriber_that_leaves_with_a_sample_is_waited_for_no_longer() {
+    let options = PublishOptions::new().slots(4).newest_limit(1).stall_after(HANG * 2);
+    let mut stage = Stage::new(options);
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    stage.publisher.send(&[7; 1000]).unwrap();
+    let sample = every.recv().unwrap().unwrap().into_owned();
+    while stage.publisher.try_send(b"more").is_ok() {}
+    std::thread::scope(|scope| {
+        let publisher = &mut stage.publisher;
+        let sending = scope.spawn(move || publisher.send(b"waits"));
+        // Long enough for the publisher to fall asleep.
+        std::thread::sleep(Duration::from_millis(100));
+        let start = Instant::now();
+        drop(every);
+        sending.join().unwrap().unwrap();
+        assert!(start.elapsed() < HANG, "{:?}", start.elapsed());
+    });
+    assert_eq!(evictions(&stage), 0);
+    assert_eq!(sample.to_vec().unwrap(), [7; 1000]);
+}
+
+#[test]
+fn subscribers_that_read_nothing_stall_together() {
+    let stall = Duration::from_millis(300);
+    let options = PublishOptions::new().slots(4).newest_limit(1).stall_after(stall);
+    let mut stage = Stage::new(options);
+    let silent: Vec<_> = (0..40).map(|_| join(&stage, Hello::subscriber(EVERY, 0))).collect();
+    while stage.publisher.try_send(b"more").is_ok() {}
+    let start = Instant::now();
+    stage.publisher.send(b"waits").unwrap();
+    let waited = start.elapsed();
+    assert!(waited >= stall && waited < stall * 20, "{waited:?}");
+    assert_eq!(evictions(&stage), 40);
+    drop(silent);
+}
+
+#[test]
+fn subscribers_that_read_on_by_turns_are_not_evicted() {
+    const BLOCK: usize = 65_536;
+    let options = PublishOptions::new().slots(256).stall_after(Duration::from_secs(2));
+    let mut stage = Stage::with(Options::new().pool_quota(8 << 20), options);
+    let slow = [(); 2].map(|()| join(&stage, Hello::subscriber(EVERY, 0)));
+    // The pool is full.
+    while stage.publisher.try_send(&[0; BLOCK]).is_ok() {}
+    let mut set = TensorSet::new();
+    for _ in 0..4 {
+        set.push(Tensor::from_slice([BLOCK], &[1u8; BLOCK]).unwrap());
+    }
+    let flag = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = Over(&flag);
+        scope.spawn(|| {
+            // Each of them reads a message every 800 ms. The send needs five of both, which takes twice its patience.
+            for position in 2.. {
+                for each in &slow {
+                    std::thread::sleep(Duration::from_millis(400));
+                    if flag.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    each.position(position);
+                }
+            }
+        });
+        stage.publisher.send_tensors(&set).unwrap();
+        drop(over);
+    });
+    assert_eq!(evictions(&stage), 0);
+}
+
+#[test]
+fn a_message_of_many_segments_reaches_those_that_want_every_message() {
+    const FRAME: usize = 1 << 20;
+    let mut stage = Stage::with(Options::new().pool_quota(256 << 20), PublishOptions::new());
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    let mut set = TensorSet::new();
+    for _ in 0..80 {
+        set.push(stage.publisher.alloc::<u8>([FRAME]).unwrap().share().unwrap());
+    }
+    stage.publisher.send_tensors(&set).unwrap();
+    stage.publisher.send(b"next").unwrap();
+    assert_eq!(evictions(&stage), 0);
+    let sample = every.recv().unwrap().unwrap();
+    assert_eq!(sample.tensors().unwrap().len(), 80);
+    drop(sample);
+    assert_eq!(next(&mut every).0, b"next");
+}
