@@ -151,6 +151,12 @@ pub fn bounds() -> Vec<Bound> {
         PublishOptions::default().topic().hold_limit,
         &["tests/broadcast/hostile.rs::holds_that_are_never_given_back_cost_no_more_than_the_limit"],
     );
+    rows.add(
+        "their bytes",
+        "`PublishOptions::hold_bytes`, and one message",
+        "as the number of messages allows",
+        &["tests/broadcast/hostile.rs::holds_of_too_many_bytes_end_their_subscriber_or_hold_nothing"],
+    );
     #[cfg(feature = "commit")]
     rows.add(
         "requests of a `commit` client that wait, beside executions",

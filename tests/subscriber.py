@@ -81,6 +81,7 @@ class Subscriber(peer.Link):
         self.take_topic()
         self.at = self.first = max(1, self.newest() + 1 - self.history)
         self.expected, self.begun = self.at, False  # the one behind the last that was told; whether one was
+        self.lengths, self.word = {}, None  # of what is held: word of the array: bytes
         self.held, self.was_hot, self.spilled, self.pooled = {}, 0, 0, 0  # held: word of the array: number
         self.publish_position()
         threading.Thread(target=self.watch_topic, daemon=True).start()
@@ -107,7 +108,7 @@ class Subscriber(peer.Link):
             self.take_pool_packet(kind, packet, fds)
         demand(kind != peer.REFUSAL, "refused: versions %d to %d, code %d" % struct.unpack_from("<HHI", packet, 16))
         demand(kind == peer.TOPIC, f"packet of kind {kind}, not a Topic")
-        self.slots, self.slot_len, self.hold_limit, self.history = struct.unpack_from("<IIII", packet, 16)
+        self.slots, self.slot_len, self.hold_limit, self.history, self.hold_bytes = struct.unpack_from("<IIIIQ", packet, 16)
         power = lambda value: value & (value - 1) == 0
         demand(power(self.slots) and 2 <= self.slots <= 65536, f"topic.slots {self.slots}")
         demand(power(self.slot_len) and 64 <= self.slot_len <= 65536, f"topic.slot_len {self.slot_len}")
@@ -196,7 +197,7 @@ class Subscriber(peer.Link):
             word = self.hold(number)
         try:
             message = self.decode(number, header, payload, attachments, word)
-        except Missed:
+        except (Missed, HoldLimit):
             self.give_up(word)
             raise
         if message.word is not None and not keep:
@@ -205,7 +206,7 @@ class Subscriber(peer.Link):
 
     def decode(self, number, header, payload, attachments, word):
         places = []  # (segment, offset, copy) of all that was read of it elsewhere
-        self.places = places
+        self.places, self.word = places, word
         if header & SPILLED:
             segment, offset, length, _ = self.borrow(payload)
             demand(length == header >> 32, f"slot: spilled {length} bytes, not {header >> 32}")
@@ -247,7 +248,16 @@ class Subscriber(peer.Link):
         segment = self.their_segments[number]
         demand(segment.frozen == frozen, f"pooled.segment {number} is {'' if segment.frozen else 'not '}frozen")
         demand(offset + length <= segment.length, f"pool: {offset} + {length} is not inside of the segment")
+        if not frozen:
+            self.count(length)
         return segment, offset, length, None
+
+    def count(self, length):
+        """Counts bytes of the message that is being read."""
+        self.lengths[self.word] = self.lengths.get(self.word, 0) + length
+        together = sum(self.lengths.values())
+        if self.hold_bytes and len(self.lengths) > 1 and together > self.hold_bytes:
+            raise HoldLimit if self.policy == EVERY else Missed
 
     # Memory
 
@@ -267,6 +277,7 @@ class Subscriber(peer.Link):
 
     def give_up(self, word):
         if word is not None:
+            self.lengths.pop(word, None)
             del self.held[word]
             self.ours.store(HOLDS + 8 * word, 0)
             self.ring(SENDER_STATE, ROOM_BELL)

@@ -13,6 +13,7 @@
 //! 1. A message that keeps memory is withdrawn once it is older than every subscriber may ask for, and every subscriber that is
 //!    waited for has read it.
 //! 2. A withdrawn message keeps its memory as long as a subscriber holds it. An evicted or dead subscriber holds nothing.
+//!    A subscriber that holds more bytes of such messages than it may is evicted.
 //! 3. A subscriber is told of every segment that a kept message lies in, when it joins or before the message is published.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::broadcast::event::{Event, EventKind};
-use crate::broadcast::record::Kept;
+use crate::broadcast::record::{Kept, bytes_in_blocks};
 use crate::broadcast::seat::Seat;
 use crate::broadcast::slots::SlotWriter;
 use crate::error::{Eviction, Result};
@@ -29,6 +30,7 @@ use crate::handshake::Policy;
 use crate::handshake::packet::{Packet, Reason, Refusal, Topic, refusal};
 use crate::handshake::socket;
 use crate::shm::{Mapping, PeerMapping};
+use crate::sync::Edge;
 use crate::wake::before_last_look;
 
 /// The most events that wait for the owner of the publisher.
@@ -38,11 +40,13 @@ const EVENTS: usize = 1024;
 #[derive(Debug)]
 struct Record {
     message: u64,
+    /// Its bytes in blocks.
+    bytes: u64,
     kept: Vec<Kept>,
 }
 
 /// The subscribers, and what is kept for them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Audience {
     /// Changes with the list of subscribers.
     version: AtomicU64,
@@ -60,9 +64,19 @@ pub(super) struct State {
     kept: VecDeque<Record>,
     /// Withdrawn messages that a subscriber holds.
     held: Vec<Record>,
+    /// The most bytes that a subscriber may hold, or 0 if any number.
+    hold_bytes: u64,
+    /// Evicted subscribers, to be dropped without the lock.
+    ended: Vec<Seat>,
 }
 
 impl Audience {
+    /// Returns an audience of nobody. A subscriber may hold so many bytes, or any number with 0.
+    pub(super) fn new(hold_bytes: u64) -> Self {
+        let state = State { hold_bytes, ..State::default() };
+        Self { version: AtomicU64::default(), state: Mutex::new(state) }
+    }
+
     /// Returns a number that changes with the list of subscribers.
     #[inline(always)]
     pub(super) fn version(&self) -> u64 {
@@ -135,14 +149,29 @@ impl Audience {
     /// Evicts a subscriber. Returns whether there was one.
     pub(super) fn evict(&self, id: u64, cause: Eviction) -> bool {
         let mut state = self.lock();
-        let Some(seat) = state.seats.remove(&id) else { return false };
-        // Before its memory is free.
-        seat.evict(cause);
-        state.note(EventKind::Evicted(cause), id, &seat);
+        if !state.evict(id, cause) {
+            return false;
+        }
         state.sweep();
         self.changed();
+        let ended = state.take_ended();
         drop(state);
+        drop(ended);
         true
+    }
+
+    /// Withdraws messages, as [`State::withdraw`] does, and notes whether this has changed the list of subscribers.
+    pub(super) fn withdraw(
+        &self,
+        state: &mut State,
+        writer: &SlotWriter<Mapping>,
+        history: u64,
+        overwritten: u64,
+    ) {
+        state.withdraw(writer, history, overwritten);
+        if !state.ended.is_empty() {
+            self.changed();
+        }
     }
 }
 
@@ -152,6 +181,21 @@ impl State {
             self.events.pop_front();
         }
         self.events.push_back(Event::new(kind, id, seat.link().identity()));
+    }
+
+    /// Evicts a subscriber. Returns whether there was one.
+    fn evict(&mut self, id: u64, cause: Eviction) -> bool {
+        let Some(seat) = self.seats.remove(&id) else { return false };
+        // Before its memory is free.
+        seat.evict(cause);
+        self.note(EventKind::Evicted(cause), id, &seat);
+        self.ended.push(seat);
+        true
+    }
+
+    /// Takes the subscribers that were evicted, to be dropped without the lock.
+    pub(super) fn take_ended(&mut self) -> Vec<Seat> {
+        std::mem::take(&mut self.ended)
     }
 
     pub(super) fn take_events(&mut self) -> Vec<Event> {
@@ -239,7 +283,7 @@ impl State {
 
     /// Keeps the memory of a message that was published.
     pub(super) fn keep(&mut self, message: u64, kept: Vec<Kept>) {
-        self.kept.push_back(Record { message, kept });
+        self.kept.push_back(Record { message, bytes: bytes_in_blocks(&kept), kept });
     }
 
     /// Returns how many messages keep memory in their slots.
@@ -259,12 +303,7 @@ impl State {
 
     /// Withdraws the messages that nobody may ask for any more, and those before `overwritten`, whose slots are about to be
     /// overwritten. Frees what no subscriber holds.
-    pub(super) fn withdraw(
-        &mut self,
-        writer: &SlotWriter<Mapping>,
-        history: u64,
-        overwritten: u64,
-    ) {
+    fn withdraw(&mut self, writer: &SlotWriter<Mapping>, history: u64, overwritten: u64) {
         let newest = writer.next() - 1;
         let read = self.last(newest).map_or(u64::MAX, |(_, position)| position);
         let asked = (newest + 1).saturating_sub(self.depth(history));
@@ -280,15 +319,45 @@ impl State {
         self.sweep();
     }
 
-    /// Frees the withdrawn messages that no subscriber holds.
-    pub(super) fn sweep(&mut self) {
+    /// Frees the withdrawn messages that no subscriber holds. Evicts those that hold too much.
+    fn sweep(&mut self) {
         if self.held.is_empty() {
             return;
         }
-        let holds: HashSet<u64> = self.seats.values().flat_map(Seat::held).collect();
+        let (mut holds, mut overdrawn) = (HashSet::new(), Vec::new());
+        for (id, seat) in &self.seats {
+            let mut held: Vec<u64> = seat.held().collect();
+            if self.is_too_much(&held) {
+                // The words may be of different moments. What a second look finds, too, was held between the two.
+                Edge::Reclaim.acquire();
+                let still: Vec<u64> = seat.held().collect();
+                held.retain(|message| still.contains(message));
+                if self.is_too_much(&held) {
+                    overdrawn.push(*id);
+                    continue;
+                }
+            }
+            holds.extend(held);
+        }
+        for id in overdrawn {
+            self.evict(id, Eviction::Overdrawn);
+        }
         // Pairs with the subscriber's store of 0: its loads of the message are done.
-        crate::sync::Edge::Reclaim.acquire();
+        Edge::Reclaim.acquire();
         self.held.retain(|record| holds.contains(&record.message));
+    }
+
+    /// Returns whether a subscriber that holds these messages holds more bytes than it may. The newest one does not count, since
+    /// a subscriber holds it before it knows its bytes, and one message alone is never too much.
+    fn is_too_much(&self, held: &[u64]) -> bool {
+        if self.hold_bytes == 0 || held.len() < 3 {
+            return false;
+        }
+        let newest = held.iter().max();
+        let counts =
+            |record: &&Record| held.contains(&record.message) && Some(&record.message) != newest;
+        let bytes: Vec<u64> = self.held.iter().filter(counts).map(|record| record.bytes).collect();
+        bytes.len() > 1 && bytes.iter().sum::<u64>() > self.hold_bytes
     }
 
     /// Returns the bytes of the pool that are kept.

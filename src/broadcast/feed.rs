@@ -15,7 +15,7 @@ use crate::broadcast::record::Published;
 use crate::broadcast::sample::{Body, Rare};
 use crate::broadcast::slots::{Look, SlotReader};
 use crate::channel::attachment::{borrow_held, borrow_whole};
-use crate::channel::hold::Hold;
+use crate::channel::hold::{Hold, HoldLimits};
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::segment_cache::SegmentCache;
@@ -62,8 +62,7 @@ pub(crate) struct Feed {
     waiter: Waiter,
     /// Wakes a publisher that waits for this subscriber.
     room: Waker,
-    /// Messages in the pool that this side may hold.
-    hold_limit: u32,
+    hold_limits: HoldLimits,
     segments: SegmentCache,
     extension: Option<Arc<ExtensionSlot>>,
     /// The payload of the message that was taken last.
@@ -93,7 +92,7 @@ impl Feed {
             cursor: Cursor::new(policy, geometry.capacity(), next),
             waiter: Waiter::new(sleeper, spin).on(words),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
-            hold_limit: topic.hold_limit,
+            hold_limits: HoldLimits { messages: topic.hold_limit, bytes: topic.hold_bytes },
             segments: SegmentCache::default(),
             extension: None,
             payload: vec![0; geometry.room()],
@@ -137,7 +136,7 @@ impl Feed {
     ///
     /// - [`TryRecvError::Empty`]: there is none now.
     /// - [`ErrorKind::TimedOut`], [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`], [`ErrorKind::Evicted`],
-    ///   [`ErrorKind::HoldLimit`], [`Fault`].
+    ///   [`ErrorKind::HoldLimit`], [`ErrorKind::HoldBytes`], [`Fault`].
     #[inline(always)]
     pub(super) fn take(&mut self, patience: RecvPatience) -> Result<Taken, TryRecvError> {
         let mut in_vain = false;
@@ -250,13 +249,12 @@ impl Feed {
     #[cold]
     fn skip(&mut self, message: u64) -> Result<()> {
         if !self.cursor.is_lossy() && self.cursor.has_begun() {
-            // The publisher has evicted this side, and its word is on the way; or it lies.
-            let error = if self.link.is_alive() {
-                self.fail(Fault::Overrun { message })
+            // The publisher has evicted this side, or has died, or it lies.
+            return Err(if self.link.is_alive() {
+                self.evicted().unwrap_or_else(|| self.fail(Fault::Overrun { message }))
             } else {
                 self.end()
-            };
-            return Err(error);
+            });
         }
         self.cursor.skip_to(self.cursor.after_overrun(self.slots.newest()));
         Ok(())
@@ -300,7 +298,10 @@ impl Feed {
             // The socket's queue was full when the publisher announced the segment.
             Err(error) if self.cursor.is_lossy() && is_unknown(&error) => return Ok(None),
             Err(error) if matches!(error.kind(), ErrorKind::HoldLimit { .. }) => return Err(error),
-            Err(error) => return Err(self.fail(error)),
+            Err(error) if matches!(error.kind(), ErrorKind::HoldBytes { .. }) => {
+                return if self.cursor.is_lossy() { Ok(None) } else { Err(error) };
+            }
+            Err(error) => return Err(self.evicted().unwrap_or_else(|| self.fail(error))),
         };
         let (message, missed) = self.cursor.take();
         self.tell(true);
@@ -315,14 +316,14 @@ impl Feed {
         published: Published,
         mut len: usize,
     ) -> Result<Option<(usize, usize, Box<Rare>)>> {
-        let Self { slots, cursor, hold_limit: limit, session, segments, payload, .. } = self;
+        let Self { slots, cursor, hold_limits: limits, session, segments, payload, .. } = self;
         let mut hold = None;
         if published.has_memory() {
-            let Some(taken) = Hold::take(session, *limit, message) else {
+            let Some(taken) = Hold::take(session, *limits, message) else {
                 if cursor.is_lossy() {
                     return Ok(None);
                 }
-                return Err(ErrorKind::HoldLimit { limit: *limit }.into());
+                return Err(ErrorKind::HoldLimit { limit: limits.messages }.into());
             };
             // A publisher that waits for this side withdraws no message before it has loaded a position behind it, and then it
             // sees the hold. Pairs with Seat::position.
@@ -378,11 +379,21 @@ impl Feed {
     /// Returns why the link has ended.
     #[cold]
     fn end(&self) -> Error {
-        match self.link.peer().load(layout::EVICTED) {
-            0 => self.link.end(),
-            1 => ErrorKind::Evicted { cause: Eviction::Stalled }.into(),
-            _ => ErrorKind::Evicted { cause: Eviction::Asked }.into(),
-        }
+        self.evicted().unwrap_or_else(|| self.link.end())
+    }
+
+    /// Returns why the publisher has evicted this side, if it has.
+    #[cold]
+    fn evicted(&self) -> Option<Error> {
+        // Pairs with Seat::evict: a message that is withdrawn, or a loan that is revoked, may tell of the eviction first.
+        Edge::Overrun.acquire();
+        let cause = match self.link.peer().load(layout::EVICTED) {
+            0 => return None,
+            1 => Eviction::Stalled,
+            3 => Eviction::Overdrawn,
+            _ => Eviction::Asked,
+        };
+        Some(ErrorKind::Evicted { cause }.into())
     }
 }
 

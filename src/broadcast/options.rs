@@ -29,6 +29,7 @@ pub struct PublishOptions {
     every: bool,
     newest_limit: Option<u32>,
     hold_limit: u32,
+    hold_bytes: Option<u64>,
     subscriber_limit: usize,
     stall_after: Duration,
 }
@@ -42,6 +43,7 @@ impl Default for PublishOptions {
             every: true,
             newest_limit: None,
             hold_limit: 4,
+            hold_bytes: None,
             subscriber_limit: 1024,
             stall_after: Duration::from_secs(1),
         }
@@ -94,6 +96,15 @@ impl PublishOptions {
         self
     }
 
+    /// The bytes of the pool that one subscriber may hold at a time, beside the number of messages: up to
+    /// [`Options::pool_quota`](crate::Options::pool_quota). Default: no further limit. A subscriber may hold any message alone. Over the
+    /// limit it misses messages, or is waited for, as with [`hold_limit`](Self::hold_limit). One that takes more than it may is
+    /// evicted.
+    pub fn hold_bytes(mut self, bytes: u64) -> Self {
+        self.hold_bytes = Some(bytes);
+        self
+    }
+
     /// The most subscribers. Default 1024.
     pub fn subscriber_limit(mut self, subscribers: usize) -> Self {
         self.subscriber_limit = subscribers;
@@ -107,7 +118,8 @@ impl PublishOptions {
         self
     }
 
-    pub(super) fn check(&self) -> Result<()> {
+    /// Checks the options of a publisher whose pool has `quota` bytes.
+    pub(super) fn check(&self, quota: u64) -> Result<()> {
         let wrong = |name, value: u32, must| {
             Err(ErrorKind::InvalidOption { name, value: value.into(), must }.into())
         };
@@ -128,12 +140,16 @@ impl PublishOptions {
         if !(1..=HOLDS).contains(&hold_limit) {
             return wrong("hold_limit", hold_limit, "1 to 64");
         }
+        if let Some(value) = self.hold_bytes.filter(|bytes| !(1..=quota).contains(bytes)) {
+            let (name, must) = ("hold_bytes", "1 to the publisher's Options::pool_quota");
+            return Err(ErrorKind::InvalidOption { name, value, must }.into());
+        }
         Ok(())
     }
 
     pub(crate) fn topic(&self) -> Topic {
         let Self { slots, slot_len, hold_limit, history, .. } = *self;
-        Topic { slots, slot_len, hold_limit, history }
+        Topic { slots, slot_len, hold_limit, history, hold_bytes: self.hold_bytes.unwrap_or(0) }
     }
 
     pub(super) fn admission(&self) -> Admission {

@@ -103,7 +103,7 @@ impl Context {
         A: TryInto<Address>,
         Error: From<A::Error>,
     {
-        options.check()?;
+        options.check(self.pool().quota())?;
         let listener = self.listen_for(address.try_into()?, options.admission())?;
         Publisher::start(self.clone(), listener, options)
     }
@@ -120,7 +120,7 @@ impl Publisher {
         let len = geometry.topic_len();
         let segment = Segment::create(len, len, Backing::default())?;
         let (words, area, fd) = segment.into_parts(geometry.data());
-        let audience = Arc::new(Audience::default());
+        let audience = Arc::new(Audience::new(topic.hold_bytes));
         let address = listener.address().cloned();
         let desk = Desk {
             audience: audience.clone(),
@@ -423,7 +423,7 @@ impl Publisher {
         }
         let mut state = self.audience.lock();
         let before = state.kept_bytes();
-        state.withdraw(&self.writer, self.options.topic().history.into(), 0);
+        self.audience.withdraw(&mut state, &self.writer, self.options.topic().history.into(), 0);
         before - state.kept_bytes()
     }
 
@@ -536,7 +536,12 @@ impl Publisher {
         let last = {
             let mut state = self.audience.lock();
             let before = state.messages_with_memory();
-            state.withdraw(&self.writer, self.options.topic().history.into(), 0);
+            self.audience.withdraw(
+                &mut state,
+                &self.writer,
+                self.options.topic().history.into(),
+                0,
+            );
             if state.messages_with_memory() < before {
                 return Ok(());
             }
@@ -574,7 +579,7 @@ impl Publisher {
                         // for half of the blocks that the pool hands out in turn.
                         let (count, of) = self.withdraw_above;
                         if state.kept_count() > count || bytes != of {
-                            state.withdraw(&self.writer, history, 0);
+                            self.audience.withdraw(&mut state, &self.writer, history, 0);
                             let spare = self.spare(bytes);
                             self.withdraw_above = (state.kept_count() + spare, bytes);
                         }
@@ -641,7 +646,7 @@ impl Publisher {
                 if next < self.room_until {
                     // The message that the next one overwrites keeps no memory in its slot any more.
                     let overwritten = (next + 1).saturating_sub(capacity);
-                    state.withdraw(&self.writer, history, overwritten);
+                    self.audience.withdraw(&mut state, &self.writer, history, overwritten);
                     self.withdraw_at = withdraw_at(state.oldest_kept(), capacity);
                     return Ok(());
                 }
@@ -712,7 +717,10 @@ impl Publisher {
     fn adopt(&mut self) {
         let version = self.audience.version();
         if version != self.seen {
-            let (ids, words) = self.audience.lock().words();
+            let mut state = self.audience.lock();
+            let ((ids, words), ended) = (state.words(), state.take_ended());
+            drop(state);
+            drop(ended);
             self.crowd.replace(words.into_iter());
             self.ids = ids;
             self.seen = version;

@@ -59,6 +59,15 @@ impl Kept {
     }
 }
 
+/// Returns the bytes of a message that lie in blocks: those that its descriptors name.
+pub(super) fn bytes_in_blocks(kept: &[Kept]) -> u64 {
+    let len = |kept: &Kept| match kept {
+        Kept::Block(block) => block.len() as u64,
+        Kept::Frozen(..) => 0,
+    };
+    kept.iter().map(len).sum()
+}
+
 /// Returns the bytes of blocks that a message keeps, or 0 if it keeps memory that the pool does not hand out in turn.
 pub(super) fn rotating_bytes(kept: &[Kept]) -> u64 {
     let is_frozen = kept.iter().any(|kept| matches!(kept, Kept::Frozen(..)));

@@ -116,8 +116,8 @@ impl Subscriber {
     ///
     /// - [`ErrorKind::PeerDied`]: the publisher died, and the subscriber does not reconnect.
     /// - [`ErrorKind::Evicted`]: the publisher has evicted this subscriber.
-    /// - [`ErrorKind::HoldLimit`]: this subscriber wants every message, and holds as many in the pool as it may. The message
-    ///   stays the next one.
+    /// - [`ErrorKind::HoldLimit`], [`ErrorKind::HoldBytes`]: this subscriber wants every message, and holds as many in the pool, or
+    ///   as many bytes of it, as it may. The message stays the next one.
     /// - [`ErrorKind::Fault`]: the publisher broke the protocol.
     #[inline]
     pub fn recv(&mut self) -> Result<Option<Sample<'_>>> {

@@ -267,9 +267,9 @@ pub(super) fn borrow(
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,
 ) -> Result<LentRange> {
-    locate(session, segments, descriptor, || {
+    locate(session, segments, descriptor, |_| {
         session.keep_loan(descriptor.slot);
-        descriptor.slot.into()
+        Ok(descriptor.slot.into())
     })
 }
 
@@ -280,7 +280,7 @@ pub(crate) fn borrow_held(
     descriptor: &LoanDescriptor,
     hold: &Hold<'_>,
 ) -> Result<LentRange> {
-    locate(session, segments, descriptor, || PART | u64::from(hold.split()))
+    locate(session, segments, descriptor, |len| Ok(PART | u64::from(hold.split(len)?)))
 }
 
 /// As [`borrow_held`], as the only part.
@@ -291,21 +291,21 @@ pub(crate) fn borrow_whole(
     descriptor: &LoanDescriptor,
     hold: Hold<'_>,
 ) -> Result<LentRange> {
-    locate(session, segments, descriptor, || PART | u64::from(hold.into_slot()))
+    locate(session, segments, descriptor, |len| Ok(PART | u64::from(hold.into_slot(len)?)))
 }
 
-/// Returns the range that a descriptor names, with the slot that `keep` returns, with [`PART`] if that is a part of a held message.
+/// Returns the range that a descriptor names, with the slot that `keep` returns for its length, with [`PART`] if that is a part of a held message.
 #[inline(always)]
 fn locate(
     session: &Arc<Session>,
     segments: &mut SegmentCache,
     descriptor: &LoanDescriptor,
-    keep: impl FnOnce() -> u64,
+    keep: impl FnOnce(u64) -> Result<u64>,
 ) -> Result<LentRange> {
     descriptor.check(u64::MAX, session.link.terms().own.loan_slots)?;
     let segment = segments.find(session, descriptor.segment)?.clone();
     let (offset, len) = descriptor.range_in(segment.segment.len() as u64)?;
-    let (generation, slot) = (descriptor.generation, keep());
+    let (generation, slot) = (descriptor.generation, keep(descriptor.len)?);
     Ok(LentRange { segment, offset, len, generation, slot })
 }
 

@@ -131,6 +131,18 @@ pub enum ErrorKind {
         /// The limit.
         limit: u32,
     },
+    /// The subscriber holds as many bytes of the publisher's pool as it may. The next message stays the next one.
+    #[error(
+        "a message of {needed} bytes in the publisher's pool, of which this subscriber holds {held} bytes and may hold {limit}: drop a sample, or allow more (PublishOptions::hold_bytes)"
+    )]
+    HoldBytes {
+        /// Bytes of the next message.
+        needed: u64,
+        /// Bytes of the messages that the subscriber holds.
+        held: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// The two sides share no protocol version.
     #[error("no common protocol version: this side speaks {}..={}, the peer {}..={}", ours.0, ours.1, theirs.0, theirs.1)]
     NoCommonVersion {
@@ -339,6 +351,8 @@ pub enum Eviction {
     Stalled,
     /// The owner of the publisher asked for it.
     Asked,
+    /// The subscriber held more bytes of the publisher's pool than it may.
+    Overdrawn,
 }
 
 impl fmt::Display for Eviction {
@@ -348,6 +362,7 @@ impl fmt::Display for Eviction {
                 "it wants every message and made no room for longer than PublishOptions::stall_after"
             }
             Self::Asked => "its owner asked for it (Publisher::evict)",
+            Self::Overdrawn => "it held more bytes of the pool than PublishOptions::hold_bytes",
         })
     }
 }

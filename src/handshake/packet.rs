@@ -126,7 +126,8 @@ struct TopicBody {
     slot_len: U32,
     hold_limit: U32,
     history: U32,
-    rest: [u8; 96],
+    hold_bytes: U64,
+    rest: [u8; 88],
 }
 
 /// The most messages in a publisher's pool that a subscriber may hold.
@@ -218,6 +219,8 @@ pub(crate) struct Topic {
     pub(crate) hold_limit: u32,
     /// How many messages a late subscriber gets: less than `slots`.
     pub(crate) history: u32,
+    /// How many bytes these messages may have, or 0 if any number.
+    pub(crate) hold_bytes: u64,
 }
 
 impl Packet {
@@ -265,7 +268,8 @@ impl Packet {
                     slot_len: topic.slot_len.into(),
                     hold_limit: topic.hold_limit.into(),
                     history: topic.history.into(),
-                    rest: [0; 96],
+                    hold_bytes: topic.hold_bytes.into(),
+                    rest: [0; 88],
                 };
                 packet(TOPIC, 1, body.as_bytes())
             }
@@ -531,7 +535,7 @@ fn check_topic(body: &TopicBody) -> Result<Topic> {
     if history >= slots {
         return Err(Fault::Field { field: "topic.history", value: history.into() }.into());
     }
-    Ok(Topic { slots, slot_len, hold_limit, history })
+    Ok(Topic { slots, slot_len, hold_limit, history, hold_bytes: body.hold_bytes.get() })
 }
 
 #[cfg(test)]

@@ -93,6 +93,15 @@ impl Session {
         self.kept()[slot as usize].add();
     }
 
+    /// Counts bytes of a held message. Returns all of it that were counted, and those of all other held messages.
+    pub(crate) fn count_held(&self, slot: u32, bytes: u64) -> (u64, u64) {
+        let kept = self.kept();
+        let needed = kept[slot as usize].count(bytes);
+        let others =
+            kept.iter().enumerate().filter(|(at, kept)| *at != slot as usize && !kept.is_free());
+        (needed, others.map(|(_, kept)| kept.bytes()).fold(0, u64::saturating_add))
+    }
+
     /// Drops a part of a held message. The drop of the last one gives the hold back.
     #[inline]
     pub(crate) fn drop_part(&self, slot: u32) {

@@ -299,6 +299,11 @@ impl Pool {
         trimmed
     }
 
+    /// Returns the most bytes that may count.
+    pub(crate) fn quota(&self) -> u64 {
+        self.lock().quota()
+    }
+
     /// Returns the bytes that count for the quota.
     pub(crate) fn used(&self) -> u64 {
         self.lock().used()

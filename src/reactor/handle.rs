@@ -155,7 +155,8 @@ impl Reactor {
 
     /// Receives the messages of a topic on the reactor's thread. The thread hands each one to `callback`, as
     /// [`Subscriber::recv`] would return it, until `callback` returns `Break` or panics. `Ok(None)` and an error are the last
-    /// answer, except [`ErrorKind::HoldLimit`](crate::ErrorKind::HoldLimit).
+    /// answer, except [`ErrorKind::HoldLimit`](crate::ErrorKind::HoldLimit) and
+    /// [`ErrorKind::HoldBytes`](crate::ErrorKind::HoldBytes).
     ///
     /// A silent subscriber costs no time. One that [reconnects](crate::broadcast::SubscribeOptions::reconnect) waits for the
     /// next publisher without holding up the reactor.

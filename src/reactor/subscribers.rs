@@ -10,7 +10,8 @@
 //! 1. A subscriber that is armed costs the loop nothing. It is armed as soon as nothing is left.
 //! 2. A join waits for another process, so a thread beside the loop does it, one for all subscribers of the loop. The thread
 //!    starts with the first one that is apart, and ends with the set.
-//! 3. A panic of a callback, `Break` and an error end the subscription. [`ErrorKind::HoldLimit`] does not.
+//! 3. A panic of a callback, `Break` and an error end the subscription. [`ErrorKind::HoldLimit`] and
+//!    [`ErrorKind::HoldBytes`] do not.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -223,7 +224,10 @@ impl Subscribed {
                 Ok(Some(sample)) => (contain(|| callback(Ok(Some(sample)))), None),
                 Ok(None) => (contain(|| callback(Ok(None))), Some(Turn::Ended)),
                 Err(TryRecvError::Failed(error)) => {
-                    let is_limit = matches!(error.kind(), ErrorKind::HoldLimit { .. });
+                    let is_limit = matches!(
+                        error.kind(),
+                        ErrorKind::HoldLimit { .. } | ErrorKind::HoldBytes { .. }
+                    );
                     let next = if is_limit { Turn::Paused } else { Turn::Ended };
                     (contain(|| callback(Err(error))), Some(next))
                 }

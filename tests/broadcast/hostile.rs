@@ -204,6 +204,65 @@ fn holds_that_are_never_given_back_cost_no_more_than_the_limit() {
 }
 
 #[test]
+fn holds_of_too_many_bytes_end_their_subscriber_or_hold_nothing() {
+    const LIMIT: u64 = 3 * FRAME as u64;
+    for policy in [LATEST, EVERY] {
+        let options = PublishOptions::new().hold_limit(64).hold_bytes(LIMIT);
+        let mut stage = Stage::with(Options::new().pool_quota(128 << 20), options);
+        let mut honest = stage.subscribe(SubscribeOptions::latest());
+        let liar = join(&stage, Hello::subscriber(policy, 0));
+        for message in 1..=60u64 {
+            liar.own.store(RETURNS + 8 * message as usize, message);
+            liar.position(message + 1);
+        }
+        let mut most = 0;
+        for number in 0..60u8 {
+            let mut frame = stage.publisher.alloc::<u8>([FRAME]).unwrap();
+            frame.fill(number);
+            stage.publisher.send_tensor(frame).unwrap();
+            drop(honest.recv().unwrap().unwrap());
+            most = most.max(stage.kept_bytes());
+        }
+        // What the two of them may hold, and the message that the liar may be about to look at.
+        assert!(most <= LIMIT + 3 * FRAME as u64, "{} MiB", most >> 20);
+        let kinds: Vec<_> =
+            stage.publisher.take_events().iter().map(|event| event.kind()).collect();
+        assert_eq!(kinds[2..], [EventKind::Evicted(Eviction::Overdrawn)]);
+        // The evicted word.
+        assert_eq!(liar.theirs().load(0x0d0), 3);
+        // Holds that come and go between two looks keep nothing.
+        let flickers = join(&stage, Hello::subscriber(LATEST, 0));
+        let flag = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let over = Over(&flag);
+            scope.spawn(|| {
+                while !flag.load(Ordering::Relaxed) {
+                    for number in 0..64u64 {
+                        let message = stage_message(number);
+                        flickers.own.store(RETURNS + 8 * number as usize, message);
+                    }
+                    (0..64).for_each(|word| flickers.own.store(RETURNS + 8 * word, 0));
+                }
+            });
+            for number in 0..200u8 {
+                let mut frame = stage.publisher.alloc::<u8>([FRAME]).unwrap();
+                frame.fill(number);
+                stage.publisher.send_tensor(frame).unwrap();
+                drop(honest.recv().unwrap().unwrap());
+                let kept = stage.kept_bytes();
+                assert!(kept <= LIMIT + 3 * FRAME as u64, "{} MiB", kept >> 20);
+            }
+            drop(over);
+        });
+    }
+}
+
+/// Numbers of messages that are published while a liar holds and drops them by turns.
+fn stage_message(number: u64) -> u64 {
+    61 + 3 * number
+}
+
+#[test]
 fn a_publisher_outlives_a_hold_by_its_grace() {
     let options = Options::new().release_grace(Duration::from_millis(50));
     let name = unique_name();
@@ -628,6 +687,21 @@ fn messages_that_are_withdrawn_without_end_end_with_the_deadline() {
         });
     }
     goes_on(&mut stage, &mut honest, 20);
+}
+
+#[test]
+fn an_evicted_subscriber_hears_so_before_its_socket_ends() {
+    for (word, cause) in [(1, Eviction::Stalled), (2, Eviction::Asked), (3, Eviction::Overdrawn)] {
+        let (mut subscriber, topic) = Topic::new(SubscribeOptions::every(), 0);
+        topic.publish(1, header(MESSAGE, 2), b"ok");
+        assert_eq!(next(&mut subscriber).0, b"ok");
+        topic.peer.own.store(0x0d0, word);
+        topic.memory.store(topic.slot(2), 2 << 1 | 1);
+        for _ in 0..2 {
+            let met = subscriber.recv_deadline(soon()).map(drop).unwrap_err();
+            assert_eq!(*met.kind(), ErrorKind::Evicted { cause });
+        }
+    }
 }
 
 #[test]

@@ -153,6 +153,79 @@ fn a_subscriber_that_holds_all_that_it_may_misses_messages_or_is_told() {
 }
 
 #[test]
+fn a_subscriber_that_holds_as_many_bytes_as_it_may_misses_messages_or_is_told() {
+    const LIMIT: u64 = FRAME as u64 * 5 / 2;
+    let options = PublishOptions::new().hold_limit(64).hold_bytes(LIMIT);
+    let mut stage = Stage::new(options.stall_after(Duration::from_secs(20)));
+    let mut latest = stage.subscribe(SubscribeOptions::latest());
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    let mut tensors = Vec::new();
+    for number in 0..2u8 {
+        frame(&mut stage, number);
+        tensors.push(latest.recv().unwrap().unwrap().into_tensor().unwrap());
+        tensors.push(every.recv().unwrap().unwrap().into_tensor().unwrap());
+    }
+    frame(&mut stage, 2);
+    assert!(matches!(latest.try_recv(), Err(TryRecvError::Empty)));
+    for _ in 0..2 {
+        let met = every.recv().unwrap_err();
+        let (needed, held) = (FRAME as u64, 2 * FRAME as u64);
+        assert_eq!(*met.kind(), ErrorKind::HoldBytes { needed, held, limit: LIMIT });
+    }
+    // A shorter message has room.
+    stage.publisher.send(&[7; 1000]).unwrap();
+    let sample = latest.recv().unwrap().unwrap();
+    assert_eq!((sample.len(), sample.missed()), (1000, 1));
+    drop(sample);
+    assert_eq!((every.held(), latest.held()), (2, 2));
+    // Nobody is evicted for what it holds, however often the publisher looks.
+    for number in 0..20u8 {
+        let _ = latest.try_recv().map(drop);
+        let _ = every.try_recv().map(drop);
+        stage.publisher.reclaim();
+        stage.publisher.send(&[number; 1000]).unwrap();
+    }
+    assert_eq!(stage.publisher.subscribers().len(), 2);
+    drop(tensors);
+    let third = every.recv().unwrap().unwrap();
+    assert_eq!((third.sequence(), third.missed()), (3, 0));
+    drop(third);
+    // One message may have more bytes than the limit.
+    while every.try_recv().is_ok_and(|sample| sample.is_some()) {}
+    let mut long = stage.publisher.alloc::<u8>([4 * FRAME]).unwrap();
+    long.fill(9);
+    stage.publisher.send_tensor(long).unwrap();
+    let held = every.recv().unwrap().unwrap().into_tensor().unwrap();
+    let also = latest.recv().unwrap().unwrap().into_tensor().unwrap();
+    assert_eq!(held.to_vec::<u8>().unwrap(), also.to_vec::<u8>().unwrap());
+    frame(&mut stage, 5);
+    assert!(matches!(every.recv().unwrap_err().kind(), ErrorKind::HoldBytes { .. }));
+}
+
+#[test]
+fn a_subscriber_that_wants_all_and_holds_too_many_bytes_is_waited_for_and_evicted() {
+    let options = PublishOptions::new().hold_limit(64).hold_bytes(2 * FRAME as u64);
+    let stalls = Duration::from_millis(100);
+    let mut stage = Stage::new(options.slots(8).newest_limit(4).stall_after(stalls));
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    let mut latest = stage.subscribe(SubscribeOptions::latest());
+    let mut tensors = Vec::new();
+    for number in 0..9u8 {
+        frame(&mut stage, number);
+        if let Ok(Some(sample)) = every.try_recv() {
+            tensors.push(sample.into_tensor().unwrap());
+        }
+    }
+    assert_eq!(tensors.len(), 2);
+    let start = Instant::now();
+    frame(&mut stage, 9);
+    assert!(start.elapsed() >= stalls, "{:?}", start.elapsed());
+    let met = every.recv().unwrap_err();
+    assert_eq!(*met.kind(), ErrorKind::Evicted { cause: Eviction::Stalled });
+    assert_eq!(latest.recv().unwrap().unwrap().sequence(), 10);
+}
+
+#[test]
 fn a_subscriber_that_reads_nothing_is_evicted_and_the_others_go_on() {
     let options = PublishOptions::new().slots(16).stall_after(Duration::from_millis(50));
     let mut stage = Stage::with(Options::new().pool_quota(32 << 20), options);

@@ -153,6 +153,9 @@ fn impossible_options_are_errors() {
         PublishOptions::new().newest_limit(256),
         PublishOptions::new().hold_limit(0),
         PublishOptions::new().hold_limit(65),
+        PublishOptions::new().hold_bytes(0),
+        // The pool of a context has 2 GiB.
+        PublishOptions::new().hold_bytes((2 << 30) + 1),
     ];
     for options in wrong {
         let met = context.publish(crate::unique_name(), options).unwrap_err();

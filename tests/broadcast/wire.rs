@@ -285,7 +285,17 @@ fn a_subscriber_that_stalls_is_evicted_and_told_so() {
 
 #[test]
 fn what_a_subscriber_holds_stays_as_it_is() {
-    let mut stage = Stage::new(PublishOptions::new().hold_limit(2).stall_after(HANG));
+    holds_two_frames(PublishOptions::new().hold_limit(2));
+}
+
+#[test]
+fn what_a_subscriber_holds_has_no_more_bytes_than_the_topic_says() {
+    holds_two_frames(PublishOptions::new().hold_limit(64).hold_bytes(2 * FRAME as u64));
+}
+
+/// Lets subscribers hold as much as they may, which is two frames.
+fn holds_two_frames(options: PublishOptions) {
+    let mut stage = Stage::new(options.stall_after(HANG));
     let joined = ["latest", "every"].map(|one| Driven::join(&stage, one));
     let [Some(mut latest), Some(mut every)] = joined else { return };
     for round in 0..3u64 {

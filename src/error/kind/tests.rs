@@ -33,6 +33,7 @@ fn error_kinds() -> Vec<ErrorKind> {
         ErrorKind::PolicyRefused,
         ErrorKind::Evicted { cause: Eviction::Stalled },
         ErrorKind::HoldLimit { limit: a as u32 },
+        ErrorKind::HoldBytes { needed: a, held: b, limit: c },
         ErrorKind::NoCommonVersion { ours: (a as u16, b as u16), theirs: (c as u16, d as u16) },
         ErrorKind::Fault(Fault::Magic),
         ErrorKind::TimedOut { after: Duration::from_millis(a) },
