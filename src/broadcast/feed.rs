@@ -19,7 +19,7 @@ use crate::channel::hold::{Hold, HoldLimits};
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::segment_cache::SegmentCache;
-use crate::channel::{Claims, ExtensionSlot, Metadata};
+use crate::channel::{Claims, ExtensionSlot, Metadata, Watch};
 use crate::error::{Error, ErrorKind, Eviction, Fault, Result, TryRecvError};
 use crate::handshake::packet::{PACKET, Packet, Reason, Topic};
 use crate::handshake::peer::Peer;
@@ -214,6 +214,61 @@ impl Feed {
 
     #[cold]
     fn disarm(&mut self) {
+    /// Takes the next message as [`take`](Self::take) does, without waiting and without arming: the caller polls.
+    pub(super) fn poll(&mut self) -> Result<Taken, TryRecvError> {
+        let is_alive = self.link.is_alive();
+        let taken = self.look()?;
+        if self.is_armed {
+            self.disarm();
+        }
+        match taken {
+            Some(taken) => Ok(taken),
+            None => {
+                self.tell(true);
+                Err(if is_alive { TryRecvError::Empty } else { self.end().into() })
+            }
+        }
+    }
+
+    /// Returns whether the next message is there, or a sign that it is gone, or the link has ended.
+    pub(super) fn is_due(&self) -> bool {
+        self.slots.is_due(self.cursor.next()) || !self.link.is_alive()
+    }
+
+    /// Returns a watch of the next message.
+    pub(super) fn watch(&self) -> Watch {
+        let (word, least) = self.slots.due(self.cursor.next());
+        Watch::at_least(self.slots.words().clone(), word, least)
+    }
+
+    /// Says to the publisher that this side sleeps on the socket until the next message. Returns whether it was hot. The caller
+    /// passes [`before_last_look`], and then [`finish_arm`](Self::finish_arm).
+    #[must_use]
+    pub(super) fn begin_arm(&mut self) -> bool {
+        let mut control_socket = self.link.control_socket();
+        let taken = control_socket.take_for_data(self.link.socket());
+        control_socket.data_woken();
+        let has_ended = control_socket.packets_at_end().is_some();
+        drop(control_socket);
+        if let Err(error) = taken {
+            self.fail(error);
+        } else if has_ended {
+            // The descriptor tells of the end once, and the watcher may learn of it later.
+            self.link.hang_up();
+        }
+        self.is_armed = true;
+        self.waiter.arm(&self.link)
+    }
+
+    /// Looks once more after [`begin_arm`](Self::begin_arm). Returns whether this side is armed: nothing has come meanwhile.
+    pub(super) fn finish_arm(&mut self) -> bool {
+        let is_due = self.is_due();
+        if is_due {
+            self.disarm();
+        }
+        !is_due
+    }
+
         self.is_armed = false;
         self.waiter.disarm(&self.link);
     }

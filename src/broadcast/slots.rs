@@ -146,6 +146,12 @@ impl<P: PeerWords> SlotReader<P> {
         self.slots.load(self.geometry.position(message)) >= published(message)
     }
 
+    /// Returns the place of the state of a message's slot, in bytes from the start of the topic, and its least value once
+    /// something [is there](Self::is_due).
+    pub(super) fn due(&self, message: u64) -> (usize, u64) {
+        (self.geometry.data() + self.geometry.position(message) as usize, published(message))
+    }
+
     /// Returns what is where a message is due.
     #[inline(always)]
     pub(super) fn look(&self, message: u64) -> Look {

@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 use crate::broadcast::feed::{Feed, Taken};
 use crate::broadcast::options::SubscribeOptions;
 use crate::broadcast::sample::Sample;
+use crate::channel::Watch;
 use crate::error::{Error, ErrorKind, Result, TryRecvError};
 use crate::handshake::{Address, Peer, Policy};
 use crate::link::LinkSocket;
 use crate::patience::{RecvPatience, after};
 use crate::transport::Context;
+use crate::wake::SpinPolicy;
 
 /// The pause before the next look for a publisher.
 const RETRY: Duration = Duration::from_millis(2);
@@ -222,10 +224,10 @@ impl Subscriber {
         Joining { context, address, policy: self.options.policy() }
     }
 
-    /// Receives from the publisher that this subscriber has joined, and waits for nothing. Without one it is empty.
-    pub(crate) fn try_recv_joined(&mut self) -> Result<Option<Sample<'_>>, TryRecvError> {
+    /// Receives from the publisher that this subscriber has joined, and neither waits nor arms. Without one it is empty.
+    pub(crate) fn poll_joined(&mut self) -> Result<Option<Sample<'_>>, TryRecvError> {
         let Some(feed) = &mut self.feed else { return Err(TryRecvError::Empty) };
-        match feed.take(RecvPatience::None) {
+        match feed.poll() {
             Ok(taken) => Ok(Some(self.sample(taken))),
             Err(error) if is_end(&error) && self.options.reconnects() => {
                 (self.feed, self.restarted) = (None, true);
@@ -234,6 +236,34 @@ impl Subscriber {
             Err(TryRecvError::Empty) => Err(TryRecvError::Empty),
             Err(error) => Ok(self.over(error)?),
         }
+    }
+
+    /// Returns whether [`poll_joined`](Self::poll_joined) has something to do, as the publisher says.
+    pub(crate) fn is_due(&self) -> bool {
+        self.feed.as_ref().is_none_or(Feed::is_due)
+    }
+
+    /// Returns how long a loop polls before it sleeps.
+    pub(crate) fn spin(&self) -> SpinPolicy {
+        self.context.spin()
+    }
+
+    /// Returns a watch of the next message, or `None` without a publisher.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        self.feed.as_ref().map(Feed::watch)
+    }
+
+    /// Has the publisher send a packet with the next message. Returns whether this side was hot. The caller passes
+    /// [`before_last_look`](crate::wake::before_last_look), and then [`finish_arm`](Self::finish_arm).
+    #[must_use]
+    pub(crate) fn begin_arm(&mut self) -> bool {
+        self.feed.as_mut().is_some_and(Feed::begin_arm)
+    }
+
+    /// Looks once more after [`begin_arm`](Self::begin_arm). Returns whether the subscriber is armed. Otherwise something has
+    /// come.
+    pub(crate) fn finish_arm(&mut self) -> bool {
+        self.feed.as_mut().is_some_and(Feed::finish_arm)
     }
 
     /// Reads from the publisher that a [`Joining`] has joined.

@@ -35,7 +35,7 @@ const WRITES: usize = 32;
 /// The work between two ticks, in polls of a header: some microseconds. A message counts as 16 polls.
 const TICK: usize = 1024;
 
-/// The polled links that a loop arms for less than a wake-up costs. Arming one takes some 0.2 µs.
+/// The polled links and subscribers that a loop arms for less than a wake-up costs. Arming one takes some 0.2 µs.
 const FEW: usize = 64;
 
 /// How long the loop polls links without asking epoll for events. The system call takes some 0.4 µs.
@@ -226,13 +226,14 @@ impl EventLoop {
             done += self.execute_commands();
         }
         done += self.sweep(budget);
+        self.subscribers.poll();
         if self.subscribers.is_ready() {
             done += self.subscribers.serve(&self.mailbox);
         }
         if !self.flushing.is_empty() {
             done += self.flush();
         }
-        self.work += 1 + self.ready.len() + 16 * done;
+        self.work += 1 + self.polled() + 16 * done;
         if self.work >= TICK {
             done += self.tick(done == 0)?;
         }
@@ -260,14 +261,21 @@ impl EventLoop {
     /// Returns whether falling asleep costs more than polling in vain: the loop arms each polled link before it sleeps, and
     /// takes a packet from each that wakes it.
     fn is_sleep_dear(&self) -> bool {
-        self.ready.len() > FEW
+        self.polled() > FEW
+    }
+
+    /// Returns how many links and subscribers the loop polls.
+    fn polled(&self) -> usize {
+        self.ready.len() + self.subscribers.polled()
     }
 
     /// Serves the polled links that are ready. A sweep that used up its budget goes on in the next turn.
     fn sweep(&mut self, budget: usize) -> usize {
         if self.ready.begin_turn() {
             let idle = self.ready.idle_places();
-            self.arm(&idle, false);
+            let was_hot = self.subscribers.begin_arm(true);
+            self.arm(&idle, was_hot);
+            self.subscribers.finish_arm();
         }
         let (mut done, mut from) = (0, std::mem::take(&mut self.stopped_at));
         if from >= self.ready.len() {
@@ -389,13 +397,15 @@ impl EventLoop {
                 was_hot |= active.arm_writes();
             }
         }
+        was_hot |= self.subscribers.begin_arm(false);
         let places = self.ready.places();
         let armed = self.arm(&places, was_hot);
+        self.subscribers.finish_arm();
         let flushed = if self.flushing.is_empty() { 0 } else { self.flush() };
         armed && flushed == 0 && !self.mailbox.is_pending() && !self.subscribers.is_ready()
     }
 
-    /// Arms the links at `places`, with one barrier. `was_hot`: a sending half that the caller has armed was hot. Returns
+    /// Arms the links at `places`, with one barrier. `was_hot`: another half that the caller has armed was hot. Returns
     /// `false` if one of the links has something. The loop goes on to poll that link.
     fn arm(&mut self, places: &[usize], mut was_hot: bool) -> bool {
         for place in places {
@@ -403,7 +413,7 @@ impl EventLoop {
                 was_hot |= active.begin_arm();
             }
         }
-        if !places.is_empty() || !self.flushing.is_empty() {
+        if !places.is_empty() || !self.flushing.is_empty() || self.subscribers.is_arming() {
             before_last_look(was_hot);
         }
         let mut all_armed = true;

@@ -5,7 +5,7 @@ use crate::channel::Watch;
 /// The loop arms a link after this many polls in vain. With one polled link they take some 200 µs. They must take longer
 /// than two periods of `EVENTS_EVERY`: otherwise two loops that find each other's messages among their events arm the link
 /// before each answer, and a round trip takes 50 µs (`ping_pong --modes quiet`).
-const IN_VAIN: u64 = 32768;
+pub(super) const IN_VAIN: u64 = 32768;
 
 /// The loop arms links once in this many turns, so that many links share one barrier.
 const TURNS: u64 = 1024;

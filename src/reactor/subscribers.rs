@@ -1,13 +1,14 @@
 //! The subscribers of a loop.
 //!
 //! ```text
-//!   armed ── event ──▶ ready ── nothing left ──▶ armed
-//!                        │ the publisher has ended
-//!                        ▼
-//!                      apart ── a thread joins the next publisher ──▶ ready
+//!   armed ── event ──▶ ready ── nothing left ──▶ polled ── the loop is about to sleep ──▶ armed
+//!                        │ the publisher has ended   │ a message
+//!                        ▼                           ▼
+//!                      apart ── a thread joins ──▶ ready
 //! ```
 //!
-//! 1. A subscriber that is armed costs the loop nothing. It is armed as soon as nothing is left.
+//! 1. The loop polls a subscriber of which nothing is left, as it polls links, and arms it before it sleeps or after many polls in
+//!    vain. A subscriber that is armed costs the loop nothing.
 //! 2. A join waits for another process, so a thread beside the loop does it, one for all subscribers of the loop. The thread
 //!    starts with the first one that is apart, and ends with the set.
 //! 3. A panic of a callback, `Break` and an error end the subscription. [`ErrorKind::HoldLimit`] and
@@ -22,10 +23,12 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::broadcast::{Feed, Joining, Subscriber, is_absent};
+use crate::channel::Watch;
 use crate::error::{Error, ErrorKind, Result, TryRecvError, contain};
 use crate::link::LinkSocket;
 use crate::reactor::command::{Command, SampleFn};
 use crate::reactor::mailbox::Mailbox;
+use crate::reactor::ready_set::IN_VAIN;
 
 /// The most messages of one subscriber in one turn, as of a link.
 const SHARE: usize = 4;
@@ -49,15 +52,27 @@ struct Subscribed {
     /// What epoll watches.
     watched: Option<LinkSocket>,
     is_ready: bool,
+    /// It has a place among those that the loop polls.
+    is_polled: bool,
     /// The subscriber holds too much, and looks for its next message then.
     paused_until: Option<Instant>,
+}
+
+/// A subscriber that the loop polls.
+struct Polled {
+    key: u64,
+    watch: Watch,
+    /// The turn in which its polls began.
+    since: u64,
 }
 
 /// What follows from a turn of a subscriber.
 enum Turn {
     /// It has more.
     Ready,
-    Armed,
+    Polled,
+    /// It does nothing before the next event.
+    Asleep,
     /// There is no publisher.
     Apart,
     Paused,
@@ -70,6 +85,10 @@ pub(super) struct SubscriberSet {
     subscribers: HashMap<u64, Subscribed>,
     /// The keys of those to serve in the next turn, each one once.
     ready: VecDeque<u64>,
+    polled: Vec<Polled>,
+    /// The keys of those that have begun to arm.
+    arming: Vec<u64>,
+    turn: u64,
     /// The keys of those that pause.
     paused: Vec<u64>,
     joins: Option<mpsc::Sender<(u64, Joining)>>,
@@ -86,6 +105,62 @@ impl SubscriberSet {
         !self.ready.is_empty()
     }
 
+    /// Returns how many subscribers the loop polls.
+    pub(super) fn polled(&self) -> usize {
+        self.polled.len()
+    }
+
+    /// Polls each polled subscriber once. Those that are due are served in this turn.
+    #[inline(always)]
+    pub(super) fn poll(&mut self) {
+        self.turn += 1;
+        let mut from = 0;
+        while let Some(found) = self.polled[from..].iter().position(|each| each.watch.is_ready()) {
+            from += found;
+            let key = self.polled.swap_remove(from).key;
+            if let Some(subscribed) = self.subscribers.get_mut(&key) {
+                subscribed.is_polled = false;
+            }
+            self.wake(key);
+        }
+    }
+
+    /// Begins to arm the polled subscribers, or those that were polled in vain for long enough. Returns whether one was hot. The
+    /// caller passes [`before_last_look`](crate::wake::before_last_look) if [one arms](Self::is_arming), and then
+    /// [`finish_arm`](Self::finish_arm).
+    #[must_use]
+    pub(super) fn begin_arm(&mut self, idle_only: bool) -> bool {
+        let Self { subscribers, polled, arming, turn, .. } = self;
+        let mut was_hot = false;
+        polled.retain(|each| {
+            if idle_only && *turn - each.since < IN_VAIN {
+                return true;
+            }
+            if let Some(subscribed) = subscribers.get_mut(&each.key) {
+                subscribed.is_polled = false;
+                was_hot |= subscribed.subscriber.begin_arm();
+                arming.push(each.key);
+            }
+            false
+        });
+        was_hot
+    }
+
+    /// Returns whether subscribers have begun to arm.
+    pub(super) fn is_arming(&self) -> bool {
+        !self.arming.is_empty()
+    }
+
+    /// Arms those that have begun to. Those of which something has come are served in the next turn.
+    pub(super) fn finish_arm(&mut self) {
+        for key in std::mem::take(&mut self.arming) {
+            let Some(subscribed) = self.subscribers.get_mut(&key) else { continue };
+            if !subscribed.subscriber.finish_arm() {
+                self.wake(key);
+            }
+        }
+    }
+
     /// Returns the time until a pause ends.
     pub(super) fn timeout(&self) -> Option<Duration> {
         let until = |key| self.subscribers.get(key)?.paused_until;
@@ -100,8 +175,9 @@ impl SubscriberSet {
         (subscriber, watched): (Subscriber, Option<LinkSocket>),
         callback: SampleFn,
     ) {
-        let (is_ready, paused_until) = (false, None);
-        let subscribed = Subscribed { subscriber, callback, watched, is_ready, paused_until };
+        let (is_ready, is_polled, paused_until) = (false, false, None);
+        let subscribed =
+            Subscribed { subscriber, callback, watched, is_ready, is_polled, paused_until };
         self.subscribers.insert(key, subscribed);
         self.wake(key);
     }
@@ -109,6 +185,9 @@ impl SubscriberSet {
     /// Has a subscriber served in the next turn. Returns whether there is one with this key.
     pub(super) fn wake(&mut self, key: u64) -> bool {
         let Some(subscribed) = self.subscribers.get_mut(&key) else { return false };
+        if std::mem::take(&mut subscribed.is_polled) {
+            self.polled.retain(|each| each.key != key);
+        }
         if !std::mem::replace(&mut subscribed.is_ready, true) {
             self.ready.push_back(key);
         }
@@ -140,7 +219,12 @@ impl SubscriberSet {
             done += count.max(1);
             match turn {
                 Turn::Ready => drop(self.wake(key)),
-                Turn::Armed => {}
+                Turn::Asleep => {}
+                Turn::Polled => {
+                    let (watch, since) = (subscribed.subscriber.watch(), self.turn);
+                    subscribed.is_polled = watch.is_some();
+                    self.polled.extend(watch.map(|watch| Polled { key, watch, since }));
+                }
                 Turn::Apart => {
                     subscribed.unwatch(mailbox);
                     let joining = subscribed.subscriber.joining();
@@ -187,6 +271,9 @@ impl SubscriberSet {
     /// Ends a subscription. The callback learns of the error, if there is one.
     fn end(&mut self, key: u64, error: Option<Error>, mailbox: &Mailbox<Command>) {
         let Some(mut ended) = self.subscribers.remove(&key) else { return };
+        if ended.is_polled {
+            self.polled.retain(|each| each.key != key);
+        }
         ended.unwatch(mailbox);
         if let Some(error) = error {
             contain(|| (ended.callback)(Err(error)));
@@ -217,10 +304,10 @@ impl SubscriberSet {
 impl Subscribed {
     /// Hands a few samples to the callback. Returns how many, and what follows.
     fn serve(&mut self, key: u64, mailbox: &Mailbox<Command>) -> (usize, Turn) {
-        let mut count = 0;
+        let (mut count, mut in_vain) = (0, false);
         while count < SHARE {
             let Self { subscriber, callback, .. } = self;
-            let (answer, next) = match subscriber.try_recv_joined() {
+            let (answer, next) = match subscriber.poll_joined() {
                 Ok(Some(sample)) => (contain(|| callback(Ok(Some(sample)))), None),
                 Ok(None) => (contain(|| callback(Ok(None))), Some(Turn::Ended)),
                 Err(TryRecvError::Failed(error)) => {
@@ -233,7 +320,13 @@ impl Subscribed {
                 }
                 Err(TryRecvError::Empty) => match (subscriber.socket(), &self.watched) {
                     (None, _) => return (count, Turn::Apart),
-                    (Some(_), Some(_)) => return (count, Turn::Armed),
+                    (Some(_), Some(_)) if !subscriber.is_due() => return (count, Turn::Polled),
+                    // The publisher says twice that there is something, and there is nothing: it lies.
+                    (Some(_), Some(_)) if in_vain => return (count, Turn::Asleep),
+                    (Some(_), Some(_)) => {
+                        in_vain = true;
+                        continue;
+                    }
                     (Some(socket), None) => {
                         if let Err(error) = self.watch(key, socket, mailbox) {
                             contain(|| (self.callback)(Err(error)));

@@ -683,6 +683,21 @@ fn messages_that_are_withdrawn_without_end_end_with_the_deadline() {
                 let _ = subscriber.recv_deadline(start + Duration::from_millis(5)).map(drop);
                 assert!(start.elapsed() < Duration::from_secs(5));
             }
+#[test]
+fn messages_that_never_come_cost_a_reactor_no_time() {
+    let context = Context::new().unwrap();
+    let reactor = slipring::Reactor::spawn(&context).unwrap();
+    let mut topics = Vec::new();
+    for state in [u64::MAX, u64::MAX - 1, 1 << 63] {
+        let (subscriber, topic) = Topic::new(SubscribeOptions::latest(), 0);
+        topic.fill(state);
+        reactor.subscribe(subscriber, |_| std::ops::ControlFlow::Continue(())).unwrap();
+        topics.push(topic);
+    }
+    let used = crate::reactors::time_of_thread(&reactor);
+    assert!(used < 0.05, "{:.2} % of a processor", used * 100.0);
+}
+
             drop(over);
         });
     }

@@ -1,6 +1,7 @@
 //! A subscriber on a runtime.
 //!
-//! 1. The task sleeps on the socket of the publisher that the subscriber has joined. The next publisher has another one.
+//! 1. The task polls for a while, and lets others run between two polls. Then it sleeps on the socket of the publisher that the
+//!    subscriber has joined. The next publisher has another one.
 //! 2. A join waits for another process, so a thread for blocking work does it.
 
 use std::future::{Future, poll_fn};
@@ -18,6 +19,7 @@ use crate::broadcast::{
 use crate::error::TryRecvError;
 use crate::link::LinkSocket;
 use crate::patience::after;
+use crate::wake::{Polling, before_last_look};
 use crate::{Address, Context, Error, Result};
 
 /// The pause before the next look for a publisher.
@@ -25,8 +27,8 @@ const RETRY: Duration = Duration::from_millis(5);
 
 /// One reader of a topic: [`Subscriber`] on a tokio runtime.
 ///
-/// It sleeps as soon as nothing is there, whatever [`Options::spin`](crate::Options::spin) says. While there is no publisher it
-/// looks for one every 5 ms.
+/// It polls before it sleeps, as [`Options::spin`](crate::Options::spin) says. While there is no publisher it looks for one every
+/// 5 ms.
 ///
 /// # Examples
 ///
@@ -59,13 +61,17 @@ pub struct AsyncSubscriber {
     /// The pause before it.
     pause: Option<Pin<Box<Sleep>>>,
     turn: TaskTurn,
+    polling: Polling,
+    /// The publisher sends a packet with the next message.
+    is_armed: bool,
 }
 
 impl AsyncSubscriber {
     /// Puts a subscriber on the runtime of the tasks that receive from it.
     pub fn new(subscriber: Subscriber) -> Self {
         let (watched, joining, pause, turn) = (None, None, None, TaskTurn::default());
-        Self { inner: subscriber, watched, joining, pause, turn }
+        let polling = Polling::new(subscriber.spin());
+        Self { inner: subscriber, watched, joining, pause, turn, polling, is_armed: false }
     }
 
     /// Subscribes to the topic of a publisher. The task sleeps while it waits for one.
@@ -142,25 +148,44 @@ impl AsyncSubscriber {
         &mut self,
         context: &mut task::Context<'_>,
     ) -> Poll<Result<Option<OwnedSample>>> {
+        let mut in_vain = false;
         loop {
             if self.turn.is_over() {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            match self.inner.try_recv_joined() {
-                Ok(sample) => return Poll::Ready(Ok(sample.map(Sample::into_owned))),
-                Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(error)),
-                Err(TryRecvError::Empty) => {}
+            if !self.is_armed {
+                match self.inner.poll_joined() {
+                    Ok(sample) => {
+                        self.polling.end();
+                        return Poll::Ready(Ok(sample.map(Sample::into_owned)));
+                    }
+                    Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(error)),
+                    Err(TryRecvError::Empty) => {}
+                }
             }
             match (&self.watched, self.inner.socket()) {
+                (Some(_), Some(_)) if !self.is_armed => {
+                    if self.polling.goes_on(Instant::now(), false) {
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    before_last_look(self.inner.begin_arm());
+                    // A publisher that says twice that there is something, and there is nothing, lies.
+                    self.is_armed = self.inner.finish_arm() || in_vain;
+                    in_vain = true;
+                }
                 (Some(watched), Some(_)) => {
                     let ready = ready!(watched.poll_read_ready(context));
                     ready.map_err(|error| Error::os("epoll_wait", error))?.clear_ready();
+                    self.is_armed = false;
+                    self.polling.end();
                 }
-                // What came before the subscriber was armed makes no event, so the next turn looks once more.
+                // Before the subscriber is armed: what comes then makes an event.
                 (None, Some(socket)) => self.watched = Some(watch_link(socket)?),
                 (_, None) => {
                     self.watched = None;
+                    self.is_armed = false;
                     ready!(self.poll_next(context))?;
                 }
             }
