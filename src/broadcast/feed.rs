@@ -40,7 +40,9 @@ use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 /// Polls before a subscriber that has read all tells the publisher: about a microsecond. Telling costs a fence.
 const POLLS: u32 = 1000;
 
-/// Messages that one look skips at most: a publisher that lies could go on for ever.
+/// Slots that one look passes over at most: twice as many as a topic can have, so no look at an honest publisher ends by it. One
+/// that lies about its slots holds the caller for about a millisecond, and then the caller looks at its deadline, or at its other
+/// links.
 const SKIPS: u32 = 1 << 17;
 
 /// A message that was taken.
@@ -212,8 +214,6 @@ impl Feed {
         if has_come { Ok(()) } else { Err(TryRecvError::Empty) }
     }
 
-    #[cold]
-    fn disarm(&mut self) {
     /// Takes the next message as [`take`](Self::take) does, without waiting and without arming: the caller polls.
     pub(super) fn poll(&mut self) -> Result<Taken, TryRecvError> {
         let is_alive = self.link.is_alive();
@@ -269,6 +269,8 @@ impl Feed {
         !is_due
     }
 
+    #[cold]
+    fn disarm(&mut self) {
         self.is_armed = false;
         self.waiter.disarm(&self.link);
     }

@@ -381,6 +381,29 @@ fn each_wrong_hello_has_its_refusal() {
 }
 
 #[test]
+fn a_side_of_another_version_is_told_both_versions() {
+    let stage = Stage::new(PublishOptions::default());
+    let hello = Hello { version_min: 2, version_max: 3, ..Hello::subscriber(EVERY, 0) };
+    assert_eq!(refusal(&stage.name, &hello.encode()), Some(2));
+    // A publisher that speaks later versions alone, and a listener that refuses the Hello because it knows no broadcast.
+    for (versions, expected) in [
+        ((2, 3), ErrorKind::NoCommonVersion { ours: (1, 1), theirs: (2, 3) }),
+        ((1, 1), ErrorKind::RefusedByPeer { code: 2 }),
+    ] {
+        let name = unique_name();
+        let listener = raw::listen(&name);
+        let asking = std::thread::spawn(move || {
+            let options = SubscribeOptions::latest().reconnect(false);
+            Context::new().unwrap().subscribe(&name, options).map(drop).unwrap_err()
+        });
+        let socket = raw::accept(&listener);
+        raw::receive(&socket).expect("a Hello");
+        raw::send(&socket, &raw::refusal_packet(versions, 2), &[]).unwrap();
+        assert_eq!(*asking.join().unwrap().kind(), expected);
+    }
+}
+
+#[test]
 fn another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: another user needs root to become one");
@@ -661,6 +684,21 @@ fn messages_that_never_come_end_with_the_deadline() {
 }
 
 #[test]
+fn messages_that_never_come_cost_a_reactor_no_time() {
+    let context = Context::new().unwrap();
+    let reactor = slipring::Reactor::spawn(&context).unwrap();
+    let mut topics = Vec::new();
+    for state in [u64::MAX, u64::MAX - 1, 1 << 63] {
+        let (subscriber, topic) = Topic::new(SubscribeOptions::latest(), 0);
+        topic.fill(state);
+        reactor.subscribe(subscriber, |_| std::ops::ControlFlow::Continue(())).unwrap();
+        topics.push(topic);
+    }
+    let used = crate::reactors::time_of_thread(&reactor);
+    assert!(used < 0.05, "{:.2} % of a processor", used * 100.0);
+}
+
+#[test]
 fn messages_that_are_withdrawn_without_end_end_with_the_deadline() {
     let mut stage = Stage::new(quick());
     let mut honest = stage.subscribe(SubscribeOptions::every());
@@ -683,21 +721,6 @@ fn messages_that_are_withdrawn_without_end_end_with_the_deadline() {
                 let _ = subscriber.recv_deadline(start + Duration::from_millis(5)).map(drop);
                 assert!(start.elapsed() < Duration::from_secs(5));
             }
-#[test]
-fn messages_that_never_come_cost_a_reactor_no_time() {
-    let context = Context::new().unwrap();
-    let reactor = slipring::Reactor::spawn(&context).unwrap();
-    let mut topics = Vec::new();
-    for state in [u64::MAX, u64::MAX - 1, 1 << 63] {
-        let (subscriber, topic) = Topic::new(SubscribeOptions::latest(), 0);
-        topic.fill(state);
-        reactor.subscribe(subscriber, |_| std::ops::ControlFlow::Continue(())).unwrap();
-        topics.push(topic);
-    }
-    let used = crate::reactors::time_of_thread(&reactor);
-    assert!(used < 0.05, "{:.2} % of a processor", used * 100.0);
-}
-
             drop(over);
         });
     }

@@ -161,6 +161,12 @@ fn impossible_options_are_errors() {
         let met = context.publish(crate::unique_name(), options).unwrap_err();
         assert!(matches!(met.kind(), ErrorKind::InvalidOption { .. }), "{met}");
     }
+    let small = slipring::Context::with_options(slipring::Options::new().pool_quota(1 << 20));
+    let more = PublishOptions::new().hold_bytes((1 << 20) + 1);
+    let met = small.unwrap().publish(crate::unique_name(), more).unwrap_err();
+    let text = met.to_string();
+    assert!(text.contains("hold_bytes") && text.contains("1048577"), "{text}");
+    assert!(text.contains("Options::pool_quota"), "{text}");
     let stage = Stage::new(PublishOptions::new().every(false).newest_limit(4));
     let refused = [SubscribeOptions::every(), SubscribeOptions::newest(5)];
     for options in refused {
