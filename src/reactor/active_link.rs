@@ -314,8 +314,11 @@ impl ActiveLink {
                 Err(error) => self.end_of_input(Err(error)),
             };
         }
-        let wish = if is_next { self.interest.wish(kind, len) } else { Wish::Nobody };
-        let offered = if wish == Wish::InPlace {
+        let is_alive = || self.socket.is_alive();
+        let wish = if is_next { self.interest.wish(kind, len, is_alive) } else { Wish::Nobody };
+        let offered = if wish == Wish::LeftOut {
+            Offered::Taken
+        } else if wish == Wish::InPlace {
             let content = (received.bytes(), received.metadata());
             self.interest.offer(&self.link, Message::new(kind, content, received.lender()))
         } else if wish == Wish::Nobody && !may_defer {
@@ -356,6 +359,8 @@ impl ActiveLink {
             return panicked();
         }
         match received.release() {
+            // It has taken no time that depends on its length.
+            Ok(()) if wish == Wish::LeftOut => Dispatch::Served(0),
             Ok(()) => Dispatch::Served(len),
             Err(error) => self.end_of_input(Err(error)),
         }
@@ -376,7 +381,7 @@ impl ActiveLink {
         let Some((message, charge)) = self.deferred.pop() else { return Dispatch::Empty };
         let (offered, message) = match message {
             SetAside::Message { kind, body, metadata } => {
-                match self.interest.wish(kind, body.len()) {
+                match self.interest.wish(kind, body.len(), || true) {
                     Wish::Copy => {
                         let len = body.len();
                         let copied = Ok((body, charge));
@@ -391,7 +396,9 @@ impl ActiveLink {
                         let offered = self.interest.offer(&self.link, message);
                         (offered, SetAside::Message { kind, body, metadata })
                     }
-                    Wish::Nobody => (Offered::Unwanted, SetAside::Message { kind, body, metadata }),
+                    Wish::Nobody | Wish::LeftOut => {
+                        (Offered::Unwanted, SetAside::Message { kind, body, metadata })
+                    }
                 }
             }
             SetAside::Tensors { kind, opened, len } => {

@@ -16,7 +16,7 @@ use crate::tensor::{TensorRequest, TensorSet};
 #[derive(Default)]
 pub(super) struct InterestSet {
     message: Option<MessageFn>,
-    /// Takes copies of the long messages that `message` would take.
+    /// Takes copies of the long messages of living peers that `message` would take.
     long: Option<LongFn>,
     tensors: Option<TensorsFn>,
     tensor_requests: Option<TensorRequestFn>,
@@ -32,6 +32,8 @@ pub(super) enum Wish {
     InPlace,
     /// As a copy of its own.
     Copy,
+    /// Not at all: its peer has ended.
+    LeftOut,
     /// No callback waits for the message.
     Nobody,
 }
@@ -107,15 +109,27 @@ impl InterestSet {
         }
     }
 
-    /// Returns how the callback that waits for messages of a kind takes the next one, of `len` bytes.
+    /// Returns how the callback that waits for messages of a kind takes the next one, of `len` bytes. `is_alive` says whether
+    /// its peer lives.
     #[inline]
-    pub(super) fn wish(&self, kind: MessageKind, len: usize) -> Wish {
+    pub(super) fn wish(
+        &self,
+        kind: MessageKind,
+        len: usize,
+        is_alive: impl FnOnce() -> bool,
+    ) -> Wish {
         match kind {
             MessageKind::Response(id) if self.calls.contains_key(&id) => Wish::Copy,
             // Nobody reads it. Its release returns the fault.
             MessageKind::Response(_) => Wish::InPlace,
             MessageKind::Message if !self.reads.is_empty() => Wish::Copy,
-            _ if self.message.is_some() && len > SLICE && self.long.is_some() => Wish::Copy,
+            _ if self.message.is_some() && len > SLICE && self.long.is_some() => {
+                if is_alive() {
+                    Wish::Copy
+                } else {
+                    Wish::LeftOut
+                }
+            }
             _ if self.message.is_some() => Wish::InPlace,
             _ => Wish::Nobody,
         }

@@ -113,7 +113,7 @@ impl Link {
 
     /// Sets the callback that gets a copy of each long message for which [`on_message`](Self::on_message) has a callback.
     /// The loop makes the copy in slices, as for [`read_with`](Self::read_with). The callback gets what the link's account
-    /// holds for the copy, too.
+    /// holds for the copy, too. Long messages of a peer that has ended are left out: the loop does not copy them.
     #[doc(hidden)]
     pub fn on_long(
         &self,

@@ -31,6 +31,8 @@ pub const ATTACKS: &[(Attack, &[Kind])] = &[
     // A blocking server and a runtime receive into memory of their own, a message a link at a time.
     (Attack { copies: true, ..Attack::new("messages-of-512-mib").heap(1100) }, ECHO),
     (Attack { copies: true, ..Attack::new("messages-of-1-gib").heap(2100) }, ECHO),
+    // Only a service of committed buffers loads models: from two processes at a time.
+    (Attack { copies: true, ..Attack::new("long-loads").heap(1600) }, &[Commit]),
     // B9, D21, D22: a server that lacks memory, or may not make long files.
     (Attack::new("messages-of-190-mb").on(Lack::Memory).heap(600), ALL),
     (Attack::new("long-echoes").on(Lack::FileSize), ECHO),

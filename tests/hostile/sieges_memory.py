@@ -1,10 +1,11 @@
 """Sieges with memory that is dear to map, to copy or to give back."""
 
+import struct
 import time
 
 import wire
 from attacks_flood import with_room
-from stage import siege
+from stage import Child, siege
 from wire import FILLED, PACKETS, POOLED, POSITION, RETIRE, SEGMENT
 
 MIB = 1 << 20
@@ -79,6 +80,32 @@ def messages_of_512_mib(stage):
 def messages_of_1_gib(stage):
     """Messages of 1 GiB (D23)."""
     yield from long_messages(stage, (1024 if stage.whole else 256) * MIB, 1)
+
+
+# The head of a request of a service of committed buffers to load the model that follows.
+LOAD = struct.pack("<HHIQ", 1, 0, 0, 1)
+
+
+@siege
+def long_loads(stage):
+    """Loads of 512 MiB from two processes at a time, which die and leave a ring full of them (B8c, D15)."""
+    pool = wire.Segment((512 if stage.whole else 64) * MIB)
+    pool.bytes[: len(LOAD)] = LOAD
+
+    def load():
+        link = stage.link()
+        link.say(SEGMENT, [pool.fd], len=pool.length)
+        for slot in range(min(200, link.their_slots)):
+            link.write(link.descriptor(length=pool.length, slot=slot), flags=POOLED)
+        time.sleep(60)
+
+    children = []
+    while True:
+        children.append(Child(load))
+        time.sleep(0.02)
+        if len(children) >= 2:
+            children.pop(0).stop()
+            yield
 
 
 @siege
