@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::account::{Account, Charge, Resource};
 use crate::error::{ErrorKind, Fault, Result};
@@ -23,7 +23,9 @@ use crate::handshake::socket;
 use crate::handshake::socket::{Incoming, Received};
 use crate::handshake::untrusted::{self, UntrustedFd};
 use crate::link::passed::PassedDescriptors;
-use crate::link::share::{CALL, PACKET as PACKET_COST, PeerProcess, SocketShare, computed};
+use crate::link::share::{
+    CALL, LOOK, PACKET as PACKET_COST, PeerProcess, SocketShare, computed,
+};
 use crate::pool::FrozenBlock;
 use crate::shm::fork::Generation;
 use crate::shm::{Frozen, LARGE, PeerMapping, PeerSegment, discard, page_size};
@@ -190,6 +192,12 @@ impl ControlSocket {
             }
         }
         Ok(true)
+    }
+
+    /// Returns whether the thread serves several peers, and has read packets for as long as one look takes. `start` is when it
+    /// began.
+    pub(crate) fn is_turn_over(&self, start: Instant) -> bool {
+        self.share.is_some() && start.elapsed().as_nanos() >= LOOK as u128
     }
 
     /// Returns how long the socket rests. `None`: its share of time is not spent.

@@ -27,7 +27,7 @@ pub(crate) const PART: i64 = 4;
 pub(crate) const ALL: i64 = 2;
 
 /// The time after which a look ends, in nanoseconds.
-const LOOK: i64 = 1_000_000;
+pub(crate) const LOOK: i64 = 1_000_000;
 
 /// The time in which debts are paid once at most, in nanoseconds: a payment sorts them.
 const TICK: i64 = 100_000;

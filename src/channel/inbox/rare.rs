@@ -58,6 +58,9 @@ impl Inbox {
                     self.discard(record.header);
                     // Reading the socket takes time.
                     patience.check(start)?;
+                    if matches!(patience, RecvPatience::None) && self.is_turn_over(start) {
+                        return Err(TryRecvError::Empty);
+                    }
                     record = self.await_record(patience)?;
                 }
                 // A lack of our own memory or descriptors ends the link, too: the record's contents are lost.
@@ -67,6 +70,11 @@ impl Inbox {
                 }
             }
         }
+    }
+
+    /// Returns whether an operation that began at `start` has taken a turn of a thread that serves several peers.
+    fn is_turn_over(&self, start: Instant) -> bool {
+        self.link.control_socket().is_turn_over(start)
     }
 
     /// Counts a trigger that nobody takes. Returns how many there were after the last message.
