@@ -23,9 +23,7 @@ use crate::handshake::socket;
 use crate::handshake::socket::{Incoming, Received};
 use crate::handshake::untrusted::{self, UntrustedFd};
 use crate::link::passed::PassedDescriptors;
-use crate::link::share::{
-    CALL, LOOK, PACKET as PACKET_COST, PeerProcess, SocketShare, computed,
-};
+use crate::link::share::{CALL, LOOK, PACKET as PACKET_COST, PeerProcess, SocketShare, computed};
 use crate::pool::FrozenBlock;
 use crate::shm::fork::Generation;
 use crate::shm::{Frozen, LARGE, PeerMapping, PeerSegment, discard, page_size};
@@ -136,6 +134,8 @@ pub(crate) struct ControlSocket {
     ended: bool,
     /// Of a thread that serves several peers.
     share: Option<SocketShare>,
+    /// Whether the last poll of a half left packets, because the share was spent.
+    is_left: bool,
     /// A long segment whose pages are counted a part at a time.
     counting: Option<Counting>,
     /// The process that has the segments.
@@ -167,6 +167,7 @@ impl ControlSocket {
             packets: 0,
             ended: false,
             share: None,
+            is_left: false,
             counting: None,
             generation: Generation::current().ok(),
         }
@@ -198,6 +199,11 @@ impl ControlSocket {
     /// began.
     pub(crate) fn is_turn_over(&self, start: Instant) -> bool {
         self.share.is_some() && start.elapsed().as_nanos() >= LOOK as u128
+    }
+
+    /// Returns whether the last poll of a half may have left packets, because the share of time was spent.
+    pub(crate) fn is_left(&self) -> bool {
+        self.is_left
     }
 
     /// Returns how long the socket rests. `None`: its share of time is not spent.
@@ -410,8 +416,10 @@ impl ControlSocket {
     /// Takes packets until there are none, or `stop` returns true. Returns `false` if the share of time was spent before.
     fn take_until(&mut self, socket: &OwnedFd, stop: impl Fn() -> bool) -> Result<bool> {
         self.begin_look();
+        self.is_left = false;
         for _ in 0..PACKETS {
             if self.rests() {
+                self.is_left = true;
                 return Ok(false);
             }
             if stop() || !self.take_one(socket)? {

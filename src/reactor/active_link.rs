@@ -203,7 +203,7 @@ impl ActiveLink {
     /// Takes in what the socket holds. If it may hold more, the loop polls the link in the next turn, too, or after the time
     /// that this returns.
     pub(super) fn take_packets(&mut self) -> Option<Duration> {
-        let rest = self.socket.take_in().then(|| self.receiver.rest())?;
+        let rest = self.socket.take_in().then(|| self.receiver.socket_rest())?;
         if rest.is_none() {
             self.link.post_poll();
         }
@@ -223,7 +223,7 @@ impl ActiveLink {
                 Dispatch::Paused => break,
                 Dispatch::Empty => {
                     if self.receiver.is_ready()
-                        && let Some(rest) = self.receiver.rest()
+                        && let Some(rest) = self.receiver.socket_rest()
                     {
                         outcome = Outcome::Rests(rest);
                     }

@@ -416,7 +416,7 @@ impl Receiver {
         let len = usize::try_from(single.loan_len()).unwrap_or(usize::MAX);
         match descriptor::of_words(single.description, single.len) {
             Some((dtype, shape)) if descriptor::check_len(dtype, &shape, len).is_ok() => {
-                Ok(Some((dtype, shape, self.take_single(&single)?)))
+                Ok(Some((dtype, shape, self.take_single(&single, patience)?)))
             }
             _ => {
                 self.leave_single(single);

@@ -466,6 +466,9 @@ impl Connection {
 /// Room is room in the ring, or a block that the peer returned. If a message is `Full` because other peers hold all
 /// blocks of the pool, the descriptor does not report when that ends; send the message later.
 ///
+/// A peer that announces much memory has the thread work for it in one call. A loop that serves several peers calls
+/// [`Receiver::take_turns`], and asks [`Receiver::rest`] after each [`Empty`](crate::error::TryRecvError::Empty).
+///
 /// After the first call of `as_fd`, each `try_` form that finds nothing makes system calls, for a caller that is about
 /// to sleep.
 impl AsFd for Connection {

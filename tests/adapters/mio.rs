@@ -93,6 +93,46 @@ fn a_silent_peer_is_dropped_by_a_loop_that_waits_for_the_descriptor_alone() {
     assert!(events.is_empty(), "{events:?}");
 }
 
+#[test]
+fn a_loop_that_takes_turns_is_told_when_to_go_on() {
+    let (context, name) = (Context::new().unwrap(), unique_name());
+    let mut listener = context.listen(&name).unwrap();
+    let sending = thread::spawn(move || {
+        let mut link = context.connect(&name).unwrap();
+        // Each is longer than the ones before, so each comes with a segment of its own.
+        for len in [100 << 20, 150 << 20] {
+            link.send(&vec![7; len]).unwrap();
+            assert!(link.recv().unwrap().is_some(), "it has come");
+        }
+    });
+    let mut link = listener.accept().unwrap();
+    let mut poll = Poll::new().unwrap();
+    let mut events = Events::with_capacity(16);
+    poll.registry().register(&mut link, Token(0), Interest::READABLE).unwrap();
+    link.receiver().take_turns();
+    let mut turns = 0;
+    let message = loop {
+        match link.receiver().try_recv() {
+            Ok(message) => break message.unwrap(),
+            Err(TryRecvError::Empty) => {
+                let rest = link.receiver().rest();
+                turns += u32::from(rest.is_some());
+                poll.poll(&mut events, rest.or(Some(HANG))).unwrap();
+                assert!(rest.is_some() || !events.is_empty(), "no event, and nothing is left");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert!(message.len() == 100 << 20 && message.iter().all(|byte| *byte == 7));
+    assert!(turns > 100, "{turns} turns for 100 MiB");
+    link.send(b"go on").unwrap();
+    // A function that waits goes on by itself.
+    let message = link.receiver().recv_deadline(soon()).unwrap().unwrap();
+    assert!(message.len() == 150 << 20 && message.iter().all(|byte| *byte == 7));
+    link.send(b"thanks").unwrap();
+    sending.join().unwrap();
+}
+
 /// Sends back everything there is. `false`: the peer has closed.
 fn echo(link: &mut Connection) -> bool {
     loop {

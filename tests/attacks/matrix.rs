@@ -12,6 +12,9 @@ const ALL: &[Kind] = &[Blocking, Reactor, EventLoop, OneThread, TwoThreads, Poll
 /// request.
 const ECHO: &[Kind] = &[Blocking, Reactor, EventLoop, OneThread, TwoThreads, Poll];
 
+/// One thread of the server serves several peers.
+const SHARED: &[Kind] = &[Reactor, EventLoop, OneThread, TwoThreads, Poll, Commit];
+
 pub const ATTACKS: &[(Attack, &[Kind])] = &[
     // B5: descriptors that hang.
     (Attack::new("lingers-as-segment"), ECHO),
@@ -27,6 +30,7 @@ pub const ATTACKS: &[(Attack, &[Kind])] = &[
     // B8, D18, D23: memory that is dear to map, to copy and to give back.
     (Attack::new("segment-pairs"), ALL),
     (Attack::new("large-segment-pairs"), ALL),
+    (Attack::new("large-segment-bursts"), SHARED),
     (Attack::new("last-references"), ALL),
     // A blocking server and a runtime receive into memory of their own, a message a link at a time.
     (Attack { copies: true, ..Attack::new("messages-of-512-mib").heap(1100) }, ECHO),

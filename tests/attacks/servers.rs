@@ -236,8 +236,8 @@ struct Served {
 
 /// Where a link stands after its turn.
 enum Turn {
-    /// It has more to do.
-    Share,
+    /// It has more to do after this time, or in the next turn if it is zero.
+    Rests(Duration),
     /// Its descriptor will tell.
     Sleeps,
     Over,
@@ -266,11 +266,13 @@ impl Served {
                     }
                 }
                 Ok(None) => return Turn::Over,
-                Err(TryRecvError::Empty) => return Turn::Sleeps,
+                Err(TryRecvError::Empty) => {
+                    return self.link.receiver().rest().map_or(Turn::Sleeps, Turn::Rests);
+                }
                 Err(_) => return Turn::Over,
             }
         }
-        Turn::Share
+        Turn::Rests(Duration::ZERO)
     }
 }
 
@@ -284,18 +286,27 @@ fn poll(mut listener: Listener) {
     let mut links: HashMap<Token, Served> = HashMap::new();
     let mut next = 1;
     let mut ready: Vec<Token> = Vec::new();
+    let mut resting: HashMap<Token, Instant> = HashMap::new();
     let mut accept_again = false;
     loop {
-        let patience = match (ready.is_empty(), accept_again) {
-            (false, _) => Some(Duration::ZERO),
-            (true, true) => Some(AGAIN),
-            (true, false) => None,
+        let again = accept_again.then_some(AGAIN);
+        let rested =
+            resting.values().min().map(|until| until.saturating_duration_since(Instant::now()));
+        let patience = match ready.is_empty() {
+            false => Some(Duration::ZERO),
+            true => again.into_iter().chain(rested).min(),
         };
         if let Err(error) = poll.poll(&mut events, patience) {
             assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
             continue;
         }
         for token in events.iter().map(|event| event.token()) {
+            if !ready.contains(&token) {
+                ready.push(token);
+            }
+        }
+        let now = Instant::now();
+        for (token, _) in resting.extract_if(|_, until| *until <= now) {
             if !ready.contains(&token) {
                 ready.push(token);
             }
@@ -312,6 +323,7 @@ fn poll(mut listener: Listener) {
                             let token = Token(next);
                             next += 1;
                             let interest = Interest::READABLE | Interest::WRITABLE;
+                            link.receiver().take_turns();
                             if poll.registry().register(&mut link, token, interest).is_ok() {
                                 links.insert(token, Served { link, waiting: None });
                                 // What came before the registration causes no event.
@@ -334,7 +346,10 @@ fn poll(mut listener: Listener) {
             }
             let Some(served) = links.get_mut(&token) else { continue };
             match served.turn() {
-                Turn::Share => ready.push(token),
+                Turn::Rests(Duration::ZERO) => ready.push(token),
+                Turn::Rests(rest) => {
+                    resting.insert(token, Instant::now() + rest);
+                }
                 Turn::Sleeps => {}
                 Turn::Over => {
                     let mut served = links.remove(&token).unwrap();

@@ -36,6 +36,25 @@ def large_segment_pairs(stage):
 
 
 @siege
+def large_segment_bursts(stage):
+    """Segment and Retire of one memfd of 1 GiB, 15 pairs a record on four links: as much as one look may map (B8a)."""
+    length = (1024 if stage.whole else 256) * MIB
+    pool, links, number = wire.Segment(length), [stage.link() for _ in range(4)], 0
+    while not any(wire.has_ended(link.end) for link in links):
+        for link in links:
+            # More packets than these in one look would end the link.
+            if link.head > link.their_words[POSITION // 8]:
+                continue
+            for _ in range(15):
+                link.say(SEGMENT, [pool.fd], segment=number, len=length)
+                link.say(RETIRE, segment=number)
+                number += 1
+            link.write(b"", kind=PACKETS)
+        yield
+        time.sleep(0.0005)
+
+
+@siege
 def last_references(stage):
     """Segments of 3 GiB whose last reference is the server's mapping (B8b)."""
     length, number = (3072 if stage.whole else 256) * MIB, 0

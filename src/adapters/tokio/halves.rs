@@ -270,7 +270,7 @@ impl AsyncReceiver {
     ///
     /// As [`crate::Receiver::recv`].
     pub async fn recv(&mut self) -> Result<Option<Vec<u8>>> {
-        self.get(crate::Receiver::try_recv_in_turns).await
+        self.get(crate::Receiver::try_recv).await
     }
 
     /// Receives the next request. Returns `None` if the peer has closed in order.
@@ -347,7 +347,8 @@ impl AsyncReceiver {
                 }
                 Err(TryRecvError::Failed(error)) => return Err(error),
                 // The rest of what has come takes another turn.
-                Err(TryRecvError::Empty) if self.inner.is_ready() => match self.inner.rest() {
+                Err(TryRecvError::Empty) if self.inner.is_ready() => match self.inner.socket_rest()
+                {
                     Some(rest) => tokio::time::sleep(rest).await,
                     None => tokio::task::yield_now().await,
                 },

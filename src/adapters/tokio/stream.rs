@@ -174,7 +174,7 @@ impl AsyncRead for AsyncStream {
                 Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(to_io(error))),
                 Err(TryRecvError::Empty) => {
                     if this.receiver.half().is_ready() {
-                        if let Some(rest) = this.receiver.half().rest() {
+                        if let Some(rest) = this.receiver.half().socket_rest() {
                             this.reading.sleep(async move {
                                 ::tokio::time::sleep(rest).await;
                                 Ok(())

@@ -1,11 +1,13 @@
 //! The steps by which a loop polls many halves, sleeps on their sockets, and rests a half that has used up its share.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::channel::inbox::receiver::Receiver;
 use crate::channel::inbox::{Flow, Inbox};
 use crate::channel::readiness::Watch;
-use crate::error::Fault;
+use crate::error::{Fault, Result, TryRecvError};
+use crate::patience::RecvPatience;
 
 impl Receiver {
     /// Returns whether a promised record is missing, of which no header tells.
@@ -58,12 +60,44 @@ impl Receiver {
     /// Returns how long the record at the ring's position waits for the [share](crate::link::share) of the link's socket.
     /// `None`: it waits for another turn at most.
     #[cold]
-    pub(crate) fn rest(&self) -> Option<Duration> {
+    pub(crate) fn socket_rest(&self) -> Option<Duration> {
         self.inbox.link.control_socket().rest()
+    }
+
+    /// Returns how long something that is left waits, after a `try_` form found nothing. Zero: until the other links had their turns.
+    /// `None`: nothing is left, and an event of the descriptor tells when something comes. Only a receiver that
+    /// [takes turns](Self::take_turns) leaves something.
+    ///
+    /// A loop that watches level-triggered does not watch the descriptor until that time is over: the descriptor is readable
+    /// meanwhile.
+    pub fn rest(&self) -> Option<Duration> {
+        let socket = self.inbox.link.control_socket();
+        (self.is_ready() || socket.is_left()).then(|| socket.rest().unwrap_or_default())
     }
 
     /// Makes triggers appear like messages. [`Received::token`] tells them apart.
     pub(crate) fn take_triggers(&mut self) {
         self.inbox.takes_triggers = true;
+    }
+}
+
+impl Inbox {
+    /// Waits while the socket rests, if the caller waits. The caller then looks once more.
+    ///
+    /// # Errors
+    ///
+    /// [`TryRecvError::Empty`]: the caller does not wait.
+    #[cold]
+    pub(crate) fn await_share(&self, patience: RecvPatience) -> Result<(), TryRecvError> {
+        let rest = self.link.control_socket().rest().unwrap_or_default();
+        let start = Instant::now();
+        match patience {
+            RecvPatience::None => return Err(TryRecvError::Empty),
+            RecvPatience::Until(deadline) => {
+                thread::sleep(rest.min(deadline.saturating_duration_since(start)));
+            }
+            RecvPatience::Forever => thread::sleep(rest),
+        }
+        patience.check(start)
     }
 }

@@ -53,7 +53,8 @@ impl Inbox {
                 Kind::Packets => {
                     let start = *start.get_or_insert_with(Instant::now);
                     if !self.take_packets(record.header).map_err(|error| self.fail(error))? {
-                        return Err(TryRecvError::Empty);
+                        self.await_share(patience)?;
+                        continue;
                     }
                     self.discard(record.header);
                     // Reading the socket takes time.
@@ -66,7 +67,10 @@ impl Inbox {
                 // A lack of our own memory or descriptors ends the link, too: the record's contents are lost.
                 _ => {
                     let checked = self.check_envelope(record).map_err(|error| self.fail(error))?;
-                    return checked.map(Some).ok_or(TryRecvError::Empty);
+                    if checked.is_some() {
+                        return Ok(checked);
+                    }
+                    self.await_share(patience)?;
                 }
             }
         }
@@ -103,10 +107,11 @@ impl Inbox {
         if header.is_pooled() || header.len() != 0 {
             return Err(Fault::RecordHeader { header: header.to_word() }.into());
         }
-        self.packets_records += 1;
-        let records = self.packets_records;
         let mut control_socket = self.link.control_socket();
         let is_done = control_socket.take(self.link.socket())?;
+        // A record that waits for the socket is counted once.
+        self.packets_records += u64::from(is_done);
+        let records = self.packets_records;
         self.segments.forget_retired(self.link.retires());
         match control_socket.packets_at_end() {
             Some(packets) if records > packets.saturating_add(SURPLUS) => {

@@ -116,9 +116,13 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// - [`TryRecvError::Empty`]: nothing has arrived.
+    /// - [`TryRecvError::Empty`]: nothing has arrived. After [`take_turns`](Self::take_turns), [`rest`](Self::rest) says whether
+    ///   something is left.
     /// - [`TryRecvError::Failed`]: as [`recv`](Self::recv).
     pub fn try_recv(&mut self) -> Result<Option<Vec<u8>>, TryRecvError> {
+        if self.takes_turns {
+            return self.try_recv_in_turns();
+        }
         let mut message = Vec::new();
         Ok(self.take(&mut message, RecvPatience::None)?.map(|_| message))
     }
@@ -421,7 +425,9 @@ impl Receiver {
         if let Some(kind) = self.backlog.find(|kind| awaited.is_other_sort(*kind)) {
             awaited.check(kind)?;
         }
-        for _ in 0..if self.takes_turns { TURN } else { usize::MAX } {
+        // A caller that waits serves no other peer meanwhile.
+        let in_turns = self.takes_turns && matches!(patience, RecvPatience::None);
+        for _ in 0..if in_turns { TURN } else { usize::MAX } {
             let mut body = Vec::new();
             // The caller may set the announced message aside.
             let ahead = (copies, self.backlog.room());
@@ -429,7 +435,7 @@ impl Receiver {
             let Some((head, mut copied)) = found else { return Ok(None) };
             let kind = self.inbox.kind(&head);
             let is_expected = kind.answers().is_none_or(|id| self.calls.is_made(id));
-            let in_slices = self.takes_turns && head.len > SLICE && !kind.has_tensors();
+            let in_slices = in_turns && head.len > SLICE && !kind.has_tensors();
             let mut charge = None;
             if is_expected && !awaited.takes(kind) {
                 let size = self.inbox.size(&head);
@@ -438,9 +444,8 @@ impl Receiver {
                 charge =
                     awaited.check(kind).and_then(admit).inspect_err(|_| self.inbox.hold(head))?;
             }
-            if kind.has_tensors() && !self.are_at_hand(&head)? {
-                self.inbox.hold(head);
-                break;
+            if kind.has_tensors() {
+                self.await_attachments(&head, patience)?;
             }
             if in_slices {
                 let Some(copy) = self.copy_slice(&head) else {
@@ -465,10 +470,28 @@ impl Receiver {
         Err(TryRecvError::Empty)
     }
 
-    /// Returns whether the memory that a tensors record names is at hand, if the caller takes turns. Otherwise the opening of
-    /// the record waits for it.
+    /// Waits for the memory that a tensors record names, if the caller takes turns. Otherwise the opening of the record waits for
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// - [`TryRecvError::Empty`]: the socket rests, and the caller does not wait. The record stays in the ring.
+    /// - As [`recv_deadline`](Self::recv_deadline).
     #[inline]
-    pub(crate) fn are_at_hand(&mut self, head: &RecordHead) -> Result<bool> {
+    pub(super) fn await_attachments(
+        &mut self,
+        head: &RecordHead,
+        patience: RecvPatience,
+    ) -> Result<(), TryRecvError> {
+        while !self.are_at_hand(head)? {
+            self.inbox.await_share(patience).inspect_err(|_| self.inbox.hold(*head))?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the memory that a tensors record names is at hand, if the caller takes turns.
+    #[inline]
+    fn are_at_hand(&mut self, head: &RecordHead) -> Result<bool> {
         if !self.takes_turns {
             return Ok(true);
         }
@@ -492,10 +515,7 @@ impl Receiver {
             && let Some(head) = self.inbox.head(patience)?
         {
             if head.header.kind() == Kind::Tensors {
-                if !self.are_at_hand(&head)? {
-                    self.inbox.hold(head);
-                    return Err(TryRecvError::Empty);
-                }
+                self.await_attachments(&head, patience)?;
                 return Ok(Some(self.inbox.open(&head, open)?));
             }
             self.inbox.hold(head);
@@ -765,16 +785,62 @@ impl Receiver {
         self.inbox.is_ready()
     }
 
-    /// Handles a bounded part of what has come in each call from now on, and finds nothing although there is more.
-    pub(crate) fn take_turns(&mut self) {
+    /// Notes that the calling thread serves other peers, too, and comes back to this one: for event loops that watch the
+    /// descriptors of several [connections](crate::Connection).
+    ///
+    /// From then on the peer of this link has a share of the thread's time, a quarter at most, and all such peers together have
+    /// half of it. A `try_` form handles what that share allows, and a part of a long message at a time. It answers
+    /// [`Empty`](TryRecvError::Empty) although something is left, and [`rest`](Self::rest) then says when the thread goes on. No
+    /// event of the descriptor says so. Functions that wait go on by themselves. `try_recv_into`, `try_recv_to` and
+    /// `try_peek` return a long message as a whole.
+    ///
+    /// Without this call, a peer that announces memory of 16 GiB holds the thread for more than 0.1 s in one call.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use slipring::error::TryRecvError;
+    /// use slipring::{Connection, Result};
+    ///
+    /// enum Next {
+    ///     /// Wait for an event of the descriptor.
+    ///     Event,
+    ///     /// Call again after this time, or in the next turn if it is zero.
+    ///     After(Duration),
+    ///     Closed,
+    /// }
+    ///
+    /// fn serve(link: &mut Connection) -> Result<Next> {
+    ///     match link.receiver().try_recv() {
+    ///         Ok(Some(message)) => link.send(&message).map(|()| Next::After(Duration::ZERO)),
+    ///         Ok(None) => Ok(Next::Closed),
+    ///         Err(TryRecvError::Empty) => Ok(link.receiver().rest().map_or(Next::Event, Next::After)),
+    ///         Err(TryRecvError::Failed(error)) => Err(error),
+    ///     }
+    /// }
+    ///
+    /// # let (context, address) = (slipring::Context::new()?, slipring::Address::fresh());
+    /// # let mut listener = context.listen(&address)?;
+    /// # let far = std::thread::spawn(move || listener.accept());
+    /// # let mut near = context.connect(&address)?;
+    /// let mut link = far.join().unwrap()?;
+    /// link.receiver().take_turns();
+    /// assert!(matches!(serve(&mut link)?, Next::Event));
+    /// near.send(b"hello")?;
+    /// assert!(matches!(serve(&mut link)?, Next::After(Duration::ZERO)));
+    /// assert_eq!(near.recv()?.as_deref(), Some(&b"hello"[..]));
+    /// # Ok::<(), slipring::Error>(())
+    /// ```
+    pub fn take_turns(&mut self) {
         self.takes_turns = true;
         let link = &self.inbox.link;
         link.control_socket().take_turns((link.identity().uid(), link.identity().pid()));
     }
 
     /// As [`try_recv`](Self::try_recv), for a caller that takes turns: a long message takes several calls.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "a runtime takes turns"))]
-    pub(crate) fn try_recv_in_turns(&mut self) -> Result<Option<Vec<u8>>, TryRecvError> {
+    fn try_recv_in_turns(&mut self) -> Result<Option<Vec<u8>>, TryRecvError> {
         if self.backlog.is_empty()
             && let Some(head) = self.inbox.plain(RecvPatience::None)
         {

@@ -69,9 +69,13 @@ impl Receiver {
 
     /// Takes the loan of a single tensor, and releases the record.
     #[inline(always)]
-    pub(crate) fn take_single(&mut self, single: &Single) -> Result<LentRange, TryRecvError> {
+    pub(crate) fn take_single(
+        &mut self,
+        single: &Single,
+        patience: RecvPatience,
+    ) -> Result<LentRange, TryRecvError> {
         if self.inbox.segments.current(&self.inbox.session, single.loan.segment).is_none() {
-            self.await_single(single)?;
+            self.await_single(single, patience)?;
         }
         let inbox = &mut self.inbox;
         let attached = borrow(&inbox.session, &mut inbox.segments, &single.loan);
@@ -82,13 +86,14 @@ impl Receiver {
     }
 
     /// Allows one new segment to be read from the socket. Leaves the tensor in the ring, and finds nothing, if the caller
-    /// takes turns and the socket rests before the segment has come.
+    /// takes turns, does not wait, and the socket rests before the segment has come.
     #[cold]
-    fn await_single(&mut self, single: &Single) -> Result<(), TryRecvError> {
-        if !self.are_at_hand(&single.head)? {
-            self.inbox.hold(single.head);
-            return Err(TryRecvError::Empty);
-        }
+    fn await_single(
+        &mut self,
+        single: &Single,
+        patience: RecvPatience,
+    ) -> Result<(), TryRecvError> {
+        self.await_attachments(&single.head, patience)?;
         self.inbox.link.control_socket().open_window();
         Ok(())
     }
