@@ -1,4 +1,4 @@
-//! Closes connections that are idle for too long.
+//! Closes connections that are idle for too long, and has those that are never idle let others run.
 //!
 //! A periodic sweep finds them. A timer for each request wakes the runtime's driver and makes a small request take 1.5
 //! times as long (`benches/triton`).
@@ -10,11 +10,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 /// A connection that has been idle for less time never loses its place to a new client.
 const MIN_EVICTABLE: Duration = Duration::from_secs(1);
+
+/// The time for which requests that come without a pause are served before other connections run.
+const TURN: Duration = Duration::from_micros(100);
 
 // All operations are relaxed: the counts and times order no other memory.
 
@@ -33,6 +37,10 @@ struct ActivityState {
     has_had_request: AtomicBool,
     /// Whether the client takes nothing of a response.
     is_blocked: AtomicBool,
+    /// The moment from which on requests have come without a pause, in nanoseconds from `start`. 0: the next one begins a turn.
+    turn_start: AtomicU64,
+    /// Held by the call that begins.
+    beginning: Mutex<()>,
 }
 
 /// A request in flight. It counts until it is dropped.
@@ -54,6 +62,8 @@ impl Activity {
             requests: AtomicUsize::new(0),
             has_had_request: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
+            turn_start: AtomicU64::new(0),
+            beginning: Mutex::new(()),
         }))
     }
 
@@ -62,6 +72,35 @@ impl Activity {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         self.0.has_had_request.store(true, Ordering::Relaxed);
         ActiveRequest(self.clone())
+    }
+
+    /// Lets other connections run if requests of this one have come without a pause for [`TURN`].
+    ///
+    /// The dispatcher of a connection serves what has arrived in a loop. A worker of the runtime asks the kernel for events of
+    /// other connections once it has nothing else to run, or after 61 polls. A yield comes behind that question.
+    pub(crate) async fn take_turn(&self) {
+        let now = (self.0.start.elapsed().as_nanos() as u64).max(1);
+        let began = self.0.turn_start.load(Ordering::Relaxed);
+        if began == 0 {
+            self.0.turn_start.store(now, Ordering::Relaxed);
+        } else if now.saturating_sub(began) >= TURN.as_nanos() as u64 {
+            self.0.turn_start.store(0, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits until a call of many in flight may begin. Calls begin one after another, so that those of one connection do not
+    /// fill the queue of a runtime, and they [take turns](Self::take_turn).
+    pub(crate) async fn begin_call(&self) {
+        let _beginning = self.0.beginning.lock().await;
+        self.take_turn().await;
+    }
+
+    /// Notes that nothing has come. The next request begins a turn, unless others are in flight.
+    pub(crate) fn pause(&self) {
+        if self.0.requests.load(Ordering::Relaxed) <= 1 {
+            self.0.turn_start.store(0, Ordering::Relaxed);
+        }
     }
 
     fn record_progress(&self) {
@@ -89,7 +128,7 @@ impl Activity {
     }
 }
 
-/// A stream that records whether its client takes the bytes that the server sends.
+/// A stream that records whether its client takes the bytes that the server sends, and when nothing has come from it.
 #[derive(Debug)]
 pub(crate) struct ActivityStream<S> {
     stream: S,
@@ -115,7 +154,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if polled.is_pending() {
+            self.activity.pause();
+        }
+        polled
     }
 }
 

@@ -15,6 +15,7 @@ use crate::grpc::generated::inference::{
     cuda_shared_memory_status_response as cuda, system_shared_memory_status_response as system, *,
 };
 use crate::grpc::{request, response, stream};
+use crate::idle::Activity;
 use crate::refusal::Refusal;
 use crate::shutdown::Shutdown;
 
@@ -46,12 +47,16 @@ impl Calls {
         extensions.get().cloned().unwrap_or_else(|| self.front.charge())
     }
 
-    /// Executes a request.
+    /// Executes a request, which came by this connection.
     pub(super) async fn infer(
         &self,
         message: ModelInferRequest,
         charge: Charge,
+        connection: Option<&Activity>,
     ) -> Result<ModelInferResponse, Refusal> {
+        if let Some(connection) = connection {
+            connection.begin_call().await;
+        }
         // An unknown model is reported before any other fault of the request.
         self.front.repository().find(&message.model_name, Some(&message.model_version))?;
         let request = match request::conversion_len(&message) {
@@ -121,7 +126,11 @@ impl GrpcInferenceService for Calls {
         request: Request<ModelInferRequest>,
     ) -> CallResult<ModelInferResponse> {
         let charge = self.charge(request.extensions());
-        Ok(Response::new(self.infer(request.into_inner(), charge).await?))
+        let connection: Option<Activity> = request.extensions().get().cloned();
+        if let Some(connection) = &connection {
+            connection.pause();
+        }
+        Ok(Response::new(self.infer(request.into_inner(), charge, connection.as_ref()).await?))
     }
 
     type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;

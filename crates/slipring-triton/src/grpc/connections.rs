@@ -62,7 +62,8 @@ async fn connection(
     activity: Activity,
     mut shutdown: Shutdown,
 ) {
-    let answer = service_fn(|request: http::Request<Incoming>| {
+    let answer = service_fn(|mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(activity.clone());
         let busy = activity.begin_request();
         let called = service.clone().call(request);
         async move {

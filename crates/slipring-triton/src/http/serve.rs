@@ -43,7 +43,10 @@ async fn connection(
         let (front, activity) = (&front, &activity);
         async move {
             let _busy = activity.begin_request();
-            Ok::<_, Infallible>(handle(front, request).await)
+            let reply = handle(front, request).await;
+            // Here the body is read. While it comes, it wakes the task, and a yield is over.
+            activity.take_turn().await;
+            Ok::<_, Infallible>(reply)
         }
     });
     let mut builder = http1::Builder::new();

@@ -7,13 +7,15 @@ mod http_served;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http_served::{Client, Gate, SIMPLE, Served, ints, request, simple_json, tensor, window};
-use slipring_triton::Limits;
+use slipring_triton::{Front, Limits};
 use support::census::descriptors;
 use support::{HANG, wait_until};
 
@@ -31,6 +33,42 @@ fn whole() -> Vec<u8> {
         json.len() + 128
     );
     [head.as_bytes(), json.as_bytes(), &ints(0..32)].concat()
+}
+
+#[test]
+fn requests_without_a_pause_leave_the_runtime_to_other_connections() {
+    // The worker asks for events of other connections after 61 polls, and a poll serves up to 16 requests.
+    const MOST: u64 = 300;
+    let front = http_served::models::add_all(Front::builder()).build().unwrap();
+    let served = Served::on(front, 1);
+    let requests = || {
+        let counted = served.front.statistics(Some("simple"), None).unwrap();
+        counted[0].counts.success.count
+    };
+    let sending = TcpStream::connect(served.address).unwrap();
+    let mut reading = sending.try_clone().unwrap();
+    let writer = {
+        let (mut sending, requests) = (sending.try_clone().unwrap(), whole().repeat(256));
+        thread::spawn(move || while sending.write_all(&requests).is_ok() {})
+    };
+    let reader = thread::spawn(move || {
+        let mut room = vec![0; 1 << 20];
+        while reading.read(&mut room).is_ok_and(|len| len > 0) {}
+    });
+    wait_until("requests are served", || requests() > 0);
+    let mut honest = served.client();
+    let mut beside: Vec<u64> = (0..31)
+        .map(|_| {
+            let before = requests();
+            honest.call("GET", "/v2/health/live", "").is_ok();
+            requests() - before
+        })
+        .collect();
+    sending.shutdown(Shutdown::Both).unwrap();
+    writer.join().unwrap();
+    reader.join().unwrap();
+    beside.sort_unstable();
+    assert!(beside[15] <= MOST, "requests of the other connection beside each: {beside:?}");
 }
 
 #[test]

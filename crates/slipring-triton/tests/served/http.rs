@@ -41,19 +41,26 @@ impl Served {
     }
 
     pub fn of(front: Front) -> Self {
+        Self::on(front, 2)
+    }
+
+    /// Serves on a runtime of so many threads.
+    pub fn on(front: Front, threads: usize) -> Self {
         let (end, ended) = oneshot::channel();
         let (told, hears) = std::sync::mpsc::channel();
         let served = front.clone();
         let thread = std::thread::spawn(move || {
             let mut runtime = tokio::runtime::Builder::new_multi_thread();
-            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(async {
+            let runtime = runtime.worker_threads(threads).enable_all().build().unwrap();
+            // A task, because the thread that calls `block_on` is another one.
+            let serving = async move {
                 let mut server = Server::new(served);
                 let bound = server.listen(Protocol::Http, "127.0.0.1:0").await.unwrap();
                 told.send(bound).unwrap();
                 let ended = async { drop(ended.await) };
                 server.serve(ended).await.unwrap();
-            });
+            };
+            runtime.block_on(runtime.spawn(serving)).unwrap();
         });
         let Bound::Tcp(address) = hears.recv().unwrap() else { panic!("no address") };
         Self { front, address, end: Some(end), thread: Some(thread) }
