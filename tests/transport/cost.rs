@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::support::callbacks::{diary, hear, receive};
 use crate::support::census::{leave_descriptors, processor_time, shared_bytes};
 use crate::support::in_flight::{become_nobody, crowd};
-use crate::support::other::{Other, listen_for, say};
+use crate::support::other::{Other, say};
 use crate::support::raw::{self, Hello, Lent, RawPeer, segment_packet};
 use crate::support::{HANG, Stage, Witness, pair_of, soon, unique_name, wait_until};
 use rustix::process::{Resource, Rlimit};
