@@ -15,11 +15,13 @@
 //! | `--seconds N` | slices of a second; 5 without it |
 //! | `--floor no` | leaves the floor out |
 //! | `--spin no` | the reactors never spin before they sleep |
+//! | `--topic yes` | so many subscribers of one topic instead, whose publisher is silent for `--seconds` |
 
 mod floor;
 mod options;
 mod peer;
 mod run;
+mod topic;
 
 use std::process::ExitCode;
 
@@ -28,6 +30,8 @@ use self::options::Options;
 /// Runs the program `many_links`.
 pub fn main() -> ExitCode {
     let run = |options: Options| match &options.serve {
+        Some(name) if options.topic => topic::serve(name, &options),
+        None if options.topic => topic::measure(&options),
         Some(name) => peer::serve(name, &options),
         None => run::measure(&options),
     };

@@ -14,6 +14,8 @@ pub struct Options {
     pub floor: bool,
     /// Whether the reactors spin before they sleep.
     pub spin: bool,
+    /// Whether the links are subscriptions to one topic.
+    pub topic: bool,
     /// Hidden: the process is the peer and listens here.
     pub serve: Option<String>,
 }
@@ -21,8 +23,15 @@ pub struct Options {
 impl Options {
     /// Parses the command line of this process.
     pub fn parse() -> Outcome<Options> {
-        let mut options =
-            Options { links: 1000, rate: 100, seconds: 5, floor: true, spin: true, serve: None };
+        let mut options = Options {
+            links: 1000,
+            rate: 100,
+            seconds: 5,
+            floor: true,
+            spin: true,
+            topic: false,
+            serve: None,
+        };
         let mut words = Parser::from_env();
         while let Some(word) = words.next()? {
             match word {
@@ -31,6 +40,7 @@ impl Options {
                 Arg::Long("seconds") => options.seconds = words.value()?.parse()?,
                 Arg::Long("floor") => options.floor = words.value()? != "no",
                 Arg::Long("spin") => options.spin = words.value()? != "no",
+                Arg::Long("topic") => options.topic = words.value()? == "yes",
                 Arg::Long("serve") => options.serve = Some(words.value()?.string()?),
                 _ => return Err(word.unexpected().into()),
             }

@@ -18,7 +18,7 @@ use crate::Outcome;
 const START: Duration = Duration::from_secs(10);
 
 /// Requests of the first process, over the socket that is the peer's standard input.
-const CPU: u8 = b'c';
+pub const CPU: u8 = b'c';
 const HELD: u8 = b'h';
 const FLOOR: u8 = b'f';
 
@@ -45,6 +45,7 @@ impl Peer {
         let child = Command::new(std::env::current_exe()?)
             .args(["--serve", name.trim_start_matches('@'), "--links", &options.links.to_string()])
             .args(["--spin", if options.spin { "yes" } else { "no" }])
+            .args(["--topic", if options.topic { "yes" } else { "no" }])
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()?;
         let peer = Self { child, socket, address };
@@ -65,7 +66,8 @@ impl Peer {
         Ok(Held { resident, descriptors })
     }
 
-    fn ask<const N: usize>(&self, what: u8) -> Outcome<[u64; N]> {
+    /// Asks for some words.
+    pub fn ask<const N: usize>(&self, what: u8) -> Outcome<[u64; N]> {
         (&self.socket).write_all(&[what])?;
         let mut words = [[0; 8]; N];
         (&self.socket).read_exact(words.as_flattened_mut())?;
@@ -109,7 +111,8 @@ pub fn serve(name: &str, options: &Options) -> Outcome<()> {
     Ok(())
 }
 
-fn cpu() -> u64 {
+/// Returns the nanoseconds of CPU time that this process has used.
+pub fn cpu() -> u64 {
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
 }

@@ -151,7 +151,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Raises the limit of descriptors, which the peer inherits.
-fn raise_limit(links: usize) -> Outcome<()> {
+pub fn raise_limit(links: usize) -> Outcome<()> {
     let (most, needed) = (Context::raise_descriptor_limit()?, links as u64 * DESCRIPTORS + 100);
     if most < needed {
         return Err(format!(
