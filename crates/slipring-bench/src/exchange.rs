@@ -59,6 +59,18 @@ pub trait Exchange {
         }
         Ok(())
     }
+
+    /// Returns how many times this side has gone to sleep. Where threads of its own sleep, it is the mean of them.
+    fn sleeps(&self) -> u64 {
+        sleeps_in("/proc/thread-self/status")
+    }
+}
+
+/// Returns how many times a thread has gone to sleep, by its file `status` in `/proc`.
+pub fn sleeps_in(status: &str) -> u64 {
+    let status = std::fs::read_to_string(status).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
 /// One side of a round trip.

@@ -148,9 +148,9 @@ impl Peer {
     pub fn run_stamped(&mut self, slot: Slot, slice: Slice) -> Outcome<(Vec<u64>, u64)> {
         let mut stamps = Vec::with_capacity(slice.count as usize);
         let slept = self.slice(slot, slice, |exchange| {
-            let before = if slice.asleep { sleeps() } else { 0 };
+            let before = if slice.asleep { exchange.sleeps() } else { 0 };
             exchange.lead_stamped(slice.count, &mut stamps)?;
-            Ok(if slice.asleep { sleeps() - before } else { 0 })
+            Ok(if slice.asleep { exchange.sleeps() - before } else { 0 })
         })?;
         Ok((stamps, slept + self.mailbox.watch(SLEEPS).load()))
     }
@@ -279,9 +279,9 @@ pub fn follow(rows: &dyn Rows, parent: u32, cpu: usize) -> Outcome<()> {
                 let [variant, warm, count, asleep] = detail;
                 exchange.tune(variant);
                 exchange.follow(warm)?;
-                let before = if asleep != 0 { sleeps() } else { 0 };
+                let before = if asleep != 0 { exchange.sleeps() } else { 0 };
                 exchange.follow(count)?;
-                let after = if asleep != 0 { sleeps() } else { 0 };
+                let after = if asleep != 0 { exchange.sleeps() } else { 0 };
                 mailbox.word(SLEEPS).store(after - before, Ordering::Relaxed);
             }
             CLOSE => slots[slot] = None,
@@ -294,13 +294,6 @@ pub fn follow(rows: &dyn Rows, parent: u32, cpu: usize) -> Outcome<()> {
         mailbox.word(DONE).store(sequence, Ordering::Release);
     }
     Ok(())
-}
-
-/// Returns how many times this thread has gone to sleep.
-fn sleeps() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
 fn name(rows: &dyn Rows, leader: u32, sequence: u64) -> String {

@@ -15,9 +15,9 @@ use crate::payload;
 const MANY: usize = 16;
 
 /// This side's topic, and its subscriptions to the peer's.
-struct Ends {
-    publisher: Publisher,
-    subscribers: Vec<Subscriber>,
+pub struct Ends {
+    pub publisher: Publisher,
+    pub subscribers: Vec<Subscriber>,
     sent: u64,
     received: u64,
     salts: (u64, u64),
@@ -25,27 +25,42 @@ struct Ends {
 
 impl Ends {
     fn open(setup: &Setup, count: usize, wanted: &SubscribeOptions) -> Outcome<Ends> {
+        Self::prepared(setup, count, wanted, |_, _| Ok(()))
+    }
+
+    /// Opens the ends. Calls `prepare` with the publisher and the name of its topic before the peer subscribes.
+    pub fn prepared(
+        setup: &Setup,
+        count: usize,
+        wanted: &SubscribeOptions,
+        prepare: impl FnOnce(&mut Publisher, &str) -> Outcome<()>,
+    ) -> Outcome<Ends> {
         let context = Context::new()?;
         let (own, other) = match setup.role {
             Role::Leader => ("leader", "follower"),
             Role::Follower => ("follower", "leader"),
         };
-        let address = |side: &str| Address::named(format!("{}-{side}", setup.name));
-        let publisher = context.publish(address(own)?, PublishOptions::default())?;
+        let name = |side: &str| format!("{}-{side}", setup.name);
+        let publish = PublishOptions::default();
+        let mut publisher = context.publish(Address::named(name(own))?, publish)?;
+        prepare(&mut publisher, &name(own))?;
         setup.meet()?;
         let count = if setup.role == Role::Follower { count } else { 1 };
-        let subscribe = |_| context.subscribe(address(other)?, wanted.clone().reconnect(false));
+        let address = Address::named(name(other))?;
+        let subscribe = |_| context.subscribe(&address, wanted.clone().reconnect(false));
         let subscribers = (0..count).map(subscribe).collect::<slipring::Result<_>>()?;
         setup.meet()?;
         Ok(Ends { publisher, subscribers, sent: 0, received: 0, salts: setup.role.salts() })
     }
 
-    fn next_out(&mut self) -> u64 {
+    /// Returns the seed of the next message to send.
+    pub fn next_out(&mut self) -> u64 {
         self.sent += 1;
         payload::seed(self.sent - 1, self.salts.0)
     }
 
-    fn next_in(&mut self) -> (u64, u64) {
+    /// Returns the number and the seed of the next message to receive.
+    pub fn next_in(&mut self) -> (u64, u64) {
         self.received += 1;
         (self.received - 1, payload::seed(self.received - 1, self.salts.1))
     }

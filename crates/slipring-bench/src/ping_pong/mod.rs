@@ -30,6 +30,7 @@ mod broadcasts;
 mod commits;
 mod harness;
 mod loops;
+mod neighbours;
 mod options;
 mod pairs;
 mod registered;
@@ -40,6 +41,7 @@ mod run;
 mod runtimes;
 mod subjects;
 mod tensors;
+mod wakes;
 
 use std::process::ExitCode;
 

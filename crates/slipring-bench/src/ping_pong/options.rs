@@ -25,6 +25,8 @@ pub struct Options {
     pub busy_loop: Option<usize>,
     /// Hidden: the child is one side of a pair with this carrier and name.
     pub pair: Option<String>,
+    /// Hidden: the child is a neighbour of this kind, at the topic of this name.
+    pub neighbour: Option<String>,
 }
 
 impl Options {
@@ -43,6 +45,7 @@ impl Options {
             follow: None,
             busy_loop: None,
             pair: None,
+            neighbour: None,
         };
         let mut parser = lexopt::Parser::from_env();
         while let Some(argument) = parser.next()? {
@@ -60,6 +63,7 @@ impl Options {
                 Long("pairs") => options.pairs = parser.value()?.parse()?,
                 Long("loop") => options.busy_loop = Some(parser.value()?.parse()?),
                 Long("pair") => options.pair = Some(parser.value()?.string()?),
+                Long("neighbour") => options.neighbour = Some(parser.value()?.string()?),
                 Long("follow") => options.follow = Some(parser.value()?.parse()?),
                 other => return Err(other.unexpected().into()),
             }

@@ -3,7 +3,8 @@
 use crate::Outcome;
 use crate::exchange::{Exchange, Setup};
 use crate::floors::{events, futex, line, relay, ring, socket, uds};
-use crate::ping_pong::{registered, subjects, tensors};
+use crate::ping_pong::neighbours::Neighbours;
+use crate::ping_pong::{registered, subjects, tensors, wakes};
 use crate::rows::Rows;
 use crate::runner::Pace;
 
@@ -92,6 +93,30 @@ static FLOORS: &[Row] = &[
         ..FLOOR
     },
     Row { mode: "futex", open: futex::Futex::open, pace: Pace::Asleep, ..FLOOR },
+    Row { mode: "futex-8", open: wakes::futex_last, pace: Pace::Asleep, shown: false, ..FLOOR },
+    Row {
+        mode: "futex-8-send",
+        open: wakes::futex_send,
+        pace: Pace::Asleep,
+        shown: false,
+        ..FLOOR
+    },
+    // The floors of a topic with neighbours are topics of slipring without them.
+    Row {
+        mode: "alone",
+        sizes: &[64, 64 * KIB],
+        open: Neighbours::each_alone,
+        shown: false,
+        ..FLOOR
+    },
+    Row {
+        mode: "alone-stream",
+        sizes: &[64, 64 * KIB],
+        open: Neighbours::streamed_alone,
+        pace: Pace::Stream,
+        shown: false,
+        ..FLOOR
+    },
     Row { mode: "socket", open: socket::Socket::open, pace: Pace::Asleep, ..FLOOR },
     Row { mode: "eventfd", open: events::Events::open, pace: Pace::Asleep, ..FLOOR },
     Row {

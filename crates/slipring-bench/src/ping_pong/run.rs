@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::harness::Harness;
 use super::rows::{self, Kind, PingPong};
-use super::{Options, loops, pairs, report};
+use super::{Options, loops, neighbours, pairs, report};
 use crate::results::Results;
 use crate::{Outcome, peer};
 
@@ -15,9 +15,10 @@ const WHOLE: f64 = 48.0;
 /// Runs this process by its options: as a child of another run, or as a run of its own.
 pub fn run(options: Options) -> Outcome<()> {
     if let Some(parent) = options.follow {
-        return match (options.busy_loop, options.pair) {
-            (Some(number), _) => loops::run(parent, number, options.cpus),
-            (_, Some(kind)) => pairs::serve(parent, &kind, options.cpus),
+        return match (options.busy_loop, options.pair, options.neighbour) {
+            (Some(number), _, _) => loops::run(parent, number, options.cpus),
+            (_, Some(kind), _) => pairs::serve(parent, &kind, options.cpus),
+            (_, _, Some(neighbour)) => neighbours::run(parent, &neighbour),
             _ => peer::follow(&PingPong, parent, options.cpus.1),
         };
     }

@@ -7,9 +7,10 @@ use slipring::{Address, Connection, Context, Listener, Options};
 
 use super::broadcasts::{Echoed, Ignored, Shown, Streamed};
 use super::commits::Executed;
+use super::neighbours::Neighbours;
 use super::registered::Committed;
 use super::rows::{Kind, Row, one};
-use super::tensors;
+use super::{tensors, wakes};
 use crate::Outcome;
 use crate::exchange::{Exchange, Role, Setup, Turn, Turns};
 use crate::floors::{events, futex};
@@ -220,6 +221,38 @@ pub static ROWS: &[Row] = &[
         open: Shown::open,
         floor: Some("broadcast-tensor"),
         shown: false,
+        ..DIRECT
+    },
+    // A stopped subscriber, one that gives nothing back, and a slow one, beside a healthy one.
+    Row {
+        mode: "beside",
+        sizes: &[64, 64 * KIB],
+        open: Neighbours::each,
+        floor: Some("alone"),
+        ..DIRECT
+    },
+    Row {
+        mode: "beside-stream",
+        sizes: &[64, 64 * KIB],
+        open: Neighbours::streamed,
+        pace: Pace::Stream,
+        floor: Some("alone-stream"),
+        ..DIRECT
+    },
+    Row {
+        mode: "wake-8",
+        sizes: &[8],
+        open: wakes::slipring_last,
+        pace: Pace::Asleep,
+        floor: Some("futex-8"),
+        ..DIRECT
+    },
+    Row {
+        mode: "wake-8-send",
+        sizes: &[8],
+        open: wakes::slipring_send,
+        pace: Pace::Asleep,
+        floor: Some("futex-8-send"),
         ..DIRECT
     },
     Row {
