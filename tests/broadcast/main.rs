@@ -5,6 +5,7 @@
 //! | [`policies`] | what each policy receives and misses, and what history is |
 //! | [`reactors`] | many subscribers on one thread |
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
+//! | [`neighbours`] | that a bad subscriber costs the others nothing |
 //! | [`in_place`] | messages that are written in place, and batches |
 //! | [`deaths`] | that nothing of what is killed is missed, or kept |
 //! | [`shortage`] | what the publisher's own lack of descriptors costs |
@@ -21,6 +22,7 @@ mod hostile_wire;
 mod in_place;
 mod lives;
 mod memory;
+mod neighbours;
 mod policies;
 mod reactors;
 mod shortage;
