@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::broadcast::cursor::Cursor;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::record::Published;
-use crate::broadcast::sample::{Body, Rare};
+use crate::broadcast::sample::{Body, Rare, Sample};
 use crate::broadcast::slots::{Look, SlotReader};
 use crate::channel::attachment::{borrow_held, borrow_whole};
 use crate::channel::hold::{Hold, HoldLimits};
@@ -46,13 +46,14 @@ const POLLS: u32 = 1000;
 const SKIPS: u32 = 1 << 17;
 
 /// A message that was taken.
-pub(super) struct Taken {
-    pub(crate) message: u64,
-    pub(crate) missed: u64,
+#[derive(Debug, Default)]
+struct Taken {
+    message: u64,
+    missed: u64,
     /// Bytes of the payload, in the feed's buffer, behind the metadata.
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-    pub(crate) rare: Option<Box<Rare>>,
+    start: usize,
+    end: usize,
+    rare: Option<Box<Rare>>,
 }
 
 /// The reading of one publisher.
@@ -69,6 +70,9 @@ pub(crate) struct Feed {
     extension: Option<Arc<ExtensionSlot>>,
     /// The payload of the message that was taken last.
     payload: Vec<u8>,
+    /// The message that was taken last. It stands here and is not returned: a processor waits for each load of two words that
+    /// were just stored one by one, and a move is such a load.
+    taken: Taken,
     is_armed: bool,
     session: Arc<Session>,
 }
@@ -98,6 +102,7 @@ impl Feed {
             segments: SegmentCache::default(),
             extension: None,
             payload: vec![0; geometry.room()],
+            taken: Taken::default(),
             is_armed: false,
             link,
             session,
@@ -116,10 +121,11 @@ impl Feed {
         self.session.kept_loans() as usize
     }
 
-    /// Returns the payload of the message that was taken last.
+    /// Returns the sample of the message that was taken last.
     #[inline(always)]
-    pub(super) fn payload(&self) -> &[u8] {
-        &self.payload
+    pub(super) fn sample(&mut self, restarted: bool) -> Sample<'_> {
+        let Taken { message, missed, start, end, ref mut rare } = self.taken;
+        Sample::new(&self.payload[start..end], rare.take(), (message, missed), restarted)
     }
 
     /// Notes that a thread sleeps on the socket.
@@ -140,16 +146,16 @@ impl Feed {
     /// - [`ErrorKind::TimedOut`], [`ErrorKind::PeerClosed`], [`ErrorKind::PeerDied`], [`ErrorKind::Evicted`],
     ///   [`ErrorKind::HoldLimit`], [`ErrorKind::HoldBytes`], [`Fault`].
     #[inline(always)]
-    pub(super) fn take(&mut self, patience: RecvPatience) -> Result<Taken, TryRecvError> {
+    pub(super) fn take(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
         let mut in_vain = false;
         loop {
             // The health comes first: what was published before the end is found after it.
             let is_alive = self.link.is_alive();
-            if let Some(taken) = self.look()? {
+            if self.look()? {
                 if self.is_armed {
                     self.disarm();
                 }
-                return Ok(taken);
+                return Ok(());
             }
             if !is_alive {
                 self.tell(true);
@@ -215,19 +221,17 @@ impl Feed {
     }
 
     /// Takes the next message as [`take`](Self::take) does, without waiting and without arming: the caller polls.
-    pub(super) fn poll(&mut self) -> Result<Taken, TryRecvError> {
+    pub(super) fn poll(&mut self) -> Result<(), TryRecvError> {
         let is_alive = self.link.is_alive();
         let taken = self.look()?;
         if self.is_armed {
             self.disarm();
         }
-        match taken {
-            Some(taken) => Ok(taken),
-            None => {
-                self.tell(true);
-                Err(if is_alive { TryRecvError::Empty } else { self.end().into() })
-            }
+        if taken {
+            return Ok(());
         }
+        self.tell(true);
+        Err(if is_alive { TryRecvError::Empty } else { self.end().into() })
     }
 
     /// Returns whether the next message is there, or a sign that it is gone, or the link has ended.
@@ -275,9 +279,9 @@ impl Feed {
         self.waiter.disarm(&self.link);
     }
 
-    /// Takes the next message if it is there, or a later one where the policy skips some.
+    /// Takes the next message if it is there, or a later one where the policy skips some. Returns whether it took one.
     #[inline(always)]
-    fn look(&mut self) -> Result<Option<Taken>> {
+    fn look(&mut self) -> Result<bool> {
         for _ in 0..SKIPS {
             let message = self.cursor.next();
             match self.slots.look(message) {
@@ -288,18 +292,18 @@ impl Feed {
                         self.cursor.skip_to(later);
                         continue;
                     }
-                    match self.read(message, word)? {
-                        Some(taken) => return Ok(Some(taken)),
-                        // It was overwritten while it was read.
-                        None => self.skip(message)?,
+                    if self.read(message, word)? {
+                        return Ok(true);
                     }
+                    // It was overwritten while it was read.
+                    self.skip(message)?;
                 }
-                Look::Nothing => return Ok(None),
+                Look::Nothing => return Ok(false),
                 Look::Withdrawn if self.cursor.is_lossy() => self.cursor.skip_to(message + 1),
                 Look::Withdrawn | Look::Overwritten => self.skip(message)?,
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Goes on behind a message that is gone.
@@ -317,31 +321,33 @@ impl Feed {
         Ok(())
     }
 
-    /// Reads a message. Returns `None` if it was overwritten or withdrawn meanwhile.
+    /// Takes a message. Returns whether it was neither overwritten nor withdrawn meanwhile.
     #[inline(always)]
-    fn read(&mut self, message: u64, word: u64) -> Result<Option<Taken>> {
+    fn read(&mut self, message: u64, word: u64) -> Result<bool> {
         let room = self.slots.geometry().room();
         let published = match Published::of_word(word, room) {
             Ok(published) => published,
             // The header of a later message may be half written.
-            Err(_) if !self.slots.is_whole(message) => return Ok(None),
+            Err(_) if !self.slots.is_whole(message) => return Ok(false),
             Err(fault) => return Err(self.fail(fault)),
         };
         let len = published.len_in_slot();
         let place = self.slots.payload(message);
         self.slots.words().bytes(place, len).copy_to(&mut self.payload[..len]);
         if !self.slots.is_whole(message) {
-            return Ok(None);
+            return Ok(false);
         }
         if published.is_plain() {
             let (message, missed) = self.cursor.take();
+            self.taken = Taken { message, missed, start: 0, end: len, rare: None };
             self.tell(false);
-            return Ok(Some(Taken { message, missed, start: 0, end: len, rare: None }));
+            return Ok(true);
         }
-        self.read_rare(message, published, len)
+        let taken = self.read_rare(message, published, len)?;
+        Ok(taken.map(|taken| self.taken = taken).is_some())
     }
 
-    /// Reads a message that has more than its slot's bytes.
+    /// Reads a message that has more than its slot's bytes. Returns `None` if it was withdrawn meanwhile.
     #[inline(never)]
     fn read_rare(
         &mut self,

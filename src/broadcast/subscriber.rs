@@ -7,7 +7,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use crate::broadcast::feed::{Feed, Taken};
+use crate::broadcast::feed::Feed;
 use crate::broadcast::options::SubscribeOptions;
 use crate::broadcast::sample::Sample;
 use crate::channel::Watch;
@@ -124,7 +124,7 @@ impl Subscriber {
     #[inline]
     pub fn recv(&mut self) -> Result<Option<Sample<'_>>> {
         match self.take(RecvPatience::Forever) {
-            Ok(taken) => Ok(Some(self.sample(taken))),
+            Ok(()) => Ok(self.sample()),
             Err(error) => self.over(error),
         }
     }
@@ -136,7 +136,7 @@ impl Subscriber {
     /// [`ErrorKind::TimedOut`], and as [`recv`](Self::recv).
     pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Option<Sample<'_>>> {
         match self.take(RecvPatience::Until(deadline)) {
-            Ok(taken) => Ok(Some(self.sample(taken))),
+            Ok(()) => Ok(self.sample()),
             Err(error) => self.over(error),
         }
     }
@@ -151,7 +151,7 @@ impl Subscriber {
     #[inline]
     pub fn try_recv(&mut self) -> Result<Option<Sample<'_>>, TryRecvError> {
         match self.take(RecvPatience::None) {
-            Ok(taken) => Ok(Some(self.sample(taken))),
+            Ok(()) => Ok(self.sample()),
             Err(TryRecvError::Empty) => Err(TryRecvError::Empty),
             Err(error) => Ok(self.over(error)?),
         }
@@ -178,7 +178,7 @@ impl Subscriber {
     }
 
     #[inline(always)]
-    fn take(&mut self, patience: RecvPatience) -> Result<Taken, TryRecvError> {
+    fn take(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
         match &mut self.feed {
             Some(feed) => match feed.take(patience) {
                 Err(error) if is_end(&error) && self.options.reconnects() => {
@@ -193,7 +193,7 @@ impl Subscriber {
 
     /// Looks for the next publisher, and takes a message of it.
     #[cold]
-    fn take_anew(&mut self, patience: RecvPatience) -> Result<Taken, TryRecvError> {
+    fn take_anew(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
         self.restarted = true;
         let start = Instant::now();
         loop {
@@ -228,7 +228,7 @@ impl Subscriber {
     pub(crate) fn poll_joined(&mut self) -> Result<Option<Sample<'_>>, TryRecvError> {
         let Some(feed) = &mut self.feed else { return Err(TryRecvError::Empty) };
         match feed.poll() {
-            Ok(taken) => Ok(Some(self.sample(taken))),
+            Ok(()) => Ok(self.sample()),
             Err(error) if is_end(&error) && self.options.reconnects() => {
                 (self.feed, self.restarted) = (None, true);
                 Err(TryRecvError::Empty)
@@ -278,14 +278,13 @@ impl Subscriber {
         Some(feed.socket())
     }
 
+    /// Returns the sample of the message that was taken last.
     #[inline(always)]
-    fn sample(&mut self, taken: Taken) -> Sample<'_> {
-        let Taken { message, missed, start, end, rare } = taken;
+    fn sample(&mut self) -> Option<Sample<'_>> {
+        let sample = self.feed.as_mut()?.sample(std::mem::take(&mut self.restarted));
         self.received += 1;
-        self.missed += missed;
-        let restarted = std::mem::take(&mut self.restarted);
-        let payload = self.feed.as_ref().map_or(&[][..], |feed| &feed.payload()[start..end]);
-        Sample::new(payload, rare, (message, missed), restarted)
+        self.missed += sample.missed();
+        Some(sample)
     }
 
     /// Returns the answer of a receive that has taken nothing.
