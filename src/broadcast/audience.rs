@@ -137,6 +137,9 @@ impl Audience {
     pub(super) fn leave(&self, id: u64) -> Option<Seat> {
         let mut state = self.lock();
         let seat = state.seats.remove(&id)?;
+        // A publisher that waits for it sleeps on its link. With the seat the link leaves the watcher, which may not have seen
+        // the end.
+        seat.link().hang_up();
         // It may have failed, and read what it holds.
         seat.revoke();
         let kind = if seat.link().peer_left() { EventKind::Left } else { EventKind::Died };

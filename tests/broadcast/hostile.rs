@@ -14,7 +14,7 @@ use slipring::{Context, ErrorKind, Options, Tensor, TensorSet};
 
 use crate::support::census::{Census, descriptors};
 use crate::support::hanging::HangingFile;
-use crate::support::other::{Other, alone, say};
+use crate::support::other::{Other, alone, say, wait_until_asleep};
 use crate::support::raw::{
     self, Hello, Lent, MESSAGE, META, MORE, Memory, POOLED, RECEIVER_STATE, RETURNS, RawPeer,
     header, page, topic_packet,
@@ -104,6 +104,27 @@ fn positions_that_go_back_do_not_hold_the_publisher() {
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
         drop(over);
     });
+}
+
+#[test]
+fn a_subscriber_that_ends_holds_no_publisher_that_waits_for_it() {
+    let stall_after = Duration::from_secs(10);
+    let mut stage = Stage::new(PublishOptions::new().slots(4).stall_after(stall_after));
+    let me = rustix::thread::gettid();
+    for _ in 0..50 {
+        let peer = join(&stage, Hello::subscriber(EVERY, 0));
+        while stage.publisher.try_send(b"tick").is_ok() {}
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                wait_until_asleep(me);
+                drop(peer);
+            });
+            let start = Instant::now();
+            stage.publisher.send(b"tick").unwrap();
+            assert!(start.elapsed() < stall_after, "it waits for one that is gone");
+        });
+        assert_eq!(evictions(&stage), 0);
+    }
 }
 
 #[test]
