@@ -312,7 +312,7 @@ impl Feed {
         if !self.cursor.is_lossy() && self.cursor.has_begun() {
             // The publisher has evicted this side, or has died, or it lies.
             return Err(if self.link.is_alive() {
-                self.evicted().unwrap_or_else(|| self.fail(Fault::Overrun { message }))
+                self.fail(Fault::Overrun { message })
             } else {
                 self.end()
             });
@@ -364,7 +364,7 @@ impl Feed {
             Err(error) if matches!(error.kind(), ErrorKind::HoldBytes { .. }) => {
                 return if self.cursor.is_lossy() { Ok(None) } else { Err(error) };
             }
-            Err(error) => return Err(self.evicted().unwrap_or_else(|| self.fail(error))),
+            Err(error) => return Err(self.fail(error)),
         };
         let (message, missed) = self.cursor.take();
         self.tell(true);
@@ -433,10 +433,12 @@ impl Feed {
         }
     }
 
-    /// Ends the link. Returns the reason.
+    /// Ends the link. Returns the reason: what an evicted subscriber finds is no fault.
     #[cold]
     fn fail(&self, error: impl Into<Error>) -> Error {
-        self.link.fail(error)
+        // Pairs with Seat::evict: a side that finds what the publisher does after an eviction finds the eviction.
+        Edge::Overrun.acquire();
+        self.link.fail(self.evicted().unwrap_or_else(|| error.into()))
     }
 
     /// Returns why the link has ended.
@@ -446,10 +448,7 @@ impl Feed {
     }
 
     /// Returns why the publisher has evicted this side, if it has.
-    #[cold]
     fn evicted(&self) -> Option<Error> {
-        // Pairs with Seat::evict: a message that is withdrawn, or a loan that is revoked, may tell of the eviction first.
-        Edge::Overrun.acquire();
         let cause = match self.link.peer().load(layout::EVICTED) {
             0 => return None,
             1 => Eviction::Stalled,

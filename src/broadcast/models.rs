@@ -33,6 +33,8 @@ const WORDS: usize = 2;
 
 /// The message of a failed model of visibility.
 const MIX: &str = "a copy is one message";
+/// The same.
+const BLAME: &str = "an evicted subscriber finds a fault";
 /// loom's message about plain memory that is accessed without an order.
 const RACE: &str = "Causality violation";
 
@@ -396,4 +398,43 @@ fn an_eviction_fails_without_retake() {
 #[test]
 fn an_eviction_fails_without_recheck() {
     assert!(failure_without(Edge::Recheck, evicted).contains("passed for a right one"));
+}
+
+/// A publisher evicts a subscriber and withdraws the message that comes next there, without a wait for it.
+fn withdrawn_after_an_eviction() {
+    loom::model(|| {
+        let (mut writer, reader) = ends(2);
+        let mark = LoomWords::new(8);
+        writer.send();
+        let reading = {
+            let mark = mark.clone();
+            thread::spawn(move || {
+                if !matches!(reader.slots.look(1), Look::Message(_)) {
+                    // `Feed::fail`
+                    Edge::Overrun.acquire();
+                    assert_ne!(mark.load(0), 0, "{BLAME}");
+                }
+            })
+        };
+        // `Seat::evict`, and then `State::withdraw`.
+        mark.store(0, 1, Ordering::Relaxed);
+        Edge::Overwrite.release();
+        writer.slots.withdraw(1);
+        reading.join().unwrap();
+    });
+}
+
+#[test]
+fn a_subscriber_that_misses_a_message_finds_its_eviction() {
+    withdrawn_after_an_eviction();
+}
+
+#[test]
+fn the_cause_of_an_eviction_fails_without_overwrite() {
+    assert!(failure_without(Edge::Overwrite, withdrawn_after_an_eviction).contains(BLAME));
+}
+
+#[test]
+fn the_cause_of_an_eviction_fails_without_overrun() {
+    assert!(failure_without(Edge::Overrun, withdrawn_after_an_eviction).contains(BLAME));
 }

@@ -171,7 +171,7 @@ impl Seat {
     pub(super) fn evict(&self, cause: Eviction) {
         let link = &self.session.link;
         link.own().store(layout::EVICTED, cause as u64 + 1, Ordering::Relaxed);
-        // Pairs with Feed::evicted: a subscriber that finds its next message withdrawn finds out why.
+        // Pairs with Feed::fail: a subscriber that finds what the publisher does next finds the cause, too.
         Edge::Overwrite.release();
         self.revoke();
         let _ = link.fail(Error::from(ErrorKind::Evicted { cause }));

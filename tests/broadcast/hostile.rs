@@ -776,6 +776,37 @@ fn words_of_an_end_that_cannot_be_end_one_subscriber() {
 }
 
 #[test]
+fn an_evicted_subscriber_blames_nobody_for_what_it_finds() {
+    let block = Lent { segment: 0, slot: 0, offset: 64, len: 1000, generation: 0 };
+    let found: [&dyn Fn(&Topic); 3] = [
+        // The publisher has overwritten the message,
+        &|topic| topic.memory.store(topic.slot(2), (2 + 16) << 1),
+        // has announced the segment to all but this subscriber,
+        &|topic| {
+            topic.publish(2, header(MESSAGE | POOLED, 32), &Lent { segment: 9, ..block }.encode())
+        },
+        // or has taken the memory back, which the revoked word says.
+        &|topic| {
+            topic.peer.own.store(0x0c8, 1);
+            topic.publish(2, header(MESSAGE | SPILLED, 1000), &block.encode());
+        },
+    ];
+    for find in found {
+        let (mut subscriber, mut topic) = Topic::new(SubscribeOptions::every(), 0);
+        topic.peer.send_segment(0, page());
+        topic.publish(1, header(MESSAGE, 2), b"ok");
+        assert_eq!(next(&mut subscriber).0, b"ok");
+        // The evicted word. The end of the socket comes later.
+        topic.peer.own.store(0x0d0, 1);
+        find(&topic);
+        for _ in 0..2 {
+            let met = subscriber.recv_deadline(soon()).map(drop).unwrap_err();
+            assert_eq!(*met.kind(), ErrorKind::Evicted { cause: Eviction::Stalled });
+        }
+    }
+}
+
+#[test]
 fn positions_that_advance_a_little_do_not_hold_a_message_of_many_blocks() {
     let options = PublishOptions::new().slots(128).stall_after(Duration::from_millis(300));
     let mut stage = Stage::with(Options::new().pool_quota(8 << 20), options);
