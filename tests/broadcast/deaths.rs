@@ -8,14 +8,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use slipring::broadcast::{
-    EventKind, OwnedSample, PublishOptions, Publisher, SubscribeOptions, Subscriber,
-};
-use slipring::{Context, ErrorKind, Options};
+use slipring::broadcast::{EventKind, PublishOptions, Publisher, SubscribeOptions, Subscriber};
+use slipring::{Context, Options};
 
 use crate::Stage;
 use crate::support::census::{Census, threads};
 use crate::support::other::{self, Other, run_here};
+use crate::support::published::{self, bytes_of};
 use crate::support::{sample, soon, unique_name, wait_until};
 
 /// Processes that subscribe and are killed.
@@ -43,17 +42,15 @@ impl Random {
     }
 }
 
-/// A message that tells its number, and of which each byte follows from it.
+/// Returns message `number`.
 fn message(number: u64) -> Vec<u8> {
-    let len = LENS[number as usize % LENS.len()];
-    let rest = (8..len).map(|at| (number as usize * 31 + at * 7) as u8);
-    number.to_le_bytes().into_iter().chain(rest).collect()
+    published::message(number, LENS[number as usize % LENS.len()])
 }
 
 /// Returns the number of a message, whose bytes must all be right.
 fn number_of(bytes: &[u8]) -> u64 {
-    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert!(bytes == message(number), "a wrong byte in message {number}");
+    let number = published::number_of(bytes);
+    assert_eq!(bytes.len(), LENS[number as usize % LENS.len()], "message {number}");
     number
 }
 
@@ -65,18 +62,6 @@ fn send(publisher: &mut Publisher, number: u64) {
         publisher.send_tensor(tensor).unwrap();
     } else {
         publisher.send(&message(number)).unwrap();
-    }
-}
-
-/// Returns the bytes of a sample. `None`: the publisher has taken them back.
-fn bytes_of(sample: &OwnedSample) -> Option<Vec<u8>> {
-    let bytes = match sample.tensors().next() {
-        Some((_, tensor)) => tensor.to_vec::<u8>(),
-        None => sample.to_vec(),
-    };
-    match bytes {
-        Err(error) if *error.kind() == ErrorKind::LoanRevoked => None,
-        bytes => Some(bytes.unwrap()),
     }
 }
 

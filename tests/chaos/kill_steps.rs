@@ -19,22 +19,19 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use slipring::message::Token;
 use slipring::options::Spin;
 use slipring::{Connection, Context, ErrorKind, EventLoop, Listener, Options, Reactor, Tensor};
 
+use crate::stepping::{self, Death, Plan, Run, SEEN, falls_asleep, kill, step};
 use crate::support::callbacks::{diary, settle};
-use crate::support::census::Census;
-use crate::support::other::{self, wait_until_asleep};
-use crate::support::steps::{self, Place, Walk, begin, end, is_asleep, wait_until_named_sleeps};
-use crate::support::{Witness, pair_of, sample, soon, trace, unique_name};
+use crate::support::other::wait_until_asleep;
+use crate::support::steps::wait_until_named_sleeps;
+use crate::support::{Witness, pair_of, soon, unique_name};
 use Operation::*;
-
-/// The longest time to the notice of a death on a busy machine. A survivor that is not woken takes much longer.
-const SEEN: Duration = Duration::from_secs(5);
 
 /// How long a look at the listener takes at most before the victim's state is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -157,15 +154,7 @@ fn options() -> Options {
         .spin(Spin::Never)
 }
 
-/// In the victim: an operation, between the announcements of its begin and its end.
-fn step<T>(operation: impl FnOnce() -> T) -> ! {
-    begin();
-    let _result = operation();
-    end()
-}
-
 fn victim(operation: Operation, name: &str) -> ! {
-    trace::watch_me();
     let context = Context::with_options(options().loan_slots(SLOTS as u32)).unwrap();
     let mut link = context.connect_deadline(name, soon()).unwrap();
     let messages: Vec<_> = (0..4).map(|number| operation.message(number)).collect();
@@ -266,27 +255,6 @@ fn receive(link: &mut Connection, expected: &[u8]) {
     assert!(link.receiver().recv_deadline(soon()).unwrap().unwrap() == expected, "a torn message");
 }
 
-/// When the victim is killed.
-#[derive(Debug, Clone)]
-enum Plan {
-    /// In front of this instruction.
-    Before(Place),
-    WhenAsleep,
-    /// At the operation's end; all of its instructions are noted.
-    AtTheEnd,
-}
-
-/// How it went.
-#[derive(Debug)]
-enum Death {
-    /// There, or not.
-    Killed(bool),
-    Walked(Walk),
-}
-
-/// It, and when the victim was gone.
-type Run<'a> = ScopedJoinHandle<'a, Option<(Death, Instant)>>;
-
 /// In the survivor: a victim whose operation has not begun.
 struct Visit<'a> {
     operation: Operation,
@@ -359,21 +327,12 @@ impl Visit<'_> {
 
     /// Waits until the victim sleeps. False: it has died before.
     fn falls_asleep(&self) -> bool {
-        let mut thread = None;
-        while !self.run.is_finished() {
-            thread = thread.or_else(|| self.begun.recv_timeout(LOOK).ok());
-            if let Some(thread) = thread
-                && is_asleep(thread)
-            {
-                if matches!(self.plan, Plan::WhenAsleep) {
-                    let process = rustix::process::Pid::from_raw(thread).unwrap();
-                    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
-                }
-                return true;
-            }
-            thread::park_timeout(Duration::from_micros(50));
+        let Ok(thread) = self.begun.recv() else { return false };
+        let is_asleep = falls_asleep(&self.run, thread);
+        if is_asleep && matches!(self.plan, Plan::WhenAsleep) {
+            kill(thread);
         }
-        false
+        is_asleep
     }
 }
 
@@ -465,7 +424,22 @@ impl Survivor {
         Self { test, name, context, listener, reactor, innocent, served, latest: Duration::ZERO }
     }
 
-    /// One life and death of a victim. `None`: it cannot be watched here.
+    fn meet(&mut self, run: &Run<'_>) -> Option<Connection> {
+        loop {
+            match self.listener.accept_deadline(Instant::now() + LOOK) {
+                Ok(link) => return Some(link),
+                Err(error) => assert!(error.is_timeout(), "{error}"),
+            }
+            if run.is_finished() {
+                return None;
+            }
+        }
+    }
+}
+
+impl stepping::Survivor for Survivor {
+    type Operation = Operation;
+
     fn once(&mut self, operation: Operation, plan: &Plan) -> Option<Death> {
         let argument = format!("{} {}", operation as usize, self.name);
         let (test, me) = (self.test, rustix::thread::gettid());
@@ -480,13 +454,7 @@ impl Survivor {
                     }
                     tell.send(thread).unwrap();
                 };
-                let death = match plan {
-                    Plan::Before(place) => {
-                        steps::kill(test, &argument, place, begun).map(Death::Killed)
-                    }
-                    _ => steps::walk(test, &argument, begun).map(Death::Walked),
-                };
-                death.map(|death| (death, Instant::now()))
+                stepping::run((test, &argument), plan, None, begun)
             });
             let mut link = self.meet(&run)?;
             let visit = Visit { operation, plan, run, ready, begun };
@@ -514,19 +482,6 @@ impl Survivor {
         })
     }
 
-    fn meet(&mut self, run: &Run<'_>) -> Option<Connection> {
-        loop {
-            match self.listener.accept_deadline(Instant::now() + LOOK) {
-                Ok(link) => return Some(link),
-                Err(error) => assert!(error.is_timeout(), "{error}"),
-            }
-            if run.is_finished() {
-                return None;
-            }
-        }
-    }
-
-    /// Everything is as it was before the victim came.
     fn settle(&mut self) {
         self.innocent.check();
         self.served.sender().send_deadline(b"innocent", soon()).unwrap();
@@ -534,66 +489,26 @@ impl Survivor {
         drop(self.context.allocation().until(soon()).typed::<u8>([QUOTA]).unwrap());
         self.context.trim();
     }
-}
 
-/// In the survivor: victims, each killed one place later.
-fn survive(test: &'static str, operations: &[Operation]) {
-    let mut survivor = Survivor::new(test);
-    let which = std::env::var("SLIPRING_STEPS").ok();
-    let meant = |one: &&Operation| match which.as_deref() {
-        Some(which) => *which == format!("{one:?}"),
-        // It makes a segment, in very many instructions. The sample leaves it to `kill_sweep`, which tries its calls.
-        None => sample::is_whole() || **one != SendFirstPooled,
-    };
-    // Whatever the links of the innocent need is there.
-    survivor.settle();
-    let before = Census::take();
-    for operation in operations.iter().filter(meant) {
-        let walked = survivor.once(*operation, &Plan::AtTheEnd);
-        let Some(Death::Walked(walk)) = walked else { return };
-        survivor.settle();
-        let count = walk.count();
-        let (mut tried, mut killed) = (0, 0);
-        for at in sample::places(count, PLACES) {
-            tried += 1;
-            eprintln!("{operation:?}: instruction {at} of {count}");
-            let death = survivor.once(*operation, &Plan::Before(walk.place(at))).unwrap();
-            killed += usize::from(matches!(death, Death::Killed(true)));
-            survivor.settle();
-            before.comes_back_but_for_a_spare();
-        }
-        if matches!(operation, ParkForMessage | ParkForRoom | ParkReactor) {
-            eprintln!("{operation:?}: asleep");
-            survivor.once(*operation, &Plan::WhenAsleep).unwrap();
-            survivor.settle();
-            before.comes_back_but_for_a_spare();
-        }
-        let latest = mem::take(&mut survivor.latest);
-        println!(
-            "@@{operation:?}: {count} instructions, {killed} victims killed within, 0 wedges, \
-             seen after {latest:.1?} at most"
-        );
-        assert!(killed > tried / 2);
+    fn latest(&mut self) -> Duration {
+        mem::take(&mut self.latest)
+    }
+
+    fn sleeps(operation: Operation) -> bool {
+        matches!(operation, ParkForMessage | ParkForRoom | ParkReactor)
+    }
+
+    fn places(operation: Operation) -> usize {
+        // It makes a segment, in very many instructions. `kill_sweep` tries its calls.
+        if operation == SendFirstPooled { 0 } else { PLACES }
     }
 }
 
 fn sweep(test: &'static str, operations: &[Operation]) {
-    other::run_here(test, |argument| match argument.split_once(' ') {
-        None => survive(test, operations),
-        Some((number, name)) => {
-            let number: usize = number.parse().unwrap();
-            victim(*operations.iter().find(|one| **one as usize == number).unwrap(), name)
-        }
+    let survive = || stepping::try_all(&mut Survivor::new(test), operations);
+    stepping::sweep(test, survive, |number, name| {
+        victim(*operations.iter().find(|one| **one as usize == number).unwrap(), name)
     });
-    // A process of its own, for its census.
-    let survivor = other::command(test, "survivor").env("RUST_BACKTRACE", "0").output().unwrap();
-    let cried = String::from_utf8_lossy(&survivor.stderr);
-    // The last places are enough.
-    let lines: Vec<_> = cried.lines().collect();
-    let last = lines[lines.len().saturating_sub(20)..].join("\n");
-    assert!(survivor.status.success(), "{last}");
-    let said = String::from_utf8_lossy(&survivor.stdout);
-    said.lines().filter_map(|line| line.split_once("@@")).for_each(|(_, line)| println!("{line}"));
 }
 
 #[test]

@@ -11,8 +11,12 @@ mod faults_peer;
 mod kill_random;
 mod kill_steps;
 mod kill_sweep;
+mod publisher_steps;
 mod races;
 mod random;
+#[cfg(target_arch = "x86_64")]
+mod stepping;
+mod subscriber_steps;
 #[path = "../support/mod.rs"]
 mod support;
 mod tensor_deaths;

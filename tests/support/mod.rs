@@ -11,6 +11,7 @@
 //! | [`sample`] | says how much a test tries |
 //! | [`trace`], [`faulty`], [`steps`] | stop another process at its system calls, let those fail, stop it at its instructions |
 //! | [`quiet`] | forbids system calls |
+//! | [`published`] | makes messages of a topic, and checks them |
 //! | [`stream`], [`traffic`] | are the data between two ends while something happens to one of them |
 //! | [`service`], [`commit`] | are a service of committed buffers, and clients that lie to it |
 //! | [`dmabuf`] | makes device memory |
@@ -33,6 +34,7 @@ pub mod hanging;
 pub mod in_flight;
 pub mod lingering;
 pub mod other;
+pub mod published;
 pub mod python;
 pub mod quiet;
 pub mod raw;

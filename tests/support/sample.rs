@@ -23,7 +23,12 @@ pub fn is_judged() -> bool {
 /// Returns the places out of `0..count` that are tried: all of them, or `most` at equal distances, with the first and
 /// the last one.
 pub fn places(count: usize, most: usize) -> impl Iterator<Item = usize> {
-    let tried = if is_whole() { count } else { count.min(most) };
+    spread(count, if is_whole() { count } else { most })
+}
+
+/// Returns places out of `0..count`: `most` at equal distances, with the first and the last one.
+pub fn spread(count: usize, most: usize) -> impl Iterator<Item = usize> {
+    let tried = count.min(most);
     (0..tried).map(move |number| number * (count - 1) / (tried - 1).max(1))
 }
 

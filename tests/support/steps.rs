@@ -106,11 +106,19 @@ const INSTRUCTION: usize = mem::offset_of!(libc::user, regs.rip);
 /// `begun` is told its thread and has its time. `None`: this machine does not let us watch, which is
 /// said aloud.
 ///
+/// With `thread` the operation is that of the process's thread with this name, from where it sleeps when the
+/// body says that the operation begins. It has no end: somebody kills the process.
+///
 /// # Panics
 ///
 /// If the process ends before it is killed.
-pub fn walk(test: &str, argument: &str, begun: impl FnOnce(libc::pid_t)) -> Option<Walk> {
-    follow(test, argument, begun, |victim| {
+pub fn walk(
+    test: &str,
+    argument: &str,
+    thread: Option<&str>,
+    begun: impl FnOnce(libc::pid_t),
+) -> Option<Walk> {
+    follow(test, argument, thread, begun, |victim| {
         let mut walk = Walk { images: images(victim.process), addresses: Vec::new() };
         loop {
             walk.addresses.push(peek(victim.thread, INSTRUCTION));
@@ -130,10 +138,11 @@ pub fn walk(test: &str, argument: &str, begun: impl FnOnce(libc::pid_t)) -> Opti
 pub fn kill(
     test: &str,
     argument: &str,
+    thread: Option<&str>,
     place: &Place,
     begun: impl FnOnce(libc::pid_t),
 ) -> Option<bool> {
-    follow(test, argument, begun, |victim| {
+    follow(test, argument, thread, begun, |victim| {
         let within = |image: &&Image| {
             let len = image.end - image.start;
             image.name == place.image && (image.offset..image.offset + len).contains(&place.offset)
@@ -162,6 +171,7 @@ struct Victim {
 fn follow<T>(
     test: &str,
     argument: &str,
+    thread: Option<&str>,
     begun: impl FnOnce(libc::pid_t),
     through: impl FnOnce(&mut Victim) -> T,
 ) -> Option<T> {
@@ -170,7 +180,7 @@ fn follow<T>(
     let process = child.id() as libc::pid_t;
     let start = Instant::now();
     let watchdog = Watchdog::over(&child);
-    let thread = match next_stop(process) {
+    let main = match next_stop(process) {
         Ok((thread, _)) => thread,
         Err(status) => {
             let ended = (libc::WIFEXITED(status), libc::WEXITSTATUS(status));
@@ -180,14 +190,11 @@ fn follow<T>(
             return None;
         }
     };
-    order(libc::PTRACE_SETOPTIONS, thread, 0, libc::PTRACE_O_EXITKILL as usize);
-    order(libc::PTRACE_CONT, thread, 0, 0);
+    order(libc::PTRACE_SETOPTIONS, main, 0, libc::PTRACE_O_EXITKILL as usize);
+    order(libc::PTRACE_CONT, main, 0, 0);
     let announced = next_stop(process);
-    assert_eq!(
-        announced,
-        Ok((thread, libc::SIGSTOP)),
-        "{argument}: does not come to its operation"
-    );
+    assert_eq!(announced, Ok((main, libc::SIGSTOP)), "{argument}: does not come to its operation");
+    let thread = thread.map_or(main, |name| stop_where_it_sleeps(process, name));
     begun(thread);
     let mut victim = Victim { process, thread, dead: false };
     let answer = through(&mut victim);
@@ -256,9 +263,14 @@ pub fn is_asleep(thread: libc::pid_t) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// Waits until the thread of this process with this name sleeps. The kernel keeps 15 bytes of it.
+/// Waits until the thread of this process with this name sleeps.
 pub fn wait_until_named_sleeps(name: &str) {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    wait_until_sleeps(std::process::id() as libc::pid_t, name);
+}
+
+/// Waits until the thread of a process with this name sleeps. Returns it. The kernel keeps 15 bytes of a name.
+fn wait_until_sleeps(process: libc::pid_t, name: &str) -> libc::pid_t {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let mut named = tasks.filter_map(|task| {
         let task = task.unwrap();
         let comm = fs::read_to_string(task.path().join("comm")).ok()?;
@@ -267,4 +279,14 @@ pub fn wait_until_named_sleeps(name: &str) {
     });
     let thread = named.next().expect("such a thread");
     wait_until("sleep", || is_asleep(thread));
+    thread
+}
+
+/// Watches one more thread of a process, and stops it in the system call in which it sleeps.
+fn stop_where_it_sleeps(process: libc::pid_t, name: &str) -> libc::pid_t {
+    let thread = wait_until_sleeps(process, name);
+    order(libc::PTRACE_SEIZE, thread, 0, libc::PTRACE_O_EXITKILL as usize);
+    order(libc::PTRACE_INTERRUPT, thread, 0, 0);
+    assert_eq!(next_stop(process), Ok((thread, libc::SIGTRAP)), "{name} does not stop");
+    thread
 }
