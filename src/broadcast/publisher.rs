@@ -256,8 +256,14 @@ impl Publisher {
     /// # Errors
     ///
     /// As [`send`](Self::send).
+    #[inline]
     pub fn reserve(&mut self, len: usize) -> Result<PublishReservation<'_>> {
-        self.reserve_with(len, &Metadata::new())
+        if len > self.geometry.room() {
+            return self.reserve_with(len, &Metadata::new());
+        }
+        self.await_room(SendPatience::Default).map_err(into_error)?;
+        let start = self.writer.begin();
+        Ok(PublishReservation::in_slot(self, plain_header(len), (start, len)))
     }
 
     /// Returns room for one message with metadata, as [`reserve`](Self::reserve) does.
@@ -283,16 +289,19 @@ impl Publisher {
     }
 
     /// Returns the bytes of slots, which a reservation has begun.
+    #[inline(always)]
     pub(super) fn in_slots(&self, (start, len): (usize, usize)) -> &[u8] {
         self.area.bytes(start, len)
     }
 
     /// Returns the bytes of slots for writing, which a reservation has begun.
+    #[inline(always)]
     pub(super) fn in_slots_mut(&mut self, (start, len): (usize, usize)) -> &mut [u8] {
         self.area.bytes_mut(start, len)
     }
 
     /// Publishes what a reservation has written into the next slot.
+    #[inline(always)]
     pub(super) fn publish_slot(&mut self, header: u64) {
         self.writer.publish(header);
         self.wake();
@@ -480,7 +489,7 @@ impl Publisher {
     fn put_silently(&mut self, message: &[u8]) {
         let offset = self.writer.begin();
         self.area.put(offset, message);
-        self.writer.publish(Header::new(Kind::Message, message.len() as u32).to_word());
+        self.writer.publish(plain_header(message.len()));
     }
 
     /// Makes a draft, whose blocks come from the pool.
@@ -805,6 +814,12 @@ fn call(audience: &Audience, id: u64) {
 /// Returns the first message for which the slot of the oldest message that keeps memory is needed.
 fn withdraw_at(oldest_kept: Option<u64>, capacity: u64) -> u64 {
     oldest_kept.map_or(u64::MAX, |oldest| oldest + capacity)
+}
+
+/// Returns the header of a message without metadata that fits into a slot.
+#[inline(always)]
+fn plain_header(len: usize) -> u64 {
+    Header::new(Kind::Message, len as u32).to_word()
 }
 
 fn into_error(error: TrySendError) -> Error {

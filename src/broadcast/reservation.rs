@@ -52,6 +52,7 @@ enum Room {
 }
 
 impl<'a> PublishReservation<'a> {
+    #[inline(always)]
     pub(super) fn in_slot(
         publisher: &'a mut Publisher,
         header: u64,
@@ -71,6 +72,7 @@ impl<'a> PublishReservation<'a> {
     /// - [`ErrorKind::PoolExhausted`](crate::ErrorKind::PoolExhausted): the message lies in the pool with metadata that does
     ///   not fit into a slot, and all of the pool is in use.
     /// - [`ErrorKind::Forked`](crate::ErrorKind::Forked): this process is a fork of the one that made the publisher.
+    #[inline]
     pub fn publish(self) -> Result<()> {
         let Self { publisher, room } = self;
         match room {
@@ -86,6 +88,7 @@ impl<'a> PublishReservation<'a> {
 impl Deref for PublishReservation<'_> {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.room {
             Room::Slot { range, .. } => self.publisher.in_slots(*range),
@@ -95,6 +98,7 @@ impl Deref for PublishReservation<'_> {
 }
 
 impl DerefMut for PublishReservation<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.room {
             Room::Slot { range, .. } => self.publisher.in_slots_mut(*range),
