@@ -10,7 +10,7 @@ use slipring::broadcast::{
 use slipring::error::{Eviction, TryRecvError, TrySendError};
 use slipring::{Context, ErrorKind, Options};
 
-use crate::support::other::{Other, run_here};
+use crate::support::other::{Other, listen_for, run_here};
 use crate::support::wait_until;
 use crate::{Stage, next, soon};
 
@@ -90,6 +90,8 @@ fn stop_for_long(name: &str) {
     let mut subscriber = subscribe(name, SubscribeOptions::every());
     let held = take(&mut subscriber);
     stop_here();
+    // The signal may reach this thread later than the call returns.
+    listen_for("on");
     assert_eq!(*held.to_vec().unwrap_err().kind(), ErrorKind::LoanRevoked);
     let met = loop {
         match subscriber.recv_deadline(soon()) {
@@ -133,5 +135,6 @@ fn a_stopped_subscriber_that_wants_every_message_costs_one_wait() {
     assert_eq!(kinds, [EventKind::Evicted(Eviction::Stalled)]);
     let pid = Pid::from_raw(other.pid().cast_signed()).unwrap();
     kill_process(pid, Signal::CONT).unwrap();
+    other.tell("on");
     other.succeeds();
 }
