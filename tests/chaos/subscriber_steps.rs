@@ -214,8 +214,14 @@ impl Survivor {
         };
         survivor.publish_on();
         survivor.publisher.take_events();
-        survivor.alone = survivor.publisher.kept_bytes();
+        survivor.alone = survivor.kept_bytes();
         survivor
+    }
+
+    /// Returns the bytes that the publisher must keep.
+    fn kept_bytes(&mut self) -> u64 {
+        self.publisher.reclaim();
+        self.publisher.kept_bytes()
     }
 
     /// Sends a message, which the honest subscriber gets. Returns false if the publisher would have to wait.
@@ -386,7 +392,7 @@ impl stepping::Survivor for Survivor {
 
     fn settle(&mut self) {
         self.publish_on();
-        assert_eq!(self.publisher.kept_bytes(), self.alone, "kept for somebody who is gone");
+        assert_eq!(self.kept_bytes(), self.alone, "kept for somebody who is gone");
     }
 
     fn latest(&mut self) -> Duration {
