@@ -152,28 +152,33 @@ const CIRCLE: usize = 3;
 const SHARED_FIELDS: usize = 42;
 
 /// The files that may hold `unsafe`, with their `tests.rs`. A new name here is a design decision.
-const UNSAFE: [&str; 21] = [
-    "src/adapters/tokio/shared.rs", // descriptors that a runtime watches
-    "src/cuda/device.rs",           // calls of the driver: devices and contexts
-    "src/cuda/event.rs",            // calls of the driver: events
-    "src/cuda/library.rs",          // the driver's library and its symbols
-    "src/cuda/memory.rs",           // calls of the driver: memory and copies
-    "src/cuda/stream.rs",           // calls of the driver: streams
-    "src/region/dmabuf.rs",         // the ioctl that announces an access to a dmabuf
-    "src/region/guard.rs",          // the handler of SIGBUS, and whom it passes the signal on to
-    "src/shm/bytes.rs",             // views of a peer's bytes
-    "src/shm/copy.rs",              // the one bulk copy out of a peer's memory
-    "src/shm/fork.rs",              // the page that a forked child finds wiped
-    "src/shm/frozen.rs",            // slices of memory that is sealed against writing
-    "src/shm/mapping.rs",           // mappings, and who may form `&mut [u8]` over which
-    "src/tensor/connection.rs",     // the promise that a peer is trusted
-    "src/tensor/dlpack/tensor.rs",  // loans that another library reads as if they stood still
-    "src/tensor/view.rs",           // slices of what a trusted peer has lent
-    "src/tensor/dlpack/abi.rs",     // the type of a deleter
-    "src/tensor/dlpack/export.rs",  // what another library gets by its address and frees
-    "src/tensor/dlpack/import.rs",  // what another library says lies at its addresses
-    "src/handshake/exits.rs",       // descriptor tables of a thread's own
-    "src/handshake/socket.rs",      // control messages of a socket
+const UNSAFE: [&str; 26] = [
+    "crates/slipring-python/src/buffer.rs", // the buffer protocol of the interpreter
+    "crates/slipring-python/src/context.rs", // descriptors that Python gives away, and the promise that a peer is trusted
+    "crates/slipring-python/src/dlpack.rs",  // capsules of tensors, and the structures in them
+    "crates/slipring-python/src/message.rs", // the type of `__getbuffer__`
+    "crates/slipring-python/src/tensor.rs",  // the types of `__getbuffer__` and `__releasebuffer__`
+    "src/adapters/tokio/shared.rs",          // descriptors that a runtime watches
+    "src/cuda/device.rs",                    // calls of the driver: devices and contexts
+    "src/cuda/event.rs",                     // calls of the driver: events
+    "src/cuda/library.rs",                   // the driver's library and its symbols
+    "src/cuda/memory.rs",                    // calls of the driver: memory and copies
+    "src/cuda/stream.rs",                    // calls of the driver: streams
+    "src/region/dmabuf.rs",                  // the ioctl that announces an access to a dmabuf
+    "src/region/guard.rs", // the handler of SIGBUS, and whom it passes the signal on to
+    "src/shm/bytes.rs",    // views of a peer's bytes
+    "src/shm/copy.rs",     // the one bulk copy out of a peer's memory
+    "src/shm/fork.rs",     // the page that a forked child finds wiped
+    "src/shm/frozen.rs",   // slices of memory that is sealed against writing
+    "src/shm/mapping.rs",  // mappings, and who may form `&mut [u8]` over which
+    "src/tensor/connection.rs", // the promise that a peer is trusted
+    "src/tensor/dlpack/tensor.rs", // loans that another library reads as if they stood still
+    "src/tensor/view.rs",  // slices of what a trusted peer has lent
+    "src/tensor/dlpack/abi.rs", // the type of a deleter
+    "src/tensor/dlpack/export.rs", // what another library gets by its address and frees
+    "src/tensor/dlpack/import.rs", // what another library says lies at its addresses
+    "src/handshake/exits.rs", // descriptor tables of a thread's own
+    "src/handshake/socket.rs", // control messages of a socket
 ];
 
 /// The longest file, in lines of code: no comments, no blanks, no `#[cfg(test)]` modules.

@@ -72,6 +72,22 @@ impl<'a> Bytes<'a> {
         self.len == 0
     }
 
+    /// Returns the address of the first byte, for code in another language. It may be read during `'a`. A peer may write
+    /// the bytes at any moment, so Rust code that reads them there does not get around this type's copies.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use slipring::message::Bytes;
+    ///
+    /// let bytes = [1, 2, 3];
+    /// assert_eq!(Bytes::of(&bytes).as_ptr(), bytes.as_ptr());
+    /// ```
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
     /// Returns the `len` bytes from `offset` on.
     ///
     /// # Panics

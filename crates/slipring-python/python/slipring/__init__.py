@@ -1,0 +1,93 @@
+"""Messages and tensors between processes of one Linux machine, through shared memory.
+
+One process listens, another one connects, and both send and receive::
+
+    with slipring.listen("camera") as listener:        # process A
+        link = listener.accept()
+        for frame in link.tensors():                   # no copy, read-only
+            print(np.asarray(frame).mean())
+
+    link = slipring.connect("camera", retry=5.0)       # process B
+    frame = link.empty((1080, 1920, 3), "uint8")       # shared memory
+    np.copyto(np.asarray(frame), image)
+    link.send_tensor(frame, meta={"stamp": 7})
+
+All exceptions are of ``slipring.Error``.
+"""
+
+from ._api import connect, empty, listen
+from ._endpoint import Endpoint, pair
+from ._errors import (
+    AddressInUse,
+    Closed,
+    Error,
+    Evicted,
+    Forked,
+    HoldLimit,
+    InvalidAddress,
+    InvalidOption,
+    InvalidTensor,
+    LoanRevoked,
+    NobodyListens,
+    OtherKind,
+    PeerClosed,
+    PeerDied,
+    ProtocolFault,
+    Refused,
+    ResourceLimit,
+    SystemError,
+    TensorGone,
+    TimedOut,
+    TooLarge,
+    ViewsAlive,
+)
+from ._slipring import (
+    Connection,
+    Context,
+    Listener,
+    Message,
+    Peer,
+    Tensor,
+    Tensors,
+    __version__,
+    strings,
+)
+
+__all__ = [
+    "AddressInUse",
+    "Closed",
+    "Connection",
+    "Context",
+    "Endpoint",
+    "Error",
+    "Evicted",
+    "Forked",
+    "HoldLimit",
+    "InvalidAddress",
+    "InvalidOption",
+    "InvalidTensor",
+    "Listener",
+    "LoanRevoked",
+    "Message",
+    "NobodyListens",
+    "OtherKind",
+    "Peer",
+    "PeerClosed",
+    "PeerDied",
+    "ProtocolFault",
+    "Refused",
+    "ResourceLimit",
+    "SystemError",
+    "Tensor",
+    "TensorGone",
+    "Tensors",
+    "TimedOut",
+    "TooLarge",
+    "ViewsAlive",
+    "__version__",
+    "connect",
+    "empty",
+    "listen",
+    "pair",
+    "strings",
+]

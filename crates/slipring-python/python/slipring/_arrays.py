@@ -1,0 +1,31 @@
+"""Tensors as arrays of NumPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._slipring import Tensor
+
+
+def array(tensor: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
+    """Returns an array of a tensor's memory. NumPy has no bfloat16: that takes the package ml_dtypes."""
+    import numpy as np
+
+    if tensor.dtype == "bytes":
+        strings = np.array([*tensor.strings(), None], dtype=object)[:-1].reshape(tensor.shape)
+        return strings if dtype is None else strings.astype(dtype)
+    if tensor.dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            text = "NumPy has no bfloat16: install ml_dtypes, use torch.from_dlpack, or view('uint16')"
+            raise TypeError(text) from None
+        plain = np.asarray(memoryview(tensor.view("uint16"))).view(ml_dtypes.bfloat16)
+    else:
+        plain = np.asarray(memoryview(tensor))
+    if copy is None:
+        return plain if dtype is None else plain.astype(dtype, copy=False)
+    if not copy and dtype is not None and plain.dtype != np.dtype(dtype):
+        raise ValueError(f"an array of {plain.dtype} as {dtype} is a copy, and copy=False")
+    return plain.astype(plain.dtype if dtype is None else dtype, copy=copy)

@@ -1,0 +1,542 @@
+//! A connection to another process.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use slipring::error::{TryRecvError, TrySendError};
+use slipring::message::{MessageKind, Metadata};
+use slipring::{Context, ErrorKind, Receiver, Sender, TensorSet};
+
+use crate::arrays::Wanted;
+use crate::buffer::{LONG, View};
+use crate::deadline::{Deadline, Timeout};
+use crate::dtype;
+use crate::error::raise;
+use crate::handle::Handle;
+use crate::message::Message;
+use crate::metadata::{from_dict, type_name};
+use crate::outgoing::{Outgoing, OutgoingSet};
+use crate::peer::Peer;
+use crate::stats::to_dict;
+use crate::tensor::Tensor;
+use crate::tensor_set::Tensors;
+
+/// A link to another process: messages with boundaries and tensors, in order, both ways.
+///
+/// One thread may send while another receives. `for message in link` receives messages until the peer closes, and
+/// `for tensor in link.tensors()` tensors. `with link:` closes it at the end.
+#[pyclass(frozen, module = "slipring", weakref)]
+pub struct Connection {
+    sender: Handle<Sender>,
+    receiver: Handle<Inbox>,
+    context: Context,
+    /// How long a send waits for room by default.
+    send_timeout: Duration,
+    peer: Peer,
+    descriptor: OnceLock<i32>,
+}
+
+/// The receiving half, and what it has taken and not returned.
+struct Inbox {
+    receiver: Receiver,
+    /// A set of tensors that a caller did not want. It is the next message.
+    left: Option<TensorSet>,
+}
+
+/// What a receive found. `None`: the peer has closed.
+type Found<T> = Option<T>;
+
+/// The answer of a receive that does not wait.
+enum Next {
+    Here(Found<Message>),
+    /// A message is here whose copy takes long enough to let other threads run.
+    Long,
+    Nothing,
+}
+
+impl Inbox {
+    /// Returns the next message if it is here and not long.
+    #[inline]
+    fn try_message(&mut self) -> PyResult<Next> {
+        if self.left.is_some() {
+            return Err(raise(has_tensors()));
+        }
+        match self.receiver.try_peek() {
+            Err(TryRecvError::Empty) => Ok(Next::Nothing),
+            Ok(Some(received)) if received.kind() == MessageKind::Message => {
+                if received.len() >= LONG {
+                    return Ok(Next::Long);
+                }
+                let body = received.bytes().try_to_vec().map_err(raise)?;
+                let metadata = received.metadata().clone();
+                received.release().map_err(raise)?;
+                Ok(Next::Here(Some(Message::new((body, metadata)))))
+            }
+            // It may be a response that nobody waits for.
+            Ok(Some(_)) => self.try_long(),
+            Ok(None) => Ok(Next::Here(None)),
+            Err(TryRecvError::Failed(error)) => Err(raise(error)),
+        }
+    }
+
+    /// Returns the next message, however long it is, if it is here.
+    #[cold]
+    fn try_long(&mut self) -> PyResult<Next> {
+        match self.receiver.try_recv_with() {
+            Ok(found) => Ok(Next::Here(found.map(Message::new))),
+            Err(TryRecvError::Empty) => Ok(Next::Nothing),
+            Err(TryRecvError::Failed(error)) => Err(raise(error)),
+        }
+    }
+
+    /// Returns the next tensors if they are here. `None`: the caller waits.
+    fn try_tensors(&mut self) -> PyResult<Option<Found<TensorSet>>> {
+        match self.left.take() {
+            Some(set) => Ok(Some(Some(set))),
+            None => nothing_yet(self.receiver.try_recv_tensors()),
+        }
+    }
+}
+
+/// Returns `None` if nothing has arrived.
+fn nothing_yet<T>(answer: Result<Found<T>, TryRecvError>) -> PyResult<Option<Found<T>>> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(TryRecvError::Empty) => Ok(None),
+        Err(TryRecvError::Failed(error)) => Err(raise(error)),
+    }
+}
+
+/// Returns `None` if there was no room.
+fn no_room(answer: Result<(), TrySendError>) -> PyResult<Option<()>> {
+    match answer {
+        Ok(()) => Ok(Some(())),
+        Err(TrySendError::Full { .. }) => Ok(None),
+        Err(TrySendError::Failed(error)) => Err(raise(error)),
+    }
+}
+
+fn has_tensors() -> slipring::Error {
+    let (next, method) = ("has tensors", "`recv_tensor` or `recv_tensors`");
+    ErrorKind::OtherKind { next, method }.into()
+}
+
+fn closed<T>(found: Found<T>) -> PyResult<T> {
+    found.ok_or_else(|| raise(ErrorKind::PeerClosed.into()))
+}
+
+impl Connection {
+    /// Returns a connection of this context.
+    pub fn new(connection: slipring::Connection, context: Context, send_timeout: Duration) -> Self {
+        let peer = Peer::of(connection.peer());
+        let (sender, receiver) = connection.split();
+        Self {
+            sender: Handle::new(sender),
+            receiver: Handle::new(Inbox { receiver, left: None }),
+            context,
+            send_timeout,
+            peer,
+            descriptor: OnceLock::new(),
+        }
+    }
+
+    /// Calls `act` with both halves joined. No other thread uses one of them meanwhile.
+    fn joined<R>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut slipring::Connection) -> PyResult<R>,
+    ) -> PyResult<R> {
+        let mut receiver = self.receiver.lock_slot(py)?;
+        let mut sender = self.sender.lock_slot(py)?;
+        let (mut connection, left) = join(&mut sender, &mut receiver)?;
+        let done = act(&mut connection);
+        let (sending, receiving) = connection.split();
+        *sender = Some(sending);
+        *receiver = Some(Inbox { receiver: receiving, left });
+        done
+    }
+
+    fn recv_message(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Found<Message>> {
+        self.receiver.wait(
+            py,
+            || Deadline::after(timeout),
+            |inbox| match inbox.try_message()? {
+                Next::Here(found) => Ok(Some(found)),
+                Next::Long | Next::Nothing => Ok(None),
+            },
+            |inbox, until| {
+                let received = inbox.receiver.recv_with_deadline(until)?;
+                Ok(received.map(Message::new))
+            },
+        )
+    }
+
+    fn recv_set(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Found<TensorSet>> {
+        self.receiver.wait(
+            py,
+            || Deadline::after(timeout),
+            Inbox::try_tensors,
+            |inbox, until| inbox.receiver.recv_tensors_deadline(until),
+        )
+    }
+
+    /// Receives the one tensor of the next message.
+    fn recv_one(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Found<Tensor>> {
+        match self.recv_set(py, timeout)? {
+            None => Ok(None),
+            Some(set) => self.single(py, set).map(Some),
+        }
+    }
+
+    /// Returns the tensor of a set of one. Another set stays the next message.
+    fn single(&self, py: Python<'_>, mut set: TensorSet) -> PyResult<Tensor> {
+        if set.len() != 1 {
+            let next = "has more tensors than one, or none";
+            self.receiver.lock(py)?.left = Some(set);
+            return Err(raise(ErrorKind::OtherKind { next, method: "`recv_tensors`" }.into()));
+        }
+        let metadata = set.metadata().clone();
+        set.set_metadata(Metadata::new());
+        let (_, tensor) = set.into_iter().next().ok_or_else(|| raise(has_tensors()))?;
+        Ok(Tensor::ready(tensor).with(metadata))
+    }
+
+    fn send_bytes(
+        &self,
+        py: Python<'_>,
+        bytes: &[u8],
+        metadata: Option<&Metadata>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<()> {
+        self.sender.wait(
+            py,
+            || Deadline::after_or(timeout, self.send_timeout),
+            |sender| {
+                if bytes.len() >= LONG {
+                    return Ok(None);
+                }
+                no_room(match metadata {
+                    None => sender.try_send(bytes),
+                    Some(metadata) => sender.try_send_with(bytes, metadata),
+                })
+            },
+            |sender, until| match metadata {
+                None => sender.send_deadline(bytes, until),
+                Some(metadata) => sender.send_with_deadline(bytes, metadata, until),
+            },
+        )
+    }
+
+    fn send_set(&self, py: Python<'_>, set: &TensorSet, deadline: Deadline) -> PyResult<()> {
+        self.sender.wait(
+            py,
+            || deadline,
+            |sender| no_room(sender.try_send_tensors(set)),
+            |sender, until| sender.send_tensors_deadline(set, until),
+        )
+    }
+}
+
+/// Returns the connection of two halves, if both are open, and the set that the receiver has left.
+fn join(
+    sender: &mut Option<Sender>,
+    inbox: &mut Option<Inbox>,
+) -> PyResult<(slipring::Connection, Option<TensorSet>)> {
+    let closed = || raise(ErrorKind::LinkClosed.into());
+    let (Some(sending), Some(Inbox { receiver, left })) = (sender.take(), inbox.take()) else {
+        return Err(closed());
+    };
+    // They are of one connection, so they fit.
+    let connection = slipring::Connection::join(sending, receiver).map_err(|_| closed())?;
+    Ok((connection, left))
+}
+
+#[pymethods]
+impl Connection {
+    /// Sends a message: `bytes`, or a copy of any object with the buffer protocol.
+    ///
+    /// Waits for room for `timeout` seconds, or for the context's `send_timeout`. If it raises, nothing was sent.
+    ///
+    /// Raises `TimedOut`, `PeerClosed`, `PeerDied`, `TooLarge`, `ResourceLimit`, `Closed`.
+    #[pyo3(signature = (data, *, meta = None, timeout = None))]
+    fn send(
+        &self,
+        data: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<()> {
+        let py = data.py();
+        let metadata = from_dict(meta)?;
+        if let Ok(bytes) = data.cast::<PyBytes>() {
+            return self.send_bytes(py, bytes.as_bytes(), metadata.as_ref(), timeout);
+        }
+        let Some(view) = View::of(data)? else {
+            let text = format!("a message is bytes-like, not {}", type_name(data));
+            return Err(pyo3::exceptions::PyTypeError::new_err(text));
+        };
+        // Another thread may write the object, so it is copied first.
+        let mut bytes = vec![0; view.len()];
+        view.copy_to(py, &mut bytes)?;
+        drop(view);
+        self.send_bytes(py, &bytes, metadata.as_ref(), timeout)
+    }
+
+    /// Receives the next message. Waits for it, at most for `timeout` seconds if there is one.
+    ///
+    /// Raises `TimedOut`; `PeerClosed` after the last message of a peer that has closed; `PeerDied`; `OtherKind` if the next
+    /// message has tensors or is a request, and stays the next one; `ProtocolFault`; `Closed`.
+    #[pyo3(signature = (timeout = None))]
+    fn recv(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Message> {
+        closed(self.recv_message(py, timeout)?)
+    }
+
+    /// Receives the next message if it is here. Returns `None` if it is not.
+    ///
+    /// Raises as `recv`, but for `TimedOut`.
+    fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Message>> {
+        let mut inbox = self.receiver.lock(py)?;
+        let next = match inbox.try_message()? {
+            Next::Nothing => return Ok(None),
+            Next::Long => {
+                let inbox = &mut *inbox;
+                py.detach(|| inbox.try_long())?
+            }
+            next => next,
+        };
+        match next {
+            Next::Here(found) => closed(found).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Message>> {
+        self.recv_message(py, None)
+    }
+
+    /// Returns memory of the context's pool for a tensor of this shape, to be written and then sent.
+    ///
+    /// Its first bytes are arbitrary, unless it is `zeroed` or `frozen`. A frozen tensor is sealed against writing when it is
+    /// sent or shared, for data that is sent once and read for long. Waits `timeout` seconds for memory that other tensors
+    /// hold; without one it does not wait.
+    ///
+    /// Raises `ResourceLimit`, `TimedOut`, `InvalidTensor`.
+    #[pyo3(signature = (shape, dtype = None, *, zeroed = false, frozen = false, timeout = None))]
+    fn empty(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        zeroed: bool,
+        frozen: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Tensor> {
+        allocate(py, &self.context, (shape, dtype), (zeroed, frozen), timeout)
+    }
+
+    /// Sends a tensor. One of `empty()` goes without a copy, and is gone then; one that was shared goes without a copy and
+    /// stays. One that was received, and any other array with the buffer protocol or DLPack, is copied once.
+    ///
+    /// Waits as `send` does. If it raises, nothing was sent, and the tensor can be sent later.
+    ///
+    /// Raises `ViewsAlive` while an array or another view of a writable tensor is alive, `TensorGone`, `TypeError` for what is no
+    /// tensor, and otherwise as `send`.
+    #[pyo3(signature = (tensor, *, meta = None, timeout = None))]
+    fn send_tensor(
+        &self,
+        tensor: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<()> {
+        let py = tensor.py();
+        let metadata = from_dict(meta)?;
+        let deadline = Deadline::after_or(timeout, self.send_timeout);
+        let outgoing = Outgoing::of(tensor, &self.context, &deadline)?;
+        let sent = {
+            let mut sender = self.sender.lock(py)?;
+            no_room(match &metadata {
+                None => sender.try_send_tensor(outgoing.tensor()),
+                Some(metadata) => sender.try_send_tensor_with(outgoing.tensor(), metadata),
+            })?
+        };
+        match sent {
+            Some(()) => outgoing.sent(),
+            None => {
+                let outgoing = OutgoingSet::from(outgoing);
+                let mut set = outgoing.to_set(&[])?;
+                set.set_metadata(metadata.unwrap_or_default());
+                self.send_set(py, &set, deadline)?;
+                outgoing.sent();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends tensors in one message: a `dict` of names to tensors, or a sequence of tensors without names. Each is taken as
+    /// `send_tensor` takes it.
+    ///
+    /// Raises as `send_tensor`. If it raises, nothing was sent.
+    #[pyo3(signature = (tensors, *, meta = None, timeout = None))]
+    fn send_tensors(
+        &self,
+        tensors: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<()> {
+        let py = tensors.py();
+        let metadata = from_dict(meta)?;
+        let deadline = Deadline::after_or(timeout, self.send_timeout);
+        let (outgoing, names) = OutgoingSet::of(tensors, &self.context, &deadline)?;
+        let mut set = outgoing.to_set(&names)?;
+        set.set_metadata(metadata.unwrap_or_default());
+        self.send_set(py, &set, deadline)?;
+        outgoing.sent();
+        Ok(())
+    }
+
+    /// Receives the tensor of the next message, with its `meta`. Waits as `recv` does.
+    ///
+    /// Raises `OtherKind` if the next message is of bytes or has another number of tensors, and stays the next one; otherwise
+    /// as `recv`.
+    #[pyo3(signature = (timeout = None))]
+    fn recv_tensor(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Tensor> {
+        closed(self.recv_one(py, timeout)?)
+    }
+
+    /// Receives the tensor of the next message if it is here. Returns `None` if it is not.
+    ///
+    /// Raises as `recv_tensor`, but for `TimedOut`.
+    fn try_recv_tensor(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
+        let found = self.receiver.lock(py)?.try_tensors()?;
+        found.map(|found| closed(found).and_then(|set| self.single(py, set))).transpose()
+    }
+
+    /// Receives the tensors of the next message. Waits as `recv` does.
+    ///
+    /// Raises as `recv_tensor`.
+    #[pyo3(signature = (timeout = None))]
+    fn recv_tensors(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Tensors> {
+        Tensors::new(py, closed(self.recv_set(py, timeout)?)?)
+    }
+
+    /// Receives the tensors of the next message if they are here. Returns `None` if they are not.
+    ///
+    /// Raises as `recv_tensor`, but for `TimedOut`.
+    fn try_recv_tensors(&self, py: Python<'_>) -> PyResult<Option<Tensors>> {
+        let found = self.receiver.lock(py)?.try_tensors()?;
+        found.map(|found| Tensors::new(py, closed(found)?)).transpose()
+    }
+
+    /// Returns an iterator over the tensors that come, until the peer closes.
+    fn tensors(slf: Bound<'_, Self>) -> TensorIterator {
+        TensorIterator { connection: slf.unbind() }
+    }
+
+    /// Returns the counters of this side, and how much is queued, lent and held now.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.joined(py, |connection| to_dict(py, &connection.stats()))
+    }
+
+    /// The process on the other side, as the kernel described it when the connection was made.
+    #[getter]
+    fn peer(&self) -> Peer {
+        self.peer.clone()
+    }
+
+    /// The descriptor that is readable when a `try_` method has something to do, for an event loop.
+    ///
+    /// Call the `try_` methods until they return `None` before each wait for it.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        if let Some(descriptor) = self.descriptor.get() {
+            // It is another one's if this side has closed it.
+            drop(self.sender.lock(py)?);
+            return Ok(*descriptor);
+        }
+        let descriptor = self.joined(py, |connection| Ok(connection.as_fd().as_raw_fd()))?;
+        Ok(*self.descriptor.get_or_init(|| descriptor))
+    }
+
+    /// Whether this side has closed the connection.
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.sender.lock_slot(py)?.is_none())
+    }
+
+    /// Closes the connection. The peer receives all that was sent before, even if this process ends right after. Tensors that
+    /// were received stay readable.
+    ///
+    /// Raises `PeerDied` or `ProtocolFault` if the peer may not have received the last messages. A second call does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let mut receiver = self.receiver.lock_slot(py)?;
+        let mut sender = self.sender.lock_slot(py)?;
+        if sender.is_none() {
+            return Ok(());
+        }
+        let (connection, left) = join(&mut sender, &mut receiver)?;
+        MutexGuard::unlock_fair(sender);
+        MutexGuard::unlock_fair(receiver);
+        drop(left);
+        py.detach(|| connection.close()).map_err(raise)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exception = None, *_rest))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception: Option<&Bound<'_, PyAny>>,
+        _rest: &Bound<'_, PyTuple>,
+    ) -> PyResult<()> {
+        match (self.close(py), exception) {
+            // The exception of the block says more.
+            (Err(_), Some(_)) => Ok(()),
+            (closed, _) => closed,
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<slipring.Connection to {}>", self.peer.text())
+    }
+}
+
+/// An iterator over the tensors of a connection.
+#[pyclass(frozen, module = "slipring")]
+pub struct TensorIterator {
+    connection: Py<Connection>,
+}
+
+#[pymethods]
+impl TensorIterator {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
+        self.connection.get().recv_one(py, None)
+    }
+}
+
+/// Allocates a tensor as Python asks for it.
+pub fn allocate(
+    py: Python<'_>,
+    context: &Context,
+    (shape, dtype): (&Bound<'_, PyAny>, Option<&Bound<'_, PyAny>>),
+    (is_zeroed, is_frozen): (bool, bool),
+    timeout: Option<Timeout>,
+) -> PyResult<Tensor> {
+    let shape = crate::shape::parse(shape)?;
+    let dtype = dtype.map_or(Ok(slipring::DType::Uint8), dtype::parse)?;
+    let deadline = timeout.map(|timeout| Deadline::after(Some(timeout)));
+    let wanted = Wanted { dtype, shape, is_zeroed, is_frozen };
+    Ok(Tensor::draft(wanted.allocate(py, context, deadline.as_ref())?))
+}

@@ -1,0 +1,276 @@
+//! A context: the options and the pool of memory that its connections share.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use slipring::options::{PeerPolicy, Spin};
+use slipring::{Connection as Link, Error, Options};
+
+use crate::connection::{Connection, allocate};
+use crate::deadline::{SLICE, Timeout};
+use crate::error::{exception, raise};
+use crate::listener::Listener;
+use crate::process::Owner;
+use crate::tensor::Tensor;
+
+/// How long a send waits for room by default: the library's `Options::send_timeout`.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a connect waits for the listener by default: the library's `Options::handshake_timeout`.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The options and the pool of shared memory of its connections. A tensor of one of them goes over the others without a copy.
+///
+/// `ring_capacity`, `max_message`, `inline_max`, `pool_quota` and `peer_pool_limit` are bytes; `send_timeout`,
+/// `handshake_timeout` and `release_grace` seconds. `spin` is how long a waiting thread polls before it sleeps: "adaptive",
+/// "never", "forever", or seconds. `peers` is who may connect: "same-user" or "anyone".
+#[pyclass(frozen, module = "slipring", weakref)]
+pub struct Context {
+    context: slipring::Context,
+    send_timeout: Duration,
+    handshake_timeout: Duration,
+    owner: Owner,
+}
+
+/// The context of the functions that get none, and the process that it belongs to.
+static DEFAULT: Mutex<Option<(Owner, Py<Context>)>> = Mutex::new(None);
+
+impl Context {
+    fn with(options: Options, send_timeout: Duration, handshake: Duration) -> PyResult<Self> {
+        let context = slipring::Context::with_options(options).map_err(raise)?;
+        Ok(Self { context, send_timeout, handshake_timeout: handshake, owner: Owner::here() })
+    }
+
+    /// Runs a handshake on a thread of its own, so that signals are handled meanwhile.
+    fn handshake(
+        &self,
+        py: Python<'_>,
+        trust: bool,
+        shake: impl FnOnce(&slipring::Context) -> Result<Link, Error> + Send + 'static,
+    ) -> PyResult<Connection> {
+        self.owner.check()?;
+        let context = self.context.clone();
+        let (sender, mut done) = mpsc::channel();
+        let work = move || drop(sender.send(shake(&context)));
+        let spawned = thread::Builder::new().name("slipring-handshake".into()).spawn(work);
+        spawned.map_err(|error| exception("ResourceLimit", format!("no thread: {error}")))?;
+        let connection = loop {
+            let done = &mut done;
+            match py.detach(move || done.recv_timeout(SLICE)) {
+                Ok(connection) => break connection.map_err(raise)?,
+                Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(exception("Error", "the handshake panicked".into()));
+                }
+            }
+        };
+        let connection = if trust { trusted(connection) } else { connection };
+        Ok(Connection::new(connection, self.context.clone(), self.send_timeout))
+    }
+}
+
+#[pymethods]
+impl Context {
+    #[new]
+    #[pyo3(signature = (*, ring_capacity = None, max_message = None, inline_max = None, loan_slots = None, pool_quota = None, peer_pool_limit = None, send_timeout = None, handshake_timeout = None, release_grace = None, spin = None, peers = None, huge_pages = false, prefault = false))]
+    #[expect(clippy::too_many_arguments, reason = "each is an option that has a name in Python")]
+    fn new(
+        ring_capacity: Option<u64>,
+        max_message: Option<u64>,
+        inline_max: Option<u64>,
+        loan_slots: Option<u32>,
+        pool_quota: Option<u64>,
+        peer_pool_limit: Option<u64>,
+        send_timeout: Option<Timeout>,
+        handshake_timeout: Option<Timeout>,
+        release_grace: Option<Timeout>,
+        spin: Option<&Bound<'_, PyAny>>,
+        peers: Option<&str>,
+        huge_pages: bool,
+        prefault: bool,
+    ) -> PyResult<Self> {
+        let mut options = Options::new().huge_pages(huge_pages).prefault(prefault);
+        if let Some(bytes) = ring_capacity {
+            options = options.ring_capacity(bytes);
+        }
+        if let Some(bytes) = max_message {
+            options = options.max_message(bytes);
+        }
+        if let Some(bytes) = inline_max {
+            options = options.inline_max(bytes);
+        }
+        if let Some(slots) = loan_slots {
+            options = options.loan_slots(slots);
+        }
+        if let Some(bytes) = pool_quota {
+            options = options.pool_quota(bytes);
+        }
+        if let Some(bytes) = peer_pool_limit {
+            options = options.peer_pool_limit(bytes);
+        }
+        if let Some(grace) = release_grace {
+            options = options.release_grace(grace.duration());
+        }
+        if let Some(spin) = spin {
+            options = options.spin(spin_of(spin)?);
+        }
+        if let Some(peers) = peers {
+            options = options.peer_policy(policy_of(peers)?);
+        }
+        let send_timeout = send_timeout.map_or(SEND_TIMEOUT, Timeout::duration);
+        let handshake = handshake_timeout.map_or(HANDSHAKE_TIMEOUT, Timeout::duration);
+        let options = options.send_timeout(send_timeout).handshake_timeout(handshake);
+        Self::with(options, send_timeout, handshake)
+    }
+
+    /// Returns the context that functions of the module use if they get none. A forked child gets one of its own.
+    #[staticmethod]
+    fn default(py: Python<'_>) -> PyResult<Py<Self>> {
+        let here = Owner::here();
+        if let Some((owner, context)) = &*DEFAULT.lock()
+            && *owner == here
+        {
+            return Ok(context.clone_ref(py));
+        }
+        let made = Py::new(py, Self::with(Options::new(), SEND_TIMEOUT, HANDSHAKE_TIMEOUT)?)?;
+        let kept = made.clone_ref(py);
+        let replaced = DEFAULT.lock().replace((here, made));
+        // The drop may run other Python code, so the lock is free.
+        drop(replaced);
+        Ok(kept)
+    }
+
+    /// Listens on an address: a name, or a path with a slash in it. `trust=True` vouches for all peers that connect.
+    ///
+    /// Raises `AddressInUse`, `InvalidAddress`, `ResourceLimit`, `Forked`.
+    #[pyo3(signature = (address, *, trust = false))]
+    fn listen(&self, address: &str, trust: bool) -> PyResult<Listener> {
+        self.owner.check()?;
+        let listener = self.context.listen(address).map_err(raise)?;
+        Ok(Listener::new(listener, self.context.clone(), self.send_timeout, trust))
+    }
+
+    /// Connects to a listener, and waits `timeout` seconds for its answer, by default the context's `handshake_timeout`.
+    /// `retry`: tries for so many seconds while nobody listens. `trust=True` vouches for the peer.
+    ///
+    /// Raises `NobodyListens`, `TimedOut`, `Refused`, `InvalidAddress`, `PeerClosed`, `PeerDied`, `ResourceLimit`, `Forked`.
+    #[pyo3(signature = (address, *, retry = None, timeout = None, trust = false))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        address: String,
+        retry: Option<Timeout>,
+        timeout: Option<Timeout>,
+        trust: bool,
+    ) -> PyResult<Connection> {
+        let time = timeout.map_or(self.handshake_timeout, Timeout::duration);
+        let far = Duration::from_secs(60 * 60 * 24 * 365);
+        let after = move |time: Duration| Instant::now() + time.min(far);
+        self.handshake(py, trust, move |context| match retry {
+            Some(retry) => context.connect_retry(&*address, after(retry.duration().max(time))),
+            None => context.connect_deadline(&*address, after(time)),
+        })
+    }
+
+    /// Connects over a connected `SOCK_SEQPACKET` socket, which the connection takes: a descriptor of `socket.detach()`. The
+    /// other end accepts.
+    ///
+    /// Raises as `connect`.
+    #[pyo3(signature = (descriptor, *, trust = false))]
+    fn connect_socket(
+        &self,
+        py: Python<'_>,
+        descriptor: RawFd,
+        trust: bool,
+    ) -> PyResult<Connection> {
+        let socket = owned(descriptor)?;
+        self.handshake(py, trust, |context| context.connect_socket(socket))
+    }
+
+    /// Accepts over a connected `SOCK_SEQPACKET` socket, which the connection takes: a descriptor of `socket.detach()`. The
+    /// other end connects.
+    ///
+    /// Raises as `connect`.
+    #[pyo3(signature = (descriptor, *, trust = false))]
+    fn accept_socket(
+        &self,
+        py: Python<'_>,
+        descriptor: RawFd,
+        trust: bool,
+    ) -> PyResult<Connection> {
+        let socket = owned(descriptor)?;
+        self.handshake(py, trust, |context| context.accept_socket(socket))
+    }
+
+    /// Returns memory for a tensor, as `Connection.empty` does.
+    ///
+    /// Raises `ResourceLimit`, `TimedOut`, `InvalidTensor`, `Forked`.
+    #[pyo3(signature = (shape, dtype = None, *, zeroed = false, frozen = false, timeout = None))]
+    fn empty(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        zeroed: bool,
+        frozen: bool,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Tensor> {
+        self.owner.check()?;
+        allocate(py, &self.context, (shape, dtype), (zeroed, frozen), timeout)
+    }
+}
+
+/// Returns the connection to a peer for which the caller of Python vouches.
+pub fn trusted(connection: Link) -> Link {
+    // SAFETY: this package forms no slice of what a peer has lent: it passes addresses on. What `trust=True` vouches for is
+    // the content, to the code that reads there.
+    unsafe { connection.trust() }
+}
+
+/// Takes a descriptor.
+fn owned(descriptor: RawFd) -> PyResult<OwnedFd> {
+    if descriptor < 0 {
+        return Err(PyValueError::new_err(format!(
+            "descriptor is {descriptor}, must be 0 or more"
+        )));
+    }
+    // SAFETY: the caller has detached it from its socket, and gives it away. A descriptor is a number to the kernel, so a
+    // wrong one is an error of a call.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn spin_of(spin: &Bound<'_, PyAny>) -> PyResult<Spin> {
+    let Ok(name) = spin.cast::<PyString>() else {
+        return Ok(Spin::For(spin.extract::<Timeout>()?.duration()));
+    };
+    match &*name.to_cow()? {
+        "adaptive" => Ok(Spin::Adaptive { max: Duration::from_micros(400) }),
+        "never" => Ok(Spin::Never),
+        "forever" => Ok(Spin::Forever),
+        other => {
+            let text = format!(
+                "spin is {other:?}, must be adaptive, never, forever, or a number of seconds"
+            );
+            Err(PyValueError::new_err(text))
+        }
+    }
+}
+
+fn policy_of(peers: &str) -> PyResult<PeerPolicy> {
+    match peers {
+        "same-user" => Ok(PeerPolicy::SameUser),
+        "anyone" => Ok(PeerPolicy::Anyone),
+        other => {
+            let text = format!("peers is {other:?}, must be same-user or anyone");
+            Err(PyValueError::new_err(text))
+        }
+    }
+}

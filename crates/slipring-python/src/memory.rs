@@ -1,0 +1,307 @@
+//! The memory of a tensor, and who looks at it.
+//!
+//! ```text
+//!   empty() ──▶ Draft ── share() ──▶ Ready ── release() ──▶ Released
+//!                 │                   ▲  received, copied
+//!                 └─ send ─▶ Sending ─┤ the send failed
+//!                                     └──▶ Sent
+//! ```
+//!
+//! 1. A draft leaves this process only while no view of it lives, so nobody writes what was sent.
+//! 2. What is ready is never written here, and each view of it is read-only.
+//! 3. The memory lives as long as the tensor or any view of it: a view of the buffer protocol keeps the tensor's object, and
+//!    one of DLPack an [`Arc`] of this.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicPtr;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use slipring::{DType, Shape, Tensor, TensorMut};
+
+use crate::error::{exception, raise};
+use crate::process::Owner;
+
+/// The memory of a tensor.
+pub struct Memory {
+    dtype: DType,
+    shape: Shape,
+    /// The lengths of the dimensions, then their strides in bytes.
+    dims: Vec<isize>,
+    owner: Owner,
+    state: Mutex<State>,
+}
+
+struct State {
+    contents: Contents,
+    /// Views that live.
+    views: usize,
+}
+
+enum Contents {
+    /// To be written by this process. The pointer is that of the first byte.
+    Draft(TensorMut<u8>, AtomicPtr<u8>),
+    Ready(Tensor),
+    /// A draft that is being sent.
+    Sending,
+    Sent,
+    Released,
+}
+
+/// Where the bytes are.
+pub struct Place {
+    pub start: *mut u8,
+    pub len: usize,
+    pub is_writable: bool,
+}
+
+/// What a tensor is, for its attributes.
+pub struct Facts {
+    /// Views of it may write.
+    pub is_writable: bool,
+    /// No other process can change the bytes, or the caller has vouched for the one that can.
+    pub is_stable: bool,
+    /// The bytes are on loan from a peer.
+    pub is_loaned: bool,
+}
+
+impl Memory {
+    /// Returns memory to be written.
+    pub fn draft(mut tensor: TensorMut<u8>) -> Self {
+        let (dtype, shape) = (tensor.dtype(), *tensor.shape());
+        let start = AtomicPtr::new(tensor.as_mut_ptr());
+        Self::new(dtype, shape, Contents::Draft(tensor, start))
+    }
+
+    /// Returns memory to be read.
+    pub fn ready(tensor: Tensor) -> Self {
+        Self::new(tensor.dtype(), *tensor.shape(), Contents::Ready(tensor))
+    }
+
+    fn new(dtype: DType, shape: Shape, contents: Contents) -> Self {
+        let dims = dims_and_strides(&shape, dtype.size().unwrap_or(1));
+        let state = Mutex::new(State { contents, views: 0 });
+        Self { dtype, shape, dims, owner: Owner::here(), state }
+    }
+
+    /// Returns the data type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Returns the lengths of the dimensions.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Returns the lengths of the dimensions, then their strides in bytes. BYTES have the strides of single bytes.
+    pub fn dims(&self) -> &[isize] {
+        &self.dims
+    }
+
+    /// Returns the length in bytes. 0: the tensor was sent or released.
+    pub fn byte_len(&self) -> PyResult<usize> {
+        self.owner.check()?;
+        Ok(match &self.state.lock().contents {
+            Contents::Draft(tensor, _) => tensor.byte_len(),
+            Contents::Ready(tensor) => tensor.byte_len(),
+            _ => 0,
+        })
+    }
+
+    /// Returns what the tensor is.
+    ///
+    /// # Errors
+    ///
+    /// `TensorGone`, `Forked`.
+    pub fn facts(&self) -> PyResult<Facts> {
+        self.owner.check()?;
+        match &self.state.lock().contents {
+            Contents::Draft(..) => {
+                Ok(Facts { is_writable: true, is_stable: true, is_loaned: false })
+            }
+            Contents::Ready(tensor) => Ok(Facts {
+                is_writable: false,
+                is_stable: tensor.as_bytes().is_ok(),
+                is_loaned: tensor.is_loaned(),
+            }),
+            other => Err(other.gone()),
+        }
+    }
+
+    /// Counts a view, and returns the place of the bytes. [`close_view`](Self::close_view) ends it.
+    ///
+    /// # Errors
+    ///
+    /// - `TensorGone`: the tensor was sent or released.
+    /// - `LoanRevoked`: the peer has taken the memory back.
+    /// - `InvalidTensor`: the processor cannot reach the bytes.
+    /// - `Forked`.
+    pub fn open_view(&self) -> PyResult<Place> {
+        self.owner.check()?;
+        let mut state = self.state.lock();
+        let place = match &mut state.contents {
+            Contents::Draft(tensor, start) => {
+                Place { start: *start.get_mut(), len: tensor.byte_len(), is_writable: true }
+            }
+            Contents::Ready(tensor) => {
+                let bytes = tensor.bytes().map_err(raise)?;
+                let start = bytes.as_ptr().cast_mut();
+                Place { start, len: bytes.len(), is_writable: false }
+            }
+            other => return Err(other.gone()),
+        };
+        state.views += 1;
+        Ok(place)
+    }
+
+    /// Ends a view. Any thread may do so, attached or not.
+    pub fn close_view(&self) {
+        // The child of a fork has no views of its own, and the lock may be held for ever.
+        if self.owner == Owner::here() {
+            self.state.lock().views -= 1;
+        }
+    }
+
+    /// Calls `read` with the tensor while it is ready.
+    ///
+    /// # Errors
+    ///
+    /// `TensorGone`: the tensor is no longer, or not yet, ready: [`share`](Self::share) makes a draft so.
+    pub fn read<R>(&self, read: impl FnOnce(&Tensor) -> PyResult<R>) -> PyResult<R> {
+        self.owner.check()?;
+        match &self.state.lock().contents {
+            Contents::Ready(tensor) => read(tensor),
+            Contents::Draft(..) => {
+                Err(exception("TensorGone", "the tensor is being written: share() it first".into()))
+            }
+            other => Err(other.gone()),
+        }
+    }
+
+    /// Ends the writing of a draft. What is ready stays ready.
+    ///
+    /// # Errors
+    ///
+    /// `ViewsAlive`, `TensorGone`, `Forked`, and those of `TensorMut::share`, which lose the tensor.
+    pub fn share(&self) -> PyResult<()> {
+        self.owner.check()?;
+        let mut state = self.state.lock();
+        match state.contents {
+            Contents::Draft(..) => {
+                let tensor = state.take_draft(Contents::Released)?;
+                state.contents = Contents::Ready(tensor.share().map_err(raise)?);
+                Ok(())
+            }
+            Contents::Ready(_) => Ok(()),
+            ref other => Err(other.gone()),
+        }
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Errors
+    ///
+    /// `ViewsAlive`: views of the memory live. `TensorGone`: the tensor is being sent. `Forked`.
+    pub fn release(&self) -> PyResult<()> {
+        self.owner.check()?;
+        let mut state = self.state.lock();
+        if state.views > 0 {
+            return Err(views_alive(state.views, "released"));
+        }
+        match state.contents {
+            Contents::Sending => Err(state.contents.gone()),
+            Contents::Sent | Contents::Released => Ok(()),
+            _ => {
+                state.contents = Contents::Released;
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns a tensor of the same bytes to be sent, and whether it was a draft, whose send [`finish`](Self::finish) ends.
+    /// `None`: the bytes are on loan, and are copied to be sent on.
+    ///
+    /// # Errors
+    ///
+    /// As [`share`](Self::share).
+    pub fn take_for_send(&self) -> PyResult<Option<(Tensor, bool)>> {
+        self.owner.check()?;
+        let mut state = self.state.lock();
+        match &state.contents {
+            Contents::Draft(..) => {
+                let draft = state.take_draft(Contents::Sending)?;
+                match draft.share() {
+                    Ok(tensor) => Ok(Some((tensor, true))),
+                    Err(error) => {
+                        state.contents = Contents::Released;
+                        Err(raise(error))
+                    }
+                }
+            }
+            Contents::Ready(tensor) => Ok(tensor.try_clone().map(|tensor| (tensor, false))),
+            other => Err(other.gone()),
+        }
+    }
+
+    /// Ends the sending of a draft. `None`: it was sent. Otherwise it is ready to be read and sent.
+    pub fn finish(&self, tensor: Option<Tensor>) {
+        self.state.lock().contents = tensor.map_or(Contents::Sent, Contents::Ready);
+    }
+}
+
+impl State {
+    fn take_draft(&mut self, left: Contents) -> PyResult<TensorMut<u8>> {
+        if self.views > 0 {
+            return Err(views_alive(self.views, "sent or shared"));
+        }
+        match std::mem::replace(&mut self.contents, left) {
+            Contents::Draft(tensor, _) => Ok(tensor),
+            other => {
+                let error = other.gone();
+                self.contents = other;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Contents {
+    fn gone(&self) -> PyErr {
+        let text = match self {
+            Self::Sending => "another thread is sending the tensor",
+            Self::Sent => {
+                "the tensor was sent: allocate another one, or share() it before the send"
+            }
+            _ => "the tensor was released",
+        };
+        exception("TensorGone", text.into())
+    }
+}
+
+/// A view that ends when it is dropped.
+pub struct ViewGuard(pub Arc<Memory>);
+
+impl Drop for ViewGuard {
+    fn drop(&mut self) {
+        self.0.close_view();
+    }
+}
+
+fn views_alive(views: usize, what: &str) -> PyErr {
+    let text = format!(
+        "{views} views of the tensor are alive (arrays, memoryviews, DLPack tensors), 0 may be when it is {what}: delete them first"
+    );
+    exception("ViewsAlive", text)
+}
+
+fn dims_and_strides(shape: &Shape, size: usize) -> Vec<isize> {
+    let rank = shape.rank();
+    let mut list: Vec<isize> = shape.dims().iter().map(|dim| *dim as isize).collect();
+    list.resize(2 * rank, size as isize);
+    for at in (1..rank).rev() {
+        // A shape without elements may have a product that no memory has.
+        list[rank + at - 1] = list[rank + at].saturating_mul(list[at].max(1));
+    }
+    list
+}

@@ -1,0 +1,285 @@
+//! A tensor.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use slipring::message::Metadata;
+use slipring::tensor::BytesElements;
+use slipring::{DType, TensorMut};
+
+use crate::buffer::{Elements, export_elements};
+use crate::dtype;
+use crate::error::raise;
+use crate::memory::Memory;
+use crate::metadata::to_dict;
+
+/// Elements of one dtype in row-major order, in shared memory or in memory of this process.
+///
+/// A tensor of `empty()` is written through `numpy.asarray(tensor)`, a `memoryview`, or DLPack, and then sent. A received one
+/// is read through them, without a copy; the sender gets its memory back when the tensor and all views of it are gone.
+#[pyclass(frozen, module = "slipring", weakref)]
+pub struct Tensor {
+    memory: Arc<Memory>,
+    /// The type that views have, of as many bytes as the memory's.
+    dtype: DType,
+    metadata: Metadata,
+}
+
+impl Tensor {
+    /// Returns a tensor to be written.
+    pub fn draft(tensor: TensorMut<u8>) -> Self {
+        Self::over(Memory::draft(tensor))
+    }
+
+    /// Returns a tensor to be read.
+    pub fn ready(tensor: slipring::Tensor) -> Self {
+        Self::over(Memory::ready(tensor))
+    }
+
+    fn over(memory: Memory) -> Self {
+        let dtype = memory.dtype();
+        Self { memory: Arc::new(memory), dtype, metadata: Metadata::new() }
+    }
+
+    /// Returns the tensor with metadata that came with it.
+    pub fn with(self, metadata: Metadata) -> Self {
+        Self { metadata, ..self }
+    }
+
+    /// Returns the memory, for a send.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Returns the bytes of an element. Those of BYTES have any length.
+    fn size(&self) -> usize {
+        self.dtype.size().unwrap_or(1)
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// The name of the elements' type, such as "float32".
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        dtype::name(self.dtype)
+    }
+
+    /// The lengths of the dimensions, the outermost first.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.memory.shape().dims())
+    }
+
+    /// The number of dimensions.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.memory.shape().rank()
+    }
+
+    /// The number of elements.
+    #[getter(size)]
+    fn element_count(&self) -> PyResult<usize> {
+        self.memory.shape().elements().map_err(raise)
+    }
+
+    /// The length in bytes.
+    #[getter]
+    fn nbytes(&self) -> PyResult<usize> {
+        self.memory.byte_len()
+    }
+
+    /// The values that came with the tensor, a dict of its own each time.
+    #[getter]
+    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        to_dict(py, &self.metadata)
+    }
+
+    /// Whether views of the tensor may write: it is of `empty()`, and neither shared nor sent.
+    #[getter]
+    fn writable(&self) -> PyResult<bool> {
+        Ok(self.memory.facts()?.is_writable)
+    }
+
+    /// Whether no other process can change the bytes, or their sender is trusted (`trust=True`).
+    #[getter]
+    fn stable(&self) -> PyResult<bool> {
+        Ok(self.memory.facts()?.is_stable)
+    }
+
+    /// Whether the bytes lie in the memory of the peer that sent them, and go back to it in the end.
+    #[getter]
+    fn on_loan(&self) -> PyResult<bool> {
+        Ok(self.memory.facts()?.is_loaned)
+    }
+
+    /// Ends the writing, and returns the tensor. It can then be read, and sent any number of times, but not written.
+    ///
+    /// Raises `ViewsAlive` while an array or another view of the tensor is alive, and `TensorGone` after it was sent.
+    fn share(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().memory.share()?;
+        Ok(slf)
+    }
+
+    /// Returns a private copy, which holds no loan and which no other process can change.
+    ///
+    /// Raises `TensorGone`, `LoanRevoked`.
+    fn copy(&self) -> PyResult<Self> {
+        let copy = self.memory.read(|tensor| tensor.to_private().map_err(raise))?;
+        let tensor = Self { dtype: self.dtype, ..Self::ready(copy) };
+        Ok(tensor.with(self.metadata.clone()))
+    }
+
+    /// Returns the same memory as elements of another type with as many bytes, such as a "bfloat16" tensor as "uint16".
+    ///
+    /// Raises `ValueError` if the type has elements of another length.
+    fn view(&self, dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let to = dtype::parse(dtype)?;
+        let sizes = (self.dtype.size(), to.size());
+        if sizes.0.is_none() || sizes.0 != sizes.1 || to == DType::Bool {
+            let (from, to) = (dtype::name(self.dtype), dtype::name(to));
+            let text = format!(
+                "a view of {from} as {to}: both must have elements of one length, and not be bool or bytes"
+            );
+            return Err(PyValueError::new_err(text));
+        }
+        Ok(Self { memory: self.memory.clone(), dtype: to, metadata: self.metadata.clone() })
+    }
+
+    /// Gives the memory back at once. `with tensor:` does so at its end.
+    ///
+    /// Raises `ViewsAlive` while an array or another view of the tensor is alive.
+    fn release(&self) -> PyResult<()> {
+        self.memory.release()
+    }
+
+    /// Checks that what was read until now is what was sent.
+    ///
+    /// Raises `LoanRevoked` if the peer has ended the link and taken the memory back, and `TensorGone`.
+    fn check(&self) -> PyResult<()> {
+        self.memory.read(|tensor| tensor.bytes().map(drop).map_err(raise))
+    }
+
+    /// Returns the elements of a "bytes" tensor in row-major order.
+    ///
+    /// Raises `TypeError` if the tensor has another type, and `InvalidTensor` if its sender has encoded it wrongly.
+    fn strings<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        if self.dtype != DType::Bytes {
+            let text = format!("dtype is {}, must be bytes", dtype::name(self.dtype));
+            return Err(PyTypeError::new_err(text));
+        }
+        let bytes = self.memory.read(|tensor| {
+            let bytes = tensor.bytes().and_then(|bytes| bytes.try_to_vec()).map_err(raise)?;
+            tensor.bytes().map_err(raise)?;
+            Ok(bytes)
+        })?;
+        let elements = BytesElements::decode(self.memory.shape(), &bytes).map_err(raise)?;
+        Ok(elements.into_iter().map(|element| PyBytes::new(py, element)).collect())
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let first = self.memory.shape().dims().first().copied();
+        first.ok_or_else(|| PyTypeError::new_err("a tensor without dimensions has no len()"))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.memory.release()
+    }
+
+    fn __repr__(&self) -> String {
+        let dims: Vec<String> =
+            self.memory.shape().dims().iter().map(ToString::to_string).collect();
+        let state = match self.memory.facts() {
+            Ok(facts) if facts.is_writable => "writable",
+            Ok(facts) if facts.is_loaned && facts.is_stable => "on loan, trusted",
+            Ok(facts) if facts.is_loaned => "on loan: its sender can change it",
+            Ok(_) => "read-only",
+            Err(_) => "gone",
+        };
+        format!("<slipring.Tensor {} [{}], {state}>", dtype::name(self.dtype), dims.join(", "))
+    }
+
+    /// Returns a NumPy array of the same memory, for `numpy.asarray`.
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // NumPy asks for this where it got no buffer, and does not say why.
+        slf.get().memory.facts()?;
+        let arrays = slf.py().import("slipring._arrays")?;
+        arrays.call_method1("array", (slf, dtype, copy))
+    }
+
+    /// Returns the tensor as a capsule of DLPack.
+    ///
+    /// Raises `BufferError` if the caller asks for another device, or for read-only memory without a copy in DLPack before 1.0.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Py<PyAny>> {
+        if stream.is_some() {
+            return Err(PyBufferError::new_err(
+                "the tensor lies in memory of the host, which has no streams",
+            ));
+        }
+        if let Some(device) = dl_device.filter(|device| *device != (1, 0)) {
+            let text = format!("device {device:?}, the tensor lies on (1, 0): memory of the host");
+            return Err(PyBufferError::new_err(text));
+        }
+        let is_versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        crate::dlpack::export(py, &self.memory, self.dtype, copy, is_versioned)
+    }
+
+    /// Returns `(1, 0)`: memory of the host.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        (1, 0)
+    }
+
+    /// # Safety
+    ///
+    /// The interpreter calls it, with a structure to be filled in.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let tensor = slf.get();
+        let place = tensor.memory.open_view()?;
+        let elements = Elements {
+            start: place.start,
+            len: place.len,
+            is_writable: place.is_writable,
+            size: tensor.size(),
+            format: dtype::format(tensor.dtype),
+            dims: tensor.memory.dims(),
+        };
+        // SAFETY: the structure is the interpreter's. The memory keeps its place and its dimensions while a view is open.
+        let filled = unsafe { export_elements(slf.as_any(), &elements, view, flags) };
+        filled.inspect_err(|_| tensor.memory.close_view())
+    }
+
+    /// # Safety
+    ///
+    /// The interpreter calls it once for each structure that was filled in.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.memory.close_view();
+    }
+}

@@ -1,0 +1,87 @@
+//! Tensors that came in one message.
+
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use slipring::TensorSet;
+use slipring::message::Metadata;
+
+use crate::metadata::{to_dict, type_name};
+use crate::tensor::Tensor;
+
+/// Tensors that came in one message, in order, each with a name if the sender gave one.
+///
+/// `tensors[0]` and `tensors["ids"]` return one of them, and iteration all in order.
+#[pyclass(frozen, module = "slipring", weakref)]
+pub struct Tensors {
+    tensors: Vec<(String, Py<Tensor>)>,
+    metadata: Metadata,
+}
+
+impl Tensors {
+    /// Returns the tensors of a received set.
+    pub fn new(py: Python<'_>, set: TensorSet) -> PyResult<Self> {
+        let metadata = set.metadata().clone();
+        let tensors = set.into_iter().map(|(name, tensor)| {
+            Ok::<_, PyErr>((name.into(), Py::new(py, Tensor::ready(tensor))?))
+        });
+        Ok(Self { tensors: tensors.collect::<Result<_, _>>()?, metadata })
+    }
+}
+
+#[pymethods]
+impl Tensors {
+    /// The values that came with the tensors, a dict of its own each time.
+    #[getter]
+    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        to_dict(py, &self.metadata)
+    }
+
+    /// The names, in order. A tensor without a name has an empty one.
+    #[getter]
+    fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.tensors.iter().map(|(name, _)| name))
+    }
+
+    /// Returns names and tensors, in order.
+    fn items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.tensors.iter().map(|(name, tensor)| (name, tensor.bind(py))))
+    }
+
+    fn __len__(&self) -> usize {
+        self.tensors.len()
+    }
+
+    fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Tensor>> {
+        let py = key.py();
+        let count = self.tensors.len();
+        if let Ok(name) = key.cast::<PyString>() {
+            let name = name.to_cow()?;
+            let found = self.tensors.iter().find(|(other, _)| !name.is_empty() && *other == name);
+            let tensor = found.map(|(_, tensor)| tensor.bind(py).clone());
+            return tensor.ok_or_else(|| PyKeyError::new_err(name.into_owned()));
+        }
+        let index: isize = key.extract().map_err(|_| {
+            PyTypeError::new_err(format!("an index is int or str, not {}", type_name(key)))
+        })?;
+        let at = if index < 0 { index.checked_add_unsigned(count) } else { Some(index) };
+        let tensor = at.and_then(|at| self.tensors.get(usize::try_from(at).ok()?));
+        tensor
+            .map(|(_, tensor)| tensor.bind(py).clone())
+            .ok_or_else(|| PyIndexError::new_err(format!("index {index} of {count} tensors")))
+    }
+
+    fn __contains__(&self, name: &str) -> bool {
+        self.tensors.iter().any(|(other, _)| !name.is_empty() && other == name)
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let tensors = self.tensors.iter().map(|(_, tensor)| tensor.bind(py));
+        Ok(PyTuple::new(py, tensors)?.try_iter()?.into_any())
+    }
+
+    fn __repr__(&self) -> String {
+        let names: Vec<&str> = self.tensors.iter().map(|(name, _)| name.as_str()).collect();
+        format!("<slipring.Tensors {names:?}>")
+    }
+}

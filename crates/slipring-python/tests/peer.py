@@ -1,0 +1,78 @@
+"""The other process of a test: `python peer.py ROLE ARGUMENTS`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import numpy as np
+
+import slipring
+
+LONG = 60.0
+
+
+def echo(name: str) -> None:
+    """Returns each message with its metadata."""
+    with slipring.connect(name, retry=LONG) as link:
+        for message in link:
+            link.send(message, meta=message.meta)
+
+
+def echo_tensors(name: str) -> None:
+    """Returns each set of tensors with its names and metadata."""
+    with slipring.connect(name, retry=LONG) as link:
+        while True:
+            try:
+                tensors = link.recv_tensors()
+            except slipring.PeerClosed:
+                return
+            named = dict(tensors.items())
+            link.send_tensors(named if all(tensors.names) else list(tensors), meta=tensors.meta)
+
+
+def sum_tensors(name: str) -> None:
+    """Returns the sum of each tensor as text."""
+    with slipring.connect(name, retry=LONG) as link:
+        for tensor in link.tensors():
+            link.send(str(np.asarray(tensor).sum()).encode())
+
+
+def die(name: str) -> None:
+    """Sends one message and a tensor, and dies when it is told to."""
+    link = slipring.connect(name, retry=LONG)
+    link.send(b"last")
+    link.send_tensor(np.arange(1000, dtype="int64"))
+    link.recv()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def descriptor(number: str, role: str) -> None:
+    """Echoes over an inherited end of `pair()`."""
+    with slipring.Endpoint(int(number), "accept" if role == "accept" else "connect").open() as link:
+        for message in link:
+            link.send(message)
+
+
+def interrupted(name: str, what: str) -> None:
+    """Waits until SIGINT, and prints what came of it."""
+    with slipring.listen(name) as listener:
+        if what == "accept":
+            wait = listener.accept
+        else:
+            link = listener.accept()
+            wait = {
+                "recv": link.recv,
+                "recv_tensor": link.recv_tensor,
+                "send": lambda: [link.send(bytes(1000), timeout=1e9) for _ in iter(int, 1)],
+            }[what]
+        print("waits", flush=True)
+        try:
+            wait()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
