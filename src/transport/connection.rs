@@ -398,6 +398,19 @@ impl Connection {
         self.receiver.response(request, self.default_deadline())
     }
 
+    /// As [`wait_with`](Self::wait_with), until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub fn wait_with_deadline(
+        &mut self,
+        request: RequestId,
+        deadline: Instant,
+    ) -> Result<(Vec<u8>, Metadata)> {
+        self.receiver.response(request, deadline)
+    }
+
     /// As [`wait`](Self::wait), but does not wait.
     ///
     /// # Examples

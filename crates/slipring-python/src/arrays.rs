@@ -52,7 +52,12 @@ impl Wanted {
         }
     }
 
-    fn try_allocate(
+    /// Allocates, and waits until a time.
+    ///
+    /// # Errors
+    ///
+    /// As `Context::alloc`.
+    pub fn try_allocate(
         &self,
         context: &Context,
         until: Option<Instant>,

@@ -6,9 +6,11 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
 
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+
+use crate::metadata::type_name;
 
 /// The memory of another object, as long as this view lives.
 pub struct View {
@@ -110,9 +112,6 @@ impl Drop for View {
     }
 }
 
-// SAFETY: the memory may be read on any thread, and the release attaches its own.
-unsafe impl Send for View {}
-
 /// Fills in a view of bytes that do not change as long as `owner` lives.
 ///
 /// # Errors
@@ -211,4 +210,19 @@ pub unsafe fn export_elements(
     // SAFETY: the caller's promise: the structure is there to be written.
     unsafe { view.write(filled) };
     Ok(())
+}
+
+/// Returns a copy of the bytes of an object.
+///
+/// # Errors
+///
+/// `TypeError`: the object has no buffer protocol. What the object raises.
+pub fn to_vec(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let Some(view) = View::of(object)? else {
+        let text = format!("a message is bytes-like, not {}", type_name(object));
+        return Err(PyTypeError::new_err(text));
+    };
+    let mut bytes = vec![0; view.len()];
+    view.copy_to(object.py(), &mut bytes)?;
+    Ok(bytes)
 }

@@ -6,21 +6,23 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use slipring::error::{TryRecvError, TrySendError};
 use slipring::message::{MessageKind, Metadata};
 use slipring::{Context, ErrorKind, Receiver, Sender, TensorSet};
 
 use crate::arrays::Wanted;
-use crate::buffer::{LONG, View};
+use crate::buffer::{LONG, to_vec};
 use crate::deadline::{Deadline, Timeout};
 use crate::dtype;
 use crate::error::raise;
 use crate::handle::Handle;
 use crate::message::Message;
-use crate::metadata::{from_dict, type_name};
+use crate::metadata::from_dict;
 use crate::outgoing::{Outgoing, OutgoingSet};
 use crate::peer::Peer;
+use crate::request::Request;
 use crate::stats::to_dict;
 use crate::tensor::Tensor;
 use crate::tensor_set::Tensors;
@@ -41,7 +43,7 @@ pub struct Connection {
 }
 
 /// The receiving half, and what it has taken and not returned.
-struct Inbox {
+pub struct Inbox {
     receiver: Receiver,
     /// A set of tensors that a caller did not want. It is the next message.
     left: Option<TensorSet>,
@@ -59,13 +61,19 @@ enum Next {
 }
 
 impl Inbox {
+    /// Returns the receiving half, for messages without tensors.
+    ///
+    /// # Errors
+    ///
+    /// `OtherKind`: the next message is a set of tensors that a caller did not want.
+    pub fn receiver(&mut self) -> Result<&mut Receiver, slipring::Error> {
+        if self.left.is_some() { Err(has_tensors()) } else { Ok(&mut self.receiver) }
+    }
+
     /// Returns the next message if it is here and not long.
     #[inline]
     fn try_message(&mut self) -> PyResult<Next> {
-        if self.left.is_some() {
-            return Err(raise(has_tensors()));
-        }
-        match self.receiver.try_peek() {
+        match self.receiver().map_err(raise)?.try_peek() {
             Err(TryRecvError::Empty) => Ok(Next::Nothing),
             Ok(Some(received)) if received.kind() == MessageKind::Message => {
                 if received.len() >= LONG {
@@ -112,7 +120,7 @@ fn nothing_yet<T>(answer: Result<Found<T>, TryRecvError>) -> PyResult<Option<Fou
 }
 
 /// Returns `None` if there was no room.
-fn no_room(answer: Result<(), TrySendError>) -> PyResult<Option<()>> {
+pub fn no_room(answer: Result<(), TrySendError>) -> PyResult<Option<()>> {
     match answer {
         Ok(()) => Ok(Some(())),
         Err(TrySendError::Full { .. }) => Ok(None),
@@ -144,8 +152,28 @@ impl Connection {
         }
     }
 
+    /// Returns the context, for copies of what is sent.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Returns how long a send waits for room by default.
+    pub fn send_timeout(&self) -> Duration {
+        self.send_timeout
+    }
+
+    /// Returns the sending half.
+    pub fn sender(&self) -> &Handle<Sender> {
+        &self.sender
+    }
+
+    /// Returns the receiving half.
+    pub fn receiver(&self) -> &Handle<Inbox> {
+        &self.receiver
+    }
+
     /// Calls `act` with both halves joined. No other thread uses one of them meanwhile.
-    fn joined<R>(
+    pub fn joined<R>(
         &self,
         py: Python<'_>,
         act: impl FnOnce(&mut slipring::Connection) -> PyResult<R>,
@@ -169,7 +197,7 @@ impl Connection {
                 Next::Long | Next::Nothing => Ok(None),
             },
             |inbox, until| {
-                let received = inbox.receiver.recv_with_deadline(until)?;
+                let received = inbox.receiver()?.recv_with_deadline(until)?;
                 Ok(received.map(Message::new))
             },
         )
@@ -274,15 +302,27 @@ impl Connection {
         if let Ok(bytes) = data.cast::<PyBytes>() {
             return self.send_bytes(py, bytes.as_bytes(), metadata.as_ref(), timeout);
         }
-        let Some(view) = View::of(data)? else {
-            let text = format!("a message is bytes-like, not {}", type_name(data));
-            return Err(pyo3::exceptions::PyTypeError::new_err(text));
-        };
         // Another thread may write the object, so it is copied first.
-        let mut bytes = vec![0; view.len()];
-        view.copy_to(py, &mut bytes)?;
-        drop(view);
+        let bytes = to_vec(data)?;
         self.send_bytes(py, &bytes, metadata.as_ref(), timeout)
+    }
+
+    /// Sends a message as `send` does, if there is room now. Returns whether it was sent.
+    ///
+    /// Raises as `send`, but for `TimedOut`.
+    #[pyo3(signature = (data, *, meta = None))]
+    fn try_send(
+        &self,
+        data: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<bool> {
+        let metadata = from_dict(meta)?.unwrap_or_default();
+        let mut sender = self.sender.lock(data.py())?;
+        let sent = match data.cast::<PyBytes>() {
+            Ok(bytes) => sender.try_send_with(bytes.as_bytes(), &metadata),
+            Err(_) => sender.try_send_with(&to_vec(data)?, &metadata),
+        };
+        Ok(no_room(sent)?.is_some())
     }
 
     /// Receives the next message. Waits for it, at most for `timeout` seconds if there is one.
@@ -379,6 +419,28 @@ impl Connection {
         Ok(())
     }
 
+    /// Sends tensors as `send_tensors` does, if there is room now. Returns whether they were sent. If they were not, those of
+    /// `empty()` are shared, and can be sent later.
+    ///
+    /// Raises as `send_tensors`, but for `TimedOut`.
+    #[pyo3(signature = (tensors, *, meta = None))]
+    fn try_send_tensors(
+        &self,
+        tensors: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<bool> {
+        let metadata = from_dict(meta)?;
+        let deadline = Deadline::after_or(None, self.send_timeout);
+        let (outgoing, names) = OutgoingSet::of(tensors, &self.context, &deadline)?;
+        let mut set = outgoing.to_set(&names)?;
+        set.set_metadata(metadata.unwrap_or_default());
+        let sent = no_room(self.sender.lock(tensors.py())?.try_send_tensors(&set))?;
+        if sent.is_some() {
+            outgoing.sent();
+        }
+        Ok(sent.is_some())
+    }
+
     /// Sends tensors in one message: a `dict` of names to tensors, or a sequence of tensors without names. Each is taken as
     /// `send_tensor` takes it.
     ///
@@ -437,6 +499,101 @@ impl Connection {
     /// Returns an iterator over the tensors that come, until the peer closes.
     fn tensors(slf: Bound<'_, Self>) -> TensorIterator {
         TensorIterator { connection: slf.unbind() }
+    }
+
+    /// Sends a request, and returns the response. Waits for it for `timeout` seconds, or for the context's `send_timeout`. Other
+    /// messages that come meanwhile stay for `recv` and the others.
+    ///
+    /// Raises `TimedOut`; `OtherKind` if the response has tensors; `ResourceLimit` if too many other messages have come; and
+    /// otherwise as `send` and `recv`.
+    #[pyo3(signature = (data, *, meta = None, timeout = None))]
+    fn call(
+        &self,
+        data: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Message> {
+        self.call_bytes(data, meta, timeout)
+    }
+
+    /// Sends a request with tensors, taken as `send_tensors` takes them, and returns the tensors of the response. Waits as
+    /// `call` does.
+    ///
+    /// Raises as `call` and `send_tensors`.
+    #[pyo3(signature = (tensors, *, meta = None, timeout = None))]
+    fn call_tensors(
+        &self,
+        tensors: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Tensors> {
+        self.call_set(tensors, meta, timeout)
+    }
+
+    /// Receives the next request, with bytes or tensors. Waits as `recv` does.
+    ///
+    /// Raises `OtherKind` if the next message is no request, and otherwise as `recv`.
+    #[pyo3(signature = (timeout = None))]
+    fn recv_request(slf: Bound<'_, Self>, timeout: Option<Timeout>) -> PyResult<Request> {
+        closed(Self::next_request(&slf, timeout)?)
+    }
+
+    /// Answers requests until the peer closes: calls `handler(request)`, and sends what it returns as `Request.respond` does. A
+    /// handler that has responded itself returns `None`.
+    ///
+    /// Raises what the handler raises, and otherwise as `recv_request` and `Request.respond`.
+    fn serve(slf: Bound<'_, Self>, handler: &Bound<'_, PyAny>) -> PyResult<()> {
+        while let Some(request) = Self::next_request(&slf, None)? {
+            let request = Bound::new(slf.py(), request)?;
+            let response = handler.call1((&request,))?;
+            if !response.is_none() {
+                request.get().respond(&response, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a message in an event loop of asyncio, as `recv` does.
+    fn arecv<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "receive", (slf, "try_recv"))
+    }
+
+    /// Waits for a tensor in an event loop of asyncio, as `recv_tensor` does.
+    fn arecv_tensor<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "receive", (slf, "try_recv_tensor"))
+    }
+
+    /// Waits for tensors in an event loop of asyncio, as `recv_tensors` does.
+    fn arecv_tensors<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "receive", (slf, "try_recv_tensors"))
+    }
+
+    /// Sends a message, and waits for room in an event loop of asyncio.
+    #[pyo3(signature = (data, *, meta = None))]
+    fn asend<'py>(
+        slf: Bound<'py, Self>,
+        data: &Bound<'py, PyAny>,
+        meta: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "send", (slf, "try_send", data, meta))
+    }
+
+    /// Sends tensors, and waits for room in an event loop of asyncio.
+    #[pyo3(signature = (tensors, *, meta = None))]
+    fn asend_tensors<'py>(
+        slf: Bound<'py, Self>,
+        tensors: &Bound<'py, PyAny>,
+        meta: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "send", (slf, "try_send_tensors", tensors, meta))
+    }
+
+    fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __anext__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "following", (slf, "try_recv"))
     }
 
     /// Returns the counters of this side, and how much is queued, lent and held now.
@@ -524,6 +681,16 @@ impl TensorIterator {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
         self.connection.get().recv_one(py, None)
     }
+}
+
+/// Calls a function of `slipring._asyncio`.
+pub fn asyncio<'py, A>(py: Python<'py>, function: &str, arguments: A) -> PyResult<Bound<'py, PyAny>>
+where
+    A: pyo3::call::PyCallArgs<'py>,
+{
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let load = || py.import("slipring._asyncio").map(Bound::unbind);
+    MODULE.get_or_try_init(py, load)?.bind(py).getattr(function)?.call1(arguments)
 }
 
 /// Allocates a tensor as Python asks for it.

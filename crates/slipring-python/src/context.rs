@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use slipring::broadcast::{PublishOptions, SubscribeOptions};
 use slipring::options::{PeerPolicy, Spin};
 use slipring::{Connection as Link, Error, Options};
 
@@ -19,6 +20,8 @@ use crate::deadline::{SLICE, Timeout};
 use crate::error::{exception, raise};
 use crate::listener::Listener;
 use crate::process::Owner;
+use crate::publisher::Publisher;
+use crate::subscriber::{Subscriber, options_of};
 use crate::tensor::Tensor;
 
 /// How long a send waits for room by default: the library's `Options::send_timeout`.
@@ -50,30 +53,32 @@ impl Context {
     }
 
     /// Runs a handshake on a thread of its own, so that signals are handled meanwhile.
-    fn handshake(
+    fn handshake<T: Send + 'static>(
         &self,
         py: Python<'_>,
-        trust: bool,
-        shake: impl FnOnce(&slipring::Context) -> Result<Link, Error> + Send + 'static,
-    ) -> PyResult<Connection> {
+        shake: impl FnOnce(&slipring::Context) -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
         self.owner.check()?;
         let context = self.context.clone();
         let (sender, mut done) = mpsc::channel();
         let work = move || drop(sender.send(shake(&context)));
         let spawned = thread::Builder::new().name("slipring-handshake".into()).spawn(work);
         spawned.map_err(|error| exception("ResourceLimit", format!("no thread: {error}")))?;
-        let connection = loop {
+        loop {
             let done = &mut done;
             match py.detach(move || done.recv_timeout(SLICE)) {
-                Ok(connection) => break connection.map_err(raise)?,
+                Ok(done) => return done.map_err(raise),
                 Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     return Err(exception("Error", "the handshake panicked".into()));
                 }
             }
-        };
+        }
+    }
+
+    fn connection(&self, connection: Link, trust: bool) -> Connection {
         let connection = if trust { trusted(connection) } else { connection };
-        Ok(Connection::new(connection, self.context.clone(), self.send_timeout))
+        Connection::new(connection, self.context.clone(), self.send_timeout)
     }
 }
 
@@ -174,10 +179,11 @@ impl Context {
         let time = timeout.map_or(self.handshake_timeout, Timeout::duration);
         let far = Duration::from_secs(60 * 60 * 24 * 365);
         let after = move |time: Duration| Instant::now() + time.min(far);
-        self.handshake(py, trust, move |context| match retry {
+        let connection = self.handshake(py, move |context| match retry {
             Some(retry) => context.connect_retry(&*address, after(retry.duration().max(time))),
             None => context.connect_deadline(&*address, after(time)),
-        })
+        })?;
+        Ok(self.connection(connection, trust))
     }
 
     /// Connects over a connected `SOCK_SEQPACKET` socket, which the connection takes: a descriptor of `socket.detach()`. The
@@ -192,7 +198,8 @@ impl Context {
         trust: bool,
     ) -> PyResult<Connection> {
         let socket = owned(descriptor)?;
-        self.handshake(py, trust, |context| context.connect_socket(socket))
+        let connection = self.handshake(py, |context| context.connect_socket(socket))?;
+        Ok(self.connection(connection, trust))
     }
 
     /// Accepts over a connected `SOCK_SEQPACKET` socket, which the connection takes: a descriptor of `socket.detach()`. The
@@ -207,7 +214,76 @@ impl Context {
         trust: bool,
     ) -> PyResult<Connection> {
         let socket = owned(descriptor)?;
-        self.handshake(py, trust, |context| context.accept_socket(socket))
+        let connection = self.handshake(py, |context| context.accept_socket(socket))?;
+        Ok(self.connection(connection, trust))
+    }
+
+    /// Publishes a topic under an address. `slots` is how many messages it has places for, `history` how many a new subscriber
+    /// gets of those before, `hold_limit` how many in the pool one may hold, `every` whether subscribers may ask for every
+    /// message, and `stall_after` for how many seconds such a one is waited for.
+    ///
+    /// Raises `AddressInUse`, `InvalidAddress`, `InvalidOption`, `ResourceLimit`, `Forked`.
+    #[pyo3(signature = (address, *, slots = None, slot_len = None, history = None, every = true, newest_limit = None, hold_limit = None, subscriber_limit = None, stall_after = None))]
+    #[expect(clippy::too_many_arguments, reason = "each is an option that has a name in Python")]
+    fn publish(
+        &self,
+        address: &str,
+        slots: Option<u32>,
+        slot_len: Option<u32>,
+        history: Option<u32>,
+        every: bool,
+        newest_limit: Option<u32>,
+        hold_limit: Option<u32>,
+        subscriber_limit: Option<usize>,
+        stall_after: Option<Timeout>,
+    ) -> PyResult<Publisher> {
+        self.owner.check()?;
+        let mut options = PublishOptions::new().every(every);
+        if let Some(slots) = slots {
+            options = options.slots(slots);
+        }
+        if let Some(bytes) = slot_len {
+            options = options.slot_len(bytes);
+        }
+        if let Some(messages) = history {
+            options = options.history(messages);
+        }
+        if let Some(messages) = newest_limit {
+            options = options.newest_limit(messages);
+        }
+        if let Some(messages) = hold_limit {
+            options = options.hold_limit(messages);
+        }
+        if let Some(subscribers) = subscriber_limit {
+            options = options.subscriber_limit(subscribers);
+        }
+        if let Some(time) = stall_after {
+            options = options.stall_after(time.duration());
+        }
+        let publisher = self.context.publish(address, options).map_err(raise)?;
+        Ok(Publisher::new(publisher, self.context.clone(), self.send_timeout))
+    }
+
+    /// Subscribes to a topic. `policy` is "every" message, the "latest" one, or the newest so many. Waits `wait` seconds for a
+    /// publisher. One that `reconnect`s looks for another publisher after the end of the first.
+    ///
+    /// Raises `NobodyListens`, `Refused`, `TimedOut`, `InvalidAddress`, `ResourceLimit`, `Forked`.
+    #[pyo3(signature = (address, policy = None, *, reconnect = true, wait = None))]
+    fn subscribe(
+        &self,
+        py: Python<'_>,
+        address: String,
+        policy: Option<&Bound<'_, PyAny>>,
+        reconnect: bool,
+        wait: Option<Timeout>,
+    ) -> PyResult<Subscriber> {
+        let policy = policy.map_or(Ok(SubscribeOptions::every()), options_of)?;
+        let mut options = policy.reconnect(reconnect);
+        if let Some(wait) = wait {
+            options = options.wait_for_publisher(wait.duration());
+        }
+        let join = move |context: &slipring::Context| context.subscribe(&*address, options);
+        self.handshake(py, join).map(Subscriber::new)
     }
 
     /// Returns memory for a tensor, as `Connection.empty` does.

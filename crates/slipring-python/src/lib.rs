@@ -13,6 +13,7 @@
 
 mod arrays;
 mod buffer;
+mod calls;
 mod connection;
 mod context;
 mod deadline;
@@ -27,8 +28,12 @@ mod metadata;
 mod outgoing;
 mod peer;
 mod process;
+mod publisher;
+mod request;
+mod sample;
 mod shape;
 mod stats;
+mod subscriber;
 mod tensor;
 mod tensor_set;
 
@@ -77,6 +82,10 @@ fn init(this: &Bound<'_, PyModule>) -> PyResult<()> {
     this.add_class::<listener::Listener>()?;
     this.add_class::<message::Message>()?;
     this.add_class::<peer::Peer>()?;
+    this.add_class::<publisher::Publisher>()?;
+    this.add_class::<request::Request>()?;
+    this.add_class::<sample::Sample>()?;
+    this.add_class::<subscriber::Subscriber>()?;
     this.add_class::<tensor::Tensor>()?;
     this.add_class::<tensor_set::Tensors>()?;
     this.add_function(wrap_pyfunction!(strings, this)?)

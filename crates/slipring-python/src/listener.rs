@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use slipring::Context;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, asyncio};
 use crate::context::trusted;
 use crate::deadline::{Deadline, Timeout};
 use crate::error::raise;
@@ -66,6 +66,11 @@ impl Listener {
         let listener = &mut *listener;
         let accepted = py.detach(|| listener.try_accept()).map_err(raise)?;
         Ok(accepted.map(|connection| self.connection(connection)))
+    }
+
+    /// Waits for a peer in an event loop of asyncio, as `accept` does.
+    fn aaccept(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        asyncio(slf.py(), "accept", (&slf,))
     }
 
     /// The address in its written form, or `None` if the socket was inherited.

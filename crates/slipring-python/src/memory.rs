@@ -269,7 +269,7 @@ impl State {
 impl Contents {
     fn gone(&self) -> PyErr {
         let text = match self {
-            Self::Sending => "another thread is sending the tensor",
+            Self::Sending => "the tensor is being sent",
             Self::Sent => {
                 "the tensor was sent: allocate another one, or share() it before the send"
             }

@@ -27,6 +27,14 @@ impl Tensors {
         });
         Ok(Self { tensors: tensors.collect::<Result<_, _>>()?, metadata })
     }
+
+    /// Returns the tensor of a set of one.
+    pub fn single(&self) -> Option<&Py<Tensor>> {
+        match &*self.tensors {
+            [(_, tensor)] => Some(tensor),
+            _ => None,
+        }
+    }
 }
 
 #[pymethods]

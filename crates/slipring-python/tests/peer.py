@@ -74,5 +74,41 @@ def interrupted(name: str, what: str) -> None:
             print("interrupted", flush=True)
 
 
+def serve(name: str) -> None:
+    """Answers bytes with their reverse, and tensors with twice their values."""
+
+    def handler(request: slipring.Request) -> object:
+        if request.message is not None:
+            request.respond(bytes(request.message)[::-1], meta=request.meta)
+            return None
+        return {key: np.asarray(tensor) * 2 for key, tensor in request.tensors.items()}
+
+    with slipring.connect(name, retry=LONG) as link:
+        link.serve(handler)
+
+
+def subscribe(name: str, policy: str, count: str) -> None:
+    """Prints the sums of the samples of a topic."""
+    wanted = int(policy) if policy.isdigit() else policy
+    with slipring.subscribe(name, wanted, wait=LONG) as subscriber:
+        print("joined", flush=True)
+        for _ in range(int(count)):
+            sample = subscriber.recv(LONG)
+            print(int(np.asarray(sample.tensor).sum()), flush=True)
+            del sample
+
+
+def aecho(name: str) -> None:
+    """Returns each message, in an event loop of asyncio."""
+    import asyncio
+
+    async def main() -> None:
+        with slipring.connect(name, retry=LONG) as link:
+            async for message in link:
+                await link.asend(bytes(message), meta=message.meta)
+
+    asyncio.run(main())
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

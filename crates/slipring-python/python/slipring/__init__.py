@@ -15,7 +15,7 @@ One process listens, another one connects, and both send and receive::
 All exceptions are of ``slipring.Error``.
 """
 
-from ._api import connect, empty, listen
+from ._api import connect, empty, listen, publish, subscribe
 from ._endpoint import Endpoint, pair
 from ._errors import (
     AddressInUse,
@@ -41,12 +41,17 @@ from ._errors import (
     TooLarge,
     ViewsAlive,
 )
+from ._queue import Empty, Full, Queue
 from ._slipring import (
     Connection,
     Context,
     Listener,
     Message,
     Peer,
+    Publisher,
+    Request,
+    Sample,
+    Subscriber,
     Tensor,
     Tensors,
     __version__,
@@ -58,10 +63,12 @@ __all__ = [
     "Closed",
     "Connection",
     "Context",
+    "Empty",
     "Endpoint",
     "Error",
     "Evicted",
     "Forked",
+    "Full",
     "HoldLimit",
     "InvalidAddress",
     "InvalidOption",
@@ -75,8 +82,13 @@ __all__ = [
     "PeerClosed",
     "PeerDied",
     "ProtocolFault",
+    "Publisher",
+    "Queue",
     "Refused",
+    "Request",
     "ResourceLimit",
+    "Sample",
+    "Subscriber",
     "SystemError",
     "Tensor",
     "TensorGone",
@@ -89,5 +101,7 @@ __all__ = [
     "empty",
     "listen",
     "pair",
+    "publish",
     "strings",
+    "subscribe",
 ]

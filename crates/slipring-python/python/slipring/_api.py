@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._slipring import Connection, Context, Listener
+from ._slipring import Connection, Context, Listener, Publisher, Subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
+    from typing import Any, Literal
 
     from ._slipring import Tensor
 
@@ -54,3 +54,49 @@ def empty(
     """
     context = Context.default()
     return context.empty(shape, dtype, zeroed=zeroed, frozen=frozen, timeout=timeout)
+
+
+def publish(
+    address: str,
+    *,
+    context: Context | None = None,
+    slots: int | None = None,
+    slot_len: int | None = None,
+    history: int | None = None,
+    every: bool = True,
+    newest_limit: int | None = None,
+    hold_limit: int | None = None,
+    subscriber_limit: int | None = None,
+    stall_after: float | None = None,
+) -> Publisher:
+    """Publishes a topic under an address, with the options of ``Context.publish``.
+
+    Raises ``AddressInUse``, ``InvalidAddress``, ``InvalidOption``, ``ResourceLimit``.
+    """
+    return (context or Context.default()).publish(
+        address,
+        slots=slots,
+        slot_len=slot_len,
+        history=history,
+        every=every,
+        newest_limit=newest_limit,
+        hold_limit=hold_limit,
+        subscriber_limit=subscriber_limit,
+        stall_after=stall_after,
+    )
+
+
+def subscribe(
+    address: str,
+    policy: Literal["every", "latest"] | int = "every",
+    *,
+    reconnect: bool = True,
+    wait: float | None = None,
+    context: Context | None = None,
+) -> Subscriber:
+    """Subscribes to a topic: to every message, to the latest one, or to the newest so many.
+
+    Raises ``NobodyListens``, ``Refused``, ``TimedOut``, ``InvalidAddress``, ``ResourceLimit``.
+    """
+    context = context or Context.default()
+    return context.subscribe(address, policy, reconnect=reconnect, wait=wait)

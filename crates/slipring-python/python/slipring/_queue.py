@@ -1,0 +1,225 @@
+"""A queue with the interface of ``multiprocessing.Queue``."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ._errors import Closed, Error, OtherKind, PeerClosed, PeerDied, TimedOut
+from ._slipring import Connection, Context, Listener, Tensor, Tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Full = queue.Full
+Empty = queue.Empty
+
+_numbers = itertools.count()
+
+# How long a getter sleeps between two looks at all producers, if it has several.
+_PAUSE = 0.0005
+
+
+class Queue:
+    """A queue of bytes and tensors, from any number of processes to the one that made it.
+
+    The process that makes the queue gets. Processes that it is passed to, by ``multiprocessing`` with any start
+    method, put. What ``get`` returns is ``bytes``, a ``Tensor``, or a ``dict`` of tensors: nothing is pickled.
+    ``maxsize`` is not counted: a ``put`` waits while the getter's connection has no room.
+    """
+
+    def __init__(self, maxsize: int = 0, *, context: Context | None = None) -> None:
+        self._context = context or Context.default()
+        self._pid = os.getpid()
+        self._name = f"slipring-queue-{os.getpid()}-{next(_numbers)}-{time.monotonic_ns():x}"
+        self._listener: Listener | None = self._context.listen(self._name)
+        self._sources: list[Connection] = []
+        self._ready: deque[Any] = deque()
+        self._lock = threading.Lock()
+        self._out: Connection | None = None
+        self._out_pid = 0
+        self._is_closed = False
+        self._maxsize = maxsize
+
+    def __getstate__(self) -> tuple[str, int]:
+        return self._name, self._maxsize
+
+    def __setstate__(self, state: tuple[str, int]) -> None:
+        self._name, self._maxsize = state
+        self._pid = 0
+        self._context = Context.default()
+        self._listener = None
+        self._sources = []
+        self._ready = deque()
+        self._lock = threading.Lock()
+        self._out = None
+        self._out_pid = 0
+        self._is_closed = False
+
+    def _gets(self) -> Listener | None:
+        """Returns the listener in the process that made the queue. A forked child has that of its parent."""
+        return self._listener if self._pid == os.getpid() else None
+
+    # --- the putting side ---
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Puts bytes, a tensor, or a dict of tensors. Waits for room, at most for ``timeout`` seconds.
+
+        Raises ``Full`` if there is none, ``ValueError`` after ``close()``, and ``PeerDied`` or ``PeerClosed`` if the
+        getter is gone.
+        """
+        out = self._connect(timeout)
+        wait = (1e9 if timeout is None else timeout) if block else 0
+        try:
+            if isinstance(item, (bytes, bytearray, memoryview)):
+                out.send(item, timeout=wait)
+            else:
+                out.send_tensors(item if isinstance(item, dict) else [item], timeout=wait)
+        except TimedOut:
+            raise Full from None
+
+    def put_nowait(self, item: Any) -> None:
+        """Puts as ``put`` does, and does not wait."""
+        self.put(item, block=False)
+
+    def _connect(self, timeout: float | None) -> Connection:
+        if self._is_closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        with self._lock:
+            if self._out is None or self._out_pid != os.getpid():
+                # The getter accepts while it gets, so a long handshake is no fault.
+                patience = 1e6 if timeout is None else timeout
+                if (listener := self._gets()) is not None:
+                    self._out = self._connect_to_self(listener)
+                else:
+                    self._out = Context.default().connect(self._name, timeout=patience)
+                self._out_pid = os.getpid()
+            return self._out
+
+    def _connect_to_self(self, listener: Listener) -> Connection:
+        found: list[Connection | BaseException] = []
+
+        def connect() -> None:
+            try:
+                found.append(self._context.connect(self._name, timeout=60))
+            except BaseException as error:
+                found.append(error)
+
+        thread = threading.Thread(target=connect, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self._accept(listener)
+            thread.join(_PAUSE)
+        self._accept(listener)
+        if isinstance(found[0], BaseException):
+            raise found[0]
+        return found[0]
+
+    # --- the getting side ---
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Gets the next item: ``bytes``, a ``Tensor``, or a ``dict`` of tensors. Waits for ``timeout`` seconds at most.
+
+        Raises ``Empty`` if there is none, and ``ValueError`` after ``close()``, or in a process that did not make the
+        queue.
+        """
+        if self._is_closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        if (listener := self._gets()) is None:
+            raise ValueError("only the process that made the queue gets")
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                if self._poll(listener):
+                    return self._ready.popleft()
+                only = self._sources[0] if len(self._sources) == 1 else None
+            if not block or (end is not None and time.monotonic() >= end):
+                raise Empty
+            if only is not None:
+                # Others may join meanwhile, so the wait is short.
+                self._wait(only, 0.01 if end is None else min(0.01, max(0.0, end - time.monotonic())))
+            else:
+                time.sleep(_PAUSE)
+
+    def get_nowait(self) -> Any:
+        """Gets as ``get`` does, and does not wait."""
+        return self.get(block=False)
+
+    def _wait(self, source: Connection, timeout: float) -> None:
+        try:
+            self._ready.append(bytes(source.recv(timeout)))
+        except (TimedOut, OtherKind, PeerClosed, PeerDied, Closed):
+            # The next poll handles it.
+            return
+
+    def _accept(self, listener: Listener) -> None:
+        while (source := listener.try_accept()) is not None:
+            self._sources.append(source)
+
+    def _poll(self, listener: Listener) -> bool:
+        """Takes at most one item of each producer. Returns whether there is one."""
+        self._accept(listener)
+        for source in list(self._sources):
+            try:
+                if (item := _take(source)) is not None:
+                    self._ready.append(item)
+            except (PeerClosed, PeerDied):
+                self._sources.remove(source)
+        return bool(self._ready)
+
+    def qsize(self) -> int:
+        """Returns how many items the getter has taken in and not returned: a lower bound."""
+        with self._lock:
+            if (listener := self._gets()) is not None:
+                self._poll(listener)
+            return len(self._ready)
+
+    def empty(self) -> bool:
+        """Returns whether ``get_nowait`` would raise ``Empty``."""
+        return self.qsize() == 0
+
+    def full(self) -> bool:
+        """Returns ``False``: the queue has room as long as the getter's connections have."""
+        return False
+
+    def close(self) -> None:
+        """Ends the use of the queue in this process. What was put is delivered."""
+        self._is_closed = True
+        ends: list[Callable[[], None]] = []
+        if self._out is not None and self._out_pid == os.getpid():
+            ends.append(self._out.close)
+        if (listener := self._gets()) is not None:
+            ends += [source.close for source in self._sources]
+            ends.append(listener.close)
+        for end in ends:
+            try:
+                end()
+            except Error:
+                continue
+        self._sources.clear()
+
+    def join_thread(self) -> None:
+        """Does nothing: there is no thread."""
+
+    def cancel_join_thread(self) -> None:
+        """Does nothing: there is no thread."""
+
+
+def _take(source: Connection) -> Any:
+    """Returns the next item of a producer, or ``None``."""
+    try:
+        message = source.try_recv()
+        return None if message is None else bytes(message)
+    except OtherKind:
+        return _item(source.try_recv_tensors())
+
+
+def _item(tensors: Tensors | None) -> Tensor | dict[str, Tensor] | None:
+    if tensors is None:
+        return None
+    return tensors[0] if len(tensors) == 1 and not tensors.names[0] else dict(tensors.items())

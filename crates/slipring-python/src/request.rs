@@ -1,0 +1,101 @@
+//! A request of the peer, and its response.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use slipring::message::{Metadata, RequestId};
+
+use crate::connection::Connection;
+use crate::message::Message;
+use crate::metadata::{to_dict, type_name};
+use crate::tensor::Tensor;
+use crate::tensor_set::Tensors;
+
+/// A request of the peer, with bytes or with tensors. `respond()` answers it.
+#[pyclass(frozen, module = "slipring", weakref)]
+pub struct Request {
+    id: RequestId,
+    connection: Py<Connection>,
+    message: Option<Py<Message>>,
+    tensors: Option<Py<Tensors>>,
+    metadata: Metadata,
+}
+
+impl Request {
+    /// Returns a request with bytes.
+    pub fn of_bytes(
+        py: Python<'_>,
+        connection: Py<Connection>,
+        request: slipring::message::Request,
+    ) -> PyResult<Self> {
+        let slipring::message::Request { id, body, metadata } = request;
+        let message = Some(Py::new(py, Message::new((body, metadata.clone())))?);
+        Ok(Self { id, connection, message, tensors: None, metadata })
+    }
+
+    /// Returns a request with tensors.
+    pub fn of_tensors(
+        py: Python<'_>,
+        connection: Py<Connection>,
+        request: slipring::message::TensorRequest,
+    ) -> PyResult<Self> {
+        let slipring::message::TensorRequest { id, tensors } = request;
+        let metadata = tensors.metadata().clone();
+        let tensors = Some(Py::new(py, Tensors::new(py, tensors)?)?);
+        Ok(Self { id, connection, message: None, tensors, metadata })
+    }
+}
+
+#[pymethods]
+impl Request {
+    /// The bytes of the request, or `None` if it has tensors.
+    #[getter]
+    fn message(&self, py: Python<'_>) -> Option<Py<Message>> {
+        self.message.as_ref().map(|message| message.clone_ref(py))
+    }
+
+    /// The tensors of the request, or `None` if it has bytes.
+    #[getter]
+    fn tensors(&self, py: Python<'_>) -> Option<Py<Tensors>> {
+        self.tensors.as_ref().map(|tensors| tensors.clone_ref(py))
+    }
+
+    /// The values that came with the request, a dict of its own each time.
+    #[getter]
+    fn meta<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        to_dict(py, &self.metadata)
+    }
+
+    /// Sends the response: bytes, one tensor of this package, or a `dict` or a list or tuple of tensors.
+    ///
+    /// The side that asked gets bytes by `call`, and tensors by `call_tensors`. Raises as `send` and `send_tensors`.
+    #[pyo3(signature = (response, *, meta = None))]
+    pub fn respond(
+        &self,
+        response: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let py = response.py();
+        let connection = self.connection.get();
+        if response.is_instance_of::<PyDict>()
+            || response.is_instance_of::<PyTuple>()
+            || response.is_instance_of::<pyo3::types::PyList>()
+        {
+            return connection.respond_tensors(py, self.id, response, meta);
+        }
+        if response.is_instance_of::<Tensor>() {
+            let one = PyTuple::new(py, [response])?;
+            return connection.respond_tensors(py, self.id, &one, meta);
+        }
+        if response.is_none() {
+            let text = format!("a response is bytes or tensors, not {}", type_name(response));
+            return Err(PyTypeError::new_err(text));
+        }
+        connection.respond_bytes(py, self.id, response, meta)
+    }
+
+    fn __repr__(&self) -> String {
+        let what = if self.tensors.is_some() { "tensors" } else { "bytes" };
+        format!("<slipring.Request {} with {what}>", self.id)
+    }
+}

@@ -1,0 +1,106 @@
+"""Requests and their responses."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import slipring
+from conftest import LONG, Child
+
+Link = tuple[slipring.Connection, slipring.Connection]
+
+
+def test_calls_are_answered(name: str, child: Child) -> None:
+    with slipring.listen(name) as listener:
+        child("serve", name)
+        with listener.accept(LONG) as link:
+            answer = link.call(b"abc", meta={"user": "ann"}, timeout=LONG)
+            assert (bytes(answer), answer.meta) == (b"cba", {"user": "ann"})
+            assert link.call(bytes(1 << 20), timeout=LONG) == bytes(1 << 20)
+            tensors = link.call_tensors({"x": np.arange(3.0)}, timeout=LONG)
+            assert np.asarray(tensors["x"]).tolist() == [0, 2, 4]
+            draft = link.empty((2,), "int32", zeroed=True)
+            assert np.asarray(link.call_tensors([draft], timeout=LONG)[0]).tolist() == [0, 0]
+            with pytest.raises(slipring.TensorGone):
+                np.asarray(draft)
+
+
+def test_a_call_without_an_answer_ends_at_its_timeout(link: Link) -> None:
+    near, far = link
+    with pytest.raises(slipring.TimedOut):
+        near.call(b"question", timeout=0.1)
+    request = far.recv_request(LONG)
+    assert request.message == b"question"
+    # The answer comes too late, and is dropped.
+    request.respond(b"answer")
+    far.send(b"next")
+    assert near.recv(LONG) == b"next"
+
+
+def test_other_messages_wait_during_a_call(link: Link) -> None:
+    near, far = link
+    far.send(b"before")
+
+    def answer() -> None:
+        far.recv_request(LONG).respond(b"answer")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert near.call(b"question", timeout=LONG) == b"answer"
+    thread.join()
+    assert near.recv(LONG) == b"before"
+
+
+def test_a_request_of_tensors_and_answers_of_all_kinds(link: Link) -> None:
+    near, far = link
+    answers = [far.empty((2,), "uint8", zeroed=True), [np.ones(2)], (np.ones(3),), {"a": np.ones(4)}]
+
+    def answer() -> None:
+        for each in answers:
+            request = far.recv_request(LONG)
+            assert request.message is None
+            assert request.meta == {"n": 1}
+            request.respond(each)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    lengths = [len(near.call_tensors([np.zeros(1)], meta={"n": 1}, timeout=LONG)[0]) for _ in answers]
+    thread.join()
+    assert lengths == [2, 2, 3, 4]
+
+
+def test_an_answer_of_another_kind_is_told(link: Link) -> None:
+    near, far = link
+    thread = threading.Thread(target=lambda: far.recv_request(LONG).respond([np.zeros(1)]))
+    thread.start()
+    with pytest.raises(slipring.OtherKind, match="tensors"):
+        near.call(b"question", timeout=LONG)
+    thread.join()
+    with pytest.raises(slipring.TimedOut):
+        far.recv_request(0)
+    near.send(b"no request")
+    with pytest.raises(slipring.OtherKind, match="`recv`"):
+        far.recv_request(LONG)
+    assert far.recv(LONG) == b"no request"
+
+
+def test_serve_raises_what_its_handler_raises(link: Link) -> None:
+    near, far = link
+
+    def handler(request: slipring.Request) -> None:
+        raise RuntimeError("handler")
+
+    def call() -> None:
+        with pytest.raises(slipring.TimedOut):
+            near.call(b"", timeout=0.5)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    with pytest.raises(RuntimeError, match="handler"):
+        far.serve(handler)
+    thread.join()
+    near.close()
+    far.serve(handler)

@@ -1,0 +1,80 @@
+"""The queue, with the interface of `multiprocessing.Queue`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import time
+
+import numpy as np
+import pytest
+
+import slipring
+
+LONG = 60.0
+
+
+def produce(items: slipring.Queue, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        items.put(number.to_bytes(4, "big") if number % 2 else np.full(1000, number))
+    items.close()
+    items.join_thread()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_items_of_many_processes_come_each_in_order(method: str) -> None:
+    context = multiprocessing.get_context(method)
+    items = slipring.Queue()
+    children = [context.Process(target=produce, args=(items, 1000 * n, 100), daemon=True) for n in range(3)]
+    for child in children:
+        child.start()
+    got: list[list[int]] = [[], [], []]
+    for _ in range(300):
+        item = items.get(timeout=LONG)
+        number = int.from_bytes(item, "big") if isinstance(item, bytes) else int(np.asarray(item)[999])
+        got[number // 1000].append(number)
+    assert got == [list(range(1000 * n, 1000 * n + 100)) for n in range(3)]
+    assert items.empty()
+    for child in children:
+        child.join(LONG)
+        assert child.exitcode == 0
+    items.close()
+
+
+def test_a_queue_in_one_process() -> None:
+    items = slipring.Queue()
+    with pytest.raises(queue.Empty):
+        items.get_nowait()
+    start = time.monotonic()
+    with pytest.raises(slipring.Empty):
+        items.get(timeout=0.05)
+    assert time.monotonic() - start >= 0.05
+    items.put(b"one")
+    items.put({"a": np.zeros(3)})
+    items.put_nowait(memoryview(b"three"))
+    assert items.get(timeout=LONG) == b"one"
+    assert list(items.get(timeout=LONG)) == ["a"]
+    assert not items.empty()
+    assert (items.get(timeout=LONG), items.qsize(), items.full()) == (b"three", 0, False)
+    with pytest.raises(TypeError):
+        items.put("text")
+    items.close()
+    for call in (items.get, lambda: items.put(b"")):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+
+
+def test_a_full_queue_says_so() -> None:
+    items = slipring.Queue(context=slipring.Context(ring_capacity=4096))
+    sent = 0
+    with pytest.raises(slipring.Full):
+        while True:
+            items.put(bytes(100), timeout=0.02)
+            sent += 1
+    assert 0 < sent < 1000
+    for _ in range(sent):
+        assert items.get(timeout=LONG) == bytes(100)
+    items.put(b"room")
+    assert items.get(timeout=LONG) == b"room"
+    items.close()
