@@ -38,8 +38,19 @@ pub struct Connection {
     context: Context,
     /// How long a send waits for room by default.
     send_timeout: Duration,
+    /// Whether a wait polls before it sleeps.
+    polls: bool,
     peer: Peer,
     descriptor: OnceLock<i32>,
+}
+
+/// How the connections of a context wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Waits {
+    /// How long a send waits for room by default.
+    pub send_timeout: Duration,
+    /// Whether a wait polls before it sleeps.
+    pub polls: bool,
 }
 
 /// The receiving half, and what it has taken and not returned.
@@ -48,6 +59,10 @@ pub struct Inbox {
     /// A set of tensors that a caller did not want. It is the next message.
     left: Option<TensorSet>,
 }
+
+/// The attempts of a receive before it lets other threads run: about a microsecond. An awake peer answers in that time, and
+/// to let others run takes a tenth of it.
+const POLLS: u32 = 50;
 
 /// What a receive found. `None`: the peer has closed.
 type Found<T> = Option<T>;
@@ -139,7 +154,8 @@ fn closed<T>(found: Found<T>) -> PyResult<T> {
 
 impl Connection {
     /// Returns a connection of this context.
-    pub fn new(connection: slipring::Connection, context: Context, send_timeout: Duration) -> Self {
+    pub fn new(connection: slipring::Connection, context: Context, waits: Waits) -> Self {
+        let Waits { send_timeout, polls } = waits;
         let peer = Peer::of(connection.peer());
         let (sender, receiver) = connection.split();
         Self {
@@ -147,6 +163,7 @@ impl Connection {
             receiver: Handle::new(Inbox { receiver, left: None }),
             context,
             send_timeout,
+            polls,
             peer,
             descriptor: OnceLock::new(),
         }
@@ -188,13 +205,28 @@ impl Connection {
         done
     }
 
+    /// Calls `attempt` until it finds something, for about a microsecond.
+    #[inline]
+    fn poll<T>(&self, mut attempt: impl FnMut() -> PyResult<Option<T>>) -> PyResult<Option<T>> {
+        // Attempts of a side that sleeps on its descriptor make system calls.
+        let polls = if self.polls && self.descriptor.get().is_none() { POLLS } else { 0 };
+        for _ in 0..polls {
+            if let Some(found) = attempt()? {
+                return Ok(Some(found));
+            }
+        }
+        attempt()
+    }
+
     fn recv_message(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Found<Message>> {
         self.receiver.wait(
             py,
             || Deadline::after(timeout),
-            |inbox| match inbox.try_message()? {
-                Next::Here(found) => Ok(Some(found)),
-                Next::Long | Next::Nothing => Ok(None),
+            |inbox| {
+                self.poll(|| match inbox.try_message()? {
+                    Next::Here(found) => Ok(Some(found)),
+                    Next::Long | Next::Nothing => Ok(None),
+                })
             },
             |inbox, until| {
                 let received = inbox.receiver()?.recv_with_deadline(until)?;
@@ -207,7 +239,7 @@ impl Connection {
         self.receiver.wait(
             py,
             || Deadline::after(timeout),
-            Inbox::try_tensors,
+            |inbox| self.poll(|| inbox.try_tensors()),
             |inbox, until| inbox.receiver.recv_tensors_deadline(until),
         )
     }
@@ -285,7 +317,7 @@ fn join(
 
 #[pymethods]
 impl Connection {
-    /// Sends a message: `bytes`, or a copy of any object with the buffer protocol.
+    /// Sends a message: `bytes`, a received message, or a copy of any other object with the buffer protocol.
     ///
     /// Waits for room for `timeout` seconds, or for the context's `send_timeout`. If it raises, nothing was sent.
     ///
@@ -301,6 +333,9 @@ impl Connection {
         let metadata = from_dict(meta)?;
         if let Ok(bytes) = data.cast::<PyBytes>() {
             return self.send_bytes(py, bytes.as_bytes(), metadata.as_ref(), timeout);
+        }
+        if let Ok(message) = data.cast::<Message>() {
+            return self.send_bytes(py, message.get().body(), metadata.as_ref(), timeout);
         }
         // Another thread may write the object, so it is copied first.
         let bytes = to_vec(data)?;

@@ -15,7 +15,7 @@ use slipring::broadcast::{PublishOptions, SubscribeOptions};
 use slipring::options::{PeerPolicy, Spin};
 use slipring::{Connection as Link, Error, Options};
 
-use crate::connection::{Connection, allocate};
+use crate::connection::{Connection, Waits, allocate};
 use crate::deadline::{SLICE, Timeout};
 use crate::error::{exception, raise};
 use crate::listener::Listener;
@@ -38,7 +38,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 #[pyclass(frozen, module = "slipring", weakref)]
 pub struct Context {
     context: slipring::Context,
-    send_timeout: Duration,
+    waits: Waits,
     handshake_timeout: Duration,
     owner: Owner,
 }
@@ -47,9 +47,9 @@ pub struct Context {
 static DEFAULT: Mutex<Option<(Owner, Py<Context>)>> = Mutex::new(None);
 
 impl Context {
-    fn with(options: Options, send_timeout: Duration, handshake: Duration) -> PyResult<Self> {
+    fn with(options: Options, waits: Waits, handshake: Duration) -> PyResult<Self> {
         let context = slipring::Context::with_options(options).map_err(raise)?;
-        Ok(Self { context, send_timeout, handshake_timeout: handshake, owner: Owner::here() })
+        Ok(Self { context, waits, handshake_timeout: handshake, owner: Owner::here() })
     }
 
     /// Runs a handshake on a thread of its own, so that signals are handled meanwhile.
@@ -78,7 +78,7 @@ impl Context {
 
     fn connection(&self, connection: Link, trust: bool) -> Connection {
         let connection = if trust { trusted(connection) } else { connection };
-        Connection::new(connection, self.context.clone(), self.send_timeout)
+        Connection::new(connection, self.context.clone(), self.waits)
     }
 }
 
@@ -124,8 +124,11 @@ impl Context {
         if let Some(grace) = release_grace {
             options = options.release_grace(grace.duration());
         }
+        let mut polls = true;
         if let Some(spin) = spin {
-            options = options.spin(spin_of(spin)?);
+            let spin = spin_of(spin)?;
+            options = options.spin(spin);
+            polls = spin != Spin::Never;
         }
         if let Some(peers) = peers {
             options = options.peer_policy(policy_of(peers)?);
@@ -133,7 +136,7 @@ impl Context {
         let send_timeout = send_timeout.map_or(SEND_TIMEOUT, Timeout::duration);
         let handshake = handshake_timeout.map_or(HANDSHAKE_TIMEOUT, Timeout::duration);
         let options = options.send_timeout(send_timeout).handshake_timeout(handshake);
-        Self::with(options, send_timeout, handshake)
+        Self::with(options, Waits { send_timeout, polls }, handshake)
     }
 
     /// Returns the context that functions of the module use if they get none. A forked child gets one of its own.
@@ -145,7 +148,8 @@ impl Context {
         {
             return Ok(context.clone_ref(py));
         }
-        let made = Py::new(py, Self::with(Options::new(), SEND_TIMEOUT, HANDSHAKE_TIMEOUT)?)?;
+        let waits = Waits { send_timeout: SEND_TIMEOUT, polls: true };
+        let made = Py::new(py, Self::with(Options::new(), waits, HANDSHAKE_TIMEOUT)?)?;
         let kept = made.clone_ref(py);
         let replaced = DEFAULT.lock().replace((here, made));
         // The drop may run other Python code, so the lock is free.
@@ -160,7 +164,7 @@ impl Context {
     fn listen(&self, address: &str, trust: bool) -> PyResult<Listener> {
         self.owner.check()?;
         let listener = self.context.listen(address).map_err(raise)?;
-        Ok(Listener::new(listener, self.context.clone(), self.send_timeout, trust))
+        Ok(Listener::new(listener, self.context.clone(), self.waits, trust))
     }
 
     /// Connects to a listener, and waits `timeout` seconds for its answer, by default the context's `handshake_timeout`.
@@ -261,7 +265,7 @@ impl Context {
             options = options.stall_after(time.duration());
         }
         let publisher = self.context.publish(address, options).map_err(raise)?;
-        Ok(Publisher::new(publisher, self.context.clone(), self.send_timeout))
+        Ok(Publisher::new(publisher, self.context.clone(), self.waits.send_timeout))
     }
 
     /// Subscribes to a topic. `policy` is "every" message, the "latest" one, or the newest so many. Waits `wait` seconds for a

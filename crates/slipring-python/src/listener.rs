@@ -1,13 +1,13 @@
 //! A listener: it accepts connections.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use slipring::Context;
 
-use crate::connection::{Connection, asyncio};
+use crate::connection::{Connection, Waits, asyncio};
 use crate::context::trusted;
 use crate::deadline::{Deadline, Timeout};
 use crate::error::raise;
@@ -18,7 +18,7 @@ use crate::handle::Handle;
 pub struct Listener {
     listener: Handle<slipring::Listener>,
     context: Context,
-    send_timeout: Duration,
+    waits: Waits,
     address: Option<String>,
     /// The user vouches for all peers.
     trust: bool,
@@ -26,19 +26,14 @@ pub struct Listener {
 
 impl Listener {
     /// Returns a listener of this context.
-    pub fn new(
-        listener: slipring::Listener,
-        context: Context,
-        send_timeout: Duration,
-        trust: bool,
-    ) -> Self {
+    pub fn new(listener: slipring::Listener, context: Context, waits: Waits, trust: bool) -> Self {
         let address = listener.address().map(ToString::to_string);
-        Self { listener: Handle::new(listener), context, send_timeout, address, trust }
+        Self { listener: Handle::new(listener), context, waits, address, trust }
     }
 
     fn connection(&self, connection: slipring::Connection) -> Connection {
         let connection = if self.trust { trusted(connection) } else { connection };
-        Connection::new(connection, self.context.clone(), self.send_timeout)
+        Connection::new(connection, self.context.clone(), self.waits)
     }
 }
 

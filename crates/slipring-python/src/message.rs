@@ -27,6 +27,11 @@ impl Message {
     pub fn new((body, metadata): (Vec<u8>, Metadata)) -> Self {
         Self { body, metadata }
     }
+
+    /// Returns the bytes.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
 }
 
 #[pymethods]

@@ -41,7 +41,7 @@ def echo(name: str, cpus: set[int], pipe: Pipe, ipc: str) -> None:
     pin(1)
     with slipring.connect(name, retry=30.0) as link:
         while (message := link.recv()) != END:
-            link.send(bytes(message))
+            link.send(message)
         while (body := pipe.recv_bytes()) != END:
             pipe.send_bytes(body)
         if ipc:
@@ -63,7 +63,7 @@ def echo(name: str, cpus: set[int], pipe: Pipe, ipc: str) -> None:
 
 async def _aecho(link: slipring.Connection, name: str) -> None:
     while (message := await link.arecv()) != END:
-        await link.asend(bytes(message))
+        await link.asend(message)
     reader, writer = await asyncio.open_unix_connection(sock=_socket(name, listens=False))
     while (body := await reader.readexactly(len(LONG_BODY))) != END * len(LONG_BODY):
         writer.write(body)
