@@ -40,6 +40,15 @@ def test_a_call_without_an_answer_ends_at_its_timeout(link: Link) -> None:
     assert near.recv(LONG) == b"next"
 
 
+def test_calls_that_timed_out_leave_nothing_behind(link: Link) -> None:
+    near, far = link
+    # A connection has at most 4096 calls in flight, and keeps at most 1 MiB of responses.
+    for _ in range(4200):
+        with pytest.raises(slipring.TimedOut):
+            near.call(b"question", timeout=0)
+        far.recv_request(LONG).respond(bytes(1000))
+
+
 def test_other_messages_wait_during_a_call(link: Link) -> None:
     near, far = link
     far.send(b"before")
