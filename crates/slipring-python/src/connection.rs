@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use pyo3::prelude::*;
@@ -63,6 +63,9 @@ pub struct Inbox {
 /// The attempts of a receive before it lets other threads run: about a microsecond. An awake peer answers in that time, and
 /// to let others run takes a tenth of it.
 const POLLS: u32 = 50;
+
+/// The longest poll of an event loop, whose other tasks wait meanwhile.
+const LONGEST_POLL: Duration = Duration::from_millis(1);
 
 /// What a receive found. `None`: the peer has closed.
 type Found<T> = Option<T>;
@@ -601,6 +604,25 @@ impl Connection {
     /// Waits for tensors in an event loop of asyncio, as `recv_tensors` does.
     fn arecv_tensors<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         asyncio(slf.py(), "receive", (slf, "try_recv_tensors"))
+    }
+
+    /// Waits for so many seconds for a message, without a word to the peer, which needs no system call then to send one.
+    /// Returns whether one has come. For `slipring._asyncio`.
+    fn _poll(&self, py: Python<'_>, timeout: Timeout) -> PyResult<bool> {
+        let end = Instant::now() + timeout.duration().min(LONGEST_POLL);
+        self.joined(py, |connection| {
+            Ok(py.detach(|| {
+                loop {
+                    if connection.stats().recv_queue > 0 {
+                        return true;
+                    }
+                    if Instant::now() >= end {
+                        return false;
+                    }
+                    std::hint::spin_loop();
+                }
+            }))
+        })
     }
 
     /// Sends a message, and waits for room in an event loop of asyncio.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -248,8 +249,7 @@ def test_an_end_of_a_pair_goes_to_a_program(child: Child) -> None:
     ours, theirs = slipring.pair()
     process = child("descriptor", theirs.fileno(), theirs.role, pass_fds=[theirs.fileno()])
     theirs.close()
-    context = slipring.Context(handshake_timeout=LONG)
-    with ours.open(context=context) as link:
+    with ours.open(timeout=LONG) as link:
         assert link.peer.pid == process.pid
         link.send(b"hello")
         assert link.recv(LONG) == b"hello"
@@ -257,6 +257,43 @@ def test_an_end_of_a_pair_goes_to_a_program(child: Child) -> None:
     for endpoint in (ours, theirs):
         with pytest.raises(slipring.Closed):
             endpoint.fileno()
+
+
+def child_of_multiprocessing(end: slipring.Endpoint) -> None:
+    with end.open(timeout=LONG) as link:
+        link.send(link.recv(LONG))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_end_of_a_pair_goes_to_a_child(method: str) -> None:
+    ours, theirs = slipring.pair()
+    context = multiprocessing.get_context(method)
+    process = context.Process(target=child_of_multiprocessing, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    with ours.open(timeout=LONG) as link:
+        link.send(b"hello")
+        assert link.recv(LONG) == b"hello"
+        assert link.peer.pid == process.pid
+    process.join(LONG)
+    assert process.exitcode == 0
+
+
+def test_an_end_whose_other_end_is_not_opened() -> None:
+    ours, theirs = slipring.pair()
+    with pytest.raises(slipring.TimedOut, match="nobody opens"):
+        ours.open(timeout=0.05)
+    with pytest.raises(slipring.PeerDied, match="has ended"):
+        theirs.open(timeout=LONG)
+    ours, theirs = slipring.pair()
+    with pytest.raises(ValueError, match="timeout is"):
+        ours.open(timeout=-1)
+    theirs.close()
+    with pytest.raises(slipring.PeerDied):
+        ours.open()
+    with pytest.raises(ValueError, match="role"):
+        slipring.Endpoint(0, "other")  # type: ignore[arg-type]
 
 
 def test_errors_of_addresses(name: str) -> None:

@@ -7,7 +7,7 @@ import socket
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, Literal
 
-from ._errors import Closed
+from ._errors import Closed, PeerDied, TimedOut
 from ._slipring import Connection, Context
 
 if TYPE_CHECKING:
@@ -41,17 +41,20 @@ class Endpoint:
             raise Closed("the endpoint was opened or closed")
         return self._descriptor
 
-    def open(self, *, context: Context | None = None, trust: bool = False) -> Connection:
-        """Returns the connection. Waits until the process of the other end opens that, or ends.
+    def open(self, *, timeout: float | None = 60.0, context: Context | None = None, trust: bool = False) -> Connection:
+        """Returns the connection. Waits until another process opens the other end, at most for ``timeout`` seconds.
 
-        Raises ``TimedOut`` after the context's ``handshake_timeout``, ``PeerDied``, ``Closed``, and otherwise as
-        ``connect``.
+        Raises ``TimedOut``, ``PeerDied`` if that process ended, ``Closed``, and otherwise as ``connect``.
         """
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout is {timeout}, must be a number of seconds from 0 on")
         context = context or Context.default()
         descriptor = self.fileno()
         self._descriptor = None
-        shake = context.connect_socket if self._role == "connect" else context.accept_socket
-        return shake(descriptor, trust=trust)
+        with socket.socket(fileno=descriptor) as end:
+            _meet(end, timeout)
+            shake = context.connect_socket if self._role == "connect" else context.accept_socket
+            return shake(end.detach(), trust=trust)
 
     def close(self) -> None:
         """Closes the end, if it was not opened. The parent does so after it has started the child."""
@@ -71,6 +74,21 @@ class Endpoint:
 
     def __reduce__(self) -> tuple[Callable[..., Endpoint], tuple[object, _Role]]:
         return _rebuild, (reduction.DupFd(self.fileno()), self._role)
+
+
+def _meet(end: socket.socket, timeout: float | None) -> None:
+    """Waits until the process of the other end does the same: a handshake has little time."""
+    # Without a wait a socket has no timeout, but an error.
+    end.settimeout(None if timeout is None else max(timeout, 1e-3))
+    try:
+        end.send(b"\x01")
+        if not end.recv(1):
+            raise ConnectionResetError
+    except TimeoutError:
+        raise TimedOut(f"timed out after {(timeout or 0) * 1000:.0f} ms: nobody opens the other end") from None
+    except ConnectionError:
+        raise PeerDied("the process of the other end has ended") from None
+    end.settimeout(None)
 
 
 def _rebuild(duplicate: Any, role: _Role) -> Endpoint:
