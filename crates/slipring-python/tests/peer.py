@@ -67,8 +67,8 @@ def interrupted(name: str, what: str) -> None:
                 "recv_tensor": link.recv_tensor,
                 "send": lambda: [link.send(bytes(1000), timeout=1e9) for _ in iter(int, 1)],
             }[what]
-        print("waits", flush=True)
         try:
+            print("waits", flush=True)
             wait()
         except KeyboardInterrupt:
             print("interrupted", flush=True)

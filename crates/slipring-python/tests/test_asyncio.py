@@ -30,6 +30,27 @@ def test_an_echo_between_two_loops(name: str, child: Child) -> None:
     assert threading.active_count() == threads
 
 
+def test_uvloop_waits_for_a_link(link: Link) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed: its loop is not checked")
+    near, far = link
+
+    async def main() -> None:
+        assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
+
+        async def echo() -> None:
+            async for message in far:
+                await far.asend(message)
+
+        task = asyncio.create_task(echo())
+        for number in range(200):
+            await near.asend(number.to_bytes(4, "big"))
+            assert await asyncio.wait_for(near.arecv(), LONG) == number.to_bytes(4, "big")
+        near.close()
+        await asyncio.wait_for(task, LONG)
+
+    uvloop.run(main())
+
+
 def test_a_task_sleeps_until_a_message_comes(link: Link) -> None:
     near, far = link
 

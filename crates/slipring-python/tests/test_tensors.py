@@ -428,6 +428,18 @@ def test_other_libraries_take_and_give_tensors(link: Link, library: str) -> None
     assert np.asarray(near.recv_tensor(LONG)).sum() == 15
 
 
+def test_bfloat16_of_jax_arrives_and_is_an_array_by_ml_dtypes(link: Link) -> None:
+    jax = pytest.importorskip("jax", reason="jax is not installed: its bfloat16 is not checked")
+    near, far = link
+    near.send_tensor(jax.numpy.asarray([1, 2.5, -3], "bfloat16"))
+    tensor = far.recv_tensor(LONG)
+    assert tensor.dtype == "bfloat16"
+    assert jax.dlpack.from_dlpack(tensor).astype("float32").tolist() == [1, 2.5, -3]
+    array = np.asarray(tensor)
+    assert array.dtype.name == "bfloat16"
+    assert array.astype("float32").tolist() == [1, 2.5, -3]
+
+
 def test_memory_that_others_hold_is_waited_for(name: str) -> None:
     context = slipring.Context(pool_quota=8 << 20)
     near, far = connected(name, near=context)
