@@ -244,6 +244,7 @@ impl Subscriber {
     }
 
     /// Returns how long a loop polls before it sleeps.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "a reactor has its own"))]
     pub(crate) fn spin(&self) -> SpinPolicy {
         self.context.spin()
     }

@@ -23,6 +23,9 @@ use std::mem;
 use std::process::Stdio;
 use std::time::Instant;
 
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
 use super::trace::{NOT_PERMITTED, Watchdog, order};
 use super::{other, wait_until};
 
@@ -197,7 +200,7 @@ fn follow<T>(
     let thread = thread.map_or(main, |name| stop_where_it_sleeps(process, name));
     begun(thread);
     let mut victim = Victim { process, thread, dead: false };
-    let answer = through(&mut victim);
+    let answer = on_one_cpu(thread, || through(&mut victim));
     if !victim.dead {
         // SAFETY: the process is ours and not waited for yet.
         unsafe { libc::kill(process, libc::SIGKILL) };
@@ -205,6 +208,19 @@ fn follow<T>(
     }
     assert!(!watchdog.bit(), "{argument}: does not end, after {:?}", start.elapsed());
     Some(answer)
+}
+
+/// Calls `steps` while this thread and the stopped one run on one CPU. Between two CPUs each step waits for one of them to awake.
+fn on_one_cpu<T>(thread: libc::pid_t, steps: impl FnOnce() -> T) -> T {
+    let all = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu());
+    sched_setaffinity(None, &one).unwrap();
+    // It may be gone.
+    let _ = sched_setaffinity(Pid::from_raw(thread), &one);
+    let answer = steps();
+    sched_setaffinity(None, &all).unwrap();
+    answer
 }
 
 impl Victim {
