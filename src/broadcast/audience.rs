@@ -133,10 +133,10 @@ impl Audience {
         Some(id)
     }
 
-    /// Removes a subscriber that has ended. Returns it, to be dropped without the lock.
-    pub(super) fn leave(&self, id: u64) -> Option<Seat> {
+    /// Removes a subscriber that has ended. Returns it and those that were evicted, to be dropped without the lock.
+    pub(super) fn leave(&self, id: u64) -> Vec<Seat> {
         let mut state = self.lock();
-        let seat = state.seats.remove(&id)?;
+        let Some(seat) = state.seats.remove(&id) else { return Vec::new() };
         // A publisher that waits for it sleeps on its link. With the seat the link leaves the watcher, which may not have seen
         // the end.
         seat.link().hang_up();
@@ -146,7 +146,9 @@ impl Audience {
         state.note(kind, id, &seat);
         state.sweep();
         self.changed();
-        Some(seat)
+        let mut ended = state.take_ended();
+        ended.push(seat);
+        ended
     }
 
     /// Evicts a subscriber. Returns whether there was one.
@@ -357,8 +359,10 @@ impl State {
             return false;
         }
         let newest = held.iter().max();
-        let counts =
-            |record: &&Record| held.contains(&record.message) && Some(&record.message) != newest;
+        let counts = |record: &&Record| {
+            let is_other = Some(&record.message) != newest;
+            record.bytes > 0 && is_other && held.contains(&record.message)
+        };
         let bytes: Vec<u64> = self.held.iter().filter(counts).map(|record| record.bytes).collect();
         bytes.len() > 1 && bytes.iter().sum::<u64>() > self.hold_bytes
     }

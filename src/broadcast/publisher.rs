@@ -433,7 +433,10 @@ impl Publisher {
         let mut state = self.audience.lock();
         let before = state.kept_bytes();
         self.audience.withdraw(&mut state, &self.writer, self.options.topic().history.into(), 0);
-        before - state.kept_bytes()
+        let (freed, ended) = (before - state.kept_bytes(), state.take_ended());
+        drop(state);
+        drop(ended);
+        freed
     }
 
     /// Returns the number of messages that were published.

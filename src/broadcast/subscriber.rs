@@ -226,8 +226,20 @@ impl Subscriber {
 
     /// Receives from the publisher that this subscriber has joined, and neither waits nor arms. Without one it is empty.
     pub(crate) fn poll_joined(&mut self) -> Result<Option<Sample<'_>>, TryRecvError> {
+        self.take_joined(Feed::poll)
+    }
+
+    /// As [`poll_joined`](Self::poll_joined). If there is nothing, the publisher sends a packet with the next message.
+    pub(crate) fn arm_joined(&mut self) -> Result<Option<Sample<'_>>, TryRecvError> {
+        self.take_joined(|feed| feed.take(RecvPatience::None))
+    }
+
+    fn take_joined(
+        &mut self,
+        take: impl FnOnce(&mut Feed) -> Result<(), TryRecvError>,
+    ) -> Result<Option<Sample<'_>>, TryRecvError> {
         let Some(feed) = &mut self.feed else { return Err(TryRecvError::Empty) };
-        match feed.poll() {
+        match take(feed) {
             Ok(()) => Ok(self.sample()),
             Err(error) if is_end(&error) && self.options.reconnects() => {
                 (self.feed, self.restarted) = (None, true);

@@ -71,7 +71,7 @@ enum Turn {
     /// It has more.
     Ready,
     Polled,
-    /// It does nothing before the next event.
+    /// The publisher sends a packet with the next message.
     Asleep,
     /// There is no publisher.
     Apart,
@@ -307,7 +307,9 @@ impl Subscribed {
         let (mut count, mut in_vain) = (0, false);
         while count < SHARE {
             let Self { subscriber, callback, .. } = self;
-            let (answer, next) = match subscriber.poll_joined() {
+            // A publisher that says that there is something, and there is nothing, lies.
+            let taken = if in_vain { subscriber.arm_joined() } else { subscriber.poll_joined() };
+            let (answer, next) = match taken {
                 Ok(Some(sample)) => (contain(|| callback(Ok(Some(sample)))), None),
                 Ok(None) => (contain(|| callback(Ok(None))), Some(Turn::Ended)),
                 Err(TryRecvError::Failed(error)) => {
@@ -320,9 +322,8 @@ impl Subscribed {
                 }
                 Err(TryRecvError::Empty) => match (subscriber.socket(), &self.watched) {
                     (None, _) => return (count, Turn::Apart),
-                    (Some(_), Some(_)) if !subscriber.is_due() => return (count, Turn::Polled),
-                    // The publisher says twice that there is something, and there is nothing: it lies.
                     (Some(_), Some(_)) if in_vain => return (count, Turn::Asleep),
+                    (Some(_), Some(_)) if !subscriber.is_due() => return (count, Turn::Polled),
                     (Some(_), Some(_)) => {
                         in_vain = true;
                         continue;
@@ -337,7 +338,7 @@ impl Subscribed {
                     }
                 },
             };
-            count += 1;
+            (count, in_vain) = (count + 1, false);
             if answer != Some(ControlFlow::Continue(())) {
                 return (count, Turn::Ended);
             }

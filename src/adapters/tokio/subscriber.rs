@@ -155,13 +155,16 @@ impl AsyncSubscriber {
                 return Poll::Pending;
             }
             if !self.is_armed {
-                match self.inner.poll_joined() {
+                // A publisher that says that there is something, and there is nothing, lies.
+                let taken =
+                    if in_vain { self.inner.arm_joined() } else { self.inner.poll_joined() };
+                match taken {
                     Ok(sample) => {
                         self.polling.end();
                         return Poll::Ready(Ok(sample.map(Sample::into_owned)));
                     }
                     Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(error)),
-                    Err(TryRecvError::Empty) => {}
+                    Err(TryRecvError::Empty) => self.is_armed = in_vain,
                 }
             }
             match (&self.watched, self.inner.socket()) {
@@ -171,9 +174,8 @@ impl AsyncSubscriber {
                         return Poll::Pending;
                     }
                     before_last_look(self.inner.begin_arm());
-                    // A publisher that says twice that there is something, and there is nothing, lies.
-                    self.is_armed = self.inner.finish_arm() || in_vain;
-                    in_vain = true;
+                    self.is_armed = self.inner.finish_arm();
+                    in_vain = !self.is_armed;
                 }
                 (Some(watched), Some(_)) => {
                     let ready = ready!(watched.poll_read_ready(context));
