@@ -49,7 +49,7 @@ impl<'a> Bytes<'a> {
     ///
     /// `start..start + len` stays mapped readable for `'a`.
     #[inline(always)]
-    pub(super) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+    pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, origin: Origin::SHARED, mapped: PhantomData }
     }
 

@@ -202,7 +202,12 @@ impl Connection {
         self.submit_tensors_deadline(tensors, self.default_deadline())
     }
 
-    fn submit_tensors_deadline(
+    /// As [`submit_tensors`](Self::submit_tensors), but waits for room until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit_tensors`](Self::submit_tensors).
+    pub fn submit_tensors_deadline(
         &mut self,
         tensors: &TensorSet,
         deadline: Instant,

@@ -355,6 +355,20 @@ impl Connection {
         self.submit_deadline((request, metadata), self.default_deadline())
     }
 
+    /// As [`submit_with`](Self::submit_with), but waits for room until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub fn submit_with_deadline(
+        &mut self,
+        request: &[u8],
+        metadata: &Metadata,
+        deadline: Instant,
+    ) -> Result<RequestId> {
+        self.submit_deadline((request, metadata), deadline)
+    }
+
     fn submit_deadline(
         &mut self,
         request: (&[u8], &Metadata),

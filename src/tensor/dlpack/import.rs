@@ -7,6 +7,7 @@ use core::ptr::NonNull;
 use core::slice;
 
 use crate::error::{Result, TensorFault};
+use crate::shm::Bytes;
 use crate::tensor::dlpack::abi::{DLDevice, DLManagedTensorVersioned, DLTensor, MAJOR};
 use crate::tensor::dtype::DType;
 use crate::tensor::element::{self, Element};
@@ -27,9 +28,9 @@ pub struct Imported {
     flags: u64,
 }
 
-// SAFETY: `from_raw` demands a deleter that any thread may call and bytes that nobody writes.
+// SAFETY: `from_raw` demands a deleter that any thread may call.
 unsafe impl Send for Imported {}
-// SAFETY: shared access only reads bytes that nobody writes.
+// SAFETY: shared access only reads bytes that nobody writes, or copies them as those that others may write.
 unsafe impl Sync for Imported {}
 
 impl Imported {
@@ -53,7 +54,8 @@ impl Imported {
     ///   it away: nobody else calls its deleter.
     /// - Its pointers are valid: `ndim` lengths, as many strides, and from `byte_offset` on the bytes of the
     ///   tensor.
-    /// - Nobody writes the structure or these bytes until the deleter is called.
+    /// - Nobody writes the structure until the deleter is called, or the bytes while a result of [`bytes`](Self::bytes) or
+    ///   [`elements`](Self::elements) lives. [`copy_to`](Self::copy_to) allows others to write them.
     /// - The deleter may be called on any thread and does not unwind.
     pub unsafe fn from_raw(managed: *mut DLManagedTensorVersioned) -> Result<Self> {
         let null = TensorFault::DlpackNull { field: "DLManagedTensorVersioned" };
@@ -94,9 +96,20 @@ impl Imported {
     /// Returns the elements as bytes, row-major, in the byte order of the host. They may start at any address,
     /// and a BOOL may be any byte: [`DType::check`] checks them.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `from_raw` demands that these bytes are there and not written until the deleter is called,
-        // which `drop` does.
+        // SAFETY: `from_raw` demands that these bytes are there until the deleter is called, which `drop` does, and that
+        // nobody writes them while the result lives.
         unsafe { slice::from_raw_parts(self.data.as_ptr(), self.len) }
+    }
+
+    /// Copies the elements as bytes, as [`bytes`](Self::bytes) returns them. Others may write them meanwhile: the copy of
+    /// such a byte is one of those that were there.
+    ///
+    /// # Panics
+    ///
+    /// If `to` has another length than the tensor.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        // SAFETY: `from_raw` demands that the bytes are there until the deleter is called, which `drop` does.
+        unsafe { Bytes::new(self.data, self.len) }.copy_to(to);
     }
 
     /// Returns the elements, row-major.

@@ -86,6 +86,9 @@ fn a_foreign_tensor_is_read_and_given_back_once() {
     let imported = foreign.take(|_| {}).unwrap();
     assert_eq!((imported.dtype(), imported.shape().dims()), (DType::Uint16, &[2, 3][..]));
     assert_eq!(imported.bytes(), (0..12).collect::<Vec<u8>>());
+    let mut copy = [0; 12];
+    imported.copy_to(&mut copy);
+    assert_eq!(copy, imported.bytes());
     assert_eq!(imported.elements::<u16>().unwrap().len(), 6);
     assert!(imported.elements::<i16>().is_err());
     assert!(!imported.is_read_only() && !imported.is_copied());
