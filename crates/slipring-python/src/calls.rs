@@ -1,6 +1,6 @@
 //! Requests and responses of a connection.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -27,16 +27,24 @@ enum Asked {
 }
 
 impl Connection {
-    /// Sends a request by `submit`, and waits for its response by `wait` in slices. Gives up the request if there is none.
+    /// Sends a request by `submit`, and waits for its response by `wait`, both in slices. Gives up the request if there is none.
     fn call_with<R: Send>(
         &self,
         py: Python<'_>,
-        timeout: Option<Timeout>,
-        submit: impl FnOnce(&mut Link) -> Result<RequestId, Error> + Send,
-        mut wait: impl FnMut(&mut Link, RequestId, std::time::Instant) -> Result<R, Error> + Send,
+        deadline: Deadline,
+        mut submit: impl FnMut(&mut Link, Instant) -> Result<RequestId, Error> + Send,
+        mut wait: impl FnMut(&mut Link, RequestId, Instant) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
-        let deadline = Deadline::after_or(timeout, self.send_timeout());
-        let id = self.joined(py, |link| py.detach(|| submit(link)).map_err(raise))?;
+        let id = loop {
+            let slice = deadline.slice();
+            match self.joined(py, |link| Ok(py.detach(|| submit(link, slice))))? {
+                Err(error) if error.is_timeout() && deadline.has_passed() => {
+                    return Err(timed_out(deadline.waited(), &error));
+                }
+                Err(error) if error.is_timeout() => py.check_signals()?,
+                done => break done.map_err(raise)?,
+            }
+        };
         loop {
             let slice = deadline.slice();
             let done = self.joined(py, |link| Ok(py.detach(|| wait(link, id, slice))))?;
@@ -68,8 +76,8 @@ impl Connection {
         let body = crate::buffer::to_vec(data)?;
         self.call_with(
             data.py(),
-            timeout,
-            |link| link.submit_with(&body, &metadata),
+            Deadline::after_or(timeout, self.send_timeout()),
+            |link, until| link.submit_with_deadline(&body, &metadata, until),
             |link, id, until| link.wait_with_deadline(id, until).map(Message::new),
         )
     }
@@ -89,9 +97,9 @@ impl Connection {
         let mut outgoing = Some(outgoing);
         let answer = self.call_with(
             py,
-            timeout,
-            |link| {
-                let id = link.submit_tensors(&set)?;
+            deadline,
+            |link, until| {
+                let id = link.submit_tensors_deadline(&set, until)?;
                 outgoing.take().into_iter().for_each(OutgoingSet::sent);
                 Ok(id)
             },

@@ -16,7 +16,7 @@ use crate::arrays::Wanted;
 use crate::buffer::{LONG, to_vec};
 use crate::deadline::{Deadline, Timeout};
 use crate::dtype;
-use crate::error::raise;
+use crate::error::{is_timeout, raise};
 use crate::handle::Handle;
 use crate::message::Message;
 use crate::metadata::from_dict;
@@ -66,6 +66,13 @@ const POLLS: u32 = 50;
 
 /// The longest poll of an event loop, whose other tasks wait meanwhile.
 const LONGEST_POLL: Duration = Duration::from_millis(1);
+
+/// How many tensors a receive wants in its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Count {
+    One,
+    Any,
+}
 
 /// What a receive found. `None`: the peer has closed.
 type Found<T> = Option<T>;
@@ -120,10 +127,40 @@ impl Inbox {
     }
 
     /// Returns the next tensors if they are here. `None`: the caller waits.
-    fn try_tensors(&mut self) -> PyResult<Option<Found<TensorSet>>> {
-        match self.left.take() {
-            Some(set) => Ok(Some(Some(set))),
-            None => nothing_yet(self.receiver.try_recv_tensors()),
+    fn try_tensors(&mut self, count: Count) -> PyResult<Option<Found<TensorSet>>> {
+        let next = match self.left.take() {
+            Some(set) => Some(Some(set)),
+            None => nothing_yet(self.receiver.try_recv_tensors())?,
+        };
+        next.map(|found| self.wanted(found, count)).transpose().map_err(raise)
+    }
+
+    /// Waits for the next tensors until a time.
+    fn wait_tensors(
+        &mut self,
+        count: Count,
+        until: Instant,
+    ) -> Result<Found<TensorSet>, slipring::Error> {
+        let found = match self.left.take() {
+            Some(set) => Some(set),
+            None => self.receiver.recv_tensors_deadline(until)?,
+        };
+        self.wanted(found, count)
+    }
+
+    /// Returns a set that the caller wants. Another one stays the next message.
+    fn wanted(
+        &mut self,
+        found: Found<TensorSet>,
+        count: Count,
+    ) -> Result<Found<TensorSet>, slipring::Error> {
+        match found {
+            Some(set) if count == Count::One && set.len() != 1 => {
+                self.left = Some(set);
+                let next = "has more tensors than one, or none";
+                Err(ErrorKind::OtherKind { next, method: "`recv_tensors`" }.into())
+            }
+            found => Ok(found),
         }
     }
 }
@@ -238,30 +275,27 @@ impl Connection {
         )
     }
 
-    fn recv_set(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Found<TensorSet>> {
+    fn recv_set(
+        &self,
+        py: Python<'_>,
+        count: Count,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Found<TensorSet>> {
         self.receiver.wait(
             py,
             || Deadline::after(timeout),
-            |inbox| self.poll(|| inbox.try_tensors()),
-            |inbox, until| inbox.receiver.recv_tensors_deadline(until),
+            |inbox| self.poll(|| inbox.try_tensors(count)),
+            |inbox, until| inbox.wait_tensors(count, until),
         )
     }
 
     /// Receives the one tensor of the next message.
     fn recv_one(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Found<Tensor>> {
-        match self.recv_set(py, timeout)? {
-            None => Ok(None),
-            Some(set) => self.single(py, set).map(Some),
-        }
+        self.recv_set(py, Count::One, timeout)?.map(Self::single).transpose()
     }
 
-    /// Returns the tensor of a set of one. Another set stays the next message.
-    fn single(&self, py: Python<'_>, mut set: TensorSet) -> PyResult<Tensor> {
-        if set.len() != 1 {
-            let next = "has more tensors than one, or none";
-            self.receiver.lock(py)?.left = Some(set);
-            return Err(raise(ErrorKind::OtherKind { next, method: "`recv_tensors`" }.into()));
-        }
+    /// Returns the tensor of a set of one.
+    fn single(mut set: TensorSet) -> PyResult<Tensor> {
         let metadata = set.metadata().clone();
         set.set_metadata(Metadata::new());
         let (_, tensor) = set.into_iter().next().ok_or_else(|| raise(has_tensors()))?;
@@ -355,11 +389,18 @@ impl Connection {
         meta: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<bool> {
         let metadata = from_dict(meta)?.unwrap_or_default();
-        let mut sender = self.sender.lock(data.py())?;
-        let sent = match data.cast::<PyBytes>() {
-            Ok(bytes) => sender.try_send_with(bytes.as_bytes(), &metadata),
-            Err(_) => sender.try_send_with(&to_vec(data)?, &metadata),
+        let py = data.py();
+        let copy;
+        let bytes = if let Ok(bytes) = data.cast::<PyBytes>() {
+            bytes.as_bytes()
+        } else if let Ok(message) = data.cast::<Message>() {
+            message.get().body()
+        } else {
+            // The object's code may send, so this side holds no lock.
+            copy = to_vec(data)?;
+            &copy
         };
+        let sent = self.sender.lock(py)?.try_send_with(bytes, &metadata);
         Ok(no_room(sent)?.is_some())
     }
 
@@ -468,11 +509,16 @@ impl Connection {
         meta: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<bool> {
         let metadata = from_dict(meta)?;
-        let deadline = Deadline::after_or(None, self.send_timeout);
-        let (outgoing, names) = OutgoingSet::of(tensors, &self.context, &deadline)?;
+        let py = tensors.py();
+        let (outgoing, names) = match OutgoingSet::of(tensors, &self.context, &Deadline::now()) {
+            // Other tensors hold the memory for a copy.
+            Err(error) if is_timeout(py, &error) => return Ok(false),
+            done => done?,
+        };
         let mut set = outgoing.to_set(&names)?;
         set.set_metadata(metadata.unwrap_or_default());
-        let sent = no_room(self.sender.lock(tensors.py())?.try_send_tensors(&set))?;
+        let sent = self.sender.lock(py)?.try_send_tensors(&set);
+        let sent = no_room(sent)?;
         if sent.is_some() {
             outgoing.sent();
         }
@@ -514,8 +560,8 @@ impl Connection {
     ///
     /// Raises as `recv_tensor`, but for `TimedOut`.
     fn try_recv_tensor(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
-        let found = self.receiver.lock(py)?.try_tensors()?;
-        found.map(|found| closed(found).and_then(|set| self.single(py, set))).transpose()
+        let found = self.receiver.lock(py)?.try_tensors(Count::One)?;
+        found.map(|found| closed(found).and_then(Self::single)).transpose()
     }
 
     /// Receives the tensors of the next message. Waits as `recv` does.
@@ -523,14 +569,14 @@ impl Connection {
     /// Raises as `recv_tensor`.
     #[pyo3(signature = (timeout = None))]
     fn recv_tensors(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<Tensors> {
-        Tensors::new(py, closed(self.recv_set(py, timeout)?)?)
+        Tensors::new(py, closed(self.recv_set(py, Count::Any, timeout)?)?)
     }
 
     /// Receives the tensors of the next message if they are here. Returns `None` if they are not.
     ///
     /// Raises as `recv_tensor`, but for `TimedOut`.
     fn try_recv_tensors(&self, py: Python<'_>) -> PyResult<Option<Tensors>> {
-        let found = self.receiver.lock(py)?.try_tensors()?;
+        let found = self.receiver.lock(py)?.try_tensors(Count::Any)?;
         found.map(|found| Tensors::new(py, closed(found)?)).transpose()
     }
 
@@ -687,9 +733,14 @@ impl Connection {
     /// were received stay readable.
     ///
     /// Raises `PeerDied` or `ProtocolFault` if the peer may not have received the last messages. A second call does nothing.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let mut receiver = self.receiver.lock_slot(py)?;
-        let mut sender = self.sender.lock_slot(py)?;
+    fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let (py, this) = (slf.py(), slf.get());
+        if this.sender.lock_slot(py)?.is_none() {
+            return Ok(());
+        }
+        unwatch(slf.as_any())?;
+        let mut receiver = this.receiver.lock_slot(py)?;
+        let mut sender = this.sender.lock_slot(py)?;
         if sender.is_none() {
             return Ok(());
         }
@@ -706,12 +757,11 @@ impl Connection {
 
     #[pyo3(signature = (exception = None, *_rest))]
     fn __exit__(
-        &self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         exception: Option<&Bound<'_, PyAny>>,
         _rest: &Bound<'_, PyTuple>,
     ) -> PyResult<()> {
-        match (self.close(py), exception) {
+        match (Self::close(slf), exception) {
             // The exception of the block says more.
             (Err(_), Some(_)) => Ok(()),
             (closed, _) => closed,
@@ -740,14 +790,24 @@ impl TensorIterator {
     }
 }
 
+/// `slipring._asyncio`, from its first use on.
+static ASYNCIO: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+
 /// Calls a function of `slipring._asyncio`.
 pub fn asyncio<'py, A>(py: Python<'py>, function: &str, arguments: A) -> PyResult<Bound<'py, PyAny>>
 where
     A: pyo3::call::PyCallArgs<'py>,
 {
-    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let load = || py.import("slipring._asyncio").map(Bound::unbind);
-    MODULE.get_or_try_init(py, load)?.bind(py).getattr(function)?.call1(arguments)
+    ASYNCIO.get_or_try_init(py, load)?.bind(py).getattr(function)?.call1(arguments)
+}
+
+/// Takes an object's descriptor out of event loops, before it is closed, and wakes the tasks that wait for it.
+pub fn unwatch(owner: &Bound<'_, PyAny>) -> PyResult<()> {
+    match ASYNCIO.get(owner.py()) {
+        Some(module) => module.bind(owner.py()).getattr("unwatch")?.call1((owner,)).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Allocates a tensor as Python asks for it.

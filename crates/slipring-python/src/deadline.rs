@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The longest wait without a look at the interpreter's signals. Issue 25 asks for `KeyboardInterrupt` within 50 ms.
+/// The longest wait without a look at the interpreter's signals, so `KeyboardInterrupt` comes within 50 ms.
 pub const SLICE: Duration = Duration::from_millis(40);
 
 /// A timeout in seconds that a caller gave. `None`: there is none.
@@ -46,6 +46,12 @@ impl Deadline {
         let began = Instant::now();
         // A time that the clock cannot hold is no deadline.
         Self { began, end: timeout.and_then(|timeout| began.checked_add(timeout.duration())) }
+    }
+
+    /// Returns the deadline of an operation that does not wait.
+    pub fn now() -> Self {
+        let began = Instant::now();
+        Self { began, end: Some(began) }
     }
 
     /// Returns the deadline after a timeout, or after `default`.

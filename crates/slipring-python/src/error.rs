@@ -21,6 +21,11 @@ pub fn timed_out(after: Duration, error: &Error) -> PyErr {
     exception("TimedOut", source.map_or(text.clone(), |source| format!("{text}: {source}")))
 }
 
+/// Returns whether an exception is `TimedOut`.
+pub fn is_timeout(py: Python<'_>, error: &PyErr) -> bool {
+    find(py, "TimedOut").is_ok_and(|class| error.is_instance(py, &class))
+}
+
 /// Returns an exception of a class of `slipring._errors`.
 #[cold]
 pub fn exception(class: &'static str, text: String) -> PyErr {
@@ -73,7 +78,7 @@ fn class_of(kind: &ErrorKind) -> &'static str {
         ErrorKind::LinkClosed => "Closed",
         ErrorKind::Metadata(_) | ErrorKind::Tensor(_) => "InvalidTensor",
         ErrorKind::Forked => "Forked",
-        ErrorKind::Os { .. } => "SystemError",
+        ErrorKind::Os { .. } => "SystemCallFailed",
         _ => "Error",
     }
 }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use slipring::Context;
 
-use crate::connection::{Connection, Waits, asyncio};
+use crate::connection::{Connection, Waits, asyncio, unwatch};
 use crate::context::trusted;
 use crate::deadline::{Deadline, Timeout};
 use crate::error::raise;
@@ -86,8 +86,12 @@ impl Listener {
     }
 
     /// Closes the listener. A second call does nothing.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let listener = self.listener.lock_slot(py)?.take();
+    fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        if slf.get().listener.lock_slot(py)?.is_some() {
+            unwatch(slf.as_any())?;
+        }
+        let listener = slf.get().listener.lock_slot(py)?.take();
         py.detach(|| drop(listener));
         Ok(())
     }
@@ -97,8 +101,8 @@ impl Listener {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+    fn __exit__(slf: &Bound<'_, Self>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        Self::close(slf)
     }
 
     fn __repr__(&self) -> String {

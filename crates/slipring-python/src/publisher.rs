@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use slipring::broadcast::{EventKind, Policy, SubscriberState};
@@ -45,7 +46,7 @@ impl Publisher {
 impl Publisher {
     /// Publishes a message: `bytes`, or a copy of any object with the buffer protocol.
     ///
-    /// Raises `ResourceLimit`, `TooLarge`, `TimedOut`, `Closed`, `Forked`.
+    /// Raises `ResourceLimit`, `TooLarge`, `TimedOut`, `Closed`, `Forked`, and `ValueError` for a `timeout` beside `meta`.
     #[pyo3(signature = (data, *, meta = None, timeout = None))]
     fn send(
         &self,
@@ -55,6 +56,10 @@ impl Publisher {
     ) -> PyResult<()> {
         let py = data.py();
         let metadata = from_dict(meta)?;
+        if metadata.is_some() && timeout.is_some() {
+            let text = "a message with meta waits for the context's send_timeout: pass meta or timeout, not both";
+            return Err(PyValueError::new_err(text));
+        }
         let copy;
         let bytes = match data.cast::<PyBytes>() {
             Ok(bytes) => bytes.as_bytes(),

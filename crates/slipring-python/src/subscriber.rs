@@ -9,7 +9,7 @@ use slipring::ErrorKind;
 use slipring::broadcast::{OwnedSample, Sample as Borrowed, SubscribeOptions};
 use slipring::error::TryRecvError;
 
-use crate::connection::asyncio;
+use crate::connection::{asyncio, unwatch};
 use crate::deadline::{Deadline, Timeout};
 use crate::error::raise;
 use crate::handle::Handle;
@@ -113,8 +113,12 @@ impl Subscriber {
     }
 
     /// Leaves the topic. Tensors that were received stay readable. A second call does nothing.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let subscriber = self.subscriber.lock_slot(py)?.take();
+    fn close(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let py = slf.py();
+        if slf.get().subscriber.lock_slot(py)?.is_some() {
+            unwatch(slf.as_any())?;
+        }
+        let subscriber = slf.get().subscriber.lock_slot(py)?.take();
         py.detach(|| drop(subscriber));
         Ok(())
     }
@@ -124,8 +128,8 @@ impl Subscriber {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+    fn __exit__(slf: &Bound<'_, Self>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        Self::close(slf)
     }
 }
 

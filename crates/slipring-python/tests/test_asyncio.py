@@ -174,3 +174,44 @@ def test_a_closed_link_leaves_no_descriptor(name: str) -> None:
         assert len(os.listdir("/proc/self/fd")) <= before
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_close_ends_the_waits(link: Link, name: str, elsewhere: bool) -> None:
+    _, far = link
+
+    async def main() -> None:
+        with slipring.publish(name):
+            listener = slipring.listen(f"{name}-listener")
+            subscriber = slipring.subscribe(name)
+            waits = [far.arecv, far.arecv_tensor, subscriber.arecv, listener.aaccept]
+            tasks = [asyncio.ensure_future(wait()) for wait in waits]
+            await asyncio.sleep(0.05)
+            for owner in (far, subscriber, listener):
+                if elsewhere:
+                    await asyncio.to_thread(owner.close)
+                else:
+                    owner.close()
+            for task in tasks:
+                with pytest.raises(slipring.Closed):
+                    await asyncio.wait_for(task, LONG)
+
+    asyncio.run(main())
+
+
+def test_an_iterator_is_sent_whole_when_there_is_room(name: str) -> None:
+    near, far = connected(name, near=slipring.Context(ring_capacity=4096))
+    sent = 0
+    while near.try_send(bytes(100)):
+        sent += 1
+
+    async def main() -> None:
+        task = asyncio.create_task(near.asend_tensors(np.full(10, number) for number in range(2)))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        for _ in range(sent):
+            assert await far.arecv() == bytes(100)
+        await asyncio.wait_for(task, LONG)
+        assert len(await far.arecv_tensors()) == 2
+
+    asyncio.run(main())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import slipring
-from conftest import LONG, Child
+from conftest import LONG, Child, connected
 
 Link = tuple[slipring.Connection, slipring.Connection]
 
@@ -113,3 +114,20 @@ def test_serve_raises_what_its_handler_raises(link: Link) -> None:
     thread.join()
     near.close()
     far.serve(handler)
+
+
+def test_a_call_without_room_ends_at_its_timeout(name: str) -> None:
+    near, far = connected(name, near=slipring.Context(ring_capacity=4096))
+    sent = 0
+    while near.try_send(bytes(100)):
+        sent += 1
+    start = time.monotonic()
+    with pytest.raises(slipring.TimedOut):
+        near.call(bytes(100), timeout=0.1)
+    with pytest.raises(slipring.TimedOut):
+        near.call_tensors([np.zeros(10)], timeout=0.1)
+    assert 0.2 <= time.monotonic() - start < 10
+    for _ in range(sent):
+        assert far.recv(LONG) == bytes(100)
+    with pytest.raises(slipring.TimedOut):
+        far.recv_request(0)

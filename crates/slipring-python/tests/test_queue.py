@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import pickle
 import queue
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -78,3 +81,52 @@ def test_a_full_queue_says_so() -> None:
     items.put(b"room")
     assert items.get(timeout=LONG) == b"room"
     items.close()
+
+
+def test_a_producer_that_nobody_accepts_gets_full_in_time() -> None:
+    items = slipring.Queue()
+    producer = pickle.loads(pickle.dumps(items))
+    start = time.monotonic()
+    with pytest.raises(queue.Full):
+        producer.put_nowait(b"one")
+    with pytest.raises(queue.Full):
+        producer.put(b"two", timeout=0.05)
+    assert time.monotonic() - start < 10
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(items.get, timeout=LONG)
+        producer.put(b"three", timeout=LONG)
+        assert got.result(LONG) == b"three"
+    items.close()
+
+
+def test_a_producer_that_breaks_the_rules_ends_alone() -> None:
+    items = slipring.Queue()
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(items.get, timeout=LONG)
+        wrong = slipring.connect(items._name, timeout=LONG)
+        with pytest.raises(slipring.Error):
+            wrong.call(b"a request", timeout=0)
+        pickle.loads(pickle.dumps(items)).put(b"item", timeout=LONG)
+        assert got.result(LONG) == b"item"
+    items.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_does_not_inherit_a_held_lock() -> None:
+    items = slipring.Queue()
+    with items._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if items._lock.acquire(timeout=LONG) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    items.close()
+
+
+def test_a_close_ends_a_get() -> None:
+    items = slipring.Queue()
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(items.get, timeout=LONG)
+        time.sleep(0.05)
+        items.close()
+        with pytest.raises((ValueError, slipring.Closed)):
+            got.result(LONG)

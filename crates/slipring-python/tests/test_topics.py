@@ -119,3 +119,8 @@ def test_a_subscriber_finds_the_next_publisher(name: str) -> None:
         publisher.send(b"again")
         sample = subscriber.recv(LONG)
         assert (sample.message, sample.restarted) == (b"again", True)
+
+
+def test_a_timeout_beside_meta_is_refused(name: str) -> None:
+    with slipring.publish(name) as publisher, pytest.raises(ValueError, match="not both"):
+        publisher.send(b"", meta={"a": 1}, timeout=1.0)

@@ -2,7 +2,7 @@
 
 1. A task asks for the descriptor before its first attempt: from then on an attempt that finds nothing announces that
    this side sleeps, and the peer wakes the descriptor.
-2. The loop watches a descriptor only while a task waits for it.
+2. The loop watches a descriptor only while a task waits for it, and no more when its owner closes it.
 3. A receive polls for some microseconds before it sleeps, as long as that finds messages: two busy sides then exchange
    them without a system call. After polls in vain it polls rarely.
 """
@@ -10,16 +10,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ._errors import PeerClosed
+from ._errors import Closed, PeerClosed
 
 if TYPE_CHECKING:
     from ._slipring import Connection, Sample, Subscriber
 
 # While other peers hold all memory, or there is no publisher, no descriptor tells when that ends.
 _PAUSE = 0.005
+
+# The longest wait of a close for the loop of another thread, which may be busy or wait for the closing one.
+_PATIENCE = 0.1
 
 # The time that a poll takes from the other tasks of the loop at most, in seconds: that of two turns of the loop. Beside
 # load the peer's answer takes longer than one.
@@ -37,6 +41,7 @@ class _Watch:
         self.loop = loop
         self.descriptor = descriptor
         self.waiters: set[asyncio.Future[None]] = set()
+        self.is_closed = False
         self.misses = 0
 
     def poll(self, connection: Connection) -> None:
@@ -51,7 +56,39 @@ class _Watch:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _end(self) -> None:
+        if self.waiters:
+            self.loop.remove_reader(self.descriptor)
+        self._wake()
+        self.waiters.clear()
+
+    def close(self) -> None:
+        """Wakes the tasks, and has the loop forget the descriptor: before this returns, unless its thread is busy."""
+        self.is_closed = True
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self.loop or not self.loop.is_running():
+            if not self.loop.is_closed():
+                self._end()
+            return
+        ended = threading.Event()
+
+        def end() -> None:
+            self._end()
+            ended.set()
+
+        try:
+            self.loop.call_soon_threadsafe(end)
+        except RuntimeError:
+            # The loop was closed meanwhile.
+            return
+        ended.wait(_PATIENCE)
+
     async def wait(self, timeout: float | None) -> None:
+        if self.is_closed:
+            raise Closed("this side has closed the object")
         waiter = self.loop.create_future()
         if not self.waiters:
             self.loop.add_reader(self.descriptor, self._wake)
@@ -60,8 +97,9 @@ class _Watch:
         try:
             await waiter
         finally:
+            was_watched = bool(self.waiters)
             self.waiters.discard(waiter)
-            if not self.waiters:
+            if was_watched and not self.waiters:
                 self.loop.remove_reader(self.descriptor)
             if timer is not None:
                 timer.cancel()
@@ -81,6 +119,13 @@ def _watch(owner: Any, descriptor: int) -> _Watch:
     if watch is None or watch.loop is not loop or watch.descriptor != descriptor:
         watch = _watches[owner] = _Watch(loop, descriptor)
     return watch
+
+
+def unwatch(owner: Any) -> None:
+    """Ends the waits for the descriptor of a connection, a subscriber or a listener that is about to be closed."""
+    watch = _watches.get(owner)
+    if watch is not None:
+        watch.close()
 
 
 async def receive(connection: Connection, attempt: str) -> Any:
@@ -105,6 +150,9 @@ async def send(connection: Connection, attempt: str, data: Any, meta: Any) -> No
     """Calls the method ``attempt`` until it returns ``True``."""
     watch = _watch(connection, connection.fileno())
     method = getattr(connection, attempt)
+    if attempt == "try_send_tensors" and not isinstance(data, dict):
+        # Each attempt takes all tensors, and an iterator has them once.
+        data = list(data)
     while not method(data, meta=meta):
         await watch.wait(_PAUSE)
 

@@ -91,5 +91,5 @@ class Forked(Error, RuntimeError):
     """The object belongs to the parent of this forked process."""
 
 
-class SystemError(Error, OSError):
+class SystemCallFailed(Error, OSError):
     """The kernel refused a system call."""

@@ -7,10 +7,11 @@ import os
 import queue
 import threading
 import time
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ._errors import Closed, Error, OtherKind, PeerClosed, PeerDied, TimedOut
+from ._errors import Closed, Error, InvalidTensor, OtherKind, PeerClosed, PeerDied, ProtocolFault, TimedOut
 from ._slipring import Connection, Context, Listener, Tensor, Tensors
 
 if TYPE_CHECKING:
@@ -21,8 +22,28 @@ Empty = queue.Empty
 
 _numbers = itertools.count()
 
+# No process waits longer, in seconds, and a lock takes it.
+_FOREVER = 1e6
+
 # How long a getter sleeps between two looks at all producers, if it has several.
 _PAUSE = 0.0005
+
+# How long the first `put` that does not wait gives the getter to accept the connection.
+_HANDSHAKE = 0.1
+
+# A producer that fails so has no next item.
+_ENDED = (PeerClosed, PeerDied, ProtocolFault, OtherKind, InvalidTensor)
+
+_queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # A thread that the child does not have may have held the lock.
+    for each in list(_queues):
+        each._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Queue:
@@ -30,7 +51,8 @@ class Queue:
 
     The process that makes the queue gets. Processes that it is passed to, by ``multiprocessing`` with any start
     method, put. What ``get`` returns is ``bytes``, a ``Tensor``, or a ``dict`` of tensors: nothing is pickled.
-    ``maxsize`` is not counted: a ``put`` waits while the getter's connection has no room.
+    ``maxsize`` is not counted: a ``put`` waits while the getter's connection has no room. The items of a producer that
+    breaks the protocol end, and the others go on.
     """
 
     def __init__(self, maxsize: int = 0, *, context: Context | None = None) -> None:
@@ -45,6 +67,7 @@ class Queue:
         self._out_pid = 0
         self._is_closed = False
         self._maxsize = maxsize
+        _queues.add(self)
 
     def __getstate__(self) -> tuple[str, int]:
         return self._name, self._maxsize
@@ -60,6 +83,7 @@ class Queue:
         self._out = None
         self._out_pid = 0
         self._is_closed = False
+        _queues.add(self)
 
     def _gets(self) -> Listener | None:
         """Returns the listener in the process that made the queue. A forked child has that of its parent."""
@@ -70,12 +94,15 @@ class Queue:
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Puts bytes, a tensor, or a dict of tensors. Waits for room, at most for ``timeout`` seconds.
 
-        Raises ``Full`` if there is none, ``ValueError`` after ``close()``, and ``PeerDied`` or ``PeerClosed`` if the
-        getter is gone.
+        The first ``put`` of a process waits until the getter calls ``get``, and one with ``block=False`` a moment.
+
+        Raises ``Full`` if there is no room in time, ``ValueError`` after ``close()``, and ``PeerDied``, ``PeerClosed``
+        or ``NobodyListens`` if the getter is gone.
         """
-        out = self._connect(timeout)
-        wait = (1e9 if timeout is None else timeout) if block else 0
+        end = None if timeout is None else time.monotonic() + timeout
         try:
+            out = self._connect((_FOREVER if timeout is None else timeout) if block else _HANDSHAKE)
+            wait = (_FOREVER if end is None else max(0.0, end - time.monotonic())) if block else 0
             if isinstance(item, (bytes, bytearray, memoryview)):
                 out.send(item, timeout=wait)
             else:
@@ -84,22 +111,27 @@ class Queue:
             raise Full from None
 
     def put_nowait(self, item: Any) -> None:
-        """Puts as ``put`` does, and does not wait."""
+        """Puts as ``put`` does, and does not wait for room."""
         self.put(item, block=False)
 
-    def _connect(self, timeout: float | None) -> Connection:
+    def _connect(self, timeout: float) -> Connection:
         if self._is_closed:
             raise ValueError(f"Queue {self!r} is closed")
-        with self._lock:
-            if self._out is None or self._out_pid != os.getpid():
+        end = time.monotonic() + timeout
+        if not self._lock.acquire(timeout=max(0.0, timeout)):
+            raise Full
+        try:
+            out = self._out
+            if out is None or self._out_pid != os.getpid():
                 # The getter accepts while it gets, so a long handshake is no fault.
-                patience = 1e6 if timeout is None else timeout
                 if (listener := self._gets()) is not None:
-                    self._out = self._connect_to_self(listener)
+                    out = self._connect_to_self(listener)
                 else:
-                    self._out = Context.default().connect(self._name, timeout=patience)
-                self._out_pid = os.getpid()
-            return self._out
+                    out = Context.default().connect(self._name, timeout=max(0.0, end - time.monotonic()))
+                self._out, self._out_pid = out, os.getpid()
+            return out
+        finally:
+            self._lock.release()
 
     def _connect_to_self(self, listener: Listener) -> Connection:
         found: list[Connection | BaseException] = []
@@ -128,12 +160,12 @@ class Queue:
         Raises ``Empty`` if there is none, and ``ValueError`` after ``close()``, or in a process that did not make the
         queue.
         """
-        if self._is_closed:
-            raise ValueError(f"Queue {self!r} is closed")
-        if (listener := self._gets()) is None:
-            raise ValueError("only the process that made the queue gets")
         end = None if timeout is None else time.monotonic() + timeout
         while True:
+            if self._is_closed:
+                raise ValueError(f"Queue {self!r} is closed")
+            if (listener := self._gets()) is None:
+                raise ValueError("only the process that made the queue gets")
             with self._lock:
                 if self._poll(listener):
                     return self._ready.popleft()
@@ -153,7 +185,7 @@ class Queue:
     def _wait(self, source: Connection, timeout: float) -> None:
         try:
             self._ready.append(bytes(source.recv(timeout)))
-        except (TimedOut, OtherKind, PeerClosed, PeerDied, Closed):
+        except (TimedOut, Closed, *_ENDED):
             # The next poll handles it.
             return
 
@@ -168,7 +200,7 @@ class Queue:
             try:
                 if (item := _take(source)) is not None:
                     self._ready.append(item)
-            except (PeerClosed, PeerDied):
+            except _ENDED:
                 self._sources.remove(source)
         return bool(self._ready)
 
