@@ -105,7 +105,7 @@ pub fn copy_in(
             Ok(Some(tensor)) => {
                 let wanted = wanted(tensor.dtype(), tensor.shape().dims())?;
                 let mut draft = wanted.allocate(py, context, Some(deadline))?;
-                draft.copy_from_slice(tensor.bytes());
+                tensor.copy_to(&mut draft);
                 draft
             }
             Ok(None) => {
@@ -135,14 +135,14 @@ pub fn copy_loan(
 ) -> PyResult<Tensor> {
     let (dtype, shape) = (memory.dtype(), *memory.shape());
     if dtype == DType::Bytes {
-        return memory.read(|tensor| tensor.to_private().map_err(raise));
+        return memory.read(slipring::Tensor::to_private);
     }
     let wanted = Wanted { dtype, shape, is_zeroed: false, is_frozen: false };
     let mut draft = wanted.allocate(py, context, Some(deadline))?;
     memory.read(|tensor| {
-        tensor.bytes().map_err(raise)?.copy_to(&mut draft);
+        tensor.bytes()?.copy_to(&mut draft);
         // What was copied is what was sent.
-        tensor.bytes().map(drop).map_err(raise)
+        tensor.bytes().map(drop)
     })?;
     draft.share().map_err(raise)
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::AtomicPtr;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use slipring::ErrorKind;
 
+use crate::error::raise;
 use crate::metadata::type_name;
 
 /// The memory of another object, as long as this view lives.
@@ -71,7 +73,8 @@ impl View {
             .collect()
     }
 
-    /// Copies the elements in row-major order, which is the one copy of an array that is not.
+    /// Copies the elements in row-major order, which is the one copy of an array that is not. Another thread or a peer may
+    /// write them meanwhile: the copy then has old and new bytes.
     ///
     /// # Errors
     ///
@@ -82,22 +85,59 @@ impl View {
     /// If `to` has another length.
     pub fn copy_to(&self, py: Python<'_>, to: &mut [u8]) -> PyResult<()> {
         assert_eq!(to.len(), self.len(), "the copy takes all bytes");
+        // SAFETY: the slice has as many bytes.
+        unsafe { self.copy_to_start(py, to.as_mut_ptr()) }
+    }
+
+    /// Returns a copy as [`copy_to`](Self::copy_to) makes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_to`](Self::copy_to). `ResourceLimit`: there is no memory.
+    fn to_vec(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        let mut copy = with_room(self.len())?;
+        // SAFETY: the list has room for as many bytes.
+        unsafe { self.copy_to_start(py, copy.as_mut_ptr())? };
+        // SAFETY: they were written above.
+        unsafe { copy.set_len(self.len()) };
+        Ok(copy)
+    }
+
+    /// # Safety
+    ///
+    /// `to` takes as many bytes as the view has, and nobody else knows them.
+    unsafe fn copy_to_start(&self, py: Python<'_>, to: *mut u8) -> PyResult<()> {
+        let len = self.len();
         // SAFETY: the view is alive.
-        if self.len() >= LONG && unsafe { ffi::PyBuffer_IsContiguous(&*self.raw, b'C' as _) } == 1 {
-            let from = AtomicPtr::new(self.raw.buf.cast::<u8>());
+        if len >= LONG && unsafe { ffi::PyBuffer_IsContiguous(&*self.raw, b'C' as _) } == 1 {
+            let ends = (AtomicPtr::new(self.raw.buf.cast::<u8>()), AtomicPtr::new(to));
             py.detach(|| {
-                // SAFETY: the view keeps as many bytes there, which are none of `to`: nobody else has seen that.
-                unsafe { ptr::copy_nonoverlapping(from.into_inner(), to.as_mut_ptr(), to.len()) }
+                let (from, to) = (ends.0.into_inner(), ends.1.into_inner());
+                // SAFETY: the view keeps as many bytes there, and none of them is at `to`. No reference to them exists here,
+                // and nothing depends on their values.
+                unsafe { ptr::copy_nonoverlapping(from, to, len) }
             });
             return Ok(());
         }
-        let (start, len) = (to.as_mut_ptr().cast::<c_void>(), self.raw.len);
+        let (start, len) = (to.cast::<c_void>(), self.raw.len);
         // SAFETY: the view is alive, and `to` takes as many bytes as it has.
         match unsafe { ffi::PyBuffer_ToContiguous(start, &*self.raw, len, b'C' as _) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(py)),
         }
     }
+}
+
+/// Returns an empty list with room for so many bytes, a length that another object chose.
+///
+/// # Errors
+///
+/// `ResourceLimit`: there is no memory.
+pub fn with_room(len: usize) -> PyResult<Vec<u8>> {
+    let mut list = Vec::new();
+    let room = list.try_reserve_exact(len);
+    room.map_err(|_| raise(ErrorKind::OutOfMemory { bytes: len as u64 }.into()))?;
+    Ok(list)
 }
 
 /// The bytes from which on a copy lets other Python threads run: about 50 µs.
@@ -145,6 +185,8 @@ pub struct Elements<'a> {
     pub is_writable: bool,
     /// Bytes of an element.
     pub size: usize,
+    /// Whether the elements have lengths of their own, so the dimensions do not tell the length in bytes.
+    pub is_encoded: bool,
     /// The format of an element, if there is one.
     pub format: Option<&'static CStr>,
     /// The lengths of the dimensions, then their strides in bytes. They live as long as the view.
@@ -161,6 +203,11 @@ impl Elements<'_> {
         }
         if wants(ffi::PyBUF_FORMAT) && self.format.is_none() {
             return Some("the buffer protocol has no format for this dtype: use DLPack, or view()");
+        }
+        if wants(ffi::PyBUF_ND) && self.is_encoded {
+            return Some(
+                "elements of bytes have no one length: use strings(), or ask for plain bytes",
+            );
         }
         if wants(ffi::PyBUF_F_CONTIGUOUS) && !wants(ffi::PyBUF_C_CONTIGUOUS) && rank > 1 {
             return Some("the tensor is row-major: copy it for column-major order");
@@ -188,7 +235,7 @@ pub unsafe fn export_elements(
     if let Some(why) = elements.refusal(flags) {
         return Err(PyBufferError::new_err(why));
     }
-    let Elements { start, len, is_writable, size, format, dims } = *elements;
+    let Elements { start, len, is_writable, size, format, dims, .. } = *elements;
     let wants = |flag: c_int| flags & flag == flag;
     let rank = dims.len() / 2;
     let mut filled = ffi::Py_buffer::new();
@@ -216,13 +263,11 @@ pub unsafe fn export_elements(
 ///
 /// # Errors
 ///
-/// `TypeError`: the object has no buffer protocol. What the object raises.
+/// `TypeError`: the object has no buffer protocol. `ResourceLimit`: there is no memory. What the object raises.
 pub fn to_vec(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let Some(view) = View::of(object)? else {
         let text = format!("a message is bytes-like, not {}", type_name(object));
         return Err(PyTypeError::new_err(text));
     };
-    let mut bytes = vec![0; view.len()];
-    view.copy_to(object.py(), &mut bytes)?;
-    Ok(bytes)
+    view.to_vec(object.py())
 }

@@ -16,6 +16,7 @@ use slipring::tensor::dlpack::{
     DLDevice, DLManagedTensorVersioned, DLPackVersion, DLTensor, Imported, export_on,
 };
 
+use crate::buffer::with_room;
 use crate::error::raise;
 use crate::memory::{Memory, ViewGuard};
 
@@ -65,7 +66,7 @@ pub fn export(
     let place = memory.open_view()?;
     let guard = ViewGuard(memory.clone());
     if dtype == DType::Bool && !place.is_writable {
-        memory.read(|tensor| tensor.for_each_chunk::<bool>(|_| {}).map_err(raise))?;
+        memory.read(|tensor| tensor.for_each_chunk::<bool>(|_| {}))?;
     }
     let needs_copy = !is_versioned && !place.is_writable;
     if needs_copy && copies == Some(false) {
@@ -74,15 +75,21 @@ pub fn export(
     }
     let shape = memory.shape();
     let (raw, flags) = if copies == Some(true) || needs_copy {
-        let mut copy: Vec<u8> = Vec::with_capacity(place.len);
-        // SAFETY: the view keeps as many bytes there, and the copy has room for them.
-        unsafe { ptr::copy_nonoverlapping(place.start, copy.as_mut_ptr(), place.len) };
-        // SAFETY: they were written above.
-        unsafe { copy.set_len(place.len) };
-        if !place.is_writable {
-            // What was copied is what was sent.
-            memory.read(|tensor| tensor.bytes().map(drop).map_err(raise))?;
-        }
+        let mut copy = if place.is_writable {
+            let mut copy = with_room(place.len)?;
+            // SAFETY: the view keeps as many bytes there, and the copy has room for them. Another thread may write them: no
+            // reference to them exists here, and nothing depends on their values.
+            unsafe { ptr::copy_nonoverlapping(place.start, copy.as_mut_ptr(), place.len) };
+            // SAFETY: they were written above.
+            unsafe { copy.set_len(place.len) };
+            copy
+        } else {
+            memory.read(|tensor| {
+                let copy = tensor.bytes()?.try_to_vec()?;
+                // What was copied is what was sent.
+                tensor.bytes().map(|_| copy)
+            })?
+        };
         let at = (copy.as_mut_ptr() as u64, place.len);
         (export_on(DLDevice::CPU, copy, at, dtype, shape), Structure::IS_COPIED)
     } else {
@@ -156,7 +163,8 @@ unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Imports the tensor of an object with `__dlpack__`. `None`: the object has none.
+/// Imports the tensor of an object with `__dlpack__`. `None`: the object has none. Others may write its elements: the caller
+/// reads them by [`Imported::copy_to`] alone.
 ///
 /// # Errors
 ///
@@ -180,8 +188,8 @@ pub fn import(object: &Bound<'_, PyAny>) -> PyResult<Option<Imported>> {
     } else {
         return Err(PyBufferError::new_err("__dlpack__ returned no DLPack capsule"));
     };
-    // SAFETY: the capsule owned a structure as `dlpack.h` describes it, and has given it away. This thread is attached until
-    // the caller has copied the elements, and drops the import.
+    // SAFETY: the capsule owned a structure as `dlpack.h` describes it, and has given it away. Other threads and peers may
+    // write the elements, which the caller reads by `Imported::copy_to` alone.
     unsafe { Imported::from_raw(raw.as_ptr()) }.map(Some).map_err(raise)
 }
 

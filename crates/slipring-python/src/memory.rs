@@ -11,13 +11,14 @@
 //! 2. What is ready is never written here, and each view of it is read-only.
 //! 3. The memory lives as long as the tensor or any view of it: a view of the buffer protocol keeps the tensor's object, and
 //!    one of DLPack an [`Arc`] of this.
+//! 4. No exception is made under the lock: that calls Python code, which may let another thread run that waits for the lock.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicPtr;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use slipring::{DType, Shape, Tensor, TensorMut};
+use slipring::{DType, Error, Shape, Tensor, TensorMut};
 
 use crate::error::{exception, raise};
 use crate::process::Owner;
@@ -46,6 +47,35 @@ enum Contents {
     Sending,
     Sent,
     Released,
+}
+
+/// Why an operation failed. It becomes an exception when the lock is free.
+enum Refusal {
+    Gone(&'static str),
+    /// So many views are alive, and none may be when the tensor becomes this.
+    Views(usize, &'static str),
+    Failed(Error),
+}
+
+impl Refusal {
+    fn into_exception(self) -> PyErr {
+        match self {
+            Self::Gone(text) => exception("TensorGone", text.into()),
+            Self::Views(views, what) => {
+                let text = format!(
+                    "{views} views of the tensor are alive (arrays, memoryviews, DLPack tensors), 0 may be when it is {what}: delete them first"
+                );
+                exception("ViewsAlive", text)
+            }
+            Self::Failed(error) => raise(error),
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 /// Where the bytes are.
@@ -84,6 +114,13 @@ impl Memory {
         Self { dtype, shape, dims, owner: Owner::here(), state }
     }
 
+    /// Calls `act` under the lock.
+    fn locked<R>(&self, act: impl FnOnce(&mut State) -> Result<R, Refusal>) -> PyResult<R> {
+        self.owner.check()?;
+        let done = act(&mut self.state.lock());
+        done.map_err(Refusal::into_exception)
+    }
+
     /// Returns the data type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -115,8 +152,7 @@ impl Memory {
     ///
     /// `TensorGone`, `Forked`.
     pub fn facts(&self) -> PyResult<Facts> {
-        self.owner.check()?;
-        match &self.state.lock().contents {
+        self.locked(|state| match &state.contents {
             Contents::Draft(..) => {
                 Ok(Facts { is_writable: true, is_stable: true, is_loaned: false })
             }
@@ -126,7 +162,7 @@ impl Memory {
                 is_loaned: tensor.is_loaned(),
             }),
             other => Err(other.gone()),
-        }
+        })
     }
 
     /// Counts a view, and returns the place of the bytes. [`close_view`](Self::close_view) ends it.
@@ -138,21 +174,21 @@ impl Memory {
     /// - `InvalidTensor`: the processor cannot reach the bytes.
     /// - `Forked`.
     pub fn open_view(&self) -> PyResult<Place> {
-        self.owner.check()?;
-        let mut state = self.state.lock();
-        let place = match &mut state.contents {
-            Contents::Draft(tensor, start) => {
-                Place { start: *start.get_mut(), len: tensor.byte_len(), is_writable: true }
-            }
-            Contents::Ready(tensor) => {
-                let bytes = tensor.bytes().map_err(raise)?;
-                let start = bytes.as_ptr().cast_mut();
-                Place { start, len: bytes.len(), is_writable: false }
-            }
-            other => return Err(other.gone()),
-        };
-        state.views += 1;
-        Ok(place)
+        self.locked(|state| {
+            let place = match &mut state.contents {
+                Contents::Draft(tensor, start) => {
+                    Place { start: *start.get_mut(), len: tensor.byte_len(), is_writable: true }
+                }
+                Contents::Ready(tensor) => {
+                    let bytes = tensor.bytes()?;
+                    let start = bytes.as_ptr().cast_mut();
+                    Place { start, len: bytes.len(), is_writable: false }
+                }
+                other => return Err(other.gone()),
+            };
+            state.views += 1;
+            Ok(place)
+        })
     }
 
     /// Ends a view. Any thread may do so, attached or not.
@@ -163,20 +199,19 @@ impl Memory {
         }
     }
 
-    /// Calls `read` with the tensor while it is ready.
+    /// Calls `read`, which calls no Python code, with the tensor while it is ready.
     ///
     /// # Errors
     ///
-    /// `TensorGone`: the tensor is no longer, or not yet, ready: [`share`](Self::share) makes a draft so.
-    pub fn read<R>(&self, read: impl FnOnce(&Tensor) -> PyResult<R>) -> PyResult<R> {
-        self.owner.check()?;
-        match &self.state.lock().contents {
-            Contents::Ready(tensor) => read(tensor),
+    /// Those of `read`. `TensorGone`: the tensor is no longer, or not yet, ready: [`share`](Self::share) makes a draft so.
+    pub fn read<R>(&self, read: impl FnOnce(&Tensor) -> Result<R, Error>) -> PyResult<R> {
+        self.locked(|state| match &state.contents {
+            Contents::Ready(tensor) => Ok(read(tensor)?),
             Contents::Draft(..) => {
-                Err(exception("TensorGone", "the tensor is being written: share() it first".into()))
+                Err(Refusal::Gone("the tensor is being written: share() it first"))
             }
             other => Err(other.gone()),
-        }
+        })
     }
 
     /// Ends the writing of a draft. What is ready stays ready.
@@ -185,17 +220,15 @@ impl Memory {
     ///
     /// `ViewsAlive`, `TensorGone`, `Forked`, and those of `TensorMut::share`, which lose the tensor.
     pub fn share(&self) -> PyResult<()> {
-        self.owner.check()?;
-        let mut state = self.state.lock();
-        match state.contents {
+        self.locked(|state| match state.contents {
             Contents::Draft(..) => {
                 let tensor = state.take_draft(Contents::Released)?;
-                state.contents = Contents::Ready(tensor.share().map_err(raise)?);
+                state.contents = Contents::Ready(tensor.share()?);
                 Ok(())
             }
             Contents::Ready(_) => Ok(()),
             ref other => Err(other.gone()),
-        }
+        })
     }
 
     /// Gives the memory back.
@@ -204,19 +237,19 @@ impl Memory {
     ///
     /// `ViewsAlive`: views of the memory live. `TensorGone`: the tensor is being sent. `Forked`.
     pub fn release(&self) -> PyResult<()> {
-        self.owner.check()?;
-        let mut state = self.state.lock();
-        if state.views > 0 {
-            return Err(views_alive(state.views, "released"));
-        }
-        match state.contents {
-            Contents::Sending => Err(state.contents.gone()),
-            Contents::Sent | Contents::Released => Ok(()),
-            _ => {
-                state.contents = Contents::Released;
-                Ok(())
+        self.locked(|state| {
+            if state.views > 0 {
+                return Err(Refusal::Views(state.views, "released"));
             }
-        }
+            match state.contents {
+                Contents::Sending => Err(state.contents.gone()),
+                Contents::Sent | Contents::Released => Ok(()),
+                _ => {
+                    state.contents = Contents::Released;
+                    Ok(())
+                }
+            }
+        })
     }
 
     /// Returns a tensor of the same bytes to be sent, and whether it was a draft, whose send [`finish`](Self::finish) ends.
@@ -226,22 +259,20 @@ impl Memory {
     ///
     /// As [`share`](Self::share).
     pub fn take_for_send(&self) -> PyResult<Option<(Tensor, bool)>> {
-        self.owner.check()?;
-        let mut state = self.state.lock();
-        match &state.contents {
+        self.locked(|state| match &state.contents {
             Contents::Draft(..) => {
                 let draft = state.take_draft(Contents::Sending)?;
                 match draft.share() {
                     Ok(tensor) => Ok(Some((tensor, true))),
                     Err(error) => {
                         state.contents = Contents::Released;
-                        Err(raise(error))
+                        Err(error.into())
                     }
                 }
             }
             Contents::Ready(tensor) => Ok(tensor.try_clone().map(|tensor| (tensor, false))),
             other => Err(other.gone()),
-        }
+        })
     }
 
     /// Ends the sending of a draft. `None`: it was sent. Otherwise it is ready to be read and sent.
@@ -251,9 +282,9 @@ impl Memory {
 }
 
 impl State {
-    fn take_draft(&mut self, left: Contents) -> PyResult<TensorMut<u8>> {
+    fn take_draft(&mut self, left: Contents) -> Result<TensorMut<u8>, Refusal> {
         if self.views > 0 {
-            return Err(views_alive(self.views, "sent or shared"));
+            return Err(Refusal::Views(self.views, "sent or shared"));
         }
         match std::mem::replace(&mut self.contents, left) {
             Contents::Draft(tensor, _) => Ok(tensor),
@@ -267,15 +298,14 @@ impl State {
 }
 
 impl Contents {
-    fn gone(&self) -> PyErr {
-        let text = match self {
+    fn gone(&self) -> Refusal {
+        Refusal::Gone(match self {
             Self::Sending => "the tensor is being sent",
             Self::Sent => {
                 "the tensor was sent: allocate another one, or share() it before the send"
             }
             _ => "the tensor was released",
-        };
-        exception("TensorGone", text.into())
+        })
     }
 }
 
@@ -286,13 +316,6 @@ impl Drop for ViewGuard {
     fn drop(&mut self) {
         self.0.close_view();
     }
-}
-
-fn views_alive(views: usize, what: &str) -> PyErr {
-    let text = format!(
-        "{views} views of the tensor are alive (arrays, memoryviews, DLPack tensors), 0 may be when it is {what}: delete them first"
-    );
-    exception("ViewsAlive", text)
 }
 
 fn dims_and_strides(shape: &Shape, size: usize) -> Vec<isize> {

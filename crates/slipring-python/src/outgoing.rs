@@ -24,12 +24,12 @@ impl Outgoing {
     ///
     /// # Errors
     ///
-    /// As [`Memory::take_for_send`] and [`copy_in`].
+    /// As [`tensor::Tensor::sendable`], [`Memory::take_for_send`] and [`copy_in`].
     pub fn of(object: &Bound<'_, PyAny>, context: &Context, wait: &Deadline) -> PyResult<Self> {
         let Ok(tensor) = object.cast::<tensor::Tensor>() else {
             return Ok(Self { tensor: copy_in(object, context, wait)?, draft: None });
         };
-        let memory = tensor.get().memory();
+        let memory = tensor.get().sendable()?;
         Ok(match memory.take_for_send()? {
             Some((tensor, true)) => Self { tensor, draft: Some(memory.clone()) },
             Some((tensor, false)) => Self { tensor, draft: None },

@@ -53,8 +53,19 @@ impl Tensor {
     }
 
     /// Returns the memory, for a send.
-    pub fn memory(&self) -> &Arc<Memory> {
-        &self.memory
+    ///
+    /// # Errors
+    ///
+    /// `TypeError`: the tensor is a view of elements of another type, and the memory would be sent as those.
+    pub fn sendable(&self) -> PyResult<&Arc<Memory>> {
+        if self.dtype == self.memory.dtype() {
+            return Ok(&self.memory);
+        }
+        let (from, to) = (dtype::name(self.memory.dtype()), dtype::name(self.dtype));
+        let text = format!(
+            "a view of {from} as {to} is not sent: send the {from} tensor, or write its elements to one of empty(shape, \"{to}\")"
+        );
+        Err(PyTypeError::new_err(text))
     }
 
     /// Returns the bytes of an element. Those of BYTES have any length.
@@ -131,7 +142,7 @@ impl Tensor {
     ///
     /// Raises `TensorGone`, `LoanRevoked`.
     fn copy(&self) -> PyResult<Self> {
-        let copy = self.memory.read(|tensor| tensor.to_private().map_err(raise))?;
+        let copy = self.memory.read(slipring::Tensor::to_private)?;
         let tensor = Self { dtype: self.dtype, ..Self::ready(copy) };
         Ok(tensor.with(self.metadata.clone()))
     }
@@ -163,7 +174,7 @@ impl Tensor {
     ///
     /// Raises `LoanRevoked` if the peer has ended the link and taken the memory back, and `TensorGone`.
     fn check(&self) -> PyResult<()> {
-        self.memory.read(|tensor| tensor.bytes().map(drop).map_err(raise))
+        self.memory.read(|tensor| tensor.bytes().map(drop))
     }
 
     /// Returns the elements of a "bytes" tensor in row-major order.
@@ -175,9 +186,8 @@ impl Tensor {
             return Err(PyTypeError::new_err(text));
         }
         let bytes = self.memory.read(|tensor| {
-            let bytes = tensor.bytes().and_then(|bytes| bytes.try_to_vec()).map_err(raise)?;
-            tensor.bytes().map_err(raise)?;
-            Ok(bytes)
+            let bytes = tensor.bytes()?.try_to_vec()?;
+            tensor.bytes().map(|_| bytes)
         })?;
         let elements = BytesElements::decode(self.memory.shape(), &bytes).map_err(raise)?;
         Ok(elements.into_iter().map(|element| PyBytes::new(py, element)).collect())
@@ -261,6 +271,8 @@ impl Tensor {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        // SAFETY: the structure is the interpreter's. An exporter that raises leaves no object there.
+        unsafe { (*view).obj = std::ptr::null_mut() };
         let tensor = slf.get();
         let place = tensor.memory.open_view()?;
         let elements = Elements {
@@ -268,6 +280,7 @@ impl Tensor {
             len: place.len,
             is_writable: place.is_writable,
             size: tensor.size(),
+            is_encoded: tensor.dtype == DType::Bytes,
             format: dtype::format(tensor.dtype),
             dims: tensor.memory.dims(),
         };

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import threading
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -495,3 +498,67 @@ def test_sends_and_receives_leak_nothing(link: Link) -> None:
     assert resident() - memory < 1 << 20
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert (near.stats()["loans_out"], far.stats()["loans_held"]) == (0, 0)
+
+
+def test_a_copy_without_memory_is_refused(link: Link) -> None:
+    near, _ = link
+    huge = np.broadcast_to(np.uint8(0), (1 << 50,))
+    for send in (near.send, near.try_send, near.call):
+        with pytest.raises(slipring.ResourceLimit):
+            send(huge)
+
+
+def test_a_view_of_another_dtype_is_not_sent(link: Link) -> None:
+    near, far = link
+    tensor = near.empty((3,), "float16", zeroed=True)
+    with pytest.raises(TypeError, match="float16 as bfloat16"):
+        near.send_tensor(tensor.view("bfloat16"))
+    near.send_tensor(tensor.view("float16"))
+    assert far.recv_tensor(LONG).dtype == "float16"
+
+
+def test_strings_have_no_shape_without_a_format() -> None:
+    tensor = slipring.strings(["a", "b"])
+    view = (ctypes.c_ssize_t * 32)(*[-1] * 32)
+    get = ctypes.pythonapi.PyObject_GetBuffer
+    get.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
+    nd = 8
+    with pytest.raises(BufferError, match="strings"):
+        get(tensor, view, nd)
+    assert view[1] == 0
+
+
+def test_a_copy_for_dlpack_is_its_own(link: Link) -> None:
+    near, far = link
+    tensor = near.empty((4,), "int32", zeroed=True)
+    np.asarray(tensor)[:] = range(4)
+    copy = np.from_dlpack(tensor, copy=True)
+    np.asarray(tensor)[:] = 7
+    assert copy.tolist() == [0, 1, 2, 3]
+    near.send_tensor(tensor)
+    assert np.from_dlpack(far.recv_tensor(LONG), copy=True).tolist() == [7] * 4
+
+
+def test_a_pool_in_use_refuses_an_attempt_at_once(name: str) -> None:
+    near, far = connected(name, near=slipring.Context(pool_quota=8 << 20))
+    held = near.empty((6 << 20,))
+    start = time.monotonic()
+    assert not near.try_send_tensors([np.zeros(4 << 20, "uint8")])
+    with pytest.raises(slipring.ResourceLimit):
+        near.try_send_tensors([np.zeros(9 << 20, "uint8")])
+    assert time.monotonic() - start < 10
+    held.release()
+    assert near.try_send_tensors([np.zeros(4 << 20, "uint8")])
+    assert len(far.recv_tensors(LONG)) == 1
+
+
+def test_a_set_that_one_receiver_refuses_is_anothers(link: Link) -> None:
+    near, far = link
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(far.recv_tensor, 1.0)
+        several = pool.submit(far.recv_tensors, LONG)
+        time.sleep(0.1)
+        near.send_tensors([np.zeros(1), np.zeros(2)])
+        assert len(several.result(LONG)) == 2
+        with pytest.raises((slipring.OtherKind, slipring.TimedOut)):
+            one.result(LONG)
