@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use slipring::error::{TryRecvError, TrySendError};
 use slipring::message::{MessageKind, Metadata};
@@ -17,6 +16,7 @@ use crate::buffer::{LONG, to_vec};
 use crate::deadline::{Deadline, Timeout};
 use crate::dtype;
 use crate::error::{is_timeout, raise};
+use crate::event_loop::{asyncio, unwatch};
 use crate::handle::Handle;
 use crate::message::Message;
 use crate::metadata::from_dict;
@@ -787,26 +787,6 @@ impl TensorIterator {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Tensor>> {
         self.connection.get().recv_one(py, None)
-    }
-}
-
-/// `slipring._asyncio`, from its first use on.
-static ASYNCIO: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-
-/// Calls a function of `slipring._asyncio`.
-pub fn asyncio<'py, A>(py: Python<'py>, function: &str, arguments: A) -> PyResult<Bound<'py, PyAny>>
-where
-    A: pyo3::call::PyCallArgs<'py>,
-{
-    let load = || py.import("slipring._asyncio").map(Bound::unbind);
-    ASYNCIO.get_or_try_init(py, load)?.bind(py).getattr(function)?.call1(arguments)
-}
-
-/// Takes an object's descriptor out of event loops, before it is closed, and wakes the tasks that wait for it.
-pub fn unwatch(owner: &Bound<'_, PyAny>) -> PyResult<()> {
-    match ASYNCIO.get(owner.py()) {
-        Some(module) => module.bind(owner.py()).getattr("unwatch")?.call1((owner,)).map(drop),
-        None => Ok(()),
     }
 }
 

@@ -20,6 +20,7 @@ mod deadline;
 mod dlpack;
 mod dtype;
 mod error;
+mod event_loop;
 mod handle;
 mod listener;
 mod memory;

@@ -7,10 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use slipring::Context;
 
-use crate::connection::{Connection, Waits, asyncio, unwatch};
+use crate::connection::{Connection, Waits};
 use crate::context::trusted;
 use crate::deadline::{Deadline, Timeout};
 use crate::error::raise;
+use crate::event_loop::{asyncio, unwatch};
 use crate::handle::Handle;
 
 /// An address that other processes connect to. `with listener:` closes it at the end; its connections go on.

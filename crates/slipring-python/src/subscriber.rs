@@ -9,9 +9,9 @@ use slipring::ErrorKind;
 use slipring::broadcast::{OwnedSample, Sample as Borrowed, SubscribeOptions};
 use slipring::error::TryRecvError;
 
-use crate::connection::{asyncio, unwatch};
 use crate::deadline::{Deadline, Timeout};
 use crate::error::raise;
+use crate::event_loop::{asyncio, unwatch};
 use crate::handle::Handle;
 use crate::sample::Sample;
 
