@@ -57,6 +57,8 @@ def descriptor(number: str, role: str) -> None:
 
 def interrupted(name: str, what: str) -> None:
     """Waits until SIGINT, and prints what came of it."""
+    # A shell starts what runs in its background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with slipring.listen(name) as listener:
         if what == "accept":
             wait = listener.accept
