@@ -23,7 +23,9 @@ use crate::handshake::socket;
 use crate::handshake::socket::{Incoming, Received};
 use crate::handshake::untrusted::{self, UntrustedFd};
 use crate::link::passed::PassedDescriptors;
-use crate::link::share::{CALL, LOOK, PACKET as PACKET_COST, PeerProcess, SocketShare, computed};
+use crate::link::share::{
+    CALL, PACKET as PACKET_COST, PeerProcess, RECORDS, SocketShare, computed,
+};
 use crate::pool::FrozenBlock;
 use crate::shm::fork::Generation;
 use crate::shm::{Frozen, LARGE, PeerMapping, PeerSegment, discard, page_size};
@@ -198,7 +200,7 @@ impl ControlSocket {
     /// Returns whether the thread serves several peers, and has read packets for as long as one look takes. `start` is when it
     /// began.
     pub(crate) fn is_turn_over(&self, start: Instant) -> bool {
-        self.share.is_some() && start.elapsed().as_nanos() >= LOOK as u128
+        self.share.is_some() && start.elapsed().as_nanos() >= RECORDS as u128
     }
 
     /// Returns whether the last poll of a half may have left packets, because the share of time was spent.

@@ -27,7 +27,11 @@ pub(crate) const PART: i64 = 4;
 pub(crate) const ALL: i64 = 2;
 
 /// The time after which a look ends, in nanoseconds.
-pub(crate) const LOOK: i64 = 1_000_000;
+const LOOK: i64 = 1_000_000;
+
+/// The time after which a look at records that say that packets wait ends, in nanoseconds. It is short beside a round trip of
+/// another peer: a ring full of such records is there in every turn, and only the packets count for the share.
+pub(crate) const RECORDS: i64 = 100_000;
 
 /// The time in which debts are paid once at most, in nanoseconds: a payment sorts them.
 const TICK: i64 = 100_000;
