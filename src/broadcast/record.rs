@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::{LoanDescriptor, NO_SLOT};
-use crate::channel::{LentRange, Metadata, OutgoingAttachment, SINGLE};
+use crate::channel::{LentRange, Metadata, OutgoingAttachment, SINGLE, SINGLE_LENS};
 use crate::error::{ErrorKind, Fault, Result};
 use crate::pool::{Block, FrozenBlock, Pool, SharedBlock};
 use crate::ring::{Header, Kind};
+use crate::shm::Bytes;
 use crate::tensor::{Described, SingleTensor};
 
 /// A bit of a header: the payload lies in a block.
@@ -228,16 +229,13 @@ impl Published {
     /// `payload` is the slot's. `None`: the message is another one, or impossible, and opening it finds out.
     #[inline]
     pub(super) fn single(&self, payload: &[u8]) -> Option<(LoanDescriptor, SingleTensor)> {
-        const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
         let len = self.len_in_slot();
-        if self.is_spilled || !self.header.is_single() || !LENS.contains(&len) {
+        if self.is_spilled || !self.header.is_single() || !SINGLE_LENS.contains(&len) {
             return None;
         }
-        let words: [u64; 4 + SINGLE] = words(payload.first_chunk()?);
-        let (loan, description) = words.split_first_chunk()?;
-        let loan = LoanDescriptor::of_words(*loan);
-        let description = description.first_chunk()?;
-        let tensor = SingleTensor::decode(*description, len - pooled::LEN, loan.len)?;
+        let [a, b, c, d, description @ ..] = Bytes::of(payload).words::<{ 4 + SINGLE }>()?;
+        let loan = LoanDescriptor::of_words([a, b, c, d]);
+        let tensor = SingleTensor::decode(description, len - pooled::LEN, loan.len)?;
         (loan.slot != NO_SLOT).then_some((loan, tensor))
     }
 
@@ -275,10 +273,4 @@ impl Published {
         metadata.replace(section)?;
         Ok((metadata, rest))
     }
-}
-
-/// Returns the words of bytes as they are, in the order of memory.
-fn words(bytes: &[u8; 64]) -> [u64; 8] {
-    let (words, _) = bytes.as_chunks();
-    core::array::from_fn(|at| u64::from_ne_bytes(words[at]))
 }

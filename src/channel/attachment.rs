@@ -10,6 +10,7 @@
 //! 2. A claimed loan goes back to its sender when its [`LentRange`] is dropped, and only then.
 //! 3. This file does not interpret the description: the `tensor` module reads a private copy of it.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::channel::extension::ExtensionSlot;
@@ -311,3 +312,6 @@ fn locate(
 
 /// The longest description of a record with a single loan that both sides handle in registers, in words of 8 bytes.
 pub(crate) const SINGLE: usize = 4;
+
+/// The lengths of the payload of such a record without metadata, in bytes.
+pub(crate) const SINGLE_LENS: RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;

@@ -32,7 +32,7 @@ pub(crate) mod stats;
 pub(crate) mod token;
 
 pub use attachment::LentRange;
-pub(crate) use attachment::{Attachment, Claims, SINGLE};
+pub(crate) use attachment::{Attachment, Claims, SINGLE, SINGLE_LENS};
 pub(crate) use backlog::{Charged, SetAside};
 pub(crate) use envelope::{Envelope, PLAIN_TENSORS, TENSOR_REQUEST, TENSOR_RESPONSE};
 pub use extension::ExtensionSlot;

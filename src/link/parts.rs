@@ -1,6 +1,6 @@
 //! What this process keeps in one loan slot: a loan, or a held message in one or more parts.
 //!
-//! 1. One thread takes a slot that is free. Any thread drops a part, and whoever drops the last one frees the slot.
+//! 1. One thread takes a slot that is free. Any thread drops a part, and the thread that drops the last one frees the slot.
 //! 2. The thread that drops the last part comes after all loads of the others, so what it stores then is true of all of them.
 //! 3. The thread that takes a slot comes after what was stored before the slot was free.
 
@@ -85,8 +85,8 @@ mod models {
     /// loom's message about plain memory that is accessed without an order.
     const RACE: &str = "Causality violation";
 
-    /// Two threads read a held message, and each drops its part. Whoever drops the last one gives the hold back, and frees the
-    /// slot. The publisher uses the memory anew, and this side holds another message in the slot.
+    /// Two threads read a held message, and each drops its part. The thread that drops the last one gives the hold back, and
+    /// frees the slot. The publisher uses the memory anew, and this side holds another message in the slot.
     fn parts() {
         loom::model(|| {
             let [holds, memory] = [(); 2].map(|()| LoomWords::new(8));

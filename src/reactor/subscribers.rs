@@ -125,7 +125,7 @@ impl SubscriberSet {
         }
     }
 
-    /// Begins to arm the polled subscribers, or those that were polled in vain for long enough. Returns whether one was hot. The
+    /// Begins to arm the polled subscribers, or with `idle_only` those that many polls have found empty. Returns whether one was hot. The
     /// caller passes [`before_last_look`](crate::wake::before_last_look) if [one arms](Self::is_arming), and then
     /// [`finish_arm`](Self::finish_arm).
     #[must_use]

@@ -278,7 +278,7 @@ fn holds_of_too_many_bytes_end_their_subscriber_or_hold_nothing() {
     }
 }
 
-/// Numbers of messages that are published while a liar holds and drops them by turns.
+/// The numbers of the messages that are published while a liar alternately holds and drops them.
 fn stage_message(number: u64) -> u64 {
     61 + 3 * number
 }

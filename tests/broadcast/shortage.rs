@@ -16,9 +16,9 @@ use crate::{Stage, next};
 /// Each one takes a segment of the pool.
 const LONG: usize = 3 << 20;
 
-#[test]
-fn a_segment_that_cannot_be_sent_costs_its_message_and_nobody_their_place() {
-    let test = "a_segment_that_cannot_be_sent_costs_its_message_and_nobody_their_place";
+/// Calls `publish` in a process of a user that may have 512 descriptors. `crowder` is another process of that user, which takes
+/// them when it is told to crowd, and gives them back when it is told to go.
+fn crowded(test: &str, publish: impl FnOnce(&mut Other)) {
     let mut other = Other::start(test, "publisher", |argument| {
         if argument != "publisher" {
             return crowd(argument);
@@ -28,6 +28,22 @@ fn a_segment_that_cannot_be_sent_costs_its_message_and_nobody_their_place() {
         let limit = Rlimit { current: Some(512), maximum: Some(512) };
         rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
         become_nobody();
+        publish(&mut crowder);
+        crowder.tell("end");
+        say("done");
+    });
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: another user needs root to become one");
+        return;
+    }
+    other.expect("done");
+    other.succeeds();
+}
+
+#[test]
+fn a_segment_that_cannot_be_sent_costs_its_message_and_nobody_their_place() {
+    let test = "a_segment_that_cannot_be_sent_costs_its_message_and_nobody_their_place";
+    crowded(test, |crowder| {
         let options = PublishOptions::new().history(1).stall_after(Duration::from_millis(30));
         let mut stage = Stage::with(Options::new().pool_quota(64 << 20), options);
         let mut lossy = stage.subscribe(SubscribeOptions::newest(4));
@@ -49,28 +65,13 @@ fn a_segment_that_cannot_be_sent_costs_its_message_and_nobody_their_place() {
 
         let mut every = stage.subscribe(SubscribeOptions::every());
         assert_eq!(next(&mut every).0, b"short");
-        crowder.tell("end");
-        say("done");
     });
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: another user needs root to become one");
-        return;
-    }
-    other.expect("done");
-    other.succeeds();
 }
 
 #[test]
 fn a_subscriber_that_wants_all_is_not_evicted_for_what_the_publisher_lacks() {
     let test = "a_subscriber_that_wants_all_is_not_evicted_for_what_the_publisher_lacks";
-    let mut other = Other::start(test, "publisher", |argument| {
-        if argument != "publisher" {
-            return crowd(argument);
-        }
-        let mut crowder = Other::spawn(test, "crowded");
-        let limit = Rlimit { current: Some(512), maximum: Some(512) };
-        rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
-        become_nobody();
+    crowded(test, |crowder| {
         let options = PublishOptions::new().stall_after(Duration::from_millis(30));
         let mut stage = Stage::with(Options::new().pool_quota(64 << 20), options);
         let mut every = stage.subscribe(SubscribeOptions::every());
@@ -89,15 +90,7 @@ fn a_subscriber_that_wants_all_is_not_evicted_for_what_the_publisher_lacks() {
         let kinds: Vec<_> =
             stage.publisher.take_events().iter().map(|event| event.kind()).collect();
         assert_eq!(kinds, [EventKind::Joined]);
-        crowder.tell("end");
-        say("done");
     });
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: another user needs root to become one");
-        return;
-    }
-    other.expect("done");
-    other.succeeds();
 }
 
 #[test]

@@ -27,7 +27,7 @@ enum Asked {
 }
 
 impl Connection {
-    /// Sends a request by `submit`, and waits for its response by `wait`, both in slices. Gives up the request if there is none.
+    /// Sends a request by `submit`, and waits for its response by `wait`, both in slices. Abandons the request after an error.
     fn call_with<R: Send>(
         &self,
         py: Python<'_>,

@@ -103,27 +103,13 @@ impl Context {
         prefault: bool,
     ) -> PyResult<Self> {
         let mut options = Options::new().huge_pages(huge_pages).prefault(prefault);
-        if let Some(bytes) = ring_capacity {
-            options = options.ring_capacity(bytes);
-        }
-        if let Some(bytes) = max_message {
-            options = options.max_message(bytes);
-        }
-        if let Some(bytes) = inline_max {
-            options = options.inline_max(bytes);
-        }
-        if let Some(slots) = loan_slots {
-            options = options.loan_slots(slots);
-        }
-        if let Some(bytes) = pool_quota {
-            options = options.pool_quota(bytes);
-        }
-        if let Some(bytes) = peer_pool_limit {
-            options = options.peer_pool_limit(bytes);
-        }
-        if let Some(grace) = release_grace {
-            options = options.release_grace(grace.duration());
-        }
+        options = given(options, ring_capacity, Options::ring_capacity);
+        options = given(options, max_message, Options::max_message);
+        options = given(options, inline_max, Options::inline_max);
+        options = given(options, loan_slots, Options::loan_slots);
+        options = given(options, pool_quota, Options::pool_quota);
+        options = given(options, peer_pool_limit, Options::peer_pool_limit);
+        options = given(options, release_grace.map(Timeout::duration), Options::release_grace);
         let mut polls = true;
         if let Some(spin) = spin {
             let spin = spin_of(spin)?;
@@ -243,27 +229,13 @@ impl Context {
     ) -> PyResult<Publisher> {
         self.owner.check()?;
         let mut options = PublishOptions::new().every(every);
-        if let Some(slots) = slots {
-            options = options.slots(slots);
-        }
-        if let Some(bytes) = slot_len {
-            options = options.slot_len(bytes);
-        }
-        if let Some(messages) = history {
-            options = options.history(messages);
-        }
-        if let Some(messages) = newest_limit {
-            options = options.newest_limit(messages);
-        }
-        if let Some(messages) = hold_limit {
-            options = options.hold_limit(messages);
-        }
-        if let Some(subscribers) = subscriber_limit {
-            options = options.subscriber_limit(subscribers);
-        }
-        if let Some(time) = stall_after {
-            options = options.stall_after(time.duration());
-        }
+        options = given(options, slots, PublishOptions::slots);
+        options = given(options, slot_len, PublishOptions::slot_len);
+        options = given(options, history, PublishOptions::history);
+        options = given(options, newest_limit, PublishOptions::newest_limit);
+        options = given(options, hold_limit, PublishOptions::hold_limit);
+        options = given(options, subscriber_limit, PublishOptions::subscriber_limit);
+        options = given(options, stall_after.map(Timeout::duration), PublishOptions::stall_after);
         let publisher = self.context.publish(address, options).map_err(raise)?;
         Ok(Publisher::new(publisher, self.context.clone(), self.waits.send_timeout))
     }
@@ -313,6 +285,14 @@ pub fn trusted(connection: Link) -> Link {
     // SAFETY: this package forms no slice of what a peer has lent: it passes addresses on. What `trust=True` vouches for is
     // the content, to the code that reads there.
     unsafe { connection.trust() }
+}
+
+/// Returns options with one of them set, if the caller has given it.
+fn given<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
+    match value {
+        Some(value) => set(options, value),
+        None => options,
+    }
 }
 
 /// Takes a descriptor.

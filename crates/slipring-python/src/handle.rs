@@ -49,6 +49,17 @@ impl<T: Send> Handle<T> {
         Ok(self.inner.lock_py_attached(py))
     }
 
+    /// Closes the handle: drops the object, detached from the interpreter. A second call does nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Forked`.
+    pub fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let inner = self.lock_slot(py)?.take();
+        py.detach(|| drop(inner));
+        Ok(())
+    }
+
     /// Calls `attempt`, which does not wait. If that returns `None`, calls `wait` in slices, detached from the interpreter,
     /// until it returns anything but a timeout.
     ///

@@ -92,9 +92,7 @@ impl Listener {
         if slf.get().listener.lock_slot(py)?.is_some() {
             unwatch(slf.as_any())?;
         }
-        let listener = slf.get().listener.lock_slot(py)?.take();
-        py.detach(|| drop(listener));
-        Ok(())
+        slf.get().listener.close(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -52,7 +52,7 @@ enum Contents {
 /// Why an operation failed. It becomes an exception when the lock is free.
 enum Refusal {
     Gone(&'static str),
-    /// So many views are alive, and none may be when the tensor becomes this.
+    /// The number of views that are alive, and the new state of the tensor, in which it may have none.
     Views(usize, &'static str),
     Failed(Error),
 }
@@ -231,7 +231,7 @@ impl Memory {
         })
     }
 
-    /// Gives the memory back.
+    /// Returns the memory to its owner.
     ///
     /// # Errors
     ///

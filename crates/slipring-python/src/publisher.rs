@@ -221,9 +221,7 @@ impl Publisher {
 
     /// Ends the topic. Subscribers receive what was published before. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let publisher = self.publisher.lock_slot(py)?.take();
-        py.detach(|| drop(publisher));
-        Ok(())
+        self.publisher.close(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

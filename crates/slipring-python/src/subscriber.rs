@@ -118,9 +118,7 @@ impl Subscriber {
         if slf.get().subscriber.lock_slot(py)?.is_some() {
             unwatch(slf.as_any())?;
         }
-        let subscriber = slf.get().subscriber.lock_slot(py)?.take();
-        py.detach(|| drop(subscriber));
-        Ok(())
+        slf.get().subscriber.close(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -163,7 +163,7 @@ impl Tensor {
         Ok(Self { memory: self.memory.clone(), dtype: to, metadata: self.metadata.clone() })
     }
 
-    /// Gives the memory back at once. `with tensor:` does so at its end.
+    /// Returns the memory to its owner now. `with tensor:` calls it at its end.
     ///
     /// Raises `ViewsAlive` while an array or another view of the tensor is alive.
     fn release(&self) -> PyResult<()> {

@@ -1,6 +1,6 @@
 //! Tensors records as the inbox receives them: records with attachments.
 
-use crate::channel::attachment::{Claims, LONGEST, LentRange, SHORT, SINGLE, borrow};
+use crate::channel::attachment::{Claims, LONGEST, LentRange, SHORT, SINGLE, SINGLE_LENS, borrow};
 use crate::channel::backlog::KeptMessage;
 use crate::channel::inbox::receiver::Receiver;
 use crate::channel::inbox::{Inbox, RecordHead};
@@ -44,9 +44,8 @@ impl Receiver {
             return Ok(None);
         }
         let Some(head) = self.inbox.head(patience)? else { return Ok(None) };
-        const LENS: std::ops::RangeInclusive<usize> = pooled::LEN..=pooled::LEN + 8 * SINGLE;
         if head.header.is_single()
-            && LENS.contains(&head.len)
+            && SINGLE_LENS.contains(&head.len)
             // The line of the header, which is mapped whatever the record's length.
             && let Some([a, b, c, d, description @ ..]) =
                 self.inbox.line(&head).words::<{ 4 + SINGLE }>()
