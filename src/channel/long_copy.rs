@@ -5,15 +5,22 @@
 //! 2. Memory is charged and reserved as a whole before the first byte is copied, and touched a slice at a time.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::account::{Account, Charge, Resource};
 use crate::error::{Result, memory};
 use crate::shm::fork::Generation;
 use crate::shm::{Bytes, LARGE, discard};
 
-/// The bytes that one turn copies. A longer message takes several turns. It takes about 50 µs, as the steps of the
-/// [pipelined copy](crate::channel::pipeline) do.
+/// The bytes that one turn copies at most. A longer message takes several turns.
 pub(crate) const SLICE: usize = 256 << 10;
+
+/// The time after which a turn copies no further step. A slice of memory that is in no cache takes several times as long as one
+/// that is.
+const TURN: Duration = Duration::from_micros(50);
+
+/// The bytes between two readings of the clock.
+const STEP: usize = 32 << 10;
 
 /// A copy, and what the account holds for it if it was made in slices.
 pub type Copied = (Vec<u8>, Option<Charge>);
@@ -49,16 +56,24 @@ impl LongCopy {
             *self =
                 Self { body: Vec::new(), number, generation: Generation::current().ok(), charge };
         }
-        let from = self.body.len();
+        let mut from = self.body.len();
         if let Err(error) = memory::reserve(&mut self.body, bytes.len() - from) {
             // Nothing is reserved, so nothing stays charged.
             *self = Self::default();
             return Some(Err(error));
         }
-        let end = bytes.len().min(from + SLICE);
-        self.body.resize(end, 0);
-        bytes.slice(from, end - from).copy_to(&mut self.body[from..]);
-        (end == bytes.len()).then(|| Ok((std::mem::take(&mut self.body), self.charge.take())))
+        let (last, start) = (bytes.len().min(from + SLICE), Instant::now());
+        loop {
+            let end = last.min(from + STEP);
+            self.body.resize(end, 0);
+            bytes.slice(from, end - from).copy_to(&mut self.body[from..]);
+            from = end;
+            if from == last || start.elapsed() >= TURN {
+                break;
+            }
+        }
+        let is_whole = from == bytes.len();
+        is_whole.then(|| Ok((std::mem::take(&mut self.body), self.charge.take())))
     }
 }
 

@@ -17,7 +17,8 @@ use crate::reactor::message::Message;
 use crate::reactor::write_queue::{Payload, Submitted};
 use crate::shm::Bytes;
 
-/// The bytes of messages after which a link's turn ends. Source: [`SLICE`], the copy of which takes about 50 µs.
+/// The bytes of messages after which a link's turn ends. Source: [`SLICE`], the copy of which takes about 50 µs where the memory is in
+/// a cache.
 pub(crate) const QUANTUM: usize = SLICE;
 
 /// How the loop learns that a link has something.
