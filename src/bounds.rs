@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::broadcast::PublishOptions;
+use crate::broadcast::{PublishOptions, UNRECEIVED};
 use crate::channel::inbox::rare::{TOKENS, TURN};
 use crate::channel::sender::attachments::ATTACHMENTS;
 use crate::channel::{announced, attachment, backlog, calls};
@@ -156,6 +156,12 @@ pub fn bounds() -> Vec<Bound> {
         "`PublishOptions::hold_bytes`, and one message",
         "as the number of messages allows",
         &["tests/broadcast/hostile.rs::holds_of_too_many_bytes_end_their_subscriber_or_hold_nothing"],
+    );
+    rows.add(
+        "packets that wait for a subscriber of a publisher",
+        "fixed",
+        format!("{UNRECEIVED}, and those of one message or of the history"),
+        &["tests/broadcast/shortage.rs::a_subscriber_that_reads_no_packets_collects_few_descriptors"],
     );
     #[cfg(feature = "commit")]
     rows.add(

@@ -63,5 +63,6 @@ pub use options::{PublishOptions, SubscribeOptions};
 pub use publisher::Publisher;
 pub use reservation::PublishReservation;
 pub use sample::{OwnedSample, Sample};
+pub(crate) use seat::UNRECEIVED;
 pub use subscriber::Subscriber;
 pub(crate) use subscriber::{Joining, is_absent};

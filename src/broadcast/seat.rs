@@ -37,6 +37,13 @@ pub(super) struct Seat {
 /// records.
 const HOT_AFTER: u64 = 1024;
 
+/// A subscriber for which so many packets wait takes no further one. Their descriptors are in flight, and the kernel limits
+/// those of a user.
+pub(crate) const UNRECEIVED: usize = 32;
+
+/// The bytes that Linux counts for a packet on x86-64.
+const PACKET_BYTES: usize = 768;
+
 impl Seat {
     /// Returns the seat of a subscriber that may hold so many messages.
     pub(super) fn new(session: Session, policy: Policy, floor: u64, holds: u32) -> Self {
@@ -132,13 +139,19 @@ impl Seat {
         segments.iter().all(|segment| self.announced.knows(*segment))
     }
 
-    /// Tells the subscriber of segments of the pool. `needed` are those that it must not lose. Returns whether it knows all
-    /// of them.
+    /// Tells the subscriber of segments of the pool, unless many packets wait for it. `needed` are those that it must not lose.
+    /// Returns whether it knows all of them.
     ///
     /// # Errors
     ///
     /// This process lacks what it takes to send a descriptor.
     pub(super) fn announce(&mut self, segments: &[u32], needed: &[u32]) -> Result<bool> {
+        if self.knows(segments) {
+            return Ok(true);
+        }
+        if socket::unreceived(self.session.link.socket()) >= UNRECEIVED * PACKET_BYTES {
+            return Ok(false);
+        }
         for segment in segments {
             if self.announced.knows(*segment) {
                 continue;

@@ -423,6 +423,14 @@ fn wait(socket: impl AsFd, events: PollFlags, deadline: Option<Instant>) -> Resu
     }
 }
 
+/// Returns the bytes of the packets that this side has sent and the other end has not received, as the kernel counts them.
+pub(crate) fn unreceived(socket: &OwnedFd) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request stores an `int` at the address (SIOCOUTQ of `unix(7)`).
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if done == 0 { bytes.unsigned_abs() as usize } else { 0 }
+}
+
 /// Ends a socket whose peer is dead: it becomes readable, which wakes its sleepers. Packets in the queue stay readable.
 pub(crate) fn end(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);

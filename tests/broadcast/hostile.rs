@@ -25,10 +25,10 @@ use crate::{Stage, next};
 /// Policies in a Hello.
 pub const EVERY: u32 = 1;
 const NEWEST: u32 = 2;
-const LATEST: u32 = 3;
+pub const LATEST: u32 = 3;
 
 /// Words of a topic.
-const NEWEST_WORD: usize = 0x040;
+pub const NEWEST_WORD: usize = 0x040;
 
 /// A bit of a slot's header: the payload lies in a block.
 const SPILLED: u64 = 1 << 12;

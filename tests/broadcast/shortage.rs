@@ -1,15 +1,17 @@
-//! A publisher that lacks descriptors: it says so, and no subscriber loses its place.
+//! A publisher that lacks descriptors: it says so, and no subscriber loses its place. A subscriber cannot make it lack them.
 
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
-use slipring::error::TryRecvError;
+use slipring::error::{Eviction, TryRecvError};
 use slipring::{ErrorKind, Options};
 
+use crate::hostile::{EVERY, LATEST, join};
 use crate::support::census::leave_descriptors;
 use crate::support::in_flight::{become_nobody, crowd};
 use crate::support::other::{Other, alone, say};
+use crate::support::raw::{self, Hello};
 use crate::support::wait_until;
 use crate::{Stage, next};
 
@@ -114,4 +116,35 @@ fn a_publisher_without_descriptors_sees_who_leaves_and_admits_others_later() {
         assert_eq!(next(&mut stays).0, b"two");
         assert!(matches!(stays.try_recv(), Err(TryRecvError::Empty)));
     });
+}
+
+#[test]
+fn a_subscriber_that_reads_no_packets_collects_few_descriptors() {
+    const FRAMES: u8 = 70;
+    // The history keeps every frame, so each one takes a segment of the pool.
+    let options = PublishOptions::new().slots(128).history(FRAMES.into());
+    let options = options.stall_after(Duration::from_millis(30));
+    let mut stage = Stage::with(Options::new().pool_quota(256 << 20), options);
+    let mut honest = stage.subscribe(SubscribeOptions::every());
+    // One reads nothing, one says that it has read all, and one may miss messages.
+    let liars = [(EVERY, 0), (EVERY, u64::MAX), (LATEST, 0)].map(|(policy, position)| {
+        let liar = join(&stage, Hello::subscriber(policy, 0));
+        liar.position(position);
+        liar
+    });
+    for number in 0..FRAMES {
+        let frame = vec![number; 1 << 20];
+        stage.publisher.send(&frame).unwrap();
+        assert!(next(&mut honest) == (frame, 0), "frame {number}");
+    }
+    let events = stage.publisher.take_events();
+    let is_stalled = |kind| kind == EventKind::Evicted(Eviction::Stalled);
+    assert_eq!(events.iter().filter(|event| is_stalled(event.kind())).count(), 2);
+    drop(stage);
+    for liar in liars {
+        let packets = std::iter::from_fn(|| raw::receive(&liar.socket));
+        let count: usize = packets.map(|(_, descriptors)| descriptors.len()).sum();
+        // 32 where the kernel counts a packet as this library takes it to.
+        assert!((16..=40).contains(&count), "{count} descriptors were in flight");
+    }
 }
