@@ -79,7 +79,8 @@ class Subscriber(peer.Link):
         self.topic, self.abandoned = None, False
         super().__init__(dial(name), connecting=True)
         self.take_topic()
-        self.at = self.first = max(1, self.newest() + 1 - self.history)
+        end = self.newest() + 1
+        self.at = self.first = min(self.first, end) if self.first else max(1, end - self.history)
         self.expected, self.begun = self.at, False  # the one behind the last that was told; whether one was
         self.lengths, self.word = {}, None  # of what is held: word of the array: bytes
         self.held, self.was_hot, self.spilled, self.pooled = {}, 0, 0, 0  # held: word of the array: number
@@ -108,7 +109,7 @@ class Subscriber(peer.Link):
             self.take_pool_packet(kind, packet, fds)
         demand(kind != peer.REFUSAL, "refused: versions %d to %d, code %d" % struct.unpack_from("<HHI", packet, 16))
         demand(kind == peer.TOPIC, f"packet of kind {kind}, not a Topic")
-        self.slots, self.slot_len, self.hold_limit, self.history, self.hold_bytes = struct.unpack_from("<IIIIQ", packet, 16)
+        self.slots, self.slot_len, self.hold_limit, self.history, self.hold_bytes, self.first = struct.unpack_from("<IIIIQQ", packet, 16)
         power = lambda value: value & (value - 1) == 0
         demand(power(self.slots) and 2 <= self.slots <= 65536, f"topic.slots {self.slots}")
         demand(power(self.slot_len) and 64 <= self.slot_len <= 65536, f"topic.slot_len {self.slot_len}")

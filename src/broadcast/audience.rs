@@ -93,13 +93,15 @@ impl Audience {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Adds a subscriber, and tells it of the memory that it may read and then of the topic. So a message that is published after
-    /// the subscriber knows the topic counts for it. Returns its number, or `None` if there are `most`, this process lacks what it
-    /// takes to tell it, or the subscriber takes no packet.
+    /// Adds a subscriber, and tells it of the memory that it may read, and then of the topic and of its first message. So
+    /// a message that is published after the subscriber is in the list counts for it. Returns its number, or `None` if there are
+    /// `most`, this process lacks what it takes to tell it, or the subscriber takes no packet. `newest` returns the number of the
+    /// newest message.
     pub(super) fn join(
         &self,
         mut seat: Seat,
-        (topic, fd): (&Topic, BorrowedFd<'_>),
+        (mut topic, fd): (Topic, BorrowedFd<'_>),
+        newest: impl FnOnce() -> u64,
         most: usize,
     ) -> Option<u64> {
         let mut state = self.lock();
@@ -114,11 +116,14 @@ impl Audience {
             let _ = socket::send(seat.link().socket(), &refusal(Refusal::Subscribers), &[]);
             return None;
         }
+        // Any message that is published and not counted here waits for the lock, except the one that is under way.
+        topic.first = (newest() + 1).saturating_sub(topic.history.into()).max(1);
+        seat.advance(topic.first);
         // The subscriber reads messages once it knows the topic, and must find the segments that they name.
         let segments: Vec<u32> = state.segments().into_iter().collect();
         let told = seat
             .announce(&segments, &segments)
-            .and_then(|_| seat.link().post(&Packet::Topic(*topic), &[fd]));
+            .and_then(|_| seat.link().post(&Packet::Topic(topic), &[fd]));
         if !matches!(told, Ok(true)) {
             if let Err(error) = told {
                 tracing::warn!(error = format_args!("{error:#}"), "a subscriber is turned away");

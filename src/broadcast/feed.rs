@@ -89,7 +89,12 @@ impl Feed {
         let geometry = Geometry::of(&topic);
         let words = segment.mapping().clone();
         let slots = SlotReader::new(words.clone(), geometry);
-        let next = (slots.newest().saturating_add(1)).saturating_sub(topic.history.into()).max(1);
+        let end = slots.newest().saturating_add(1);
+        // A publisher that lists this side and then publishes a message has said a first one that is not later.
+        let next = match topic.first {
+            0 => end.saturating_sub(topic.history.into()).max(1),
+            first => first.min(end),
+        };
         let session = Arc::new(session);
         let link = session.link.clone();
         let sleeper = Sleeper::new(layout::RECEIVER_STATE, BELL).with_interrupts(link.interrupts());

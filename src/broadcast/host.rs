@@ -190,9 +190,9 @@ impl Door {
         let session = established.session;
         let Desk { audience, topic, fd, words, most, .. } = &self.desk;
         let link = session.link.clone();
-        let floor = (words.load(NEWEST) + 1).saturating_sub(topic.history.into()).max(1);
-        let seat = Seat::new(session, policy, floor, topic.hold_limit);
-        let Some(id) = audience.join(seat, (topic, fd.as_fd()), *most) else { return };
+        let seat = Seat::new(session, policy, topic.hold_limit);
+        let newest = || words.load(NEWEST);
+        let Some(id) = audience.join(seat, (*topic, fd.as_fd()), newest, *most) else { return };
         let add = |fd, key, events| {
             epoll::add(&self.epoll, fd, EventData::new_u64(key), events | EventFlags::ET)
         };

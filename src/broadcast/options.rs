@@ -149,7 +149,8 @@ impl PublishOptions {
 
     pub(crate) fn topic(&self) -> Topic {
         let Self { slots, slot_len, hold_limit, history, .. } = *self;
-        Topic { slots, slot_len, hold_limit, history, hold_bytes: self.hold_bytes.unwrap_or(0) }
+        let hold_bytes = self.hold_bytes.unwrap_or(0);
+        Topic { slots, slot_len, hold_limit, history, hold_bytes, first: 0 }
     }
 
     pub(super) fn admission(&self) -> Admission {

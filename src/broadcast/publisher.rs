@@ -383,7 +383,8 @@ impl Publisher {
         self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
     }
 
-    /// Returns who subscribes, and how far each one is.
+    /// Returns who subscribes, and how far each one is. Each of them gets every message that is sent from here on, or counts it as
+    /// [missed](crate::broadcast::Sample::missed).
     pub fn subscribers(&self) -> Vec<SubscriberInfo> {
         let newest = self.writer.next() - 1;
         let state = self.audience.lock();

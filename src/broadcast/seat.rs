@@ -22,7 +22,7 @@ use crate::wake::{GONE, HOT};
 pub(super) struct Seat {
     session: Session,
     policy: Policy,
-    /// The furthest position so far. At first the first message that it may want.
+    /// The furthest position so far. At first the first message that it reads.
     furthest: Cell<u64>,
     joined: Instant,
     holds: usize,
@@ -46,11 +46,11 @@ const PACKET_BYTES: usize = 768;
 
 impl Seat {
     /// Returns the seat of a subscriber that may hold so many messages.
-    pub(super) fn new(session: Session, policy: Policy, floor: u64, holds: u32) -> Self {
+    pub(super) fn new(session: Session, policy: Policy, holds: u32) -> Self {
         let (joined, announced) = (Instant::now(), AnnouncedSegments::default());
         // Its Hello offers fewer words than a library does.
         let holds = holds.min(session.link.terms().peer.loan_slots) as usize;
-        let furthest = Cell::new(floor);
+        let furthest = Cell::new(0);
         let (is_hot, slept_at) = (Cell::new(false), Cell::new(0));
         let seat = Self { session, policy, furthest, joined, holds, announced, is_hot, slept_at };
         // A subscriber tells the publisher after each message with memory in the pool, and the publisher seldom sleeps.

@@ -127,7 +127,8 @@ struct TopicBody {
     hold_limit: U32,
     history: U32,
     hold_bytes: U64,
-    rest: [u8; 88],
+    first: U64,
+    rest: [u8; 80],
 }
 
 /// The most messages in a publisher's pool that a subscriber may hold.
@@ -221,6 +222,8 @@ pub(crate) struct Topic {
     pub(crate) history: u32,
     /// How many bytes these messages may have, or 0 if any number.
     pub(crate) hold_bytes: u64,
+    /// The first message that the subscriber reads, or 0 if the publisher does not say.
+    pub(crate) first: u64,
 }
 
 impl Packet {
@@ -269,7 +272,8 @@ impl Packet {
                     hold_limit: topic.hold_limit.into(),
                     history: topic.history.into(),
                     hold_bytes: topic.hold_bytes.into(),
-                    rest: [0; 88],
+                    first: topic.first.into(),
+                    rest: [0; 80],
                 };
                 packet(TOPIC, 1, body.as_bytes())
             }
@@ -535,7 +539,8 @@ fn check_topic(body: &TopicBody) -> Result<Topic> {
     if history >= slots {
         return Err(Fault::Field { field: "topic.history", value: history.into() }.into());
     }
-    Ok(Topic { slots, slot_len, hold_limit, history, hold_bytes: body.hold_bytes.get() })
+    let (hold_bytes, first) = (body.hold_bytes.get(), body.first.get());
+    Ok(Topic { slots, slot_len, hold_limit, history, hold_bytes, first })
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub const LATEST: u32 = 3;
 pub const NEWEST_WORD: usize = 0x040;
 
 /// A bit of a slot's header: the payload lies in a block.
-const SPILLED: u64 = 1 << 12;
+pub const SPILLED: u64 = 1 << 12;
 
 const FRAME: usize = 1 << 20;
 
@@ -450,7 +450,7 @@ fn another_user_is_refused() {
 }
 
 /// A subscriber that joins a publisher made by hand, which sends `answer` behind its Hello.
-fn joins(
+pub fn joins(
     options: SubscribeOptions,
     answer: impl FnOnce(&OwnedFd),
 ) -> (slipring::Result<Subscriber>, RawPeer) {

@@ -1,11 +1,14 @@
 //! Joins, ends, restarts, and what is told of them.
 
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions, SubscriberState};
 use slipring::error::TryRecvError;
 use slipring::{Context, ErrorKind};
 
+use crate::hostile::{EVERY, NEWEST_WORD, joins};
+use crate::support::raw::{self, Hello, RawPeer};
 use crate::support::wait_until;
 use crate::{Stage, next, soon, unique_name};
 
@@ -159,5 +162,50 @@ fn an_address_is_free_after_its_publisher() {
             .get_or_insert_with(|| context.subscribe(&name, SubscribeOptions::every()).unwrap());
         let sample = subscriber.recv_deadline(soon()).unwrap().unwrap();
         assert_eq!((sample.to_vec().unwrap(), sample.restarted()), (vec![round], round > 0));
+    }
+}
+
+#[test]
+fn a_listed_subscriber_gets_what_is_sent_before_it_maps_the_topic() {
+    // A publisher that lists a subscriber, and publishes a message before the subscriber maps the topic.
+    for (options, first) in [
+        (SubscribeOptions::every(), 1),
+        (SubscribeOptions::newest(2), 1),
+        (SubscribeOptions::latest(), 1),
+        // Beyond the newest message is none.
+        (SubscribeOptions::every(), u64::MAX),
+    ] {
+        let (fd, memory) = raw::segment(2 * raw::page());
+        let publish = |message: u64| {
+            let slot = (raw::page() + 256 * message) as usize;
+            memory.store(slot + 8, raw::header(raw::MESSAGE, 8));
+            memory.write(slot + 16, &message.to_ne_bytes());
+            memory.store(slot, message << 1);
+            memory.store(NEWEST_WORD, message);
+        };
+        publish(1);
+        let mut topic = raw::topic_packet(16, 256, 4, 0);
+        topic[40..48].copy_from_slice(&first.to_le_bytes());
+        let (subscriber, _peer) =
+            joins(options, |socket| raw::send(socket, &topic, &[fd.as_fd()]).unwrap());
+        let mut subscriber = subscriber.unwrap();
+        if first != 1 {
+            publish(2);
+        }
+        let expected: u64 = if first == 1 { 1 } else { 2 };
+        assert_eq!(next(&mut subscriber), (expected.to_ne_bytes().to_vec(), 0));
+    }
+}
+
+#[test]
+fn the_topic_packet_names_the_first_message() {
+    for (history, sent, first) in [(0, 0, 1u64), (0, 3, 4), (2, 1, 1), (2, 5, 4)] {
+        let mut stage = Stage::new(PublishOptions::new().history(history));
+        (0..sent).for_each(|_| stage.publisher.send(b"before").unwrap());
+        let mut peer = RawPeer::greet(raw::dial(&stage.name), Hello::subscriber(EVERY, 0));
+        peer.meet();
+        let (topic, _) = raw::receive(&peer.socket).expect("a Topic");
+        assert_eq!(topic[8], raw::TOPIC as u8);
+        assert_eq!(topic[40..48], first.to_le_bytes(), "{sent} messages, history {history}");
     }
 }

@@ -69,13 +69,21 @@ fn packets_survive_their_bytes() {
         Packet::Hello(Hello { role: Role::Subscriber(Policy::Every), ..hello() }),
         Packet::Hello(Hello { role: Role::Subscriber(Policy::Newest(7)), ..hello() }),
         Packet::Hello(Hello { role: Role::Subscriber(Policy::Latest), ..hello() }),
-        Packet::Topic(Topic { slots: 2, slot_len: 64, hold_limit: 1, history: 0, hold_bytes: 0 }),
+        Packet::Topic(Topic {
+            slots: 2,
+            slot_len: 64,
+            hold_limit: 1,
+            history: 0,
+            hold_bytes: 0,
+            first: 1,
+        }),
         Packet::Topic(Topic {
             slots: 65536,
             slot_len: 65536,
             hold_limit: 64,
             history: 65535,
             hold_bytes: u64::MAX,
+            first: u64::MAX,
         }),
     ] {
         assert_eq!(Packet::decode(&packet.encode()).unwrap(), packet);
