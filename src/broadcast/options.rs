@@ -112,7 +112,8 @@ impl PublishOptions {
     }
 
     /// How long the publisher waits for a subscriber that wants every message and reads nothing. Then it evicts the subscriber.
-    /// One send waits at most four times as long in all, and then evicts those that have not read enough. Default 1 s.
+    /// One send waits at most four times as long in all, and then evicts those that have not read enough. For those that join
+    /// meanwhile it waits eight times as long. Default 1 s.
     pub fn stall_after(mut self, time: Duration) -> Self {
         self.stall_after = time;
         self

@@ -4,7 +4,7 @@
 //!
 //! 1. A short message takes no lock and makes no system call, unless a subscriber sleeps or has to make room.
 //! 2. A send waits only for subscribers that want every message. It evicts those that read nothing for
-//!    [`PublishOptions::stall_after`], and after four times as long all that are in its way.
+//!    [`PublishOptions::stall_after`], and after four times as long all that are in its way and did not join meanwhile.
 //! 3. A message that fails is not published, and the next one has its number.
 
 use std::fmt;

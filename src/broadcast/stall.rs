@@ -3,22 +3,34 @@
 //! 1. The time of all subscribers begins with the first wait of the send. A subscriber that has read something since then has its
 //!    time anew. Waits for others take nothing off it.
 //! 2. All waits of a send together have an end, so subscribers that read on as slowly as they may do not hold the publisher.
+//! 3. A subscriber that comes while the send waits has a later end: it answers for none of the time before it came.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::patience::after;
 
-/// A send waits so many times as long as one subscriber has.
+/// A send waits so many times as long as one subscriber has, and once more as long for those that come meanwhile.
 const TIMES: u32 = 4;
 
 /// The waits of one send.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
-    /// When the send waits no longer. `None` before its first wait.
+    /// When the send waits no longer for those that came after its first wait. `None` before that.
     end: Option<Instant>,
-    /// For each subscriber its position as last seen, and when it has stalled unless it reads on.
-    seen: BTreeMap<u64, (u64, Instant)>,
+    /// For each subscriber what the send knows of it.
+    seen: BTreeMap<u64, Seen>,
+}
+
+/// What a send knows of a subscriber.
+#[derive(Debug)]
+struct Seen {
+    /// Its position as last seen.
+    position: u64,
+    /// When it has stalled unless it reads on.
+    stalled: Instant,
+    /// When the send waits no longer for it.
+    end: Instant,
 }
 
 impl Stall {
@@ -32,15 +44,17 @@ impl Stall {
     ) -> Instant {
         let Self { end, seen } = self;
         let end = *end.get_or_insert_with(|| {
-            let stalled = after(patience);
-            seen.extend(all().into_iter().map(|(id, position)| (id, (position, stalled))));
-            after(patience.saturating_mul(TIMES))
+            let (stalled, end) = (after(patience), after(patience.saturating_mul(TIMES)));
+            let all = all().into_iter();
+            seen.extend(all.map(|(id, position)| (id, Seen { position, stalled, end })));
+            after(patience.saturating_mul(2 * TIMES))
         });
-        let (last, stalled) = seen.entry(id).or_insert_with(|| (position, after(patience)));
-        if position > *last {
-            (*last, *stalled) = (position, after(patience));
+        let of_newcomer = || Seen { position, stalled: after(patience), end };
+        let seen = seen.entry(id).or_insert_with(of_newcomer);
+        if position > seen.position {
+            (seen.position, seen.stalled) = (position, after(patience));
         }
-        end.min(*stalled)
+        seen.end.min(seen.stalled)
     }
 }
 
@@ -71,5 +85,13 @@ mod tests {
         for position in 1..100 {
             assert!(stall.until((1, position), LONG, Vec::new) <= first + Duration::from_secs(1));
         }
+    }
+
+    #[test]
+    fn a_newcomer_has_its_own_time_when_the_end_of_the_others_is_near() {
+        let (mut stall, more) = (Stall::default(), LONG * 100);
+        stall.until((1, 0), LONG, || vec![(1, 0)]);
+        let end = stall.until((1, 1), more, Vec::new);
+        assert!(stall.until((2, 0), more, Vec::new) >= end + LONG);
     }
 }

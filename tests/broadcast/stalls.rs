@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
 use slipring::error::Eviction;
-use slipring::{Options, Tensor, TensorSet};
+use slipring::{ErrorKind, Options, Tensor, TensorSet};
 
 use crate::hostile::{EVERY, Over, join};
-use crate::support::HANG;
-use crate::support::raw::Hello;
+use crate::support::raw::{self, Hello, RawPeer};
+use crate::support::{HANG, wait_until};
 use crate::{Stage, next};
 
 fn evictions(stage: &Stage) -> usize {
@@ -103,4 +103,45 @@ fn a_message_of_many_segments_reaches_those_that_want_every_message() {
     assert_eq!(sample.tensors().count(), 80);
     drop(sample);
     assert_eq!(next(&mut every).0, b"next");
+}
+
+#[test]
+fn a_newcomer_has_its_own_time_in_a_send_that_has_waited_for_others() {
+    const STALL: Duration = Duration::from_millis(500);
+    let options = PublishOptions::new().slots(256).history(2).stall_after(STALL);
+    let mut stage = Stage::with(Options::new().pool_quota(8 << 20), options);
+    let slow = join(&stage, Hello::subscriber(EVERY, 0));
+    // The pool is full.
+    while stage.publisher.try_send(&[0; 65_536]).is_ok() {}
+    let name = stage.name.clone();
+    let flag = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = Over(&flag);
+        scope.spawn(|| {
+            for position in 2.. {
+                std::thread::sleep(STALL / 4);
+                if flag.load(Ordering::Relaxed) {
+                    return;
+                }
+                slow.position(position);
+            }
+        });
+        // Long after the send began, and before its end.
+        let newcomer = scope.spawn(|| {
+            std::thread::sleep(STALL * 13 / 4);
+            let came = Instant::now();
+            let mut newcomer = RawPeer::greet(raw::dial(&name), Hello::subscriber(EVERY, 0));
+            newcomer.meet();
+            // The revoked word.
+            wait_until("its eviction", || newcomer.theirs().load(0x0c8) != 0);
+            came.elapsed()
+        });
+        // More than the pool has beside the history, which the newcomer has yet to read.
+        let error = stage.publisher.send(&vec![1; 8 << 20]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::PoolExhausted { .. }), "{error:?}");
+        let had = newcomer.join().unwrap();
+        assert!(had >= STALL, "it is evicted after {had:?}");
+        drop(over);
+    });
+    assert_eq!(evictions(&stage), 2);
 }
