@@ -1,0 +1,36 @@
+//! Unit tests of `broadcast::stall`.
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(1000);
+
+#[test]
+fn the_time_of_all_begins_with_the_first_wait_and_anew_when_one_reads_on() {
+    let (mut stall, all) = (Stall::default(), || vec![(1, 5), (2, 5)]);
+    let first = stall.until((1, 5), LONG, all);
+    assert_eq!(stall.until((2, 5), LONG, all), first);
+    assert_eq!(stall.until((1, 5), LONG, all), first);
+    let later = stall.until((1, 6), LONG, all);
+    assert!(later > first);
+    assert_eq!(stall.until((1, 6), LONG, all), later);
+    assert_eq!(stall.until((2, 5), LONG, all), first);
+    // One that came meanwhile.
+    assert!(stall.until((3, 1), LONG, all) > first);
+}
+
+#[test]
+fn a_send_has_an_end_however_its_subscribers_read_on() {
+    let mut stall = Stall::default();
+    let first = stall.until((1, 0), Duration::ZERO, || vec![(1, 0)]);
+    for position in 1..100 {
+        assert!(stall.until((1, position), LONG, Vec::new) <= first + Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_newcomer_has_its_own_time_when_the_end_of_the_others_is_near() {
+    let (mut stall, more) = (Stall::default(), LONG * 100);
+    stall.until((1, 0), LONG, || vec![(1, 0)]);
+    let end = stall.until((1, 1), more, Vec::new);
+    assert!(stall.until((2, 0), more, Vec::new) >= end + LONG);
+}
