@@ -37,12 +37,8 @@ use crate::sync::Edge;
 use crate::tensor::open_set;
 use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 
-/// Polls before a subscriber that has read all tells the publisher: about a microsecond. Telling costs a fence.
-const POLLS: u32 = 1000;
-
 /// Slots that one look passes over at most: twice as many as a topic can have, so no look at an honest publisher ends by it. One
-/// that lies about its slots holds the caller for about a millisecond, and then the caller looks at its deadline, or at its other
-/// links.
+/// that lies about its slots holds the caller for about a millisecond, and then the caller looks at its deadline.
 const SKIPS: u32 = 1 << 17;
 
 /// A message that was taken.
@@ -184,15 +180,6 @@ impl Feed {
             RecvPatience::Until(deadline) => Some(deadline),
             RecvPatience::Forever => None,
         };
-        let (slots, next) = (&self.slots, self.cursor.next());
-        if self.waiter.polls() {
-            for _ in 0..POLLS {
-                if slots.is_due(next) {
-                    self.waiter.caught();
-                    return Ok(());
-                }
-            }
-        }
         // A publisher that waits for room learns of all that was read.
         self.tell(true);
         let (slots, next) = (&self.slots, self.cursor.next());
