@@ -4,10 +4,12 @@
 //! 2. A message with memory in the pool is held before that memory is read.
 //! 3. The publisher learns the position when an eighth of the slots is read, when nothing is left, and after each message with
 //!    memory in the pool: it may wait for it.
+//! 4. Where the thread serves several peers, the slots that a look passes over and the packets that it reads have the publisher's
+//!    [share](crate::link::share) of the thread's time. What a look leaves, another look takes when the share has grown.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::broadcast::cursor::Cursor;
 use crate::broadcast::layout::{BELL, Geometry};
@@ -41,6 +43,26 @@ use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 /// that lies about its slots holds the caller for about a millisecond, and then the caller looks at its deadline.
 const SKIPS: u32 = 1 << 17;
 
+/// As [`SKIPS`], where the thread serves several peers, to which it looks next: some 0.1 ms.
+const SKIPS_IN_TURN: u32 = 1 << 13;
+
+/// With fewer slots that looks have passed over nothing is charged: an honest publisher pays for none.
+const FREE_SKIPS: u32 = 64;
+
+/// A slot that a look passes over, in nanoseconds.
+const SKIP: i64 = 10;
+
+/// What came of reading a message.
+enum Outcome {
+    Taken,
+    /// It was overwritten or withdrawn meanwhile.
+    Gone,
+    /// A segment that it names has come.
+    Again,
+    /// A segment that it names has not come, and the publisher has spent its share of the thread's time.
+    Later,
+}
+
 /// A message that was taken.
 #[derive(Debug, Default)]
 struct Taken {
@@ -70,6 +92,18 @@ pub(crate) struct Feed {
     /// were just stored one by one, and a move is such a load.
     taken: Taken,
     is_armed: bool,
+    /// The thread serves several peers.
+    takes_turns: bool,
+    /// The slots that looks have passed over, and that are not charged.
+    skipped: u32,
+    /// The slots that looks have passed over without an end.
+    in_vain: u32,
+    /// The message and its segment that the socket was read for last.
+    sought: Option<(u64, u32)>,
+    /// The socket may hold packets, which were left because the share was spent.
+    has_packets: bool,
+    /// The last look has left something, or the publisher has spent its share.
+    is_left: bool,
     session: Arc<Session>,
 }
 
@@ -105,11 +139,31 @@ impl Feed {
             payload: vec![0; geometry.room()],
             taken: Taken::default(),
             is_armed: false,
+            takes_turns: false,
+            skipped: 0,
+            in_vain: 0,
+            sought: None,
+            has_packets: false,
+            is_left: false,
             link,
             session,
         };
         feed.tell(true);
         Ok(feed)
+    }
+
+    /// Notes that the thread that [polls](Self::poll) serves several peers.
+    pub(super) fn take_turns(&mut self) {
+        let peer = self.link.identity();
+        self.link.control_socket().take_turns((peer.uid(), peer.pid()));
+        self.takes_turns = true;
+    }
+
+    /// Returns how long the caller lets the publisher rest, if the last poll has left something or the share is spent. Zero: until
+    /// other peers have had their turns.
+    pub(super) fn take_rest(&mut self) -> Option<Duration> {
+        let is_left = std::mem::take(&mut self.is_left);
+        is_left.then(|| self.link.control_socket().rest().unwrap_or_default())
     }
 
     /// Returns the publisher's process.
@@ -158,6 +212,9 @@ impl Feed {
                 }
                 return Ok(());
             }
+            if self.is_left {
+                return Err(TryRecvError::Empty);
+            }
             if !is_alive {
                 self.tell(true);
                 return Err(self.end().into());
@@ -194,10 +251,12 @@ impl Feed {
             return Err(TryRecvError::Empty);
         }
         let mut control_socket = self.link.control_socket();
-        let taken = control_socket.take_for_data(self.link.socket());
-        if let Err(error) = taken {
-            drop(control_socket);
-            return Err(self.fail(error).into());
+        match control_socket.take_for_data(self.link.socket()) {
+            Ok(took_all) => (self.has_packets, self.is_left) = (!took_all, !took_all),
+            Err(error) => {
+                drop(control_socket);
+                return Err(self.fail(error).into());
+            }
         }
         if control_socket.data_woken() || !self.is_armed {
             self.is_armed = true;
@@ -215,12 +274,23 @@ impl Feed {
     /// Takes the next message as [`take`](Self::take) does, without waiting and without arming: the caller polls.
     pub(super) fn poll(&mut self) -> Result<(), TryRecvError> {
         let is_alive = self.link.is_alive();
-        let taken = self.look()?;
+        let taken = self.look();
+        if self.skipped >= FREE_SKIPS {
+            self.pay();
+        }
+        let taken = taken?;
         if self.is_armed {
             self.disarm();
         }
         if taken {
+            self.in_vain = 0;
             return Ok(());
+        }
+        if self.has_packets {
+            self.is_left |= self.link.control_socket().rest().is_some();
+        }
+        if self.is_left {
+            return Err(TryRecvError::Empty);
         }
         self.tell(true);
         Err(if is_alive { TryRecvError::Empty } else { self.end().into() })
@@ -246,19 +316,20 @@ impl Feed {
         control_socket.data_woken();
         let has_ended = control_socket.packets_at_end().is_some();
         drop(control_socket);
-        if let Err(error) = taken {
-            self.fail(error);
-        } else if has_ended {
+        match taken {
             // The descriptor tells of the end once, and the watcher may learn of it later.
-            self.link.hang_up();
+            Ok(_) if has_ended => self.link.hang_up(),
+            Ok(took_all) => (self.has_packets, self.is_left) = (!took_all, !took_all),
+            Err(error) => drop(self.fail(error)),
         }
         self.is_armed = true;
         self.waiter.arm(&self.link)
     }
 
-    /// Looks once more after [`begin_arm`](Self::begin_arm). Returns whether this side is armed: nothing has come meanwhile.
+    /// Looks once more after [`begin_arm`](Self::begin_arm). Returns whether this side is armed: nothing has come meanwhile, and
+    /// no packet is left.
     pub(super) fn finish_arm(&mut self) -> bool {
-        let is_due = self.is_due();
+        let is_due = self.is_due() || self.is_left;
         if is_due {
             self.disarm();
         }
@@ -274,7 +345,7 @@ impl Feed {
     /// Takes the next message if it is there, or a later one where the policy skips some. Returns whether it took one.
     #[inline(always)]
     fn look(&mut self) -> Result<bool> {
-        for _ in 0..SKIPS {
+        for _ in 0..if self.takes_turns { SKIPS_IN_TURN } else { SKIPS } {
             let message = self.cursor.next();
             match self.slots.look(message) {
                 Look::Message(word) => {
@@ -282,20 +353,37 @@ impl Feed {
                         && let Some(later) = self.cursor.skips_to(self.slots.newest())
                     {
                         self.cursor.skip_to(later);
-                        continue;
+                    } else {
+                        match self.read(message, word)? {
+                            Outcome::Taken => return Ok(true),
+                            Outcome::Gone => self.skip(message)?,
+                            Outcome::Again => {}
+                            Outcome::Later => return Ok(false),
+                        }
                     }
-                    if self.read(message, word)? {
-                        return Ok(true);
-                    }
-                    // It was overwritten while it was read.
-                    self.skip(message)?;
                 }
-                Look::Nothing => return Ok(false),
+                Look::Nothing => {
+                    self.in_vain = 0;
+                    return Ok(false);
+                }
                 Look::Withdrawn if self.cursor.is_lossy() => self.cursor.skip_to(message + 1),
                 Look::Withdrawn | Look::Overwritten => self.skip(message)?,
             }
+            self.skipped = self.skipped.wrapping_add(1);
         }
+        // With more of them the publisher lies: there is no message.
+        self.in_vain = self.in_vain.saturating_add(SKIPS_IN_TURN);
+        self.is_left = self.takes_turns && self.in_vain < SKIPS;
         Ok(false)
+    }
+
+    /// Charges the publisher for the slots that looks have passed over.
+    #[cold]
+    fn pay(&mut self) {
+        let skipped = std::mem::take(&mut self.skipped);
+        let mut control_socket = self.link.control_socket();
+        control_socket.spend(i64::from(skipped) * SKIP);
+        self.is_left |= control_socket.rest().is_some();
     }
 
     /// Goes on behind a message that is gone.
@@ -313,54 +401,69 @@ impl Feed {
         Ok(())
     }
 
-    /// Takes a message. Returns whether it was neither overwritten nor withdrawn meanwhile.
+    /// Takes a message, if it is neither overwritten nor withdrawn meanwhile.
     #[inline(always)]
-    fn read(&mut self, message: u64, word: u64) -> Result<bool> {
+    fn read(&mut self, message: u64, word: u64) -> Result<Outcome> {
         let room = self.slots.geometry().room();
         let published = match Published::of_word(word, room) {
             Ok(published) => published,
             // The header of a later message may be half written.
-            Err(_) if !self.slots.is_whole(message) => return Ok(false),
+            Err(_) if !self.slots.is_whole(message) => return Ok(Outcome::Gone),
             Err(fault) => return Err(self.fail(fault)),
         };
         let len = published.len_in_slot();
         let place = self.slots.payload(message);
         self.slots.words().bytes(place, len).copy_to(&mut self.payload[..len]);
         if !self.slots.is_whole(message) {
-            return Ok(false);
+            return Ok(Outcome::Gone);
         }
         if published.is_plain() {
             let (message, missed) = self.cursor.take();
             self.taken = Taken { message, missed, start: 0, end: len, rare: None };
             self.tell(false);
-            return Ok(true);
+            return Ok(Outcome::Taken);
         }
-        let taken = self.read_rare(message, published, len)?;
-        Ok(taken.map(|taken| self.taken = taken).is_some())
+        self.read_rare(message, published, len)
     }
 
-    /// Reads a message that has more than its slot's bytes. Returns `None` if it was withdrawn meanwhile.
+    /// Takes a message that has more than its slot's bytes, if it is not withdrawn meanwhile.
     #[inline(never)]
-    fn read_rare(
-        &mut self,
-        message: u64,
-        published: Published,
-        len: usize,
-    ) -> Result<Option<Taken>> {
+    fn read_rare(&mut self, message: u64, published: Published, len: usize) -> Result<Outcome> {
         let (start, end, rare) = match self.hold_and_open(message, published, len) {
             Ok(Some(opened)) => opened,
-            Ok(None) => return Ok(None),
-            // The socket's queue was full when the publisher announced the segment.
-            Err(error) if self.cursor.is_lossy() && is_unknown(&error) => return Ok(None),
-            Err(error) if matches!(error.kind(), ErrorKind::HoldLimit { .. }) => return Err(error),
-            Err(error) if matches!(error.kind(), ErrorKind::HoldBytes { .. }) => {
-                return if self.cursor.is_lossy() { Ok(None) } else { Err(error) };
-            }
-            Err(error) => return Err(self.fail(error)),
+            Ok(None) => return Ok(Outcome::Gone),
+            Err(error) => return self.missing(message, error),
         };
         let (message, missed) = self.cursor.take();
+        self.taken = Taken { message, missed, start, end, rare: Some(rare) };
         self.tell(true);
-        Ok(Some(Taken { message, missed, start, end, rare: Some(rare) }))
+        Ok(Outcome::Taken)
+    }
+
+    /// Returns what comes of a message that could not be opened.
+    #[cold]
+    fn missing(&mut self, message: u64, error: Error) -> Result<Outcome> {
+        match *error.kind() {
+            ErrorKind::Fault(Fault::UnknownSegment { segment })
+                if self.takes_turns && self.sought != Some((message, segment)) =>
+            {
+                let fetched = self.link.control_socket().fetch(self.link.socket(), segment);
+                if fetched.map_err(|error| self.fail(error))? {
+                    self.sought = Some((message, segment));
+                    return Ok(Outcome::Again);
+                }
+                self.is_left = true;
+                Ok(Outcome::Later)
+            }
+            // The publisher found that many packets wait for this side, and has not announced the segment.
+            ErrorKind::Fault(Fault::UnknownSegment { .. }) | ErrorKind::HoldBytes { .. }
+                if self.cursor.is_lossy() =>
+            {
+                Ok(Outcome::Gone)
+            }
+            ErrorKind::HoldLimit { .. } | ErrorKind::HoldBytes { .. } => Err(error),
+            _ => Err(self.fail(error)),
+        }
     }
 
     /// Holds a message whose payload in the slot is in the buffer, and opens it. Returns its payload's range in the buffer and the
@@ -519,10 +622,6 @@ fn check_time(patience: RecvPatience) -> Result<(), TryRecvError> {
         RecvPatience::None => Err(TryRecvError::Empty),
         patience => patience.check(Instant::now()),
     }
-}
-
-fn is_unknown(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Fault(Fault::UnknownSegment { .. }))
 }
 
 fn is_segment(packet: &Received<PACKET>) -> bool {

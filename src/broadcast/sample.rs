@@ -71,6 +71,11 @@ impl<'a> Sample<'a> {
         Self { payload, rare, sequence, missed, restarted }
     }
 
+    /// Returns the bytes that were copied for it.
+    pub(crate) fn copied(&self) -> usize {
+        self.payload.len()
+    }
+
     #[inline(always)]
     fn body(&self) -> &Body {
         self.rare.as_ref().map_or(&Body::Slot, |rare| &rare.body)

@@ -51,6 +51,8 @@ pub struct Subscriber {
     restarted: bool,
     received: u64,
     missed: u64,
+    /// The thread that receives serves several peers.
+    takes_turns: bool,
     context: Context,
 }
 
@@ -107,8 +109,9 @@ pub(crate) struct Joining {
 impl Subscriber {
     /// Returns a subscriber that has joined no publisher.
     pub(crate) fn apart(context: &Context, address: Address, options: SubscribeOptions) -> Self {
-        let context = context.clone();
-        Self { feed: None, address, options, restarted: false, received: 0, missed: 0, context }
+        let (context, restarted, takes_turns) = (context.clone(), false, false);
+        let (feed, received, missed) = (None, 0, 0);
+        Self { feed, address, options, restarted, received, missed, takes_turns, context }
     }
 
     /// Receives the next message. It waits for it. Returns `None` after the publisher has ended in order, unless the subscriber
@@ -250,6 +253,20 @@ impl Subscriber {
         }
     }
 
+    /// Notes that the thread that polls serves several peers.
+    pub(crate) fn take_turns(&mut self) {
+        self.takes_turns = true;
+        if let Some(feed) = &mut self.feed {
+            feed.take_turns();
+        }
+    }
+
+    /// Returns how long the caller lets the publisher rest before the next poll, if the last one has left something or the
+    /// publisher has spent its share of the thread's time.
+    pub(crate) fn take_rest(&mut self) -> Option<Duration> {
+        self.feed.as_mut()?.take_rest()
+    }
+
     /// Returns whether [`poll_joined`](Self::poll_joined) has something to do, as the publisher says.
     pub(crate) fn is_due(&self) -> bool {
         self.feed.as_ref().is_none_or(Feed::is_due)
@@ -280,7 +297,10 @@ impl Subscriber {
     }
 
     /// Reads from the publisher that a [`Joining`] has joined.
-    pub(crate) fn install(&mut self, feed: Feed) {
+    pub(crate) fn install(&mut self, mut feed: Feed) {
+        if self.takes_turns {
+            feed.take_turns();
+        }
         self.feed = Some(feed);
     }
 

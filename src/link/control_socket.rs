@@ -231,7 +231,8 @@ impl ControlSocket {
         self.share.as_ref().is_some_and(SocketShare::rests)
     }
 
-    fn spend(&mut self, cost: i64) {
+    /// Charges the peer with a cost in nanoseconds, if the thread serves several peers.
+    pub(crate) fn spend(&mut self, cost: i64) {
         if let Some(share) = &mut self.share {
             share.spend(cost);
         }

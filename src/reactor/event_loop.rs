@@ -380,7 +380,8 @@ impl EventLoop {
                 if active.is_some_and(|active| active.take_event(flags.intersects(ends))) {
                     self.poll(place);
                 }
-            } else if self.subscribers.wake(key) || self.listeners.accept(key, &*self.mailbox) {
+            } else if self.subscribers.take_event(key) || self.listeners.accept(key, &*self.mailbox)
+            {
                 done += 1;
             }
         }

@@ -11,7 +11,9 @@
 //!    vain. A subscriber that is armed costs the loop nothing.
 //! 2. A join waits for another process, so a thread beside the loop does it, one for all subscribers of the loop. The thread
 //!    starts with the first one that is apart, and ends with the set.
-//! 3. A panic of a callback, `Break` and an error end the subscription. [`ErrorKind::HoldLimit`] and
+//! 3. A turn of a subscriber ends as that of a link, after a few messages or 256 KiB that were copied. A publisher that has spent its
+//!    [share](crate::link::share) of the loop's time rests.
+//! 4. A panic of a callback, `Break` and an error end the subscription. [`ErrorKind::HoldLimit`] and
 //!    [`ErrorKind::HoldBytes`] do not.
 
 use std::collections::{HashMap, VecDeque};
@@ -26,6 +28,7 @@ use crate::broadcast::{Feed, Joining, Subscriber, is_absent};
 use crate::channel::Watch;
 use crate::error::{Error, ErrorKind, Result, TryRecvError, contain};
 use crate::link::LinkSocket;
+use crate::reactor::active_link::QUANTUM;
 use crate::reactor::command::{Command, SampleFn};
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::ready_set::IN_VAIN;
@@ -54,8 +57,10 @@ struct Subscribed {
     is_ready: bool,
     /// It has a place among those that the loop polls.
     is_polled: bool,
-    /// The subscriber holds too much, and looks for its next message then.
+    /// The subscriber holds too much, or its publisher rests, and it looks for its next message then.
     paused_until: Option<Instant>,
+    /// Its publisher rests: no event ends the pause.
+    is_resting: bool,
 }
 
 /// A subscriber that the loop polls.
@@ -75,7 +80,10 @@ enum Turn {
     Asleep,
     /// There is no publisher.
     Apart,
+    /// It holds too much.
     Paused,
+    /// Its publisher rests.
+    Rests(Duration),
     Ended,
 }
 
@@ -172,12 +180,20 @@ impl SubscriberSet {
     pub(super) fn insert(
         &mut self,
         key: u64,
-        (subscriber, watched): (Subscriber, Option<LinkSocket>),
+        (mut subscriber, watched): (Subscriber, Option<LinkSocket>),
         callback: SampleFn,
     ) {
-        let (is_ready, is_polled, paused_until) = (false, false, None);
-        let subscribed =
-            Subscribed { subscriber, callback, watched, is_ready, is_polled, paused_until };
+        subscriber.take_turns();
+        let (is_ready, is_polled, is_resting, paused_until) = (false, false, false, None);
+        let subscribed = Subscribed {
+            subscriber,
+            callback,
+            watched,
+            is_ready,
+            is_polled,
+            paused_until,
+            is_resting,
+        };
         self.subscribers.insert(key, subscribed);
         self.wake(key);
     }
@@ -192,6 +208,12 @@ impl SubscriberSet {
             self.ready.push_back(key);
         }
         true
+    }
+
+    /// Takes an event of a subscriber's socket. Returns whether there is a subscriber with this key.
+    pub(super) fn take_event(&mut self, key: u64) -> bool {
+        let is_resting = self.subscribers.get(&key).is_some_and(|each| each.is_resting);
+        is_resting || self.wake(key)
     }
 
     /// Wakes those whose pause is over.
@@ -214,7 +236,8 @@ impl SubscriberSet {
         for _ in 0..self.ready.len() {
             let Some(key) = self.ready.pop_front() else { break };
             let Some(subscribed) = self.subscribers.get_mut(&key) else { continue };
-            (subscribed.is_ready, subscribed.paused_until) = (false, None);
+            (subscribed.is_ready, subscribed.is_resting) = (false, false);
+            subscribed.paused_until = None;
             let (count, turn) = subscribed.serve(key, mailbox);
             done += count.max(1);
             match turn {
@@ -232,14 +255,23 @@ impl SubscriberSet {
                         self.end(key, Some(error), mailbox);
                     }
                 }
-                Turn::Paused => {
-                    subscribed.paused_until = Some(Instant::now() + RETRY);
-                    self.paused.push(key);
+                Turn::Paused => self.pause(key, RETRY),
+                Turn::Rests(Duration::ZERO) => drop(self.wake(key)),
+                Turn::Rests(rest) => {
+                    subscribed.is_resting = true;
+                    self.pause(key, rest);
                 }
                 Turn::Ended => self.end(key, None, mailbox),
             }
         }
         done
+    }
+
+    fn pause(&mut self, key: u64, time: Duration) {
+        if let Some(subscribed) = self.subscribers.get_mut(&key) {
+            subscribed.paused_until = Some(Instant::now() + time);
+            self.paused.push(key);
+        }
     }
 
     /// Goes on with a publisher that was joined.
@@ -304,13 +336,16 @@ impl SubscriberSet {
 impl Subscribed {
     /// Hands a few samples to the callback. Returns how many, and what follows.
     fn serve(&mut self, key: u64, mailbox: &Mailbox<Command>) -> (usize, Turn) {
-        let (mut count, mut in_vain) = (0, false);
-        while count < SHARE {
+        let (mut count, mut bytes, mut in_vain) = (0, 0, false);
+        while count < SHARE && bytes < QUANTUM {
             let Self { subscriber, callback, .. } = self;
             // A publisher that says that there is something, and there is nothing, lies.
             let taken = if in_vain { subscriber.arm_joined() } else { subscriber.poll_joined() };
             let (answer, next) = match taken {
-                Ok(Some(sample)) => (contain(|| callback(Ok(Some(sample)))), None),
+                Ok(Some(sample)) => {
+                    bytes += sample.copied();
+                    (contain(|| callback(Ok(Some(sample)))), None)
+                }
                 Ok(None) => (contain(|| callback(Ok(None))), Some(Turn::Ended)),
                 Err(TryRecvError::Failed(error)) => {
                     let is_limit = matches!(
@@ -320,15 +355,11 @@ impl Subscribed {
                     let next = if is_limit { Turn::Paused } else { Turn::Ended };
                     (contain(|| callback(Err(error))), Some(next))
                 }
-                Err(TryRecvError::Empty) => match (subscriber.socket(), &self.watched) {
-                    (None, _) => return (count, Turn::Apart),
-                    (Some(_), Some(_)) if in_vain => return (count, Turn::Asleep),
-                    (Some(_), Some(_)) if !subscriber.is_due() => return (count, Turn::Polled),
-                    (Some(_), Some(_)) => {
-                        in_vain = true;
-                        continue;
-                    }
-                    (Some(socket), None) => {
+                Err(TryRecvError::Empty) => {
+                    let Some(socket) = subscriber.socket() else {
+                        return (count, Turn::Apart);
+                    };
+                    if self.watched.is_none() {
                         if let Err(error) = self.watch(key, socket, mailbox) {
                             contain(|| (self.callback)(Err(error)));
                             return (count, Turn::Ended);
@@ -336,7 +367,18 @@ impl Subscribed {
                         // What came before makes no event.
                         continue;
                     }
-                },
+                    if let Some(rest) = subscriber.take_rest() {
+                        return (count, Turn::Rests(rest));
+                    }
+                    if in_vain {
+                        return (count, Turn::Asleep);
+                    }
+                    if !subscriber.is_due() {
+                        return (count, Turn::Polled);
+                    }
+                    in_vain = true;
+                    continue;
+                }
             };
             (count, in_vain) = (count + 1, false);
             if answer != Some(ControlFlow::Continue(())) {
@@ -344,6 +386,9 @@ impl Subscribed {
             }
             if let Some(next) = next {
                 return (count, next);
+            }
+            if let Some(rest) = self.subscriber.take_rest() {
+                return (count, Turn::Rests(rest));
             }
         }
         (count, Turn::Ready)

@@ -1,12 +1,14 @@
 //! Tasks of one runtime with one thread share its time: a peer whose ring is never empty does not keep the others from
 //! running. Each test counts the round trips of an honest peer beside a fixed number of the attacker's steps.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::support::raw::{self, Hello, Lent, RawPeer};
 use crate::support::{HANG, unique_name};
-use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream};
+use slipring::broadcast::SubscribeOptions;
+use slipring::tokio::{AsyncConnection, AsyncListener, AsyncStream, AsyncSubscriber};
 use slipring::{Address, Connection, Context};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -162,6 +164,55 @@ fn the_parts_of_a_long_segment_do_not_count_as_packets() {
         peer.publish(7 | 1 << 16 | 1 << 24 | 44 << 32, &record);
         let tensor = timeout(HANG, connection.recv_tensor()).await.expect("it hangs");
         assert_eq!(tensor.unwrap().unwrap().byte_len(), 24);
+    });
+}
+
+#[test]
+fn packets_for_a_subscriber_are_read_between_the_turns_of_other_tasks() {
+    const LEN: u64 = 64 << 20;
+    const LAST: u32 = 60;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let name = unique_name();
+        let listener = raw::listen(&name);
+        let joining = std::thread::spawn(move || {
+            let options = SubscribeOptions::every().reconnect(false);
+            Context::new().unwrap().subscribe(&name, options).unwrap()
+        });
+        let socket = raw::accept(&listener);
+        let (packet, descriptors) = raw::receive(&socket).expect("a Hello");
+        let mut peer = RawPeer::greet(socket, Hello::publisher());
+        peer.heard(&packet, &descriptors);
+        let (topic, slots) = raw::segment(2 * raw::page());
+        raw::send(&peer.socket, &raw::topic_packet(16, 64, 4, 0), &[topic.as_fd()]).unwrap();
+        let mut subscriber = AsyncSubscriber::new(joining.join().unwrap());
+        let (fd, _memory) = raw::segment(LEN);
+        for number in 0..=LAST {
+            raw::send(&peer.socket, &raw::segment_packet(number, LEN), &[fd.as_fd()]).unwrap();
+            if number != LAST {
+                raw::send(&peer.socket, &raw::retire_packet(number), &[]).unwrap();
+            }
+        }
+        // The first message, behind its slot's state and header.
+        let slot = raw::page() as usize + 64;
+        let lent = Lent { segment: LAST, slot: 0, offset: 0, len: 1000, generation: 0 };
+        slots.store(slot + 8, raw::header(raw::MESSAGE | raw::POOLED, 32));
+        slots.write(slot + 16, &lent.encode());
+        slots.store(slot, 2);
+        let turns = Arc::new(AtomicU64::new(0));
+        let counted = turns.clone();
+        let other = tokio::spawn(async move {
+            loop {
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        let sample = timeout(HANG, subscriber.recv()).await.expect("it hangs");
+        assert_eq!(sample.unwrap().expect("a message").len(), 1000);
+        let beside = turns.load(Ordering::Relaxed);
+        // The kernel counts the pages of 64 MiB in some 0.6 ms, and a look ends after 1 ms.
+        assert!(beside > 8, "{beside} turns");
+        other.abort();
     });
 }
 

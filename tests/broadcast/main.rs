@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`policies`] | what each policy receives and misses, and what history is |
 //! | [`reactors`] | many subscribers on one thread |
+//! | [`shares`] | what they leave of its time to others |
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
 //! | [`neighbours`] | that a bad subscriber costs the others nothing |
 //! | [`in_place`] | messages that are written in place, and batches |
@@ -25,6 +26,7 @@ mod memory;
 mod neighbours;
 mod policies;
 mod reactors;
+mod shares;
 mod shortage;
 mod stalls;
 #[path = "../support/mod.rs"]

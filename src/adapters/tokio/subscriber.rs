@@ -58,7 +58,7 @@ pub struct AsyncSubscriber {
     watched: Option<Watched<LinkSocket>>,
     /// The look for the next publisher.
     joining: Option<JoinHandle<Result<Feed>>>,
-    /// The pause before it.
+    /// The pause before it, or before the next look at a publisher that has spent its share of the thread's time.
     pause: Option<Pin<Box<Sleep>>>,
     turn: TaskTurn,
     polling: Polling,
@@ -68,7 +68,8 @@ pub struct AsyncSubscriber {
 
 impl AsyncSubscriber {
     /// Puts a subscriber on the runtime of the tasks that receive from it.
-    pub fn new(subscriber: Subscriber) -> Self {
+    pub fn new(mut subscriber: Subscriber) -> Self {
+        subscriber.take_turns();
         let (watched, joining, pause, turn) = (None, None, None, TaskTurn::default());
         let polling = Polling::new(subscriber.spin());
         Self { inner: subscriber, watched, joining, pause, turn, polling, is_armed: false }
@@ -153,6 +154,22 @@ impl AsyncSubscriber {
             if self.turn.is_over() {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
+            }
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(context));
+                self.pause = None;
+            }
+            match self.inner.take_rest() {
+                None => {}
+                Some(Duration::ZERO) => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(rest) => {
+                    self.is_armed = false;
+                    self.pause = Some(Box::pin(::tokio::time::sleep(rest)));
+                    continue;
+                }
             }
             if !self.is_armed {
                 // A publisher that says that there is something, and there is nothing, lies.
