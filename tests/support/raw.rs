@@ -340,7 +340,8 @@ pub fn listen(name: &str) -> OwnedFd {
 
 /// The next peer of a listening socket.
 pub fn accept(listener: &OwnedFd) -> OwnedFd {
-    patient(rustix::net::accept_with(listener, SocketFlags::CLOEXEC).unwrap())
+    let accept = || rustix::net::accept_with(listener, SocketFlags::CLOEXEC);
+    patient(rustix::io::retry_on_intr(accept).unwrap())
 }
 
 /// Two connected sockets.
