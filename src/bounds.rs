@@ -211,10 +211,13 @@ pub fn bounds() -> Vec<Bound> {
         KEEPS,
     );
     rows.add(
-        "requests in flight",
+        "requests in flight, and remembered ids of abandoned ones",
         "fixed",
-        calls::LIMIT,
-        &["tests/transport/limits.rs::a_peer_that_answers_nothing_has_4096_requests_and_another_is_asked"],
+        format!("{} of each", calls::LIMIT),
+        &[
+            "tests/transport/limits.rs::a_peer_that_answers_nothing_has_4096_requests_and_another_is_asked",
+            "src/channel/calls/tests.rs::the_oldest_abandoned_requests_are_forgotten_and_may_be_answered_once_each",
+        ],
     );
     rows.add(
         "half-open peers of a listener",

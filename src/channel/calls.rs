@@ -3,19 +3,21 @@
 //! ```text
 //!   make ──► made ──answered──► answered ──finish──► (gone)
 //!              └──abandon──► abandoned ──answered──► (gone)
+//!                                └──the 4097th──► forgotten
 //! ```
 //!
 //! 1. An id is used once. The first id is 1.
-//! 2. At most 4096 requests are made or abandoned at a time.
-//! 3. A response whose id is neither made nor abandoned is the peer's fault.
+//! 2. At most 4096 requests are made at a time, and the ids of the newest 4096 that were abandoned are remembered.
+//! 3. A response to no request is the peer's fault. Responses to forgotten requests are told from it by their number and the
+//!    newest of their ids.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::channel::message::RequestId;
 use crate::error::{ErrorKind, Fault, Result};
 
-/// The most requests that may wait for their responses at a time. A peer that never answers makes this side remember
-/// no more than these ids.
+/// The most requests whose responses are wanted at a time, and the most ids of abandoned ones. A peer that never answers
+/// makes this side remember no more than these.
 pub(crate) const LIMIT: usize = 4096;
 
 /// The requests of one connection.
@@ -26,7 +28,11 @@ pub(crate) struct Calls {
     /// Requests whose response has not come and is wanted.
     made: HashSet<u64>,
     /// Requests whose response has not come and is not wanted.
-    abandoned: HashSet<u64>,
+    abandoned: BTreeSet<u64>,
+    /// The number of abandoned requests whose ids are forgotten and whose responses have not come.
+    forgotten: u64,
+    /// The last id that was forgotten. Ids are abandoned in any order, but the oldest is forgotten first.
+    last_forgotten: u64,
     /// Requests whose response lies in the backlog.
     answered: HashSet<u64>,
 }
@@ -36,9 +42,9 @@ impl Calls {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CallsInFlight`]: 4096 requests wait for their responses.
+    /// [`ErrorKind::CallsInFlight`]: the responses of 4096 requests are wanted.
     pub(crate) fn make(&mut self) -> Result<RequestId> {
-        let calls = self.made.len() + self.abandoned.len();
+        let calls = self.made.len();
         if calls >= LIMIT {
             return Err(ErrorKind::CallsInFlight { calls, limit: LIMIT }.into());
         }
@@ -52,10 +58,17 @@ impl Calls {
         self.made.remove(&id.0);
     }
 
-    /// Marks a request whose response is not wanted.
+    /// Marks a request whose response is not wanted. It is in flight no longer.
     pub(crate) fn abandon(&mut self, id: RequestId) {
-        if self.made.remove(&id.0) {
-            self.abandoned.insert(id.0);
+        if !self.made.remove(&id.0) {
+            return;
+        }
+        self.abandoned.insert(id.0);
+        if self.abandoned.len() > LIMIT
+            && let Some(oldest) = self.abandoned.pop_first()
+        {
+            self.forgotten += 1;
+            self.last_forgotten = self.last_forgotten.max(oldest);
         }
     }
 
@@ -74,6 +87,9 @@ impl Calls {
             self.answered.insert(id.0);
             Ok(true)
         } else if self.abandoned.remove(&id.0) {
+            Ok(false)
+        } else if self.forgotten > 0 && (1..=self.last_forgotten).contains(&id.0) {
+            self.forgotten -= 1;
             Ok(false)
         } else {
             Err(Fault::UnknownRequest { id: id.0 })

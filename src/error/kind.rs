@@ -234,7 +234,9 @@ pub enum ErrorKind {
         limit: usize,
     },
     /// The connection has as many requests without a response as it may have.
-    #[error("{calls} calls wait for a response, at most {limit} may: the peer answers too slowly")]
+    #[error(
+        "{calls} calls wait for a response, at most {limit} may: the peer answers too slowly, and `abandon` ends the wait of one"
+    )]
     CallsInFlight {
         /// Requests without a response.
         calls: usize,

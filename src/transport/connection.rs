@@ -21,7 +21,7 @@ use crate::handshake::peer::Peer;
 use crate::link::LinkSocket;
 use crate::link::link::Link;
 use crate::link::session::Session;
-use crate::patience::after;
+use crate::patience::{RecvPatience, after};
 use crate::shm::Area;
 
 /// A link to another process: messages with boundaries, in order, both ways.
@@ -340,7 +340,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::BacklogFull`]: 4096 requests wait for their response.
+    /// - [`ErrorKind::CallsInFlight`]: 4096 requests wait for their response. [`abandon`](Self::abandon) ends the wait of one.
     /// - Otherwise as [`Sender::send`].
     pub fn submit(&mut self, request: &[u8]) -> Result<RequestId> {
         self.submit_with(request, &Metadata::new())
@@ -455,7 +455,20 @@ impl Connection {
         response.ok_or_else(|| Error::from(ErrorKind::PeerClosed).into())
     }
 
-    /// Abandons a request: the connection drops its response when it comes.
+    /// As [`wait_with`](Self::wait_with), but does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_wait`](Self::try_wait).
+    pub fn try_wait_with(
+        &mut self,
+        request: RequestId,
+    ) -> Result<(Vec<u8>, Metadata), TryRecvError> {
+        let response = self.receiver.response_with(request, RecvPatience::None)?;
+        response.ok_or_else(|| Error::from(ErrorKind::PeerClosed).into())
+    }
+
+    /// Abandons a request, which is in flight no longer. The connection drops its response when it comes.
     pub fn abandon(&mut self, request: RequestId) {
         self.receiver.abandon(request);
     }

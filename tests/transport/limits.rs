@@ -617,16 +617,13 @@ fn a_peer_that_answers_nothing_has_4096_requests_and_another_is_asked() {
         }
     });
     let full = ErrorKind::CallsInFlight { calls: 4096, limit: 4096 };
-    let mut made = 0;
+    let mut made = Vec::new();
     while let Ok(id) = asked.submit(b"question") {
-        // It reads each request. Those that are given up count, too.
+        // It reads each request.
         silent.recv_request().unwrap().unwrap();
-        if made % 2 == 0 {
-            assert!(asked.wait_deadline(id, Instant::now()).unwrap_err().is_timeout());
-        }
-        made += 1;
-        assert!(made <= 4096, "there is no end to it");
-        if made % 64 == 0 {
+        made.push(id);
+        assert!(made.len() <= 4096, "there is no end to it");
+        if made.len() % 64 == 0 {
             assert_eq!(near.call_deadline(b"honest", soon()).unwrap(), b"honest");
         }
     }
@@ -634,9 +631,36 @@ fn a_peer_that_answers_nothing_has_4096_requests_and_another_is_asked() {
         assert_eq!(kind(asked.submit(b"one more")), full);
         assert_eq!(near.call_deadline(b"honest", soon()).unwrap(), b"honest");
     }
+    asked.abandon(made[0]);
+    asked.submit(b"one more").unwrap();
+    assert_eq!(kind(asked.submit(b"and one more")), full);
     asked.send(b"a message is no request").unwrap();
     drop((asked, silent, near));
     serving.join().unwrap();
+}
+
+#[test]
+fn calls_that_are_given_up_and_never_answered_end_no_later_call() {
+    let context = Context::with_options(Options::new().ring_capacity(1 << 20)).unwrap();
+    let (mut near, mut far) = pair_of(&context, &context);
+    let mut requests = Vec::new();
+    for _ in 0..10_000 {
+        assert!(near.call_deadline(b"question", Instant::now()).unwrap_err().is_timeout());
+        requests.push(far.recv_request().unwrap().unwrap().id);
+    }
+    let id = near.submit(b"question").unwrap();
+    // Responses to requests that this side has forgotten, to one that it remembers, and to the one that it waits for.
+    for late in [requests[0], requests[1000], requests[9999]] {
+        far.respond(late, b"late").unwrap();
+    }
+    let asked = far.recv_request().unwrap().unwrap();
+    far.respond(asked.id, b"answer").unwrap();
+    assert_eq!(near.wait_deadline(id, soon()).unwrap(), b"answer");
+    // A second response to a request is a fault of the peer.
+    far.respond(requests[9999], b"twice").unwrap();
+    far.send(b"message").unwrap();
+    let fault = kind(near.receiver().recv_deadline(soon()));
+    assert!(matches!(fault, ErrorKind::Fault(_)), "{fault:?}");
 }
 
 #[test]

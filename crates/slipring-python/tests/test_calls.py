@@ -50,6 +50,26 @@ def test_calls_that_timed_out_leave_nothing_behind(link: Link) -> None:
         far.recv_request(LONG).respond(bytes(1000))
 
 
+def test_calls_that_are_never_answered_end_no_later_call(link: Link) -> None:
+    near, far = link
+    requests = []
+    for _ in range(9000):
+        with pytest.raises(slipring.TimedOut):
+            near.call(b"question", timeout=0)
+        requests.append(far.recv_request(LONG))
+
+    def answer() -> None:
+        last = far.recv_request(LONG)
+        for late in (requests[0], requests[-1]):
+            late.respond(b"late")
+        last.respond(b"answer")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert near.call(b"question", timeout=LONG) == b"answer"
+    thread.join()
+
+
 def test_other_messages_wait_during_a_call(link: Link) -> None:
     near, far = link
     far.send(b"before")

@@ -23,7 +23,32 @@ fn requests_in_flight_are_bounded() {
     let ids: Vec<_> = (0..LIMIT).map(|_| calls.make().unwrap()).collect();
     assert!(calls.make().is_err());
     calls.abandon(ids[0]);
-    assert!(calls.make().is_err(), "an abandoned request still waits for its response");
-    calls.answered(ids[0]).unwrap();
-    assert!(calls.make().is_ok());
+    assert!(calls.make().is_ok(), "nobody waits for an abandoned request");
+    assert!(calls.make().is_err());
+}
+
+#[test]
+fn the_oldest_abandoned_requests_are_forgotten_and_may_be_answered_once_each() {
+    let mut calls = Calls::default();
+    let wanted = calls.make().unwrap();
+    let ids: Vec<_> = (0..LIMIT + 10)
+        .map(|_| {
+            let id = calls.make().unwrap();
+            calls.abandon(id);
+            id
+        })
+        .collect();
+    assert_eq!(calls.abandoned.len(), LIMIT);
+    // The last that is forgotten, one that is remembered, and an old one that somebody waits for.
+    for id in [ids[9], ids[10]] {
+        assert_eq!(calls.answered(id), Ok(false));
+    }
+    assert_eq!(calls.answered(ids[10]), Err(Fault::UnknownRequest { id: ids[10].0 }));
+    assert_eq!(calls.answered(wanted), Ok(true));
+    for id in &ids[..9] {
+        assert_eq!(calls.answered(*id), Ok(false));
+    }
+    for id in [0, ids[0].0, ids[9].0, wanted.0] {
+        assert_eq!(calls.answered(RequestId(id)), Err(Fault::UnknownRequest { id }));
+    }
 }
