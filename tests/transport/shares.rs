@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{pair_of, soon};
 use slipring::error::TrySendError;
-use slipring::{Connection, Context, Options, Tensor};
+use slipring::{Connection, Context, Options, Tensor, TensorSet};
 
 fn shortly() -> Instant {
     Instant::now() + Duration::from_millis(20)
@@ -75,6 +75,38 @@ fn a_message_longer_than_the_limit_goes_while_the_peer_holds_nothing() {
     near.send_tensor(frame(&context, 5 << 20)).unwrap();
     assert_eq!(far.recv_tensor().unwrap().unwrap().byte_len(), 5 << 20);
     near.send_tensor(frame(&context, 5 << 20)).unwrap();
+    assert_eq!(far.recv_tensor().unwrap().unwrap().byte_len(), 5 << 20);
+    // Several blocks together, and copies.
+    let mut set = TensorSet::new();
+    set.push(frame(&context, 2 << 20));
+    set.push(Tensor::from_slice([2 << 20], &vec![1u8; 2 << 20]).unwrap());
+    near.sender().try_send_tensors(&set).unwrap();
+    assert_eq!(far.receiver().recv_tensors().unwrap().unwrap().len(), 2);
+}
+
+#[test]
+fn the_error_of_a_message_longer_than_the_limit_names_both_lengths_and_what_it_waits_for() {
+    let context = Context::with_options(Options::new().loan_limit(8, 1 << 20)).unwrap();
+    let (mut near, mut far) = pair_of(&context, &Context::new().unwrap());
+    near.send_tensor(frame(&context, 10_000)).unwrap();
+    let held = far.recv_tensor().unwrap();
+    let long = frame(&context, 2 << 20);
+    for error in [
+        near.sender().send_tensor_deadline(&long, shortly()).unwrap_err(),
+        near.sender().send_deadline(&vec![1; 2 << 20], shortly()).unwrap_err(),
+    ] {
+        assert!(error.is_timeout());
+        let text = format!("{error:#}");
+        for part in [
+            "makes no room for 2097152 bytes",
+            "a link may hold 8 blocks, 1048576 bytes (Options::loan_limit)",
+            "a message of more bytes goes while the peer process holds nothing",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing from: {text}");
+        }
+    }
+    drop(held);
+    near.sender().try_send_tensor(&long).unwrap();
 }
 
 #[test]

@@ -172,7 +172,9 @@ impl Sender {
         loop {
             self.room_in_ring(header, SendPatience::Until(deadline))?;
             match self.try_post(envelope, attachments, description) {
-                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
+                Err(TrySendError::Full { .. }) => {
+                    self.await_pool(bytes_of(attachments), start, deadline)?
+                }
                 posted => return posted,
             }
         }
@@ -315,9 +317,7 @@ impl Sender {
             let offset = self.room_in_ring(header, SendPatience::None)?;
             let full = TrySendError::Full { free: 0, needed: header.len() };
             let Session { link, env, .. } = &*self.session;
-            let lens = attachments.iter().map(OutgoingAttachment::block_len);
-            let bytes = lens.fold(0, u64::saturating_add);
-            if loans > 0 && !env.pool().admits(link.borrower(), loans, bytes) {
+            if loans > 0 && !env.pool().admits(link.borrower(), loans, bytes_of(attachments)) {
                 let slots =
                     link.terms().peer.loan_slots.min(env.pool().loan_limit().blocks) as usize;
                 if loans > slots {
@@ -404,6 +404,13 @@ fn take_blocks(
         }
     }
     Ok(())
+}
+
+/// Returns the bytes of the pool that the receiver of a record holds.
+#[inline]
+fn bytes_of(attachments: &[OutgoingAttachment<'_>]) -> u64 {
+    let lens = attachments.iter().map(OutgoingAttachment::block_len);
+    lens.fold(0, u64::saturating_add)
 }
 
 /// Returns the bytes of the pool that a record takes at once: those of its blocks and of its copies.

@@ -9,7 +9,7 @@ use crate::channel::sender::Sender;
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::link::session::Session;
 use crate::patience::SendPatience;
-use crate::pool::Lacking;
+use crate::pool::{Lacking, Pool};
 use crate::ring::{Header, Kind};
 
 /// The longest sleep while a sender waits for events without a bell: blocks that other peers return, and room on the
@@ -88,7 +88,9 @@ impl Sender {
         loop {
             self.room_in_ring(header, SendPatience::Until(deadline))?;
             match self.try_room_in_pool(len, header) {
-                Err(TrySendError::Full { .. }) => self.await_pool(start, deadline)?,
+                Err(TrySendError::Full { .. }) => {
+                    self.await_pool(Pool::block_len(len), start, deadline)?
+                }
                 answer => return answer,
             }
         }
@@ -170,7 +172,12 @@ impl Sender {
     }
 
     #[cold]
-    pub(crate) fn await_pool(&mut self, start: Instant, deadline: Instant) -> Result<()> {
+    pub(crate) fn await_pool(
+        &mut self,
+        needed: u64,
+        start: Instant,
+        deadline: Instant,
+    ) -> Result<()> {
         let Self { room, session, .. } = self;
         let Session { link, env, .. } = &**session;
         // The peer rings for each loan that it returns. Nobody rings for the blocks of other peers.
@@ -181,10 +188,14 @@ impl Sender {
         match waited {
             Err(error) if error.is_timeout() => {
                 let late = Error::from(ErrorKind::TimedOut { after: start.elapsed() });
-                return Err(late.waiting_for(format!(
-                    "the peer makes no room: it receives too slowly, or keeps what it was lent; {}",
+                let mut what = format!(
+                    "the peer makes no room for {needed} bytes: it receives too slowly, or keeps what it was lent; {}",
                     env.pool().holdings()
-                )));
+                );
+                if needed > env.pool().loan_limit().bytes {
+                    what += "; a message of more bytes goes while the peer process holds nothing";
+                }
+                return Err(late.waiting_for(what));
             }
             waited => waited?,
         }
