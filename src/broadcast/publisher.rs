@@ -74,6 +74,9 @@ pub struct Publisher {
     withdraw_at: u64,
     /// With more messages that keep memory, or one that keeps another number of bytes, it withdraws old ones, too.
     withdraw_above: (usize, u64),
+    /// The waits of a send that its deadline ended, and the number that its message would have had. The next send goes on with
+    /// them, so many short deadlines keep no subscriber that has stalled.
+    unfinished: (u64, Stall),
     waiter: Waiter,
     audience: Arc<Audience>,
     options: PublishOptions,
@@ -143,6 +146,7 @@ impl Publisher {
             room_until: u64::MAX,
             withdraw_at: u64::MAX,
             withdraw_above: (0, 0),
+            unfinished: Default::default(),
             waiter: Waiter::new(sleeper, context.spin_option()),
             audience,
             options,
@@ -171,7 +175,8 @@ impl Publisher {
     }
 
     /// Publishes as [`send`](Self::send) does. It waits for subscribers until `deadline`, and evicts none of them before
-    /// [`PublishOptions::stall_after`].
+    /// [`PublishOptions::stall_after`]. A send after one that timed out goes on with its wait: the time of the subscribers does
+    /// not begin anew.
     ///
     /// # Errors
     ///
@@ -213,6 +218,20 @@ impl Publisher {
     /// As [`send`](Self::send).
     pub fn send_with(&mut self, message: &[u8], metadata: &Metadata) -> Result<()> {
         self.put_with(message, metadata, SendPatience::Default).map_err(into_error)
+    }
+
+    /// Publishes as [`send_with`](Self::send_with) does. It waits for subscribers as [`send_deadline`](Self::send_deadline) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_deadline`](Self::send_deadline).
+    pub fn send_with_deadline(
+        &mut self,
+        message: &[u8],
+        metadata: &Metadata,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.put_with(message, metadata, SendPatience::Until(deadline)).map_err(into_error)
     }
 
     /// Publishes messages in their order, and looks for sleeping subscribers once for up to 64 of them. Returns how many there
@@ -276,7 +295,7 @@ impl Publisher {
         len: usize,
         metadata: &Metadata,
     ) -> Result<PublishReservation<'_>> {
-        let (section, stall) = (metadata.section(), &mut Stall::default());
+        let (section, stall) = (metadata.section(), &mut self.waits());
         self.await_room_within(SendPatience::Default, stall).map_err(into_error)?;
         if len.saturating_add(section.len()) > self.geometry.room() {
             let block = self.block(len, SendPatience::Default, stall).map_err(into_error)?;
@@ -309,7 +328,7 @@ impl Publisher {
 
     /// Publishes what a reservation has written into a block.
     pub(super) fn publish_block(&mut self, section: &[u8], block: Block) -> Result<()> {
-        let (patience, stall) = (SendPatience::Default, &mut Stall::default());
+        let (patience, stall) = (SendPatience::Default, &mut self.waits());
         let draft = self.draft(patience, stall, move |_| Draft::of_block(section, block));
         self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
     }
@@ -321,14 +340,33 @@ impl Publisher {
     ///
     /// As [`Context::alloc`].
     pub fn alloc<T: Element>(&mut self, shape: impl Into<Shape>) -> Result<TensorMut<T>> {
-        let shape = shape.into();
-        let mut stall = Stall::default();
+        self.alloc_within(shape.into(), SendPatience::Default)
+    }
+
+    /// Returns memory as [`alloc`](Self::alloc) does. It waits for subscribers as [`send_deadline`](Self::send_deadline) does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`alloc`](Self::alloc).
+    pub fn alloc_deadline<T: Element>(
+        &mut self,
+        shape: impl Into<Shape>,
+        deadline: Instant,
+    ) -> Result<TensorMut<T>> {
+        self.alloc_within(shape.into(), SendPatience::Until(deadline))
+    }
+
+    fn alloc_within<T: Element>(
+        &mut self,
+        shape: Shape,
+        patience: SendPatience,
+    ) -> Result<TensorMut<T>> {
+        let mut stall = self.waits();
         loop {
             match self.context.alloc(shape) {
                 Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
                     self.adopt();
-                    self.make_memory(error, SendPatience::Default, &mut stall)
-                        .map_err(into_error)?;
+                    self.make_memory(error, patience, &mut stall).map_err(into_error)?;
                 }
                 done => return done,
             }
@@ -345,6 +383,20 @@ impl Publisher {
         self.send_tensor_with(tensor, &Metadata::new())
     }
 
+    /// Publishes as [`send_tensor`](Self::send_tensor) does. It waits for subscribers as [`send_deadline`](Self::send_deadline)
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`send_tensor`](Self::send_tensor).
+    pub fn send_tensor_deadline<'a>(
+        &mut self,
+        tensor: impl Into<Outgoing<'a>>,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.put_tensor(tensor.into(), &Metadata::new(), SendPatience::Until(deadline))
+    }
+
     /// Publishes a tensor with metadata, as [`send_tensor`](Self::send_tensor) does.
     ///
     /// # Errors
@@ -355,9 +407,17 @@ impl Publisher {
         tensor: impl Into<Outgoing<'a>>,
         metadata: &Metadata,
     ) -> Result<()> {
-        let (patience, stall) = (SendPatience::Default, &mut Stall::default());
+        self.put_tensor(tensor.into(), metadata, SendPatience::Default)
+    }
+
+    fn put_tensor(
+        &mut self,
+        mut tensor: Outgoing<'_>,
+        metadata: &Metadata,
+        patience: SendPatience,
+    ) -> Result<()> {
+        let stall = &mut self.waits();
         self.await_room_within(patience, stall).map_err(into_error)?;
-        let mut tensor = tensor.into();
         let pool = self.context.pool().clone();
         let described = tensor.describe_for_all(&pool)?;
         let draft = self.draft(patience, stall, |alloc| {
@@ -373,7 +433,21 @@ impl Publisher {
     /// - [`ErrorKind::MessageTooLarge`]: there are more than 255 blocks, or the names and shapes take more than 1 MiB.
     /// - Otherwise as [`send_tensor`](Self::send_tensor).
     pub fn send_tensors(&mut self, tensors: &TensorSet) -> Result<()> {
-        let (patience, stall) = (SendPatience::Default, &mut Stall::default());
+        self.put_tensors(tensors, SendPatience::Default)
+    }
+
+    /// Publishes as [`send_tensors`](Self::send_tensors) does. It waits for subscribers as
+    /// [`send_deadline`](Self::send_deadline) does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TimedOut`], and as [`send_tensors`](Self::send_tensors).
+    pub fn send_tensors_deadline(&mut self, tensors: &TensorSet, deadline: Instant) -> Result<()> {
+        self.put_tensors(tensors, SendPatience::Until(deadline))
+    }
+
+    fn put_tensors(&mut self, tensors: &TensorSet, patience: SendPatience) -> Result<()> {
+        let stall = &mut self.waits();
         self.await_room_within(patience, stall).map_err(into_error)?;
         let pool = self.context.pool().clone();
         let described = tensors.describe_for_all(&pool)?;
@@ -482,7 +556,7 @@ impl Publisher {
         metadata: &Metadata,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        let (section, stall) = (metadata.section(), &mut Stall::default());
+        let (section, stall) = (metadata.section(), &mut self.waits());
         self.await_room_within(patience, stall)?;
         let draft = self.draft(patience, stall, |alloc| Draft::long(section, message, alloc))?;
         self.publish(draft, patience, stall)
@@ -626,7 +700,15 @@ impl Publisher {
 
     #[cold]
     fn make_room_alone(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
-        self.make_room(patience, &mut Stall::default())
+        let mut stall = self.waits();
+        self.make_room(patience, &mut stall)
+    }
+
+    /// Returns the waits of the next message's send so far.
+    #[cold]
+    fn waits(&mut self) -> Stall {
+        let (number, waits) = std::mem::take(&mut self.unfinished);
+        if number == self.writer.next() { waits } else { Stall::default() }
     }
 
     /// As [`await_room`](Self::await_room), for a send that may have to wait for more than a slot.
@@ -719,6 +801,7 @@ impl Publisher {
                     self.audience.evict(id, Eviction::Stalled);
                     return Ok(());
                 }
+                self.unfinished = (newest + 1, std::mem::take(stall));
                 let what = "a subscriber that wants every message has yet to read the oldest one";
                 Err(error.waiting_for(what).into())
             }

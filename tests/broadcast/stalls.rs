@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
+use slipring::broadcast::{EventKind, PublishOptions, Publisher, SubscribeOptions};
 use slipring::error::Eviction;
 use slipring::{ErrorKind, Options, Tensor, TensorSet};
 
@@ -52,6 +52,58 @@ fn subscribers_that_read_nothing_stall_together() {
     assert!(waited >= stall && waited < stall * 20, "{waited:?}");
     assert_eq!(evictions(&stage), 40);
     drop(silent);
+}
+
+#[test]
+fn sends_with_short_deadlines_evict_a_subscriber_that_has_stalled() {
+    let stall = Duration::from_millis(200);
+    let options = PublishOptions::new().slots(4).newest_limit(1).stall_after(stall);
+    let mut stage = Stage::new(options);
+    let meta = slipring::meta! { "number" => 7 }.unwrap();
+    let tensor = Tensor::from_slice([2], &[1u8, 2]).unwrap();
+    let mut set = TensorSet::new();
+    set.push(Tensor::from_slice([2], &[3u8, 4]).unwrap());
+    type Send<'a> = &'a dyn Fn(&mut Publisher, Instant) -> slipring::Result<()>;
+    let sends: [Send<'_>; 4] = [
+        &|publisher, until| publisher.send_deadline(b"plain", until),
+        &|publisher, until| publisher.send_with_deadline(b"with", &meta, until),
+        &|publisher, until| publisher.send_tensor_deadline(&tensor, until),
+        &|publisher, until| publisher.send_tensors_deadline(&set, until),
+    ];
+    let mut latest = stage.subscribe(SubscribeOptions::latest());
+    for send in sends {
+        let silent = join(&stage, Hello::subscriber(EVERY, 0));
+        while stage.publisher.try_send(b"more").is_ok() {}
+        let (start, sent, mut late) = (Instant::now(), stage.publisher.sent(), 0);
+        while let Err(error) = send(&mut stage.publisher, Instant::now() + stall / 20) {
+            assert!(error.is_timeout(), "{error}");
+            assert!(start.elapsed() < HANG, "it waits for ever");
+            late += 1;
+        }
+        assert!(start.elapsed() >= stall && late > 1, "{late} in {:?}", start.elapsed());
+        assert_eq!((evictions(&stage), stage.publisher.sent()), (1, sent + 1));
+        drop(silent);
+    }
+    let sample = latest.recv_deadline(Instant::now() + HANG).unwrap().unwrap();
+    assert_eq!(sample.into_tensors().at(0).unwrap().to_vec::<u8>().unwrap(), [3, 4]);
+}
+
+#[test]
+fn memory_that_a_subscriber_keeps_is_waited_for_until_a_deadline() {
+    const BLOCK: usize = 1 << 20;
+    let options = PublishOptions::new().slots(16).stall_after(HANG * 2);
+    let mut stage = Stage::with(Options::new().pool_quota(4 << 20), options);
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    let shortly = || Instant::now() + Duration::from_millis(20);
+    let error = loop {
+        match stage.publisher.alloc_deadline::<u8>([BLOCK], shortly()) {
+            Ok(block) => stage.publisher.send_tensor(block).unwrap(),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.is_timeout(), "{error}");
+    while every.try_recv().is_ok_and(|sample| sample.is_some()) {}
+    stage.publisher.alloc_deadline::<u8>([BLOCK], Instant::now() + HANG).unwrap();
 }
 
 #[test]
