@@ -66,8 +66,9 @@ TENSOR = struct.Struct("<BBBB")  # dtype, rank, flags, name_len
 DTYPES = {  # code: name, bytes of an element, its format in struct
     1: ("BOOL", 1, "?"), 2: ("UINT8", 1, "B"), 3: ("UINT16", 2, "H"), 4: ("UINT32", 4, "I"), 5: ("UINT64", 8, "Q"),
     6: ("INT8", 1, "b"), 7: ("INT16", 2, "h"), 8: ("INT32", 4, "i"), 9: ("INT64", 8, "q"), 10: ("FP16", 2, "e"),
-    11: ("FP32", 4, "f"), 12: ("FP64", 8, "d"), 13: ("BYTES", None, None), 14: ("BF16", 2, None)}
-BOOL, BYTES, BF16 = 1, 13, 14
+    11: ("FP32", 4, "f"), 12: ("FP64", 8, "d"), 13: ("BYTES", None, None), 14: ("BF16", 2, None),
+    15: ("FP8_E4M3FN", 1, "B"), 16: ("FP8_E5M2", 1, None)}
+BOOL, BYTES, BF16, FP8_E5M2 = 1, 13, 14, 16
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -115,6 +116,8 @@ class Tensor:
         demand(self.dtype != BOOL or max(self.body, default=0) <= 1, "BOOL: neither 0 nor 1")
         if self.dtype == BF16:
             return [struct.unpack("<f", b"\0\0" + self.body[at:at + 2])[0] for at in range(0, len(self.body), 2)]
+        if self.dtype == FP8_E5M2:
+            return [struct.unpack("<e", bytes([0, byte]))[0] for byte in self.body]
         return list(struct.unpack(f"<{count}{form}", self.body))
 
     def text(self):
@@ -857,6 +860,8 @@ def sample(dtype, shape, seed=0, **rest):
         body = bytes((i + seed) % 3 == 0 for i in range(count))
     elif dtype == BF16:
         body = b"".join(struct.pack("<f", (i + seed) % 100 / 2 - 20)[2:] for i in range(count))
+    elif dtype == FP8_E5M2:
+        body = b"".join(struct.pack("<e", (i + seed) % 4 - 2)[1:] for i in range(count))
     elif form in "efd":
         body = struct.pack(f"<{count}{form}", *((i + seed) % 100 / 2 - 20 for i in range(count)))
     else:

@@ -109,6 +109,8 @@ fn dtype(dtype: Dtype) -> Option<DType> {
         Dtype::I64 => DType::Int64,
         Dtype::F16 => DType::Fp16,
         Dtype::BF16 => DType::Bf16,
+        Dtype::F8_E4M3 => DType::Fp8E4m3fn,
+        Dtype::F8_E5M2 => DType::Fp8E5m2,
         Dtype::F32 => DType::Fp32,
         Dtype::F64 => DType::Fp64,
         _ => return None,

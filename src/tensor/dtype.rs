@@ -8,7 +8,8 @@ use crate::tensor::codec;
 use crate::tensor::shape::Shape;
 
 /// The data type of a tensor's elements. The names are those of the KServe v2 protocol, which Triton speaks.
-/// The numbers are those of Triton's `TRITONSERVER_DataType`.
+/// The numbers are those of Triton's `TRITONSERVER_DataType`. Both lack fp8, which follows with numbers and names of this
+/// crate.
 ///
 /// # Examples
 ///
@@ -50,11 +51,16 @@ pub enum DType {
     Bytes = 13,
     /// The upper half of an `f32`.
     Bf16 = 14,
+    /// fp8 with 4 bits of exponent and 3 of mantissa, without infinities: `float8_e4m3fn`. Its elements are one byte each, which
+    /// no Rust type decodes.
+    Fp8E4m3fn = 15,
+    /// fp8 with 5 bits of exponent and 2 of mantissa: `float8_e5m2`. Its elements are the upper halves of those of FP16.
+    Fp8E5m2 = 16,
 }
 
 impl DType {
     /// All data types, in the order of their codes.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Bool,
         Self::Uint8,
         Self::Uint16,
@@ -69,6 +75,8 @@ impl DType {
         Self::Fp64,
         Self::Bytes,
         Self::Bf16,
+        Self::Fp8E4m3fn,
+        Self::Fp8E5m2,
     ];
 
     /// Returns the bytes of one element. Returns `None` for [`Bytes`](Self::Bytes), whose elements have any
@@ -76,7 +84,7 @@ impl DType {
     #[inline(always)]
     pub const fn size(self) -> Option<usize> {
         match self {
-            Self::Bool | Self::Uint8 | Self::Int8 => Some(1),
+            Self::Bool | Self::Uint8 | Self::Int8 | Self::Fp8E4m3fn | Self::Fp8E5m2 => Some(1),
             Self::Uint16 | Self::Int16 | Self::Fp16 | Self::Bf16 => Some(2),
             Self::Uint32 | Self::Int32 | Self::Fp32 => Some(4),
             Self::Uint64 | Self::Int64 | Self::Fp64 => Some(8),
@@ -84,7 +92,7 @@ impl DType {
         }
     }
 
-    /// Returns the name in the KServe v2 protocol, such as `FP32`.
+    /// Returns the name in the KServe v2 protocol, such as `FP32`, or `FP8_E4M3FN` and `FP8_E5M2`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
@@ -101,6 +109,8 @@ impl DType {
             Self::Fp64 => "FP64",
             Self::Bytes => "BYTES",
             Self::Bf16 => "BF16",
+            Self::Fp8E4m3fn => "FP8_E4M3FN",
+            Self::Fp8E5m2 => "FP8_E5M2",
         }
     }
 
@@ -143,7 +153,7 @@ impl DType {
     #[inline(always)]
     pub const fn from_code(code: u8) -> Result<Self, TensorFault> {
         match code {
-            1..=14 => Ok(Self::ALL[code as usize - 1]),
+            1..=16 => Ok(Self::ALL[code as usize - 1]),
             _ => Err(TensorFault::DataTypeCode { code }),
         }
     }
@@ -155,7 +165,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// Parses the name in the KServe v2 protocol, in capitals.
+/// Parses the [`name`](DType::name), in capitals.
 impl FromStr for DType {
     type Err = Error;
 
@@ -175,10 +185,10 @@ mod tests {
             assert_eq!(DType::from_code(dtype.code()), Ok(dtype));
             assert_eq!(dtype.name().parse::<DType>().unwrap(), dtype);
         }
-        for code in [0, 15, 16, 255] {
+        for code in [0, 17, 18, 255] {
             assert_eq!(DType::from_code(code), Err(TensorFault::DataTypeCode { code }));
         }
-        for name in ["", "fp32", "STRING", "FP8", "FP32 "] {
+        for name in ["", "fp32", "STRING", "FP8", "FP8_E4M3", "FP32 "] {
             assert!(name.parse::<DType>().is_err(), "{name:?}");
         }
     }

@@ -162,7 +162,7 @@ fn a_description_that_lies_ends_the_link() {
     let flags = |value| TensorFault::Field { field: "tensor.flags", value };
     let lies: Vec<(Vec<u8>, TensorFault)> = vec![
         (with(0, 0), TensorFault::DataTypeCode { code: 0 }),
-        (with(0, 15), TensorFault::DataTypeCode { code: 15 }),
+        (with(0, 17), TensorFault::DataTypeCode { code: 17 }),
         (with(0, 255), TensorFault::DataTypeCode { code: 255 }),
         (with(1, 9), TensorFault::Rank { rank: 9, max: 8 }),
         (with(1, 255), TensorFault::Rank { rank: 255, max: 8 }),

@@ -77,6 +77,9 @@ fn elements(tensor: &Tensor) -> Vec<String> {
     fn of<T: Element + Debug>(tensor: &Tensor) -> Vec<String> {
         tensor.to_vec::<T>().unwrap().iter().map(|element| format!("{element:?}")).collect()
     }
+    fn raw(tensor: &Tensor, text: fn(u8) -> String) -> Vec<String> {
+        tensor.bytes().unwrap().to_vec().into_iter().map(text).collect()
+    }
     match tensor.dtype() {
         DType::Bool => of::<bool>(tensor),
         DType::Uint8 => of::<u8>(tensor),
@@ -91,6 +94,8 @@ fn elements(tensor: &Tensor) -> Vec<String> {
         DType::Fp32 => of::<f32>(tensor),
         DType::Fp64 => of::<f64>(tensor),
         DType::Bf16 => of::<bf16>(tensor),
+        DType::Fp8E4m3fn => raw(tensor, |byte| byte.to_string()),
+        DType::Fp8E5m2 => raw(tensor, |byte| format!("{:?}", f16::from_le_bytes([0, byte]))),
         DType::Bytes => {
             let (mut found, all) = (Vec::new(), tensor.bytes().unwrap().to_vec());
             let mut left = &all[..];
@@ -145,6 +150,19 @@ fn sample(context: &Context, place: Place, dtype: DType, dims: &[usize]) -> Tens
         DType::Fp32 => of!(half),
         DType::Fp64 => of!(|at| f64::from(half(at))),
         DType::Bf16 => of!(|at| bf16::from_f32(half(at))),
+        DType::Fp8E4m3fn | DType::Fp8E5m2 => {
+            let shape = Shape::new(dims).unwrap();
+            let byte = |at: usize| f16::from_f32((at % 4) as f32 - 2.0).to_le_bytes()[1];
+            let bytes: Vec<u8> = (0..shape.elements().unwrap()).map(byte).collect();
+            let allocation = match place {
+                Place::Inline => return Tensor::from_bytes(dtype, shape, &bytes).unwrap(),
+                Place::Lent => context.allocation(),
+                Place::Frozen => context.allocation().frozen(),
+            };
+            let mut tensor = allocation.dtype(dtype, shape).unwrap();
+            tensor.copy_from_slice(&bytes);
+            tensor.share().unwrap()
+        }
         DType::Bytes => {
             let shape = Shape::new(dims).unwrap();
             let mut bytes = Vec::new();
@@ -449,7 +467,11 @@ fn sets_are_understood() {
     for count in [1, 2, 5, LOANS] {
         let place = |at: usize| KINDS[at % 3];
         let one = |at: usize| {
-            (name(at), place(at), sample(&context, place(at), DType::ALL[at % 14], &[at]))
+            (
+                name(at),
+                place(at),
+                sample(&context, place(at), DType::ALL[at % DType::ALL.len()], &[at]),
+            )
         };
         tells((0..count).map(one).collect());
     }
@@ -769,7 +791,7 @@ fn peer_py_finds_what_is_wrong_in_a_record() {
     let with = |flags| entry(2, 1, flags, 0, &64u32.to_le_bytes());
     let lies: [(&[Lent], Vec<u8>, &str); 26] = [
         (&[LENT], entry(0, 1, 0, 0, &64u32.to_le_bytes()), "tensor 0: dtype 0"),
-        (&[LENT], entry(15, 1, 0, 0, &64u32.to_le_bytes()), "tensor 0: dtype 15"),
+        (&[LENT], entry(17, 1, 0, 0, &64u32.to_le_bytes()), "tensor 0: dtype 17"),
         (&[LENT], entry(2, 9, 0, 0, &[1; 36]), "tensor 0: rank 9"),
         (&[LENT], with(8), "tensor 0: flags 0x8"),
         (&[LENT], with(6), "tensor 0: flags 0x6"),

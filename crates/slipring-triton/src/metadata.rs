@@ -118,11 +118,15 @@ impl ModelMetadata {
             names.sort_unstable();
             names.first() != Some(&"") && names.windows(2).all(|pair| pair[0] != pair[1])
         };
+        let is_fp8 = |spec: &TensorSpec| matches!(spec.dtype, DType::Fp8E4m3fn | DType::Fp8E5m2);
         match self {
             _ if self.name.is_empty() => Some("a name"),
             _ if self.versions.is_empty() => Some("a version"),
             _ if !named(&self.inputs) => Some("a name of its own for each input"),
             _ if !named(&self.outputs) => Some("a name of its own for each output"),
+            _ if self.inputs.iter().chain(&self.outputs).any(is_fp8) => {
+                Some("data types of the KServe v2 protocol, which has no fp8")
+            }
             _ => None,
         }
     }

@@ -47,7 +47,7 @@ fn a_lying_descriptor_is_a_fault() {
         Descriptor::decode_at(&bytes, 0).unwrap_err()
     };
     assert_eq!(lie(0, 0), TensorFault::DataTypeCode { code: 0 });
-    assert_eq!(lie(0, 15), TensorFault::DataTypeCode { code: 15 });
+    assert_eq!(lie(0, 17), TensorFault::DataTypeCode { code: 17 });
     assert_eq!(lie(1, 9), TensorFault::Rank { rank: 9, max: 8 });
     for flags in [8, 16, 128, 255] {
         assert!(matches!(lie(2, flags), TensorFault::Field { field: "tensor.flags", .. }));

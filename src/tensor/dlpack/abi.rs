@@ -15,6 +15,9 @@ const UINT: u8 = 1;
 const FLOAT: u8 = 2;
 const BFLOAT: u8 = 4;
 const BOOL: u8 = 6;
+// From DLPack 1.1 on.
+const FLOAT8_E4M3FN: u8 = 10;
+const FLOAT8_E5M2: u8 = 12;
 
 /// The version of `dlpack.h` that a structure follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +73,8 @@ impl DLDataType {
             DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => INT,
             DType::Fp16 | DType::Fp32 | DType::Fp64 => FLOAT,
             DType::Bf16 => BFLOAT,
+            DType::Fp8E4m3fn => FLOAT8_E4M3FN,
+            DType::Fp8E5m2 => FLOAT8_E5M2,
             DType::Bytes => return None,
         };
         Some(Self { code, bits: 8 * dtype.size()? as u8, lanes: 1 })

@@ -289,6 +289,7 @@ fn a_front_of_models_that_cannot_be_called_is_not_built() {
     };
     let (m, x) = (ModelMetadata::new("m"), TensorSpec::new("x", DType::Int8, [None]));
     let nameless = TensorSpec::new("", DType::Int8, [None]);
+    let fp8 = TensorSpec::new("x", DType::Fp8E5m2, [None]);
     for (models, name, wanted) in [
         (vec![m.clone(), m.clone()], "m", "a name of its own"),
         (vec![ModelMetadata::new("")], "", "a name"),
@@ -304,6 +305,7 @@ fn a_front_of_models_that_cannot_be_called_is_not_built() {
             "a name of its own for each output",
         ),
         (vec![m.clone().output(nameless)], "m", "a name of its own for each output"),
+        (vec![m.clone().input(fp8)], "m", "data types of the KServe v2 protocol, which has no fp8"),
     ] {
         let error = built(&models).unwrap_err();
         assert_eq!(error.to_string(), format!("model '{name}' must have {wanted}"));
