@@ -394,7 +394,7 @@ impl Publisher {
         tensor: impl Into<Outgoing<'a>>,
         deadline: Instant,
     ) -> Result<()> {
-        self.put_tensor(tensor.into(), &Metadata::new(), SendPatience::Until(deadline))
+        self.send_tensor_with_deadline(tensor, &Metadata::new(), deadline)
     }
 
     /// Publishes a tensor with metadata, as [`send_tensor`](Self::send_tensor) does.
@@ -408,6 +408,21 @@ impl Publisher {
         metadata: &Metadata,
     ) -> Result<()> {
         self.put_tensor(tensor.into(), metadata, SendPatience::Default)
+    }
+
+    /// Publishes as [`send_tensor_with`](Self::send_tensor_with) does. It waits for subscribers as
+    /// [`send_deadline`](Self::send_deadline) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_tensor_deadline`](Self::send_tensor_deadline).
+    pub fn send_tensor_with_deadline<'a>(
+        &mut self,
+        tensor: impl Into<Outgoing<'a>>,
+        metadata: &Metadata,
+        deadline: Instant,
+    ) -> Result<()> {
+        self.put_tensor(tensor.into(), metadata, SendPatience::Until(deadline))
     }
 
     fn put_tensor(

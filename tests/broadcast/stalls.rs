@@ -64,10 +64,11 @@ fn sends_with_short_deadlines_evict_a_subscriber_that_has_stalled() {
     let mut set = TensorSet::new();
     set.push(Tensor::from_slice([2], &[3u8, 4]).unwrap());
     type Send<'a> = &'a dyn Fn(&mut Publisher, Instant) -> slipring::Result<()>;
-    let sends: [Send<'_>; 4] = [
+    let sends: [Send<'_>; 5] = [
         &|publisher, until| publisher.send_deadline(b"plain", until),
         &|publisher, until| publisher.send_with_deadline(b"with", &meta, until),
         &|publisher, until| publisher.send_tensor_deadline(&tensor, until),
+        &|publisher, until| publisher.send_tensor_with_deadline(&tensor, &meta, until),
         &|publisher, until| publisher.send_tensors_deadline(&set, until),
     ];
     let mut latest = stage.subscribe(SubscribeOptions::latest());

@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use slipring::DType;
 
-/// A data type, its name in Python, and its format in the buffer protocol. BF16 and BYTES have none there.
+/// A data type, its name in Python, and its format in the buffer protocol. BF16, fp8 and BYTES have none there.
 struct Row(DType, &'static str, Option<&'static CStr>);
 
 /// `long` has 64 bits on every platform of this library.
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 16] = [
     Row(DType::Bool, "bool", Some(c"?")),
     Row(DType::Uint8, "uint8", Some(c"B")),
     Row(DType::Uint16, "uint16", Some(c"H")),
@@ -26,6 +26,8 @@ const ROWS: [Row; 14] = [
     Row(DType::Fp64, "float64", Some(c"d")),
     Row(DType::Bytes, "bytes", None),
     Row(DType::Bf16, "bfloat16", None),
+    Row(DType::Fp8E4m3fn, "float8_e4m3fn", None),
+    Row(DType::Fp8E5m2, "float8_e5m2", None),
 ];
 
 fn row(dtype: DType) -> Option<&'static Row> {
