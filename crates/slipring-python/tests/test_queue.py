@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import queue
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -130,3 +131,119 @@ def test_a_close_ends_a_get() -> None:
         items.close()
         with pytest.raises((ValueError, slipring.Closed)):
             got.result(LONG)
+
+
+def put_all(items: slipring.Queue, count: int) -> None:
+    for number in range(count):
+        items.put(number.to_bytes(4, "big"), timeout=LONG)
+    items.close()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_queue_with_a_maxsize_holds_no_more(method: str) -> None:
+    items = slipring.Queue(3)
+    process = multiprocessing.get_context(method).Process(target=put_all, args=(items, 20), daemon=True)
+    process.start()
+    first = items.get(timeout=LONG)
+    end = time.monotonic() + LONG
+    while not items.full():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    # The producer waits: what it has put and nobody got is at most three.
+    with pytest.raises(queue.Full):
+        items.put_nowait(b"")
+    with pytest.raises(queue.Full):
+        items.put(b"", timeout=0.05)
+    got = [first, *(items.get(timeout=LONG) for _ in range(19))]
+    assert [int.from_bytes(item, "big") for item in got] == list(range(20))
+    process.join(LONG)
+    assert process.exitcode == 0
+    assert not items.full()
+    items.close()
+
+
+def test_a_put_that_fails_takes_no_place() -> None:
+    items = slipring.Queue(2)
+    for _ in range(5):
+        with pytest.raises(TypeError):
+            items.put("text")
+    items.put(b"one")
+    assert not items.full()
+    items.put(b"two")
+    assert items.full()
+    with pytest.raises(queue.Full):
+        items.put_nowait(b"three")
+    assert items.get(timeout=LONG) == b"one"
+    items.put_nowait(b"three")
+    assert [items.get(timeout=LONG) for _ in range(2)] == [b"two", b"three"]
+    with pytest.raises(RuntimeError, match="as it starts"):
+        pickle.dumps(items)
+    items.close()
+
+
+def test_a_put_waits_for_a_place() -> None:
+    items = slipring.Queue(1)
+    items.put(b"one")
+    with ThreadPoolExecutor(1) as pool:
+        putting = pool.submit(items.put, b"two", timeout=LONG)
+        time.sleep(0.05)
+        assert not putting.done()
+        assert items.get(timeout=LONG) == b"one"
+        putting.result(LONG)
+    assert items.get(timeout=LONG) == b"two"
+    items.close()
+
+
+def test_an_item_that_a_waiting_thread_takes_in_stays_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = slipring.Queue()
+    items.put(memoryview(b"zero"))
+    assert items.get(timeout=LONG) == b"zero"
+    taken = threading.Event()
+
+    class Slow(bytes):
+        def __new__(cls, data: slipring.Message) -> bytes:  # type: ignore[misc]
+            if not taken.is_set():
+                taken.set()
+                time.sleep(0.2)
+            return bytes(data)
+
+    monkeypatch.setattr(slipring._queue, "bytes", Slow, raising=False)
+    with ThreadPoolExecutor(1) as pool:
+        getting = pool.submit(lambda: [items.get(timeout=LONG) for _ in range(2)])
+        # The thread waits, and takes the first one in slowly.
+        time.sleep(0.05)
+        items.put(memoryview(b"one"))
+        items.put(memoryview(b"two"))
+        assert taken.wait(LONG)
+        items.qsize()
+        with pytest.raises(queue.Empty):
+            items.get_nowait()
+        assert getting.result(LONG) == [b"one", b"two"]
+    items.close()
+
+
+def test_several_threads_share_the_items() -> None:
+    items = slipring.Queue(5)
+    with ThreadPoolExecutor(4) as pool:
+        getters = [pool.submit(lambda: [items.get(timeout=LONG) for _ in range(100)]) for _ in range(4)]
+        for number in range(400):
+            items.put(number.to_bytes(4, "big"), timeout=LONG)
+        lists = [[int.from_bytes(item, "big") for item in getter.result(LONG)] for getter in getters]
+    assert sorted(number for each in lists for number in each) == list(range(400))
+    assert all(each == sorted(each) for each in lists)
+    items.close()
+
+
+def get_in_child(items: slipring.Queue) -> None:
+    with pytest.raises(ValueError, match="only the process that made"):
+        items.get(timeout=0)
+
+
+def test_another_process_does_not_get() -> None:
+    items = slipring.Queue(2)
+    process = multiprocessing.get_context("spawn").Process(target=get_in_child, args=(items,))
+    process.start()
+    process.join(LONG)
+    assert process.exitcode == 0
+    items.close()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import queue
+import select
 import threading
 import time
 import weakref
 from collections import deque
+from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Closed, Error, InvalidTensor, OtherKind, PeerClosed, PeerDied, ProtocolFault, TimedOut
@@ -41,21 +44,67 @@ def _after_fork() -> None:
     # A thread that the child does not have may have held the lock.
     for each in list(_queues):
         each._lock = threading.Lock()
+        each._getting = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
+class _Places:
+    """A semaphore that processes share: the places of a queue that are free."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def of(cls, count: int) -> _Places:
+        return cls(os.eventfd(min(count, 0xFFFF_FFFE), os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+
+    def is_free(self, timeout: float = 0) -> bool:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(min(timeout, _FOREVER) * 1000))
+
+    def take(self, timeout: float) -> bool:
+        """Takes a place, and waits for one. Returns whether there was one in time."""
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                os.eventfd_read(self._descriptor)
+                return True
+            except BlockingIOError:
+                left = end - time.monotonic()
+                if left <= 0 or not self.is_free(left):
+                    return False
+
+    def give(self) -> None:
+        os.eventfd_write(self._descriptor, 1)
+
+    def __reduce__(self) -> tuple[Callable[..., _Places], tuple[object]]:
+        if get_spawning_popen() is None:
+            raise RuntimeError("a Queue with a maxsize goes to a child as it starts: in Process(args=...)")
+        return _rebuild, (reduction.DupFd(self._descriptor),)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def _rebuild(duplicate: Any) -> _Places:
+    return _Places(duplicate.detach())
+
+
 class Queue:
     """A queue of bytes and tensors, from any number of processes to the one that made it.
 
-    The process that makes the queue gets. Processes that it is passed to, by ``multiprocessing`` with any start
-    method, put. What ``get`` returns is ``bytes``, a ``Tensor``, or a ``dict`` of tensors: nothing is pickled.
-    ``maxsize`` is not counted: a ``put`` waits while the getter's connection has no room. The items of a producer that
-    breaks the protocol end, and the others go on.
+    The process that makes the queue gets, in any number of threads. Processes that it is passed to, by
+    ``multiprocessing`` with any start method, put. What ``get`` returns is ``bytes``, a ``Tensor``, or a ``dict`` of
+    tensors: nothing is pickled. A ``put`` waits while ``maxsize`` items were put and not got, if that is above 0, or
+    while the getter's connection has no room. The items of a producer that breaks the protocol end, and the others go
+    on. A producer that dies within its ``put`` may keep a place.
     """
 
     def __init__(self, maxsize: int = 0, *, context: Context | None = None) -> None:
+        self._places = _Places.of(maxsize) if maxsize > 0 else None
         self._context = context or Context.default()
         self._pid = os.getpid()
         self._name = f"slipring-queue-{os.getpid()}-{next(_numbers)}-{time.monotonic_ns():x}"
@@ -63,23 +112,25 @@ class Queue:
         self._sources: list[Connection] = []
         self._ready: deque[Any] = deque()
         self._lock = threading.Lock()
+        # The thread that has it gets, so no item passes another one.
+        self._getting = threading.Lock()
         self._out: Connection | None = None
         self._out_pid = 0
         self._is_closed = False
-        self._maxsize = maxsize
         _queues.add(self)
 
-    def __getstate__(self) -> tuple[str, int]:
-        return self._name, self._maxsize
+    def __getstate__(self) -> tuple[str, _Places | None]:
+        return self._name, self._places
 
-    def __setstate__(self, state: tuple[str, int]) -> None:
-        self._name, self._maxsize = state
+    def __setstate__(self, state: tuple[str, _Places | None]) -> None:
+        self._name, self._places = state
         self._pid = 0
         self._context = Context.default()
         self._listener = None
         self._sources = []
         self._ready = deque()
         self._lock = threading.Lock()
+        self._getting = threading.Lock()
         self._out = None
         self._out_pid = 0
         self._is_closed = False
@@ -99,16 +150,26 @@ class Queue:
         Raises ``Full`` if there is no room in time, ``ValueError`` after ``close()``, and ``PeerDied``, ``PeerClosed``
         or ``NobodyListens`` if the getter is gone.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = time.monotonic() + (_FOREVER if timeout is None else timeout)
+
+        def wait(least: float = 0) -> float:
+            return max(0.0, end - time.monotonic()) if block else least
+
+        out = self._connect(wait(_HANDSHAKE))
+        if self._places is not None and not self._places.take(wait()):
+            raise Full
+        is_put = False
         try:
-            out = self._connect((_FOREVER if timeout is None else timeout) if block else _HANDSHAKE)
-            wait = (_FOREVER if end is None else max(0.0, end - time.monotonic())) if block else 0
             if isinstance(item, (bytes, bytearray, memoryview)):
-                out.send(item, timeout=wait)
+                out.send(item, timeout=wait())
             else:
-                out.send_tensors(item if isinstance(item, dict) else [item], timeout=wait)
+                out.send_tensors(item if isinstance(item, dict) else [item], timeout=wait())
+            is_put = True
         except TimedOut:
             raise Full from None
+        finally:
+            if self._places is not None and not is_put:
+                self._places.give()
 
     def put_nowait(self, item: Any) -> None:
         """Puts as ``put`` does, and does not wait for room."""
@@ -130,6 +191,8 @@ class Queue:
                     out = Context.default().connect(self._name, timeout=max(0.0, end - time.monotonic()))
                 self._out, self._out_pid = out, os.getpid()
             return out
+        except TimedOut:
+            raise Full from None
         finally:
             self._lock.release()
 
@@ -161,11 +224,22 @@ class Queue:
         queue.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        if self._gets() is None:
+            raise ValueError("only the process that made the queue gets")
+        if not self._getting.acquire(block, -1 if timeout is None or not block else max(0.0, timeout)):
+            raise Empty
+        try:
+            item = self._next(block, end)
+        finally:
+            self._getting.release()
+        if self._places is not None:
+            self._places.give()
+        return item
+
+    def _next(self, block: bool, end: float | None) -> Any:
         while True:
-            if self._is_closed:
+            if self._is_closed or (listener := self._gets()) is None:
                 raise ValueError(f"Queue {self!r} is closed")
-            if (listener := self._gets()) is None:
-                raise ValueError("only the process that made the queue gets")
             with self._lock:
                 if self._poll(listener):
                     return self._ready.popleft()
@@ -206,18 +280,23 @@ class Queue:
 
     def qsize(self) -> int:
         """Returns how many items the getter has taken in and not returned: a lower bound."""
-        with self._lock:
-            if (listener := self._gets()) is not None:
-                self._poll(listener)
-            return len(self._ready)
+        # A thread that waits for an item may just have taken it.
+        if self._getting.acquire(blocking=False):
+            try:
+                with self._lock:
+                    if (listener := self._gets()) is not None:
+                        self._poll(listener)
+            finally:
+                self._getting.release()
+        return len(self._ready)
 
     def empty(self) -> bool:
         """Returns whether ``get_nowait`` would raise ``Empty``."""
         return self.qsize() == 0
 
     def full(self) -> bool:
-        """Returns ``False``: the queue has room as long as the getter's connections have."""
-        return False
+        """Returns whether ``maxsize`` items were put and not got. ``False`` without a ``maxsize``."""
+        return self._places is not None and not self._places.is_free()
 
     def close(self) -> None:
         """Ends the use of the queue in this process. What was put is delivered."""
