@@ -1,9 +1,10 @@
 //! Tensors out of the arrays of other libraries: one copy, into the pool.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use slipring::broadcast::Publisher;
 use slipring::{Context, DType, Error, ErrorKind, Shape, Tensor, TensorMut};
 
 use crate::buffer::View;
@@ -11,8 +12,29 @@ use crate::deadline::Deadline;
 use crate::dlpack;
 use crate::dtype;
 use crate::error::{raise, timed_out};
+use crate::handle::Handle;
 use crate::memory::Memory;
 use crate::metadata::type_name;
+
+/// Where memory for tensors comes from.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    context: &'a Context,
+    /// The publisher whose messages keep memory of the context's pool.
+    publisher: Option<&'a Handle<Publisher>>,
+}
+
+impl<'a> Source<'a> {
+    /// Returns a context's pool.
+    pub fn of(context: &'a Context) -> Self {
+        Self { context, publisher: None }
+    }
+
+    /// Returns a context's pool, from which a publisher takes back what subscribers no longer read.
+    pub fn of_publisher(context: &'a Context, publisher: &'a Handle<Publisher>) -> Self {
+        Self { context, publisher: Some(publisher) }
+    }
+}
 
 /// What to allocate.
 #[derive(Debug, Clone, Copy)]
@@ -28,13 +50,15 @@ impl Wanted {
     ///
     /// # Errors
     ///
-    /// As `Context::alloc`. `TimedOut`. What a handler of a signal raised.
+    /// As `Context::alloc`, and as `Publisher::alloc` if a publisher takes memory back. `TimedOut`. What a handler of a signal
+    /// raised.
     pub fn allocate(
         &self,
         py: Python<'_>,
-        context: &Context,
+        source: Source<'_>,
         deadline: Option<&Deadline>,
     ) -> PyResult<TensorMut<u8>> {
+        let Source { context, publisher } = source;
         let waits = match self.try_allocate(context, None) {
             Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
                 deadline.ok_or_else(|| raise(error))?
@@ -42,13 +66,41 @@ impl Wanted {
             done => return done.map_err(raise),
         };
         loop {
-            match py.detach(|| self.try_allocate(context, Some(waits.slice()))) {
+            let slice = waits.slice();
+            let allocated = match publisher {
+                None => py.detach(|| self.try_allocate(context, Some(slice))),
+                Some(publisher) => {
+                    let mut publisher = publisher.lock(py)?;
+                    let publisher = &mut *publisher;
+                    py.detach(|| self.allocate_after(context, publisher, slice))
+                }
+            };
+            match allocated {
                 Err(error) if error.is_timeout() && waits.has_passed() => {
                     return Err(timed_out(waits.waited(), &error));
                 }
                 Err(error) if error.is_timeout() => py.check_signals()?,
                 done => return done.map_err(raise),
             }
+        }
+    }
+
+    /// Allocates after a publisher has taken as much memory back, for which it waits until a time.
+    fn allocate_after(
+        &self,
+        context: &Context,
+        publisher: &mut Publisher,
+        until: Instant,
+    ) -> Result<TensorMut<u8>, Error> {
+        // As many bytes, whatever their type.
+        let len = self.shape.byte_len(self.dtype)?.unwrap_or(0);
+        publisher.alloc_deadline::<u8>([len], until).map(drop)?;
+        match self.try_allocate(context, None) {
+            // Another thread was faster.
+            Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
+                Err(ErrorKind::TimedOut { after: Duration::ZERO }.into())
+            }
+            done => done,
         }
     }
 
@@ -84,7 +136,7 @@ impl Wanted {
 /// `TypeError`: the object is neither, or its elements have no dtype. Otherwise as [`Wanted::allocate`].
 pub fn copy_in(
     object: &Bound<'_, PyAny>,
-    context: &Context,
+    source: Source<'_>,
     deadline: &Deadline,
 ) -> PyResult<Tensor> {
     let py = object.py();
@@ -96,7 +148,7 @@ pub fn copy_in(
         Ok(Some(view)) => {
             let (format, size) = view.format();
             let wanted = wanted(dtype::of_format(format, size)?, &view.dims())?;
-            let mut draft = wanted.allocate(py, context, Some(deadline))?;
+            let mut draft = wanted.allocate(py, source, Some(deadline))?;
             view.copy_to(py, &mut draft)?;
             draft
         }
@@ -104,7 +156,7 @@ pub fn copy_in(
         refused => match dlpack::import(object) {
             Ok(Some(tensor)) => {
                 let wanted = wanted(tensor.dtype(), tensor.shape().dims())?;
-                let mut draft = wanted.allocate(py, context, Some(deadline))?;
+                let mut draft = wanted.allocate(py, source, Some(deadline))?;
                 tensor.copy_to(&mut draft);
                 draft
             }
@@ -116,10 +168,36 @@ pub fn copy_in(
                 );
                 return Err(PyTypeError::new_err(text));
             }
-            Err(error) => return Err(refused.err().unwrap_or(error)),
+            Err(error) => {
+                let Some((dtype, view)) = bits_of(object)? else {
+                    return Err(refused.err().unwrap_or(error));
+                };
+                let mut draft =
+                    wanted(dtype, &view.dims())?.allocate(py, source, Some(deadline))?;
+                view.copy_to(py, &mut draft)?;
+                draft
+            }
         },
     };
     draft.share().map_err(raise)
+}
+
+/// Returns the dtype of an array whose elements have no format, and its memory as elements that have one: NumPy has arrays of
+/// the types of `ml_dtypes`, and gives them neither a buffer nor DLPack. `None`: the object is no such array.
+fn bits_of(object: &Bound<'_, PyAny>) -> PyResult<Option<(DType, View)>> {
+    let dtype = object.getattr_opt("dtype")?.and_then(|dtype| dtype::parse(&dtype).ok());
+    let Some(dtype) = dtype.filter(|dtype| dtype::format(*dtype).is_none()) else {
+        return Ok(None);
+    };
+    let bits = match dtype.size() {
+        Some(1) => "uint8",
+        Some(2) => "uint16",
+        _ => return Ok(None),
+    };
+    match object.call_method1("view", (bits,)) {
+        Ok(bits) => Ok(View::of(&bits)?.map(|view| (dtype, view))),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Returns a tensor in the pool with a copy of another one's bytes, which are on loan.
@@ -130,7 +208,7 @@ pub fn copy_in(
 pub fn copy_loan(
     py: Python<'_>,
     memory: &Memory,
-    context: &Context,
+    source: Source<'_>,
     deadline: &Deadline,
 ) -> PyResult<Tensor> {
     let (dtype, shape) = (memory.dtype(), *memory.shape());
@@ -138,7 +216,7 @@ pub fn copy_loan(
         return memory.read(slipring::Tensor::to_private);
     }
     let wanted = Wanted { dtype, shape, is_zeroed: false, is_frozen: false };
-    let mut draft = wanted.allocate(py, context, Some(deadline))?;
+    let mut draft = wanted.allocate(py, source, Some(deadline))?;
     memory.read(|tensor| {
         tensor.bytes()?.copy_to(&mut draft);
         // What was copied is what was sent.

@@ -91,7 +91,7 @@ impl Connection {
         let py = tensors.py();
         let metadata = from_dict(meta)?;
         let deadline = Deadline::after_or(timeout, self.send_timeout());
-        let (outgoing, names) = OutgoingSet::of(tensors, self.context(), &deadline)?;
+        let (outgoing, names) = OutgoingSet::of(tensors, self.source(), &deadline)?;
         let mut set = outgoing.to_set(&names)?;
         set.set_metadata(metadata.unwrap_or_default());
         let mut outgoing = Some(outgoing);
@@ -173,7 +173,7 @@ impl Connection {
     ) -> PyResult<()> {
         let metadata = from_dict(meta)?;
         let deadline = Deadline::after_or(None, self.send_timeout());
-        let (outgoing, names) = OutgoingSet::of(tensors, self.context(), &deadline)?;
+        let (outgoing, names) = OutgoingSet::of(tensors, self.source(), &deadline)?;
         let mut set = outgoing.to_set(&names)?;
         set.set_metadata(metadata.unwrap_or_default());
         self.retry(py, |sender| no_room(sender.try_respond_tensors(id, &set)))?;

@@ -11,7 +11,7 @@ use slipring::error::{TryRecvError, TrySendError};
 use slipring::message::{MessageKind, Metadata};
 use slipring::{Context, ErrorKind, Receiver, Sender, TensorSet};
 
-use crate::arrays::Wanted;
+use crate::arrays::{Source, Wanted};
 use crate::buffer::{LONG, to_vec};
 use crate::deadline::{Deadline, Timeout};
 use crate::dtype;
@@ -209,9 +209,9 @@ impl Connection {
         }
     }
 
-    /// Returns the context, for copies of what is sent.
-    pub fn context(&self) -> &Context {
-        &self.context
+    /// Returns where the copies of what is sent lie.
+    pub fn source(&self) -> Source<'_> {
+        Source::of(&self.context)
     }
 
     /// Returns how long a send waits for room by default.
@@ -477,7 +477,7 @@ impl Connection {
         let py = tensor.py();
         let metadata = from_dict(meta)?;
         let deadline = Deadline::after_or(timeout, self.send_timeout);
-        let outgoing = Outgoing::of(tensor, &self.context, &deadline)?;
+        let outgoing = Outgoing::of(tensor, self.source(), &deadline)?;
         let sent = {
             let mut sender = self.sender.lock(py)?;
             no_room(match &metadata {
@@ -510,7 +510,7 @@ impl Connection {
     ) -> PyResult<bool> {
         let metadata = from_dict(meta)?;
         let py = tensors.py();
-        let (outgoing, names) = match OutgoingSet::of(tensors, &self.context, &Deadline::now()) {
+        let (outgoing, names) = match OutgoingSet::of(tensors, self.source(), &Deadline::now()) {
             // Other tensors hold the memory for a copy.
             Err(error) if is_timeout(py, &error) => return Ok(false),
             done => done?,
@@ -539,7 +539,7 @@ impl Connection {
         let py = tensors.py();
         let metadata = from_dict(meta)?;
         let deadline = Deadline::after_or(timeout, self.send_timeout);
-        let (outgoing, names) = OutgoingSet::of(tensors, &self.context, &deadline)?;
+        let (outgoing, names) = OutgoingSet::of(tensors, self.source(), &deadline)?;
         let mut set = outgoing.to_set(&names)?;
         set.set_metadata(metadata.unwrap_or_default());
         self.send_set(py, &set, deadline)?;
@@ -802,5 +802,5 @@ pub fn allocate(
     let dtype = dtype.map_or(Ok(slipring::DType::Uint8), dtype::parse)?;
     let deadline = timeout.map(|timeout| Deadline::after(Some(timeout)));
     let wanted = Wanted { dtype, shape, is_zeroed, is_frozen };
-    Ok(Tensor::draft(wanted.allocate(py, context, deadline.as_ref())?))
+    Ok(Tensor::draft(wanted.allocate(py, Source::of(context), deadline.as_ref())?))
 }

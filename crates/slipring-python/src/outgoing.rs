@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use slipring::{Context, Tensor, TensorSet};
+use slipring::{Tensor, TensorSet};
 
-use crate::arrays::{copy_in, copy_loan};
+use crate::arrays::{Source, copy_in, copy_loan};
 use crate::deadline::Deadline;
 use crate::error::raise;
 use crate::memory::Memory;
@@ -25,15 +25,15 @@ impl Outgoing {
     /// # Errors
     ///
     /// As [`tensor::Tensor::sendable`], [`Memory::take_for_send`] and [`copy_in`].
-    pub fn of(object: &Bound<'_, PyAny>, context: &Context, wait: &Deadline) -> PyResult<Self> {
+    pub fn of(object: &Bound<'_, PyAny>, source: Source<'_>, wait: &Deadline) -> PyResult<Self> {
         let Ok(tensor) = object.cast::<tensor::Tensor>() else {
-            return Ok(Self { tensor: copy_in(object, context, wait)?, draft: None });
+            return Ok(Self { tensor: copy_in(object, source, wait)?, draft: None });
         };
         let memory = tensor.get().sendable()?;
         Ok(match memory.take_for_send()? {
             Some((tensor, true)) => Self { tensor, draft: Some(memory.clone()) },
             Some((tensor, false)) => Self { tensor, draft: None },
-            None => Self { tensor: copy_loan(object.py(), memory, context, wait)?, draft: None },
+            None => Self { tensor: copy_loan(object.py(), memory, source, wait)?, draft: None },
         })
     }
 
@@ -90,18 +90,18 @@ impl OutgoingSet {
     /// `TypeError`: the object is neither. Otherwise as [`Outgoing::of`].
     pub fn of(
         object: &Bound<'_, PyAny>,
-        context: &Context,
+        source: Source<'_>,
         wait: &Deadline,
     ) -> PyResult<(Self, Vec<String>)> {
         let (mut set, mut names) = (Self::default(), Vec::new());
         if let Ok(named) = object.cast::<PyDict>() {
             for (name, tensor) in named {
                 names.push(name.extract()?);
-                set.tensors.push(Outgoing::of(&tensor, context, wait)?);
+                set.tensors.push(Outgoing::of(&tensor, source, wait)?);
             }
         } else {
             for tensor in object.try_iter()? {
-                set.tensors.push(Outgoing::of(&tensor?, context, wait)?);
+                set.tensors.push(Outgoing::of(&tensor?, source, wait)?);
             }
         }
         Ok((set, names))

@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use slipring::Context;
 use slipring::broadcast::{EventKind, Policy, SubscriberState};
-use slipring::{Context, ErrorKind};
 
-use crate::arrays::Wanted;
+use crate::arrays::{Source, Wanted};
 use crate::buffer::to_vec;
 use crate::connection::no_room;
 use crate::deadline::{Deadline, Timeout};
 use crate::dtype;
-use crate::error::raise;
 use crate::handle::Handle;
 use crate::metadata::from_dict;
 use crate::outgoing::{Outgoing, OutgoingSet};
@@ -21,7 +20,8 @@ use crate::tensor::Tensor;
 
 /// The writer of a topic. Each message is written once, for all subscribers. `with publisher:` ends the topic.
 ///
-/// A send waits for subscribers of "every", and evicts one that makes no room for `stall_after` seconds.
+/// A send waits for subscribers of "every", and evicts one that makes no room for `stall_after` seconds. It gives up after its
+/// `timeout`, or after the context's `send_timeout`, and has then published nothing.
 #[pyclass(frozen, module = "slipring", weakref)]
 pub struct Publisher {
     publisher: Handle<slipring::broadcast::Publisher>,
@@ -40,13 +40,17 @@ impl Publisher {
         let address = publisher.address().map(ToString::to_string);
         Self { publisher: Handle::new(publisher), context, send_timeout, address }
     }
+
+    fn source(&self) -> Source<'_> {
+        Source::of_publisher(&self.context, &self.publisher)
+    }
 }
 
 #[pymethods]
 impl Publisher {
     /// Publishes a message: `bytes`, or a copy of any object with the buffer protocol.
     ///
-    /// Raises `ResourceLimit`, `TooLarge`, `TimedOut`, `Closed`, `Forked`, and `ValueError` for a `timeout` beside `meta`.
+    /// Raises `ResourceLimit`, `TooLarge`, `TimedOut`, `Closed`, `Forked`.
     #[pyo3(signature = (data, *, meta = None, timeout = None))]
     fn send(
         &self,
@@ -56,10 +60,6 @@ impl Publisher {
     ) -> PyResult<()> {
         let py = data.py();
         let metadata = from_dict(meta)?;
-        if metadata.is_some() && timeout.is_some() {
-            let text = "a message with meta waits for the context's send_timeout: pass meta or timeout, not both";
-            return Err(PyValueError::new_err(text));
-        }
         let copy;
         let bytes = match data.cast::<PyBytes>() {
             Ok(bytes) => bytes.as_bytes(),
@@ -68,64 +68,64 @@ impl Publisher {
                 &copy
             }
         };
-        if let Some(metadata) = metadata {
-            let mut publisher = self.publisher.lock(py)?;
-            let publisher = &mut *publisher;
-            return py.detach(|| publisher.send_with(bytes, &metadata)).map_err(raise);
-        }
         self.publisher.wait(
             py,
             || Deadline::after_or(timeout, self.send_timeout),
-            |publisher| no_room(publisher.try_send(bytes)),
-            |publisher, until| publisher.send_deadline(bytes, until),
+            |publisher| match &metadata {
+                None => no_room(publisher.try_send(bytes)),
+                Some(_) => Ok(None),
+            },
+            |publisher, until| match &metadata {
+                None => publisher.send_deadline(bytes, until),
+                Some(metadata) => publisher.send_with_deadline(bytes, metadata, until),
+            },
         )
     }
 
-    /// Returns memory for a tensor, as `Connection.empty` does. It first takes back what subscribers no longer read.
+    /// Returns memory for a tensor, as `Connection.empty` does. It takes back what subscribers no longer read, and waits as a
+    /// send does for those that still read: for `timeout` seconds if there is one.
     ///
-    /// Raises `ResourceLimit`, `InvalidTensor`, `Closed`, `Forked`.
-    #[pyo3(signature = (shape, dtype = None, *, zeroed = false))]
+    /// Raises `ResourceLimit`, `TimedOut`, `InvalidTensor`, `Closed`, `Forked`.
+    #[pyo3(signature = (shape, dtype = None, *, zeroed = false, timeout = None))]
     fn empty(
         &self,
         py: Python<'_>,
         shape: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
         zeroed: bool,
+        timeout: Option<Timeout>,
     ) -> PyResult<Tensor> {
         let shape = crate::shape::parse(shape)?;
         let dtype = dtype.map_or(Ok(slipring::DType::Uint8), dtype::parse)?;
         let wanted = Wanted { dtype, shape, is_zeroed: zeroed, is_frozen: false };
-        let mut publisher = self.publisher.lock(py)?;
-        let draft = match wanted.try_allocate(&self.context, None) {
-            Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
-                // This makes room for as many bytes, whatever their type.
-                let len = shape.byte_len(dtype).map_err(raise)?.unwrap_or(0);
-                let publisher = &mut *publisher;
-                py.detach(|| publisher.alloc::<u8>([len]).map(drop)).map_err(raise)?;
-                wanted.allocate(py, &self.context, None)?
-            }
-            done => done.map_err(raise)?,
-        };
-        Ok(Tensor::draft(draft))
+        // A closed publisher allocates nothing.
+        drop(self.publisher.lock(py)?);
+        let deadline = Deadline::after(timeout);
+        Ok(Tensor::draft(wanted.allocate(py, self.source(), Some(&deadline))?))
     }
 
     /// Publishes a tensor, taken as `Connection.send_tensor` takes it.
     ///
     /// Raises as `send`, and `ViewsAlive`, `TensorGone`, `TypeError`.
-    #[pyo3(signature = (tensor, *, meta = None))]
+    #[pyo3(signature = (tensor, *, meta = None, timeout = None))]
     fn send_tensor(
         &self,
         tensor: &Bound<'_, PyAny>,
         meta: Option<&Bound<'_, PyDict>>,
+        timeout: Option<Timeout>,
     ) -> PyResult<()> {
         let py = tensor.py();
         let metadata = from_dict(meta)?.unwrap_or_default();
-        let wait = Deadline::after_or(None, self.send_timeout);
-        let outgoing = Outgoing::of(tensor, &self.context, &wait)?;
-        let mut publisher = self.publisher.lock(py)?;
-        let publisher = &mut *publisher;
-        let sent = py.detach(|| publisher.send_tensor_with(outgoing.tensor(), &metadata));
-        sent.map_err(raise)?;
+        let deadline = Deadline::after_or(timeout, self.send_timeout);
+        let outgoing = Outgoing::of(tensor, self.source(), &deadline)?;
+        self.publisher.wait(
+            py,
+            || deadline,
+            |_| Ok(None),
+            |publisher, until| {
+                publisher.send_tensor_with_deadline(outgoing.tensor(), &metadata, until)
+            },
+        )?;
         outgoing.sent();
         Ok(())
     }
@@ -133,21 +133,25 @@ impl Publisher {
     /// Publishes tensors in one message, taken as `Connection.send_tensors` takes them.
     ///
     /// Raises as `send_tensor`.
-    #[pyo3(signature = (tensors, *, meta = None))]
+    #[pyo3(signature = (tensors, *, meta = None, timeout = None))]
     fn send_tensors(
         &self,
         tensors: &Bound<'_, PyAny>,
         meta: Option<&Bound<'_, PyDict>>,
+        timeout: Option<Timeout>,
     ) -> PyResult<()> {
         let py = tensors.py();
         let metadata = from_dict(meta)?;
-        let wait = Deadline::after_or(None, self.send_timeout);
-        let (outgoing, names) = OutgoingSet::of(tensors, &self.context, &wait)?;
+        let deadline = Deadline::after_or(timeout, self.send_timeout);
+        let (outgoing, names) = OutgoingSet::of(tensors, self.source(), &deadline)?;
         let mut set = outgoing.to_set(&names)?;
         set.set_metadata(metadata.unwrap_or_default());
-        let mut publisher = self.publisher.lock(py)?;
-        let publisher = &mut *publisher;
-        py.detach(|| publisher.send_tensors(&set)).map_err(raise)?;
+        self.publisher.wait(
+            py,
+            || deadline,
+            |_| Ok(None),
+            |publisher, until| publisher.send_tensors_deadline(&set, until),
+        )?;
         outgoing.sent();
         Ok(())
     }
@@ -231,6 +235,11 @@ impl Publisher {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
         self.close(py)
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        let text = "a Publisher stays in the process that made it: give a child its address, which it subscribes to";
+        Err(PyTypeError::new_err(text))
     }
 
     fn __repr__(&self) -> String {

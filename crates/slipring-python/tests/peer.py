@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import numpy as np
 
@@ -59,6 +60,8 @@ def interrupted(name: str, what: str) -> None:
     """Waits until SIGINT, and prints what came of it."""
     # A shell starts what runs in its background with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if what.startswith("publish"):
+        return interrupted_publisher(name, what)
     with slipring.listen(name) as listener:
         if what == "accept":
             wait = listener.accept
@@ -72,6 +75,27 @@ def interrupted(name: str, what: str) -> None:
         try:
             print("waits", flush=True)
             wait()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+
+
+def interrupted_publisher(name: str, what: str) -> None:
+    """Publishes to one subscriber that reads nothing, until SIGINT, and prints what came of it."""
+    context = slipring.Context(pool_quota=4 << 20)
+    options = {"slots": 4, "newest_limit": 1, "stall_after": 1e9}
+    with slipring.publish(name, context=context, **options) as publisher:
+        while not publisher.subscribers():
+            time.sleep(0.001)
+        send = {
+            "publish": lambda: publisher.send(b"", timeout=1e9),
+            "publish meta": lambda: publisher.send(b"", meta={"a": 1}, timeout=1e9),
+            "publish tensor": lambda: publisher.send_tensor(np.ones(3), timeout=1e9),
+            "publish empty": lambda: publisher.send_tensor(publisher.empty(3 << 20), timeout=1e9),
+        }[what]
+        try:
+            print("waits", flush=True)
+            while True:
+                send()
         except KeyboardInterrupt:
             print("interrupted", flush=True)
 

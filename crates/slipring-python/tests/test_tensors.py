@@ -276,6 +276,47 @@ def test_strings(link: Link) -> None:
         far.recv_tensor(LONG).strings()
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_fp8_goes_by_dlpack_and_as_bytes(link: Link, name: str) -> None:
+    near, far = link
+    tensor = near.empty((2, 2), name)
+    assert (tensor.nbytes, tensor.dtype) == (4, name)
+    np.asarray(tensor.view("uint8"))[:] = [[0x00, 0x38], [0x3C, 0xC0]]
+    with pytest.raises(BufferError, match="no format"):
+        memoryview(tensor)
+    near.send_tensor(tensor)
+    got = far.recv_tensor(LONG)
+    assert got.dtype == name
+    assert np.asarray(got.view("uint8")).tolist() == [[0x00, 0x38], [0x3C, 0xC0]]
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: the values of fp8 are not checked")
+    assert far.empty(3, getattr(ml_dtypes, name)).dtype == name
+    array = np.asarray(got)
+    assert array.dtype == getattr(ml_dtypes, name)
+    # 0x38 is 1 with 3 bits of mantissa, and 0x3C is 1 with 2.
+    expected = [[0, 1], [1.5, -2]] if name == "float8_e4m3fn" else [[0, 0.5], [1, -2]]
+    assert array.astype("float32").tolist() == expected
+    jax = pytest.importorskip("jax", reason="jax is not installed: fp8 by DLPack is not checked")
+    assert jax.dlpack.from_dlpack(got).astype("float32").tolist() == expected
+    near.send_tensor(jax.numpy.asarray([1, 2.5, -3], name))
+    back = far.recv_tensor(LONG)
+    assert back.dtype == name
+    assert np.asarray(back).astype("float32").tolist() == [1, 2.5, -3]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_arrays_of_ml_dtypes_are_copied(link: Link, name: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: its arrays are not checked")
+    near, far = link
+    array = np.asarray([[1, 2.5], [-3, 0]]).astype(getattr(ml_dtypes, name))
+    near.send_tensors([array, array[:, ::-1]])
+    whole, turned = far.recv_tensors(LONG)
+    assert (whole.dtype, whole.shape) == (name, (2, 2))
+    assert np.asarray(whole).astype("float32").tolist() == [[1, 2.5], [-3, 0]]
+    assert np.asarray(turned).astype("float32").tolist() == [[2.5, 1], [0, -3]]
+    with pytest.raises((TypeError, ValueError)):
+        near.send_tensor(np.zeros(2, ml_dtypes.float8_e3m4))
+
+
 def test_bfloat16_goes_by_dlpack_or_as_a_view(link: Link) -> None:
     near, far = link
     tensor = near.empty((3,), "bfloat16")

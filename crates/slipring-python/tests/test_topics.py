@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,88 @@ def test_a_subscriber_finds_the_next_publisher(name: str) -> None:
         assert (sample.message, sample.restarted) == (b"again", True)
 
 
-def test_a_timeout_beside_meta_is_refused(name: str) -> None:
-    with slipring.publish(name) as publisher, pytest.raises(ValueError, match="not both"):
-        publisher.send(b"", meta={"a": 1}, timeout=1.0)
+def full(publisher: slipring.Publisher) -> None:
+    """Publishes until a subscriber that reads nothing has all slots."""
+    with pytest.raises(slipring.TimedOut):
+        while True:
+            publisher.send(b"", timeout=0)
+
+
+SENDS = {
+    "send": lambda publisher, **options: publisher.send(b"x", **options),
+    "meta": lambda publisher, **options: publisher.send(b"x", meta={"a": 1}, **options),
+    "tensor": lambda publisher, **options: publisher.send_tensor(np.ones(3), **options),
+    "tensor with meta": lambda publisher, **options: publisher.send_tensor(np.ones(3), meta={"a": 1}, **options),
+    "tensors": lambda publisher, **options: publisher.send_tensors([np.ones(3)], **options),
+}
+
+
+@pytest.mark.parametrize("what", SENDS)
+def test_each_send_gives_up_at_its_timeout_and_publishes_nothing(name: str, what: str) -> None:
+    with (
+        slipring.publish(name, slots=4, newest_limit=1, stall_after=LONG) as publisher,
+        slipring.subscribe(name, "every") as subscriber,
+    ):
+        full(publisher)
+        sent, draft = publisher.sent, publisher.empty((3,), "float64", zeroed=True)
+        start = time.monotonic()
+        with pytest.raises(slipring.TimedOut):
+            SENDS[what](publisher, timeout=0.1)
+        assert 0.1 <= time.monotonic() - start < 10
+        with pytest.raises(slipring.TimedOut):
+            publisher.send_tensor(draft, timeout=0)
+        assert publisher.sent == sent
+        for _ in range(sent):
+            subscriber.recv(LONG)
+        SENDS[what](publisher)
+        # A tensor whose send has failed is not lost.
+        publisher.send_tensor(draft)
+        assert publisher.sent == sent + 2
+
+
+@pytest.mark.parametrize("what", SENDS)
+def test_a_send_evicts_a_subscriber_that_has_stalled(name: str, what: str) -> None:
+    with (
+        slipring.publish(name, slots=4, newest_limit=1, stall_after=0.2) as publisher,
+        slipring.subscribe(name, "every") as subscriber,
+    ):
+        full(publisher)
+        SENDS[what](publisher, timeout=LONG)
+        assert [kind for kind, _, _ in publisher.events()] == ["joined", "evicted"]
+        assert not subscriber.closed
+
+
+@pytest.mark.parametrize("what", ["publish", "publish meta", "publish tensor", "publish empty"])
+def test_a_publisher_that_waits_is_interrupted(name: str, child: Child, what: str) -> None:
+    process = child("interrupted", name, what)
+    subscriber = slipring.subscribe(name, "every", wait=LONG)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    time.sleep(0.2)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    # 40 ms, and what a busy machine adds.
+    assert time.monotonic() - start < 10
+    assert process.wait(LONG) == 0
+    subscriber.close()
+
+
+def test_copies_take_memory_back_that_nobody_reads(name: str) -> None:
+    context = slipring.Context(pool_quota=4 << 20)
+    frame = np.zeros(1 << 20, "uint8")
+    with (
+        slipring.publish(name, context=context, stall_after=LONG) as publisher,
+        slipring.subscribe(name, "every") as subscriber,
+    ):
+        with pytest.raises(slipring.TimedOut):
+            while True:
+                publisher.send_tensor(frame, timeout=0.05)
+        with pytest.raises(slipring.TimedOut):
+            publisher.empty(1 << 20, timeout=0)
+        assert publisher.sent > 1
+        for _ in range(publisher.sent):
+            subscriber.recv(LONG)
+        publisher.send_tensor(frame, timeout=LONG)
+        publisher.send_tensors([frame, frame], timeout=LONG)
+        assert subscriber.recv(LONG).tensor.nbytes == 1 << 20

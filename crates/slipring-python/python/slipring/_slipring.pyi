@@ -266,13 +266,27 @@ class Publisher:
     def send(
         self, data: Buffer, *, meta: Mapping[str, _Scalar] | None = None, timeout: float | None = None
     ) -> None: ...
-    def empty(self, shape: int | Sequence[int], dtype: Any = None, *, zeroed: bool = False) -> Tensor: ...
-    def send_tensor(self, tensor: _ArrayLike, *, meta: Mapping[str, _Scalar] | None = None) -> None: ...
+    def empty(
+        self,
+        shape: int | Sequence[int],
+        dtype: Any = None,
+        *,
+        zeroed: bool = False,
+        timeout: float | None = None,
+    ) -> Tensor: ...
+    def send_tensor(
+        self,
+        tensor: _ArrayLike,
+        *,
+        meta: Mapping[str, _Scalar] | None = None,
+        timeout: float | None = None,
+    ) -> None: ...
     def send_tensors(
         self,
         tensors: Mapping[str, _ArrayLike] | Iterable[_ArrayLike],
         *,
         meta: Mapping[str, _Scalar] | None = None,
+        timeout: float | None = None,
     ) -> None: ...
     def subscribers(self) -> list[_SubscriberInfo]: ...
     def evict(self, subscriber: int) -> bool: ...
