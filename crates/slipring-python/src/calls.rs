@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use slipring::error::TryRecvError;
 use slipring::message::{MessageKind, RequestId};
-use slipring::{Connection as Link, Error, ErrorKind};
+use slipring::{Connection as Link, Error, ErrorKind, Receiver, TensorSet};
 
 use crate::connection::{Connection, no_room};
 use crate::deadline::{Deadline, Timeout};
-use crate::error::{raise, timed_out};
+use crate::error::{is_timeout, raise, timed_out};
 use crate::message::Message;
 use crate::metadata::from_dict;
 use crate::outgoing::OutgoingSet;
@@ -19,6 +19,24 @@ use crate::tensor_set::Tensors;
 
 /// The pause between two attempts of a response that has no room. The library has no response with a deadline.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// A request that waits for its response in an event loop.
+#[pyclass(frozen, module = "slipring")]
+pub struct Pending {
+    id: RequestId,
+    /// Whether the caller wants tensors.
+    has_tensors: bool,
+}
+
+/// Requests with their responses, or with exceptions, and the number of messages that were received.
+pub type Responses = (Vec<(Py<Pending>, Py<PyAny>)>, u64);
+
+/// A response as the caller wants it.
+enum Answer {
+    Bytes(Message),
+    Tensors(TensorSet),
+    Failed(Error),
+}
 
 /// A request of the peer, of either kind.
 enum Asked {
@@ -108,6 +126,111 @@ impl Connection {
         Tensors::new(py, answer)
     }
 
+    /// Sends a request. `None`: there is no room.
+    pub fn submit_bytes(
+        &self,
+        data: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Option<Pending>> {
+        let metadata = from_dict(meta)?.unwrap_or_default();
+        let body = crate::buffer::to_vec(data)?;
+        self.submit(data.py(), false, |link, now| link.submit_with_deadline(&body, &metadata, now))
+    }
+
+    /// Sends a request with tensors. `None`: there is no room.
+    pub fn submit_set(
+        &self,
+        tensors: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Option<Pending>> {
+        let (py, metadata) = (tensors.py(), from_dict(meta)?);
+        let (outgoing, names) = match OutgoingSet::of(tensors, self.source(), &Deadline::now()) {
+            // Other tensors hold the memory for a copy.
+            Err(error) if is_timeout(py, &error) => return Ok(None),
+            done => done?,
+        };
+        let mut set = outgoing.to_set(&names)?;
+        set.set_metadata(metadata.unwrap_or_default());
+        let sent = self.submit(py, true, |link, now| link.submit_tensors_deadline(&set, now))?;
+        if sent.is_some() {
+            outgoing.sent();
+        }
+        Ok(sent)
+    }
+
+    fn submit(
+        &self,
+        py: Python<'_>,
+        has_tensors: bool,
+        send: impl FnOnce(&mut Link, Instant) -> Result<RequestId, Error> + Send,
+    ) -> PyResult<Option<Pending>> {
+        match self.joined(py, |link| Ok(py.detach(|| send(link, Instant::now()))))? {
+            Ok(id) => Ok(Some(Pending { id, has_tensors })),
+            Err(error) if error.is_timeout() => Ok(None),
+            Err(error) => Err(raise(error)),
+        }
+    }
+
+    /// Takes the responses to some of these requests that have come. `received` is the number of received messages that the last
+    /// call returned: what was received since may be a response that was set aside, so each request is looked at.
+    pub fn responses(
+        &self,
+        py: Python<'_>,
+        pending: Vec<Py<Pending>>,
+        received: u64,
+    ) -> PyResult<Responses> {
+        let (answers, received) = self.joined(py, |link| {
+            let count = |link: &mut Link| {
+                let stats = link.receiver().stats();
+                stats.messages + stats.tensors
+            };
+            let (mut answers, mut taken, before) = (Vec::new(), 0, count(link));
+            for pending in &pending {
+                let Pending { id, has_tensors } = *pending.get();
+                let answer = if has_tensors {
+                    link.try_wait_tensors(id).map(Answer::Tensors)
+                } else {
+                    link.try_wait_with(id).map(|answer| Answer::Bytes(Message::new(answer)))
+                };
+                match answer {
+                    Ok(answer) => {
+                        taken += 1;
+                        answers.push((pending.clone_ref(py), answer));
+                    }
+                    Err(TryRecvError::Failed(error)) => {
+                        answers.push((pending.clone_ref(py), Answer::Failed(error)));
+                    }
+                    // All that was received went to requests before this one.
+                    Err(TryRecvError::Empty)
+                        if before == received && count(link) == before + taken =>
+                    {
+                        break;
+                    }
+                    Err(TryRecvError::Empty) => {}
+                }
+            }
+            Ok((answers, count(link)))
+        })?;
+        let to_object = |answer| -> PyResult<Py<PyAny>> {
+            match answer {
+                Answer::Bytes(message) => Ok(Py::new(py, message)?.into_any()),
+                Answer::Tensors(set) => Ok(Py::new(py, Tensors::new(py, set)?)?.into_any()),
+                Answer::Failed(error) => Ok(raise(error).into_value(py).into_any()),
+            }
+        };
+        let answers =
+            answers.into_iter().map(|(pending, answer)| Ok((pending, to_object(answer)?)));
+        Ok((answers.collect::<PyResult<_>>()?, received))
+    }
+
+    /// Abandons a request.
+    pub fn abandon(&self, py: Python<'_>, pending: &Pending) -> PyResult<()> {
+        self.joined(py, |link| {
+            link.abandon(pending.id);
+            Ok(())
+        })
+    }
+
     /// Receives the next request. `None`: the peer has closed.
     pub fn next_request(
         slf: &Bound<'_, Self>,
@@ -115,13 +238,29 @@ impl Connection {
     ) -> PyResult<Option<Request>> {
         let py = slf.py();
         let asked = slf.get().wait_for_request(py, timeout)?;
-        let connection = slf.clone().unbind();
-        asked
-            .map(|asked| match asked {
-                Asked::Bytes(request) => Request::of_bytes(py, connection, request),
-                Asked::Tensors(request) => Request::of_tensors(py, connection, request),
-            })
-            .transpose()
+        asked.map(|asked| asked.of(slf)).transpose()
+    }
+
+    /// Receives the next request if it is here. The inner `None`: the peer has closed.
+    pub fn try_next_request(slf: &Bound<'_, Self>) -> PyResult<Option<Option<Request>>> {
+        let asked = {
+            let mut inbox = slf.get().receiver().lock(slf.py())?;
+            let receiver = inbox.receiver().map_err(raise)?;
+            loop {
+                match receiver.try_peek().map(|received| received.map(|received| received.kind())) {
+                    Ok(None) => break None,
+                    Ok(Some(kind)) => match Asked::take(receiver, kind) {
+                        Ok(asked) => break asked,
+                        // A late response was there.
+                        Err(TryRecvError::Empty) => {}
+                        Err(TryRecvError::Failed(error)) => return Err(raise(error)),
+                    },
+                    Err(TryRecvError::Empty) => return Ok(None),
+                    Err(TryRecvError::Failed(error)) => return Err(raise(error)),
+                }
+            }
+        };
+        asked.map(|asked| asked.of(slf)).transpose().map(Some)
     }
 
     fn wait_for_request(
@@ -136,14 +275,8 @@ impl Connection {
             |inbox, until| {
                 let receiver = inbox.receiver()?;
                 let kind = receiver.peek_deadline(until)?.map(|received| received.kind());
-                let asked = match kind {
-                    None => return Ok(None),
-                    Some(MessageKind::TensorRequest(_)) => {
-                        receiver.try_recv_tensor_request().map(|found| found.map(Asked::Tensors))
-                    }
-                    Some(_) => receiver.try_recv_request().map(|found| found.map(Asked::Bytes)),
-                };
-                asked.map_err(|error| match error {
+                let Some(kind) = kind else { return Ok(None) };
+                Asked::take(receiver, kind).map_err(|error| match error {
                     TryRecvError::Failed(error) => error,
                     // A late response was there. The next slice waits on.
                     TryRecvError::Empty => ErrorKind::TimedOut { after: Duration::ZERO }.into(),
@@ -152,43 +285,58 @@ impl Connection {
         )
     }
 
+    /// Returns the end of a wait of the context's `send_timeout`.
+    pub fn send_deadline(&self) -> Deadline {
+        Deadline::after_or(None, self.send_timeout())
+    }
+
+    /// Sends a response, and waits for room until a deadline, if there is one. Returns whether it was sent.
     pub fn respond_bytes(
         &self,
         py: Python<'_>,
-        id: RequestId,
+        (id, deadline): (RequestId, Option<Deadline>),
         data: &Bound<'_, PyAny>,
         meta: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         let metadata = from_dict(meta)?.unwrap_or_default();
         let body = crate::buffer::to_vec(data)?;
-        self.retry(py, |sender| no_room(sender.try_respond_with(id, &body, &metadata)))
+        self.retry(py, deadline, |sender| no_room(sender.try_respond_with(id, &body, &metadata)))
     }
 
+    /// Sends a response with tensors as [`respond_bytes`](Self::respond_bytes) does.
     pub fn respond_tensors(
         &self,
         py: Python<'_>,
-        id: RequestId,
+        (id, deadline): (RequestId, Option<Deadline>),
         tensors: &Bound<'_, PyAny>,
         meta: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         let metadata = from_dict(meta)?;
-        let deadline = Deadline::after_or(None, self.send_timeout());
-        let (outgoing, names) = OutgoingSet::of(tensors, self.source(), &deadline)?;
+        let until = deadline.unwrap_or_else(Deadline::now);
+        let (outgoing, names) = match OutgoingSet::of(tensors, self.source(), &until) {
+            // Other tensors hold the memory for a copy.
+            Err(error) if deadline.is_none() && is_timeout(py, &error) => return Ok(false),
+            done => done?,
+        };
         let mut set = outgoing.to_set(&names)?;
         set.set_metadata(metadata.unwrap_or_default());
-        self.retry(py, |sender| no_room(sender.try_respond_tensors(id, &set)))?;
-        outgoing.sent();
-        Ok(())
+        let attempt = |sender: &mut slipring::Sender| no_room(sender.try_respond_tensors(id, &set));
+        let sent = self.retry(py, deadline, attempt)?;
+        if sent {
+            outgoing.sent();
+        }
+        Ok(sent)
     }
 
-    /// Tries until there is room, for the context's `send_timeout`.
+    /// Tries until there is room or the deadline passes. Without a deadline it tries once. Returns whether there was room.
     fn retry(
         &self,
         py: Python<'_>,
+        deadline: Option<Deadline>,
         mut attempt: impl FnMut(&mut slipring::Sender) -> PyResult<Option<()>>,
-    ) -> PyResult<()> {
-        let deadline = Deadline::after_or(None, self.send_timeout());
+    ) -> PyResult<bool> {
         while attempt(&mut *self.sender().lock(py)?)?.is_none() {
+            let Some(deadline) = deadline else { return Ok(false) };
             if deadline.has_passed() {
                 let error = ErrorKind::TimedOut { after: deadline.waited() };
                 return Err(raise(error.into()));
@@ -196,6 +344,25 @@ impl Connection {
             py.detach(|| std::thread::sleep(PAUSE));
             py.check_signals()?;
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+impl Asked {
+    /// Takes the next request, whose kind the receiver has seen. `None`: the peer has closed.
+    fn take(receiver: &mut Receiver, kind: MessageKind) -> Result<Option<Self>, TryRecvError> {
+        Ok(match kind {
+            MessageKind::TensorRequest(_) => receiver.try_recv_tensor_request()?.map(Self::Tensors),
+            _ => receiver.try_recv_request()?.map(Self::Bytes),
+        })
+    }
+
+    /// Returns the request of a connection as an object.
+    fn of(self, connection: &Bound<'_, Connection>) -> PyResult<Request> {
+        let (py, connection) = (connection.py(), connection.clone().unbind());
+        match self {
+            Self::Bytes(request) => Request::of_bytes(py, connection, request),
+            Self::Tensors(request) => Request::of_tensors(py, connection, request),
+        }
     }
 }

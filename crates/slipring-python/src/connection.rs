@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use slipring::error::{TryRecvError, TrySendError};
@@ -13,6 +14,7 @@ use slipring::{Context, ErrorKind, Receiver, Sender, TensorSet};
 
 use crate::arrays::{Source, Wanted};
 use crate::buffer::{LONG, to_vec};
+use crate::calls::{Pending, Responses};
 use crate::deadline::{Deadline, Timeout};
 use crate::dtype;
 use crate::error::{is_timeout, raise};
@@ -637,6 +639,86 @@ impl Connection {
         Ok(())
     }
 
+    /// Receives the next request if it is here. Returns `None` if it is not.
+    ///
+    /// Raises as `recv_request`, but for `TimedOut`.
+    fn try_recv_request(slf: Bound<'_, Self>) -> PyResult<Option<Request>> {
+        Self::try_next_request(&slf)?.map(closed).transpose()
+    }
+
+    /// Waits for a request in an event loop of asyncio, as `recv_request` does.
+    fn arecv_request(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        asyncio(slf.py(), "receive", (slf, "try_recv_request"))
+    }
+
+    /// Sends a request, and waits for its response in an event loop of asyncio, as `call` does. Any number of tasks may call at
+    /// a time. `asyncio.timeout()` and a cancel end the wait, and the response is dropped when it comes.
+    #[pyo3(signature = (data, *, meta = None))]
+    fn acall<'py>(
+        slf: Bound<'py, Self>,
+        data: &Bound<'py, PyAny>,
+        meta: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "call", (slf, "_submit", data, meta))
+    }
+
+    /// Sends a request with tensors, and waits for the tensors of its response in an event loop of asyncio, as `acall` does.
+    #[pyo3(signature = (tensors, *, meta = None))]
+    fn acall_tensors<'py>(
+        slf: Bound<'py, Self>,
+        tensors: &Bound<'py, PyAny>,
+        meta: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "call", (slf, "_submit_tensors", tensors, meta))
+    }
+
+    /// Answers requests in an event loop of asyncio until the peer closes, as `serve` does: a handler that is `async` runs in a
+    /// task of its own, up to `limit` of them at a time.
+    #[pyo3(signature = (handler, *, limit = 64))]
+    fn aserve<'py>(
+        slf: Bound<'py, Self>,
+        handler: &Bound<'py, PyAny>,
+        limit: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        asyncio(slf.py(), "serve", (slf, handler, limit))
+    }
+
+    /// Sends a request, if there is room now. For `slipring._asyncio`, as the next ones.
+    #[pyo3(signature = (data, meta = None))]
+    fn _submit(
+        &self,
+        data: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Option<Pending>> {
+        self.submit_bytes(data, meta)
+    }
+
+    /// Sends a request with tensors, if there is room now.
+    #[pyo3(signature = (tensors, meta = None))]
+    fn _submit_tensors(
+        &self,
+        tensors: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Option<Pending>> {
+        self.submit_set(tensors, meta)
+    }
+
+    /// Takes the responses to some of these requests that have come, or the exceptions that there are instead, and returns how
+    /// many messages this side has received until now. `received` is that number of the last call.
+    fn _responses(
+        &self,
+        py: Python<'_>,
+        pending: Vec<Py<Pending>>,
+        received: u64,
+    ) -> PyResult<Responses> {
+        self.responses(py, pending, received)
+    }
+
+    /// Abandons a request.
+    fn _abandon(&self, py: Python<'_>, pending: &Pending) -> PyResult<()> {
+        self.abandon(py, pending)
+    }
+
     /// Waits for a message in an event loop of asyncio, as `recv` does.
     fn arecv<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         asyncio(slf.py(), "receive", (slf, "try_recv"))
@@ -766,6 +848,11 @@ impl Connection {
             (Err(_), Some(_)) => Ok(()),
             (closed, _) => closed,
         }
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        let text = "a Connection stays in the process that opened it: give a child an end of pair(), or an address";
+        Err(PyTypeError::new_err(text))
     }
 
     fn __repr__(&self) -> String {

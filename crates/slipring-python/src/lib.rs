@@ -83,6 +83,7 @@ fn init(this: &Bound<'_, PyModule>) -> PyResult<()> {
     this.add_class::<listener::Listener>()?;
     this.add_class::<message::Message>()?;
     this.add_class::<peer::Peer>()?;
+    this.add_class::<calls::Pending>()?;
     this.add_class::<publisher::Publisher>()?;
     this.add_class::<request::Request>()?;
     this.add_class::<sample::Sample>()?;

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Instant;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use slipring::Context;
@@ -102,6 +103,11 @@ impl Listener {
     #[pyo3(signature = (*_exception))]
     fn __exit__(slf: &Bound<'_, Self>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
         Self::close(slf)
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        let text = "a Listener stays in the process that made it: give a child its address, which it connects to";
+        Err(PyTypeError::new_err(text))
     }
 
     fn __repr__(&self) -> String {

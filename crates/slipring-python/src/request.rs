@@ -6,6 +6,8 @@ use pyo3::types::{PyDict, PyTuple};
 use slipring::message::{Metadata, RequestId};
 
 use crate::connection::Connection;
+use crate::deadline::Deadline;
+use crate::event_loop::asyncio;
 use crate::message::Message;
 use crate::metadata::{to_dict, type_name};
 use crate::tensor::Tensor;
@@ -75,27 +77,64 @@ impl Request {
         response: &Bound<'_, PyAny>,
         meta: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let py = response.py();
-        let connection = self.connection.get();
-        if response.is_instance_of::<PyDict>()
-            || response.is_instance_of::<PyTuple>()
-            || response.is_instance_of::<pyo3::types::PyList>()
-        {
-            return connection.respond_tensors(py, self.id, response, meta);
-        }
-        if response.is_instance_of::<Tensor>() {
-            let one = PyTuple::new(py, [response])?;
-            return connection.respond_tensors(py, self.id, &one, meta);
-        }
-        if response.is_none() {
-            let text = format!("a response is bytes or tensors, not {}", type_name(response));
-            return Err(PyTypeError::new_err(text));
-        }
-        connection.respond_bytes(py, self.id, response, meta)
+        self.respond_until(response, meta, Some(self.connection.get().send_deadline())).map(drop)
+    }
+
+    /// Sends the response as `respond` does, if there is room now. Returns whether it was sent. If it was not, tensors of
+    /// `empty()` are shared, and can be sent later.
+    ///
+    /// Raises as `respond`, but for `TimedOut`.
+    #[pyo3(signature = (response, *, meta = None))]
+    fn try_respond(
+        &self,
+        response: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<bool> {
+        self.respond_until(response, meta, None)
+    }
+
+    /// Sends the response, and waits for room in an event loop of asyncio.
+    #[pyo3(signature = (response, *, meta = None))]
+    fn arespond<'py>(
+        slf: Bound<'py, Self>,
+        response: &Bound<'py, PyAny>,
+        meta: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let connection = slf.get().connection.clone_ref(py);
+        asyncio(py, "respond", (connection, slf, response, meta))
     }
 
     fn __repr__(&self) -> String {
         let what = if self.tensors.is_some() { "tensors" } else { "bytes" };
         format!("<slipring.Request {} with {what}>", self.id)
+    }
+}
+
+impl Request {
+    /// Sends the response, and waits for room until a deadline. `None`: it does not wait. Returns whether it was sent.
+    fn respond_until(
+        &self,
+        response: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyDict>>,
+        deadline: Option<Deadline>,
+    ) -> PyResult<bool> {
+        let py = response.py();
+        let (connection, to) = (self.connection.get(), (self.id, deadline));
+        if response.is_instance_of::<PyDict>()
+            || response.is_instance_of::<PyTuple>()
+            || response.is_instance_of::<pyo3::types::PyList>()
+        {
+            return connection.respond_tensors(py, to, response, meta);
+        }
+        if response.is_instance_of::<Tensor>() {
+            let one = PyTuple::new(py, [response])?;
+            return connection.respond_tensors(py, to, &one, meta);
+        }
+        if response.is_none() {
+            let text = format!("a response is bytes or tensors, not {}", type_name(response));
+            return Err(PyTypeError::new_err(text));
+        }
+        connection.respond_bytes(py, to, response, meta)
     }
 }

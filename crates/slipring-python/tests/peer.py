@@ -136,5 +136,30 @@ def aecho(name: str) -> None:
     asyncio.run(main())
 
 
+def aserve(name: str, count: str) -> None:
+    """Answers in a loop: bytes with themselves, and tensors with what a call of its own answers. Sends numbers."""
+    import asyncio
+
+    async def main() -> None:
+        with slipring.connect(name, retry=LONG) as link:
+
+            async def handler(request: slipring.Request) -> object:
+                if request.message is not None:
+                    await request.arespond(bytes(request.message), meta=request.meta)
+                    return None
+                return {"x": (await link.acall_tensors([request.tensors["x"]]))[0]}
+
+            async def send() -> None:
+                for number in range(int(count)):
+                    await link.asend(str(number).encode())
+                    await asyncio.sleep(0)
+
+            sending = asyncio.create_task(send())
+            await link.aserve(handler)
+            await sending
+
+    asyncio.run(main())
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

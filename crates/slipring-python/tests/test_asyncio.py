@@ -215,3 +215,187 @@ def test_an_iterator_is_sent_whole_when_there_is_room(name: str) -> None:
         assert len(await far.arecv_tensors()) == 2
 
     asyncio.run(main())
+
+
+def test_calls_of_many_tasks_are_answered_in_any_order(link: Link) -> None:
+    near, far = link
+
+    async def handler(request: slipring.Request) -> bytes:
+        number = int(bytes(request.message or b""))
+        # The first of ten comes last.
+        await asyncio.sleep((10 - number % 10) * 0.001)
+        return str(number * 2).encode()
+
+    async def main() -> None:
+        serving = asyncio.create_task(far.aserve(handler, limit=50))
+        calls = [near.acall(str(number).encode()) for number in range(200)]
+        answers = await asyncio.wait_for(asyncio.gather(*calls), LONG)
+        assert [int(bytes(answer)) for answer in answers] == [number * 2 for number in range(200)]
+        near.close()
+        await asyncio.wait_for(serving, LONG)
+
+    asyncio.run(main())
+
+
+def test_calls_go_both_ways_at_once(name: str, child: Child) -> None:
+    async def main() -> None:
+        with slipring.listen(name) as listener:
+            child("aserve", name, 0)
+            link = await asyncio.wait_for(listener.aaccept(), LONG)
+
+            async def handler(request: slipring.Request) -> object:
+                return [np.asarray(request.tensors[0]) + 1]
+
+            serving = asyncio.create_task(link.aserve(handler))
+            calls = [link.acall(str(number).encode(), meta={"n": number}) for number in range(100)]
+            tensors = [link.acall_tensors({"x": np.full(3000, number)}) for number in range(100)]
+            answers = await asyncio.wait_for(asyncio.gather(*calls, *tensors), LONG)
+            for number in range(100):
+                assert (bytes(answers[number]), answers[number].meta) == (str(number).encode(), {"n": number})
+                assert np.asarray(answers[100 + number]["x"])[2999] == number + 1
+            link.close()
+            with pytest.raises(slipring.Closed):
+                await asyncio.wait_for(serving, LONG)
+
+    asyncio.run(main())
+
+
+def test_messages_come_between_the_answers_of_calls(name: str, child: Child) -> None:
+    async def main() -> None:
+        with slipring.listen(name) as listener:
+            child("aserve", name, 300)
+            with await asyncio.wait_for(listener.aaccept(), LONG) as link:
+
+                async def receive() -> list[int]:
+                    return [int(bytes(await link.arecv())) for _ in range(300)]
+
+                async def call(first: int) -> None:
+                    for number in range(first, first + 50):
+                        assert await link.acall(str(number).encode()) == str(number).encode()
+
+                tasks = [asyncio.create_task(call(1000 * number)) for number in range(5)]
+                assert await asyncio.wait_for(receive(), LONG) == list(range(300))
+                await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_leaves_nothing_behind(link: Link) -> None:
+    near, far = link
+
+    async def main() -> None:
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.002):
+                    await near.acall(b"late")
+        for _ in range(20):
+            (await far.arecv_request()).respond(b"too late")
+        task = asyncio.create_task(near.acall(b"question"))
+        request = await asyncio.wait_for(far.arecv_request(), LONG)
+        assert far.try_recv_request() is None
+        await request.arespond(b"answer")
+        assert await asyncio.wait_for(task, LONG) == b"answer"
+        # Nobody waits, so the loop watches nothing.
+        assert not asyncio.get_running_loop().remove_reader(near.fileno())
+
+    asyncio.run(main())
+
+
+def test_a_call_tells_of_an_answer_of_another_kind_and_of_the_end(link: Link) -> None:
+    near, far = link
+
+    async def main() -> None:
+        task = asyncio.create_task(near.acall(b"question"))
+        request = await asyncio.wait_for(far.arecv_request(), LONG)
+        await request.arespond([np.zeros(1)])
+        with pytest.raises(slipring.OtherKind, match="tensors"):
+            await asyncio.wait_for(task, LONG)
+        tasks = [asyncio.create_task(near.acall(b"question")) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        far.close()
+        for task in tasks:
+            with pytest.raises(slipring.PeerClosed):
+                await asyncio.wait_for(task, LONG)
+
+    asyncio.run(main())
+
+
+def test_a_close_ends_the_calls_of_its_loop(link: Link) -> None:
+    near, _far = link
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(near.acall(b"question")) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        near.close()
+        for task in tasks:
+            with pytest.raises(slipring.Closed):
+                await asyncio.wait_for(task, LONG)
+
+    asyncio.run(main())
+
+
+def test_aserve_raises_what_its_handler_raises_and_takes_plain_functions(link: Link) -> None:
+    near, far = link
+
+    async def failing(request: slipring.Request) -> bytes:
+        raise RuntimeError("handler")
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="limit is 0"):
+            await far.aserve(failing, limit=0)
+        serving = asyncio.create_task(far.aserve(failing))
+        task = asyncio.create_task(near.acall(b"question"))
+        with pytest.raises(RuntimeError, match="handler"):
+            await asyncio.wait_for(serving, LONG)
+        task.cancel()
+        serving = asyncio.create_task(far.aserve(lambda request: bytes(request.message or b"")[::-1]))
+        assert await asyncio.wait_for(near.acall(b"abc"), LONG) == b"cba"
+        near.close()
+        await asyncio.wait_for(serving, LONG)
+
+    asyncio.run(main())
+
+
+def test_aserve_runs_no_more_handlers_than_its_limit(link: Link) -> None:
+    near, far = link
+    running, most = 0, 0
+
+    async def handler(request: slipring.Request) -> bytes:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return b""
+
+    async def main() -> None:
+        serving = asyncio.create_task(far.aserve(handler, limit=3))
+        await asyncio.wait_for(asyncio.gather(*(near.acall(b"") for _ in range(30))), LONG)
+        near.close()
+        await asyncio.wait_for(serving, LONG)
+
+    asyncio.run(main())
+    assert most == 3
+
+
+def test_two_tasks_that_receive_get_all_messages(link: Link) -> None:
+    near, far = link
+    got: list[int] = []
+
+    async def main() -> None:
+        async def receive() -> None:
+            async for message in far:
+                got.append(int(bytes(message)))
+
+        tasks = [asyncio.create_task(receive()) for _ in range(2)]
+        for number in range(300):
+            near.send(str(number).encode())
+            if number % 3 == 0:
+                await asyncio.sleep(0)
+            if number % 100 == 0:
+                await asyncio.sleep(0.01)
+        near.close()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+    assert got == list(range(300))

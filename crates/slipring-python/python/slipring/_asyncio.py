@@ -3,21 +3,28 @@
 1. A task asks for the descriptor before its first attempt: from then on an attempt that finds nothing announces that
    this side sleeps, and the peer wakes the descriptor.
 2. The loop watches a descriptor only while a task waits for it, and no more when its owner closes it.
-3. A receive polls for some microseconds before it sleeps, as long as that finds messages: two busy sides then exchange
+3. One look takes the responses of all calls. What a task sets aside while it looks for its own, another one may wait
+   for: so a task that has received something lets the others look.
+4. A receive polls for some microseconds before it sleeps, as long as that finds messages: two busy sides then exchange
    them without a system call. After polls in vain it polls rarely.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ._errors import Closed, PeerClosed
+from ._errors import Closed, Error, PeerClosed
 
 if TYPE_CHECKING:
-    from ._slipring import Connection, Sample, Subscriber
+    from collections.abc import Awaitable, Callable
+
+    from ._slipring import Connection, Pending, Request, Sample, Subscriber
+
+_CLOSED = "this side has closed the object"
 
 # While other peers hold all memory, or there is no publisher, no descriptor tells when that ends.
 _PAUSE = 0.005
@@ -37,10 +44,15 @@ _RARELY = 64
 class _Watch:
     """The tasks of one loop that wait for one descriptor."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int, owner: Any) -> None:
         self.loop = loop
         self.descriptor = descriptor
+        self.owner = weakref.ref(owner)
         self.waiters: set[asyncio.Future[None]] = set()
+        self.calls: dict[Pending, asyncio.Future[Any]] = {}
+        # The messages that the owner had received when the responses were last looked for.
+        self.received = 0
+        self.is_watched = False
         self.is_closed = False
         self.misses = 0
 
@@ -51,16 +63,50 @@ class _Watch:
         else:
             self.misses += 1
 
-    def _wake(self) -> None:
+    def look(self) -> None:
+        """Hands the responses that have come to their calls. Wakes the other tasks if it has received anything."""
+        connection = self.owner()
+        if not self.calls or connection is None:
+            return
+        before = self.received
+        waiting = [pending for pending, call in self.calls.items() if not call.done()]
+        try:
+            found, self.received = connection._responses(waiting, before)
+        except Error as error:
+            found = [(pending, error) for pending in waiting]
+        for pending, answer in found:
+            if isinstance(answer, BaseException):
+                self.calls[pending].set_exception(answer)
+            else:
+                self.calls[pending].set_result(answer)
+        if self.received != before:
+            self.wake()
+
+    def wake(self) -> None:
+        """Lets the tasks look that wait for anything but a response."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _end(self) -> None:
-        if self.waiters:
+    def _readable(self) -> None:
+        self.look()
+        self.wake()
+
+    def watch(self) -> None:
+        """Has the loop watch the descriptor while a task waits for it."""
+        is_watched = bool(self.waiters or self.calls) and not self.is_closed
+        if is_watched and not self.is_watched:
+            self.loop.add_reader(self.descriptor, self._readable)
+        elif self.is_watched and not is_watched:
             self.loop.remove_reader(self.descriptor)
-        self._wake()
-        self.waiters.clear()
+        self.is_watched = is_watched
+
+    def _end(self) -> None:
+        self.watch()
+        self.wake()
+        for call in self.calls.values():
+            if not call.done():
+                call.set_exception(Closed(_CLOSED))
 
     def close(self) -> None:
         """Wakes the tasks, and has the loop forget the descriptor: before this returns, unless its thread is busy."""
@@ -88,21 +134,33 @@ class _Watch:
 
     async def wait(self, timeout: float | None) -> None:
         if self.is_closed:
-            raise Closed("this side has closed the object")
+            raise Closed(_CLOSED)
         waiter = self.loop.create_future()
-        if not self.waiters:
-            self.loop.add_reader(self.descriptor, self._wake)
         self.waiters.add(waiter)
+        self.watch()
         timer = None if timeout is None else self.loop.call_later(timeout, _finish, waiter)
         try:
             await waiter
         finally:
-            was_watched = bool(self.waiters)
             self.waiters.discard(waiter)
-            if was_watched and not self.waiters:
-                self.loop.remove_reader(self.descriptor)
+            self.watch()
             if timer is not None:
                 timer.cancel()
+
+    async def response(self, connection: Connection, pending: Pending) -> Any:
+        """Returns the response to a request, which it abandons if the task is cancelled or the response another one."""
+        call = self.calls[pending] = self.loop.create_future()
+        try:
+            if self.is_closed:
+                raise Closed(_CLOSED)
+            self.watch()
+            self.look()
+            return await call
+        finally:
+            del self.calls[pending]
+            self.watch()
+            if (call.cancelled() or call.exception() is not None) and not self.is_closed:
+                connection._abandon(pending)
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:
@@ -117,7 +175,7 @@ def _watch(owner: Any, descriptor: int) -> _Watch:
     loop = asyncio.get_running_loop()
     watch = _watches.get(owner)
     if watch is None or watch.loop is not loop or watch.descriptor != descriptor:
-        watch = _watches[owner] = _Watch(loop, descriptor)
+        watch = _watches[owner] = _Watch(loop, descriptor, owner)
     return watch
 
 
@@ -133,8 +191,15 @@ async def receive(connection: Connection, attempt: str) -> Any:
     watch = _watch(connection, connection.fileno())
     method = getattr(connection, attempt)
     watch.poll(connection)
+    is_first = True
     while (found := method()) is None:
+        watch.look()
         await watch.wait(None)
+        is_first = False
+    if watch.calls:
+        watch.look()
+    if is_first and watch.waiters:
+        watch.wake()
     return found
 
 
@@ -155,6 +220,65 @@ async def send(connection: Connection, attempt: str, data: Any, meta: Any) -> No
         data = list(data)
     while not method(data, meta=meta):
         await watch.wait(_PAUSE)
+
+
+async def respond(connection: Connection, request: Request, response: Any, meta: Any) -> None:
+    """Sends the response to a request."""
+    watch = _watch(connection, connection.fileno())
+    while not request.try_respond(response, meta=meta):
+        await watch.wait(_PAUSE)
+
+
+async def call(connection: Connection, submit: str, data: Any, meta: Any) -> Any:
+    """Sends a request by the method ``submit``, and returns its response."""
+    watch = _watch(connection, connection.fileno())
+    method = getattr(connection, submit)
+    if submit == "_submit_tensors" and not isinstance(data, dict):
+        data = list(data)
+    while (pending := method(data, meta=meta)) is None:
+        await watch.wait(_PAUSE)
+    return await watch.response(connection, pending)
+
+
+async def serve(connection: Connection, handler: Callable[[Request], Any], limit: int) -> None:
+    """Answers requests until the peer has closed and all of them are answered."""
+    if limit < 1:
+        raise ValueError(f"limit is {limit}, must be 1 or more")
+    tasks: set[asyncio.Task[None]] = set()
+    receiving: asyncio.Task[Request] | None = None
+    is_open = True
+    try:
+        while is_open or tasks:
+            if is_open and receiving is None and len(tasks) < limit:
+                receiving = asyncio.create_task(receive(connection, "try_recv_request"))
+            waits: set[asyncio.Task[Any]] = {*tasks, receiving} if receiving is not None else {*tasks}
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in done & tasks:
+                tasks.discard(task)
+                task.result()
+            if receiving is not None and receiving in done:
+                received, receiving = receiving, None
+                try:
+                    request = received.result()
+                except PeerClosed:
+                    is_open = False
+                    continue
+                answer = handler(request)
+                if inspect.isawaitable(answer):
+                    tasks.add(asyncio.create_task(_answer(request, answer)))
+                elif answer is not None:
+                    await request.arespond(answer)
+    finally:
+        left = [*tasks, *([] if receiving is None else [receiving])]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _answer(request: Request, answer: Awaitable[Any]) -> None:
+    response = await answer
+    if response is not None:
+        await request.arespond(response)
 
 
 async def sample(subscriber: Subscriber) -> Sample:
