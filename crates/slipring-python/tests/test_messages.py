@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime
 import multiprocessing
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,6 +281,43 @@ def test_an_end_of_a_pair_goes_to_a_child(method: str) -> None:
         assert link.peer.pid == process.pid
     process.join(LONG)
     assert process.exitcode == 0
+
+
+def test_what_stays_in_its_process_says_what_to_pass(name: str) -> None:
+    ours, theirs = slipring.pair()
+    with pytest.raises(RuntimeError, match="as it starts"):
+        pickle.dumps(ours)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(theirs.open)
+        with ours.open(timeout=LONG) as link, opening.result(LONG):
+            with pytest.raises(TypeError, match=r"an end of pair\(\)"):
+                pickle.dumps(link)
+            with pytest.raises(slipring.Closed, match="opened or closed"):
+                multiprocessing.get_context("spawn").Process(target=child_of_multiprocessing, args=(ours,)).start()
+    with slipring.listen(name) as listener, pytest.raises(TypeError, match="its address"):
+        pickle.dumps(listener)
+    with slipring.publish(name) as publisher, pytest.raises(TypeError, match="its address"):
+        pickle.dumps(publisher)
+
+
+def child_of_addresses(link_address: str, topic_address: str) -> None:
+    with slipring.subscribe(topic_address, "every") as subscriber, slipring.connect(link_address) as link:
+        link.send(subscriber.recv(LONG).message)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_the_addresses_of_a_listener_and_a_publisher_go_to_a_child(name: str, method: str, tmp_path: Path) -> None:
+    odd = f"{name} \N{GREEK SMALL LETTER OMEGA}"
+    with slipring.listen(str(tmp_path / "socket")) as listener, slipring.publish(odd, history=1) as publisher:
+        publisher.send(b"kept")
+        arguments = (listener.address, publisher.address)
+        context = multiprocessing.get_context(method)
+        process = context.Process(target=child_of_addresses, args=arguments, daemon=True)
+        process.start()
+        with listener.accept(LONG) as link:
+            assert link.recv(LONG) == b"kept"
+        process.join(LONG)
+        assert process.exitcode == 0
 
 
 def test_an_end_whose_other_end_is_not_opened() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._errors import Closed, PeerDied, TimedOut
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 class Endpoint:
     """One end of ``pair()``. It becomes a connection in the process that opens it, at most once.
 
-    Pass it to a ``multiprocessing`` child of any start method, or its ``fileno()`` by ``pass_fds`` to a program
-    that calls ``Endpoint(descriptor, role)``.
+    Pass it in the ``args`` of a ``multiprocessing`` child of any start method, or its ``fileno()`` by ``pass_fds`` to
+    a program that calls ``Endpoint(descriptor, role)``. Nothing else pickles it, and nobody passes it after it was
+    opened.
     """
 
     def __init__(self, descriptor: int, role: _Role) -> None:
@@ -73,7 +75,11 @@ class Endpoint:
             self.close()
 
     def __reduce__(self) -> tuple[Callable[..., Endpoint], tuple[object, _Role]]:
-        return _rebuild, (reduction.DupFd(self.fileno()), self._role)
+        descriptor = self.fileno()
+        if get_spawning_popen() is None:
+            text = "an Endpoint goes to a child as it starts: in Process(args=...), or its fileno() by pass_fds"
+            raise RuntimeError(text)
+        return _rebuild, (reduction.DupFd(descriptor), self._role)
 
 
 def _meet(end: socket.socket, timeout: float | None) -> None:
