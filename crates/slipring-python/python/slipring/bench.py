@@ -1,13 +1,15 @@
 """What calls, round trips and hand-overs take beside other ways: ``python -m slipring.bench``.
 
-Each row is the median and the fastest tenth of many short batches, by turns with its rivals, in one run. Both processes
-are pinned, each to a CPU of its own, if there are two.
+Each row is the median and the fastest tenth of many short batches, in one run with its rivals. Both processes are
+pinned, each to a CPU of its own, if there are two. ``pyzmq`` and ``iceoryx2`` have rows if they are installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
+import importlib.util
 import multiprocessing
 import os
 import socket
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 BODY = b"12345678"
 LONG_BODY = bytes(64)
 END = b"."
+LAST = 2**64 - 1
 
 
 def pin(place: int) -> None:
@@ -35,7 +38,33 @@ def pin(place: int) -> None:
         os.sched_setaffinity(0, {cpus[place]})
 
 
-def echo(name: str, cpus: set[int], pipe: Pipe, ipc: str) -> None:
+class Iceoryx:
+    """A port of iceoryx2 for each direction. Both sides poll: its subscribers do not sleep."""
+
+    def __init__(self, sends: str, receives: str) -> None:
+        import iceoryx2
+
+        iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
+        node = iceoryx2.NodeBuilder.new().create(iceoryx2.ServiceType.Ipc)
+
+        def service(name: str) -> Any:
+            builder = node.service_builder(iceoryx2.ServiceName.new(name))
+            return builder.publish_subscribe(ctypes.c_uint64).open_or_create()
+
+        self._node = node
+        self._publisher = service(sends).publisher_builder().create()
+        self._subscriber = service(receives).subscriber_builder().create()
+
+    def send(self, value: int) -> None:
+        self._publisher.send_copy(ctypes.c_uint64(value))
+
+    def recv(self) -> int:
+        while (sample := self._subscriber.receive()) is None:
+            pass
+        return int(sample.payload().contents.value)
+
+
+def echo(name: str, cpus: set[int], pipe: Pipe, queues: tuple[Any, Any], rivals: set[str]) -> None:
     """Answers the main process, one row after the other."""
     os.sched_setaffinity(0, cpus)
     pin(1)
@@ -44,14 +73,22 @@ def echo(name: str, cpus: set[int], pipe: Pipe, ipc: str) -> None:
             link.send(message)
         while (body := pipe.recv_bytes()) != END:
             pipe.send_bytes(body)
-        if ipc:
+        while (body := queues[0].get()) != END:
+            queues[1].put(body)
+        if "zmq" in rivals:
             import zmq
 
-            peer = zmq.Context.instance().socket(zmq.PAIR)
-            peer.connect(ipc)
+            peer: Any = zmq.Context.instance().socket(zmq.PAIR)
+            peer.connect(f"ipc://@{name}-zmq")
             while (body := peer.recv()) != END:
                 peer.send(body)
             peer.close(0)
+        if "iceoryx2" in rivals:
+            port = Iceoryx(f"{name}-back", f"{name}-there")
+            # The other side has its ports before it sends, and says so by the link.
+            link.send(BODY)
+            while (value := port.recv()) != LAST:
+                port.send(value)
         while True:
             tensor = link.recv_tensor()
             if tensor.meta:
@@ -106,9 +143,11 @@ async def abatches(call: Callable[[], Awaitable[Any]], seconds: float, count: in
     return sorted(times)
 
 
-def show(row: str, times: list[float]) -> None:
-    """Prints a row."""
-    print(f"{row:44} {times[len(times) // 2]:10.3f} {times[len(times) // 10]:10.3f}", flush=True)
+def show(row: str, times: list[float]) -> float:
+    """Prints a row. Returns the median."""
+    middle = times[len(times) // 2]
+    print(f"{row:44} {middle:10.3f} {times[len(times) // 10]:10.3f}", flush=True)
+    return middle
 
 
 def main() -> int:
@@ -119,17 +158,14 @@ def main() -> int:
     options = parser.parse_args()
     seconds: float = options.seconds
     name = f"slipring-bench-{os.getpid()}"
-    try:
-        import zmq
-    except ImportError:
-        zmq = None
-    ipc = f"ipc://@{name}-zmq" if zmq else ""
+    rivals = {rival for rival in ("zmq", "iceoryx2") if importlib.util.find_spec(rival) is not None}
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
+    queues = (spawn.Queue(), spawn.Queue())
     context = slipring.Context(pool_quota=8 * max(options.longest, 1 << 28))
     cpus = os.sched_getaffinity(0)
     with slipring.listen(name, context=context) as listener:
-        child = spawn.Process(target=echo, args=(name, cpus, theirs, ipc), daemon=True)
+        child = spawn.Process(target=echo, args=(name, cpus, theirs, queues, rivals), daemon=True)
         child.start()
         link = listener.accept(60.0)
     pin(0)
@@ -148,6 +184,10 @@ def main() -> int:
         ours.send_bytes(BODY)
         ours.recv_bytes()
 
+    def queue_turn() -> None:
+        queues[0].put(BODY)
+        queues[1].get()
+
     def sleepy_turn() -> None:
         time.sleep(0.002)
         turn()
@@ -158,12 +198,30 @@ def main() -> int:
     link.send(END)
     show("  multiprocessing.Pipe", batches(pipe_turn, seconds, 5))
     ours.send_bytes(END)
-    if zmq:
-        peer = zmq.Context.instance().socket(zmq.PAIR)
-        peer.bind(ipc)
+    show("  multiprocessing.Queue", batches(queue_turn, seconds, 5))
+    queues[0].put(END)
+    if "zmq" in rivals:
+        import zmq
+
+        peer: Any = zmq.Context.instance().socket(zmq.PAIR)
+        peer.bind(f"ipc://@{name}-zmq")
         show("  pyzmq, ipc", batches(lambda: (peer.send(BODY), peer.recv()), seconds, 5))
         peer.send(END)
         peer.close(1000)
+    else:
+        print("  pyzmq, ipc: skipped, pyzmq is not installed")
+    if "iceoryx2" in rivals:
+        port = Iceoryx(f"{name}-there", f"{name}-back")
+        link.recv()
+
+        def iceoryx_turn() -> None:
+            port.send(7)
+            port.recv()
+
+        show("  iceoryx2, both polling", batches(iceoryx_turn, seconds, 5))
+        port.send(LAST)
+    else:
+        print("  iceoryx2: skipped, iceoryx2 is not installed")
 
     def hand_over(size: int) -> None:
         tensor = link.empty(size)
@@ -171,12 +229,14 @@ def main() -> int:
         link.send_tensor(tensor)
         link.recv()
 
-    size = 8
+    size, middles = 8, []
     while size <= options.longest:
         # The pool makes some blocks of this size first.
         batches(lambda size=size: hand_over(size), seconds / 2, 8)  # type: ignore[misc]
-        show(f"tensor of {size} B, and 8 B back", batches(lambda size=size: hand_over(size), seconds / 2, 5))  # type: ignore[misc]
+        times = batches(lambda size=size: hand_over(size), seconds / 2, 5)  # type: ignore[misc]
+        middles.append(show(f"tensor of {size} B, and 8 B back", times))
         size *= 512
+    print(f"{'  the slowest length beside the fastest':44} {max(middles) / min(middles):9.2f} x")
     link.send_tensor(link.empty(1), meta={"end": True})
     asyncio.run(_abench(link, name, seconds))
     link.close()
