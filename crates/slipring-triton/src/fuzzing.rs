@@ -11,7 +11,7 @@ use slipring::region::PosixShm;
 
 use crate::front::Front;
 use crate::limits::Limits;
-use crate::metadata::{ModelMetadata, TensorSpec};
+use crate::metadata::{DTYPES, ModelMetadata, TensorSpec};
 use crate::model::Model;
 use crate::model_error::ModelError;
 use crate::{Inputs, Outputs};
@@ -69,10 +69,7 @@ pub(crate) fn models() -> Vec<Echo> {
         .with(["J", "P"], DType::Bytes, &[None])
         .in_batches();
     let text = Echo::new("text").with(["I", "O"], DType::Bytes, &[Some(1)]);
-    // The protocol has no fp8.
-    let fp8 = [DType::Fp8E4m3fn, DType::Fp8E5m2];
-    let dtypes = DType::ALL.into_iter().filter(|dtype| !fp8.contains(dtype));
-    dtypes.map(of_a_type).chain([pair, text]).collect()
+    DTYPES.into_iter().map(of_a_type).chain([pair, text]).collect()
 }
 
 /// Returns a front of these models. Its region `r` has the same content before every request.

@@ -89,7 +89,7 @@ pub use grpc::{GrpcHealth, GrpcService};
 pub use http::router as http_router;
 pub use inputs::{Input, Inputs};
 pub use limits::Limits;
-pub use metadata::{ModelMetadata, TensorSpec};
+pub use metadata::{DTYPES, ModelMetadata, TensorSpec};
 pub use model::{AsyncModel, Inferring, Model};
 pub use model_error::ModelError;
 pub use outputs::{Output, Outputs};

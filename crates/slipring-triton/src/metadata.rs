@@ -2,6 +2,24 @@
 
 use slipring::{DType, Shape};
 
+/// The data types of the KServe v2 protocol: all but fp8.
+pub const DTYPES: [DType; 14] = [
+    DType::Bool,
+    DType::Uint8,
+    DType::Uint16,
+    DType::Uint32,
+    DType::Uint64,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::Fp16,
+    DType::Fp32,
+    DType::Fp64,
+    DType::Bytes,
+    DType::Bf16,
+];
+
 /// An input or output of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
@@ -118,13 +136,13 @@ impl ModelMetadata {
             names.sort_unstable();
             names.first() != Some(&"") && names.windows(2).all(|pair| pair[0] != pair[1])
         };
-        let is_fp8 = |spec: &TensorSpec| matches!(spec.dtype, DType::Fp8E4m3fn | DType::Fp8E5m2);
+        let is_foreign = |spec: &TensorSpec| !DTYPES.contains(&spec.dtype);
         match self {
             _ if self.name.is_empty() => Some("a name"),
             _ if self.versions.is_empty() => Some("a version"),
             _ if !named(&self.inputs) => Some("a name of its own for each input"),
             _ if !named(&self.outputs) => Some("a name of its own for each output"),
-            _ if self.inputs.iter().chain(&self.outputs).any(is_fp8) => {
+            _ if self.inputs.iter().chain(&self.outputs).any(is_foreign) => {
                 Some("data types of the KServe v2 protocol, which has no fp8")
             }
             _ => None,

@@ -7,6 +7,7 @@ use slipring::{DType, Shape};
 
 use crate::http::data;
 use crate::json::Node;
+use crate::metadata::DTYPES;
 use crate::refusal::Refusal;
 use crate::request::{InputData, Parameter, RegionWindow, RequestInput, RequestedOutput};
 
@@ -265,8 +266,7 @@ fn read_data(name: &str, datatype: &str, shape: &[i64], data: Node<'_>) -> Resul
     let (Ok(dtype), Ok(shape)) = (datatype.parse(), Shape::try_from(shape)) else {
         return Ok(Bytes::new());
     };
-    // The protocol has no fp8.
-    if matches!(dtype, DType::Fp8E4m3fn | DType::Fp8E5m2) {
+    if !DTYPES.contains(&dtype) {
         return Ok(Bytes::new());
     }
     if matches!(dtype, DType::Fp16 | DType::Bf16) {

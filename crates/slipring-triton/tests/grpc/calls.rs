@@ -64,7 +64,7 @@ fn the_server_and_its_models_tell_what_they_are() {
 fn every_data_type_is_configured_by_its_number() {
     let served = Served::new();
     let mut client = served.client();
-    for dtype in DType::ALL {
+    for dtype in slipring_triton::DTYPES {
         let name = format!("identity_{}", dtype.name().to_lowercase());
         let asked = ModelConfigRequest { name, version: String::new() };
         let config = served.run(client.model_config(asked)).unwrap().into_inner().config.unwrap();
@@ -145,7 +145,7 @@ fn raw_typed_and_shared_inputs_give_raw_and_shared_outputs() {
 fn every_data_type_goes_raw_and_by_shared_memory() {
     let served = Served::new();
     let object = served.region("r", 256);
-    for dtype in DType::ALL {
+    for dtype in slipring_triton::DTYPES {
         let bytes = match dtype.size() {
             Some(size) => vec![1; 6 * size],
             None => b"\0\0\0\0\x03\0\0\0abc\x01\0\0\0x".repeat(2),

@@ -6,7 +6,7 @@ mod identity;
 use std::time::Duration;
 
 use slipring::DType;
-use slipring_triton::FrontBuilder;
+use slipring_triton::{DTYPES, FrontBuilder};
 
 use arithmetic::{Decimal, Simple};
 use identity::Identity;
@@ -26,7 +26,7 @@ pub fn add_all(builder: FrontBuilder) -> FrontBuilder {
         .model(Identity::new("identity_scalar_bytes", 0, DType::Bytes, &[Some(1)], 1))
         .model(Identity::new("identity_multi_fp32", 8, DType::Fp32, &[None], 3))
         .model(Identity::slow("identity_slow_int32", DType::Int32, SLEEP));
-    DType::ALL.into_iter().fold(builder, |builder, dtype| {
+    DTYPES.into_iter().fold(builder, |builder, dtype| {
         let name = format!("identity_{}", dtype.name().to_lowercase());
         builder.model(Identity::new(&name, 8, dtype, &[None], 1))
     })
