@@ -37,6 +37,7 @@
 //! ```
 
 mod audience;
+mod batch;
 mod cursor;
 mod event;
 mod feed;

@@ -17,9 +17,9 @@ use crate::broadcast::host::{Desk, Host};
 use crate::broadcast::info::SubscriberInfo;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::options::PublishOptions;
-use crate::broadcast::record::{Draft, header_in_slot, rotating_bytes};
+use crate::broadcast::record::{Draft, header_in_slot, plain_header, rotating_bytes};
 use crate::broadcast::reservation::PublishReservation;
-use crate::broadcast::slots::SlotWriter;
+use crate::broadcast::slots::{SlotWriter, withdraw_at};
 use crate::broadcast::stall::Stall;
 use crate::channel::Metadata;
 use crate::error::{Error, ErrorKind, Eviction, Result, TrySendError};
@@ -28,7 +28,6 @@ use crate::link::link::wake_all;
 use crate::link::waiter::Waiter;
 use crate::patience::SendPatience;
 use crate::pool::Block;
-use crate::ring::{Header, Kind};
 use crate::shm::{Area, Backing, Mapping, OwnWords, PeerMapping, PeerWords, Segment};
 use crate::tensor::{Element, Outgoing, Shape, TensorMut, TensorSet};
 use crate::transport::Context;
@@ -232,41 +231,6 @@ impl Publisher {
         deadline: Instant,
     ) -> Result<()> {
         self.put_with(message, metadata, SendPatience::Until(deadline)).map_err(into_error)
-    }
-
-    /// Publishes messages in their order, and looks for sleeping subscribers once for up to 64 of them. Returns how many there
-    /// were. An error leaves those before it published.
-    ///
-    /// Subscribers that are awake get each message at once. Those that sleep get the last ones no later than the end: an
-    /// iterator that waits makes them wait.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use slipring::broadcast::{PublishOptions, SubscribeOptions};
-    /// # use slipring::{Address, Context};
-    /// # let (context, address) = (Context::new()?, Address::fresh());
-    /// # let mut prices = context.publish(&address, PublishOptions::default())?;
-    /// # let mut log = context.subscribe(&address, SubscribeOptions::every())?;
-    /// assert_eq!(prices.send_all((0..100u64).map(u64::to_le_bytes))?, 100);
-    /// assert_eq!(log.recv()?.unwrap().to_vec()?, 0u64.to_le_bytes());
-    /// # Ok::<(), slipring::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`send`](Self::send).
-    pub fn send_all<M: AsRef<[u8]>>(
-        &mut self,
-        messages: impl IntoIterator<Item = M>,
-    ) -> Result<u64> {
-        let first = self.writer.next();
-        let mut batch = Batch { publisher: self, unseen: 0 };
-        for message in messages {
-            batch.send(message.as_ref()).map_err(into_error)?;
-        }
-        drop(batch);
-        Ok(self.writer.next() - first)
     }
 
     /// Returns room for one message of `len` bytes, which the caller writes where the subscribers read it: in its slot, or in
@@ -529,13 +493,23 @@ impl Publisher {
         freed
     }
 
+    /// Returns the bytes of the longest message in a slot.
+    #[inline(always)]
+    pub(super) fn room(&self) -> usize {
+        self.geometry.room()
+    }
+
     /// Returns the number of messages that were published.
     pub fn sent(&self) -> u64 {
         self.writer.next() - 1
     }
 
     #[inline(always)]
-    fn put(&mut self, message: &[u8], patience: SendPatience) -> Result<(), TrySendError> {
+    pub(super) fn put(
+        &mut self,
+        message: &[u8],
+        patience: SendPatience,
+    ) -> Result<(), TrySendError> {
         if message.len() > self.geometry.room() {
             return self.put_long(message, &Metadata::new(), patience);
         }
@@ -579,7 +553,7 @@ impl Publisher {
 
     /// Publishes a message that fits into a slot, and wakes nobody. There is room for it.
     #[inline(always)]
-    fn put_silently(&mut self, message: &[u8]) {
+    pub(super) fn put_silently(&mut self, message: &[u8]) {
         let offset = self.writer.begin();
         self.area.put(offset, message);
         self.writer.publish(plain_header(message.len()));
@@ -709,7 +683,7 @@ impl Publisher {
 
     /// Makes sure that the next slot may be overwritten.
     #[inline(always)]
-    fn await_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
+    pub(super) fn await_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
         if self.has_room() { Ok(()) } else { self.make_room_alone(patience) }
     }
 
@@ -737,7 +711,7 @@ impl Publisher {
 
     /// Returns whether the next slot may be overwritten, as of the last look at the subscribers, and that they are the same.
     #[inline(always)]
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         let next = self.writer.next();
         self.audience.version() == self.seen && next < self.room_until && next < self.withdraw_at
     }
@@ -842,7 +816,7 @@ impl Publisher {
 
     /// Wakes the subscribers that sleep.
     #[inline(always)]
-    fn wake(&mut self) {
+    pub(super) fn wake(&mut self) {
         let (audience, ids) = (&self.audience, &self.ids);
         if self.crowd.look(|index| call(audience, ids[index])) {
             self.ring();
@@ -869,62 +843,12 @@ impl Publisher {
     }
 }
 
-/// Messages after which a batch looks for sleepers.
-const BATCH: u32 = 64;
-
-/// Messages that are published one after the other. The drop wakes the subscribers that sleep.
-struct Batch<'a> {
-    publisher: &'a mut Publisher,
-    /// The messages that sleepers have not been woken for.
-    unseen: u32,
-}
-
-impl Batch<'_> {
-    fn send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
-        let is_short = message.len() <= self.publisher.geometry.room();
-        // The publisher may wait for one that sleeps.
-        if self.unseen >= BATCH || !is_short || !self.publisher.has_room() {
-            self.wake();
-        }
-        if !is_short {
-            return self.publisher.put(message, SendPatience::Default);
-        }
-        self.publisher.await_room(SendPatience::Default)?;
-        self.publisher.put_silently(message);
-        self.unseen += 1;
-        Ok(())
-    }
-
-    fn wake(&mut self) {
-        if std::mem::take(&mut self.unseen) > 0 {
-            self.publisher.wake();
-        }
-    }
-}
-
-impl Drop for Batch<'_> {
-    fn drop(&mut self) {
-        self.wake();
-    }
-}
-
 #[cold]
 fn call(audience: &Audience, id: u64) {
     audience.lock().call(id);
 }
 
-/// Returns the first message for which the slot of the oldest message that keeps memory is needed.
-fn withdraw_at(oldest_kept: Option<u64>, capacity: u64) -> u64 {
-    oldest_kept.map_or(u64::MAX, |oldest| oldest + capacity)
-}
-
-/// Returns the header of a message without metadata that fits into a slot.
-#[inline(always)]
-fn plain_header(len: usize) -> u64 {
-    Header::new(Kind::Message, len as u32).to_word()
-}
-
-fn into_error(error: TrySendError) -> Error {
+pub(super) fn into_error(error: TrySendError) -> Error {
     match error {
         TrySendError::Failed(error) => error,
         // An operation that waits ends at its deadline instead.

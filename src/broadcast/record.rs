@@ -186,6 +186,12 @@ fn descriptor_of(block: &SharedBlock) -> LoanDescriptor {
     LoanDescriptor { segment, slot: 0, offset, len: block.len() as u64, generation: 0 }
 }
 
+/// Returns the header of a message without metadata that fits into a slot.
+#[inline(always)]
+pub(super) fn plain_header(len: usize) -> u64 {
+    Header::new(Kind::Message, len as u32).to_word()
+}
+
 /// Returns the header of a message of `len` bytes behind its metadata, all of which is in its slot.
 pub(super) fn header_in_slot(metadata: &[u8], len: usize) -> u64 {
     header(Header::new(Kind::Message, (metadata.len() + len) as u32), metadata)

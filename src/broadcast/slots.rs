@@ -192,3 +192,8 @@ impl<P: PeerWords> SlotReader<P> {
         self.slots.load(self.geometry.position(message)) == published(message)
     }
 }
+
+/// Returns the first message for which the slot of the oldest message that keeps memory is needed.
+pub(super) fn withdraw_at(oldest_kept: Option<u64>, capacity: u64) -> u64 {
+    oldest_kept.map_or(u64::MAX, |oldest| oldest + capacity)
+}
