@@ -8,9 +8,9 @@ use parking_lot::MutexGuard;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use slipring::error::{TryRecvError, TrySendError};
-use slipring::message::{MessageKind, Metadata};
-use slipring::{Context, ErrorKind, Receiver, Sender, TensorSet};
+use slipring::error::TrySendError;
+use slipring::message::Metadata;
+use slipring::{Context, ErrorKind, Sender, TensorSet};
 
 use crate::arrays::{Source, Wanted};
 use crate::buffer::{LONG, to_vec};
@@ -20,6 +20,7 @@ use crate::dtype;
 use crate::error::{is_timeout, raise};
 use crate::event_loop::{asyncio, unwatch};
 use crate::handle::Handle;
+use crate::inbox::{Count, Found, Inbox, Next, has_tensors};
 use crate::message::Message;
 use crate::metadata::from_dict;
 use crate::outgoing::{Outgoing, OutgoingSet};
@@ -55,126 +56,12 @@ pub struct Waits {
     pub polls: bool,
 }
 
-/// The receiving half, and what it has taken and not returned.
-pub struct Inbox {
-    receiver: Receiver,
-    /// A set of tensors that a caller did not want. It is the next message.
-    left: Option<TensorSet>,
-}
-
 /// The attempts of a receive before it lets other threads run: about a microsecond. An awake peer answers in that time, and
 /// to let others run takes a tenth of it.
 const POLLS: u32 = 50;
 
 /// The longest poll of an event loop, whose other tasks wait meanwhile.
 const LONGEST_POLL: Duration = Duration::from_millis(1);
-
-/// How many tensors a receive wants in its message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Count {
-    One,
-    Any,
-}
-
-/// What a receive found. `None`: the peer has closed.
-type Found<T> = Option<T>;
-
-/// The answer of a receive that does not wait.
-enum Next {
-    Here(Found<Message>),
-    /// A message is here whose copy takes long enough to let other threads run.
-    Long,
-    Nothing,
-}
-
-impl Inbox {
-    /// Returns the receiving half, for messages without tensors.
-    ///
-    /// # Errors
-    ///
-    /// `OtherKind`: the next message is a set of tensors that a caller did not want.
-    pub fn receiver(&mut self) -> Result<&mut Receiver, slipring::Error> {
-        if self.left.is_some() { Err(has_tensors()) } else { Ok(&mut self.receiver) }
-    }
-
-    /// Returns the next message if it is here and not long.
-    #[inline]
-    fn try_message(&mut self) -> PyResult<Next> {
-        match self.receiver().map_err(raise)?.try_peek() {
-            Err(TryRecvError::Empty) => Ok(Next::Nothing),
-            Ok(Some(received)) if received.kind() == MessageKind::Message => {
-                if received.len() >= LONG {
-                    return Ok(Next::Long);
-                }
-                let body = received.bytes().try_to_vec().map_err(raise)?;
-                let metadata = received.metadata().clone();
-                received.release().map_err(raise)?;
-                Ok(Next::Here(Some(Message::new((body, metadata)))))
-            }
-            // It may be a response that nobody waits for.
-            Ok(Some(_)) => self.try_long(),
-            Ok(None) => Ok(Next::Here(None)),
-            Err(TryRecvError::Failed(error)) => Err(raise(error)),
-        }
-    }
-
-    /// Returns the next message, however long it is, if it is here.
-    #[cold]
-    fn try_long(&mut self) -> PyResult<Next> {
-        match self.receiver.try_recv_with() {
-            Ok(found) => Ok(Next::Here(found.map(Message::new))),
-            Err(TryRecvError::Empty) => Ok(Next::Nothing),
-            Err(TryRecvError::Failed(error)) => Err(raise(error)),
-        }
-    }
-
-    /// Returns the next tensors if they are here. `None`: the caller waits.
-    fn try_tensors(&mut self, count: Count) -> PyResult<Option<Found<TensorSet>>> {
-        let next = match self.left.take() {
-            Some(set) => Some(Some(set)),
-            None => nothing_yet(self.receiver.try_recv_tensors())?,
-        };
-        next.map(|found| self.wanted(found, count)).transpose().map_err(raise)
-    }
-
-    /// Waits for the next tensors until a time.
-    fn wait_tensors(
-        &mut self,
-        count: Count,
-        until: Instant,
-    ) -> Result<Found<TensorSet>, slipring::Error> {
-        let found = match self.left.take() {
-            Some(set) => Some(set),
-            None => self.receiver.recv_tensors_deadline(until)?,
-        };
-        self.wanted(found, count)
-    }
-
-    /// Returns a set that the caller wants. Another one stays the next message.
-    fn wanted(
-        &mut self,
-        found: Found<TensorSet>,
-        count: Count,
-    ) -> Result<Found<TensorSet>, slipring::Error> {
-        match found {
-            Some(set) if count == Count::One && set.len() != 1 => {
-                self.left = Some(set);
-                let next = "has more tensors than one, or none";
-                Err(ErrorKind::OtherKind { next, method: "`recv_tensors`" }.into())
-            }
-            found => Ok(found),
-        }
-    }
-}
-
-/// Returns `None` if nothing has arrived.
-fn nothing_yet<T>(answer: Result<Found<T>, TryRecvError>) -> PyResult<Option<Found<T>>> {
-    match answer {
-        Ok(found) => Ok(Some(found)),
-        Err(TryRecvError::Empty) => Ok(None),
-        Err(TryRecvError::Failed(error)) => Err(raise(error)),
-    }
-}
 
 /// Returns `None` if there was no room.
 pub fn no_room(answer: Result<(), TrySendError>) -> PyResult<Option<()>> {
@@ -183,11 +70,6 @@ pub fn no_room(answer: Result<(), TrySendError>) -> PyResult<Option<()>> {
         Err(TrySendError::Full { .. }) => Ok(None),
         Err(TrySendError::Failed(error)) => Err(raise(error)),
     }
-}
-
-fn has_tensors() -> slipring::Error {
-    let (next, method) = ("has tensors", "`recv_tensor` or `recv_tensors`");
-    ErrorKind::OtherKind { next, method }.into()
 }
 
 fn closed<T>(found: Found<T>) -> PyResult<T> {
@@ -202,7 +84,7 @@ impl Connection {
         let (sender, receiver) = connection.split();
         Self {
             sender: Handle::new(sender),
-            receiver: Handle::new(Inbox { receiver, left: None }),
+            receiver: Handle::new(Inbox::new(receiver, None)),
             context,
             send_timeout,
             polls,
@@ -243,7 +125,7 @@ impl Connection {
         let done = act(&mut connection);
         let (sending, receiving) = connection.split();
         *sender = Some(sending);
-        *receiver = Some(Inbox { receiver: receiving, left });
+        *receiver = Some(Inbox::new(receiving, left));
         done
     }
 
@@ -346,9 +228,10 @@ fn join(
     inbox: &mut Option<Inbox>,
 ) -> PyResult<(slipring::Connection, Option<TensorSet>)> {
     let closed = || raise(ErrorKind::LinkClosed.into());
-    let (Some(sending), Some(Inbox { receiver, left })) = (sender.take(), inbox.take()) else {
+    let (Some(sending), Some(inbox)) = (sender.take(), inbox.take()) else {
         return Err(closed());
     };
+    let (receiver, left) = inbox.into_parts();
     // They are of one connection, so they fit.
     let connection = slipring::Connection::join(sending, receiver).map_err(|_| closed())?;
     Ok((connection, left))

@@ -22,6 +22,7 @@ mod dtype;
 mod error;
 mod event_loop;
 mod handle;
+mod inbox;
 mod listener;
 mod memory;
 mod message;
