@@ -90,40 +90,51 @@ def http_unread_answers(stage):
             yield
 
 
-def pipelined(stage, reads):
-    """Sends short requests without a pause on one connection, many in a packet."""
-    end = connect(stage, room=None if reads else 4096)
-    data = '"shape":[1,16],"datatype":"INT32","data":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]'
-    body = f'{{"inputs":[{{"name":"INPUT0",{data}}},{{"name":"INPUT1",{data}}}]}}'
-    request = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode() * 64
-    end.setblocking(False)
-    rest = request
-    while True:
+class Requests:
+    """A connection on which short requests follow each other without a pause, many in a packet."""
+
+    def __init__(self, stage, reads):
+        self.end, self.reads = connect(stage, room=None if reads else 4096), reads
+        data = '"shape":[1,16],"datatype":"INT32","data":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]'
+        body = f'{{"inputs":[{{"name":"INPUT0",{data}}},{{"name":"INPUT1",{data}}}]}}'
+        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.all = self.rest = (head + body).encode() * 64
+        self.end.setblocking(False)
+
+    def go_on(self):
+        """Sends and reads what the connection takes and gives now. Returns whether that was anything."""
         moved = False
         try:
-            rest = rest[end.send(rest) :] or request
+            self.rest = self.rest[self.end.send(self.rest) :] or self.all
             moved = True
         except BlockingIOError:
             pass
         try:
-            moved = reads and bool(end.recv(1 << 20)) or moved
+            moved = self.reads and bool(self.end.recv(1 << 20)) or moved
         except BlockingIOError:
             pass
-        if not moved:
+        return moved
+
+
+def pipelined(stage, count, reads):
+    """Sends short requests without a pause on so many connections."""
+    links = [Requests(stage, reads) for _ in range(count)]
+    while True:
+        if not any([link.go_on() for link in links]):
             time.sleep(0.0005)
         yield
 
 
 @siege
 def http_pipelined_read(stage):
-    """Short requests without an end on one connection, whose answers are read (D15)."""
-    yield from pipelined(stage, True)
+    """Short requests without an end on two connections, whose answers are read (D15)."""
+    yield from pipelined(stage, 2, True)
 
 
 @siege
 def http_pipelined_unread(stage):
     """Short requests without an end on one connection, whose answers nobody reads (D15, B6)."""
-    yield from pipelined(stage, False)
+    yield from pipelined(stage, 1, False)
 
 
 @siege

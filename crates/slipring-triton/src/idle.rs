@@ -77,7 +77,8 @@ impl Activity {
     /// Lets other connections run if requests of this one have come without a pause for [`TURN`].
     ///
     /// The dispatcher of a connection serves what has arrived in a loop. A worker of the runtime asks the kernel for events of
-    /// other connections once it has nothing else to run, or after 61 polls. A yield comes behind that question.
+    /// other connections once it has nothing else to run, or after 61 polls. A yield comes behind that question. It is that of
+    /// another task: the dispatcher polls a pending request again in the same loop, which ends a yield of its own.
     pub(crate) async fn take_turn(&self) {
         let now = (self.0.start.elapsed().as_nanos() as u64).max(1);
         let began = self.0.turn_start.load(Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl Activity {
             self.0.turn_start.store(now, Ordering::Relaxed);
         } else if now.saturating_sub(began) >= TURN.as_nanos() as u64 {
             self.0.turn_start.store(0, Ordering::Relaxed);
-            tokio::task::yield_now().await;
+            let _ = tokio::spawn(tokio::task::yield_now()).await;
         }
     }
 
