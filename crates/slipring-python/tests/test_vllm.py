@@ -24,7 +24,7 @@ import original
 import slipring
 import slipring.vllm
 from conftest import LONG
-from slipring.vllm import _handle, _objects, _original, _plugin, _queue, _remote
+from slipring.vllm import _handle, _objects, _original, _plugin, _queue, _ranks, _remote
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -576,6 +576,7 @@ def as_other_user(pipe: Any, handle: bytes | None) -> None:
         pipe.recv()
         del queue
         return
+    _ranks.tell(pickle.loads(handle).address, 0)
     try:
         reader_of(None, handle, 0)
     except slipring.Error as error:
@@ -597,7 +598,7 @@ def test_processes_of_another_user_are_refused(start: Start) -> None:
         reader_of(None, answer(writer), 0)
 
 
-def test_a_rank_of_another_user_is_ignored(start: Start) -> None:
+def test_a_reader_without_a_rank_is_named_by_its_process() -> None:
     writer, reader = pair(None)
     (facts,) = writer._publisher.subscribers()
     assert writer._ranks.name(facts["id"], facts["pid"]) == f"rank 0 (process {os.getpid()})"

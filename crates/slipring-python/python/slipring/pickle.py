@@ -1,8 +1,8 @@
 """Python objects over a connection, by ``pickle``: for peers that you trust with all that this process may do.
 
 ``pickle.loads`` runs what the sender of the bytes chooses. A peer that can send to ``recv`` of this module is this
-process: it can read its files and start its programs. Nothing else of this package unpickles, so without this module a
-peer cannot.
+process: it can read its files and start its programs. Nothing else of this package unpickles but ``slipring.vllm``, so
+without these modules a peer cannot.
 """
 
 from __future__ import annotations

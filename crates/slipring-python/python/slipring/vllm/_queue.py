@@ -35,7 +35,7 @@ _PAUSE = 0.0002
 _FOREVER = 1e9
 
 # Short messages of so many bytes lie in their slots, and longer ones in blocks of the pool.
-_SLOT_LEN = 4096
+_SLOT_LEN = 16 << 10
 
 # How many messages a reader may hold, and from how many on it copies their arrays.
 _HOLD_LIMIT = 16

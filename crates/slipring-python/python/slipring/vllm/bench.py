@@ -22,7 +22,7 @@ import slipring.vllm
 from . import _original
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -31,11 +31,10 @@ LONG_LEN = 200_000_000
 
 # What a scheduler tells its workers in a step: lists with an entry for each of 200 requests.
 STEP = {
-    "request_ids": [f"request-{number:08x}" for number in range(200)],
-    "new_tokens": {f"request-{number:08x}": 1 for number in range(200)},
+    "requests": list(range(1000, 1200)),
+    "new_tokens": [1] * 200,
     "computed_tokens": list(range(0, 20_000, 100)),
-    "block_ids": [[number, number + 1] for number in range(200)],
-    "finished": set(),
+    "last_blocks": list(range(70_000, 70_200)),
 }
 
 # How long vLLM's writer is watched after the death of a reader, in seconds.
@@ -124,15 +123,15 @@ class Side:
 
     def kill(self) -> None:
         """Kills the readers."""
-        self._signal(signal.SIGKILL)
         for process, pipe in self.readers:
+            process.kill()
             process.join()
             pipe.close()
 
 
 def show(row: str, values: list[tuple[str, str]]) -> None:
     """Prints a row."""
-    print(f"{row:38}" + "".join(f"  {name} {value}" for name, value in values), flush=True)
+    print(f"{row:42}" + "".join(f"  {name} {value}" for name, value in values), flush=True)
 
 
 def _times(times: list[float]) -> str:
@@ -147,15 +146,48 @@ def calls(row: str, sides: list[Side], item: Any, answering: int, count: int, tu
         for side, its in zip(sides, times, strict=True):
             side.go_on()
             side.queue.enqueue(str(answering))
-            for _ in range(max(2, count // 20)):
+            for _ in range(max(3, count // 20)):
                 side.call(item, answering)
             its += [side.call(item, answering) for _ in range(count)]
             side.stop()
     for name, its in zip(NAMES, times, strict=False):
         show(row, [(name, _times(its))])
+    floor = [_pickling(item) for _ in range(min(count, 20))]
+    show(row, [("floor", f"{_times(floor)}, pickled and loaded in this process")])
     if len(times) == 2:
         ours, theirs = (its[len(its) // 2] for its in times)
-        show(row, [("ratio of p50", f"{ours / theirs:.3f}")])
+        show(row, [("ratio", f"{ours / theirs:.3f} of p50")])
+
+
+def _pickling(item: Any) -> float:
+    """Returns how long the object takes to be pickled and loaded without a queue, in microseconds."""
+    start = time.perf_counter()
+    buffers: list[pickle.PickleBuffer] = []
+    pickle.loads(pickle.dumps(item, 5, buffer_callback=buffers.append), buffers=buffers)
+    return (time.perf_counter() - start) * 1e6
+
+
+def _collect(pipe: Connection) -> None:
+    pipe.send(True)
+    delays: list[int] = []
+    while sent := pipe.recv():
+        delays.append(time.monotonic_ns() - sent)
+    pipe.send(delays)
+
+
+def _wake_ups(count: int) -> list[float]:
+    """Returns how late a process that sleeps on a pipe has a message each 5 ms, in microseconds."""
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=_collect, args=(theirs,), daemon=True)
+    process.start()
+    ours.recv()
+    for _ in range(count):
+        time.sleep(0.005)
+        ours.send(time.monotonic_ns())
+    ours.send(0)
+    delays: list[int] = ours.recv()
+    process.join()
+    return [delay / 1000 for delay in delays]
 
 
 def paced(row: str, sides: list[Side], count: int) -> None:
@@ -173,7 +205,8 @@ def paced(row: str, sides: list[Side], count: int) -> None:
         share = (after - before) / (time.monotonic() - start)
         side.stop()
         values = [delay / 1000 for delay in delays]
-        show(row, [(name, f"{share * 100:5.1f} % of a CPU  {_times(values)}")])
+        show(row, [(name, f"{_times(values)}, {share * 100:.1f} % of a CPU")])
+    show(row, [("floor", f"{_times(_wake_ups(count))}, a pipe's reader")])
 
 
 def killed(row: str, sides: list[Side]) -> None:
@@ -252,21 +285,24 @@ def main() -> int:
         paths.append(options.original)
     else:
         print("no --original: slipring alone")
+    few = max(10, count // 5)
     for sides in sides_of(paths, 1):
         calls("64 B, 1 reader, there and back", sides, SHORT, 1, count, turns)
-        paced("one message each 5 ms", sides, max(100, count // 2))
+        calls("a scheduler's step, 1 reader", sides, STEP, 1, few, turns)
+        calls("1 MiB of bytes, 1 reader", sides, bytes(1 << 20), 1, few, turns)
+        paced("one message each 5 ms", sides, few)
     for sides in sides_of(paths, 4):
-        many: Callable[..., None] = calls
-        many("64 B, 4 readers, the first answers", sides, SHORT, 1, count, turns)
-        many("a scheduler's step, 4 readers", sides, STEP, 1, count, turns)
-        many("1 MiB of bytes, 4 readers", sides, bytes(1 << 20), 1, max(10, count // 10), turns)
-        many("200 MB of bytes, 4 readers, all answer", sides, bytes(LONG_LEN), 4, 2, turns)
+        calls("64 B, 4 readers, the first answers", sides, SHORT, 1, count, turns)
+        calls("a scheduler's step, 4 readers", sides, STEP, 1, few, turns)
+        calls("1 MiB of bytes, 4 readers", sides, bytes(1 << 20), 1, few, turns)
+        calls("200 MB of bytes, 4 readers, all answer", sides, bytes(LONG_LEN), 4, 2, turns)
         try:
             import numpy as np
         except ImportError:
             print("no NumPy, no row of an array")
         else:
-            many("200 MB of an array, 4 readers, all answer", sides, np.zeros(LONG_LEN, "uint8"), 4, 2, turns)
+            calls("200 MB of an array, 4 readers, all answer", sides, np.ones(LONG_LEN, "uint8"), 4, 2, turns)
+    for sides in sides_of(paths, 4):
         killed("a reader killed", sides)
     left_behind("left after SIGKILL of all", paths)
     return 0
