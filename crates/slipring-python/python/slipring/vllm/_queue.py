@@ -129,8 +129,9 @@ class MessageQueue:
     def create_from_handle(handle: Handle, rank: int) -> MessageQueue:
         """Returns the side of the reader of this rank. One that is not among the local ranks reads from the network.
 
-        Raises ``TypeError`` for a handle of vLLM's own queue, ``Refused`` if the writer's process belongs to another
-        user, and ``NobodyListens`` if it has ended.
+        Raises ``TypeError`` for a handle of vLLM's own queue, ``ValueError`` for one of another version, ``Refused`` if
+        the writer's process belongs to another user, and ``NobodyListens``, ``PeerClosed`` or ``PeerDied`` if it has
+        ended.
         """
         handle = check(handle)
         self = MessageQueue.__new__(MessageQueue)
