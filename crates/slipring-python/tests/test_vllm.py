@@ -597,6 +597,30 @@ def test_the_end_of_the_writer_is_told(start: Start) -> None:
             reader.dequeue(timeout=LONG)
 
 
+def fork_and_die(pipe: Any) -> None:
+    queue, handle = writer_of(None, 2)
+    for rank in (0, 1):
+        if os.fork() == 0:
+            reader = reader_of(None, handle, rank)
+            reader.wait_until_ready()
+            pipe.send(reader.dequeue(timeout=LONG))
+            try:
+                reader.dequeue(timeout=LONG)
+            except slipring.Error as error:
+                pipe.send(str(error))
+            os._exit(0)
+    queue.wait_until_ready()
+    queue.enqueue(os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_forked_readers_hear_of_the_death_of_their_parent(start: Start) -> None:
+    process = start(fork_and_die)
+    got = [answer(process) for _ in range(4)]
+    pid = process.pid
+    assert sorted(got, key=str) == [pid, pid] + [f"the writer (process {pid}) has died"] * 2
+
+
 def left_behind(pid: int) -> set[str]:
     """Returns the files and sockets whose names tell of a process."""
     names = {str(path) for folder in ("/dev/shm", "/tmp") for path in Path(folder).iterdir()}
