@@ -167,7 +167,8 @@ def _pickling(item: Any) -> float:
     return (time.perf_counter() - start) * 1e6
 
 
-def _collect(pipe: Connection) -> None:
+def _collect(pipe: Connection, cpus: set[int]) -> None:
+    os.sched_setaffinity(0, cpus)
     pipe.send(True)
     delays: list[int] = []
     while sent := pipe.recv():
@@ -175,10 +176,10 @@ def _collect(pipe: Connection) -> None:
     pipe.send(delays)
 
 
-def _wake_ups(count: int) -> list[float]:
-    """Returns how late a process that sleeps on a pipe has a message each 5 ms, in microseconds."""
+def _wake_ups(cpus: set[int], count: int) -> list[float]:
+    """Returns how late a process on these CPUs that sleeps on a pipe has a message each 5 ms, in microseconds."""
     ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=_collect, args=(theirs,), daemon=True)
+    process = SPAWN.Process(target=_collect, args=(theirs, cpus), daemon=True)
     process.start()
     ours.recv()
     for _ in range(count):
@@ -192,6 +193,7 @@ def _wake_ups(count: int) -> list[float]:
 
 def paced(row: str, sides: list[Side], count: int) -> None:
     """Measures a reader of a message each 5 ms: its share of a CPU, and how late it has each."""
+    cpus = os.sched_getaffinity(sides[0].readers[0][0].pid)
     for name, side in zip(NAMES, sides, strict=False):
         side.go_on()
         side.queue.enqueue("delays")
@@ -206,7 +208,7 @@ def paced(row: str, sides: list[Side], count: int) -> None:
         side.stop()
         values = [delay / 1000 for delay in delays]
         show(row, [(name, f"{_times(values)}, {share * 100:.1f} % of a CPU")])
-    show(row, [("floor", f"{_times(_wake_ups(count))}, a pipe's reader")])
+    show(row, [("floor", f"{_times(_wake_ups(cpus, count))}, a pipe's reader")])
 
 
 def killed(row: str, sides: list[Side]) -> None:
