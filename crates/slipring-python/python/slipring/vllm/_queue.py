@@ -177,8 +177,8 @@ class MessageQueue:
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
         """Sends an object to all readers. Waits for the slowest of this machine, at most for ``timeout`` seconds.
 
-        Raises ``TimeoutError``; ``PeerDied`` or ``PeerClosed``, with its rank, if a reader is gone, then and from then
-        on; and what the pickling raises.
+        Raises ``TimeoutError``; ``PeerDied``, with its rank, if a reader has died, and ``PeerClosed`` if one left
+        before, then and from then on; and what the pickling raises.
         """
         assert self._is_writer, "Only writers can enqueue"
         try:
@@ -190,8 +190,9 @@ class MessageQueue:
         if publisher is not None:
             if not self._is_met:
                 self._meet(publisher, timeout)
-            if self._lost is not None:
-                raise self._lost
+            if events := publisher.events():
+                self._note(events)
+            self._check_lost()
             if short is None:
                 self._send_block(publisher, packer.block_len(), packer.write_to, timeout)
             elif timeout is None:
@@ -201,9 +202,11 @@ class MessageQueue:
                     self._retry(publisher, lambda: publisher.send(short), None)
             else:
                 self._retry(publisher, lambda: publisher.send(short, timeout=min(timeout, _SLICE)), timeout)
-            # A reader that died has made room.
             if events := publisher.events():
                 self._note(events)
+                # A reader that died has made room. One that has left may have read the object before.
+                if isinstance(self._lost, PeerDied):
+                    raise self._lost
         if self._remote_writer is not None:
             self._remote_writer.send(packer.parts() if short is None else [short])
         if short is None:
@@ -250,6 +253,9 @@ class MessageQueue:
             self._room_until = publisher.sent + self._room - late
 
         self._retry(publisher, attempt, timeout)
+        # A reader that is gone has made room.
+        self._note(publisher.events())
+        self._check_lost()
 
     def _retry(self, publisher: Publisher, attempt: Callable[[], None], timeout: float | None) -> None:
         """Attempts until it works, and looks after the readers."""
@@ -260,6 +266,7 @@ class MessageQueue:
                 attempt()
             except TimedOut:
                 self._note(publisher.events())
+                self._check_lost()
                 self._check_shutdown()
                 now = time.monotonic()
                 if timeout is not None and now - start >= timeout:
@@ -268,8 +275,6 @@ class MessageQueue:
                     warned = now
                     logger.warning("the queue waits for %.0f s: %s", now - start, self._slowest(publisher))
                 continue
-            # A reader that died has made room.
-            self._note(publisher.events())
             return
 
     def _slowest(self, publisher: Publisher) -> str:
@@ -283,13 +288,16 @@ class MessageQueue:
         return "; ".join(late) or "there is no reader"
 
     def _note(self, events: list[tuple[Literal["joined", "left", "died", "evicted"], int, int | None]]) -> None:
-        """Takes notice of the readers that have come and gone. Raises if one has gone."""
+        """Takes notice of the readers that have come and gone."""
         for kind, reader, pid in events:
             if kind == "joined":
                 self._ranks.joined(reader, pid)
             elif self._lost is None:
                 name = self._ranks.name(reader, pid)
                 self._lost = PeerClosed(f"{name} has left") if kind == "left" else PeerDied(f"{name} has died")
+
+    def _check_lost(self) -> None:
+        """Raises if a reader is gone."""
         if self._lost is not None:
             raise self._lost
 
@@ -299,6 +307,7 @@ class MessageQueue:
         warned = start
         while True:
             self._note(publisher.events())
+            self._check_lost()
             met = self._ranks.told()
             if met >= self.n_local_reader:
                 self._is_met = True
