@@ -9,7 +9,7 @@ import secrets
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .._errors import PeerClosed, PeerDied, TimedOut
 from .._slipring import Context, Publisher, Subscriber
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("vllm.slipring")
 
+_T = TypeVar("_T")
+
 # The longest wait without a look at `shutting_down`, `cancel` and the readers, in seconds.
 _SLICE = 0.05
 
-# The pause between two looks for readers that join, or have room for a long object, in seconds.
+# The pause between two looks for readers that join, in seconds.
 _PAUSE = 0.0002
 
 # A writer waits for its readers as long as they live.
@@ -98,9 +100,6 @@ class MessageQueue:
             self._ranks = Ranks(address)
             self._context = _context()
             slots = 1 << max_chunks.bit_length()
-            self._room = slots - 1
-            # While fewer messages were sent, there is room.
-            self._room_until = 0
             self._publisher = self._context.publish(
                 address,
                 slots=slots,
@@ -199,9 +198,9 @@ class MessageQueue:
                 try:
                     publisher.send(short)
                 except TimedOut:
-                    self._retry(publisher, lambda: publisher.send(short), None)
+                    self._retry(publisher, lambda wait: publisher.send(short, timeout=wait), None)
             else:
-                self._retry(publisher, lambda: publisher.send(short, timeout=min(timeout, _SLICE)), timeout)
+                self._retry(publisher, lambda wait: publisher.send(short, timeout=wait), timeout)
             if events := publisher.events():
                 self._note(events)
                 # A reader that died has made room. One that has left may have read the object before.
@@ -224,46 +223,26 @@ class MessageQueue:
         assert publisher is not None, "the queue has no local reader"
         if not self._is_met:
             self._meet(publisher, timeout)
-        self._await_room(publisher, timeout)
-        block = publisher.empty(self.handle.max_chunk_bytes)
+        block = self._retry(publisher, lambda wait: publisher.empty(self.handle.max_chunk_bytes, timeout=wait), timeout)
         with memoryview(block) as chunk:
             yield chunk
-        publisher.send_tensor(block)
+        self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), timeout)
 
     def _send_block(
         self, publisher: Publisher, length: int, write: Callable[[memoryview], None], timeout: float | None
     ) -> None:
-        self._await_room(publisher, timeout)
-        block = publisher.empty(length)
+        block = self._retry(publisher, lambda wait: publisher.empty(length, timeout=wait), timeout)
         with memoryview(block) as view:
             write(view)
-        publisher.send_tensor(block)
+        self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), timeout)
 
-    def _await_room(self, publisher: Publisher, timeout: float | None) -> None:
-        """Waits until all readers have room for a message. Such a send does not wait, and so it needs no timeout."""
-        if publisher.sent < self._room_until:
-            return
-
-        def attempt() -> None:
-            # The list costs some 20 us.
-            late = max((facts["lag"] for facts in publisher.subscribers()), default=0)
-            if late >= self._room:
-                time.sleep(_PAUSE)
-                raise TimedOut("a reader has no room")
-            self._room_until = publisher.sent + self._room - late
-
-        self._retry(publisher, attempt, timeout)
-        # A reader that is gone has made room.
-        self._note(publisher.events())
-        self._check_lost()
-
-    def _retry(self, publisher: Publisher, attempt: Callable[[], None], timeout: float | None) -> None:
-        """Attempts until it works, and looks after the readers."""
-        start = time.monotonic()
-        warned = start
+    def _retry(self, publisher: Publisher, attempt: Callable[[float], _T], timeout: float | None) -> _T:
+        """Makes attempts, which wait for so many seconds, until one works. Looks after the readers in between."""
+        start = warned = now = time.monotonic()
         while True:
+            left = _SLICE if timeout is None else max(0.0, timeout - (now - start))
             try:
-                attempt()
+                return attempt(min(left, _SLICE))
             except TimedOut:
                 self._note(publisher.events())
                 self._check_lost()
@@ -274,8 +253,6 @@ class MessageQueue:
                 if now - warned >= _INTERVAL:
                     warned = now
                     logger.warning("the queue waits for %.0f s: %s", now - start, self._slowest(publisher))
-                continue
-            return
 
     def _slowest(self, publisher: Publisher) -> str:
         readers = publisher.subscribers()
