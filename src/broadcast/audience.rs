@@ -120,7 +120,7 @@ impl Audience {
         topic.first = (newest() + 1).saturating_sub(topic.history.into()).max(1);
         seat.advance(topic.first);
         // The subscriber reads messages once it knows the topic, and must find the segments that they name.
-        let segments: Vec<u32> = state.segments().into_iter().collect();
+        let segments: Vec<u32> = state.segments_from(topic.first).into_iter().collect();
         let told = seat
             .announce(&segments, &segments)
             .and_then(|_| seat.link().post(&Packet::Topic(topic), &[fd]));
@@ -288,6 +288,12 @@ impl State {
     /// Returns the segments that kept messages lie in.
     fn segments(&self) -> BTreeSet<u32> {
         let records = self.kept.iter().chain(&self.held);
+        records.flat_map(|record| &record.kept).map(Kept::segment).collect()
+    }
+
+    /// Returns the segments that messages in slots lie in, from number `first` on.
+    fn segments_from(&self, first: u64) -> BTreeSet<u32> {
+        let records = self.kept.iter().filter(|record| record.message >= first);
         records.flat_map(|record| &record.kept).map(Kept::segment).collect()
     }
 

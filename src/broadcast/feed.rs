@@ -46,10 +46,10 @@ const SKIPS: u32 = 1 << 17;
 /// As [`SKIPS`], where the thread serves several peers, to which it looks next: some 0.1 ms.
 const SKIPS_IN_TURN: u32 = 1 << 13;
 
-/// With fewer slots that looks have passed over nothing is charged: an honest publisher pays for none.
+/// With fewer slots that looks have passed over nothing is charged.
 const FREE_SKIPS: u32 = 64;
 
-/// A slot that a look passes over, in nanoseconds.
+/// A slot that a look passes over, or a line of one that it copies in vain, in nanoseconds.
 const SKIP: i64 = 10;
 
 /// What came of reading a message.
@@ -164,6 +164,11 @@ impl Feed {
     pub(super) fn take_rest(&mut self) -> Option<Duration> {
         let is_left = std::mem::take(&mut self.is_left);
         is_left.then(|| self.link.control_socket().rest().unwrap_or_default())
+    }
+
+    /// Returns whether [`take_rest`](Self::take_rest) returns a rest.
+    pub(super) fn has_rest(&self) -> bool {
+        self.is_left
     }
 
     /// Returns the publisher's process.
@@ -283,7 +288,7 @@ impl Feed {
             self.disarm();
         }
         if taken {
-            self.in_vain = 0;
+            (self.in_vain, self.skipped) = (0, 0);
             return Ok(());
         }
         if self.has_packets {
@@ -345,7 +350,10 @@ impl Feed {
     /// Takes the next message if it is there, or a later one where the policy skips some. Returns whether it took one.
     #[inline(always)]
     fn look(&mut self) -> Result<bool> {
-        for _ in 0..if self.takes_turns { SKIPS_IN_TURN } else { SKIPS } {
+        let mut left = if self.takes_turns { SKIPS_IN_TURN } else { SKIPS };
+        while left > 0 {
+            // Slots that were copied in vain count by their lines.
+            let mut cost = 1;
             let message = self.cursor.next();
             match self.slots.look(message) {
                 Look::Message(word) => {
@@ -356,8 +364,11 @@ impl Feed {
                     } else {
                         match self.read(message, word)? {
                             Outcome::Taken => return Ok(true),
-                            Outcome::Gone => self.skip(message)?,
-                            Outcome::Again => {}
+                            Outcome::Gone => {
+                                cost += self.slots.geometry().room() as u32 / 64;
+                                self.skip(message)?;
+                            }
+                            Outcome::Again => cost += self.slots.geometry().room() as u32 / 64,
                             Outcome::Later => return Ok(false),
                         }
                     }
@@ -369,7 +380,8 @@ impl Feed {
                 Look::Withdrawn if self.cursor.is_lossy() => self.cursor.skip_to(message + 1),
                 Look::Withdrawn | Look::Overwritten => self.skip(message)?,
             }
-            self.skipped = self.skipped.wrapping_add(1);
+            self.skipped = self.skipped.saturating_add(cost);
+            left = left.saturating_sub(cost);
         }
         // With more of them the publisher lies: there is no message.
         self.in_vain = self.in_vain.saturating_add(SKIPS_IN_TURN);

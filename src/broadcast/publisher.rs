@@ -20,7 +20,7 @@ use crate::broadcast::options::PublishOptions;
 use crate::broadcast::record::{Draft, header_in_slot, plain_header, rotating_bytes};
 use crate::broadcast::reservation::PublishReservation;
 use crate::broadcast::slots::{SlotWriter, withdraw_at};
-use crate::broadcast::stall::Stall;
+use crate::broadcast::stall::{Cause, Stall, Unfinished};
 use crate::channel::Metadata;
 use crate::error::{Error, ErrorKind, Eviction, Result, TrySendError};
 use crate::handshake::{Address, layout};
@@ -75,7 +75,7 @@ pub struct Publisher {
     withdraw_above: (usize, u64),
     /// The waits of a send that its deadline ended, and the number that its message would have had. The next send goes on with
     /// them, so many short deadlines keep no subscriber that has stalled.
-    unfinished: (u64, Stall),
+    unfinished: Unfinished,
     waiter: Waiter,
     audience: Arc<Audience>,
     options: PublishOptions,
@@ -145,7 +145,7 @@ impl Publisher {
             room_until: u64::MAX,
             withdraw_at: u64::MAX,
             withdraw_above: (0, 0),
-            unfinished: Default::default(),
+            unfinished: Unfinished::default(),
             waiter: Waiter::new(sleeper, context.spin_option()),
             audience,
             options,
@@ -188,7 +188,7 @@ impl Publisher {
     ///
     /// # Errors
     ///
-    /// - [`TrySendError::Full`]: a subscriber that wants every message has yet to read the oldest one.
+    /// - [`TrySendError::Full`]: a subscriber that wants every message has yet to read the oldest one, or its socket.
     /// - Otherwise as [`send`](Self::send).
     #[inline]
     pub fn try_send(&mut self, message: &[u8]) -> Result<(), TrySendError> {
@@ -325,14 +325,21 @@ impl Publisher {
         shape: Shape,
         patience: SendPatience,
     ) -> Result<TensorMut<T>> {
-        let mut stall = self.waits();
+        let mut stall = None;
         loop {
             match self.context.alloc(shape) {
                 Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
+                    let waits = stall.get_or_insert_with(|| self.waits());
                     self.adopt();
-                    self.make_memory(error, patience, &mut stall).map_err(into_error)?;
+                    self.make_memory(error, patience, waits).map_err(into_error)?;
                 }
-                done => return done,
+                done => {
+                    // The send that follows goes on with the wait.
+                    if let Some(stall) = stall {
+                        self.unfinished = Unfinished::at(self.writer.next(), stall);
+                    }
+                    return done;
+                }
             }
         }
     }
@@ -626,7 +633,9 @@ impl Publisher {
             state.last(next - 1).filter(|(_, at)| oldest.is_some_and(|oldest| *at <= oldest))
         };
         match last {
-            Some((id, position)) => self.await_subscriber((id, position + 1), patience, stall),
+            Some((id, position)) => {
+                self.await_subscriber((id, position + 1), Cause::Messages, patience, stall)
+            }
             None => Err(full.into()),
         }
     }
@@ -668,7 +677,7 @@ impl Publisher {
                     let position =
                         state.seat(id).map_or(0, |seat| seat.position(self.writer.next() - 1));
                     drop(state);
-                    self.await_subscriber((id, position + 1), patience, stall)?;
+                    self.await_subscriber((id, position + 1), Cause::Packets, patience, stall)?;
                 }
             }
         }
@@ -696,8 +705,7 @@ impl Publisher {
     /// Returns the waits of the next message's send so far.
     #[cold]
     fn waits(&mut self) -> Stall {
-        let (number, waits) = std::mem::take(&mut self.unfinished);
-        if number == self.writer.next() { waits } else { Stall::default() }
+        std::mem::take(&mut self.unfinished).resume(self.writer.next())
     }
 
     /// As [`await_room`](Self::await_room), for a send that may have to wait for more than a slot.
@@ -737,7 +745,8 @@ impl Publisher {
                 last
             };
             if let Some((id, _)) = last {
-                self.await_subscriber((id, next - capacity + 1), patience, stall)?;
+                let until = (id, next - capacity + 1);
+                self.await_subscriber(until, Cause::Messages, patience, stall)?;
             }
         }
     }
@@ -746,6 +755,7 @@ impl Publisher {
     fn await_subscriber(
         &mut self,
         (id, position): (u64, u64),
+        cause: Cause,
         patience: SendPatience,
         stall: &mut Stall,
     ) -> Result<(), TrySendError> {
@@ -760,6 +770,7 @@ impl Publisher {
             if matches!(patience, SendPatience::None) {
                 let behind = newest + 1 - position.min(newest + 1);
                 let free = self.geometry.capacity().saturating_sub(behind + 1);
+                self.unfinished = Unfinished::at(newest + 1, std::mem::take(stall));
                 return Err(TrySendError::Full { free, needed: 1 });
             }
             let is_hot = seat.take_heat();
@@ -778,7 +789,7 @@ impl Publisher {
             reached = link.peer().load(layout::POSITION).min(newest + 1);
             reached >= position || link.peer_left()
         };
-        let waited = self.waiter.wait(&link, Some(deadline), None, is_there);
+        let waited = self.waiter.wait(&link, Some(deadline), cause.slice(), is_there);
         if let Some(seat) = self.audience.lock().seat(id) {
             seat.advance(reached);
             let is_hot = self.waiter.is_hot();
@@ -790,9 +801,8 @@ impl Publisher {
                     self.audience.evict(id, Eviction::Stalled);
                     return Ok(());
                 }
-                self.unfinished = (newest + 1, std::mem::take(stall));
-                let what = "a subscriber that wants every message has yet to read the oldest one";
-                Err(error.waiting_for(what).into())
+                self.unfinished = Unfinished::at(newest + 1, std::mem::take(stall));
+                Err(error.waiting_for(cause.text()).into())
             }
             waited => Ok(waited?),
         }

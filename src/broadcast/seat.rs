@@ -41,6 +41,10 @@ const HOT_AFTER: u64 = 1024;
 /// those of a user.
 pub(crate) const UNRECEIVED: usize = 32;
 
+/// Segments that the pool has dropped and that one announcement retires at most: the segment behind them has a place, and then
+/// the subscriber reads them all.
+const RETIRES: usize = 16;
+
 /// The bytes that Linux counts for a packet on x86-64.
 const PACKET_BYTES: usize = 768;
 
@@ -156,13 +160,16 @@ impl Seat {
             if self.announced.knows(*segment) {
                 continue;
             }
-            // The subscriber reads its socket when a message names a segment that it does not know.
-            self.announced.packets_announced();
-            match self.announced.offer(&self.session, *segment, 0, needed) {
-                Ok(Offered::Known) => {}
-                Ok(_) => return Ok(false),
-                Err(error) if self.is_its_own(&error) => return Ok(false),
-                Err(error) => return Err(error),
+            loop {
+                // The subscriber reads its socket when a message names a segment that it does not know.
+                self.announced.packets_announced();
+                match self.announced.offer(&self.session, *segment, (0, RETIRES), needed) {
+                    Ok(Offered::Known) => break,
+                    Ok(Offered::Unannounced) => {}
+                    Ok(Offered::NoRoom) => return Ok(false),
+                    Err(error) if self.is_its_own(&error) => return Ok(false),
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(true)

@@ -267,6 +267,12 @@ impl Subscriber {
         self.feed.as_mut()?.take_rest()
     }
 
+    /// Returns whether [`take_rest`](Self::take_rest) returns a rest.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "a reactor takes it at once"))]
+    pub(crate) fn has_rest(&self) -> bool {
+        self.feed.as_ref().is_some_and(Feed::has_rest)
+    }
+
     /// Returns whether [`poll_joined`](Self::poll_joined) has something to do, as the publisher says.
     pub(crate) fn is_due(&self) -> bool {
         self.feed.as_ref().is_none_or(Feed::is_due)

@@ -85,8 +85,8 @@ impl AnnouncedSegments {
         self.unannounced = 0;
     }
 
-    /// Announces a segment to the peer, whose reader is at position `reader`, and keeps the segments in `needed`. Where
-    /// the peer's limit leaves no room, idle segments are retired first.
+    /// Announces a segment to the peer, whose reader is at position `reader`, and keeps the segments in `needed`. Up to `most`
+    /// segments that the pool has dropped are retired first, and idle ones where the peer's limit leaves no room.
     ///
     /// # Errors
     ///
@@ -97,12 +97,12 @@ impl AnnouncedSegments {
         &mut self,
         session: &Session,
         segment: u32,
-        reader: u64,
+        (reader, most): (u64, usize),
         needed: &[u32],
     ) -> Result<Offered> {
         let Session { link, env, .. } = session;
-        // Segments that the pool has dropped make room first.
-        let dropped = self.without(reader, |segment| env.pool().holds(segment));
+        let mut dropped = self.without(reader, |segment| env.pool().holds(segment));
+        dropped.truncate(most);
         let retired = self.retire(link, &dropped, |_| false)?;
         if retired != Offered::Known {
             return Ok(retired);

@@ -1,6 +1,6 @@
 //! A publisher that lacks descriptors: it says so, and no subscriber loses its place. A subscriber cannot make it lack them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit};
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
@@ -12,7 +12,7 @@ use crate::support::census::leave_descriptors;
 use crate::support::in_flight::{become_nobody, crowd};
 use crate::support::other::{Other, alone, say};
 use crate::support::raw::{self, Hello};
-use crate::support::wait_until;
+use crate::support::{HANG, wait_until};
 use crate::{Stage, next};
 
 /// Each one takes a segment of the pool.
@@ -147,4 +147,33 @@ fn a_subscriber_that_reads_no_packets_collects_few_descriptors() {
         // 32 where the kernel counts a packet as this library takes it to.
         assert!((16..=40).contains(&count), "{count} descriptors were in flight");
     }
+}
+
+#[test]
+fn a_subscriber_that_reads_its_packets_late_is_waited_for_and_not_evicted() {
+    const FRAMES: u8 = 70;
+    let options = PublishOptions::new().slots(128).history(FRAMES.into()).stall_after(HANG / 2);
+    let mut stage = Stage::with(Options::new().pool_quota(256 << 20), options);
+    let late = join(&stage, Hello::subscriber(EVERY, 0));
+    // It says that it has read all, so no position tells that it reads packets.
+    late.position(u64::MAX);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Long enough for the publisher to wait.
+            std::thread::sleep(Duration::from_millis(300));
+            let mut segments = 0;
+            while segments < usize::from(FRAMES) {
+                let (_, descriptors) = raw::receive(&late.socket).expect("a packet");
+                segments += descriptors.len();
+            }
+        });
+        for number in 0..FRAMES {
+            stage.publisher.send(&vec![number; 1 << 20]).unwrap();
+        }
+    });
+    assert!(start.elapsed() < HANG / 2, "a send has waited for {:?}", start.elapsed());
+    let is_evicted = |kind| matches!(kind, EventKind::Evicted(_));
+    let events = stage.publisher.take_events();
+    assert!(!events.iter().any(|event| is_evicted(event.kind())), "{events:?}");
 }

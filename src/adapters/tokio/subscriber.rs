@@ -181,7 +181,13 @@ impl AsyncSubscriber {
                         return Poll::Ready(Ok(sample.map(Sample::into_owned)));
                     }
                     Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(error)),
-                    Err(TryRecvError::Empty) => self.is_armed = in_vain,
+                    Err(TryRecvError::Empty) => {
+                        // The rest of a look comes first.
+                        if self.inner.has_rest() {
+                            continue;
+                        }
+                        self.is_armed = in_vain;
+                    }
                 }
             }
             match (&self.watched, self.inner.socket()) {

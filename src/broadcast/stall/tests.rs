@@ -34,3 +34,18 @@ fn a_newcomer_has_its_own_time_when_the_end_of_the_others_is_near() {
     let end = stall.until((1, 1), more, Vec::new);
     assert!(stall.until((2, 0), more, Vec::new) >= end + LONG);
 }
+
+#[test]
+fn the_time_between_two_sends_of_a_message_puts_their_end_off() {
+    let mut stall = Stall::default();
+    stall.until((1, 0), LONG, || vec![(1, 0)]);
+    let end = stall.until((1, 1), LONG * 100, Vec::new);
+    let mut unfinished = Unfinished::at(7, stall);
+    let gave_up = unfinished.gave_up.unwrap().checked_sub(LONG);
+    // A machine that runs for less than LONG has no such moment.
+    let Some(gave_up) = gave_up else { return };
+    unfinished.gave_up = Some(gave_up);
+    let mut stall = unfinished.resume(7);
+    assert!(stall.until((1, 1), LONG * 100, Vec::new) >= end + LONG);
+    assert!(Unfinished::at(7, stall).resume(8).end.is_none());
+}

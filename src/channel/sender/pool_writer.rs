@@ -157,7 +157,7 @@ impl Sender {
             return Ok(Offered::Known);
         }
         let reader = self.producer.read().map_err(|fault| self.link.fail(fault))?;
-        self.announced.offer(&self.session, segment, reader, needed)
+        self.announced.offer(&self.session, segment, (reader, usize::MAX), needed)
     }
 
     /// Sends a record that makes the reader read its socket.
