@@ -29,9 +29,11 @@ use crate::link::waiter::Waiter;
 use crate::patience::SendPatience;
 use crate::pool::Block;
 use crate::shm::{Area, Backing, Mapping, OwnWords, PeerMapping, PeerWords, Segment};
-use crate::tensor::{Element, Outgoing, Shape, TensorMut, TensorSet};
+use crate::tensor::{Outgoing, TensorSet};
 use crate::transport::Context;
 use crate::wake::{Crowd, Sleeper};
+
+mod memory;
 
 /// The one writer of a topic. Its messages reach all subscribers, and lie in memory once.
 ///
@@ -297,53 +299,6 @@ impl Publisher {
         self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
     }
 
-    /// Returns memory for a tensor from the context's pool, as [`Context::alloc`] does. It first takes back what subscribers no
-    /// longer read, and waits for those that want every message.
-    ///
-    /// # Errors
-    ///
-    /// As [`Context::alloc`].
-    pub fn alloc<T: Element>(&mut self, shape: impl Into<Shape>) -> Result<TensorMut<T>> {
-        self.alloc_within(shape.into(), SendPatience::Default)
-    }
-
-    /// Returns memory as [`alloc`](Self::alloc) does. It waits for subscribers as [`send_deadline`](Self::send_deadline) does.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::TimedOut`], and as [`alloc`](Self::alloc).
-    pub fn alloc_deadline<T: Element>(
-        &mut self,
-        shape: impl Into<Shape>,
-        deadline: Instant,
-    ) -> Result<TensorMut<T>> {
-        self.alloc_within(shape.into(), SendPatience::Until(deadline))
-    }
-
-    fn alloc_within<T: Element>(
-        &mut self,
-        shape: Shape,
-        patience: SendPatience,
-    ) -> Result<TensorMut<T>> {
-        let mut stall = None;
-        loop {
-            match self.context.alloc(shape) {
-                Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
-                    let waits = stall.get_or_insert_with(|| self.waits());
-                    self.adopt();
-                    self.make_memory(error, patience, waits).map_err(into_error)?;
-                }
-                done => {
-                    // The send that follows goes on with the wait.
-                    if let Some(stall) = stall {
-                        self.unfinished = Unfinished::at(self.writer.next(), stall);
-                    }
-                    return done;
-                }
-            }
-        }
-    }
-
     /// Publishes a tensor: one block, which all subscribers read.
     ///
     /// # Errors
@@ -588,55 +543,6 @@ impl Publisher {
         match full {
             Some((free, needed)) => Err(TrySendError::Full { free, needed }),
             None => Ok(made?),
-        }
-    }
-
-    /// Returns a block, for which subscribers may have to give memory back.
-    fn block(
-        &mut self,
-        len: usize,
-        patience: SendPatience,
-        stall: &mut Stall,
-    ) -> Result<Block, TrySendError> {
-        loop {
-            match self.context.pool().alloc(len)? {
-                Ok(block) => return Ok(block),
-                Err(exhausted) => self.make_memory(exhausted.into(), patience, stall)?,
-            }
-        }
-    }
-
-    /// Takes back memory that nobody reads. If there was none, waits for the subscriber that is furthest behind. Returns `full`
-    /// if no wait helps.
-    #[cold]
-    fn make_memory(
-        &mut self,
-        full: Error,
-        patience: SendPatience,
-        stall: &mut Stall,
-    ) -> Result<(), TrySendError> {
-        let next = self.writer.next();
-        let last = {
-            let mut state = self.audience.lock();
-            let before = state.messages_with_memory();
-            self.audience.withdraw(
-                &mut state,
-                &self.writer,
-                self.options.topic().history.into(),
-                0,
-            );
-            if state.messages_with_memory() < before {
-                return Ok(());
-            }
-            // A subscriber that has read all does not keep memory back.
-            let oldest = state.oldest_kept();
-            state.last(next - 1).filter(|(_, at)| oldest.is_some_and(|oldest| *at <= oldest))
-        };
-        match last {
-            Some((id, position)) => {
-                self.await_subscriber((id, position + 1), Cause::Messages, patience, stall)
-            }
-            None => Err(full.into()),
         }
     }
 
