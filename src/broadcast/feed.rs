@@ -501,7 +501,14 @@ impl Feed {
             if !is_kept && !slots.is_held(message) {
                 return Ok(None);
             }
-            if let Some((loan, single)) = published.single(payload) {
+            let single = published.single(payload);
+            // The publisher may have segments mapped for each message, as the peer of a link for each record.
+            let is_cached =
+                |loan: &LoanDescriptor| segments.current(session, loan.segment).is_some();
+            if !single.as_ref().is_some_and(|(loan, _)| is_cached(loan)) {
+                session.link.control_socket().open_window();
+            }
+            if let Some((loan, single)) = single {
                 let range = borrow_whole(session, segments, &loan, taken)?;
                 let body = Body::Tensor(single.on_loan(range));
                 return Ok(Some((0, len, Box::new(Rare { metadata: Metadata::new(), body }))));

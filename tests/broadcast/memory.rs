@@ -310,3 +310,17 @@ fn the_owner_evicts_a_subscriber_and_has_its_memory_at_once() {
     wait_until("the end", || matches!(viewer.try_recv(), Err(TryRecvError::Failed(_))));
     assert_eq!(*tensor.to_vec::<u8>().unwrap_err().kind(), ErrorKind::LoanRevoked);
 }
+
+#[test]
+fn segments_come_and_go_for_as_long_as_a_subscriber_reads() {
+    const LIMIT: u64 = 32 << 20;
+    let mut stage = Stage::with(Options::new().pool_quota(LIMIT), PublishOptions::new());
+    let context = Context::with_options(Options::new().peer_pool_limit(LIMIT)).unwrap();
+    let mut subscriber = context.subscribe(&stage.name, SubscribeOptions::every()).unwrap();
+    // Each length has a segment of its own, and the pool has room for two of them.
+    for number in 0..24u8 {
+        let message = vec![number; (9 + 2 * usize::from(number % 3)) << 20];
+        stage.publisher.send(&message).unwrap();
+        assert!(next(&mut subscriber) == (message, 0), "message {number}");
+    }
+}

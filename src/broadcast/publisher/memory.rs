@@ -10,12 +10,12 @@ use crate::pool::Block;
 use crate::tensor::{Element, Shape, TensorMut};
 
 impl Publisher {
-    /// Returns memory for a tensor from the context's pool, as [`Context::alloc`] does. It first takes back what subscribers no
+    /// Returns memory for a tensor from the context's pool, as [`Context::alloc`](crate::Context::alloc) does. It first takes back what subscribers no
     /// longer read, and waits for those that want every message.
     ///
     /// # Errors
     ///
-    /// As [`Context::alloc`].
+    /// As [`Context::alloc`](crate::Context::alloc).
     pub fn alloc<T: Element>(&mut self, shape: impl Into<Shape>) -> Result<TensorMut<T>> {
         self.alloc_within(shape.into(), SendPatience::Default)
     }
