@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 import weakref
@@ -159,7 +160,8 @@ class _Watch:
         finally:
             del self.calls[pending]
             self.watch()
-            if (call.cancelled() or call.exception() is not None) and not self.is_closed:
+            has_failed = not call.done() or call.cancelled() or call.exception() is not None
+            if has_failed and not self.is_closed:
                 connection._abandon(pending)
 
 
@@ -267,7 +269,7 @@ async def serve(connection: Connection, handler: Callable[[Request], Any], limit
                 if inspect.isawaitable(answer):
                     tasks.add(asyncio.create_task(_answer(request, answer)))
                 elif answer is not None:
-                    await request.arespond(answer)
+                    await _respond(request, answer)
     finally:
         left = [*tasks, *([] if receiving is None else [receiving])]
         for task in left:
@@ -278,6 +280,12 @@ async def serve(connection: Connection, handler: Callable[[Request], Any], limit
 async def _answer(request: Request, answer: Awaitable[Any]) -> None:
     response = await answer
     if response is not None:
+        await _respond(request, response)
+
+
+async def _respond(request: Request, response: Any) -> None:
+    # A peer that has closed waits for no response.
+    with contextlib.suppress(PeerClosed):
         await request.arespond(response)
 
 

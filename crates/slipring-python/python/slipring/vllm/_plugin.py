@@ -21,7 +21,7 @@ def activate() -> bool:
 
     Returns whether it has. It logs why it has not, and then changes nothing.
     """
-    if os.environ.get(VARIABLE, "0") in ("", "0"):
+    if os.environ.get(VARIABLE) != "1":
         return False
     import importlib
 

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .._errors import PeerClosed, PeerDied, TimedOut
+from .._errors import PeerClosed, PeerDied, ResourceLimit, TimedOut
 from .._slipring import Context, Publisher, Subscriber
 from . import _groups, _remote
 from ._handle import Handle, check
@@ -32,6 +32,9 @@ _SLICE = 0.05
 
 # The pause between two looks for readers that join, in seconds.
 _PAUSE = 0.0002
+
+# The pause between two attempts to get memory that readers hold, in seconds.
+_HELD = 0.001
 
 # A writer waits for its readers as long as they live.
 _FOREVER = 1e9
@@ -184,7 +187,16 @@ class MessageQueue:
             packer = self._packers.pop()
         except IndexError:
             packer = Packer()
-        short = packer.pack(obj)
+        short = None
+        try:
+            short = packer.pack(obj)
+            self._send(packer, short, timeout)
+        finally:
+            if short is None:
+                packer.clear()
+            self._packers.append(packer)
+
+    def _send(self, packer: Packer, short: bytes | None, timeout: float | None) -> None:
         publisher = self._publisher
         if publisher is not None:
             if not self._is_met:
@@ -205,12 +217,9 @@ class MessageQueue:
                 self._note(events)
                 # A reader that died has made room. One that has left may have read the object before.
                 if isinstance(self._lost, PeerDied):
-                    raise self._lost
+                    self._check_lost()
         if self._remote_writer is not None:
             self._remote_writer.send(packer.parts() if short is None else [short])
-        if short is None:
-            packer.clear()
-        self._packers.append(packer)
 
     @contextmanager
     def acquire_write(self, timeout: float | None = None) -> Iterator[memoryview]:
@@ -223,7 +232,8 @@ class MessageQueue:
         assert publisher is not None, "the queue has no local reader"
         if not self._is_met:
             self._meet(publisher, timeout)
-        block = self._retry(publisher, lambda wait: publisher.empty(self.handle.max_chunk_bytes, timeout=wait), timeout)
+        length = self.handle.max_chunk_bytes
+        block = self._retry(publisher, lambda wait: publisher.empty(length, timeout=wait), timeout, length)
         with memoryview(block) as chunk:
             yield chunk
         self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), timeout)
@@ -231,19 +241,29 @@ class MessageQueue:
     def _send_block(
         self, publisher: Publisher, length: int, write: Callable[[memoryview], None], timeout: float | None
     ) -> None:
-        block = self._retry(publisher, lambda wait: publisher.empty(length, timeout=wait), timeout)
+        block = self._retry(publisher, lambda wait: publisher.empty(length, timeout=wait), timeout, length)
         with memoryview(block) as view:
             write(view)
         self._retry(publisher, lambda wait: publisher.send_tensor(block, timeout=wait), timeout)
 
-    def _retry(self, publisher: Publisher, attempt: Callable[[float], _T], timeout: float | None) -> _T:
-        """Makes attempts, which wait for so many seconds, until one works. Looks after the readers in between."""
+    def _retry(
+        self, publisher: Publisher, attempt: Callable[[float], _T], timeout: float | None, needed: int = 0
+    ) -> _T:
+        """Makes attempts, which wait for so many seconds, until one works. Looks after the readers in between.
+
+        Each of them takes ``needed`` bytes of memory.
+        """
         start = warned = now = time.monotonic()
         while True:
             left = _SLICE if timeout is None else max(0.0, timeout - (now - start))
             try:
                 return attempt(min(left, _SLICE))
-            except TimedOut:
+            except (TimedOut, ResourceLimit) as error:
+                if isinstance(error, ResourceLimit):
+                    # Readers hold the memory: no wait of the publisher ends when they give it back.
+                    if needed > _quota():
+                        raise
+                    time.sleep(min(left, _HELD))
                 self._note(publisher.events())
                 self._check_lost()
                 self._check_shutdown()
@@ -276,7 +296,8 @@ class MessageQueue:
     def _check_lost(self) -> None:
         """Raises if a reader is gone."""
         if self._lost is not None:
-            raise self._lost
+            # One object would keep the frames of all calls that it ended.
+            raise type(self._lost)(*self._lost.args)
 
     def _meet(self, publisher: Publisher, timeout: float | None) -> None:
         """Waits until all readers have joined: from then on they get every message."""
@@ -297,7 +318,8 @@ class MessageQueue:
             if now - warned >= _INTERVAL:
                 warned = now
                 logger.warning("the queue waits for %.0f s: %s", now - start, text)
-            time.sleep(_PAUSE)
+            # Readers may take minutes to start.
+            time.sleep(min(_PAUSE + (now - start) / 100, _SLICE))
 
     def _check_shutdown(self) -> None:
         if self.shutting_down:
@@ -446,9 +468,13 @@ class MessageQueue:
         return made
 
 
+def _quota() -> int:
+    return max(2 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+
+
 def _context() -> Context:
     # Objects are as long as memory allows. Peers of another user are refused, by both sides.
-    quota = max(2 << 30, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    quota = _quota()
     return Context(
         pool_quota=quota,
         peer_pool_limit=min(2 * quota, sys.maxsize),
