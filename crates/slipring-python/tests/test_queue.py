@@ -247,3 +247,15 @@ def test_another_process_does_not_get() -> None:
     process.join(LONG)
     assert process.exitcode == 0
     items.close()
+
+
+def test_a_close_ends_a_get_of_another_thread() -> None:
+    for _ in range(50):
+        items = slipring.Queue()
+        items.put(b"first")
+        assert items.get(timeout=float("inf")) == b"first"
+        with ThreadPoolExecutor(1) as pool:
+            getting = pool.submit(items.get)
+            items.close()
+            with pytest.raises(ValueError, match="is closed"):
+                getting.result(LONG)

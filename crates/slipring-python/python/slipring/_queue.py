@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
@@ -179,7 +180,7 @@ class Queue:
         if self._is_closed:
             raise ValueError(f"Queue {self!r} is closed")
         end = time.monotonic() + timeout
-        if not self._lock.acquire(timeout=max(0.0, timeout)):
+        if not self._lock.acquire(timeout=_lock_timeout(timeout)):
             raise Full
         try:
             out = self._out
@@ -226,7 +227,7 @@ class Queue:
         end = None if timeout is None else time.monotonic() + timeout
         if self._gets() is None:
             raise ValueError("only the process that made the queue gets")
-        if not self._getting.acquire(block, -1 if timeout is None or not block else max(0.0, timeout)):
+        if not self._getting.acquire(block, -1 if timeout is None or not block else _lock_timeout(timeout)):
             raise Empty
         try:
             item = self._next(block, end)
@@ -264,8 +265,10 @@ class Queue:
             return
 
     def _accept(self, listener: Listener) -> None:
-        while (source := listener.try_accept()) is not None:
-            self._sources.append(source)
+        # After a `close()` in another thread the caller finds that the queue is closed.
+        with contextlib.suppress(Closed):
+            while (source := listener.try_accept()) is not None:
+                self._sources.append(source)
 
     def _poll(self, listener: Listener) -> bool:
         """Takes at most one item of each producer. Returns whether there is one."""
@@ -274,8 +277,9 @@ class Queue:
             try:
                 if (item := _take(source)) is not None:
                     self._ready.append(item)
-            except _ENDED:
-                self._sources.remove(source)
+            except (Closed, *_ENDED):
+                with contextlib.suppress(ValueError):
+                    self._sources.remove(source)
         return bool(self._ready)
 
     def qsize(self) -> int:
@@ -319,6 +323,11 @@ class Queue:
 
     def cancel_join_thread(self) -> None:
         """Does nothing: there is no thread."""
+
+
+def _lock_timeout(timeout: float) -> float:
+    """Returns a timeout that a lock takes."""
+    return min(max(0.0, timeout), threading.TIMEOUT_MAX)
 
 
 def _take(source: Connection) -> Any:
