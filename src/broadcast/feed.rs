@@ -49,7 +49,7 @@ const SKIPS_IN_TURN: u32 = 1 << 13;
 /// With fewer slots that looks have passed over nothing is charged.
 const FREE_SKIPS: u32 = 64;
 
-/// A slot that a look passes over, or a line of one that it copies in vain, in nanoseconds.
+/// The time to pass over a slot, or to copy one line of a slot that is not taken, in nanoseconds.
 const SKIP: i64 = 10;
 
 /// What came of reading a message.
@@ -352,7 +352,7 @@ impl Feed {
     fn look(&mut self) -> Result<bool> {
         let mut left = if self.takes_turns { SKIPS_IN_TURN } else { SKIPS };
         while left > 0 {
-            // Slots that were copied in vain count by their lines.
+            // A slot that is copied and not taken costs its lines, too.
             let mut cost = 1;
             let message = self.cursor.next();
             match self.slots.look(message) {
@@ -364,13 +364,11 @@ impl Feed {
                     } else {
                         match self.read(message, word)? {
                             Outcome::Taken => return Ok(true),
-                            Outcome::Gone => {
-                                cost += self.slots.geometry().room() as u32 / 64;
-                                self.skip(message)?;
-                            }
-                            Outcome::Again => cost += self.slots.geometry().room() as u32 / 64,
+                            Outcome::Gone => self.skip(message)?,
+                            Outcome::Again => {}
                             Outcome::Later => return Ok(false),
                         }
+                        cost += self.slots.geometry().room() as u32 / 64;
                     }
                 }
                 Look::Nothing => {

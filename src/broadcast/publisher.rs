@@ -20,7 +20,7 @@ use crate::broadcast::options::PublishOptions;
 use crate::broadcast::record::{Draft, header_in_slot, plain_header, rotating_bytes};
 use crate::broadcast::reservation::PublishReservation;
 use crate::broadcast::slots::{SlotWriter, withdraw_at};
-use crate::broadcast::stall::{Cause, Stall, Unfinished};
+use crate::broadcast::stall::{Cause, Stall};
 use crate::channel::Metadata;
 use crate::error::{Error, ErrorKind, Eviction, Result, TrySendError};
 use crate::handshake::{Address, layout};
@@ -75,9 +75,9 @@ pub struct Publisher {
     withdraw_at: u64,
     /// With more messages that keep memory, or one that keeps another number of bytes, it withdraws old ones, too.
     withdraw_above: (usize, u64),
-    /// The waits of a send that its deadline ended, and the number that its message would have had. The next send goes on with
-    /// them, so many short deadlines keep no subscriber that has stalled.
-    unfinished: Unfinished,
+    /// The waits for the next message. A send goes on with those of one that published nothing, so many short deadlines keep no
+    /// subscriber that has stalled.
+    stall: Stall,
     waiter: Waiter,
     audience: Arc<Audience>,
     options: PublishOptions,
@@ -147,7 +147,7 @@ impl Publisher {
             room_until: u64::MAX,
             withdraw_at: u64::MAX,
             withdraw_above: (0, 0),
-            unfinished: Unfinished::default(),
+            stall: Stall::default(),
             waiter: Waiter::new(sleeper, context.spin_option()),
             audience,
             options,
@@ -261,10 +261,10 @@ impl Publisher {
         len: usize,
         metadata: &Metadata,
     ) -> Result<PublishReservation<'_>> {
-        let (section, stall) = (metadata.section(), &mut self.waits());
-        self.await_room_within(SendPatience::Default, stall).map_err(into_error)?;
+        let section = metadata.section();
+        self.await_room(SendPatience::Default).map_err(into_error)?;
         if len.saturating_add(section.len()) > self.geometry.room() {
-            let block = self.block(len, SendPatience::Default, stall).map_err(into_error)?;
+            let block = self.block(len, SendPatience::Default).map_err(into_error)?;
             return Ok(PublishReservation::in_block(self, section.to_vec(), block));
         }
         let start = self.writer.begin();
@@ -294,9 +294,9 @@ impl Publisher {
 
     /// Publishes what a reservation has written into a block.
     pub(super) fn publish_block(&mut self, section: &[u8], block: Block) -> Result<()> {
-        let (patience, stall) = (SendPatience::Default, &mut self.waits());
-        let draft = self.draft(patience, stall, move |_| Draft::of_block(section, block));
-        self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
+        let patience = SendPatience::Default;
+        let draft = self.draft(patience, move |_| Draft::of_block(section, block));
+        self.publish(draft.map_err(into_error)?, patience).map_err(into_error)
     }
 
     /// Publishes a tensor: one block, which all subscribers read.
@@ -357,14 +357,12 @@ impl Publisher {
         metadata: &Metadata,
         patience: SendPatience,
     ) -> Result<()> {
-        let stall = &mut self.waits();
-        self.await_room_within(patience, stall).map_err(into_error)?;
+        self.await_room(patience).map_err(into_error)?;
         let pool = self.context.pool().clone();
         let described = tensor.describe_for_all(&pool)?;
-        let draft = self.draft(patience, stall, |alloc| {
-            Draft::tensors(metadata.section(), described, &pool, alloc)
-        });
-        self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
+        let draft = self
+            .draft(patience, |alloc| Draft::tensors(metadata.section(), described, &pool, alloc));
+        self.publish(draft.map_err(into_error)?, patience).map_err(into_error)
     }
 
     /// Publishes a set of tensors in one message, with the metadata of the set, as [`send_tensor`](Self::send_tensor) does.
@@ -388,14 +386,13 @@ impl Publisher {
     }
 
     fn put_tensors(&mut self, tensors: &TensorSet, patience: SendPatience) -> Result<()> {
-        let stall = &mut self.waits();
-        self.await_room_within(patience, stall).map_err(into_error)?;
+        self.await_room(patience).map_err(into_error)?;
         let pool = self.context.pool().clone();
         let described = tensors.describe_for_all(&pool)?;
-        let draft = self.draft(patience, stall, |alloc| {
+        let draft = self.draft(patience, |alloc| {
             Draft::tensors(tensors.metadata().section(), described, &pool, alloc)
         });
-        self.publish(draft.map_err(into_error)?, patience, stall).map_err(into_error)
+        self.publish(draft.map_err(into_error)?, patience).map_err(into_error)
     }
 
     /// Returns who subscribes, and how far each one is. Each of them gets every message that is sent from here on, or counts it as
@@ -507,10 +504,10 @@ impl Publisher {
         metadata: &Metadata,
         patience: SendPatience,
     ) -> Result<(), TrySendError> {
-        let (section, stall) = (metadata.section(), &mut self.waits());
-        self.await_room_within(patience, stall)?;
-        let draft = self.draft(patience, stall, |alloc| Draft::long(section, message, alloc))?;
-        self.publish(draft, patience, stall)
+        let section = metadata.section();
+        self.await_room(patience)?;
+        let draft = self.draft(patience, |alloc| Draft::long(section, message, alloc))?;
+        self.publish(draft, patience)
     }
 
     /// Publishes a message that fits into a slot, and wakes nobody. There is room for it.
@@ -525,13 +522,12 @@ impl Publisher {
     fn draft(
         &mut self,
         patience: SendPatience,
-        stall: &mut Stall,
         make: impl FnOnce(&mut dyn FnMut(usize) -> Result<Block>) -> Result<Draft>,
     ) -> Result<Draft, TrySendError> {
         let room = self.geometry.room();
         let mut full = None;
         let mut alloc = |len: usize| {
-            self.block(len, patience, stall).map_err(|error| match error {
+            self.block(len, patience).map_err(|error| match error {
                 TrySendError::Failed(error) => error,
                 TrySendError::Full { free, needed } => {
                     full = Some((free, needed));
@@ -547,12 +543,7 @@ impl Publisher {
     }
 
     /// Publishes a draft whose payload fits into a slot. There is room for it.
-    fn publish(
-        &mut self,
-        draft: Draft,
-        patience: SendPatience,
-        stall: &mut Stall,
-    ) -> Result<(), TrySendError> {
+    fn publish(&mut self, draft: Draft, patience: SendPatience) -> Result<(), TrySendError> {
         let Draft { header, payload, kept } = draft;
         let history = self.options.topic().history.into();
         loop {
@@ -583,7 +574,7 @@ impl Publisher {
                     let position =
                         state.seat(id).map_or(0, |seat| seat.position(self.writer.next() - 1));
                     drop(state);
-                    self.await_subscriber((id, position + 1), Cause::Packets, patience, stall)?;
+                    self.await_subscriber((id, position + 1), Cause::Packets, patience)?;
                 }
             }
         }
@@ -599,28 +590,7 @@ impl Publisher {
     /// Makes sure that the next slot may be overwritten.
     #[inline(always)]
     pub(super) fn await_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
-        if self.has_room() { Ok(()) } else { self.make_room_alone(patience) }
-    }
-
-    #[cold]
-    fn make_room_alone(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
-        let mut stall = self.waits();
-        self.make_room(patience, &mut stall)
-    }
-
-    /// Returns the waits of the next message's send so far.
-    #[cold]
-    fn waits(&mut self) -> Stall {
-        std::mem::take(&mut self.unfinished).resume(self.writer.next())
-    }
-
-    /// As [`await_room`](Self::await_room), for a send that may have to wait for more than a slot.
-    fn await_room_within(
-        &mut self,
-        patience: SendPatience,
-        stall: &mut Stall,
-    ) -> Result<(), TrySendError> {
-        if self.has_room() { Ok(()) } else { self.make_room(patience, stall) }
+        if self.has_room() { Ok(()) } else { self.make_room(patience) }
     }
 
     /// Returns whether the next slot may be overwritten, as of the last look at the subscribers, and that they are the same.
@@ -631,7 +601,7 @@ impl Publisher {
     }
 
     #[cold]
-    fn make_room(&mut self, patience: SendPatience, stall: &mut Stall) -> Result<(), TrySendError> {
+    fn make_room(&mut self, patience: SendPatience) -> Result<(), TrySendError> {
         self.context.check()?;
         let (next, capacity) = (self.writer.next(), self.geometry.capacity());
         let history = self.options.topic().history.into();
@@ -652,7 +622,7 @@ impl Publisher {
             };
             if let Some((id, _)) = last {
                 let until = (id, next - capacity + 1);
-                self.await_subscriber(until, Cause::Messages, patience, stall)?;
+                self.await_subscriber(until, Cause::Messages, patience)?;
             }
         }
     }
@@ -663,7 +633,6 @@ impl Publisher {
         (id, position): (u64, u64),
         cause: Cause,
         patience: SendPatience,
-        stall: &mut Stall,
     ) -> Result<(), TrySendError> {
         let newest = self.writer.next() - 1;
         let (link, was_hot, stalled) = {
@@ -676,13 +645,12 @@ impl Publisher {
             if matches!(patience, SendPatience::None) {
                 let behind = newest + 1 - position.min(newest + 1);
                 let free = self.geometry.capacity().saturating_sub(behind + 1);
-                self.unfinished = Unfinished::at(newest + 1, std::mem::take(stall));
                 return Err(TrySendError::Full { free, needed: 1 });
             }
             let is_hot = seat.take_heat();
             self.waiter.set_hot(is_hot);
             let all = || state.waited_for().map(|(id, seat)| (id, seat.position(newest))).collect();
-            let stalled = stall.until((id, at), self.options.patience(), all);
+            let stalled = self.stall.until(newest + 1, (id, at), self.options.patience(), all);
             (seat.link().clone(), is_hot, stalled)
         };
         let until = match patience {
@@ -696,6 +664,7 @@ impl Publisher {
             reached >= position || link.peer_left()
         };
         let waited = self.waiter.wait(&link, Some(deadline), cause.slice(), is_there);
+        self.stall.end_wait();
         if let Some(seat) = self.audience.lock().seat(id) {
             seat.advance(reached);
             let is_hot = self.waiter.is_hot();
@@ -707,7 +676,6 @@ impl Publisher {
                     self.audience.evict(id, Eviction::Stalled);
                     return Ok(());
                 }
-                self.unfinished = Unfinished::at(newest + 1, std::mem::take(stall));
                 Err(error.waiting_for(cause.text()).into())
             }
             waited => Ok(waited?),

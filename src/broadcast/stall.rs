@@ -1,8 +1,8 @@
-//! How long one send waits for subscribers, and when one of them has stalled.
+//! How long a publisher waits for subscribers with one message, and when one of them has stalled.
 //!
-//! 1. The time of all subscribers begins with the first wait of the send. A subscriber that has read something since then has its
+//! 1. The time of all subscribers begins with the first wait of a send. A subscriber that has read something since then has its
 //!    time anew. Waits for others take nothing off it.
-//! 2. All waits of a send together have an end, so subscribers that read on as slowly as they may do not hold the publisher.
+//! 2. All waits together have an end, also those of sends that published nothing, so subscribers that read on as slowly as they may do not hold the publisher.
 //! 3. A subscriber that comes while the send waits has a later end: it answers for none of the time before it came.
 
 use std::collections::BTreeMap;
@@ -44,37 +44,16 @@ impl Cause {
     }
 }
 
-/// A send that has published nothing. The next one goes on with its waits.
-#[derive(Debug, Default)]
-pub(super) struct Unfinished {
-    /// The number of its message, or 0.
-    message: u64,
-    waits: Stall,
-    gave_up: Option<Instant>,
-}
-
-impl Unfinished {
-    /// Returns that of a send which gives up at this moment.
-    pub(super) fn at(message: u64, waits: Stall) -> Self {
-        Self { message, waits, gave_up: Some(Instant::now()) }
-    }
-
-    /// Returns the waits of the send of a message. The time in which no send waited is not one of its waits.
-    pub(super) fn resume(self, message: u64) -> Stall {
-        let Self { waits, gave_up, .. } = self;
-        match gave_up {
-            Some(gave_up) if self.message == message => waits.pause(gave_up.elapsed()),
-            _ => Stall::default(),
-        }
-    }
-}
-
-/// The waits of one send.
+/// The waits for one message, by one send or by several of which all but the last published nothing.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
-    /// When the send waits no longer for those that came after its first wait. `None` before that.
+    /// The number of the message.
+    message: u64,
+    /// When the last wait ended.
+    waited: Option<Instant>,
+    /// When a send waits no longer for those that came after the first wait. `None` before that.
     end: Option<Instant>,
-    /// For each subscriber what the send knows of it.
+    /// For each subscriber what is known of it.
     seen: BTreeMap<u64, Seen>,
 }
 
@@ -90,24 +69,23 @@ struct Seen {
 }
 
 impl Stall {
-    /// Puts the ends off by a time in which the send did not wait.
-    fn pause(mut self, time: Duration) -> Self {
-        let ends = self.seen.values_mut().map(|seen| &mut seen.end);
-        for end in self.end.iter_mut().chain(ends) {
-            *end = end.checked_add(time).unwrap_or(*end);
-        }
-        self
-    }
-
-    /// Returns when a subscriber has stalled: `patience` after it was last seen to read on. At the first wait of the send, `all`
-    /// returns the numbers and the positions of all that are waited for.
+    /// Begins a wait for a message. Returns when a subscriber has stalled: `patience` after it was last seen to read on. At the
+    /// first wait for the message, `all` returns the numbers and the positions of all that are waited for. The time between two
+    /// waits puts all ends off.
     pub(super) fn until(
         &mut self,
+        message: u64,
         (id, position): (u64, u64),
         patience: Duration,
         all: impl FnOnce() -> Vec<(u64, u64)>,
     ) -> Instant {
-        let Self { end, seen } = self;
+        if self.message != message {
+            *self = Self { message, ..Self::default() };
+        }
+        if let Some(waited) = self.waited.take() {
+            self.put_off(waited.elapsed());
+        }
+        let Self { end, seen, .. } = self;
         let end = *end.get_or_insert_with(|| {
             let (stalled, end) = (after(patience), after(patience.saturating_mul(TIMES)));
             let all = all().into_iter();
@@ -120,6 +98,19 @@ impl Stall {
             (seen.position, seen.stalled) = (position, after(patience));
         }
         seen.end.min(seen.stalled)
+    }
+
+    /// Ends a wait.
+    pub(super) fn end_wait(&mut self) {
+        self.waited = Some(Instant::now());
+    }
+
+    /// Puts the ends off by a time in which no send waited.
+    fn put_off(&mut self, time: Duration) {
+        let ends = self.seen.values_mut().map(|seen| &mut seen.end);
+        for end in self.end.iter_mut().chain(ends) {
+            *end = end.checked_add(time).unwrap_or(*end);
+        }
     }
 }
 

@@ -399,3 +399,41 @@ def test_two_tasks_that_receive_get_all_messages(link: Link) -> None:
 
     asyncio.run(main())
     assert got == list(range(300))
+
+
+def test_aserve_drops_an_answer_that_nobody_waits_for(link: Link) -> None:
+    near, far = link
+
+    async def main() -> None:
+        begun, closed = asyncio.Event(), asyncio.Event()
+
+        async def handler(request: slipring.Request) -> bytes:
+            begun.set()
+            await closed.wait()
+            return b"late"
+
+        serving = asyncio.create_task(far.aserve(handler))
+        call = asyncio.create_task(near.acall(b"question"))
+        await asyncio.wait_for(begun.wait(), LONG)
+        call.cancel()
+        near.close()
+        closed.set()
+        await asyncio.wait_for(serving, LONG)
+
+    asyncio.run(main())
+
+
+def test_a_call_whose_coroutine_is_closed_is_abandoned(link: Link) -> None:
+    near, far = link
+
+    async def main() -> None:
+        call = near.acall(b"question")
+        call.send(None)
+        call.close()
+        assert (await asyncio.wait_for(far.arecv_request(), LONG)).message is not None
+        serving = asyncio.create_task(far.aserve(lambda request: request.message))
+        assert await asyncio.wait_for(near.acall(b"next"), LONG) == b"next"
+        near.close()
+        await asyncio.wait_for(serving, LONG)
+
+    asyncio.run(main())

@@ -551,6 +551,41 @@ def test_a_reader_that_leaves_is_told() -> None:
             writer.enqueue(2, timeout=LONG)
 
 
+def test_each_error_of_a_reader_that_is_gone_is_an_object_of_its_own() -> None:
+    writer, reader = pair(None)
+    del reader
+    gc.collect()
+    errors = []
+    while len(errors) < 2:
+        try:
+            writer.enqueue(1, timeout=LONG)
+        except slipring.PeerClosed as error:
+            errors.append(error)
+    assert errors[0] is not errors[1]
+    assert str(errors[0]) == str(errors[1])
+
+
+def test_memory_that_a_reader_holds_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_queue, "_quota", lambda: 64 << 20)
+    writer, reader = pair(None)
+    # There is room for two: the last one, which the writer keeps, and one that a reader holds.
+    array = np.ones(24 << 20, dtype="uint8")
+    writer.enqueue(array)
+    held = reader.dequeue(timeout=LONG)
+    writer.enqueue(array)
+    assert reader.dequeue(timeout=LONG)[-1] == 1
+    with pytest.raises(TimeoutError):
+        writer.enqueue(array, timeout=0.2)
+    with pytest.raises(slipring.ResourceLimit):
+        writer.enqueue(np.ones(80 << 20, dtype="uint8"), timeout=LONG)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(writer.enqueue, array, LONG)
+        assert held[-1] == 1
+        del held
+        assert reader.dequeue(timeout=LONG)[-1] == 1
+        waiting.result(LONG)
+
+
 def write_and_wait(pipe: Any, readers: int) -> None:
     queue, handle = writer_of(None, readers)
     pipe.send(handle)

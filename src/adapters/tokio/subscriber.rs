@@ -155,10 +155,7 @@ impl AsyncSubscriber {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if let Some(pause) = &mut self.pause {
-                ready!(pause.as_mut().poll(context));
-                self.pause = None;
-            }
+            ready!(self.poll_pause(context));
             match self.inner.take_rest() {
                 None => {}
                 Some(Duration::ZERO) => {
@@ -217,13 +214,19 @@ impl AsyncSubscriber {
         }
     }
 
+    /// Waits for the end of the pause, if there is one.
+    fn poll_pause(&mut self, context: &mut task::Context<'_>) -> Poll<()> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
+        }
+        Poll::Ready(())
+    }
+
     /// Joins the next publisher, and waits until there is one.
     fn poll_next(&mut self, context: &mut task::Context<'_>) -> Poll<Result<()>> {
         loop {
-            if let Some(pause) = &mut self.pause {
-                ready!(pause.as_mut().poll(context));
-                self.pause = None;
-            }
+            ready!(self.poll_pause(context));
             match ready!(self.poll_join(context)) {
                 Err(error) if is_absent(&error) => {
                     self.pause = Some(Box::pin(::tokio::time::sleep(RETRY)));

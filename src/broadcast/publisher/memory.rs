@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::broadcast::publisher::{Publisher, into_error};
-use crate::broadcast::stall::{Cause, Stall, Unfinished};
+use crate::broadcast::stall::Cause;
 use crate::error::{Error, ErrorKind, Result, TrySendError};
 use crate::patience::SendPatience;
 use crate::pool::Block;
@@ -38,21 +38,13 @@ impl Publisher {
         shape: Shape,
         patience: SendPatience,
     ) -> Result<TensorMut<T>> {
-        let mut stall = None;
         loop {
             match self.context.alloc(shape) {
                 Err(error) if matches!(error.kind(), ErrorKind::PoolExhausted { .. }) => {
-                    let waits = stall.get_or_insert_with(|| self.waits());
                     self.adopt();
-                    self.make_memory(error, patience, waits).map_err(into_error)?;
+                    self.make_memory(error, patience).map_err(into_error)?;
                 }
-                done => {
-                    // The send that follows goes on with the wait.
-                    if let Some(stall) = stall {
-                        self.unfinished = Unfinished::at(self.writer.next(), stall);
-                    }
-                    return done;
-                }
+                done => return done,
             }
         }
     }
@@ -62,12 +54,11 @@ impl Publisher {
         &mut self,
         len: usize,
         patience: SendPatience,
-        stall: &mut Stall,
     ) -> Result<Block, TrySendError> {
         loop {
             match self.context.pool().alloc(len)? {
                 Ok(block) => return Ok(block),
-                Err(exhausted) => self.make_memory(exhausted.into(), patience, stall)?,
+                Err(exhausted) => self.make_memory(exhausted.into(), patience)?,
             }
         }
     }
@@ -75,12 +66,7 @@ impl Publisher {
     /// Takes back memory that nobody reads. If there was none, waits for the subscriber that is furthest behind. Returns `full`
     /// if no wait helps.
     #[cold]
-    fn make_memory(
-        &mut self,
-        full: Error,
-        patience: SendPatience,
-        stall: &mut Stall,
-    ) -> Result<(), TrySendError> {
+    fn make_memory(&mut self, full: Error, patience: SendPatience) -> Result<(), TrySendError> {
         let next = self.writer.next();
         let last = {
             let mut state = self.audience.lock();
@@ -100,7 +86,7 @@ impl Publisher {
         };
         match last {
             Some((id, position)) => {
-                self.await_subscriber((id, position + 1), Cause::Messages, patience, stall)
+                self.await_subscriber((id, position + 1), Cause::Messages, patience)
             }
             None => Err(full.into()),
         }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import inspect
 import threading
 import weakref
@@ -74,7 +75,8 @@ class _Watch:
         try:
             found, self.received = connection._responses(waiting, before)
         except Error as error:
-            found = [(pending, error) for pending in waiting]
+            # One object would collect the frames of all calls.
+            found = [(pending, copy.copy(error)) for pending in waiting]
         for pending, answer in found:
             if isinstance(answer, BaseException):
                 self.calls[pending].set_exception(answer)
