@@ -12,8 +12,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::support::faulty::*;
-use crate::support::other;
 use crate::support::trace::{Call, Meant};
+use crate::support::{other, trim};
 
 /// Places of each call that are tried where not all are.
 const PLACES: usize = 8;
@@ -78,7 +78,7 @@ fn life(_: &str) {
         let ended = runtime.borrow_mut().block_on(async {
             timeout(PATIENCE + PATIENCE / 2, exchange(&context)).await.expect("a task hangs")
         });
-        context.trim();
+        trim(&context);
         ended
     })
 }

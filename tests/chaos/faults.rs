@@ -18,7 +18,7 @@ use crate::support::census::Census;
 use crate::support::faulty::*;
 use crate::support::other;
 use crate::support::trace::{self, Meant};
-use crate::support::{Witness, unique_name};
+use crate::support::{Witness, trim, unique_name};
 
 /// Places of each call that are tried where not all are.
 const PLACES: usize = 12;
@@ -115,7 +115,7 @@ fn living(context: &Context, innocent: &mut Witness) -> Ended {
     trace::enter(0);
     // Whatever became of it, the other link goes on.
     innocent.check();
-    context.trim();
+    trim(context);
     ended
 }
 

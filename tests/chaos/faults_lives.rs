@@ -21,7 +21,7 @@ use slipring::{Connection, Context, DType, Error, Options, Reactor, Tensor};
 use crate::support::faulty::*;
 use crate::support::raw;
 use crate::support::trace::{Call, Meant};
-use crate::support::{other, unique_name, wait_until};
+use crate::support::{other, trim, unique_name};
 
 /// Places of each call that are tried in each life where not all are.
 const PLACES: usize = 4;
@@ -58,11 +58,7 @@ fn life(work: impl Fn(&Context) -> Ended) {
     let context = Context::with_options(options).unwrap();
     disturbed(true, || {
         let ended = work(&context);
-        // What a link has lent comes back after its end, on another thread. What comes back after a trim stays in the pool.
-        wait_until("the memory", || {
-            context.trim();
-            context.pool_bytes() == 0
-        });
+        trim(&context);
         ended
     })
 }

@@ -79,6 +79,15 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until the pool of `context` is empty. What a link has lent comes back after its end, on another thread, and
+/// stays in the pool if it was trimmed before.
+pub fn trim(context: &Context) {
+    wait_until("the memory", || {
+        context.trim();
+        context.pool_bytes() == 0
+    });
+}
+
 /// Two ends in one process, each of its own context.
 pub fn pair_with(near: Options, far: Options) -> (Connection, Connection) {
     pair_of(&Context::with_options(near).unwrap(), &Context::with_options(far).unwrap())

@@ -12,7 +12,7 @@ use crate::support::other::{
     Other, listen_for, over_threads_and_processes, say, wait_for_death, wait_until_asleep,
 };
 use crate::support::raw::{self, Hello, RawPeer};
-use crate::support::{Stage, pair, pair_of, soon, unique_name, wait_until};
+use crate::support::{Stage, pair, pair_of, soon, trim, unique_name, wait_until};
 use slipring::error::{Fault, TryRecvError, TrySendError};
 use slipring::options::Spin;
 use slipring::{Address, Connection, Context, Error, ErrorKind, Options};
@@ -800,11 +800,8 @@ fn two_hundred_links_leave_nothing_behind() {
                 use_and_close(&near, &far, how);
             }
             let settled = || {
-                wait_until("idle pools", || {
-                    near.trim();
-                    far.trim();
-                    near.pool_bytes() + far.pool_bytes() == 0
-                });
+                trim(&near);
+                trim(&far);
             };
             settled();
             let warm = Census::take();
@@ -869,10 +866,7 @@ fn killed_peers_leave_nothing_behind() {
             // Not released.
             drop(link);
             drop(peer);
-            wait_until("idle pool", || {
-                context.trim();
-                context.pool_bytes() == 0
-            });
+            trim(&context);
         };
         (0..2).for_each(|_| round());
         let warm = Census::take();
@@ -912,10 +906,7 @@ fn refused_and_faulty_peers_leave_nothing_behind() {
         };
         (0..4).for_each(&mut round);
         let settled = || {
-            wait_until("idle pool", || {
-                context.trim();
-                context.pool_bytes() == 0
-            });
+            trim(&context);
         };
         settled();
         let warm = Census::take();

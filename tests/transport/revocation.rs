@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::census::{descriptors, leave_descriptors};
 use crate::support::other::{Other, alone, listen_for, say};
 use crate::support::raw::Lent;
-use crate::support::{Stage, pair_of, soon, unique_name, wait_until};
+use crate::support::{Stage, pair_of, soon, trim, unique_name, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use slipring::error::TrySendError;
 use slipring::{Connection, Context, Error, ErrorKind, Options, Reactor, Tensor};
@@ -496,10 +496,7 @@ fn one_stopped_subscriber_stops_no_other_and_gives_its_memory_back() {
     slow.abort();
     healthy.close().unwrap();
     assert_eq!(others[1].hear(), "100");
-    wait_until("the memory", || {
-        context.trim();
-        context.pool_bytes() == 0
-    });
+    trim(&context);
     kill_process(pid, Signal::CONT).unwrap();
     others.iter_mut().for_each(|other| other.tell("end"));
     others.iter_mut().for_each(Other::succeeds);
