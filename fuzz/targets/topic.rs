@@ -218,9 +218,10 @@ impl Stage {
             assert!(sample.sequence() > self.last, "numbers rise");
             self.last = sample.sequence();
             assert!(sample.len() <= 64 * PAGE as usize);
-            let sample = sample.into_owned();
-            let bytes = sample.to_vec().ok();
-            self.held.push((sample, bytes));
+            if let Ok(sample) = sample.into_owned() {
+                let bytes = sample.to_vec().ok();
+                self.held.push((sample, bytes));
+            }
         }
         assert!(self.subscriber.held() <= self.hold_limit as usize);
         let position = self.peer.theirs().load(raw::POSITION);

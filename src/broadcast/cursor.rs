@@ -35,9 +35,10 @@ impl Cursor {
         self.policy != Policy::Every
     }
 
-    /// Returns whether a message was taken.
-    pub(super) fn has_begun(&self) -> bool {
-        self.has_begun
+    /// Returns whether the publisher keeps the next message until it knows a position behind it.
+    #[inline(always)]
+    pub(super) fn is_kept(&self) -> bool {
+        !self.is_lossy() && self.has_begun
     }
 
     /// Returns the number of the message that comes next, if the policy skips some now. `newest` is the publisher's word.

@@ -1,6 +1,7 @@
 //! The reading of one publisher, from the join to the end of the link.
 //!
-//! 1. A message is copied out of its slot, and then checked for having been overwritten meanwhile.
+//! 1. A message is copied out of its slot, and then checked for having been overwritten meanwhile. A long one of a subscriber
+//!    that wants every message is not copied: the publisher learns the position behind it at the next receive.
 //! 2. A message with memory in the pool is held before that memory is read.
 //! 3. The publisher learns the position when an eighth of the slots is read, when nothing is left, and after each message with
 //!    memory in the pool: it may wait for it.
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::broadcast::cursor::Cursor;
 use crate::broadcast::layout::{BELL, Geometry};
 use crate::broadcast::record::Published;
-use crate::broadcast::sample::{Body, Rare, Sample};
+use crate::broadcast::sample::{Body, InSlot, Rare, Sample};
 use crate::broadcast::slots::{Look, SlotReader};
 use crate::channel::attachment::{borrow_held, borrow_whole};
 use crate::channel::hold::{Hold, HoldLimits};
@@ -22,7 +23,7 @@ use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::segment_cache::SegmentCache;
 use crate::channel::{Claims, ExtensionSlot, Metadata, Watch};
-use crate::error::{Error, ErrorKind, Eviction, Fault, Result, TryRecvError};
+use crate::error::{Error, ErrorKind, Eviction, Fault, Result, TryRecvError, memory};
 use crate::handshake::packet::{PACKET, Packet, Reason, Topic};
 use crate::handshake::peer::Peer;
 use crate::handshake::socket::{self, Incoming, Received};
@@ -45,6 +46,10 @@ const SKIPS: u32 = 1 << 17;
 
 /// As [`SKIPS`], where the thread serves several peers, to which it looks next: some 0.1 ms.
 const SKIPS_IN_TURN: u32 = 1 << 13;
+
+/// A subscriber that wants every message is shown payloads that are longer than this where they lie, in their slots. A copy of so
+/// many bytes takes about as long as the rest of a receive.
+const COPIED: usize = 1024;
 
 /// With fewer slots that looks have passed over nothing is charged.
 const FREE_SKIPS: u32 = 64;
@@ -72,6 +77,8 @@ struct Taken {
     start: usize,
     end: usize,
     rare: Option<Box<Rare>>,
+    /// The payload is not copied.
+    in_slot: bool,
 }
 
 /// The reading of one publisher.
@@ -91,6 +98,8 @@ pub(crate) struct Feed {
     /// The message that was taken last. It stands here and is not returned: a processor waits for each load of two words that
     /// were just stored one by one, and a move is such a load.
     taken: Taken,
+    /// Where the payload of the message that was taken last lies, if it is not copied.
+    in_slot: InSlot,
     is_armed: bool,
     /// The thread serves several peers.
     takes_turns: bool,
@@ -131,13 +140,14 @@ impl Feed {
         let mut feed = Self {
             slots,
             cursor: Cursor::new(policy, geometry.capacity(), next),
-            waiter: Waiter::new(sleeper, spin).on(words),
+            waiter: Waiter::new(sleeper, spin).on(words.clone()),
             room: Waker::new(layout::SENDER_STATE, layout::ROOM_BELL),
             hold_limits: HoldLimits { messages: topic.hold_limit, bytes: topic.hold_bytes },
             segments: SegmentCache::default(),
             extension: None,
-            payload: vec![0; geometry.room()],
+            payload: zeroed(geometry.room())?,
             taken: Taken::default(),
+            in_slot: InSlot::new(words, link.clone()),
             is_armed: false,
             takes_turns: false,
             skipped: 0,
@@ -184,8 +194,9 @@ impl Feed {
     /// Returns the sample of the message that was taken last.
     #[inline(always)]
     pub(super) fn sample(&mut self, restarted: bool) -> Sample<'_> {
-        let Taken { message, missed, start, end, ref mut rare } = self.taken;
-        Sample::new(&self.payload[start..end], rare.take(), (message, missed), restarted)
+        let Taken { message, missed, start, end, ref mut rare, in_slot } = self.taken;
+        let in_slot = in_slot.then_some(&self.in_slot);
+        Sample::new(&self.payload[start..end], in_slot, rare.take(), (message, missed), restarted)
     }
 
     /// Notes that a thread sleeps on the socket.
@@ -207,6 +218,7 @@ impl Feed {
     ///   [`ErrorKind::HoldLimit`], [`ErrorKind::HoldBytes`], [`Fault`].
     #[inline(always)]
     pub(super) fn take(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
+        self.leave_slot();
         let mut in_vain = false;
         loop {
             // The health comes first: what was published before the end is found after it.
@@ -278,6 +290,7 @@ impl Feed {
 
     /// Takes the next message as [`take`](Self::take) does, without waiting and without arming: the caller polls.
     pub(super) fn poll(&mut self) -> Result<(), TryRecvError> {
+        self.leave_slot();
         let is_alive = self.link.is_alive();
         let taken = self.look();
         if self.skipped >= FREE_SKIPS {
@@ -399,7 +412,7 @@ impl Feed {
     /// Goes on behind a message that is gone.
     #[cold]
     fn skip(&mut self, message: u64) -> Result<()> {
-        if !self.cursor.is_lossy() && self.cursor.has_begun() {
+        if self.cursor.is_kept() {
             // The publisher has evicted this side, or has died, or it lies.
             return Err(if self.link.is_alive() {
                 self.fail(Fault::Overrun { message })
@@ -423,13 +436,20 @@ impl Feed {
         };
         let len = published.len_in_slot();
         let place = self.slots.payload(message);
+        // The publisher knows a position, and overwrites nothing behind it.
+        if len > COPIED && published.is_plain() && self.cursor.is_kept() {
+            let (message, missed) = self.cursor.take();
+            self.in_slot.show(place, len);
+            self.taken = Taken { message, missed, in_slot: true, ..Taken::default() };
+            return Ok(Outcome::Taken);
+        }
         self.slots.words().bytes(place, len).copy_to(&mut self.payload[..len]);
         if !self.slots.is_whole(message) {
             return Ok(Outcome::Gone);
         }
         if published.is_plain() {
             let (message, missed) = self.cursor.take();
-            self.taken = Taken { message, missed, start: 0, end: len, rare: None };
+            self.taken = Taken { message, missed, end: len, ..Taken::default() };
             self.tell(false);
             return Ok(Outcome::Taken);
         }
@@ -445,7 +465,7 @@ impl Feed {
             Err(error) => return self.missing(message, error),
         };
         let (message, missed) = self.cursor.take();
-        self.taken = Taken { message, missed, start, end, rare: Some(rare) };
+        self.taken = Taken { message, missed, start, end, rare: Some(rare), in_slot: false };
         self.tell(true);
         Ok(Outcome::Taken)
     }
@@ -495,8 +515,7 @@ impl Feed {
             };
             // A publisher that waits for this side withdraws no message before it has loaded a position behind it, and then it
             // sees the hold. Pairs with Seat::position.
-            let is_kept = !cursor.is_lossy() && cursor.has_begun();
-            if !is_kept && !slots.is_held(message) {
+            if !cursor.is_kept() && !slots.is_held(message) {
                 return Ok(None);
             }
             let single = published.single(payload);
@@ -517,6 +536,15 @@ impl Feed {
         let (start, rare) =
             open(published, (payload, &mut len), memory, hold.as_ref(), &mut self.extension)?;
         Ok(Some((start, len, Box::new(rare))))
+    }
+
+    /// Notes that the caller is done with a message that was not copied.
+    #[inline(always)]
+    fn leave_slot(&mut self) {
+        if self.taken.in_slot {
+            self.taken.in_slot = false;
+            self.tell(false);
+        }
     }
 
     /// Tells the publisher the position.
@@ -630,6 +658,14 @@ fn open(
     let set = open_set(description, &mut claims)?;
     claims.finish()?;
     Ok((start, Rare { metadata, body: Body::Tensors(set) }))
+}
+
+/// Returns a buffer for so many bytes, which the publisher chooses.
+fn zeroed(len: usize) -> Result<Vec<u8>> {
+    let mut buffer = Vec::new();
+    memory::reserve(&mut buffer, len)?;
+    buffer.resize(len, 0);
+    Ok(buffer)
 }
 
 /// Checks that time is left after a wait that ended without a message: a publisher that lies ends every wait at once.

@@ -17,6 +17,7 @@
 //!    the memory of that message is taken back or the next message comes there, and 0 if it held none.
 //! 3. One slot is that of the next message, so the slots keep one message less than there are slots.
 
+use crate::broadcast::record::LONGEST;
 use crate::handshake::packet::Topic;
 use crate::shm::page_size;
 
@@ -35,6 +36,7 @@ pub(super) const PAYLOAD: u64 = 16;
 pub(super) struct Geometry {
     slots: u64,
     slot_len: u64,
+    room: usize,
     /// The start of the first slot, in bytes from the start of the topic.
     data: usize,
 }
@@ -47,7 +49,9 @@ impl Geometry {
 
     pub(super) fn new(slots: u32, slot_len: u32) -> Self {
         debug_assert!(slots.is_power_of_two() && slot_len.is_power_of_two() && slot_len >= 64);
-        Self { slots: slots.into(), slot_len: slot_len.into(), data: page_size() }
+        let (slots, slot_len) = (u64::from(slots), u64::from(slot_len));
+        let room = (slot_len - PAYLOAD).min(LONGEST) as usize;
+        Self { slots, slot_len, room, data: page_size() }
     }
 
     /// Returns the number of slots.
@@ -64,7 +68,7 @@ impl Geometry {
     /// Returns the bytes of the longest payload.
     #[inline(always)]
     pub(super) fn room(&self) -> usize {
-        (self.slot_len - PAYLOAD) as usize
+        self.room
     }
 
     /// Returns the start of the slot of a message, in bytes from the first slot.

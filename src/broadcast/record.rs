@@ -25,8 +25,8 @@ use crate::tensor::{Described, SingleTensor};
 /// A bit of a header: the payload lies in a block.
 const SPILLED: u64 = 1 << 12;
 
-/// The longest payload that spills, in bytes. Part of the wire format.
-const LONGEST: u64 = 1 << 20;
+/// The longest payload, in its slot or spilled, in bytes. Part of the wire format.
+pub(super) const LONGEST: u64 = 1 << 20;
 
 /// The most attachments of a message.
 const ATTACHMENTS: usize = 255;

@@ -1,14 +1,43 @@
 //! A received message of a topic.
 
+use std::sync::Arc;
+
 use crate::channel::{LentRange, MessageKind, Metadata};
 use crate::error::{Result, TensorFault};
-use crate::shm::Bytes;
+use crate::link::link::Link;
+use crate::shm::{Bytes, PeerMapping};
 use crate::tensor::{Tensor, TensorSet};
+
+/// A payload in its slot, which the publisher leaves alone until it knows a position behind the message.
+#[derive(Debug)]
+pub(super) struct InSlot {
+    topic: PeerMapping,
+    link: Arc<Link>,
+    place: usize,
+    len: usize,
+}
+
+impl InSlot {
+    /// Returns an empty payload of a topic.
+    pub(super) fn new(topic: PeerMapping, link: Arc<Link>) -> Self {
+        Self { topic, link, place: 0, len: 0 }
+    }
+
+    /// Makes it the payload of `len` bytes that starts so many bytes from the start of the topic.
+    #[inline(always)]
+    pub(super) fn show(&mut self, place: usize, len: usize) {
+        (self.place, self.len) = (place, len);
+    }
+
+    fn bytes(&self) -> Bytes<'_> {
+        self.topic.bytes(self.place, self.len)
+    }
+}
 
 /// Where the bytes of a message are.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// They were copied out of the slot.
+    /// They are in the slot, or were copied out of it.
     Slot,
     /// They are the sample's own.
     Owned(Vec<u8>),
@@ -32,8 +61,9 @@ pub type OwnedSample = Sample<'static>;
 
 /// A message of a topic, as a subscriber receives it.
 ///
-/// A short message is a private copy. A long one, and tensors, lie in the publisher's pool: the subscriber *holds* them until
-/// the sample, and every tensor that was taken out of it, is dropped.
+/// A short message is a private copy. One that does not fit into a slot, and tensors, lie in the publisher's pool: the subscriber
+/// *holds* them until the sample, and every tensor that was taken out of it, is dropped. A subscriber that wants every message sees
+/// one of more than 1 KiB in its slot, and the publisher overwrites it after the next receive.
 ///
 /// # Examples
 ///
@@ -54,6 +84,8 @@ pub type OwnedSample = Sample<'static>;
 #[derive(Debug)]
 pub struct Sample<'a> {
     payload: &'a [u8],
+    /// Instead of `payload`.
+    in_slot: Option<&'a InSlot>,
     rare: Option<Box<Rare>>,
     sequence: u64,
     missed: u64,
@@ -64,11 +96,12 @@ impl<'a> Sample<'a> {
     #[inline(always)]
     pub(super) fn new(
         payload: &'a [u8],
+        in_slot: Option<&'a InSlot>,
         rare: Option<Box<Rare>>,
         (sequence, missed): (u64, u64),
         restarted: bool,
     ) -> Self {
-        Self { payload, rare, sequence, missed, restarted }
+        Self { payload, in_slot, rare, sequence, missed, restarted }
     }
 
     /// Returns the bytes that were copied for it.
@@ -116,7 +149,7 @@ impl<'a> Sample<'a> {
     #[inline]
     pub fn len(&self) -> usize {
         match self.body() {
-            Body::Slot => self.payload.len(),
+            Body::Slot => self.in_slot.map_or(self.payload.len(), |payload| payload.len),
             Body::Owned(bytes) => bytes.len(),
             Body::Block(range) => range.bytes().len(),
             Body::Tensor(_) | Body::Tensors(_) => 0,
@@ -137,7 +170,13 @@ impl<'a> Sample<'a> {
     #[inline]
     pub fn bytes(&self) -> Result<Bytes<'_>> {
         match self.body() {
-            Body::Slot => Ok(Bytes::of(self.payload)),
+            Body::Slot => match self.in_slot {
+                None => Ok(Bytes::of(self.payload)),
+                Some(payload) => {
+                    payload.link.check_loans()?;
+                    Ok(payload.bytes())
+                }
+            },
             Body::Owned(bytes) => Ok(Bytes::of(bytes)),
             Body::Block(range) => {
                 range.check()?;
@@ -177,8 +216,9 @@ impl<'a> Sample<'a> {
     /// Checks that what was read is what the publisher has sent.
     #[inline]
     fn check(&self) -> Result<()> {
-        match self.body() {
-            Body::Block(range) => range.check(),
+        match (self.body(), self.in_slot) {
+            (Body::Block(range), _) => range.check(),
+            (_, Some(payload)) => payload.link.check_loans(),
             _ => Ok(()),
         }
     }
@@ -194,8 +234,13 @@ impl<'a> Sample<'a> {
         single.into_iter().chain(set.into_iter().flat_map(TensorSet::iter))
     }
 
-    /// Returns the sample without its borrow of the subscriber. It copies a short message. A long one and tensors stay in the
-    /// publisher's pool, and the subscriber holds them on.
+    /// Returns the sample without its borrow of the subscriber. It copies a message that lies in its slot. What lies in the
+    /// publisher's pool stays there, and the subscriber holds it on.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::LoanRevoked`](crate::ErrorKind::LoanRevoked): the publisher has evicted this subscriber.
+    /// - [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory): the allocator has no memory for it.
     ///
     /// # Examples
     ///
@@ -206,19 +251,20 @@ impl<'a> Sample<'a> {
     /// # let mut clock = context.publish(&address, PublishOptions::default())?;
     /// # let mut log = context.subscribe(&address, SubscribeOptions::every())?;
     /// clock.send(b"tick")?;
-    /// let sample = log.recv()?.expect("a message").into_owned();
+    /// let sample = log.recv()?.expect("a message").into_owned()?;
     /// let copy = std::thread::spawn(move || sample.to_vec()).join().unwrap()?;
     /// assert_eq!(copy, b"tick");
     /// # Ok::<(), slipring::Error>(())
     /// ```
-    pub fn into_owned(self) -> OwnedSample {
-        let Self { payload, rare, sequence, missed, restarted } = self;
+    pub fn into_owned(self) -> Result<OwnedSample> {
+        let copy = if matches!(self.body(), Body::Slot) { Some(self.to_vec()?) } else { None };
+        let Self { rare, sequence, missed, restarted, .. } = self;
         let mut rare =
             rare.unwrap_or_else(|| Box::new(Rare { metadata: Metadata::new(), body: Body::Slot }));
-        if matches!(rare.body, Body::Slot) {
-            rare.body = Body::Owned(payload.to_vec());
+        if let Some(copy) = copy {
+            rare.body = Body::Owned(copy);
         }
-        Sample { payload: &[], rare: Some(rare), sequence, missed, restarted }
+        Ok(Sample { payload: &[], in_slot: None, rare: Some(rare), sequence, missed, restarted })
     }
 
     /// Takes the tensors of the message, with its metadata. A message of bytes gives an empty set.

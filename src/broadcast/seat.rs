@@ -128,7 +128,15 @@ impl Seat {
     /// Returns whether the publisher waits for this subscriber before it overwrites or withdraws a message that the subscriber
     /// has not read.
     pub(super) fn is_waited_for(&self) -> bool {
-        self.policy == Policy::Every && !self.is_over()
+        if self.policy != Policy::Every {
+            return false;
+        }
+        let is_alive = self.session.link.is_alive();
+        if !is_alive {
+            // The subscriber may not know of the end, and read what this side overwrites next.
+            self.revoke();
+        }
+        is_alive && !self.session.link.peer_left()
     }
 
     /// Returns the messages that the subscriber holds.

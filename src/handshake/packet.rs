@@ -131,6 +131,9 @@ struct TopicBody {
     rest: [u8; 80],
 }
 
+/// The longest slot of a topic, in bytes.
+pub(crate) const SLOT_LEN: u32 = 1 << 21;
+
 /// The most messages in a publisher's pool that a subscriber may hold.
 pub(crate) const HOLDS: u32 = 64;
 
@@ -214,7 +217,7 @@ pub(crate) enum Packet {
 pub(crate) struct Topic {
     /// A power of two, 2 to 65536.
     pub(crate) slots: u32,
-    /// Bytes of a slot: a power of two, 64 to 65536.
+    /// Bytes of a slot: a power of two, 64 to [`SLOT_LEN`].
     pub(crate) slot_len: u32,
     /// How many messages in the pool the subscriber may hold: 1 to 64.
     pub(crate) hold_limit: u32,
@@ -527,7 +530,7 @@ fn check_topic(body: &TopicBody) -> Result<Topic> {
         if is_right { Ok(value) } else { Err(Fault::Field { field, value: value.into() }) }
     };
     let slots = in_range("topic.slots", body.slots, 1 << 16, true)?;
-    let slot_len = in_range("topic.slot_len", body.slot_len, 1 << 16, true)?;
+    let slot_len = in_range("topic.slot_len", body.slot_len, SLOT_LEN, true)?;
     let hold_limit = in_range("topic.hold_limit", body.hold_limit, HOLDS, false)?;
     let history = body.history.get();
     if slots < 2 {

@@ -28,7 +28,7 @@ fn subscribe(name: &str, options: SubscribeOptions) -> Subscriber {
 }
 
 fn take(subscriber: &mut Subscriber) -> OwnedSample {
-    subscriber.recv_deadline(soon()).unwrap().expect("a message").into_owned()
+    subscriber.recv_deadline(soon()).unwrap().expect("a message").into_owned().unwrap()
 }
 
 fn stop_here() {
@@ -49,7 +49,7 @@ fn misbehave(argument: &str) {
             "stops" => stop_here(),
             // It is empty once the subscriber holds as many as it may.
             "keeps" => match subscriber.try_recv() {
-                Ok(sample) => kept.push(sample.expect("a message").into_owned()),
+                Ok(sample) => kept.push(sample.expect("a message").into_owned().unwrap()),
                 Err(TryRecvError::Empty) => {}
                 Err(error) => panic!("{error}"),
             },

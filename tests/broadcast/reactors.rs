@@ -127,7 +127,7 @@ fn a_callback_that_keeps_samples_is_told_of_the_limit_and_goes_on() {
     let (kept, all) = mpsc::channel();
     reactor
         .subscribe(subscriber, move |sample| {
-            let sample = sample.map(|sample| sample.expect("no end").into_owned());
+            let sample = sample.map(|sample| sample.expect("no end").into_owned().unwrap());
             kept.send(sample).unwrap();
             ControlFlow::Continue(())
         })

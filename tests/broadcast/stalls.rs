@@ -23,7 +23,7 @@ fn a_subscriber_that_leaves_with_a_sample_is_waited_for_no_longer() {
     let mut stage = Stage::new(options);
     let mut every = stage.subscribe(SubscribeOptions::every());
     stage.publisher.send(&[7; 1000]).unwrap();
-    let sample = every.recv().unwrap().unwrap().into_owned();
+    let sample = every.recv().unwrap().unwrap().into_owned().unwrap();
     while stage.publisher.try_send(b"more").is_ok() {}
     std::thread::scope(|scope| {
         let publisher = &mut stage.publisher;

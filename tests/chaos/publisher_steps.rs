@@ -178,7 +178,8 @@ struct Reader {
 
 impl Reader {
     fn new(mut subscriber: Subscriber, operation: Operation) -> Self {
-        let held = subscriber.recv_deadline(soon()).unwrap().expect("a message").into_owned();
+        let held =
+            subscriber.recv_deadline(soon()).unwrap().expect("a message").into_owned().unwrap();
         assert_eq!(bytes_of(&held).unwrap(), operation.message(0));
         let is_waited_for = subscriber.policy() == Policy::Every;
         Self { subscriber, is_waited_for, held, next: 1 }
@@ -187,7 +188,8 @@ impl Reader {
     /// Reads the next message, which must be the right one.
     fn read(&mut self, operation: Operation, until: Instant) -> Result<(), Error> {
         let sample = self.subscriber.recv_deadline(until)?;
-        let sample = sample.expect("a killed publisher has not ended in order").into_owned();
+        let sample =
+            sample.expect("a killed publisher has not ended in order").into_owned().unwrap();
         let bytes = bytes_of(&sample).expect("an evicted subscriber reads none of the pool here");
         let number = number_of(&bytes);
         assert_eq!(bytes, operation.message(number));
@@ -301,7 +303,7 @@ impl Survivor {
         let faithful = &mut self.faithful;
         wait_until("the notice of a death", || match faithful.try_recv() {
             Ok(sample) => {
-                let sample = sample.expect("it looks for another publisher").into_owned();
+                let sample = sample.expect("it looks for another publisher").into_owned().unwrap();
                 let bytes = bytes_of(&sample).expect("it is not evicted");
                 assert_eq!(bytes, operation.message(number_of(&bytes)));
                 false
@@ -331,7 +333,7 @@ impl Survivor {
         };
         let found = self.faithful.recv_deadline(soon()).unwrap().expect("a message");
         assert!(found.restarted());
-        let found = found.into_owned();
+        let found = found.into_owned().unwrap();
         let leaver = leaver.map(|leaver| Reader::new(leaver, operation));
         let mut readers: Vec<_> =
             subscribers.into_iter().map(|one| Reader::new(one, operation)).collect();

@@ -142,7 +142,7 @@ fn options() -> Options {
 
 /// In the victim: the next message.
 fn receive(subscriber: &mut Subscriber) -> OwnedSample {
-    subscriber.recv_deadline(soon()).unwrap().expect("a message").into_owned()
+    subscriber.recv_deadline(soon()).unwrap().expect("a message").into_owned().unwrap()
 }
 
 /// In the victim: that a sample is whole, unless the subscriber is evicted.
@@ -244,7 +244,7 @@ impl Survivor {
 
     /// The honest subscriber gets a message.
     fn has_sent(&mut self, sent: &[u8]) {
-        let sample = self.honest.try_recv().unwrap().expect("a message").into_owned();
+        let sample = self.honest.try_recv().unwrap().expect("a message").into_owned().unwrap();
         assert_eq!(sample.missed(), 0);
         assert!(bytes_of(&sample).expect("it is not evicted") == sent, "message {}", self.next);
         // This tells the publisher that it has read all.

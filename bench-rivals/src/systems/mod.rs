@@ -71,6 +71,7 @@ pub static ALL: &[&dyn System] = &[
     &slipring::MESSAGES,
     &slipring::TENSORS,
     &slipring::LONG_RING,
+    &slipring::LONG_SLOTS,
     &slipring::POLLED,
     &iceoryx2::Iceoryx2,
     &ringfire::Ringfire,

@@ -22,16 +22,21 @@ pub struct Slipring {
     tensors: bool,
     /// Bytes of the ring, where it is not the default one.
     ring: Option<u64>,
+    /// Whether messages lie in the slots of a topic.
+    slots: bool,
     /// Whether it never sleeps, as those do that are polled.
     polled: bool,
 }
 
 pub const MESSAGES: Slipring =
-    Slipring { name: "slipring", tensors: false, ring: None, polled: false };
+    Slipring { name: "slipring", tensors: false, ring: None, slots: false, polled: false };
 pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true, ..MESSAGES };
 /// For streams of short messages only.
 pub const LONG_RING: Slipring =
     Slipring { name: "slipring long ring", ring: Some(4 << 20), ..MESSAGES };
+/// For a message to many receivers only.
+pub const LONG_SLOTS: Slipring =
+    Slipring { name: "slipring long slots", slots: true, ..MESSAGES };
 /// For messages that take longer than a watch only.
 pub const POLLED: Slipring = Slipring { name: POLLED_NAME, polled: true, ..MESSAGES };
 pub const POLLED_NAME: &str = "slipring, polled";
@@ -53,6 +58,9 @@ impl System for Slipring {
         if let Some(bytes) = self.ring {
             return format!("ring_capacity {} MiB; reserve, peek", bytes >> 20);
         }
+        if self.slots {
+            return "4 slots of 2 MiB; reserve, every()".into();
+        }
         if self.polled {
             return "Spin::Forever; reserve, peek".into();
         }
@@ -71,6 +79,7 @@ impl System for Slipring {
 
     fn does(&self, work: Work, bytes: usize) -> bool {
         match work {
+            _ if self.slots => work == Work::FanOut,
             _ if self.ring.is_some() => work == Work::Stream && bytes <= 1024,
             _ if self.polled => work == Work::Trip(Treatment::Filled) && bytes >= 1 << 20,
             Work::Trip(Treatment::Copied) => !self.tensors,
@@ -86,7 +95,11 @@ impl System for Slipring {
             Work::Connect => Connect::open(setup),
             Work::FanIn => FanIn::open(setup, fan_in),
             Work::FanOut => {
-                let part = if self.tensors { fan_out(setup)? } else { broadcast(setup)? };
+                let part = match (self.tensors, self.slots) {
+                    (true, _) => fan_out(setup)?,
+                    (false, true) => broadcast_in_slots(setup)?,
+                    (false, false) => broadcast(setup)?,
+                };
                 FanOut::over(part, setup)
             }
             _ => {
@@ -331,6 +344,46 @@ fn broadcast(setup: &Setup) -> Outcome<FanOutPart> {
     let receivers = receivers?;
     setup.meet()?;
     Ok(FanOutPart::Receivers(receivers))
+}
+
+/// A message in a slot, which is published once and read where it lies.
+fn broadcast_in_slots(setup: &Setup) -> Outcome<FanOutPart> {
+    let context = Context::new()?;
+    let address = Address::named(setup.name)?;
+    let bytes = setup.bytes;
+    if setup.role == Role::Leader {
+        let slot_len = u32::try_from(2 * bytes)?;
+        let options = PublishOptions::default().slots(4).slot_len(slot_len);
+        let mut publisher = context.publish(&address, options)?;
+        // The follower subscribes before it returns.
+        setup.meet()?;
+        setup.meet()?;
+        return Ok(FanOutPart::Sender(Box::new(move |fill| {
+            let mut message = publisher.reserve(bytes)?;
+            fill(&mut message);
+            Ok(message.publish()?)
+        })));
+    }
+    setup.meet()?;
+    let receivers: Outcome<Vec<Look>> = (0..RECEIVERS)
+        .map(|_| {
+            let mut subscriber = context.subscribe(&address, SubscribeOptions::every())?;
+            Ok(Box::new(move |look: &mut dyn FnMut(&[u8]) -> Outcome<()>| {
+                let message = subscriber.recv()?.ok_or_else(gone)?;
+                look(seen(message.bytes()?))
+            }) as Look)
+        })
+        .collect();
+    let receivers = receivers?;
+    setup.meet()?;
+    Ok(FanOutPart::Receivers(receivers))
+}
+
+/// The bytes where they lie.
+#[allow(unsafe_code)]
+fn seen(bytes: Bytes<'_>) -> &[u8] {
+    // SAFETY: the peer is this program, which writes a message before it publishes it and overwrites it after the next receive.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
 }
 
 #[allow(unsafe_code)]

@@ -33,7 +33,9 @@ impl Subscriber {
             py,
             || Deadline::after(timeout),
             |_| Ok(None),
-            |subscriber, until| Ok(subscriber.recv_deadline(until)?.map(Borrowed::into_owned)),
+            |subscriber, until| {
+                Ok(subscriber.recv_deadline(until)?.map(Borrowed::into_owned).transpose())
+            },
         )?;
         found.map(|sample| Sample::new(py, sample)).transpose()
     }
@@ -58,7 +60,7 @@ impl Subscriber {
         let subscriber = &mut *subscriber;
         // Without a publisher it looks for one, which takes a handshake.
         let found: Result<Option<OwnedSample>, TryRecvError> =
-            py.detach(|| Ok(subscriber.try_recv()?.map(Borrowed::into_owned)));
+            py.detach(|| Ok(subscriber.try_recv()?.map(Borrowed::into_owned).transpose()?));
         match found {
             Ok(Some(sample)) => Sample::new(py, sample).map(Some),
             Ok(None) => Err(raise(ErrorKind::PeerClosed.into())),

@@ -175,7 +175,7 @@ impl AsyncSubscriber {
                 match taken {
                     Ok(sample) => {
                         self.polling.end();
-                        return Poll::Ready(Ok(sample.map(Sample::into_owned)));
+                        return Poll::Ready(sample.map(Sample::into_owned).transpose());
                     }
                     Err(TryRecvError::Failed(error)) => return Poll::Ready(Err(error)),
                     Err(TryRecvError::Empty) => {

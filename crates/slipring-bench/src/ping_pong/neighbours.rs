@@ -183,7 +183,7 @@ pub fn run(parent: u32, neighbour: &str) -> Outcome<()> {
     let mut kept = Vec::new();
     loop {
         match subscriber.try_recv() {
-            Ok(Some(sample)) => kept.push(sample.into_owned()),
+            Ok(Some(sample)) => kept.push(sample.into_owned()?),
             Ok(None) => return Ok(()),
             Err(TryRecvError::Empty) => {}
             Err(error) => return Err(error.into()),
