@@ -112,7 +112,7 @@ class Subscriber(peer.Link):
         self.slots, self.slot_len, self.hold_limit, self.history, self.hold_bytes, self.first = struct.unpack_from("<IIIIQQ", packet, 16)
         power = lambda value: value & (value - 1) == 0
         demand(power(self.slots) and 2 <= self.slots <= 65536, f"topic.slots {self.slots}")
-        demand(power(self.slot_len) and 64 <= self.slot_len <= 65536, f"topic.slot_len {self.slot_len}")
+        demand(power(self.slot_len) and 64 <= self.slot_len <= 1 << 21, f"topic.slot_len {self.slot_len}")
         demand(1 <= self.hold_limit <= 64 and self.history < self.slots, "topic.hold_limit or topic.history")
         self.topic = peer.map_segment(fds[0], round_up(PAGE + self.slots * self.slot_len, PAGE))
         self.room = self.slot_len - 16

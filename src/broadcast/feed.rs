@@ -114,6 +114,8 @@ pub(crate) struct Feed {
     /// The last look has left something, or the publisher has spent its share.
     is_left: bool,
     session: Arc<Session>,
+    /// The topic, mapped.
+    _topic: PeerSegment,
 }
 
 impl Feed {
@@ -157,6 +159,7 @@ impl Feed {
             is_left: false,
             link,
             session,
+            _topic: segment,
         };
         feed.tell(true);
         Ok(feed)
@@ -717,8 +720,9 @@ fn receive_topic(
         account.charge(crate::account::Resource::Mappings, 1)?,
         account.charge(crate::account::Resource::MappedBytes, len as u64)?,
     ];
-    let segment = PeerSegment::attach(&fd, (len, false), len, false)?;
-    segment.mapping().count(charges);
+    let (peer, mapped) = (session.link.identity(), session.env.mapped());
+    let process = (peer.uid(), peer.pid());
+    let segment = mapped.attach(process, &fd, (len, false), false, charges)?;
     fd.close_mapped();
     Ok((topic, segment))
 }

@@ -28,7 +28,7 @@ use crate::link::share::{
 };
 use crate::pool::FrozenBlock;
 use crate::shm::fork::Generation;
-use crate::shm::{Frozen, LARGE, PeerMapping, PeerSegment, discard, page_size};
+use crate::shm::{Frozen, LARGE, MappedSegments, PeerMapping, PeerSegment, discard, page_size};
 
 /// The most segments of one peer that a side maps. Part of the wire format.
 pub(crate) const SEGMENTS: usize = 1024;
@@ -115,6 +115,8 @@ pub(crate) struct ControlSocket {
     bytes: u64,
     limit: u64,
     account: Arc<Account>,
+    /// The peer, and what is mapped of it.
+    mapped: (PeerProcess, Arc<MappedSegments>),
     /// The descriptors of the link.
     _descriptors: Charge,
     /// Bytes of the segments that the current call has mapped.
@@ -145,12 +147,13 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Returns a table for `limit` bytes of segments. `account` is that of the link, with the charge for the descriptors of
-    /// the link.
+    /// Returns a table for `limit` bytes of segments of a peer. `account` is that of the link, with the charge for the
+    /// descriptors of the link.
     pub(crate) fn new(
         limit: u64,
         prefault: bool,
         (account, descriptors): (Arc<Account>, Charge),
+        mapped: (PeerProcess, Arc<MappedSegments>),
     ) -> Self {
         Self {
             segments: HashMap::new(),
@@ -158,6 +161,7 @@ impl ControlSocket {
             limit,
             passed: PassedDescriptors::new(account.clone()),
             account,
+            mapped,
             _descriptors: descriptors,
             window: 0,
             prefault,
@@ -548,9 +552,9 @@ impl ControlSocket {
             frozen.count(charges);
             Arrived::Frozen(FrozenBlock::new(frozen, ()))
         } else {
-            let mapped = PeerSegment::attach(&fd, (whole, is_whole), whole, self.prefault)?;
+            let (peer, mapped) = &self.mapped;
+            let mapped = mapped.attach(*peer, &fd, (whole, is_whole), self.prefault, charges)?;
             fd.close_mapped();
-            mapped.mapping().count(charges);
             Arrived::Pool(Arc::new(PoolSegment { mapped }))
         };
         self.segments.insert(segment, arrived);

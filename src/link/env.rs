@@ -1,4 +1,4 @@
-//! The environment of a context's links: options of halves, the pool, and the watcher.
+//! The environment of a context's links: options of halves, the pool, the peers' mapped segments, and the watcher.
 //!
 //! 1. The first link starts the watcher.
 //! 2. Links share the environment and keep it alive after their context.
@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::link::link::Link;
 use crate::link::watcher::Watcher;
 use crate::pool::Pool;
+use crate::shm::MappedSegments;
 use crate::wake::Spin;
 
 /// Options of a link's two halves.
@@ -27,17 +28,18 @@ pub(crate) struct ChannelOptions {
     pub(crate) release_grace: Option<Duration>,
 }
 
-/// The pool, the watcher and the options that the links of a context share.
+/// The pool, the peers' mapped segments, the watcher and the options that the links of a context share.
 #[derive(Debug)]
 pub(crate) struct LinkEnv {
     options: ChannelOptions,
     pool: Pool,
+    mapped: Arc<MappedSegments>,
     watcher: Mutex<Option<Watcher>>,
 }
 
 impl LinkEnv {
     pub(crate) fn new(options: ChannelOptions, pool: Pool) -> Self {
-        Self { options, pool, watcher: Mutex::new(None) }
+        Self { options, pool, mapped: Arc::default(), watcher: Mutex::new(None) }
     }
 
     /// Returns the options of halves.
@@ -50,6 +52,11 @@ impl LinkEnv {
     #[inline(always)]
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Returns the segments of peers that are mapped.
+    pub(crate) fn mapped(&self) -> &Arc<MappedSegments> {
+        &self.mapped
     }
 
     /// Watches a link. The first one starts the watcher.

@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::fmt::Debug;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -51,7 +51,7 @@ struct Span {
 }
 
 /// The account that a mapping counts for until it is unmapped.
-type Charge = Box<dyn Debug + Send + Sync>;
+pub(super) type Charge = Box<dyn Debug + Send + Sync>;
 
 // SAFETY: a span is plain address space; who may touch which bytes is the matter of its owners.
 unsafe impl Send for Span {}
@@ -159,8 +159,12 @@ unsafe impl Sync for View {}
 
 impl View {
     fn new(span: Span) -> Self {
+        Self::of(Arc::new(span))
+    }
+
+    fn of(span: Arc<Span>) -> Self {
         let (base, extent) = (span.base, span.extent);
-        Self { base, extent, words: extent & !7, span: Arc::new(span) }
+        Self { base, extent, words: extent & !7, span }
     }
 
     #[inline(always)]
@@ -536,6 +540,11 @@ impl PeerMapping {
         debug_assert!(charged.is_ok(), "a mapping counts for one account");
     }
 
+    /// Returns a reference that does not keep the memory mapped.
+    pub(super) fn downgrade(&self) -> WeakMapping {
+        WeakMapping(Arc::downgrade(&self.view.span))
+    }
+
     /// Returns the word at `offset` to sleep on. Only loads and futex calls may use it.
     pub(crate) fn futex(&self, offset: usize) -> &AtomicU32 {
         self.view.futex(offset)
@@ -552,6 +561,22 @@ impl PeerMapping {
         let start = self.view.at(offset, len);
         // SAFETY: inside of a mapping that lives as long as `self` and cannot shrink.
         unsafe { Bytes::new(start, len) }
+    }
+}
+
+/// A reference to memory of a peer that may be unmapped.
+#[derive(Debug)]
+pub(super) struct WeakMapping(Weak<Span>);
+
+impl WeakMapping {
+    /// Returns the mapping if the memory is still mapped.
+    pub(super) fn upgrade(&self) -> Option<PeerMapping> {
+        self.0.upgrade().map(|span| PeerMapping { view: View::of(span) })
+    }
+
+    /// Returns whether the memory is still mapped.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 

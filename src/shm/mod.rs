@@ -23,6 +23,7 @@ pub(crate) mod fork;
 mod frozen;
 #[cfg(all(test, slipring_loom))]
 mod loom_words;
+mod mapped_segments;
 mod mapping;
 mod order;
 mod segment;
@@ -32,6 +33,7 @@ pub(crate) use discard::{LARGE, discard};
 pub(crate) use frozen::{Draft, Frozen};
 #[cfg(all(test, slipring_loom))]
 pub(crate) use loom_words::LoomWords;
+pub(crate) use mapped_segments::MappedSegments;
 pub(crate) use mapping::{
     Area, ForeignMapping, Mapping, PeerMapping, node_of_caller, present_pages,
 };

@@ -8,6 +8,7 @@ use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Fault, Result};
+use crate::shm::mapping::Charge;
 use crate::shm::{Area, Mapping, PeerMapping, page_size, present_pages};
 
 /// The seals of every segment: its size is fixed, and nobody can make a new writable mapping. `FUTURE_WRITE`
@@ -174,7 +175,12 @@ pub(crate) fn memfd_device() -> Option<u64> {
 pub(crate) struct PeerSegment {
     mapping: PeerMapping,
     len: usize,
+    /// What it counts for beside the one that was mapped first.
+    _charge: Option<Charge>,
 }
+
+/// What no other memory has as long as this one lives: its device and its inode.
+pub(super) type Identity = (u64, u64);
 
 impl PeerSegment {
     /// Checks a peer's descriptor as a segment of `len` bytes, and maps it. `is_counted`: its pages were counted before.
@@ -189,6 +195,34 @@ impl PeerSegment {
         prefault: bool,
     ) -> Result<Self> {
         check(fd.as_fd(), len as u64, SEALS)?;
+        Self::map(fd, (len, is_counted), mirror, prefault)
+    }
+
+    /// Returns the identity of a peer's segment of `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`](crate::error::Fault) with the first check that fails.
+    pub(super) fn identify(fd: impl AsFd, len: usize) -> Result<Identity> {
+        check(fd.as_fd(), len as u64, SEALS)
+    }
+
+    /// Returns another reference to a segment, which counts for an account of its own.
+    pub(super) fn shared(mapping: PeerMapping, len: usize, charge: Charge) -> Self {
+        Self { mapping, len, _charge: Some(charge) }
+    }
+
+    /// Maps a segment that was [identified](Self::identify).
+    ///
+    /// # Errors
+    ///
+    /// As [`attach`](Self::attach).
+    pub(super) fn map(
+        fd: impl AsFd,
+        (len, is_counted): (usize, bool),
+        mirror: usize,
+        prefault: bool,
+    ) -> Result<Self> {
         let known = is_counted || is_whole(fd.as_fd(), len, 0..len)?;
         let mapping = PeerMapping::map(&fd, len, mirror).map_err(|error| {
             // Linux before 6.7 refuses a shared mapping of a sealed file by a descriptor that is open for
@@ -201,7 +235,7 @@ impl PeerSegment {
         } else if prefault {
             mapping.prefault()?;
         }
-        Ok(Self { mapping, len })
+        Ok(Self { mapping, len, _charge: None })
     }
 
     /// Counts the pages of a part of a peer's segment of `len` bytes. Returns `false` if this kernel does not report them.
@@ -224,8 +258,8 @@ impl PeerSegment {
     }
 }
 
-/// Checks that `fd` is memory that cannot shrink and whose accesses cannot fail.
-pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> Result<()> {
+/// Checks that `fd` is memory that cannot shrink and whose accesses cannot fail. Returns its identity.
+pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> Result<Identity> {
     // `O_PATH` descriptors answer `F_GETFL` and nothing else. A memfd that is open for writing only cannot be
     // mapped.
     let flags = rustix::fs::fcntl_getfl(fd).map_err(|errno| Error::os("F_GETFL", errno))?;
@@ -264,7 +298,7 @@ pub(super) fn check(fd: BorrowedFd<'_>, expected: u64, required: SealFlags) -> R
     if allocated > most {
         return Err(Fault::Excess { allocated, most }.into());
     }
-    Ok(())
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Returns the most bytes that the kernel allocates for memory of `size` bytes: the last page may be a huge one, which has

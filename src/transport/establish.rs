@@ -105,6 +105,7 @@ pub(super) fn establish(
     let borrower = env.pool().open(Arc::new(returns), theirs.hello.loan_slots);
     let interrupts = theirs.hello.issues_membarrier && wake::is_registered();
     socket::stop_pidfds(&socket);
+    let process = (theirs.peer.uid(), theirs.peer.pid());
     let link = Link::new(
         (mapping, peer),
         socket,
@@ -112,7 +113,10 @@ pub(super) fn establish(
         terms,
         interrupts,
         borrower,
-        options.control_socket((charges.account, charges.descriptors)),
+        options.control_socket(
+            (charges.account, charges.descriptors),
+            (process, env.mapped().clone()),
+        ),
     );
     let link = Arc::new(link);
     if let Err(error) = env.watch(&link) {

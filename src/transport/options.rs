@@ -16,9 +16,10 @@ use crate::handshake::policy::PeerPolicy;
 use crate::handshake::role::{Role, Service};
 use crate::link::control_socket::ControlSocket;
 use crate::link::env::ChannelOptions;
+use crate::link::share::PeerProcess;
 use crate::patience::after;
 use crate::pool::{LoanLimit, PoolOptions};
-use crate::shm::{Backing, page_size};
+use crate::shm::{Backing, MappedSegments, page_size};
 use crate::wake::{Spin, SpinPolicy};
 
 /// The NUMA node on which the memory of this side's rings lies.
@@ -179,8 +180,12 @@ impl Options {
     }
 
     /// Returns the receiving side of a new link's socket.
-    pub(super) fn control_socket(&self, account: (Arc<Account>, Charge)) -> ControlSocket {
-        ControlSocket::new(self.peer_pool_limit, self.prefault, account)
+    pub(super) fn control_socket(
+        &self,
+        account: (Arc<Account>, Charge),
+        mapped: (PeerProcess, Arc<MappedSegments>),
+    ) -> ControlSocket {
+        ControlSocket::new(self.peer_pool_limit, self.prefault, account, mapped)
     }
 
     /// Returns the options of a link's halves.

@@ -557,7 +557,7 @@ fn topics_that_cannot_be_are_faults() {
         ("topic.slot_len", topic_packet(16, 0, 4, 0)),
         ("topic.slot_len", topic_packet(16, 32, 4, 0)),
         ("topic.slot_len", topic_packet(16, 255, 4, 0)),
-        ("topic.slot_len", topic_packet(16, 1 << 17, 4, 0)),
+        ("topic.slot_len", topic_packet(16, 1 << 22, 4, 0)),
         ("topic.hold_limit", topic_packet(16, 256, 0, 0)),
         ("topic.hold_limit", topic_packet(16, 256, 65, 0)),
         ("topic.history", topic_packet(16, 256, 4, 16)),

@@ -8,6 +8,7 @@
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
 //! | [`neighbours`] | that a bad subscriber costs the others nothing |
 //! | [`in_place`] | messages that are written in place, and batches |
+//! | [`long_slots`] | messages that lie in long slots, and are read there |
 //! | [`deaths`] | that nothing of what is killed is missed, or kept |
 //! | [`shortage`] | what the publisher's own lack of descriptors costs |
 //! | [`stalls`] | how long a send waits, and for whom |
@@ -22,6 +23,7 @@ mod hostile;
 mod hostile_wire;
 mod in_place;
 mod lives;
+mod long_slots;
 mod memory;
 mod neighbours;
 mod policies;

@@ -149,6 +149,7 @@ fn impossible_options_are_errors() {
         PublishOptions::new().slots(1),
         PublishOptions::new().slot_len(32),
         PublishOptions::new().slot_len(100),
+        PublishOptions::new().slot_len(4 << 20),
         PublishOptions::new().history(256),
         PublishOptions::new().newest_limit(256),
         PublishOptions::new().hold_limit(0),
