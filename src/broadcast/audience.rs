@@ -10,8 +10,8 @@
 //!                held: a subscriber still reads it ─▶ its blocks go back to the pool
 //! ```
 //!
-//! 1. A message that keeps memory is withdrawn once it is older than every subscriber may ask for, and every subscriber that is
-//!    waited for has read it.
+//! 1. A message that keeps memory is withdrawn once it is older than the history, and every subscriber has read it or may no
+//!    longer ask for it.
 //! 2. A withdrawn message keeps its memory as long as a subscriber holds it. An evicted or dead subscriber holds nothing.
 //!    A subscriber that holds more bytes of such messages than it may is evicted.
 //! 3. A subscriber is told of every segment that a kept message lies in, when it joins or before the message is published.
@@ -252,13 +252,19 @@ impl State {
         self.seats().filter(|(_, seat)| seat.is_waited_for())
     }
 
-    /// Returns how many of the last messages a subscriber may ask for. `history` is that of the publisher.
-    fn depth(&self, history: u64) -> u64 {
-        let of = |seat: &Seat| match seat.policy() {
-            Policy::Newest(count) => u64::from(count),
-            _ => 1,
+    /// Returns the first message that a subscriber may ask for.
+    fn asked(&self, newest: u64) -> u64 {
+        let of = |seat: &Seat| {
+            seat.stay_awake(newest);
+            let depth = match seat.policy() {
+                Policy::Every => u64::MAX,
+                Policy::Newest(count) => count.into(),
+                Policy::Latest => 1,
+            };
+            seat.position(newest).max((newest + 1).saturating_sub(depth))
         };
-        self.seats.values().map(of).max().unwrap_or(0).max(history)
+        let reading = self.seats.values().filter(|seat| !seat.is_over());
+        reading.map(of).min().unwrap_or(u64::MAX)
     }
 
     /// Tells all subscribers of the segments of a message. Returns the first one that is waited for and takes no packet.
@@ -321,9 +327,8 @@ impl State {
     /// overwritten. Frees what no subscriber holds.
     fn withdraw(&mut self, writer: &SlotWriter<Mapping>, history: u64, overwritten: u64) {
         let newest = writer.next() - 1;
-        let read = self.last(newest).map_or(u64::MAX, |(_, position)| position);
-        let asked = (newest + 1).saturating_sub(self.depth(history));
-        let end = asked.min(read).max(overwritten);
+        let history = (newest + 1).saturating_sub(history);
+        let end = self.asked(newest).min(history).max(overwritten);
         let count = self.kept.iter().take_while(|record| record.message < end).count();
         if count > 0 {
             for record in self.kept.drain(..count) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions};
+use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions, Subscriber};
 use slipring::error::{Eviction, TryRecvError};
 use slipring::options::Resource;
 use slipring::{Context, ErrorKind, Options, TensorSet};
@@ -55,6 +55,57 @@ fn a_look_at_what_is_kept_changes_nothing() {
     let freed = stage.publisher.reclaim();
     assert!(freed >= FRAME as u64, "{freed}");
     assert_eq!(stage.publisher.kept_bytes(), kept - freed);
+}
+
+#[test]
+fn a_message_that_all_have_read_is_kept_for_nobody() {
+    let mut stage = Stage::with(Options::new().pool_quota(2 << 20), PublishOptions::default());
+    let mut readers = [(); 2].map(|()| stage.subscribe(SubscribeOptions::every()));
+    for number in 0..20u8 {
+        frame(&mut stage, number);
+        let kept = stage.kept_bytes();
+        assert!(kept >= FRAME as u64, "{kept}: nobody has read it");
+        let held = readers[0].recv().unwrap().unwrap().into_tensor().unwrap();
+        assert_eq!(stage.kept_bytes(), kept, "one of them has yet to read it");
+        drop(readers[1].recv().unwrap().unwrap());
+        assert_eq!(stage.kept_bytes(), kept, "one of them holds it");
+        assert_eq!(held.to_vec::<u8>().unwrap(), vec![number; FRAME]);
+        drop(held);
+        assert_eq!(stage.kept_bytes(), 0);
+        // The whole pool is there for the next one.
+        drop(stage.publisher.alloc::<u8>([FRAME * 7 / 4]).unwrap());
+    }
+}
+
+#[test]
+fn a_message_is_kept_while_one_that_may_miss_it_may_ask_for_it() {
+    let mut stage = Stage::new(PublishOptions::default());
+    let mut every = stage.subscribe(SubscribeOptions::every());
+    let mut latest = stage.subscribe(SubscribeOptions::latest());
+    let mut newest = stage.subscribe(SubscribeOptions::newest(3));
+    for round in 0..5u8 {
+        (0..6).for_each(|number| frame(&mut stage, 6 * round + number));
+        (0..6).for_each(|_| drop(every.recv().unwrap().unwrap()));
+        let frame = stage.kept_bytes() / 3;
+        assert!(frame >= FRAME as u64, "one may ask for three of them");
+        drop(latest.recv().unwrap().unwrap());
+        assert_eq!(stage.kept_bytes(), 3 * frame);
+        for left in (0..3u64).rev() {
+            drop(newest.recv().unwrap().unwrap());
+            assert_eq!(stage.kept_bytes(), left * frame);
+        }
+        frame_of_nobody(&mut stage, &mut [&mut every, &mut latest, &mut newest]);
+    }
+}
+
+/// All read the next message, and nobody keeps it.
+fn frame_of_nobody(stage: &mut Stage, readers: &mut [&mut Subscriber]) {
+    frame(stage, 0);
+    for reader in readers {
+        assert!(stage.kept_bytes() >= FRAME as u64);
+        assert_eq!(reader.recv().unwrap().unwrap().missed(), 0);
+    }
+    assert_eq!(stage.kept_bytes(), 0);
 }
 
 #[test]
