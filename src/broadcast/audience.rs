@@ -118,7 +118,7 @@ impl Audience {
         }
         // Any message that is published and not counted here waits for the lock, except the one that is under way.
         topic.first = (newest() + 1).saturating_sub(topic.history.into()).max(1);
-        seat.advance(topic.first);
+        seat.begin(topic.first);
         // The subscriber reads messages once it knows the topic, and must find the segments that they name.
         let segments: Vec<u32> = state.segments_from(topic.first).into_iter().collect();
         let told = seat

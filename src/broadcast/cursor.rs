@@ -2,6 +2,9 @@
 
 use crate::handshake::Policy;
 
+/// The number of a message that no publisher reaches. A subscriber counts on from here for ever without an overflow.
+pub(super) const END: u64 = 1 << 62;
+
 /// The place of a subscriber.
 #[derive(Debug)]
 pub(super) struct Cursor {
@@ -71,6 +74,12 @@ impl Cursor {
         self.has_begun = true;
         self.next += 1;
         (message, std::mem::take(&mut self.missed))
+    }
+
+    /// Goes to a place where no message comes, of which the publisher is not told.
+    pub(super) fn stop(&mut self) {
+        self.next = END;
+        self.told = END;
     }
 
     /// Returns the position to tell the publisher of, if it is far behind, or behind at all and `now` is set.

@@ -576,9 +576,10 @@ impl Feed {
         }
     }
 
-    /// Ends the link. Returns the reason: what an evicted subscriber finds is no fault.
+    /// Ends the link, and takes no further message. Returns the reason: what an evicted subscriber finds is no fault.
     #[cold]
-    fn fail(&self, error: impl Into<Error>) -> Error {
+    fn fail(&mut self, error: impl Into<Error>) -> Error {
+        self.cursor.stop();
         // Pairs with Seat::evict: a side that finds what the publisher does after an eviction finds the eviction.
         Edge::Overrun.acquire();
         self.link.fail(self.evicted().unwrap_or_else(|| error.into()))

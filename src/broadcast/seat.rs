@@ -1,7 +1,7 @@
 //! One subscriber, as its publisher sees it.
 //!
 //! 1. What the subscriber wrote is loaded once and judged: a position beyond the newest message counts as the end of it, and
-//!    one that goes back as the furthest one so far.
+//!    one that goes back as the furthest one so far. A hold of a message before the first one counts as none.
 //! 2. A subscriber that has left reads no further message, but may still hold some.
 
 use std::cell::Cell;
@@ -22,7 +22,9 @@ use crate::wake::{GONE, HOT};
 pub(super) struct Seat {
     session: Session,
     policy: Policy,
-    /// The furthest position so far. At first the first message that it reads.
+    /// The first message that it may read.
+    first: u64,
+    /// The furthest position so far. At first the first message.
     furthest: Cell<u64>,
     joined: Instant,
     holds: usize,
@@ -54,9 +56,10 @@ impl Seat {
         let (joined, announced) = (Instant::now(), AnnouncedSegments::default());
         // Its Hello offers fewer words than a library does.
         let holds = holds.min(session.link.terms().peer.loan_slots) as usize;
-        let furthest = Cell::new(0);
+        let (first, furthest) = (0, Cell::new(0));
         let (is_hot, slept_at) = (Cell::new(false), Cell::new(0));
-        let seat = Self { session, policy, furthest, joined, holds, announced, is_hot, slept_at };
+        let seat =
+            Self { session, policy, first, furthest, joined, holds, announced, is_hot, slept_at };
         // A subscriber tells the publisher after each message with memory in the pool, and the publisher seldom sleeps.
         seat.heat();
         seat
@@ -120,6 +123,12 @@ impl Seat {
         self.furthest.get()
     }
 
+    /// Sets the first message that the subscriber may read.
+    pub(super) fn begin(&mut self, first: u64) {
+        self.first = first;
+        self.advance(first);
+    }
+
     /// Notes a position that the subscriber has told. One that goes back changes nothing.
     pub(super) fn advance(&self, position: u64) {
         self.furthest.set(position.max(self.furthest.get()));
@@ -139,11 +148,11 @@ impl Seat {
         is_alive && !self.session.link.peer_left()
     }
 
-    /// Returns the messages that the subscriber holds.
+    /// Returns the messages that the subscriber holds. One before its first message is a lie, and holds nothing.
     pub(super) fn held(&self) -> impl Iterator<Item = u64> {
         let peer = self.session.link.peer();
         let words = (0..self.holds).map(|index| peer.load(layout::RETURNS + 8 * index));
-        words.filter(|message| *message != 0)
+        words.filter(|message| *message != 0 && *message >= self.first)
     }
 
     /// Returns whether the subscriber knows these segments of the pool.

@@ -14,6 +14,7 @@
 //!    own, and loads the state once more behind a full barrier. The writer that takes the memory back stores `2 · n + 1`,
 //!    and loads the words of all readers behind a full barrier. So one of the two sees the other.
 
+use crate::broadcast::cursor::END;
 use crate::broadcast::layout::{Geometry, HEADER, NEWEST, PAYLOAD};
 use crate::shm::{OwnRing, OwnWords, PeerRing, PeerWords};
 use crate::sync::{Edge, Ordering};
@@ -29,9 +30,6 @@ fn published(message: u64) -> u64 {
 fn withdrawn(message: u64) -> u64 {
     message << 1 | 1
 }
-
-/// No publisher gets so far. A subscriber counts on from here for ever without an overflow.
-const MOST: u64 = 1 << 62;
 
 /// The writing end.
 #[derive(Debug)]
@@ -137,7 +135,7 @@ impl<P: PeerWords> SlotReader<P> {
     /// Returns the number of the newest message, as of a moment ago.
     #[inline(always)]
     pub(super) fn newest(&self) -> u64 {
-        self.peer.load(NEWEST).min(MOST)
+        self.peer.load(NEWEST).min(END)
     }
 
     /// Returns whether something is where a message is due: itself, or a sign that it is gone.

@@ -24,7 +24,7 @@ use crate::{Stage, next};
 
 /// Policies in a Hello.
 pub const EVERY: u32 = 1;
-const NEWEST: u32 = 2;
+pub const NEWEST: u32 = 2;
 pub const LATEST: u32 = 3;
 
 /// Words of a topic.
@@ -35,7 +35,7 @@ pub const SPILLED: u64 = 1 << 12;
 
 const FRAME: usize = 1 << 20;
 
-fn quick() -> PublishOptions {
+pub fn quick() -> PublishOptions {
     PublishOptions::new().slots(16).newest_limit(8).stall_after(Duration::from_millis(30))
 }
 
@@ -55,7 +55,7 @@ pub fn join(stage: &Stage, hello: Hello) -> RawPeer {
 }
 
 /// Publishes messages, which an honest subscriber receives.
-fn goes_on(stage: &mut Stage, honest: &mut Subscriber, count: usize) {
+pub fn goes_on(stage: &mut Stage, honest: &mut Subscriber, count: usize) {
     for number in 0..count {
         let message = vec![number as u8; if number % 5 == 4 { 20_000 } else { 9 }];
         stage.publisher.send(&message).unwrap();
@@ -63,7 +63,7 @@ fn goes_on(stage: &mut Stage, honest: &mut Subscriber, count: usize) {
     }
 }
 
-fn evictions(stage: &Stage) -> usize {
+pub fn evictions(stage: &Stage) -> usize {
     let events = stage.publisher.take_events();
     let is_one = |kind| kind == EventKind::Evicted(Eviction::Stalled);
     events.iter().filter(|event| is_one(event.kind())).count()
@@ -506,14 +506,14 @@ const SLOT: u64 = 256;
 const ROOM: u64 = SLOT - 16;
 
 /// A topic made by hand, with a subscriber.
-struct Topic {
+pub struct Topic {
     memory: Memory,
-    peer: RawPeer,
+    pub peer: RawPeer,
 }
 
 impl Topic {
     /// A topic that has said nothing but a number of the newest message.
-    fn new(options: SubscribeOptions, newest: u64) -> (Subscriber, Self) {
+    pub fn new(options: SubscribeOptions, newest: u64) -> (Subscriber, Self) {
         let (fd, memory) = raw::segment(page() + (SLOTS * SLOT).next_multiple_of(page()));
         memory.store(NEWEST_WORD, newest);
         let (subscriber, peer) = joins(options, |socket| {
@@ -527,7 +527,7 @@ impl Topic {
         (page() + message % SLOTS * SLOT) as usize
     }
 
-    fn publish(&self, message: u64, word: u64, payload: &[u8]) {
+    pub fn publish(&self, message: u64, word: u64, payload: &[u8]) {
         let slot = self.slot(message);
         self.memory.store(slot, 0);
         self.memory.store(slot + 8, word);

@@ -5,6 +5,7 @@
 //! | [`policies`] | what each policy receives and misses, and what history is |
 //! | [`reactors`] | many subscribers on one thread |
 //! | [`shares`] | what they leave of its time to others |
+//! | [`segments`] | which segments of the pool a subscriber is told of, and which it may unmap |
 //! | [`memory`] | who keeps which memory of the pool, and when it comes back |
 //! | [`neighbours`] | that a bad subscriber costs the others nothing |
 //! | [`in_place`] | messages that are written in place, and batches |
@@ -13,6 +14,7 @@
 //! | [`shortage`] | what the publisher's own lack of descriptors costs |
 //! | [`stalls`] | how long a send waits, and for whom |
 //! | [`hostile`] | subscribers and publishers that lie |
+//! | [`late`] | liars that join late |
 //! | [`lives`] | joins, ends, restarts, evictions, and what the publisher is told of them |
 //! | [`wire`] | that `docs/wire.md` is enough to write a subscriber |
 //! | [`hostile_wire`] | and one that lies without end |
@@ -22,12 +24,14 @@ mod driven;
 mod hostile;
 mod hostile_wire;
 mod in_place;
+mod late;
 mod lives;
 mod long_slots;
 mod memory;
 mod neighbours;
 mod policies;
 mod reactors;
+mod segments;
 mod shares;
 mod shortage;
 mod stalls;
