@@ -172,11 +172,17 @@ impl Feed {
         self.takes_turns = true;
     }
 
+    /// Returns what [`rest`](Self::rest) returns, once.
+    pub(super) fn take_rest(&mut self) -> Option<Duration> {
+        let rest = self.rest();
+        self.is_left = false;
+        rest
+    }
+
     /// Returns how long the caller lets the publisher rest, if the last poll has left something or the share is spent. Zero: until
     /// other peers have had their turns.
-    pub(super) fn take_rest(&mut self) -> Option<Duration> {
-        let is_left = std::mem::take(&mut self.is_left);
-        is_left.then(|| self.link.control_socket().rest().unwrap_or_default())
+    pub(super) fn rest(&self) -> Option<Duration> {
+        self.is_left.then(|| self.link.control_socket().rest().unwrap_or_default())
     }
 
     /// Returns whether [`take_rest`](Self::take_rest) returns a rest.
@@ -233,7 +239,8 @@ impl Feed {
                 return Ok(());
             }
             if self.is_left {
-                return Err(TryRecvError::Empty);
+                self.await_turn(patience)?;
+                continue;
             }
             if !is_alive {
                 self.tell(true);
@@ -245,6 +252,33 @@ impl Feed {
             self.wait(patience)?;
             in_vain = true;
         }
+    }
+
+    /// Takes the next message as [`take`](Self::take) does. Where the thread serves several peers, and does not wait, what the look
+    /// passes over is charged.
+    #[inline(always)]
+    pub(super) fn receive(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
+        if self.takes_turns && matches!(patience, RecvPatience::None) {
+            return self.take_in_turn();
+        }
+        self.take(patience)
+    }
+
+    #[cold]
+    fn take_in_turn(&mut self) -> Result<(), TryRecvError> {
+        self.is_left = false;
+        match self.poll() {
+            Err(TryRecvError::Empty) if !self.is_left => self.take(RecvPatience::None),
+            polled => polled,
+        }
+    }
+
+    /// Lets the publisher rest, if the caller waits.
+    #[cold]
+    fn await_turn(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
+        check_time(patience)?;
+        std::thread::sleep(self.take_rest().unwrap_or_default());
+        Ok(())
     }
 
     #[inline(always)]

@@ -183,7 +183,7 @@ impl Subscriber {
     #[inline(always)]
     fn take(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
         match &mut self.feed {
-            Some(feed) => match feed.take(patience) {
+            Some(feed) => match feed.receive(patience) {
                 Err(error) if is_end(&error) && self.options.reconnects() => {
                     self.feed = None;
                     self.take_anew(patience)
@@ -201,7 +201,7 @@ impl Subscriber {
         let start = Instant::now();
         loop {
             match self.joining().join() {
-                Ok(feed) => match self.feed.insert(feed).take(patience) {
+                Ok(feed) => match self.install(feed).receive(patience) {
                     Err(error) if is_end(&error) => self.feed = None,
                     taken => return taken,
                 },
@@ -253,14 +253,6 @@ impl Subscriber {
         }
     }
 
-    /// Notes that the thread that polls serves several peers.
-    pub(crate) fn take_turns(&mut self) {
-        self.takes_turns = true;
-        if let Some(feed) = &mut self.feed {
-            feed.take_turns();
-        }
-    }
-
     /// Returns how long the caller lets the publisher rest before the next poll, if the last one has left something or the
     /// publisher has spent its share of the thread's time.
     pub(crate) fn take_rest(&mut self) -> Option<Duration> {
@@ -303,11 +295,11 @@ impl Subscriber {
     }
 
     /// Reads from the publisher that a [`Joining`] has joined.
-    pub(crate) fn install(&mut self, mut feed: Feed) {
+    pub(crate) fn install(&mut self, mut feed: Feed) -> &mut Feed {
         if self.takes_turns {
             feed.take_turns();
         }
-        self.feed = Some(feed);
+        self.feed.insert(feed)
     }
 
     /// Returns the socket to sleep on, or `None` while there is no publisher.
@@ -346,6 +338,21 @@ impl Subscriber {
         let feed = self.feed.as_ref()?;
         feed.use_descriptor();
         Some(feed.as_fd())
+    }
+
+    /// Notes that the thread that receives serves other peers, too: what a publisher has it do has a share of its time, as with
+    /// [`Receiver::take_turns`](crate::Receiver::take_turns).
+    pub fn take_turns(&mut self) {
+        self.takes_turns = true;
+        if let Some(feed) = &mut self.feed {
+            feed.take_turns();
+        }
+    }
+
+    /// Returns how long what is left waits after [`try_recv`](Self::try_recv) was empty, as
+    /// [`Receiver::rest`](crate::Receiver::rest) does.
+    pub fn rest(&self) -> Option<Duration> {
+        self.feed.as_ref()?.rest()
     }
 
     /// Returns whether the subscriber looks for another publisher after the present one. Its descriptor changes then.

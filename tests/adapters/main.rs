@@ -2,6 +2,7 @@
 
 mod broadcast;
 mod faults;
+mod floods;
 mod fork;
 mod mio;
 mod shares;

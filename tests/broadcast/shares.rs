@@ -108,24 +108,19 @@ impl Scene {
     }
 }
 
-#[test]
-fn messages_that_are_gone_are_passed_over_between_round_trips_of_another_link() {
+/// A subscriber whose message comes behind many that are gone.
+fn behind_withdrawn_messages() -> (Subscriber, Topic) {
     const LAST: u64 = 65_000;
-    let mut scene = Scene::new();
     let (subscriber, topic) = Topic::new(SubscribeOptions::newest(LAST as u32), 1 << 16, LAST);
     (1..LAST).for_each(|message| topic.memory.store(topic.slot(message), message << 1 | 1));
     topic.publish(LAST, header(MESSAGE, 2), b"ok");
-    scene.subscribe(subscriber);
-    let trips = scene.trips();
-    // 8192 of them a look.
-    assert!(trips >= 6, "{trips} round trips");
+    (subscriber, topic)
 }
 
-#[test]
-fn packets_are_read_between_round_trips_of_another_link() {
+/// A subscriber whose message comes behind many packets.
+fn behind_packets() -> (Subscriber, Topic) {
     const LEN: u64 = 64 << 20;
     const LAST: u32 = 60;
-    let mut scene = Scene::new();
     let (subscriber, topic) = Topic::new(SubscribeOptions::every(), 16, 0);
     let (fd, _memory) = raw::segment(LEN);
     for number in 0..=LAST {
@@ -137,6 +132,53 @@ fn packets_are_read_between_round_trips_of_another_link() {
     }
     let lent = Lent { segment: LAST, slot: 0, offset: 0, len: 1000, generation: 0 };
     topic.publish(1, header(MESSAGE | POOLED, 32), &lent.encode());
+    (subscriber, topic)
+}
+
+/// Returns how many turns of a loop by descriptor it takes until the subscriber has its message.
+fn turns(subscriber: &mut Subscriber) -> usize {
+    assert!(subscriber.descriptor().is_some());
+    subscriber.take_turns();
+    for turns in 0..1_000_000 {
+        match subscriber.try_recv() {
+            Ok(Some(_)) => return turns,
+            Err(TryRecvError::Empty) => {
+                std::thread::sleep(subscriber.rest().expect("more is left"))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("it never comes");
+}
+
+#[test]
+fn a_loop_by_descriptor_has_other_turns_between_what_a_publisher_has_it_do() {
+    let (mut subscriber, topic) = behind_withdrawn_messages();
+    // 8192 of them a look.
+    let count = turns(&mut subscriber);
+    assert!(count >= 6, "{count} turns");
+    assert_eq!(subscriber.rest(), None, "nothing is left");
+    drop(topic);
+    let (mut subscriber, _topic) = behind_packets();
+    // The kernel counts the pages of 64 MiB in some 0.6 ms, and a look ends after 1 ms.
+    let count = turns(&mut subscriber);
+    assert!(count > 8, "{count} turns");
+}
+
+#[test]
+fn messages_that_are_gone_are_passed_over_between_round_trips_of_another_link() {
+    let mut scene = Scene::new();
+    let (subscriber, _topic) = behind_withdrawn_messages();
+    scene.subscribe(subscriber);
+    let trips = scene.trips();
+    // 8192 of them a look.
+    assert!(trips >= 6, "{trips} round trips");
+}
+
+#[test]
+fn packets_are_read_between_round_trips_of_another_link() {
+    let mut scene = Scene::new();
+    let (subscriber, _topic) = behind_packets();
     scene.subscribe(subscriber);
     let trips = scene.trips();
     // The kernel counts the pages of 64 MiB in some 0.6 ms, and a look ends after 1 ms.
