@@ -379,7 +379,8 @@ fn service_text(publishes: bool) -> &'static str {
 
 fn refusal_text(code: u32) -> String {
     match code {
-        2 => "it could not use this side's hello".into(),
+        2 => "it could not use this side's hello (it refuses every subscriber so if it knows no broadcasts)"
+            .into(),
         3 => "it could not use this side's segment".into(),
         4 => "it has no memory or descriptors left".into(),
         8 => "it has as many subscribers as it may have (PublishOptions::subscriber_limit)".into(),

@@ -420,7 +420,10 @@ fn a_side_of_another_version_is_told_both_versions() {
         let socket = raw::accept(&listener);
         raw::receive(&socket).expect("a Hello");
         raw::send(&socket, &raw::refusal_packet(versions, 2), &[]).unwrap();
-        assert_eq!(*asking.join().unwrap().kind(), expected);
+        let met = asking.join().unwrap();
+        assert_eq!(*met.kind(), expected);
+        let text = met.to_string();
+        assert!(text.contains(if versions.0 == 1 { "knows no broadcasts" } else { "3" }), "{text}");
     }
 }
 

@@ -77,8 +77,25 @@ fn links_and_broadcasts_do_not_mix() {
     });
     let met = asking.join().unwrap();
     assert_eq!(*met.kind(), ErrorKind::WrongService { publishes: false });
-    let met = context.publish(&stage.name, PublishOptions::default()).unwrap_err();
-    assert!(matches!(met.kind(), ErrorKind::AddressInUse { .. }));
+}
+
+#[test]
+fn a_second_publisher_of_a_name_is_refused_and_the_first_one_goes_on() {
+    let mut stage = Stage::new(PublishOptions::default());
+    let mut subscriber = stage.subscribe(SubscribeOptions::every());
+    for (context, number) in [(stage.context.clone(), 1u8), (Context::new().unwrap(), 2)] {
+        let met = context.publish(&stage.name, PublishOptions::default()).unwrap_err();
+        assert!(matches!(met.kind(), ErrorKind::AddressInUse { .. }), "{met:?}");
+        let text = met.to_string();
+        assert!(text.contains(&stage.name) && text.contains("take another address"), "{text}");
+        stage.publisher.send(&[number]).unwrap();
+        assert_eq!(next(&mut subscriber), (vec![number], 0));
+        let mut newcomer = stage.subscribe(SubscribeOptions::every());
+        stage.publisher.send(b"both").unwrap();
+        for one in [&mut subscriber, &mut newcomer] {
+            assert_eq!(next(one), (b"both".to_vec(), 0));
+        }
+    }
 }
 
 #[test]

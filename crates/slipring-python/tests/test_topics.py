@@ -91,6 +91,15 @@ def test_policies_are_checked(name: str) -> None:
         slipring.publish(name, slots=3)
 
 
+def test_a_name_has_one_publisher(name: str) -> None:
+    with slipring.publish(name) as publisher, slipring.subscribe(name, "every") as subscriber:
+        with pytest.raises(slipring.AddressInUse, match=name):
+            slipring.publish(name)
+        publisher.send(b"on")
+        sample = subscriber.recv()
+        assert sample is not None and sample.message == b"on"
+
+
 def test_a_subscriber_is_told_of_the_end(name: str) -> None:
     publisher = slipring.publish(name)
     subscriber = slipring.subscribe(name, "every", reconnect=False)
