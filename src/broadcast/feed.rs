@@ -14,30 +14,27 @@ use std::time::{Duration, Instant};
 
 use crate::broadcast::cursor::Cursor;
 use crate::broadcast::layout::{BELL, Geometry};
+use crate::broadcast::opening::open;
 use crate::broadcast::record::Published;
 use crate::broadcast::sample::{Body, InSlot, Rare, Sample};
 use crate::broadcast::slots::{Look, SlotReader};
-use crate::channel::attachment::{borrow_held, borrow_whole};
+use crate::broadcast::topic;
+use crate::channel::attachment::borrow_whole;
 use crate::channel::hold::{Hold, HoldLimits};
-use crate::channel::loan_descriptor as pooled;
 use crate::channel::loan_descriptor::LoanDescriptor;
 use crate::channel::segment_cache::SegmentCache;
-use crate::channel::{Claims, ExtensionSlot, Metadata, Watch};
+use crate::channel::{ExtensionSlot, Metadata, Watch};
 use crate::error::{Error, ErrorKind, Eviction, Fault, Result, TryRecvError, memory};
-use crate::handshake::packet::{PACKET, Packet, Reason, Topic};
+use crate::handshake::packet::Reason;
 use crate::handshake::peer::Peer;
-use crate::handshake::socket::{self, Incoming, Received};
 use crate::handshake::{Policy, layout};
 use crate::link::LinkSocket;
-use crate::link::control_socket;
 use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::link::waiter::Waiter;
 use crate::patience::RecvPatience;
-use crate::ring::Kind;
-use crate::shm::{OwnWords, PeerMapping, PeerSegment, PeerWords};
+use crate::shm::{OwnWords, PeerMapping, PeerWords};
 use crate::sync::Edge;
-use crate::tensor::open_set;
 use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 
 /// Slots that one look passes over at most: twice as many as a topic can have, so no look at an honest publisher ends by it. One
@@ -126,7 +123,7 @@ impl Feed {
         spin: Spin,
         (since, deadline): (Instant, Instant),
     ) -> Result<Self> {
-        let (topic, segment) = receive_topic(&session, (since, deadline))?;
+        let (topic, segment) = topic::receive(&session, (since, deadline))?;
         let geometry = Geometry::of(&topic);
         let words = segment.mapping().clone();
         let slots = SlotReader::new(words.clone(), geometry);
@@ -653,51 +650,6 @@ impl Drop for Feed {
     }
 }
 
-/// Opens a message whose payload in the slot is in the buffer. Returns where the payload begins behind the metadata, and the rest.
-/// A payload that has spilled replaces what is in the buffer.
-fn open(
-    published: Published,
-    (payload, len): (&mut Vec<u8>, &mut usize),
-    (session, segments): (&Arc<Session>, &mut SegmentCache),
-    hold: Option<&Hold<'_>>,
-    extension: &mut Option<Arc<ExtensionSlot>>,
-) -> Result<(usize, Rare)> {
-    let header = published.header;
-    let lie = || Error::from(Fault::RecordHeader { header: header.to_word() });
-    if published.is_spilled {
-        let hold = hold.ok_or_else(lie)?;
-        let descriptor = payload.first_chunk().ok_or_else(lie)?;
-        let descriptor = LoanDescriptor::decode(descriptor);
-        let range = borrow_held(session, segments, &descriptor, hold)?;
-        if range.bytes().len() as u64 != header.len() {
-            return Err(lie());
-        }
-        *payload = range.bytes().try_to_vec()?;
-        range.check()?;
-        *len = payload.len();
-    }
-    let (metadata, rest) = published.split(&payload[..*len])?;
-    let start = *len - rest.len();
-    if header.kind() == Kind::Message {
-        let body = match (header.is_pooled(), hold) {
-            (false, _) => Body::Slot,
-            (true, Some(hold)) => {
-                let descriptor = rest.first_chunk().ok_or_else(lie)?;
-                let descriptor = LoanDescriptor::decode(descriptor);
-                Body::Block(borrow_held(session, segments, &descriptor, hold)?)
-            }
-            (true, None) => return Err(lie()),
-        };
-        return Ok((start, Rare { metadata, body }));
-    }
-    let table = header.attachments() * pooled::LEN;
-    let (table, description) = rest.split_at_checked(table).ok_or_else(lie)?;
-    let mut claims = Claims::held((session, segments), table, hold, Metadata::new(), extension);
-    let set = open_set(description, &mut claims)?;
-    claims.finish()?;
-    Ok((start, Rare { metadata, body: Body::Tensors(set) }))
-}
-
 /// Returns a buffer for so many bytes, which the publisher chooses.
 fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
@@ -713,51 +665,4 @@ fn check_time(patience: RecvPatience) -> Result<(), TryRecvError> {
         RecvPatience::None => Err(TryRecvError::Empty),
         patience => patience.check(Instant::now()),
     }
-}
-
-fn is_segment(packet: &Received<PACKET>) -> bool {
-    matches!(Packet::decode(&packet.bytes[..packet.len]), Ok(Packet::Segment { .. }))
-}
-
-/// Waits for the topic, behind the segments that its messages name. Returns it with its memory.
-fn receive_topic(
-    session: &Session,
-    (since, deadline): (Instant, Instant),
-) -> Result<(Topic, PeerSegment)> {
-    let socket = session.link.socket();
-    let mut packet = loop {
-        match control_socket::receive(socket)? {
-            Incoming::Packet(packet) if is_segment(&packet) => {
-                session.link.control_socket().admit(packet, socket)?;
-            }
-            Incoming::Packet(packet) => {
-                packet.is_whole(socket)?;
-                break packet;
-            }
-            Incoming::End => return Err(ErrorKind::PeerClosed.into()),
-            Incoming::Nothing => {
-                if !socket::wait_readable(socket, Some(deadline))? {
-                    return Err(ErrorKind::TimedOut { after: since.elapsed() }.into());
-                }
-            }
-        }
-    };
-    let topic = match Packet::decode(&packet.bytes[..packet.len])? {
-        Packet::Topic(topic) => topic,
-        other => return Err(other.out_of_place().into()),
-    };
-    let count = packet.descriptors.len();
-    let fd = if count == 1 { packet.descriptors.pop() } else { None };
-    let fd = fd.ok_or(Fault::DescriptorCount { count, expected: 1 })?;
-    let len = Geometry::of(&topic).topic_len();
-    let account = session.link.account();
-    let charges = [
-        account.charge(crate::account::Resource::Mappings, 1)?,
-        account.charge(crate::account::Resource::MappedBytes, len as u64)?,
-    ];
-    let (peer, mapped) = (session.link.identity(), session.env.mapped());
-    let process = (peer.uid(), peer.pid());
-    let segment = mapped.attach(process, &fd, (len, false), false, charges)?;
-    fd.close_mapped();
-    Ok((topic, segment))
 }

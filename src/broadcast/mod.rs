@@ -46,6 +46,7 @@ mod info;
 mod layout;
 #[cfg(all(test, slipring_loom))]
 mod models;
+mod opening;
 mod options;
 mod publisher;
 mod record;
@@ -55,6 +56,7 @@ mod seat;
 mod slots;
 mod stall;
 mod subscriber;
+mod topic;
 
 pub use crate::handshake::Policy;
 pub use event::{Event, EventKind};
