@@ -199,13 +199,15 @@ impl Subscriber {
     fn take_anew(&mut self, patience: RecvPatience) -> Result<(), TryRecvError> {
         self.restarted = true;
         let start = Instant::now();
+        let until = if let RecvPatience::Until(until) = patience { Some(until) } else { None };
         loop {
-            match self.joining().join() {
+            match self.joining().join_until(until) {
                 Ok(feed) => match self.install(feed).receive(patience) {
                     Err(error) if is_end(&error) => self.feed = None,
                     taken => return taken,
                 },
-                Err(error) if is_absent(&error) => {}
+                // Somebody who does not answer has the address.
+                Err(error) if is_absent(&error) || error.is_timeout() => {}
                 Err(error) => return Err(error.into()),
             }
             patience.check(start)?;
@@ -368,8 +370,14 @@ impl Joining {
     ///
     /// As [`Context::subscribe`].
     pub(crate) fn join(&self) -> Result<Feed> {
+        self.join_until(None)
+    }
+
+    /// As [`join`](Self::join), no longer than until then.
+    fn join_until(&self, until: Option<Instant>) -> Result<Feed> {
         let Self { context, address, policy } = self;
-        let (since, deadline) = (Instant::now(), context.handshake_deadline());
+        let (since, longest) = (Instant::now(), context.handshake_deadline());
+        let deadline = until.map_or(longest, |until| until.min(longest));
         let session = context.join(address, *policy, deadline)?.session;
         Feed::join(session, *policy, context.spin_option(), (since, deadline))
     }

@@ -1,15 +1,15 @@
 //! Joins, ends, restarts, and what is told of them.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slipring::broadcast::{EventKind, PublishOptions, SubscribeOptions, SubscriberState};
 use slipring::error::TryRecvError;
-use slipring::{Context, ErrorKind};
+use slipring::{Context, ErrorKind, Options};
 
 use crate::hostile::{EVERY, NEWEST_WORD, joins};
 use crate::support::raw::{self, Hello, RawPeer};
-use crate::support::wait_until;
+use crate::support::{HANG, wait_until};
 use crate::{Stage, next, soon, unique_name};
 
 #[test]
@@ -57,6 +57,34 @@ fn a_publisher_that_comes_again_is_found() {
     let sample = subscriber.recv().unwrap().unwrap();
     assert!(!sample.restarted());
     drop(again.join().unwrap());
+}
+
+#[test]
+fn a_receive_does_not_wait_for_the_answer_of_a_publisher_beyond_its_deadline() {
+    let name = unique_name();
+    let patient = Context::with_options(Options::new().handshake_timeout(HANG)).unwrap();
+    let hasty = Options::new().handshake_timeout(Duration::from_millis(30));
+    let hasty = Context::with_options(hasty).unwrap();
+    let publisher = patient.publish(&name, PublishOptions::default()).unwrap();
+    let subscribe = |context: &Context| context.subscribe(&name, SubscribeOptions::every());
+    let (mut patient, mut hasty) = (subscribe(&patient).unwrap(), subscribe(&hasty).unwrap());
+    drop(publisher);
+    // It listens, and answers nobody.
+    let silent = raw::listen(&name);
+    let start = Instant::now();
+    let met = patient.recv_deadline(start + Duration::from_millis(50)).map(drop).unwrap_err();
+    assert!(met.is_timeout(), "{met}");
+    assert!(start.elapsed() < HANG / 2, "{:?}", start.elapsed());
+    // A receive without a deadline goes on beyond the time of a handshake.
+    let waiting =
+        std::thread::spawn(move || hasty.recv().map(|one| one.unwrap().to_vec().unwrap()));
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waiting.is_finished());
+    drop(silent);
+    let mut publisher = Context::new().unwrap().publish(&name, PublishOptions::default()).unwrap();
+    wait_until("the join", || publisher.subscribers().len() == 1);
+    publisher.send(b"here").unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap(), b"here");
 }
 
 #[test]
