@@ -109,7 +109,7 @@ fn holds_that_are_given_back_twice_or_too_early() {
             // It says that it has read the message, holds it in every word, and gives back what others hold, too.
             liar.position(sent + 1);
             (0..3).for_each(|word| liar.own.store(RETURNS + 8 * word, sent));
-            let held = viewer.recv().unwrap().unwrap().into_owned();
+            let held = viewer.recv().unwrap().unwrap().into_owned().unwrap();
             (0..256).for_each(|word| liar.own.store(RETURNS + 8 * word, 0));
             assert!(next(&mut honest) == (frame, 0));
             stage.publisher.reclaim();
