@@ -33,7 +33,7 @@ use crate::link::link::Link;
 use crate::link::session::Session;
 use crate::link::waiter::Waiter;
 use crate::patience::RecvPatience;
-use crate::shm::{OwnWords, PeerMapping, PeerWords};
+use crate::shm::{OwnWords, PeerMapping, PeerSegment, PeerWords};
 use crate::sync::Edge;
 use crate::wake::{Attention, Sleeper, Spin, Waker, before_last_look};
 
