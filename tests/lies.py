@@ -28,18 +28,21 @@ class Liar:
     """A thread that lies until it is stopped."""
 
     def __init__(self, subscriber, name):
-        self.over, self.steps = threading.Event(), 0
+        self.begun, self.over, self.steps = threading.Event(), threading.Event(), 0
         self.thread = threading.Thread(target=self.run, args=(LIES[name](subscriber),), daemon=True)
         self.thread.start()
 
     def run(self, steps):
         for _ in steps:
             self.steps += 1
+            self.begun.set()
             if self.over.is_set():
                 break
             time.sleep(0)
 
     def stop(self):
+        # On a busy machine the thread may not have had its first turn.
+        self.begun.wait(timeout=15)
         self.over.set()
         self.thread.join()
         return f"stopped after {'some' if self.steps else 'no'} steps"
