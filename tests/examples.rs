@@ -267,6 +267,162 @@ fn a_consumer_tells_what_is_wrong() {
     }
 }
 
+/// A robot of five nodes, whose logger writes a file that goes with it.
+struct Robot {
+    name: String,
+    log: PathBuf,
+}
+
+impl Robot {
+    fn new() -> Self {
+        let name = unique_name();
+        let log = std::env::temp_dir().join(format!("{name}.csv"));
+        Self { name, log }
+    }
+
+    fn start(&self, node: &str) -> Example {
+        let options = match node {
+            "camera" => "--height 240 --width 320".into(),
+            "logger" => format!("--log {}", self.log.display()),
+            _ => String::new(),
+        };
+        Example::start("robot", &format!("{node} --name {} {options}", self.name))
+    }
+
+    /// The whole lines of the log about a topic, split at their commas.
+    fn rows(&self, topic: &str) -> Vec<Vec<String>> {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let rows = whole.lines().map(|line| line.split(',').map(str::to_owned).collect());
+        rows.filter(|row: &Vec<String>| row[0] == topic).collect()
+    }
+
+    /// Waits for more tracks in the log.
+    fn goes_on(&self, nodes: &[Example]) {
+        let (deadline, before) = (soon(), self.rows("tracks").len());
+        while self.rows("tracks").len() < before + 30 {
+            let said: Vec<_> = nodes.iter().map(Example::said).collect();
+            assert!(Instant::now() < deadline, "no tracks come:\n{}", said.join("\n"));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The tracks that follow ten others of one tracker, of which each is about the next frame or the one after it: the filter
+    /// has found the velocity.
+    fn steady(&self) -> Vec<Vec<String>> {
+        let number = |row: &[String]| row[1].parse::<u64>().unwrap();
+        let follows = |two: &[Vec<String>]| {
+            two[1][4] == "0" && matches!(number(&two[1]).wrapping_sub(number(&two[0])), 1 | 2)
+        };
+        let tracks = self.rows("tracks");
+        let windows = tracks.windows(11).filter(|window| window.windows(2).all(follows));
+        windows.map(|window| window[10].clone()).collect()
+    }
+
+    /// How far the position of a row of the log is from the disc in its frame, in pixels, and how far its velocity is, if the
+    /// row has one, in pixels a frame. The frame has 240 x 320 pixels, and the disc runs along an ellipse in 240 frames.
+    fn is_off(row: &[String]) -> (f64, f64) {
+        let number = |at: usize| row[at].parse::<f64>().unwrap();
+        let turn = std::f64::consts::TAU / 240.0;
+        let (sin, cos) = (turn * number(1)).sin_cos();
+        let position = (number(5) - 160.0 - 112.0 * cos).hypot(number(6) - 120.0 - 84.0 * sin);
+        let velocity = || (number(7) + turn * 112.0 * sin).hypot(number(8) - turn * 84.0 * cos);
+        (position, if row[7].is_empty() { 0.0 } else { velocity() })
+    }
+}
+
+impl Drop for Robot {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+#[test]
+fn a_robot_goes_on_when_any_of_its_nodes_was_killed_and_started_again() {
+    let robot = Robot::new();
+    // Each waits for the next one.
+    let names = ["logger", "viewer", "tracker", "detector", "camera"];
+    let mut nodes = names.map(|node| robot.start(node));
+    robot.goes_on(&nodes);
+    nodes[4].says("camera: subscriber with pid");
+    let descriptors = |camera: &Example| {
+        camera.says_times("3 subscribers", camera.said().matches("3 subscribers").count() + 1);
+        std::fs::read_dir(format!("/proc/{}/fd", camera.child.id())).unwrap().count()
+    };
+    let before = descriptors(&nodes[4]);
+    for at in 0..nodes.len() {
+        if names[at] == "camera" {
+            let after = descriptors(&nodes[at]);
+            // The pool may have grown by a segment. What three dead readers left would be more.
+            assert!(after <= before + 2, "{before} descriptors, and {after} after three deaths");
+        }
+        nodes[at].child.kill().unwrap();
+        nodes[at].child.wait().unwrap();
+        let said = nodes[at].said();
+        if names[at] == "camera" {
+            assert_eq!(said.matches(": Died").count(), 3, "{said}");
+        }
+        nodes[at] = robot.start(names[at]);
+        robot.goes_on(&nodes);
+    }
+    // Each that lived longer than a publisher of its has seen another one.
+    for (at, topic) in [(0, "tracks"), (1, "tracks"), (2, "detections"), (3, "camera/frames")] {
+        let seen = |said: &str| {
+            said.lines().any(|line| line.contains(topic) && line.contains(" 1 restarts"))
+        };
+        let deadline = soon();
+        while !seen(&nodes[at].said()) {
+            assert!(Instant::now() < deadline, "no restart of {topic}:\n{}", nodes[at].said());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    nodes[1].says(" pixels off");
+    let (steady, deadline) = (|| robot.steady(), soon());
+    while steady().len() < 50 {
+        assert!(Instant::now() < deadline, "{} tracks are steady", steady().len());
+        thread::sleep(Duration::from_millis(20));
+    }
+    let steady = steady();
+    nodes.into_iter().for_each(|node| drop(node.kill()));
+    // An abstract name ends with its last socket.
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    assert!(!sockets.contains(&robot.name), "{sockets}");
+
+    let missed = |row: &Vec<String>| row[3] != "0";
+    let frames = robot.rows("camera/frames");
+    assert!(frames.len() > 100 && !frames.iter().any(missed), "the logger gets every frame");
+    let worst = |rows: &[&[String]]| {
+        let off = rows.iter().map(|row| Robot::is_off(row));
+        off.fold((0.0, 0.0), |worst: (f64, f64), off| (worst.0.max(off.0), worst.1.max(off.1)))
+    };
+    let detections = robot.rows("detections");
+    let off = worst(&detections.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    assert!(off.0 < 0.5, "a detection is {} pixels off", off.0);
+    let off = worst(&steady.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    assert!(off.0 < 0.6 && off.1 < 0.6, "a track and its velocity are {off:?} pixels off");
+}
+
+#[test]
+fn a_robot_has_one_camera_and_says_what_is_wrong() {
+    let robot = Robot::new();
+    let camera = robot.start("camera");
+    camera.says("camera publishes camera/frames");
+    assert!(robot.start("camera").fails().contains("another process publishes camera/frames of"));
+    camera.says(" frames, 0 subscribers");
+    let said = Example::start("robot", "--help").succeeds();
+    assert!(said.starts_with("usage: robot NODE"), "{said}");
+    for (arguments, text) in [
+        ("", "no node is named, there are: camera, detector, tracker, viewer, logger"),
+        ("lidar", "no node \"lidar\", there are: camera,"),
+        ("viewer --rate 5", "a viewer has no option --rate"),
+        ("camera --height 9", "a frame of 9 x 1920 pixels is too small: each side needs 64"),
+        ("logger --log /nowhere/robot.csv", "/nowhere/robot.csv: No such file"),
+    ] {
+        let said = Example::start("robot", arguments).fails();
+        assert!(said.contains(text), "{arguments}: {said}");
+    }
+}
+
 /// A file in the safetensors format with a tensor of each of these names and lengths.
 fn safetensors(tensors: &[(&str, &str, &[usize], usize)]) -> PathBuf {
     let (mut head, mut bytes) = (String::new(), Vec::new());
