@@ -6,6 +6,7 @@
 //! cargo run --release -- --only slipring,iceoryx2 --measure trip-filled,stream --sizes 64 --minutes 2
 //! cargo run --release -- --list
 //! cargo run --release -- plot target/rivals.csv docs # drawings
+//! cargo run --release -- robots                      # a robot's pipeline, and target/robots.csv
 //! ```
 //!
 //! Expect about 15 minutes, and two CPUs that have nothing else to do.
@@ -13,6 +14,7 @@
 mod bars;
 mod harness;
 mod plot;
+mod robots;
 mod rows;
 mod systems;
 mod table;
@@ -46,10 +48,10 @@ struct Options {
     sizes: Option<Vec<usize>>,
     minutes: Option<f64>,
     cpus: (usize, usize),
-    out: PathBuf,
+    out: Option<PathBuf>,
     quick: bool,
     list: bool,
-    /// `plot FILE FOLDER`.
+    /// `plot FILE FOLDER`, and other words.
     words: Vec<String>,
     /// Hidden: this is the peer, of the process with this id.
     follow: Option<u32>,
@@ -59,6 +61,8 @@ struct Options {
 const WHOLE: f64 = 13.0 * 60.0;
 /// The same of those that a quick run does.
 const QUICK: f64 = 2.0;
+/// What `robots` takes, in minutes: six rounds.
+const ROBOTS: f64 = 2.6;
 
 fn main() -> ExitCode {
     match options().and_then(run) {
@@ -82,16 +86,26 @@ fn run(options: Options) -> Outcome<()> {
         ["table", results] => {
             return show(&Results::read(results.as_ref())?);
         }
-        _ => return Err("beside options there are: plot FILE FOLDER, and table FILE".into()),
+        ["robots"] => {
+            let out = options.out.unwrap_or_else(|| "target/robots.csv".into());
+            let minutes = options.minutes.unwrap_or(ROBOTS);
+            return robots::measure(minutes, options.only.as_deref(), &out);
+        }
+        // Hidden: a process of the pipeline.
+        ["node", system, node, robot] => return robots::node(system, node, robot),
+        _ => {
+            return Err("beside options there are: plot FILE FOLDER, table FILE, and robots".into());
+        }
     }
     let groups = chosen(&options)?;
     if options.list {
         return list_groups(&groups);
     }
     let results = measure(&options, &groups)?;
-    results.write(&options.out)?;
+    let out = options.out.unwrap_or_else(|| "target/rivals.csv".into());
+    results.write(&out)?;
     show(&results)?;
-    writeln!(std::io::stdout(), "\n{} has every figure", options.out.display())?;
+    writeln!(std::io::stdout(), "\n{} has every figure", out.display())?;
     Ok(())
 }
 
@@ -192,7 +206,7 @@ fn options() -> Outcome<Options> {
         sizes: None,
         minutes: None,
         cpus: (0, 1),
-        out: "target/rivals.csv".into(),
+        out: None,
         quick: false,
         list: false,
         words: Vec::new(),
@@ -205,7 +219,7 @@ fn options() -> Outcome<Options> {
             Long("measure") => options.measures = Some(list(&parser.value()?.string()?)?),
             Long("sizes") => options.sizes = Some(list(&parser.value()?.string()?)?),
             Long("minutes") => options.minutes = Some(parser.value()?.parse()?),
-            Long("out") => options.out = parser.value()?.into(),
+            Long("out") => options.out = Some(parser.value()?.into()),
             Long("quick") => options.quick = true,
             Long("list") => options.list = true,
             Long("cpus") => match list(&parser.value()?.string()?)?[..] {

@@ -104,6 +104,11 @@ pub fn version(system: &dyn System) -> String {
             _ => String::new(),
         };
     };
+    version_of(package)
+}
+
+/// The version of a package in this crate's lock file.
+pub fn version_of(package: &str) -> String {
     let lock = include_str!("../../Cargo.lock");
     let entry = lock.split("[[package]]").find(|entry| {
         entry.lines().any(|line| line.strip_prefix("name = ") == Some(&format!("{package:?}")))

@@ -8,11 +8,12 @@
 //! ```
 //!
 //! One type of figure for each program: [`FloorFigure`] of `ping_pong`, [`PairFigure`] of `ping_pong --pairs`,
-//! [`Figure`] of `bench-rivals`.
+//! [`Figure`] of `bench-rivals`, [`RobotFigure`] of `bench-rivals robots`.
 
 mod floors;
 mod pairs;
 mod rivals;
+mod robots;
 
 use std::path::Path;
 
@@ -24,6 +25,7 @@ use crate::Outcome;
 pub use floors::FloorFigure;
 pub use pairs::PairFigure;
 pub use rivals::Figure;
+pub use robots::RobotFigure;
 
 /// The facts and figures of a run.
 pub struct Results<F> {
@@ -80,6 +82,8 @@ pub enum Source {
     Pairs,
     /// `bench-rivals`.
     Rivals,
+    /// `bench-rivals robots`.
+    Robots,
 }
 
 impl Source {
@@ -91,7 +95,8 @@ impl Source {
             Some("mode") => Ok(Source::Floors),
             Some("pairs") => Ok(Source::Pairs),
             Some("measure") => Ok(Source::Rivals),
-            _ => Err(named(path, &"its first column is none of mode, pairs, measure")),
+            Some("system") => Ok(Source::Robots),
+            _ => Err(named(path, &"its first column is none of mode, pairs, measure, system")),
         }
     }
 }

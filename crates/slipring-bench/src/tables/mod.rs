@@ -18,6 +18,7 @@
 //! | `pairs` | one of `ping_pong --pairs` | a mode | `modes` |
 //! | `resources` | none | something that peers can make a process hold | |
 //! | `rivals` | one of `bench-rivals` | a system, with a column a size | `measure`, `state`, `systems`, `sizes` |
+//! | `robots` | one of `bench-rivals robots` | a system | `systems` |
 //! | `summary` | one of `ping_pong` | a mode at a size, in words, beside its floor | `rows`, `state` |
 //! | `summary` | one of `bench-rivals` | a measure at a size, with a column a system | `rows`, `systems`, `state` |
 //!
@@ -31,6 +32,7 @@ mod pairs;
 mod request;
 mod resources;
 mod rivals;
+mod robots;
 
 use std::path::Path;
 
@@ -47,6 +49,7 @@ pub fn tables(path: &Path) -> Outcome<String> {
     match Source::of(path)? {
         Source::Floors => requests.push(format!("floors {name}")),
         Source::Pairs => requests.push(format!("pairs {name}")),
+        Source::Robots => requests.push(format!("robots {name}")),
         Source::Rivals => requests.extend(
             rivals::all(&Results::read(path)?)
                 .into_iter()
@@ -87,12 +90,13 @@ fn table(request: &Request) -> Outcome<String> {
         "bounds" => bounds::table(),
         "resources" => resources::table(),
         "rivals" => rivals::table(&Results::read(request.file()?)?, request),
+        "robots" => robots::table(&Results::read(request.file()?)?, request),
         "summary" if Source::of(request.file()?)? == Source::Floors => {
             floors::summary(&Results::read(request.file()?)?, request)
         }
         "summary" => rivals::summary(&Results::read(request.file()?)?, request),
         other => Err(format!(
-            "no table {other:?}, there are: machine, bounds, floors, busy, pairs, resources, rivals, summary"
+            "no table {other:?}, there are: machine, bounds, floors, busy, pairs, resources, rivals, robots, summary"
         )
         .into()),
     }
