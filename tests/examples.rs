@@ -403,6 +403,26 @@ fn a_robot_goes_on_when_any_of_its_nodes_was_killed_and_started_again() {
 }
 
 #[test]
+fn a_robot_goes_on_when_its_logger_stood_still_and_the_logger_does_too() {
+    let robot = Robot::new();
+    let nodes = ["logger", "viewer", "tracker", "detector", "camera"].map(|node| robot.start(node));
+    robot.goes_on(&nodes);
+    let logger = nodes[0].child.id().cast_signed();
+    signal(logger, rustix::process::Signal::STOP);
+    nodes[4].says(": Evicted(Stalled)");
+    signal(logger, rustix::process::Signal::CONT);
+    nodes[0].says("robot: camera/frames: ");
+    nodes[0].says("; it subscribes once more");
+    // More than the topic has places for: they are of the new subscription.
+    let (deadline, before) = (soon(), robot.rows("camera/frames").len());
+    while robot.rows("camera/frames").len() < before + 40 {
+        assert!(Instant::now() < deadline, "no frames come:\n{}", nodes[0].said());
+        thread::sleep(Duration::from_millis(20));
+    }
+    robot.goes_on(&nodes);
+}
+
+#[test]
 fn a_robot_has_one_camera_and_says_what_is_wrong() {
     let robot = Robot::new();
     let camera = robot.start("camera");
@@ -699,7 +719,6 @@ fn a_service_outlives_its_worker() {
     assert!(post(port, "a b").ends_with("\n2\n"));
 }
 
-#[cfg(feature = "tokio")]
 fn signal(pid: i32, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, signal).unwrap();
