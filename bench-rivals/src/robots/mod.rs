@@ -23,6 +23,7 @@ mod scene;
 mod slice;
 mod slipring;
 mod transport;
+#[cfg(feature = "zmq")]
 mod zmq;
 
 use std::io::{Write, stdout};
@@ -42,8 +43,14 @@ pub use node::run as node;
 const WINDOW: Duration = Duration::from_secs(3);
 
 /// The systems, in the order of the table. The last one is the floor.
-static ALL: &[&dyn Transport] =
-    &[&slipring::DEFAULT, &slipring::ASLEEP, &iceoryx2::Iceoryx2, &zmq::Zmq, &alone::Alone];
+static ALL: &[&dyn Transport] = &[
+    &slipring::DEFAULT,
+    &slipring::ASLEEP,
+    &iceoryx2::Iceoryx2,
+    #[cfg(feature = "zmq")]
+    &zmq::Zmq,
+    &alone::Alone,
+];
 
 /// Measures for so many minutes, prints the table, and writes the figures.
 pub fn measure(minutes: f64, only: Option<&[String]>, out: &Path) -> Outcome<()> {

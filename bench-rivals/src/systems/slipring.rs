@@ -35,8 +35,7 @@ pub const TENSORS: Slipring = Slipring { name: "slipring tensors", tensors: true
 pub const LONG_RING: Slipring =
     Slipring { name: "slipring long ring", ring: Some(4 << 20), ..MESSAGES };
 /// For a message to many receivers only.
-pub const LONG_SLOTS: Slipring =
-    Slipring { name: "slipring long slots", slots: true, ..MESSAGES };
+pub const LONG_SLOTS: Slipring = Slipring { name: "slipring long slots", slots: true, ..MESSAGES };
 /// For messages that take longer than a watch only.
 pub const POLLED: Slipring = Slipring { name: POLLED_NAME, polled: true, ..MESSAGES };
 pub const POLLED_NAME: &str = "slipring, polled";
